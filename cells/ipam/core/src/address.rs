@@ -1,4 +1,4 @@
-//! The table `ipam`: who has which address of this node.
+//! The table `ipam`: the addresses of this node that are in use, with their owners.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,53 +7,53 @@ use std::time::Instant;
 use serde::Serialize;
 use statedb::{Query, TableSpec};
 
-/// The one pool there is outside of multi-pool mode.
+/// The only pool outside of multi-pool mode.
 pub const DEFAULT_POOL: &str = "default";
 
-/// An address that cannot be given away at present.
+/// An address that cannot be allocated at present.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Address {
     /// The address.
     #[serde(rename = "Address")]
     pub address: IpAddr,
-    /// Who asked for it: `NAMESPACE/POD`, `router`, ...
+    /// Its owner: `NAMESPACE/POD`, `router`, ...
     #[serde(rename = "Owner")]
     pub owner: Arc<str>,
-    /// On what terms it is held.
+    /// The terms of the allocation.
     #[serde(rename = "Lease")]
     pub lease: Lease,
 }
 
-/// On what terms an address is held.
+/// The terms on which an address is allocated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Lease {
-    /// Until it is given back.
+    /// Until it is released.
     Held,
-    /// By an endpoint; goes with it and cannot be given back otherwise.
+    /// By an endpoint; released with it and not otherwise.
     Endpoint(u16),
-    /// Until the time comes, unless the holder of the token says that it is in use.
+    /// Until it expires, unless an endpoint takes it over with the token.
     Expiring {
         /// The token.
         uuid: Arc<str>,
-        /// When it goes back to the range.
+        /// When it expires.
         #[serde(skip)]
         at: Instant,
     },
-    /// By nobody: it rests, so that nothing meant for its last owner reaches the next one.
+    /// Released and in quarantine, so that packets for its last owner do not reach the next one.
     Resting {
-        /// When it was given back.
+        /// When it was released.
         #[serde(skip)]
         since: Instant,
     },
 }
 
 impl Address {
-    /// The row of an address.
+    /// Queries the row of an address.
     pub fn by_address(address: IpAddr) -> Query<Address> {
         Query::primary(address)
     }
 
-    /// Whether somebody has it.
+    /// Whether it has an owner.
     pub fn allocated(&self) -> bool {
         !matches!(self.lease, Lease::Resting { .. })
     }

@@ -16,7 +16,7 @@ use crate::handle::{Ipam, Node};
 use crate::range::Family;
 use crate::rest;
 
-/// Who has the router's addresses.
+/// The owner of the router's addresses.
 const ROUTER: &str = "router";
 
 /// An address that an endpoint of the previous run has.
@@ -30,8 +30,8 @@ pub struct RestoredAddress {
     pub owner: String,
 }
 
-/// Addresses that previous runs gave away, from the cells that remember them: they are reserved before any other
-/// address is given, the router's included. Read once at start.
+/// Addresses that were allocated by the previous run, from the cells that have stored them: they are reserved before the
+/// first allocation, that of the router's addresses included. Read once at start.
 #[derive(Clone)]
 pub struct Restored(Arc<dyn Fn() -> io::Result<Vec<RestoredAddress>> + Send + Sync>);
 
@@ -39,7 +39,7 @@ impl Restored {
     /// Calls `read` at start, on a thread for blocking work.
     ///
     /// # Errors
-    /// An error of `read` fails the start: without the addresses in use the allocator would give them to others.
+    /// An error of `read` fails the start: without the addresses in use the allocator would allocate them again.
     pub fn new(read: impl Fn() -> io::Result<Vec<RestoredAddress>> + Send + Sync + 'static) -> Restored {
         Restored(Arc::new(read))
     }
@@ -75,7 +75,7 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
         for known in restored.iter() {
             let read = known.0.clone();
             for RestoredAddress { address, endpoint, owner } in hive::blocking(move || read()).await? {
-                // An address outside of today's ranges is no reason not to start; its endpoint decides.
+                // An address outside of the current ranges must not fail the start; the restore of its endpoint decides.
                 if let Err(error) = allocator.hand_over(address, None, &format!("{owner} [restored]"), endpoint) {
                     tracing::warn!(ip = %address, endpointID = endpoint, %error, "Restored address is not available");
                 }
@@ -101,7 +101,7 @@ fn facts(node: &LocalNode) -> Node {
     }
 }
 
-/// Keeps the router's addresses of the previous run if they can be had, else takes new ones.
+/// Keeps the router's addresses of the previous run if they are free, else allocates new ones.
 fn routers(ipam: &Ipam, store: &LocalNodeStore) -> Result<(), Error> {
     let node = store.node().map(|node| facts(&node)).unwrap_or_default();
     let before = [node.router_ipv4.map(IpAddr::V4), node.router_ipv6.map(IpAddr::V6)];

@@ -1,4 +1,4 @@
-//! The handle by which endpoints and the REST API get and give back addresses.
+//! The handle by which endpoints and the REST API allocate and release addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio::sync::watch;
 
 use crate::address::{Address, DEFAULT_POOL, Lease};
 use crate::error::Error;
-use crate::ledger::{Chance, EXPIRATION, Ledger, Ranges};
+use crate::ledger::{EXPIRATION, Ledger, Randomness, Ranges};
 use crate::metrics::{Action, Events, Usage};
 use crate::range::Family;
 
 const FAMILIES: [Family; 2] = [Family::V6, Family::V4];
 
-/// What the allocator must know of the node; asked for at each allocation.
+/// The input of the allocator from the node; read at each allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
     /// IPv4 pod range; none when the family is off.
@@ -40,29 +40,29 @@ impl Node {
     }
 }
 
-/// Gives addresses from the node's pod ranges and takes them back. Cheap to clone.
+/// Allocates addresses from the node's pod ranges. Cheap to clone.
 #[derive(Clone)]
 pub struct Ipam {
     ledger: Ledger,
     table: Table<Address>,
     node: Arc<dyn Fn() -> Node + Send + Sync>,
-    /// Notifies the sweeper that something expires sooner than it thinks.
+    /// Notifies the sweeper of a sooner deadline.
     deadline: watch::Sender<()>,
     events: Events,
 }
 
 impl Ipam {
-    /// The allocator over a table `ipam` of its own. In a hive the cell makes it.
+    /// Returns an allocator on a table `ipam`. In a hive the cell provides it.
     pub fn new(table: RwTable<Address>, node: impl Fn() -> Node + Send + Sync + 'static) -> Ipam {
         let (deadline, _) = watch::channel(());
         let events = Events::default();
         Ipam { table: table.reader(), ledger: Ledger::new(table), node: Arc::new(node), deadline, events }
     }
 
-    /// One address of the family, or of each that is on; all or none. Without a family that is on: none. With
-    /// `expiration` they go back after ten minutes unless an endpoint shows their token.
+    /// Allocates an address of the family, or of each that is on; all or none. Without a family that is on: none. With
+    /// `expiration` they expire after ten minutes unless an endpoint takes them over with their token.
     ///
-    /// Outside of multi-pool mode there is one pool, whatever pool is asked for.
+    /// Outside of multi-pool mode there is one pool, whichever is requested.
     pub fn allocate(
         &self,
         owner: &str,
@@ -89,7 +89,7 @@ impl Ipam {
         Ok(given)
     }
 
-    /// The address asked for, if it is free. `pool` must be given, and is `default` for all there are.
+    /// Allocates a given address, if it is free. `pool` must not be empty; all addresses are of `default`.
     pub fn allocate_ip(&self, address: IpAddr, owner: &str, pool: &str) -> Result<(), Error> {
         if pool.is_empty() {
             return Err(Error::NoPool { address, owner: owner.to_owned() });
@@ -108,7 +108,7 @@ impl Ipam {
         }
     }
 
-    /// Gives an address back. One that nobody has is fine; one that an endpoint or the router uses is refused.
+    /// Releases an address, if it has an owner; refuses one that an endpoint or the router uses.
     pub fn release(&self, address: IpAddr, pool: &str) -> Result<(), Error> {
         if pool.is_empty() {
             return Err(Error::NoPoolForRelease(address));
@@ -116,6 +116,7 @@ impl Ipam {
         if !self.ranges().enabled(Family::of(address)) {
             return Err(Error::Disabled(Family::of(address)));
         }
+        // The router's lease is `Held`, so that the ledger alone would release it.
         if self.is_router(address) {
             return Err(Error::Router(address));
         }
@@ -126,8 +127,8 @@ impl Ipam {
         Ok(())
     }
 
-    /// Makes an address an endpoint's, so that it neither expires nor can be given back by others. A token must be
-    /// the one that came with the address. Addresses outside of the ranges are not ours: nothing happens.
+    /// Hands an address over to an endpoint, so that it neither expires nor is released by others. A token must be that of the
+    /// allocation. Addresses outside of the ranges are another allocator's: they are ignored.
     pub fn hand_over(
         &self,
         address: IpAddr,
@@ -138,7 +139,7 @@ impl Ipam {
         self.ledger.hand_over(&self.ranges(), address, token, owner, endpoint)
     }
 
-    /// Gives back what an endpoint had; whether it had it.
+    /// Releases an address of an endpoint. Returns whether the endpoint had it.
     pub fn release_endpoint(&self, address: IpAddr, endpoint: u16) -> bool {
         let released = self.ledger.release(address, Some(endpoint), Instant::now()).unwrap_or(false);
         if released {
@@ -148,36 +149,36 @@ impl Ipam {
         released
     }
 
-    /// How many addresses of a family somebody has. Costs a walk over the table.
+    /// Returns how many addresses of a family have an owner. Costs a walk over the table.
     pub fn count(&self, family: Family) -> usize {
         let snapshot = self.table.snapshot();
         self.table.all(&snapshot).filter(|row| row.allocated() && Family::of(row.address) == family).count()
     }
 
-    /// Exports the allocator's metrics.
+    /// Registers the allocator's metrics.
     pub(crate) fn register(&self, metrics: &metrics::Metrics) {
         self.events.register(metrics);
         metrics.register_collector(Usage(self.clone()));
     }
 
-    /// The addresses that are an endpoint's. Costs a walk over the table.
+    /// Returns the addresses of an endpoint. Costs a walk over the table.
     pub fn endpoint_addresses(&self, endpoint: u16) -> Vec<IpAddr> {
         let snapshot = self.table.snapshot();
         let of_endpoint = self.table.all(&snapshot).filter(|row| row.lease == Lease::Endpoint(endpoint));
         of_endpoint.map(|row| row.address).collect()
     }
 
-    /// The ranges in force.
+    /// Returns the current ranges.
     pub fn ranges(&self) -> Ranges {
         (self.node)().ranges()
     }
 
-    /// The `ipam` part of `GET /healthz`; `full` lists every address with its owner.
+    /// Returns the `ipam` part of `GET /healthz`; with `full` every address with its owner.
     pub fn status(&self, full: bool) -> IpamStatus {
         status(&self.table, &self.ranges(), full)
     }
 
-    /// The table for a reader who looks for a fault: a line for each address with its owner and its terms.
+    /// Returns the table as text for debugging: a line for each address with its owner and lease.
     pub(crate) fn describe(&self, now: Instant) -> String {
         let snapshot = self.table.snapshot();
         let lines = self.table.all(&snapshot).map(|row| {
@@ -198,7 +199,7 @@ impl Ipam {
         lines.collect()
     }
 
-    /// The answer to `POST /ipam`.
+    /// Returns the answer to `POST /ipam`.
     pub(crate) fn respond(
         &self,
         owner: &str,
@@ -250,7 +251,7 @@ impl Ipam {
         }
     }
 
-    /// Takes back expired addresses when their time comes; returns when `stopped` does.
+    /// Releases expired addresses at their deadlines, until `stopped` is ready.
     pub(crate) async fn sweep(&self, stopped: impl Future<Output = ()>) {
         let mut changed = self.deadline.subscribe();
         tokio::pin!(stopped);
@@ -265,7 +266,7 @@ impl Ipam {
             tokio::select! {
                 () = &mut stopped => return,
                 () = tokio::time::sleep(wait) => {}
-                // Several deadlines may have been set meanwhile; one look serves them all.
+                // Several deadlines may have changed meanwhile; one sweep serves them all.
                 result = changed.changed() => if result.is_err() { return },
             }
         }
@@ -297,7 +298,7 @@ fn status(table: &Table<Address>, ranges: &Ranges, full: bool) -> IpamStatus {
 
 struct Random;
 
-impl Chance for Random {
+impl Randomness for Random {
     fn offset(&mut self) -> u128 {
         rand::random()
     }

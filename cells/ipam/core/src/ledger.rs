@@ -1,4 +1,4 @@
-//! Giving and taking addresses: transactions on the table `ipam`, without clock or randomness of their own.
+//! Allocation and release of addresses: transactions on the table `ipam`, without clock or randomness of their own.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::address::{Address, Lease};
 use crate::error::Error;
 use crate::range::{Family, PodRange};
 
-/// How long an address rests after its release, if the range has others.
-pub(crate) const REST: Duration = Duration::from_secs(30);
-/// How long an address given with `expiration: true` waits for its endpoint.
+/// How long a released address stays in quarantine, if the range has others.
+pub(crate) const QUARANTINE: Duration = Duration::from_secs(30);
+/// How long an address that was allocated with `expiration: true` waits for its endpoint.
 pub(crate) const EXPIRATION: Duration = Duration::from_secs(600);
 
 /// The node's pod ranges; a family without a range is off.
@@ -21,17 +21,17 @@ pub(crate) const EXPIRATION: Duration = Duration::from_secs(600);
 pub struct Ranges(pub Vec<PodRange>);
 
 impl Ranges {
-    /// The ranges of the given CIDRs.
+    /// Returns the ranges of the given CIDRs.
     pub fn new(cidrs: impl IntoIterator<Item = IpNetwork>) -> Ranges {
         Ranges(cidrs.into_iter().map(PodRange::new).collect())
     }
 
-    /// Those of one family.
+    /// Returns those of one family.
     pub fn of(&self, family: Family) -> impl Iterator<Item = &PodRange> {
         self.0.iter().filter(move |range| range.family() == family)
     }
 
-    /// Whether addresses of the family are given.
+    /// Whether the family is on.
     pub fn enabled(&self, family: Family) -> bool {
         self.of(family).next().is_some()
     }
@@ -46,11 +46,11 @@ impl Ranges {
     }
 }
 
-/// A random number and an unguessable token for each new address; given from outside, so that tests choose them.
-pub(crate) trait Chance {
-    /// Where in a range to begin looking.
+/// The source of random offsets and unguessable tokens, which tests replace.
+pub(crate) trait Randomness {
+    /// Returns where the search in a range begins.
     fn offset(&mut self) -> u128;
-    /// A token nobody has had.
+    /// Returns a unique token.
     fn uuid(&mut self) -> String;
 }
 
@@ -65,7 +65,7 @@ impl Ledger {
         Ledger { table }
     }
 
-    /// One address of each of the families that are on, all or none.
+    /// Allocates one address of each of the families that are on, all or none.
     pub(crate) fn allocate(
         &self,
         ranges: &Ranges,
@@ -73,7 +73,7 @@ impl Ledger {
         owner: &str,
         expiration: Option<Duration>,
         now: Instant,
-        chance: &mut impl Chance,
+        randomness: &mut impl Randomness,
     ) -> Result<Vec<Address>, Error> {
         let owner: Arc<str> = owner.into();
         let mut txn = self.table.write();
@@ -82,9 +82,10 @@ impl Ledger {
             if !ranges.enabled(family) {
                 continue;
             }
-            let address = pick(&txn, ranges, family, chance.offset()).ok_or(Error::Full)?;
+            // An error drops the transaction, and with it an address of the family before.
+            let address = pick(&txn, ranges, family, randomness.offset()).ok_or(Error::Full)?;
             let lease = match expiration {
-                Some(after) => Lease::Expiring { uuid: chance.uuid().into(), at: now + after },
+                Some(after) => Lease::Expiring { uuid: randomness.uuid().into(), at: now + after },
                 None => Lease::Held,
             };
             let row = Address { address, owner: owner.clone(), lease };
@@ -95,7 +96,7 @@ impl Ledger {
         Ok(given)
     }
 
-    /// The address asked for, if nothing has it.
+    /// Allocates a given address, if it is free.
     pub(crate) fn take(
         &self,
         ranges: &Ranges,
@@ -113,7 +114,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Gives an address back; one that nobody has is fine. An endpoint's address only goes with `by_endpoint`.
+    /// Releases an address, if it has an owner; that of an endpoint only with `by_endpoint`.
     pub(crate) fn release(
         &self,
         address: IpAddr,
@@ -125,7 +126,7 @@ impl Ledger {
         match (&row.lease, by_endpoint) {
             (Lease::Resting { .. }, _) => return Ok(false),
             (Lease::Endpoint(_), None) => return Err(Error::InUse),
-            // The address has gone to another endpoint since.
+            // Another endpoint has taken the address over since.
             (Lease::Endpoint(holder), Some(id)) if *holder != id => return Ok(false),
             _ => {}
         }
@@ -135,8 +136,8 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Makes an address an endpoint's: it no longer expires and goes with the endpoint. A token must be the one given
-    /// with the address. An address of our ranges that nobody has becomes the endpoint's; one outside is not ours.
+    /// Hands an address over to an endpoint: it no longer expires and is released with the endpoint. A token must be that of
+    /// the allocation. A free address of the ranges becomes the endpoint's; one outside of them is ignored.
     pub(crate) fn hand_over(
         &self,
         ranges: &Ranges,
@@ -151,6 +152,7 @@ impl Ledger {
             (Some(Lease::Expiring { uuid: given, .. }), Some(uuid)) if **given != *uuid => {
                 return Err(Error::UuidMismatch);
             }
+            // Without a token, too: an address that an endpoint uses must not expire.
             (Some(Lease::Expiring { .. }), _) => {}
             (_, Some(_)) => return Err(Error::NoTimer),
             (Some(Lease::Endpoint(other)), None) if *other != endpoint => return Err(Error::Allocated),
@@ -161,13 +163,14 @@ impl Ledger {
                 }
             }
         }
+        // Keep the owner of the allocation: a restored endpoint may come under another name.
         let owner = row.filter(|row| row.allocated()).map_or_else(|| owner.into(), |row| row.owner.clone());
         txn.insert(Address { address, owner, lease: Lease::Endpoint(endpoint) });
         txn.commit();
         Ok(())
     }
 
-    /// Takes back what has expired and ends rests that are over. Returns the expired and when to look again.
+    /// Releases expired addresses and ends quarantines. Returns the expired ones and the next deadline.
     pub(crate) fn sweep(&self, now: Instant) -> (Vec<Address>, Option<Instant>) {
         let mut txn = self.table.write();
         let mut next: Option<Instant> = None;
@@ -176,7 +179,7 @@ impl Ledger {
         for row in txn.all() {
             let due = match row.lease {
                 Lease::Expiring { at, .. } => at,
-                Lease::Resting { since } => since + REST,
+                Lease::Resting { since } => since + QUARANTINE,
                 Lease::Held | Lease::Endpoint(_) => continue,
             };
             match (&row.lease, due <= now) {
@@ -187,11 +190,12 @@ impl Ledger {
         }
         for row in &expired {
             txn.insert(Address { lease: Lease::Resting { since: now }, ..row.clone() });
-            next = Some(next.map_or(now + REST, |next| next.min(now + REST)));
+            next = Some(next.map_or(now + QUARANTINE, |next| next.min(now + QUARANTINE)));
         }
         for &address in &rested {
             txn.delete(Address::by_address(address));
         }
+        // A commit without changes would wake the readers of the table for nothing.
         if !expired.is_empty() || !rested.is_empty() {
             txn.commit();
         }
@@ -199,7 +203,8 @@ impl Ledger {
     }
 }
 
-/// A free address of the family: one that has not been used lately if there is one, else the one that rests longest.
+/// Returns a free address of the family: one that is not in quarantine if there is one, else the one that has been for the
+/// longest time.
 fn pick(txn: &TableTxn<'_, Address>, ranges: &Ranges, family: Family, offset: u128) -> Option<IpAddr> {
     let fresh = ranges
         .of(family)

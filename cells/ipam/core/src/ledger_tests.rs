@@ -9,7 +9,7 @@ use super::*;
 
 struct Counting(u128);
 
-impl Chance for Counting {
+impl Randomness for Counting {
     fn offset(&mut self) -> u128 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         self.0 >> 20
@@ -43,19 +43,19 @@ fn rows(ledger: &Ledger) -> BTreeMap<IpAddr, Address> {
 
 #[test]
 fn both_families_or_none() {
-    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let ranges = ranges(&["10.0.0.0/30", "fd00::/126"]);
     for _ in 0..2 {
-        let given = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance).unwrap();
+        let given = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness).unwrap();
         assert_eq!(given.len(), 2);
     }
     let before = rows(&ledger);
-    let full = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance);
+    let full = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness);
     assert_eq!(full, Err(Error::Full));
     assert_eq!(rows(&ledger), before, "a refused request leaves nothing behind");
     ledger.release(ip("fd00::1"), None, now).unwrap();
     let before = rows(&ledger);
-    assert_eq!(ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance), Err(Error::Full));
+    assert_eq!(ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness), Err(Error::Full));
     assert_eq!(rows(&ledger), before, "IPv6 had room, IPv4 had not: neither is given");
 }
 
@@ -89,9 +89,10 @@ fn addresses_by_number() {
 
 #[test]
 fn expiration_is_stopped_by_its_token_only() {
-    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let ranges = ranges(&["10.0.0.0/24"]);
-    let given = ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut chance).unwrap();
+    let given =
+        ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut randomness).unwrap();
     let address = given[0].address;
     let Lease::Expiring { uuid, .. } = &given[0].lease else { panic!("{given:?}") };
     let wrong = ledger.hand_over(&ranges, address, Some("other"), "pod", 7);
@@ -107,22 +108,23 @@ fn expiration_is_stopped_by_its_token_only() {
 
 #[test]
 fn the_expired_rest_and_come_back() {
-    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let ranges = ranges(&["10.0.0.0/24"]);
-    let given = ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut chance).unwrap();
+    let given =
+        ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut randomness).unwrap();
     assert_eq!(ledger.sweep(now), (vec![], Some(now + EXPIRATION)));
     let later = now + EXPIRATION;
-    assert_eq!(ledger.sweep(later), (given, Some(later + REST)));
-    assert_eq!(ledger.sweep(later + REST), (vec![], None));
+    assert_eq!(ledger.sweep(later), (given, Some(later + QUARANTINE)));
+    assert_eq!(ledger.sweep(later + QUARANTINE), (vec![], None));
     assert!(rows(&ledger).is_empty());
 }
 
 #[test]
 fn a_released_address_is_the_last_to_be_given_again() {
-    let (ledger, now, mut chance) = (ledger(), Instant::now(), Counting(1));
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let ranges = ranges(&["10.0.0.0/29"]);
     let mut one =
-        |now| ledger.allocate(&ranges, &[Family::V4], "pod", None, now, &mut chance).unwrap()[0].address;
+        |now| ledger.allocate(&ranges, &[Family::V4], "pod", None, now, &mut randomness).unwrap()[0].address;
     let (first, second) = (one(now), one(now));
     ledger.release(second, None, now).unwrap();
     ledger.release(first, None, now + Duration::from_secs(1)).unwrap();
@@ -150,17 +152,17 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// No address is given twice, none outside the range, and `range is full` is said exactly when it is.
+    /// No address is allocated twice, none outside the range, and `range is full` is returned exactly when it is.
     #[test]
     fn the_ledger_agrees_with_a_set(steps in prop::collection::vec(step(), 0..200), seed: u64) {
-        let (ledger, mut now, mut chance) = (ledger(), Instant::now(), Counting(u128::from(seed)));
+        let (ledger, mut now, mut randomness) = (ledger(), Instant::now(), Counting(u128::from(seed)));
         let ranges = ranges(&["192.0.2.0/28"]);
         let host = |n: u8| IpAddr::from([192, 0, 2, n % 16]);
         let mut held = std::collections::BTreeSet::new();
         for step in steps {
             match step {
                 Step::Allocate => {
-                    match ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut chance) {
+                    match ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness) {
                         Ok(given) => {
                             prop_assert_eq!(given.len(), 1);
                             prop_assert!(ranges.0[0].contains(given[0].address));

@@ -52,7 +52,7 @@ struct OfRange {
     family: &'static str,
 }
 
-/// `cilium_ip_addresses` and `cilium_ipam_capacity`, read from the table when asked for.
+/// `cilium_ip_addresses` and `cilium_ipam_capacity`, read from the table at a scrape.
 pub(crate) struct Usage(pub(crate) Ipam);
 
 impl std::fmt::Debug for Usage {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
-/// An IP family, spelled as the REST API spells it.
+/// An IP family, by its name in the REST API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// `ipv4`
@@ -14,7 +14,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of an address.
+    /// Returns the family of an address.
     pub fn of(address: IpAddr) -> Family {
         match address {
             IpAddr::V4(_) => Family::V4,
@@ -22,7 +22,7 @@ impl Family {
         }
     }
 
-    /// `ipv4` or `ipv6`, as in `?family=` and in metric labels.
+    /// Returns `ipv4` or `ipv6`, as in `?family=` and in metric labels.
     pub fn name(self) -> &'static str {
         match self {
             Family::V4 => "ipv4",
@@ -31,7 +31,7 @@ impl Family {
     }
 }
 
-/// The addresses of a CIDR that may be given to endpoints: all but the first
+/// The addresses of a CIDR that may be allocated: all but the first
 /// (network) and the last (broadcast); of a /32 or /128 the one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodRange {
@@ -41,7 +41,7 @@ pub struct PodRange {
 }
 
 impl PodRange {
-    /// The range of `cidr`; host bits are ignored.
+    /// Returns the range of `cidr`; host bits are ignored.
     pub fn new(cidr: IpNetwork) -> PodRange {
         let bits = match cidr {
             IpNetwork::V4(_) => 32,
@@ -49,7 +49,7 @@ impl PodRange {
         };
         let host_bits = u32::from(bits - cidr.prefix());
         let base = number(cidr.network());
-        // 2^128 does not fit; one address less than infinity is of no concern.
+        // 2^128 does not fit into the type; one address less does not matter.
         let size = 1u128.checked_shl(host_bits).unwrap_or(u128::MAX);
         match size {
             1 => PodRange { cidr, first: base, capacity: 1 },
@@ -57,29 +57,29 @@ impl PodRange {
         }
     }
 
-    /// The CIDR, with host bits cleared.
+    /// Returns the CIDR, with host bits cleared.
     pub fn cidr(&self) -> IpNetwork {
         // The prefix came from a valid network.
         IpNetwork::new(self.cidr.network(), self.cidr.prefix()).unwrap_or(self.cidr)
     }
 
-    /// The family of the range.
+    /// Returns the family of the range.
     pub fn family(&self) -> Family {
         Family::of(self.cidr.ip())
     }
 
-    /// How many addresses can be given away.
+    /// Returns how many addresses can be allocated.
     pub fn capacity(&self) -> u128 {
         self.capacity
     }
 
-    /// Whether `address` may be given away.
+    /// Whether `address` may be allocated.
     pub fn contains(&self, address: IpAddr) -> bool {
         Family::of(address) == self.family()
             && number(address).checked_sub(self.first).is_some_and(|offset| offset < self.capacity)
     }
 
-    /// The first address at or after `offset` (modulo capacity, wrapping once) that is not `taken`. Cost: one
+    /// Returns the first address at or after `offset` (modulo capacity, wrapping once) that is not `taken`. Cost: one
     /// call of `taken` for each taken address passed.
     pub fn next_free(&self, offset: u128, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         if self.capacity == 0 {

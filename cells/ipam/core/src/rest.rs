@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::handle::Ipam;
 use crate::range::Family;
 
-/// An address of each family, or of `?family=`; 502 when there is none left.
+/// Allocates an address of each family, or of `?family=`; 502 if there is none left.
 pub(crate) fn post_ipam(ipam: &Ipam, request: &Request) -> Response {
     let family = match request.query("family") {
         Some("ipv4") => Some(Family::V4),
@@ -23,7 +23,7 @@ pub(crate) fn post_ipam(ipam: &Ipam, request: &Request) -> Response {
     }
 }
 
-/// A certain address.
+/// Allocates a given address.
 pub(crate) fn post_ipam_ip(ipam: &Ipam, request: &Request) -> Response {
     let (owner, pool) =
         (request.query("owner").unwrap_or_default(), request.query("pool").unwrap_or_default());
@@ -34,7 +34,7 @@ pub(crate) fn post_ipam_ip(ipam: &Ipam, request: &Request) -> Response {
     }
 }
 
-/// An address back.
+/// Releases an address.
 pub(crate) fn delete_ipam_ip(ipam: &Ipam, request: &Request) -> Response {
     let released = match address(request) {
         Err(error) => return Response::error(400, error.to_string()),

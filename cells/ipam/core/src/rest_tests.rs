@@ -1,4 +1,4 @@
-//! The wire: bodies and error texts as Cilium's, and nothing changed by a refused request.
+//! The REST API: bodies and error texts are Cilium's, and a refused request changes nothing.
 
 use api::Operation;
 use statedb::Db;
