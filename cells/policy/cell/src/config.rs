@@ -7,7 +7,7 @@ use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
 use policy_engine::{Enforcement, Settings};
 
-/// What policies mean and where they come from. A change takes effect at the next start, unless an option says otherwise.
+/// Options of policies. A change takes effect at the next start, unless the option is live.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Policy")]
 #[config(check = |config: &Self| config.allow_localhost().map(drop).map_err(|error| error.to_string()))]
@@ -36,7 +36,7 @@ pub struct PolicyConfig {
 }
 
 impl PolicyConfig {
-    /// The options as the engine wants them, with the enforcement that the table of runtime options may change.
+    /// Returns the engine's settings, with the enforcement that the table of runtime options may change.
     pub(crate) fn settings(
         &self,
         node: &LocalNodeConfig,
@@ -58,11 +58,11 @@ impl PolicyConfig {
         })
     }
 
-    /// Whether the host reaches its pods regardless of policies.
+    /// Returns whether the host reaches its pods regardless of policies.
     fn allow_localhost(&self) -> Result<bool, OptionError> {
         match self.allow_localhost.as_str() {
             "always" => Ok(true),
-            // Auto is always with Kubernetes and as policies say without.
+            // In Cilium `auto` is `always` with Kubernetes, `policy` without.
             "policy" | "auto" => Ok(false),
             other => Err(OptionError {
                 option: "allow-localhost",
@@ -73,7 +73,7 @@ impl PolicyConfig {
     }
 }
 
-/// The enforcement by its name in the option `enable-policy` and in `PATCH /config`.
+/// Returns the enforcement by its name in the option `enable-policy` and in `PATCH /config`.
 pub(crate) fn enforcement(name: &str) -> Enforcement {
     match name {
         "always" => Enforcement::Always,

@@ -12,7 +12,7 @@ use crate::model::endpoint::{EndpointPolicy, RealizationState, Subject, Transiti
 #[derive(Clone)]
 pub struct Policies {
     table: RwTable<EndpointPolicy>,
-    /// The revision of the policies that are wanted.
+    /// The revision of the desired policies.
     revision: Arc<AtomicU64>,
     /// The sequence number of the last call.
     calls: Arc<AtomicU64>,
@@ -25,11 +25,11 @@ pub struct Policies {
 pub enum Realization {
     /// It has, at this revision.
     Done(u64),
-    /// Not yet; the watch closes when there is news.
+    /// Not yet; the watch closes when the row changes.
     Pending(Watch),
 }
 
-/// Why an endpoint's policy is not in the kernel. What stands in the way is tried again by itself.
+/// Why an endpoint's policy is not in the kernel. The policy job retries by itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRealized {
@@ -50,7 +50,7 @@ pub enum NotRealized {
     Failed {
         /// The endpoint.
         endpoint: u16,
-        /// Why.
+        /// The error.
         reason: Arc<str>,
     },
 }
@@ -66,7 +66,7 @@ impl Policies {
     }
 
     /// Enforces policy on an endpoint whose policy map exists, or updates its subject. The map follows;
-    /// [`realized`](Self::realized) waits for it. Before all sources have been read nothing is written: an endpoint of
+    /// [`realized`](Self::realized) waits for it. Before all sources are complete nothing is written: an endpoint of
     /// the previous run keeps its rows, a new one stays denied.
     pub fn enforce(&self, subject: Subject) {
         self.change(subject, |_| None);
@@ -111,8 +111,8 @@ impl Policies {
         txn.commit();
     }
 
-    /// Waits until the kernel has the endpoint's policy: of the subject that [`enforce`](Self::enforce) got last, at the revision
-    /// that policies have now or a later one, which it returns; prefixes of its rules are in the ipcache.
+    /// Waits until the kernel has the endpoint's policy: of the last subject of [`enforce`](Self::enforce), at the current
+    /// revision of the policies or a later one, which it returns; prefixes of its rules are in the ipcache.
     pub async fn realized(&self, endpoint: u16) -> Result<u64, NotRealized> {
         let revision = self.revision();
         loop {
@@ -137,17 +137,17 @@ impl Policies {
         }
     }
 
-    /// Ends enforcement: the endpoint is being removed, its map is not written any more.
+    /// Ends enforcement on an endpoint that is being removed: its map is not written any more.
     pub fn forget(&self, endpoint: u16) {
         self.table.transact(|txn| txn.delete(EndpointPolicy::by_endpoint(endpoint)));
     }
 
-    /// The revision of the policies that are wanted, at least 1.
+    /// Returns the revision of the desired policies, at least 1.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// The table `endpoint-policies`.
+    /// Returns the table `endpoint-policies`.
     pub fn table(&self) -> Table<EndpointPolicy> {
         self.table.reader()
     }

@@ -1,35 +1,34 @@
 //! Network policy of the endpoints: from rules to rows in their policy maps.
 //!
-//! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (what of an
-//! endpoint's policy is in the kernel), `policies` (what has become of each object), `selectors` and
-//! `subject-selectors` (whom rules name), the repository's revision.
+//! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (an endpoint's
+//! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of rules,
+//! with the identities that they select), the repository's revision.
 //! **Needs** `Arc<dyn Datapath>`, the tables `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`,
 //! `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners of endpoints, the operations under `/policy`,
 //! `GET /apiary/why` ([`why`]).
 //!
-//! **Life.** Maps stay as the previous run has left them until all sources have been read; then they are brought to
-//! what rules say, in place. From then on a job makes a round for each change of rules, identities, endpoints or
-//! options: prefixes that new rules name get identities, which go into the maps, then into the ipcache; then the rules
-//! change; then prefixes go that nothing names. Rows are computed once for all endpoints of an identity. A map changes
-//! by single writes in an order that no packet notices ([`plan()`], proven by [`check`]), else another map takes its place.
+//! **Life.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled with the
+//! rules, in place. From then on a job makes a round for each change of rules, identities, endpoints or options: prefixes that
+//! new rules name get identities, which go into the maps, then into the ipcache; then the rules change; then prefixes are
+//! released that nothing names. Rows are computed once for all endpoints of an identity. A map changes by single writes in an
+//! order without a wrong verdict in between ([`plan()`], tested with [`check`]), else it is swapped for another map.
 //!
-//! **What is wrong** with an object refuses the object, by its paths; the version before stays in force, also
-//! the one of the previous run, which is kept in `state/policies`. Rows that do not
-//! fit into a map deny its endpoint wholly, until they fit.
+//! **An invalid object** is refused, with the paths of its errors; its previous version stays in force, also that of the
+//! previous run, which is stored in `state/policies`. Rows that do not fit into a map deny its endpoint wholly, until they fit.
 //!
 //! ```
 //! use policy::{Policies, Subject};
 //!
 //! async fn make(policies: &Policies, subject: Subject) -> Result<u64, policy::NotRealized> {
-//!     let endpoint = subject.endpoint; // attached: its map is there, and empty
+//!     let endpoint = subject.endpoint; // attached: its map exists, and is empty
 //!     policies.enforce(subject);
 //!     policies.realized(endpoint).await // its rows are in the kernel: it may send
 //! }
 //! ```
 //!
 //! **Differences from Cilium.** No waiting to collect changes (`policy-trigger-interval`). A full map always denies its
-//! endpoint (`enable-endpoint-lockdown-on-policy-overflow`), never enforces a part. An object of which one rule is
-//! wrong is shown with its problems. Objects of one name from two sources are one entry of the repository with the rules
+//! endpoint (`enable-endpoint-lockdown-on-policy-overflow`), never enforces a part. An object with an invalid rule is
+//! listed with its problems. Objects of one name from two sources are one entry of the repository with the rules
 //! of both. The host has no policy.
 
 mod api;

@@ -1,4 +1,4 @@
-//! The handle without a cell behind it, for the tests of cells that use one.
+//! The handle without its cell, for tests of cells that use it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,7 +9,7 @@ use statedb::{Db, RwTable};
 use crate::handle::Policies;
 use crate::model::endpoint::{EndpointPolicy, RealizationState};
 
-/// A handle whose endpoints are realized when the test says so, or at once.
+/// A handle whose endpoints are realized by calls of the test, or at once.
 ///
 /// ```
 /// use policy::testing::FakePolicies;
@@ -32,7 +32,7 @@ pub struct FakePolicies {
 }
 
 impl FakePolicies {
-    /// A handle at revision 1, endpoints stay pending until [`realize`](Self::realize).
+    /// Returns a handle at revision 1, endpoints stay pending until [`realize`](Self::realize).
     ///
     /// # Panics
     /// If the database has the table already.
@@ -42,7 +42,7 @@ impl FakePolicies {
         FakePolicies { table, policies }
     }
 
-    /// A handle that has every endpoint realized at once.
+    /// Returns a handle whose endpoints are realized at once.
     ///
     /// # Panics
     /// If the database has the table already.
@@ -52,12 +52,12 @@ impl FakePolicies {
         FakePolicies { policies, ..fake }
     }
 
-    /// The handle.
+    /// Returns the handle.
     pub fn policies(&self) -> Policies {
         self.policies.clone()
     }
 
-    /// The kernel has the endpoint's policy.
+    /// Marks the endpoint's policy as realized.
     pub fn realize(&self, endpoint: u16) {
         let revision = self.policies.revision();
         self.change(endpoint, |row| {
@@ -66,7 +66,7 @@ impl FakePolicies {
         });
     }
 
-    /// The kernel could not be written.
+    /// Marks the endpoint's policy as failed.
     pub fn fail(&self, endpoint: u16, reason: &str) {
         self.change(endpoint, |row| {
             row.state = RealizationState::Failed;
@@ -74,7 +74,7 @@ impl FakePolicies {
         });
     }
 
-    /// These rules are computed for the endpoint, the kernel does not have them.
+    /// Sets the endpoint's computed rules, which the kernel does not have.
     pub fn compute(&self, endpoint: u16, filters: Filters) {
         self.change(endpoint, |row| row.filters = filters.into());
     }

@@ -1,4 +1,4 @@
-//! What rows follow from, so that those who have it in common are computed once.
+//! The basis of rows: endpoints with the same one share a computation.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use crate::engine::{Engine, Rule};
 use crate::plan::Rules;
 
 /// The rules in force about an identity, with the options that matter for it. Endpoints of the same basis and the same
-/// named ports have the same rows and the same filters, whatever their labels; a [`Change`](crate::Change) that asks for
-/// a refresh asks it for all of them.
+/// named ports have the same rows and the same filters, whatever their labels; a [`Change`](crate::Change) refreshes
+/// all of them or none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Basis {
     rules: Vec<TheRule>,
@@ -16,7 +16,7 @@ pub struct Basis {
     localhost: bool,
 }
 
-/// A rule as the one that it is: one that says the same elsewhere is another.
+/// A rule compared by its address: an equal rule of another place is another one.
 #[derive(Debug, Clone)]
 struct TheRule(Arc<Rule>);
 
@@ -35,7 +35,7 @@ impl Hash for TheRule {
 }
 
 impl Engine {
-    /// The basis of an identity; none if it is unknown. Costs a search for each selector of subjects.
+    /// Returns the basis of an identity; none if it is unknown. Costs a search for each selector of subjects.
     pub fn basis(&self, identity: u32) -> Option<Basis> {
         Rules::about(self, identity).map(|rules| rules.basis())
     }

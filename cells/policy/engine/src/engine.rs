@@ -1,4 +1,4 @@
-//! The repository: policies, the identities of the cluster, and whom every selector selects.
+//! The repository: policies, the identities of the cluster, and the selections of all selectors.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::selector::Selector;
 use crate::settings::Settings;
 use labels::NamedPorts;
 
-/// Policies and identities, from which the rows of any endpoint follow. Every change is incremental and tells whose
-/// rows it may have changed.
+/// Policies and identities, from which the rows of any endpoint follow. Every change is incremental and returns the
+/// identities whose rows it may have changed.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) settings: Settings,
@@ -29,25 +29,25 @@ pub struct Engine {
     about: HashMap<SelectorId, BTreeSet<ResourceId>>,
 }
 
-/// A policy with the numbers of its selectors.
+/// A policy with the ids of its selectors.
 #[derive(Debug)]
 struct Stored {
     policy: Arc<Policy>,
     rules: Vec<StoredRule>,
 }
 
-/// An entry of a policy, with its selectors replaced by their numbers.
+/// An entry of a policy, with its selectors replaced by their ids.
 #[derive(Debug)]
 pub(crate) struct StoredRule {
     pub(crate) rule: Arc<Rule>,
     pub(crate) subject: SelectorId,
     pub(crate) default_deny: bool,
-    /// Nobody if empty.
+    /// No peers if empty.
     pub(crate) peers: Vec<SelectorId>,
     pub(crate) ports: Ports,
 }
 
-/// Where a rule is written, and what it says about traffic that it matches.
+/// The place of a rule, and its action on traffic that it matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// The object.
@@ -62,12 +62,12 @@ pub struct Rule {
     pub labels: Arc<[String]>,
 }
 
-/// Whose rows may differ after a change. All lists are sorted.
+/// The identities whose rows may differ after a change. All lists are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
     /// Revision of the policies after the change; changes of identities leave it.
     pub revision: u64,
-    /// Identities whose rows have to be made anew, by [`Engine::resolve`].
+    /// Identities whose rows have to be resolved again, by [`Engine::resolve`].
     pub subjects: Vec<u32>,
     /// Identities of which only the rows of some peers differ: [`Engine::refresh`] is enough.
     pub refresh: Vec<u32>,
@@ -76,7 +76,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Takes over a later change, so that both can be answered at once.
+    /// Merges a later change into this one.
     pub fn merge(&mut self, later: Change) {
         self.revision = later.revision;
         for (list, more) in [
@@ -92,7 +92,7 @@ impl Change {
 }
 
 impl Engine {
-    /// No policies, no identities; revision 1, as Cilium begins.
+    /// Returns an engine without policies and identities, at revision 1, as in Cilium.
     pub fn new(settings: Settings) -> Engine {
         Engine {
             settings,
@@ -106,17 +106,17 @@ impl Engine {
         }
     }
 
-    /// Counts the changes of policies, from 1.
+    /// Returns the revision, which counts the changes of policies from 1.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The options in force.
+    /// Returns the options in force.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Other options for the computation; policies were read with the old ones and stay. Everybody's rows may differ.
+    /// Sets the options of the computation; policies that were parsed with the old ones stay. All rows may differ.
     pub fn set_settings(&mut self, settings: Settings) -> Change {
         if self.settings == settings {
             return self.unchanged();
@@ -126,7 +126,7 @@ impl Engine {
         Change { subjects: self.identities.ids().collect(), ..self.unchanged() }
     }
 
-    /// All policies, in the order of their names.
+    /// Iterates over all policies, in the order of their names.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.policies.values().map(|stored| &stored.policy)
     }
@@ -136,7 +136,7 @@ impl Engine {
         if self.policies.get(&policy.resource).is_some_and(|stored| *stored.policy == policy) {
             return self.unchanged();
         }
-        // The new one takes its selectors first: those that stay keep their selections.
+        // Store the new one first: selectors that both have keep their selections.
         let stored = self.store(policy);
         let mut subjects: BTreeSet<SelectorId> = stored.rules.iter().map(|rule| rule.subject).collect();
         let resource = stored.policy.resource.clone();
@@ -193,13 +193,13 @@ impl Engine {
         self.peer_change(id, None)
     }
 
-    /// The labels of an identity, if it is known.
+    /// Returns the labels of an identity, if it is known.
     pub fn labels(&self, identity: u32) -> Option<&LabelArray> {
         self.identities.get(identity).map(|identity| &identity.labels)
     }
 
-    /// The prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length 0 are
-    /// everybody of the family, whose identities exist.
+    /// Returns the prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length 0
+    /// are the world of the family, whose identities exist.
     pub fn prefixes(&self) -> BTreeSet<IpNetwork> {
         let named = self.peers.iter().filter_map(|(_, selection)| match &*selection.selector {
             Selector::Cidr(cidr) => Some(std::iter::once(cidr.prefix).chain(cidr.except.iter().copied())),
@@ -209,7 +209,7 @@ impl Engine {
         named.flatten().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
     }
 
-    /// The rules about an identity, in the order in which they count. Costs a search for each selector of subjects.
+    /// Returns the rules about an identity, in the order of their evaluation. Costs a search for each selector of subjects.
     pub(crate) fn rules_about(&self, identity: u32) -> Vec<&StoredRule> {
         let selected = self.subjects.iter().filter(|(_, selection)| selection.has(identity));
         let subjects: BTreeSet<SelectorId> = selected.map(|(id, _)| id).collect();
@@ -219,7 +219,7 @@ impl Engine {
         rules.flat_map(|stored| &stored.rules).filter(|rule| subjects.contains(&rule.subject)).collect()
     }
 
-    /// The rules of the policies that are about one of these.
+    /// Returns the rules of the policies that are about one of these.
     pub(crate) fn rules_of(
         &self,
         subjects: impl Iterator<Item = SelectorId>,
@@ -230,7 +230,7 @@ impl Engine {
         stored.flat_map(|stored| &stored.rules)
     }
 
-    /// The subjects whose rules use a selector of peers.
+    /// Returns the subjects whose rules use a selector of peers.
     pub(crate) fn users_of(&self, peer: SelectorId) -> impl Iterator<Item = SelectorId> {
         self.uses.get(&peer).into_iter().flat_map(|uses| uses.keys().copied())
     }
@@ -239,13 +239,13 @@ impl Engine {
         Change { revision: self.revision, ..Change::default() }
     }
 
-    /// A new revision for those whom one of these selects.
+    /// Returns a change to a new revision for the identities that one of these selects.
     fn policy_change(&mut self, subjects: &BTreeSet<SelectorId>) -> Change {
         self.revision += 1;
         Change { subjects: self.selected(subjects), ..self.unchanged() }
     }
 
-    /// Brings the selectors of peers up to date, and returns whose rules use those that are touched.
+    /// Updates the selections of peers, and returns the identities whose rules use the changed ones.
     fn peer_change(&mut self, peer: u32, identity: Option<&Identity>) -> Change {
         let touched = self.peers.update(peer, identity);
         let subjects: BTreeSet<SelectorId> =
@@ -269,7 +269,7 @@ impl Engine {
             let selectors = match &entry.peers {
                 Peers::All => &everyone,
                 Peers::Nothing => &[][..],
-                // A list that holds everyone counts as everyone alone.
+                // A list with the wildcard is the wildcard alone.
                 Peers::Of(list) if list.contains(&everyone[0]) => &everyone,
                 Peers::Of(list) => list,
             };
@@ -291,7 +291,7 @@ impl Engine {
         Stored { policy, rules }
     }
 
-    /// The policy is not about its subjects any more.
+    /// Removes the policy from its subjects.
     fn disown(&mut self, stored: &Stored) {
         for rule in &stored.rules {
             if let Some(policies) = self.about.get_mut(&rule.subject) {

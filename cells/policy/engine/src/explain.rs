@@ -1,4 +1,4 @@
-//! Why a packet passes or does not.
+//! Explains verdicts.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use crate::plan::Reason;
 use crate::resolve::Resolved;
 use crate::rows::{Key, L4, Row};
 
-/// What an endpoint's policy does with a packet, and why.
+/// The verdict of an endpoint's policy on a packet, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// What happens.
+    /// The decision.
     pub decision: Decision,
-    /// The row that decides, and why it exists; none if no row matches.
+    /// The row that decides, with its reason; none if no row matches.
     pub row: Option<(Key, Row, Reason)>,
     /// Whether rules decide about this direction at all.
     pub enforced: bool,
@@ -24,13 +24,13 @@ pub struct Explanation {
 }
 
 impl Resolved {
-    /// What the datapath does with a packet: `peer` is the identity of the other side, `port` the destination port, of
+    /// Returns the datapath's verdict on a packet: `peer` is the identity of the other side, `port` the destination port, of
     /// ICMP the type.
     pub fn lookup(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Verdict {
         lookup(&self.rows, direction, peer, protocol, port)
     }
 
-    /// The same, with the reason.
+    /// Returns the verdict with its reason; see [`lookup`](Self::lookup).
     pub fn explain(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Explanation {
         let Verdict { decision, row } = self.lookup(direction, peer, protocol, port);
         Explanation {

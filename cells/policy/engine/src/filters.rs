@@ -7,9 +7,9 @@ use crate::model::{Direction, PortSpec};
 use crate::plan::{Effect, Reason, Rules, filters};
 use crate::selector::Selector;
 
-/// The number that the API gives to what policy objects say.
+/// The API's tier of rules of policy objects.
 const NORMAL_TIER: u8 = 200;
-/// The number that the API gives to what the engine adds.
+/// The API's tier of the engine's additions.
 const DEFAULT_TIER: u8 = 255;
 
 /// Both directions of an identity's rules.
@@ -21,30 +21,30 @@ pub struct Filters {
     pub egress: Vec<Filter>,
 }
 
-/// What is said about one protocol and port.
+/// The rules about one protocol and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// 200 for rules, 255 for what the engine adds to them.
+    /// 200 for rules, 255 for the engine's additions.
     pub tier: u8,
     /// The traffic; all of it without one.
     pub ports: Option<PortSpec>,
-    /// About whom, in the order of the selectors' texts; never empty.
+    /// The peers, in the order of the selectors' texts; never empty.
     pub peers: Vec<FilterPeer>,
 }
 
-/// What is said about the peers of a selector.
+/// The rules about the peers of a selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterPeer {
     /// The selector's text.
     pub selector: Arc<str>,
     /// Whether they are denied.
     pub deny: bool,
-    /// The labels of each rule that says so, in order, without repetitions.
+    /// The labels of each of the rules, in order, without repetitions.
     pub rules: Vec<Arc<[String]>>,
 }
 
 impl Engine {
-    /// The filters of an identity; they change when [`Change::subjects`](crate::Change::subjects) names it. Nothing if
+    /// Returns the filters of an identity; they change when [`Change::subjects`](crate::Change::subjects) names it. Nothing if
     /// it is unknown. Costs what the rules of [`resolve`](Self::resolve) cost, whatever the number of peers.
     pub fn filters(&self, identity: u32) -> Filters {
         let Some(rules) = Rules::about(self, identity) else { return Filters::default() };
@@ -77,7 +77,7 @@ impl FilterPeer {
     }
 }
 
-/// What the engine adds to rules; where there are none, nothing is listed.
+/// Returns the engine's addition for a reason; none where there are no rules.
 fn added(reason: &Reason, direction: Direction) -> Option<Filter> {
     let (selector, name) = match (reason, direction) {
         (Reason::NoDefaultDeny, Direction::Ingress) => (Selector::Labels(Vec::new()), "allow-any-ingress"),

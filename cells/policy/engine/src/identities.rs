@@ -39,18 +39,18 @@ impl Identity {
     }
 }
 
-/// All identities, by number and by label.
+/// All identities, by id and by label.
 #[derive(Debug, Default)]
 pub(crate) struct Identities {
     all: BTreeMap<u32, Identity>,
-    /// Key, value, numbers.
+    /// Ids by key and value.
     by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
     /// First address and length of the prefixes that identities have.
     by_prefix: BTreeMap<(IpAddr, u8), BTreeSet<u32>>,
 }
 
 impl Identities {
-    /// Adds or replaces; gives what was there.
+    /// Inserts an identity. Returns the previous one.
     pub(crate) fn insert(&mut self, id: u32, identity: Identity) -> Option<Identity> {
         let old = self.remove(id);
         for prefix in &identity.prefixes {
@@ -64,7 +64,7 @@ impl Identities {
         old
     }
 
-    /// Removes; gives what was there.
+    /// Removes an identity and returns it.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Identity> {
         let old = self.all.remove(&id)?;
         for prefix in &old.prefixes {
@@ -91,17 +91,17 @@ impl Identities {
         Some(old)
     }
 
-    /// The identity of this number.
+    /// Returns the identity with the id.
     pub(crate) fn get(&self, id: u32) -> Option<&Identity> {
         self.all.get(&id)
     }
 
-    /// All numbers, in order.
+    /// Iterates over all ids, in order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> {
         self.all.keys().copied()
     }
 
-    /// Those that the selector may select, in order of their numbers: everyone that it selects and often some more.
+    /// Iterates over the identities that the selector may select, in the order of their ids: a superset of its selection.
     pub(crate) fn candidates<'a>(
         &'a self,
         selector: &'a Selector,
@@ -112,7 +112,7 @@ impl Identities {
         }
     }
 
-    /// The smallest set that an index gives; `None` if none helps.
+    /// Returns the smallest set of an index; `None` if no index applies.
     fn narrowed(&self, selector: &Selector) -> Option<BTreeSet<u32>> {
         let requirements = match selector {
             Selector::None => return Some(BTreeSet::new()),

@@ -1,4 +1,4 @@
-//! Selectors as the API lists them, whole or as what has changed.
+//! Selectors in the form of the API, all or those that have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::engine::{Engine, StoredRule};
 use crate::selections::{Selections, SelectorId, Selects};
 
-/// A selector as the API lists it.
+/// A selector in the form of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectorRow {
     /// Its text.
     pub selector: Arc<str>,
-    /// Whom it selects, sorted.
+    /// The identities that it selects, sorted.
     pub identities: Vec<u32>,
     /// How many entries of policies use it.
     pub users: usize,
@@ -23,22 +23,22 @@ pub struct SelectorRow {
 pub type SelectorChanges = Vec<(Arc<str>, Option<SelectorRow>)>;
 
 impl Engine {
-    /// The selectors of peers in use.
+    /// Returns the selectors of peers in use.
     pub fn selectors(&self) -> Vec<SelectorRow> {
         self.list(&self.peers, |_| true, |engine, id| engine.labels_of_peer(id)).into_values().collect()
     }
 
-    /// The selectors of those whom rules are about.
+    /// Returns the selectors of subjects in use.
     pub fn subject_selectors(&self) -> Vec<SelectorRow> {
         self.list(&self.subjects, |_| true, |engine, id| engine.labels_of_subject(id)).into_values().collect()
     }
 
-    /// How many selectors there are, of peers and of those whom rules are about.
+    /// Returns how many selectors there are, of peers and of subjects.
     pub fn selector_count(&self) -> usize {
         self.peers.len() + self.subjects.len()
     }
 
-    /// What has changed of [`selectors`](Self::selectors) since the last call. Costs a look at each selector and at the
+    /// Returns the changes of [`selectors`](Self::selectors) since the last call. Costs a walk over all selectors and the
     /// rules of policies that use a changed one.
     pub fn take_selector_changes(&mut self) -> SelectorChanges {
         let changed = self.peers.take_changed();
@@ -47,7 +47,7 @@ impl Engine {
         with_gone(changed, rows)
     }
 
-    /// The same of [`subject_selectors`](Self::subject_selectors).
+    /// Returns the changes of [`subject_selectors`](Self::subject_selectors) since the last call.
     pub fn take_subject_selector_changes(&mut self) -> SelectorChanges {
         let changed = self.subjects.take_changed();
         let of = |engine: &Engine, id| engine.labels_of_subject(id);
@@ -70,7 +70,7 @@ impl Engine {
         labels_of: impl Fn(&Engine, SelectorId) -> Vec<Arc<[String]>>,
     ) -> BTreeMap<Arc<str>, SelectorRow> {
         let mut rows: BTreeMap<Arc<str>, SelectorRow> = BTreeMap::new();
-        // A node's and an endpoint's selector may have one text.
+        // A selector of nodes and one of endpoints may have the same text.
         for (id, selection) in selections.iter().filter(|(_, selection)| wanted(&selection.text)) {
             let row = rows.entry(selection.text.clone()).or_insert_with_key(|text| SelectorRow {
                 selector: text.clone(),

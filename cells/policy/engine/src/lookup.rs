@@ -1,11 +1,11 @@
-//! What the datapath would decide, from the rows of a policy map.
+//! The datapath's lookup, on the rows of a policy map.
 
 use std::collections::BTreeMap;
 
 use crate::model::Direction;
 use crate::rows::{Key, L4, Row};
 
-/// What happens to a packet.
+/// The decision on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// It passes.
@@ -16,16 +16,16 @@ pub enum Decision {
     NoMatch,
 }
 
-/// What happens to a packet, and by which row.
+/// The decision on a packet, with the row behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// What happens.
+    /// The decision.
     pub decision: Decision,
     /// The row that decides.
     pub row: Option<(Key, Row)>,
 }
 
-/// Looks a packet up as the datapath does: the longest match with the peer's identity and the longest with any identity;
+/// Looks a packet up by the datapath's rules: the longest match with the peer's identity and the longest with any identity;
 /// of the two the one of higher precedence, then a deny of the peer's own, then the longer, then the peer's own.
 /// `port` is the destination port, of ICMP the type.
 pub fn lookup(

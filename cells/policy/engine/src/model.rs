@@ -1,4 +1,4 @@
-//! What a policy says once it is read and checked: a list of entries.
+//! A policy after parsing and validation: a list of entries.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind as Kubernetes writes it.
+    /// Returns the kind's name in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Kind::CiliumNetworkPolicy => "CiliumNetworkPolicy",
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// The short name that people type.
+    /// Returns the short name for command lines.
     pub fn short(self) -> &'static str {
         match self {
             Kind::CiliumNetworkPolicy => "cnp",
@@ -56,16 +56,16 @@ impl Kind {
     }
 }
 
-/// A policy object, read and checked.
+/// A policy object, parsed and valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     /// The object.
     pub resource: ResourceId,
     /// Its `metadata.uid`, often empty.
     pub uid: Arc<str>,
-    /// What it says, in the order of the object.
+    /// Its entries, in the order of the object.
     pub entries: Vec<Entry>,
-    /// What does not do what it seems to say, by path. It is in force all the same, as in Cilium.
+    /// Fields with another effect than they suggest, by path. The policy is in force all the same, as in Cilium.
     pub warnings: Vec<Problem>,
 }
 

@@ -1,4 +1,4 @@
-//! Options of the agent that change what a policy means.
+//! Options of the agent that change the meaning of policies.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub enum Enforcement {
     Never,
 }
 
-/// Options of the agent that change how rules are read and what they do.
+/// Options of the agent that change how rules are parsed and enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Name of this cluster (`cluster-name`).
@@ -27,13 +27,13 @@ pub struct Settings {
     pub ipv6: bool,
     /// Whether the host has a policy of its own (`enable-host-firewall`).
     pub host_firewall: bool,
-    /// Whether the host reaches its pods whatever the rules of ingress say (`allow-localhost`; `auto` is resolved).
+    /// Whether the host reaches its pods regardless of rules of ingress (`allow-localhost`; `auto` is resolved).
     pub allow_localhost: bool,
     /// Whether selectors that name no cluster mean this one (`policy-default-local-cluster`).
     pub default_local_cluster: bool,
     /// Whether rules may select nodes by labels (`enable-node-selector-labels`).
     pub node_selector_labels: bool,
-    /// Whether `enableDefaultDeny` counts (`enable-non-default-deny-policies`); without, every rule denies the rest.
+    /// Whether `enableDefaultDeny` is heeded (`enable-non-default-deny-policies`); without, every rule denies the rest.
     pub non_default_deny: bool,
     /// Whether rules may name protocols without ports, such as GRE (`enable-extended-ip-protocols`).
     pub extended_protocols: bool,

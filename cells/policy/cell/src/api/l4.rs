@@ -1,4 +1,4 @@
-//! The rules about an endpoint as `GET /endpoint/{id}` shows them.
+//! The rules about an endpoint in `GET /endpoint/{id}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ struct Text<'a> {
     peers: Vec<BTreeMap<&'a str, Option<Denied>>>,
 }
 
-/// The policy of denied peers; others have none here.
+/// The policy of denied peers; allowed ones have none here.
 #[derive(Serialize)]
 struct Denied {
     verdict: u8,
 }
 
-/// The field `l4` of an endpoint's policy.
+/// Returns the field `l4` of an endpoint's policy.
 pub fn l4_policy(filters: &Filters) -> L4Policy {
     let list = |filters: &[Filter], rule: fn(&Filter) -> PolicyRule| {
         List(Some(filters.iter().map(rule).collect::<Vec<_>>()))
     };
-    // Which selector comes from which rule is told of received traffic only.
+    // Cilium lists the rules of each selector for ingress only.
     let ingress = |filter: &Filter| PolicyRule { rules_by_selector: by_selector(filter), ..rule(filter) };
     L4Policy { egress: list(&filters.egress, rule), ingress: list(&filters.ingress, ingress) }
 }
@@ -71,7 +71,7 @@ fn text(filter: &Filter) -> String {
         port_name,
         peers: filter.peers.iter().map(|of| BTreeMap::from([(&*of.selector, peer(of))])).collect(),
     };
-    // Cilium writes these for web pages; they occur inside strings only.
+    // Go escapes these characters for HTML; they occur inside strings only.
     let json = serde_json::to_string(&text).unwrap_or_default();
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }

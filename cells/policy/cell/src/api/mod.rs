@@ -1,4 +1,4 @@
-//! Policy as the REST API shows it, and the operation that explains a verdict.
+//! Policy in the REST API, and the operation that explains a verdict.
 //!
 //! Sibling folders that it uses: `computation`, `model`, `rounds`.
 

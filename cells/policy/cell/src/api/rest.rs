@@ -1,4 +1,4 @@
-//! `GET /policy` and the selectors, as the REST API shows them.
+//! `GET /policy` and the selectors in the REST API.
 
 use std::collections::BTreeMap;
 
@@ -171,7 +171,7 @@ impl From<&PortSpec> for PortProtocol {
     }
 }
 
-/// The name of a protocol, `ANY` for 0.
+/// Returns the name of a protocol, `ANY` for 0.
 pub(crate) fn protocol_name(protocol: u8) -> String {
     if protocol == 0 { "ANY".to_owned() } else { maps::text::protocol_name(protocol) }
 }

@@ -1,7 +1,7 @@
 //! `GET /apiary/why`: whether a source may reach a destination, and which rule decides.
 //!
-//! The verdict is that of the rows in the kernel's policy map, which is what packets meet; the engine tells why these rows
-//! exist. Connections that are established already, services and addresses' translation are not looked at.
+//! The verdict is that of the rows in the kernel's policy map, which decide about packets; the engine explains why these rows
+//! exist. Established connections, services and address translation are not considered.
 //!
 //! Query: `src`, `dst`: an endpoint's id, `namespace/name` of a pod, an address, or `identity:<number>`;
 //! `protocol`: `tcp` (default), `udp`, `sctp`, `icmp`, `icmpv6` or a number; `port`: the destination port, of ICMP the type
@@ -49,7 +49,7 @@ pub struct Answer {
 /// One of the two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Party {
-    /// As it was asked for.
+    /// Its name in the query.
     pub name: String,
     /// Namespace and name of the pod, as far as known.
     pub pod: Option<String>,
@@ -74,7 +74,7 @@ pub struct Decision {
     pub audited: bool,
     /// The drop reason as monitors print it, with its code; none if it passes.
     pub drop: Option<Drop>,
-    /// One sentence: why.
+    /// The reason, in one sentence.
     pub reason: String,
     /// Whether rules decide about this direction at all.
     pub enforced: bool,
@@ -84,7 +84,7 @@ pub struct Decision {
     pub entry: Option<MapEntry>,
     /// The revision of the policies that the kernel has.
     pub revision: u64,
-    /// The revision that is wanted: a larger one is on its way.
+    /// The desired revision: if it is larger, it is being written.
     pub wanted_revision: u64,
     /// Whether the kernel's entry differs from the computed one: it was written by another process, or is being changed.
     pub differs: bool,
@@ -104,7 +104,7 @@ pub struct Drop {
 pub struct RuleMatch {
     /// The object: `cnp/shop/web`.
     pub object: String,
-    /// Files and documents where it is written.
+    /// Files and documents that it was read from.
     pub origins: Vec<String>,
     /// The place in the object: `spec.ingress[0]`.
     pub path: String,
@@ -119,7 +119,7 @@ pub struct RuleMatch {
 /// A row of the policy map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MapEntry {
-    /// Identity of the other side, 0 for everyone.
+    /// Identity of the other side, 0 for all peers.
     pub identity: u32,
     /// `TCP`, or `ANY`.
     pub protocol: String,
@@ -133,7 +133,7 @@ pub struct MapEntry {
     pub precedence: u32,
 }
 
-/// A question that has no answer.
+/// A query without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Unanswered {
     #[error("parameter {name} is missing: give {expected}")]
@@ -287,19 +287,19 @@ impl Party {
     }
 }
 
-/// An address without the length of a whole one.
+/// Returns the prefix as text, a single address without its length.
 fn text(prefix: IpNetwork) -> String {
     let whole = if prefix.is_ipv4() { 32 } else { 128 };
     if prefix.prefix() == whole { prefix.ip().to_string() } else { prefix.to_string() }
 }
 
-/// The endpoint of this node that has claimed the address.
+/// Returns the endpoint of this node that has claimed the address.
 fn endpoint_of(entry: &Entry) -> Option<u16> {
     entry.winner().resource.strip_prefix("endpoint/")?.parse().ok()
 }
 
 impl Decision {
-    /// The reason, from the engine's side of the row that the kernel has.
+    /// Returns the reason: the rules behind the row that decides.
     #[expect(clippy::too_many_arguments, reason = "a packet is many things")]
     fn explain(
         &mut self,

@@ -127,7 +127,7 @@ impl Core {
 
     /// Returns the endpoints that the kernel has a policy map of.
     pub(crate) fn attached(&self) -> BTreeSet<u16> {
-        // Without an answer no endpoint of the previous run is waited for.
+        // Without an answer no endpoint of the previous run is waited for: policy must come into force.
         let all = self.datapath.restored().unwrap_or_default();
         all.into_iter().map(|endpoint| endpoint.id).collect()
     }

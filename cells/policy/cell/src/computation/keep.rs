@@ -1,4 +1,4 @@
-//! The last good version of each policy, on the disk: in force at a start whose version is refused.
+//! The last valid version of each policy on disk, which a start uses while the current version is refused.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use serde_json::Value;
 use state_file::{Records, Schema, Version};
 
 /// The consequence of a damaged record.
-const CONSEQUENCE: &str = "if that policy is refused now, what it said before is not in force";
+const CONSEQUENCE: &str = "if that policy is refused now, its previous version is not in force";
 
-/// A policy that was right.
+/// A valid policy.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LastGood {
     origin: String,
@@ -24,17 +24,17 @@ impl Schema for LastGood {
     const HOLDS: &'static str = "the last good version of a policy, which stays in force while it is refused";
 }
 
-/// The version of the records.
+/// Returns the version of the records.
 pub(crate) fn version() -> Version {
     Version::of::<LastGood>()
 }
 
-/// A record for each policy, in this folder.
+/// Returns the records in a folder, one a policy.
 pub(crate) fn records(folder: PathBuf) -> Arc<Records<LastGood>> {
     Arc::new(Records::new(folder, CONSEQUENCE))
 }
 
-/// The records, for the repository. Without any nothing is kept.
+/// The records, for the repository. Without them nothing is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Keep(Option<Arc<Records<LastGood>>>);
 
@@ -49,14 +49,14 @@ impl Keep {
         Some(PolicyObject { origin, body, ..now.clone() })
     }
 
-    /// This version is right.
+    /// Stores a valid version.
     pub(crate) fn note(&self, key: &str, object: &PolicyObject) {
         if let Some(records) = &self.0 {
             records.put(key, &LastGood { origin: object.origin.clone(), manifest: object.body.clone() });
         }
     }
 
-    /// The policy is gone.
+    /// Removes the record of a policy.
     pub(crate) fn forget(&self, key: &str) {
         if let Some(records) = &self.0 {
             records.remove(key);

@@ -1,4 +1,4 @@
-//! Policy objects of all sources, each checked: what of them shall be in force. No kernel, no clock.
+//! Policy objects of all sources, validated: the policies that are to be in force. No kernel, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
 
 /// The source that reads the folder of that option.
 pub(crate) const STATIC_CNP_PATH: &str = "static-cnp-path";
-/// The source of labels of its rules, as Cilium has it.
+/// The source of the labels of its rules, as in Cilium.
 const DIRECTORY: &str = "directory";
 
 /// The state of an object.
 #[derive(Debug)]
 struct Known {
     origin: Arc<str>,
-    /// The last version that was right.
+    /// The last valid version.
     good: Option<Policy>,
     /// The errors of the current version.
     refusal: Option<Refusal>,
@@ -36,11 +36,11 @@ pub(crate) struct Repository {
     held: BTreeSet<IpNetwork>,
 }
 
-/// Policies that shall be in force from now on; `None` for one that goes.
+/// Policies that are to be committed; `None` for one that is removed.
 pub(crate) type Staged = BTreeMap<ResourceId, Option<Policy>>;
 
 impl Repository {
-    /// None yet. Last good versions are kept there.
+    /// Returns an empty repository that stores last good versions in `keep`.
     pub(crate) fn new(keep: Keep) -> Repository {
         Repository { keep, ..Repository::default() }
     }
@@ -50,8 +50,8 @@ impl Repository {
         self.keep.retain(&self.objects.keys().map(ObjectId::key).collect());
     }
 
-    /// Takes a new version of an object. Returns why it is refused, if it is; what was in force before stays then, also
-    /// what was in the previous run.
+    /// Upserts an object. Returns the refusal if it is invalid; its previous version stays in force then, also that of the
+    /// previous run.
     pub(crate) fn upsert(
         &mut self,
         object: &PolicyObject,
@@ -86,7 +86,7 @@ impl Repository {
         self.objects.get(&id)?.refusal.as_ref()
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub(crate) fn remove(&mut self, object: &PolicyObject, staged: &mut Staged) {
         let id = id(object);
         if self.objects.remove(&id).is_some() {
@@ -95,7 +95,7 @@ impl Repository {
         }
     }
 
-    /// Returns the status of an object. `applied`: the revision at which its resource was taken.
+    /// Returns the status of an object. `applied`: the revision at which its resource was committed.
     pub(crate) fn status(&self, object: &ObjectId, applied: u64) -> Option<PolicyStatus> {
         let known = self.objects.get(object)?;
         let state = match (&known.refusal, &known.good) {
@@ -118,28 +118,28 @@ impl Repository {
         })
     }
 
-    /// Objects of which the version now is refused.
+    /// Iterates over the objects whose current version is refused.
     pub(crate) fn refused(&self) -> impl Iterator<Item = (&ObjectId, &Arc<str>, &Refusal)> {
         self.objects.iter().filter_map(|(id, known)| Some((id, &known.origin, known.refusal.as_ref()?)))
     }
 
-    /// Where the objects behind a resource were read.
+    /// Returns the origins of the objects of a resource.
     pub(crate) fn origins(&self, resource: &ResourceId) -> Vec<Arc<str>> {
         self.behind(resource).map(|(_, known)| known.origin.clone()).collect()
     }
 
-    /// Prefixes of policies that have no identity yet.
+    /// Returns the prefixes of staged policies that have no identity yet.
     pub(crate) fn missing(&self, staged: &Staged) -> Vec<IpNetwork> {
         let named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
         named.difference(&self.held).copied().collect()
     }
 
-    /// These prefixes have identities and are in the ipcache.
+    /// Adds prefixes that have identities and are in the ipcache.
     pub(crate) fn hold(&mut self, prefixes: impl IntoIterator<Item = IpNetwork>) {
         self.held.extend(prefixes);
     }
 
-    /// Prefixes that are neither named by rules in force nor by policies that wait; they are not held from now on.
+    /// Removes and returns the held prefixes that neither rules in force nor staged policies name.
     pub(crate) fn drop_unnamed(&mut self, named: BTreeSet<IpNetwork>, waiting: &Staged) -> Vec<IpNetwork> {
         let mut wanted = named;
         wanted.extend(waiting.values().flatten().flat_map(prefixes));
@@ -168,7 +168,7 @@ impl Repository {
     }
 }
 
-/// The object that a row is about.
+/// Returns the id of the object in a row.
 pub(crate) fn id(object: &PolicyObject) -> ObjectId {
     let kind = match object.kind {
         PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
@@ -182,7 +182,7 @@ pub(crate) fn id(object: &PolicyObject) -> ObjectId {
     }
 }
 
-/// The prefixes that rules of a policy name, exceptions included, as networks; not those of everybody.
+/// Returns the prefixes that rules of a policy name, exceptions included, as networks; not those of length zero.
 pub(crate) fn prefixes(policy: &Policy) -> BTreeSet<IpNetwork> {
     let peers = policy.entries.iter().filter_map(|entry| match &entry.peers {
         Peers::Of(selectors) => Some(selectors),
@@ -199,12 +199,12 @@ pub(crate) fn prefixes(policy: &Policy) -> BTreeSet<IpNetwork> {
         .collect()
 }
 
-/// Rules of a file in `static-cnp-path` carry labels of that source, as Cilium's do.
+/// Adds the labels that rules of a file in `static-cnp-path` carry, as in Cilium.
 fn labelled(mut policy: Policy, object: &PolicyObject) -> Policy {
     if &*object.source != STATIC_CNP_PATH {
         return policy;
     }
-    // The origin ends with the document's number.
+    // The origin ends with the index of the document.
     let file = object.origin.split(", document ").next().unwrap_or_default();
     let file = file.rsplit('/').next().unwrap_or_default();
     let label = |key: &str, value: &str| Label {
@@ -227,7 +227,7 @@ fn labelled(mut policy: Policy, object: &PolicyObject) -> Policy {
     policy
 }
 
-/// How labels begin that rules have by the object they are written in.
+/// The prefix of labels that rules have by their object.
 const GENERATED_LABELS: &str = "k8s:io.cilium.k8s.policy.";
 
 #[cfg(test)]
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_force_in_the_run_before_stays_while_it_is_refused() {
+    fn the_version_of_the_previous_run_stays_in_force_while_refused() {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings::default();
         // One run: what is read, then what is staged and in force.

@@ -1,4 +1,4 @@
-//! The table `endpoint-policies`: each endpoint's subject, and how much of its policy is in the kernel.
+//! The table `endpoint-policies`: each endpoint's subject and policy, desired and realized.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Subject {
     pub identity: u32,
     /// The labels of that identity.
     pub labels: LabelArray,
-    /// The ports that rules may name.
+    /// Its named ports.
     pub named_ports: NamedPorts,
 }
 
@@ -37,13 +37,13 @@ pub struct Transition {
 /// How far an endpoint's policy has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum RealizationState {
-    /// The kernel does not have it yet: sources have not been read, or it is being written.
+    /// The kernel does not have it yet: sources are incomplete, or it is being written.
     Pending,
     /// The kernel has it.
     Realized,
     /// It does not fit into the policy map: the endpoint is denied wholly until it does.
     Full,
-    /// The kernel could not be written; it is tried again.
+    /// Writing the kernel has failed and is retried.
     Failed,
 }
 
@@ -63,7 +63,7 @@ pub struct RowCounts {
 pub struct EndpointPolicy {
     /// The endpoint as policy sees it.
     pub subject: Subject,
-    /// The change of identities that is under way.
+    /// The change of identities in progress.
     pub transition: Option<Arc<Transition>>,
     /// Sequence number of the call that announced the endpoint: the same id after another call is another endpoint.
     pub announced: u64,
@@ -94,12 +94,12 @@ pub struct EndpointPolicy {
 }
 
 impl EndpointPolicy {
-    /// The policy of an endpoint.
+    /// Queries the policy of an endpoint.
     pub fn by_endpoint(endpoint: u16) -> Query<EndpointPolicy> {
         Query::primary(endpoint)
     }
 
-    /// An endpoint that has just been announced.
+    /// Returns the row of an endpoint that was announced by call `number`.
     pub(crate) fn new(subject: Subject, number: u64) -> EndpointPolicy {
         EndpointPolicy {
             subject,
@@ -119,7 +119,7 @@ impl EndpointPolicy {
         }
     }
 
-    /// Which directions policies are enforced in, in the API's words.
+    /// Returns the directions in which policies are enforced, by their name in the API.
     pub fn enabled(&self) -> &'static str {
         self.enabled_audited(false)
     }

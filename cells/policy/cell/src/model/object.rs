@@ -1,4 +1,4 @@
-//! The table `policies`: what has become of each policy object.
+//! The table `policies`: the status of each policy object.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ pub struct ObjectId {
 pub enum ObjectState {
     /// It is in force.
     Applied,
-    /// It is wrong; nothing of it is in force.
+    /// It is invalid; nothing of it is in force.
     Refused,
-    /// It is wrong; the version before is in force.
+    /// It is invalid; its previous version is in force.
     RefusedPreviousInForce,
 }
 
@@ -37,15 +37,15 @@ pub struct PolicyStatus {
     /// The object.
     #[serde(serialize_with = "name")]
     pub object: ObjectId,
-    /// Where it was read: file and document.
+    /// Its origin: file and document.
     pub origin: Arc<str>,
     /// Its state.
     pub state: ObjectState,
-    /// The revision at which the version in force was taken, 0 if none is.
+    /// The revision at which the version in force was committed, 0 if none is.
     pub revision: u64,
     /// Rules of the version in force.
     pub rules: usize,
-    /// Errors, each with its path in the manifest; of an applied object, fields without the effect that they seem to have.
+    /// Errors, each with its path in the manifest; of an applied object, fields that have another effect than they suggest.
     #[serde(serialize_with = "texts")]
     pub problems: Vec<Problem>,
 }
@@ -59,7 +59,7 @@ fn texts<S: Serializer>(problems: &[Problem], to: S) -> Result<S::Ok, S::Error> 
 }
 
 impl ObjectId {
-    /// `cnp/shop/web`.
+    /// Returns the name, as `cnp/shop/web`.
     pub fn text(&self) -> String {
         match self.namespace.is_empty() {
             true => format!("{}/{}", self.kind.short(), self.name),
@@ -67,14 +67,14 @@ impl ObjectId {
         }
     }
 
-    /// With its source: `cluster-folder:cnp/shop/web`.
+    /// Returns the name with the source, as `cluster-folder:cnp/shop/web`.
     pub(crate) fn key(&self) -> String {
         format!("{}:{}", self.source, self.text())
     }
 }
 
 impl PolicyStatus {
-    /// The status of an object.
+    /// Queries the status of an object.
     pub fn by_object(object: &ObjectId) -> Query<PolicyStatus> {
         Query::primary(object.key())
     }

@@ -1,4 +1,4 @@
-//! Rows of a policy map: their order, and which of them decides about a packet.
+//! Rows of a policy map: their order, and the lookup of a packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,43 +16,43 @@ const HIGHEST: u32 = u32::MAX;
 pub struct RowKey {
     /// Traffic from the endpoint.
     pub egress: bool,
-    /// Identity of the other side, 0 for everyone.
+    /// Identity of the other side, 0 for all peers.
     pub peer: u32,
-    /// How many bits of protocol and port count: 0, 8 or 9 to 24.
+    /// The prefix length on protocol and port: 0, 8 or 9 to 24 bits.
     pub bits: u8,
-    /// Protocol and port, 24 bits, those that do not count zero.
+    /// Protocol and port, 24 bits, zero beyond the prefix.
     pub l4: u32,
 }
 
 impl RowKey {
-    /// A key with the bits beyond its prefix cleared.
+    /// Returns a key with the bits beyond its prefix cleared.
     pub fn new(egress: bool, peer: u32, bits: u8, l4: u32) -> RowKey {
         let bits = bits.min(L4_BITS);
         RowKey { egress, peer, bits, l4: masked(l4, bits) }
     }
 
-    /// The protocol, 0 for all.
+    /// Returns the protocol, 0 for all.
     pub fn protocol(&self) -> u8 {
         (self.l4 >> 16) as u8
     }
 
-    /// First and last port; all of them if the key names none.
+    /// Returns the first and last port; all of them if the key has none.
     pub fn ports(&self) -> (u16, u16) {
         let span = (1u32 << (L4_BITS - self.bits.max(8))) - 1;
         (self.l4 as u16, (self.l4 | span) as u16)
     }
 
-    /// Whether packets of the other key are packets of this one; peers and directions do not count.
+    /// Whether packets of the other key are packets of this one; ignores peers and directions.
     pub fn covers(&self, other: &RowKey) -> bool {
         self.bits <= other.bits && masked(other.l4, self.bits) == self.l4
     }
 
-    /// All keys of a direction and peer.
+    /// Returns the range of all keys of a direction and peer.
     fn span_of(egress: bool, peer: u32) -> RangeInclusive<RowKey> {
         RowKey { egress, peer, bits: 0, l4: 0 }..=RowKey { egress, peer, bits: u8::MAX, l4: u32::MAX }
     }
 
-    /// First protocol and port of the key and the one after its last.
+    /// Returns the first protocol and port of the key and the one after its last.
     pub(crate) fn span(&self) -> (u32, u32) {
         (self.l4, self.l4 + (1 << (L4_BITS - self.bits)))
     }
@@ -104,7 +104,7 @@ impl Verdict {
         matches!(self, Verdict::Allow { .. })
     }
 
-    /// Whether a packet's fate is the same, whichever row decides it.
+    /// Whether both do the same with a packet, whichever row decides.
     pub(crate) fn same(self, other: Verdict) -> bool {
         self == other || !self.passes() && !other.passes()
     }
@@ -114,29 +114,29 @@ impl Verdict {
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     rows: BTreeMap<RowKey, PolicyEntry>,
-    /// A bit for each prefix length that a row ever had: a lookup tries no other.
+    /// A bit for each prefix length that a row has ever had: a lookup tries only these.
     lengths: u32,
-    /// The hashes of all rows, one laid over the other: who looks for equal rows among many need not walk through them.
+    /// The hashes of all rows, combined: a search for equal rows among many need not walk over them.
     digest: u64,
 }
 
 impl Rows {
-    /// How many there are.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there is none: everything is denied.
+    /// Whether there are no rows: everything is denied then.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// All rows in the order of their keys.
+    /// Iterates over all rows in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&RowKey, &PolicyEntry)> {
         self.rows.iter()
     }
 
-    /// The row of exactly this key.
+    /// Returns the row of exactly this key.
     pub fn get(&self, key: &RowKey) -> Option<&PolicyEntry> {
         self.rows.get(key)
     }
@@ -157,17 +157,17 @@ impl Rows {
         }
     }
 
-    /// Rows as the kernel takes them.
+    /// Returns the map entries of the rows.
     pub fn to_kernel(&self) -> Vec<(PolicyKey, PolicyEntry)> {
         self.rows.iter().map(|(key, entry)| (PolicyKey::from(*key), *entry)).collect()
     }
 
-    /// The traffic that the rows of a peer cover.
+    /// Returns the traffic that the rows of a peer cover.
     pub(crate) fn spans(&self, egress: bool, peer: u32) -> impl Iterator<Item = (u32, u32)> {
         self.rows.range(RowKey::span_of(egress, peer)).map(|(key, _)| key.span())
     }
 
-    /// The longest row of a peer that matches.
+    /// Returns the longest row of a peer that matches.
     pub(crate) fn longest(&self, egress: bool, peer: u32, l4: u32) -> Option<(RowKey, PolicyEntry)> {
         (0..=L4_BITS).rev().filter(|bits| self.lengths >> bits & 1 != 0).find_map(|bits| {
             let key = RowKey::new(egress, peer, bits, l4);
@@ -175,8 +175,8 @@ impl Rows {
         })
     }
 
-    /// These rows with others in place of those of some peers: rows that give traffic with them the verdicts of `before`,
-    /// regardless of these rows for all peers.
+    /// Returns these rows with those of some peers replaced, so that traffic with these peers has the verdicts of `before`,
+    /// also where rows for all peers match.
     pub(crate) fn with_verdicts_of(&self, before: &Rows, peers: &BTreeSet<u32>) -> Rows {
         let others = self.rows.iter().filter(|(key, _)| !peers.contains(&key.peer));
         let mut both: Rows = others.map(|(key, entry)| (*key, *entry)).collect();
@@ -193,7 +193,7 @@ impl Rows {
         both
     }
 
-    /// A row for all packets that a key's bits match and no longer key does, with the verdict that they get, and above
+    /// Returns a row for all packets that a key matches and no longer key does, with their verdict, and with precedence over
     /// every other row.
     fn flattened(&self, egress: bool, peer: u32, bits: u8, l4: u32) -> PolicyEntry {
         let row = |of| {
@@ -208,8 +208,8 @@ impl Rows {
         }
     }
 
-    /// The row that decides about a packet, as the programs look it up: that of the peer's identity against that of
-    /// everyone.
+    /// Returns the row that decides about a packet, by the programs' lookup: that of the peer's identity or that of all
+    /// peers.
     pub fn deciding(&self, egress: bool, peer: u32, l4: u32) -> Option<(RowKey, PolicyEntry)> {
         let of_peer = self.longest(egress, peer, l4);
         let of_all = self.longest(egress, 0, l4);
@@ -220,7 +220,7 @@ impl Rows {
         }
     }
 
-    /// The verdict on a packet.
+    /// Returns the verdict on a packet.
     pub fn verdict(&self, egress: bool, peer: u32, l4: u32) -> Verdict {
         let of_peer = self.longest(egress, peer, l4).map(|(_, entry)| entry);
         decide(of_peer, self.longest(egress, 0, l4).map(|(_, entry)| entry))
@@ -261,7 +261,7 @@ impl FromIterator<(PolicyKey, PolicyEntry)> for Rows {
     }
 }
 
-/// The verdict of two rows: that of the peer's identity and that of everyone.
+/// Returns the verdict of two rows: that of the peer's identity and that of all peers.
 pub(crate) fn decide(of_peer: Option<PolicyEntry>, of_all: Option<PolicyEntry>) -> Verdict {
     let (winner, other) = match (of_peer, of_all) {
         (None, None) => return Verdict::NoMatch,
@@ -279,7 +279,7 @@ pub(crate) fn decide(of_peer: Option<PolicyEntry>, of_all: Option<PolicyEntry>) 
     Verdict::Allow { proxy_port: winner.proxy_port, auth_type }
 }
 
-/// Whether the row of everyone counts, not that of the peer.
+/// Whether the row of all peers decides, not that of the peer.
 fn wins(all: &PolicyEntry, peer: &PolicyEntry) -> bool {
     peer.precedence != HIGHEST
         && (all.precedence, all.lpm_prefix_length()) > (peer.precedence, peer.lpm_prefix_length())
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Peers that keep their verdicts have those of before, all others those of the new rows.
+    /// Peers that keep their verdicts have those of the old rows, all others those of the new rows.
     #[test]
     fn rows_with_verdicts_of_before_are_exactly_that() {
         let mut random = Random(10);

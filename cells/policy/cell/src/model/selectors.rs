@@ -16,7 +16,7 @@ pub struct PeerSelector(pub SelectorRow);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubjectSelector(pub SelectorRow);
 
-/// The row as the REST API has it.
+/// Returns the model of a row.
 pub(crate) fn model(row: &SelectorRow) -> models::SelectorIdentityMapping {
     let label = |text: &String| {
         let Label { key, value, source } = Label::parse(text);
@@ -54,7 +54,7 @@ macro_rules! table {
         }
 
         impl $row {
-            /// The selector with this text.
+            /// Queries the selector with this text.
             pub fn by_text(text: &str) -> Query<$row> {
                 Query::primary(text)
             }

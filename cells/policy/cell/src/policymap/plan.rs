@@ -1,6 +1,6 @@
-//! How a policy map gets from the rows it has to the rows it shall have without a wrong verdict in between.
+//! The plan of a policy map's change: from its current to the desired rows without a wrong verdict in between.
 //!
-//! A program looks up two rows, first that of the peer's identity, then that of everyone (identity 0). A packet's fate
+//! A program looks up two rows, first that of the peer's identity, then that of all peers (identity 0). A packet's verdict
 //! while writes are made must be that of the old rows or that of the new ones.
 //!
 //! **Rows of one identity** change hands at one single write for each packet if rows are set longest first, and those that
@@ -8,9 +8,9 @@
 //! hidden again.
 //!
 //! **Both identities.** So for a packet there are two moments at most: at one the peer's row changes, at the other
-//! everyone's. A program that reads the peer's row, is held up, and reads everyone's row after many writes sees (old, new)
-//! whatever their order; it must be harmless. (new, old) is never seen when everyone's rows are written first and completely.
-//! That is the whole rule: everyone's rows first; in place if (old, new) is right for every packet, else by another map.
+//! the row of all peers does. A program that reads the peer's row, is held up, and reads the row of all peers after many writes sees (old, new)
+//! whatever their order; it must be harmless. (new, old) is never seen when the rows of all peers are written first and completely.
+//! That is the whole rule: the rows of all peers first; in place if (old, new) is right for every packet, else by another map.
 
 mod check;
 
@@ -23,19 +23,19 @@ pub use check::{Violation, WrongVerdict, check};
 
 use crate::model::rows::{RowKey, Rows, decide};
 
-/// Packets looked at before a plan in place costs more than another map.
-const CHEAP: usize = 20_000;
+/// Packets that are checked before a plan in place costs more than a swap.
+const MAX_CHECKED_PACKETS: usize = 20_000;
 
 /// How to change a policy map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// By these writes in this order; none if the map is right already.
+    /// By these writes in this order; none if the map has the desired rows.
     InPlace(Vec<PolicyWrite>),
     /// By another map.
     Swap,
 }
 
-/// The way from the current to the wanted rows in a map that holds `capacity` rows.
+/// Returns the plan from the current to the desired rows in a map that holds `capacity` rows.
 ///
 /// ```
 /// use policy::{Plan, RowKey, Rows, plan};
@@ -47,20 +47,20 @@ pub enum Plan {
 /// // A reader that finds no row of 300 first, and no row of all peers later, would drop a packet that both plans allow.
 /// assert_eq!(plan(&rows(&[0]), &rows(&[300]), 16384), Plan::Swap);
 /// ```
-pub fn plan(current: &Rows, wanted: &Rows, capacity: usize) -> Plan {
+pub fn plan(current: &Rows, desired: &Rows, capacity: usize) -> Plan {
     let set = |(key, entry): (&RowKey, &PolicyEntry)| (*key, *entry);
     let mut sets: Vec<(RowKey, PolicyEntry)> =
-        wanted.iter().filter(|(key, entry)| current.get(key) != Some(entry)).map(set).collect();
+        desired.iter().filter(|(key, entry)| current.get(key) != Some(entry)).map(set).collect();
     let mut deletes: Vec<RowKey> =
-        current.iter().map(|(key, _)| *key).filter(|key| wanted.get(key).is_none()).collect();
+        current.iter().map(|(key, _)| *key).filter(|key| desired.get(key).is_none()).collect();
     let fresh = sets.iter().filter(|(key, _)| current.get(key).is_none()).count();
     // Before Linux 6.13 a full LPM trie refuses also the update of a key that it has.
-    let room_for_updates = usize::from(fresh < sets.len());
-    if current.len() + fresh + room_for_updates > capacity {
+    let spare_for_updates = usize::from(fresh < sets.len());
+    if current.len() + fresh + spare_for_updates > capacity {
         return Plan::Swap;
     }
     let changed = || sets.iter().map(|(key, _)| key).chain(&deletes);
-    if !torn_reads_are_right(current, wanted, changed) {
+    if !torn_reads_are_right(current, desired, changed) {
         return Plan::Swap;
     }
     let of_peer = |key: &RowKey| key.peer != 0;
@@ -76,14 +76,14 @@ pub fn plan(current: &Rows, wanted: &Rows, capacity: usize) -> Plan {
     Plan::InPlace([sets, deletes, sets_of_peers, deletes_of_peers].concat())
 }
 
-/// Whether the old row of a peer together with the new row of everyone gives the old or the new verdict, for every packet
+/// Whether the old row of a peer together with the new row of all peers gives the old or the new verdict, for every packet
 /// for which both change. False, too, if that costs too much to find out.
 fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
     current: &Rows,
-    wanted: &Rows,
+    desired: &Rows,
     changed: impl Fn() -> I,
 ) -> bool {
-    let mut budget = CHEAP;
+    let mut budget = MAX_CHECKED_PACKETS;
     for egress in [false, true] {
         let of = move |key: &&RowKey| key.egress == egress;
         let of_all: Vec<(u32, u32)> =
@@ -91,11 +91,11 @@ fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
         if of_all.is_empty() {
             continue;
         }
-        let edges_of_all = edges(current, wanted, egress, 0);
+        let edges_of_all = edges(current, desired, egress, 0);
         let peers: BTreeSet<u32> =
             changed().filter(of).map(|key| key.peer).filter(|peer| *peer != 0).collect();
         for peer in peers {
-            let points = edges_of_all.iter().copied().chain(edges(current, wanted, egress, peer));
+            let points = edges_of_all.iter().copied().chain(edges(current, desired, egress, peer));
             for l4 in points {
                 if !of_all.iter().any(|(first, after)| (*first..*after).contains(&l4)) {
                     continue;
@@ -103,8 +103,8 @@ fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
                 let Some(left) = budget.checked_sub(1) else { return false };
                 budget = left;
                 let row = |rows: &Rows, peer| rows.longest(egress, peer, l4).map(|(_, entry)| entry);
-                let (old, new) = (row(current, peer), row(wanted, peer));
-                let (old_all, new_all) = (row(current, 0), row(wanted, 0));
+                let (old, new) = (row(current, peer), row(desired, peer));
+                let (old_all, new_all) = (row(current, 0), row(desired, 0));
                 if old == new || old_all == new_all {
                     continue;
                 }
@@ -118,10 +118,10 @@ fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
     true
 }
 
-/// The boundaries of protocols and ports that a peer's rows distinguish. Packets between two boundaries get one verdict.
-fn edges(current: &Rows, wanted: &Rows, egress: bool, peer: u32) -> BTreeSet<u32> {
+/// Returns the boundaries of protocols and ports that a peer's rows distinguish. Packets between two boundaries get one verdict.
+fn edges(current: &Rows, desired: &Rows, egress: bool, peer: u32) -> BTreeSet<u32> {
     let of_peer = |rows: &Rows| rows.spans(egress, peer).collect::<Vec<_>>();
-    let spans = of_peer(current).into_iter().chain(of_peer(wanted));
+    let spans = of_peer(current).into_iter().chain(of_peer(desired));
     spans.flat_map(|(first, after)| [first, after]).chain([0]).filter(|l4| *l4 < 1 << 24).collect()
 }
 

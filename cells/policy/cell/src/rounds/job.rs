@@ -210,6 +210,7 @@ impl Job {
         let (mut prefixes, mut identities, mut error) = (NewPrefixes::None, None, None);
         if !new_prefixes.is_empty() {
             let allocated = self.prefixes.allocate(new_prefixes.clone()).await;
+            // Allocation has written the table of identities: the rows of this round need them now, not with the next input.
             let changes = self.inputs.read_identities(&mut rounds.cursor);
             self.shared.with(move |state| state.apply_identity_changes(&changes)).await;
             match allocated {

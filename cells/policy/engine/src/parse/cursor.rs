@@ -1,4 +1,4 @@
-//! Walking through a manifest: every value knows its path, every problem is collected.
+//! A cursor on a manifest: every value has its path, every problem is collected.
 
 use serde_json::{Map, Value};
 
@@ -27,24 +27,24 @@ impl Problems {
         self.list.push(Problem { path: path.to_owned(), reason: reason.into(), remedy });
     }
 
-    /// Notes what is no reason to refuse the object, but does something else than it seems to say.
+    /// Adds a warning: a field that does not refuse the object, but has another effect than it suggests.
     pub(super) fn warn(&mut self, path: &str, reason: impl Into<String>, remedy: &'static str) {
         if self.warnings.len() < MAX_PROBLEMS {
             self.warnings.push(Problem { path: path.to_owned(), reason: reason.into(), remedy });
         }
     }
 
-    /// What is no reason to refuse the object.
+    /// Returns the warnings.
     pub(super) fn into_warnings(self) -> Vec<Problem> {
         self.warnings
     }
 
-    /// How many there are.
+    /// Returns the number of problems.
     pub(super) fn count(&self) -> usize {
         self.list.len() + self.more
     }
 
-    /// All of them; the last one tells how many are not listed.
+    /// Returns all problems; the last one counts those that are not listed.
     pub(super) fn into_list(mut self) -> Vec<Problem> {
         if self.more > 0 {
             let reason = format!("and {} more problems", self.more);
@@ -54,13 +54,13 @@ impl Problems {
     }
 }
 
-/// A value and where it is written.
+/// A value with its path.
 pub(super) struct Field<'a> {
     pub(super) value: &'a Value,
     pub(super) path: String,
 }
 
-/// An object whose fields are asked for one by one.
+/// An object, read field by field.
 pub(super) struct Object<'a> {
     map: &'a Map<String, Value>,
     pub(super) path: String,
@@ -72,7 +72,7 @@ impl<'a> Field<'a> {
         problems.add(&self.path, format!("{}: must be {wanted}", quoted(self.value)), remedy);
     }
 
-    /// The value as an object.
+    /// Returns the value as an object.
     pub(super) fn object(&self, problems: &mut Problems) -> Option<Object<'a>> {
         let object = self.value.as_object().map(|map| Object { map, path: self.path.clone() });
         if object.is_none() {
@@ -81,7 +81,7 @@ impl<'a> Field<'a> {
         object
     }
 
-    /// The elements of a list.
+    /// Returns the elements of a list.
     pub(super) fn list(&self, problems: &mut Problems) -> Option<Vec<Field<'a>>> {
         let Some(list) = self.value.as_array() else {
             self.wrong_type(problems, "a list", "");
@@ -91,7 +91,7 @@ impl<'a> Field<'a> {
         Some(list.iter().enumerate().map(element).collect())
     }
 
-    /// The value as a text.
+    /// Returns the value as a text.
     pub(super) fn text(&self, problems: &mut Problems) -> Option<&'a str> {
         let text = self.value.as_str();
         if text.is_none() {
@@ -102,7 +102,7 @@ impl<'a> Field<'a> {
         text
     }
 
-    /// The value as true or false.
+    /// Returns the value as a boolean.
     pub(super) fn boolean(&self, problems: &mut Problems) -> Option<bool> {
         let boolean = self.value.as_bool();
         if boolean.is_none() {
@@ -113,13 +113,13 @@ impl<'a> Field<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// A field that is there and not null.
+    /// Returns a field that exists and is not null.
     pub(super) fn field(&self, name: &str) -> Option<Field<'a>> {
         let value = self.map.get(name).filter(|value| !value.is_null())?;
         Some(Field { value, path: self.path_of(name) })
     }
 
-    /// Path of a field of this object.
+    /// Returns the path of a field of this object.
     pub(super) fn path_of(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         match (self.path.is_empty(), name.chars().all(plain) && !name.is_empty()) {
@@ -129,12 +129,12 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// All fields, in the order of their names.
+    /// Iterates over all fields, in the order of their names.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> + '_ {
         self.map.iter().map(|(name, value)| (name.as_str(), Field { value, path: self.path_of(name) }))
     }
 
-    /// Reports fields that do not belong here, and those that do but are not built: `(name, what it would be)`.
+    /// Reports fields that are unknown, and those that are not implemented: `(name, description)`.
     pub(super) fn check_names(
         &self,
         problems: &mut Problems,
@@ -155,13 +155,13 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The text of a field; an absent one is empty, as is one of another type, which is reported.
+    /// Returns the text of a field; an absent one is empty, as is one of another type, which is reported.
     pub(super) fn text(&self, name: &str, problems: &mut Problems) -> &'a str {
         self.field(name).and_then(|field| field.text(problems)).unwrap_or_default()
     }
 }
 
-/// A value as it is repeated in a problem.
+/// Returns a value as problems quote it.
 pub(super) fn quoted(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),

@@ -1,4 +1,4 @@
-//! From a manifest to a policy: reading, checking and translating in one walk that reports everything it finds wrong.
+//! Parses a manifest into a policy, in one walk that reports all problems.
 
 mod cidr;
 mod cursor;
@@ -28,7 +28,7 @@ const fn cidr_group_fields() -> &'static [(&'static str, &'static str)] {
     &[("cidrGroupRef", "groups of prefixes by name"), ("cidrGroupSelector", "groups of prefixes by labels")]
 }
 
-/// What the rules of an object have in common.
+/// The context that all rules of an object share.
 struct Context<'a> {
     /// Namespace of the policy; empty for cluster-wide ones.
     namespace: &'a str,
@@ -78,7 +78,7 @@ impl Section {
     }
 }
 
-/// Reads a policy object. Nothing of it is ignored: what is unknown, wrong or not built refuses the whole object.
+/// Parses a policy object. No field is ignored: one that is unknown, invalid or not implemented refuses the whole object.
 ///
 /// ```
 /// use policy_engine::{Kind, Settings, parse};
@@ -96,7 +96,7 @@ impl Section {
 /// ```
 ///
 /// # Errors
-/// A [`Refusal`] that lists every problem with its path in the manifest and what would be right.
+/// A [`Refusal`] that lists every problem with its path in the manifest and its remedy.
 pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy, Refusal> {
     let mut problems = Problems::default();
     let root = Field { value: manifest, path: String::new() };
@@ -157,7 +157,7 @@ fn read_metadata(object: &Object<'_>, kind: Kind, problems: &mut Problems) -> (R
     (ResourceId { kind, namespace: namespace.into(), name: name.into() }, uid)
 }
 
-/// Labels that tell of every rule which object it comes from.
+/// Returns the labels by which every rule names its object.
 fn origin_labels(resource: &ResourceId, uid: &str) -> Vec<Label> {
     let label = |key: &str, value: &str| Label {
         key: format!("io.cilium.k8s.policy.{key}"),
@@ -187,7 +187,7 @@ fn read_rules(object: &Object<'_>, context: &Context<'_>, problems: &mut Problem
     entries
 }
 
-/// Labels of a rule as texts: of the object, then the user's.
+/// Returns the labels of a rule as texts: of the object, then the user's.
 fn label_texts(origin: &[Label], own: Vec<Label>) -> Arc<[String]> {
     let labels: LabelArray = origin.iter().cloned().chain(own).collect();
     labels.texts().into()

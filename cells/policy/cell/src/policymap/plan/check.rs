@@ -1,4 +1,4 @@
-//! The proof of a plan: every moment of it, for every kind of packet.
+//! Checks a plan exhaustively: every state in between, for every kind of packet.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,15 @@ use crate::model::rows::{RowKey, Rows, Verdict, decide};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// The writes do not end at the wanted rows.
-    #[error("the writes end at other rows than the wanted ones")]
+    /// The writes do not end at the desired rows.
+    #[error("the writes end at other rows than the desired ones")]
     Unfinished,
-    /// A packet fares neither as before nor as after.
+    /// A packet has neither the old nor the new verdict.
     #[error(transparent)]
     Verdict(Box<WrongVerdict>),
 }
 
-/// A packet that fares neither as before nor as after.
+/// A packet that has neither the old nor the new verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "after {peer_row_after} writes, everyone's row read after {all_row_after}: peer {peer}, protocol and port {l4:#08x}, \
@@ -27,7 +27,7 @@ pub enum Violation {
 pub struct WrongVerdict {
     /// Writes done when the row of the peer was read.
     pub peer_row_after: usize,
-    /// Writes done when the row of everyone was read.
+    /// Writes done when the row of all peers was read.
     pub all_row_after: usize,
     /// Direction of the packet.
     pub egress: bool,
@@ -43,11 +43,11 @@ pub struct WrongVerdict {
     pub after: Verdict,
 }
 
-/// Follows the writes one by one and looks at every kind of packet that they can be about: also as a program sees it that
-/// reads the peer's row, waits for any number of writes, and reads the row of all peers. Returns the first violation.
+/// Applies the writes one by one and checks every kind of packet that they can concern, also for a program that reads the
+/// peer's row, is delayed for any number of writes, and reads the row of all peers. Returns the first violation.
 ///
 /// Costs (writes)^2 for each kind of packet.
-pub fn check(current: &Rows, wanted: &Rows, writes: &[PolicyWrite]) -> Result<(), Violation> {
+pub fn check(current: &Rows, desired: &Rows, writes: &[PolicyWrite]) -> Result<(), Violation> {
     let mut states = vec![current.clone()];
     for write in writes {
         let mut next = states[states.len() - 1].clone();
@@ -57,7 +57,7 @@ pub fn check(current: &Rows, wanted: &Rows, writes: &[PolicyWrite]) -> Result<()
         }
         states.push(next);
     }
-    if states.last() != Some(wanted) {
+    if states.last() != Some(desired) {
         return Err(Violation::Unfinished);
     }
     let keys = || states.iter().flat_map(|rows| rows.iter().map(|(key, _)| *key));
