@@ -50,21 +50,21 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "what a source without a server has, read by its watches alone; others read the tables",
     ),
     (
-        "cells/datapath/loader/src/endpoints/detached_interfaces.rs",
-        "endpoints whose interface is away, until it or the endpoint is gone for good; asked once by who looks after them",
-    ),
-    (
         "cells/datapath/loader/src/endpoints/conntrack_purge.rs",
         "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
     ),
     (
-        "cells/datapath/loader/src/endpoints/kernel.rs",
-        "settings rows as they were written, which those of the kernel are compared with; endpoints that a switch of \
-         programs has served, until they are made again",
+        "cells/datapath/loader/src/endpoints/pod_programs.rs",
+        "endpoints that a switch of programs has served, until they are attached again",
     ),
     (
         "cells/datapath/loader/src/endpoints/pool.rs",
         "descriptors of policy maps that endpoints have; the maps themselves and their pins are the state",
+    ),
+    (
+        "cells/datapath/loader/src/endpoints/table.rs",
+        "settings entries as they were written, which those of the kernel are compared with; endpoints whose interface \
+         went away, until it is back or the endpoint is deleted",
     ),
     (
         "cells/datapath/maps/src/drift_checks.rs",

@@ -87,7 +87,7 @@ fn endpoints() {
 
     drop(datapath);
     let next = KernelDatapath::new(maps.clone(), kit::OPTIONS);
-    let (restored, _) = timed(|| next.restore().unwrap());
+    let (restored, _) = timed(|| loader::restore(&next).unwrap());
     row("restart: 50 endpoints read and repaired", restored, "ms", 50.0, "-");
     let programs = std::sync::Arc::new(ProgramSet::load(&maps, node_config(), 2).unwrap());
     let (switched, _) = timed(|| next.switch(programs, &mut Netlink::open().unwrap()).unwrap());

@@ -90,7 +90,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     let (restored, node) = (datapath.clone(), p.tables.node.clone());
     p.lifecycle.hook("datapath").on_start(move |_| async move {
         restored.conntrack_purge().set_own_addresses(own_addresses(&node));
-        let count = hive::blocking(move || restored.restore()).await?;
+        let count = hive::blocking(move || crate::restore(&restored)).await?;
         tracing::info!(count, "Endpoints in the datapath");
         Ok(())
     });
@@ -470,7 +470,7 @@ async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<(
             }
         }
         drop(working);
-        let rest = datapath.pool().any_resting().then_some(crate::QUARANTINE);
+        let rest = datapath.pool().any_quarantined().then_some(crate::QUARANTINE);
         let rest = rest.or(retry).or_else(|| datapath.pool().next_shrink());
         tokio::select! {
             () = cx.cancelled() => return Ok(()),

@@ -452,7 +452,7 @@ fn pins_that_lead_to_other_maps_are_replaced() {
     let pins = [maps.path(&policy_name(7)), slot_pin, maps.path("cilium_lxc"), maps.path("ep_config")];
     let ids = || pins.clone().map(|pin| RawMap::open(&pin).map(|map| map.id()).unwrap_or_default());
     let before = ids();
-    assert!(datapath.repair_pins().unwrap().is_empty());
+    assert!(loader::repair_pins(&datapath).unwrap().is_empty());
 
     // The other endpoint's map, a map of the same form without rows, maps of other forms.
     let others = [
@@ -466,10 +466,10 @@ fn pins_that_lead_to_other_maps_are_replaced() {
         other.pin(pin).unwrap();
     }
     assert!(before.iter().zip(ids()).all(|(before, now)| *before != now));
-    let repaired = datapath.repair_pins().unwrap();
+    let repaired = loader::repair_pins(&datapath).unwrap();
     assert_eq!(repaired.len(), pins.len(), "{repaired:?}");
     assert_eq!(ids(), before);
-    assert!(datapath.repair_pins().unwrap().is_empty());
+    assert!(loader::repair_pins(&datapath).unwrap().is_empty());
 }
 
 #[test]

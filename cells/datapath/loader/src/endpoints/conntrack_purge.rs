@@ -11,7 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bpf::RawMap;
 use datapath_abi::PolicyStatsKey;
@@ -21,8 +20,10 @@ use tokio::sync::Notify;
 
 use datapath_api::{DatapathError, Step};
 
+use crate::endpoints::lock_order::{Mutex, Rank};
+
 /// The addresses and ids that are still to be purged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ConntrackPurge {
     pending: Mutex<Pending>,
     /// Addresses that only endpoints can have.
@@ -51,32 +52,43 @@ impl OwnAddresses {
 struct Pending {
     addresses: BTreeSet<IpAddr>,
     endpoints: BTreeSet<u16>,
-    /// Whether an earlier agent may have left entries of addresses and ids that are not listed here.
+    /// Whether a previous run may have left entries of addresses and ids that are not listed here.
     full_scan: bool,
+}
+
+impl Default for ConntrackPurge {
+    fn default() -> ConntrackPurge {
+        ConntrackPurge {
+            pending: Mutex::new(Rank::State, Pending::default()),
+            own: Mutex::new(Rank::State, OwnAddresses::default()),
+            scanning: Mutex::new(Rank::ConntrackScan, ()),
+            changed: Notify::new(),
+        }
+    }
 }
 
 impl ConntrackPurge {
     /// Schedules the purge of addresses that an endpoint had.
     pub(crate) fn add_addresses(&self, addresses: impl Iterator<Item = IpAddr>) {
-        lock(&self.pending).addresses.extend(addresses);
+        self.pending.lock().addresses.extend(addresses);
         self.changed.notify_one();
     }
 
     /// Schedules the purge of the counters of a deleted endpoint.
     pub(crate) fn add_endpoint(&self, id: u16) {
-        lock(&self.pending).endpoints.insert(id);
+        self.pending.lock().endpoints.insert(id);
         self.changed.notify_one();
     }
 
     /// Sets which addresses are of pods.
     pub fn set_own_addresses(&self, own: OwnAddresses) {
-        *lock(&self.own) = own;
+        *self.own.lock() = own;
     }
 
     /// Schedules a purge of all entries that belong to no endpoint. Call it once all endpoints are restored: entries of one
     /// that is not would go, too.
     pub(crate) fn request_full_scan(&self) {
-        lock(&self.pending).full_scan = true;
+        self.pending.lock().full_scan = true;
         self.changed.notify_one();
     }
 
@@ -85,8 +97,8 @@ impl ConntrackPurge {
     /// # Errors
     /// If a map cannot be opened, read or changed.
     pub fn purge(&self, maps: &Maps) -> Result<usize, DatapathError> {
-        let _scanning = lock(&self.scanning);
-        let scheduled = lock(&self.pending).clone();
+        let _scanning = self.scanning.lock();
+        let scheduled = self.pending.lock().clone();
         if scheduled == Pending::default() {
             return Ok(0);
         }
@@ -109,8 +121,8 @@ impl ConntrackPurge {
             deleted +=
                 delete(counts.raw(), of_gone).step(|| "delete counters of former endpoints".to_owned())?;
         }
-        // Others may have been scheduled during the scan.
-        let mut pending = lock(&self.pending);
+        // More may have been scheduled during the scan.
+        let mut pending = self.pending.lock();
         pending.addresses.retain(|address| !scheduled.addresses.contains(address));
         pending.endpoints.retain(|id| !scheduled.endpoints.contains(id));
         pending.full_scan &= !scheduled.full_scan;
@@ -120,7 +132,7 @@ impl ConntrackPurge {
     /// Adds addresses and ids that have entries and belong to no endpoint. The endpoints are read after the entries, so one
     /// that is created meanwhile is not taken for deleted.
     fn find_unowned(&self, maps: &Maps, gone: &mut Pending) -> Result<(), DatapathError> {
-        let own = lock(&self.own).clone();
+        let own = self.own.lock().clone();
         let mut addresses = BTreeSet::new();
         for name in conntrack_gc::MAPS {
             if let Some(map) = maps.shared(name)? {
@@ -153,7 +165,7 @@ impl ConntrackPurge {
         mut addresses: impl Iterator<Item = IpAddr>,
     ) -> Result<(), DatapathError> {
         let is_scheduled = {
-            let pending = lock(&self.pending);
+            let pending = self.pending.lock();
             pending.full_scan || addresses.any(|address| pending.addresses.contains(&address))
         };
         if is_scheduled { self.purge(maps).map(drop) } else { Ok(()) }
@@ -165,14 +177,10 @@ impl ConntrackPurge {
     }
 }
 
-/// Deletes the rows whose keys are selected and returns their number.
+/// Deletes the entries whose keys are selected and returns their number.
 fn delete(map: &RawMap, which: impl Fn(&PolicyStatsKey) -> bool) -> bpf::Result<usize> {
     let mut keys: Vec<PolicyStatsKey> = Vec::new();
     map.scan(|some, _| keys.extend(bpf::values_of(some).into_iter().filter(&which)))?;
     map.delete_batch(bpf::bytes_of(&keys))?;
     Ok(keys.len())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

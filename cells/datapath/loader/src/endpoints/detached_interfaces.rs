@@ -1,98 +1,61 @@
-//! Pods' interfaces that went away under their endpoint: deleted, or moved into another namespace.
+//! Pods' interfaces that went away from under their endpoint: deleted, or moved into another namespace.
 //!
-//! The number of an interface can be another one's a moment later, so an endpoint whose interface is gone must not answer
-//! for the number any more, also not after a restart. An interface that comes back as it was is the endpoint's again.
-
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! The kernel may assign an index again a moment later, so an endpoint whose interface is gone must not be the source of
+//! packets from that index any more, also not after a restart. An interface that comes back unchanged is the endpoint's
+//! again.
 
 use datapath_abi::{EndpointConfig, ep_flag, mac_from_word};
+use datapath_api::{DatapathError, Step};
 use devices::{Link, Netlink};
 
-use crate::endpoints::kernel::KernelDatapath;
-use datapath_api::{DatapathError, Step};
+use crate::endpoints::table::EndpointTable;
 
-/// Endpoints whose interface is away, by its number.
-#[derive(Debug, Default)]
-pub(crate) struct DetachedInterfaces(Mutex<BTreeMap<u32, u16>>);
-
-impl DetachedInterfaces {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u32, u16>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Handles the deletion of an interface, or its replacement by another one with that index. Returns the endpoint whose
+/// interface it was, which is not live any more.
+pub(crate) fn interface_gone(
+    table: &EndpointTable,
+    nl: &mut Netlink,
+    ifindex: u32,
+) -> Result<Option<u16>, DatapathError> {
+    let Some(id) = table.id_at(ifindex)?.and_then(|id| u16::try_from(id).ok()) else {
+        return Ok(None);
+    };
+    let endpoint = table.lock(id);
+    let config = endpoint.config();
+    // The event may be older than an endpoint that was created on the next interface with that index.
+    let next = match nl.link_by_index(ifindex) {
+        Err(error) if error.is_not_found() => None,
+        link => Some(link?),
+    };
+    if config.ifindex != ifindex || next.is_some_and(|link| may_be_of(&config, &link)) {
+        return Ok(None);
     }
-
-    /// The endpoint itself is gone, or has another interface.
-    pub(crate) fn forget(&self, id: u16) {
-        self.all().retain(|_, endpoint| *endpoint != id);
-    }
+    endpoint.detach_interface(&config)?;
+    Ok(Some(id))
 }
 
-impl KernelDatapath {
-    /// An interface of that number has gone, or another has its place: gives the endpoint that it was, which is not live
-    /// any more.
-    pub(crate) fn interface_gone(
-        &self,
-        nl: &mut Netlink,
-        ifindex: u32,
-    ) -> Result<Option<u16>, DatapathError> {
-        let Some(id) = self.endpoint_at(ifindex)?.and_then(|id| u16::try_from(id).ok()) else {
-            return Ok(None);
-        };
-        let _changing = self.change(id);
-        let row = self.row(id);
-        // Somebody may have made an endpoint of the next one with that number meanwhile.
-        let next = match nl.link_by_index(ifindex) {
-            Err(error) if error.is_not_found() => None,
-            link => Some(link?),
-        };
-        if row.ifindex != ifindex || next.is_some_and(|link| may_be(&row, &link)) {
-            return Ok(None);
-        }
-        self.retire(id, &row)?;
-        Ok(Some(id))
+/// Handles the appearance of an interface. Returns the endpoint whose interface it was before it went away, which is live
+/// again.
+pub(crate) fn interface_back(table: &EndpointTable, link: &Link) -> Result<Option<u16>, DatapathError> {
+    let Some(id) = table.detached_from(link.index) else { return Ok(None) };
+    let endpoint = table.lock(id);
+    let config = endpoint.config();
+    if config.id != u32::from(id) || config.ifindex != link.index || !is_of(&config, link) {
+        return Ok(None);
     }
-
-    /// Makes an endpoint answer for its interface no more.
-    pub(crate) fn retire(&self, id: u16, row: &EndpointConfig) -> Result<(), DatapathError> {
-        self.remove_interface(row.ifindex, id)?;
-        let row = EndpointConfig { flags: row.flags & !ep_flag::LIVE, ..*row };
-        let step = || format!("endpoint {id}: its interface is gone");
-        self.write_row(id, &row).step(step)?;
-        self.detached_interfaces().all().insert(row.ifindex, id);
-        Ok(())
-    }
-
-    /// An interface has appeared: gives the endpoint that it was before it went away, which is live again once the program
-    /// is on it.
-    pub(crate) fn interface_back(&self, link: &Link) -> Result<Option<u16>, DatapathError> {
-        let Some(id) = self.detached_interfaces().all().get(&link.index).copied() else { return Ok(None) };
-        let _changing = self.change(id);
-        let row = self.row(id);
-        if row.id != u32::from(id) || row.ifindex != link.index || !is(&row, link) {
-            return Ok(None);
-        }
-        self.detached_interfaces().forget(id);
-        let row = EndpointConfig { flags: row.flags | ep_flag::LIVE, ..row };
-        let step = || format!("endpoint {id}: its interface is back");
-        self.write_row(id, &row).step(step)?;
-        self.write_interface(link.index, id)?;
-        Ok(Some(id))
-    }
-
-    /// The endpoint that packets from an interface are.
-    pub(crate) fn endpoint_at(&self, ifindex: u32) -> Result<Option<u32>, DatapathError> {
-        let id = self.by_interface(ifindex).lookup(&ifindex);
-        let id = id.step(|| format!("look for the endpoint of interface {ifindex}"))?;
-        Ok(id.filter(|id| *id != 0))
-    }
+    endpoint.forget_detached();
+    let config = EndpointConfig { flags: config.flags | ep_flag::LIVE, ..config };
+    endpoint.write_config(&config).step(|| format!("endpoint {id}: its interface is back"))?;
+    endpoint.write_interface(link.index)?;
+    Ok(Some(id))
 }
 
-/// Whether the link has the address that the endpoint's has.
-fn is(row: &EndpointConfig, link: &Link) -> bool {
-    row.node_mac != 0 && link.hardware_addr.octets() == mac_from_word(row.node_mac)
+/// Whether the link has the address of the endpoint's interface.
+fn is_of(config: &EndpointConfig, link: &Link) -> bool {
+    config.node_mac != 0 && link.hardware_addr.octets() == mac_from_word(config.node_mac)
 }
 
-/// Whether the link may be the endpoint's, as far as anybody has said what that looks like.
-fn may_be(row: &EndpointConfig, link: &Link) -> bool {
-    row.node_mac == 0 || is(row, link)
+/// Whether the link may be the endpoint's interface, whose address is not always known.
+fn may_be_of(config: &EndpointConfig, link: &Link) -> bool {
+    config.node_mac == 0 || is_of(config, link)
 }

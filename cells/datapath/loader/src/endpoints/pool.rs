@@ -1,36 +1,38 @@
 //! Policy maps that sit in their slots before an endpoint needs them.
 //!
-//! Putting a map into `ep_policies` waits for a grace period (8 ms), a batch of 256 for one as well: so maps are put in
-//! ahead, and taking one costs three system calls. A slot that endpoints leave keeps its map, emptied; those that are
-//! beyond the reserve for a while are destroyed.
+//! Putting a map into `ep_policies` waits for a grace period (8 ms), and so does a batch of 256: maps are put in ahead, and
+//! taking one costs three system calls. The slot of a deleted endpoint keeps its map, emptied; maps that stay beyond the
+//! reserve for a while are destroyed.
 //!
-//! A map of maps tells the numbers of its maps, which only `CAP_SYS_ADMIN` can open. So each map has a pin of its slot in a
-//! folder of our own, made before the map gets into the slot, and those that were given out are kept open as well: the
-//! pins may go while packets are judged by what is in the maps.
+//! A map of maps returns the ids of its maps, which only `CAP_SYS_ADMIN` can open. So each map has a pin of its slot in a
+//! folder of its own, made before the map gets into the slot, and maps of endpoints are kept open as well: the pins may be
+//! removed while packets are judged by the maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::{Map, RawMap, names_in, unpin};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use maps::Maps;
+use parking_lot::MutexGuard;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
+use crate::endpoints::lock_order::{Guard, Mutex, Rank};
 use crate::endpoints::slots::{Reserve, Slots};
 use datapath_api::{DatapathError, Step};
 
-/// Maps that are kept ready once pods come: 2.4 MB.
+/// Maps that are kept ready once pods are created: 2.4 MB.
 pub const READY: usize = 256;
 
-/// Maps that a start makes ready, and as many are made at once later: in the time of a grace period fewer are taken.
+/// Maps that a start makes ready, and the batch of later refills: fewer are taken in the time of a grace period.
 pub const READY_FIRST: usize = 64;
 
-/// Maps that are destroyed at once, 8 ms each: pods that come meanwhile do not wait longer for new ones.
-const DESTROYED_AT_ONCE: usize = 32;
+/// Maps that are destroyed at once, 8 ms each, so that pods that need new ones meanwhile do not wait longer.
+const DESTROY_BATCH: usize = 32;
 
 /// The policy map of an endpoint.
 pub type PolicyMap = Map<PolicyKey, PolicyEntry>;
@@ -40,32 +42,37 @@ pub type PolicyMap = Map<PolicyKey, PolicyEntry>;
 pub struct PolicyPool {
     maps: Arc<Maps>,
     slots: Mutex<Slots>,
-    /// The maps of slots that were given out, a descriptor each.
-    given: Mutex<BTreeMap<u32, Arc<PolicyMap>>>,
-    /// How many maps are open at once while they are made.
-    at_once: usize,
+    /// The maps of assigned slots, a descriptor each.
+    assigned: Mutex<BTreeMap<u32, Arc<PolicyMap>>>,
+    /// How many maps are open at once while they are created.
+    batch: usize,
     wanted: Notify,
 }
 
 impl PolicyPool {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub fn new(maps: Arc<Maps>) -> PolicyPool {
         let reserve = Reserve { first: READY_FIRST, grown: READY };
-        let slots = Mutex::new(Slots::new(datapath_abi::EP_CONFIG_ENTRIES, reserve));
-        // Others need descriptors meanwhile.
+        let slots = Slots::new(datapath_abi::EP_CONFIG_ENTRIES, reserve);
+        // The rest of the agent needs descriptors meanwhile.
         let limit = getrlimit(Resource::Nofile).current.map_or(READY_FIRST, |limit| limit as usize / 16);
         PolicyPool {
             maps,
-            slots,
-            given: Mutex::default(),
-            at_once: limit.clamp(1, READY_FIRST),
+            slots: Mutex::new(Rank::State, slots),
+            assigned: Mutex::new(Rank::State, BTreeMap::new()),
+            batch: limit.clamp(1, READY_FIRST),
             wanted: Notify::new(),
         }
     }
 
-    /// Takes over the map that an endpoint has in a slot: by the slot's pin, else by this one, the endpoint's. False if
-    /// neither is the map with that number; nobody can open it then.
-    pub(crate) fn inherit(&self, slot: u32, id: u32, pinned: Option<&RawMap>) -> Result<bool, DatapathError> {
+    /// Opens the map that an endpoint of the previous run has in a slot: by the slot's pin, else by the endpoint's pin. False
+    /// if neither leads to the map with that id, which cannot be opened then.
+    pub(crate) fn restore_map(
+        &self,
+        slot: u32,
+        id: u32,
+        pinned: Option<&RawMap>,
+    ) -> Result<bool, DatapathError> {
         let step = || format!("take over the policy map in slot {slot}");
         let map = match (self.open(slot, id)?, pinned.filter(|map| map.id() == id)) {
             (Some(map), _) => map,
@@ -75,33 +82,33 @@ impl PolicyPool {
             }
             (None, None) => return Ok(false),
         };
-        self.given().insert(slot, Arc::new(map));
+        self.assigned().insert(slot, Arc::new(map));
         Ok(true)
     }
 
-    /// Takes over the slots that have a map, of which endpoints use some. What cannot be opened, or is of another form, is
-    /// replaced.
+    /// Restores the slots that have a map, of which endpoints use some. Maps that cannot be opened or have another layout
+    /// are replaced.
     pub fn restore(&self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Result<(), DatapathError> {
         for slot in self.pins()?.into_iter().filter(|slot| !occupied.contains(slot)) {
             unpin(&self.path(slot)).step(|| format!("remove the pin of slot {slot}"))?;
         }
         let free = self.slots().restore(occupied, used);
-        let wanted = self.maps.policy_spec(0).layout;
-        let mut other = Vec::new();
+        let desired = self.maps.policy_spec(0).layout;
+        let mut unusable = Vec::new();
         for slot in free {
             let id = self.id(slot)?.unwrap_or_default();
-            match self.open(slot, id)?.filter(|map| map.raw().layout() == wanted) {
+            match self.open(slot, id)?.filter(|map| map.raw().layout() == desired) {
                 Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}"))?,
-                None => other.push(slot),
+                None => unusable.push(slot),
             }
         }
-        self.put_new(&other)
+        self.put_new(&unusable)
     }
 
-    /// An empty map and its slot. Waits for a grace period only if none is ready, and makes some more then: whoever
-    /// takes many shall not wait for each.
+    /// Takes an empty map and its slot. Waits for a grace period only if none is ready, and creates a batch then, so that a
+    /// caller that takes many does not wait for each.
     pub fn take(&self) -> Result<(u32, Arc<PolicyMap>), DatapathError> {
-        // The guard must not live into the branch that waits.
+        // In a block, as the guard must not live into the branch that waits for the kernel.
         let (ready, few) = {
             let mut slots = self.slots();
             (slots.take(), slots.are_few())
@@ -122,7 +129,7 @@ impl PolicyPool {
             }
         };
         let map = match self.map(slot) {
-            // Emptied or unpinned behind our back.
+            // Another process has emptied or unpinned it.
             Ok(None) => self.put_new(&[slot]).and_then(|()| self.map(slot)),
             found => found,
         };
@@ -135,35 +142,35 @@ impl PolicyPool {
         }
     }
 
-    /// The map in a slot; `None` if the slot is empty, or what is in it cannot be opened.
+    /// Returns the map in a slot; `None` if the slot is empty or its map cannot be opened.
     pub fn map(&self, slot: u32) -> Result<Option<Arc<PolicyMap>>, DatapathError> {
         let Some(id) = self.id(slot)? else { return Ok(None) };
-        if let Some(map) = self.given().get(&slot).filter(|map| map.raw().id() == id) {
+        if let Some(map) = self.assigned().get(&slot).filter(|map| map.raw().id() == id) {
             return Ok(Some(map.clone()));
         }
         let Some(map) = self.open(slot, id)?.map(Arc::new) else { return Ok(None) };
-        self.given().insert(slot, map.clone());
+        self.assigned().insert(slot, map.clone());
         Ok(Some(map))
     }
 
-    /// Gives the slot of an endpoint that is gone back; it rests for a second.
+    /// Returns the slot of a deleted endpoint; it stays in quarantine for a second.
     pub fn give_back(&self, slot: u32) {
-        self.slots().rest(slot, Instant::now());
+        self.slots().quarantine(slot, Instant::now());
         self.wanted.notify_one();
     }
 
-    /// Makes rested slots ready, refills the pool when half of its maps are in use (in batches of 8 to 11 ms, outside of any
-    /// request), and shrinks it after a while without demand. Returns how many maps are ready.
+    /// Makes slots ready whose quarantine has ended, refills the pool when half of its maps are in use (in batches of 8 to
+    /// 11 ms, outside of any request), and shrinks it after a while without demand. Returns the number of ready maps.
     pub fn tend(&self) -> Result<usize, DatapathError> {
         self.tend_at(Instant::now())
     }
 
     /// [`PolicyPool::tend`] as of a time.
     pub fn tend_at(&self, now: Instant) -> Result<usize, DatapathError> {
-        let rested = self.slots().rested(now);
-        for (index, slot) in rested.iter().enumerate() {
+        let ended = self.slots().end_quarantine(now);
+        for (index, slot) in ended.iter().enumerate() {
             if let Err(error) = self.empty(*slot) {
-                rested[index..].iter().for_each(|slot| self.slots().rest(*slot, now));
+                ended[index..].iter().for_each(|slot| self.slots().quarantine(*slot, now));
                 return Err(error);
             }
             self.slots().add([*slot]);
@@ -182,9 +189,9 @@ impl PolicyPool {
     /// Destroys the maps of some slots beyond the reserve. Emptying a slot waits for a grace period, so there are few at
     /// once.
     fn shrink(&self, now: Instant) -> Result<(), DatapathError> {
-        let surplus = self.slots().surplus(now, DESTROYED_AT_ONCE);
+        let surplus = self.slots().surplus(now, DESTROY_BATCH);
         for (index, slot) in surplus.iter().enumerate() {
-            // A kill in between leaves a pin of an empty slot, which a start removes.
+            // In this order: a crash in between leaves a pin of an empty slot, which a start removes.
             let destroyed = self
                 .maps
                 .ep_policies()
@@ -195,13 +202,13 @@ impl PolicyPool {
                 self.slots().add(surplus[index..].iter().copied());
                 return Err(error);
             }
-            self.given().remove(slot);
-            self.slots().return_numbers([*slot]);
+            self.assigned().remove(slot);
+            self.slots().return_reserved([*slot]);
         }
         Ok(())
     }
 
-    /// How long until [`PolicyPool::tend`] may have maps to destroy.
+    /// Returns the time until [`PolicyPool::tend`] may have maps to destroy.
     pub fn next_shrink(&self) -> Option<Duration> {
         self.slots().next_shrink(Instant::now())
     }
@@ -210,7 +217,7 @@ impl PolicyPool {
     /// reserve cannot be opened any more and are replaced. Returns descriptions of the repairs.
     pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
         let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
-        let given: Vec<_> = self.given().iter().map(|(slot, map)| (*slot, map.clone())).collect();
+        let given: Vec<_> = self.assigned().iter().map(|(slot, map)| (*slot, map.clone())).collect();
         let pins = self.pins()?;
         let mut done = Vec::new();
         for (slot, map) in given {
@@ -231,23 +238,23 @@ impl PolicyPool {
         Ok(done)
     }
 
-    /// Resolves when [`PolicyPool::tend`] has something to do, now or after the rest of a slot.
+    /// Resolves when [`PolicyPool::tend`] has work, now or after the quarantine of a slot.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// Whether [`PolicyPool::tend`] will have something to do soon.
-    pub fn any_resting(&self) -> bool {
-        self.slots().any_resting()
+    /// Whether [`PolicyPool::tend`] will have work at the end of a quarantine.
+    pub fn any_quarantined(&self) -> bool {
+        self.slots().any_quarantined()
     }
 
-    /// How many slots are ready.
+    /// Returns the number of ready slots.
     pub fn ready(&self) -> usize {
         self.slots().ready()
     }
 
-    /// Puts maps into slots, each pinned before: a kill in between leaves a pin of an empty slot, or one beside the
-    /// endpoint's, which names what is still in the slot.
+    /// Puts maps into slots, each pinned before: a crash in between leaves a pin of an empty slot, or one beside the
+    /// endpoint's pin, which leads to the map that is still in the slot.
     pub(crate) fn put(&self, maps: &[(u32, &RawMap)]) -> Result<(), DatapathError> {
         if maps.is_empty() {
             return Ok(());
@@ -263,7 +270,7 @@ impl PolicyPool {
     /// Puts new maps into slots.
     fn put_new(&self, slots: &[u32]) -> Result<(), DatapathError> {
         let spec = self.maps.policy_spec(0).named("cilium_policy_v2");
-        for slots in slots.chunks(self.at_once) {
+        for slots in slots.chunks(self.batch) {
             let made: bpf::Result<Vec<RawMap>> = slots.iter().map(|_| RawMap::create(&spec)).collect();
             let made = made.step(|| format!("create {} policy maps", slots.len()))?;
             self.put(&slots.iter().copied().zip(&made).collect::<Vec<_>>())?;
@@ -271,9 +278,9 @@ impl PolicyPool {
         Ok(())
     }
 
-    /// [`PolicyPool::put_new`] of slots that nobody has: they may be tried again after a failure.
+    /// [`PolicyPool::put_new`] for slots that no endpoint has: after a failure they may be tried again.
     fn fill(&self, slots: &[u32]) -> Result<(), DatapathError> {
-        self.put_new(slots).inspect_err(|_| self.slots().return_numbers(slots.iter().copied()))
+        self.put_new(slots).inspect_err(|_| self.slots().return_reserved(slots.iter().copied()))
     }
 
     fn empty(&self, slot: u32) -> Result<(), DatapathError> {
@@ -281,7 +288,7 @@ impl PolicyPool {
             Some(map) => map.clear().step(|| format!("empty the policy map in slot {slot}"))?,
             None => self.put_new(&[slot])?,
         }
-        self.given().remove(&slot);
+        self.assigned().remove(&slot);
         Ok(())
     }
 
@@ -289,7 +296,7 @@ impl PolicyPool {
         self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))
     }
 
-    /// The map with that number by the slot's pin; `None` if there is no pin or it is another map.
+    /// Opens the map with that id by the slot's pin; `None` if there is no pin or it leads to another map.
     fn open(&self, slot: u32, id: u32) -> Result<Option<PolicyMap>, DatapathError> {
         let map = match RawMap::open(&self.path(slot)) {
             Err(e) if e.is_not_found() => return Ok(None),
@@ -314,20 +321,20 @@ impl PolicyPool {
         self.maps.fs().policy_maps().join(format!("{PIN}{slot:05}"))
     }
 
-    /// The slots that have a pin.
+    /// Returns the slots that have a pin.
     fn pins(&self) -> Result<BTreeSet<u32>, DatapathError> {
         let names = names_in(&self.maps.fs().policy_maps()).step(|| "list the pins of slots".to_owned())?;
         Ok(names.iter().filter_map(|name| name.strip_prefix(PIN)?.parse().ok()).collect())
     }
 
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> Guard<MutexGuard<'_, Slots>> {
+        self.slots.lock()
     }
 
-    fn given(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<PolicyMap>>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn assigned(&self) -> Guard<MutexGuard<'_, BTreeMap<u32, Arc<PolicyMap>>>> {
+        self.assigned.lock()
     }
 }
 
-/// How the pin of a slot begins; what follows is its number in five digits.
+/// The prefix of a slot's pin; the slot follows in five digits.
 const PIN: &str = "slot_";

@@ -1,60 +1,60 @@
-//! Which slots of `ep_policies` hold an empty policy map that waits for an endpoint: the bookkeeping, without a kernel.
+//! Bookkeeping of the slots of `ep_policies`: which are ready, in quarantine or unused. Pure, without a kernel.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long a slot rests after its endpoint went: packets under way may still look into its map.
+/// How long a slot stays unused after its endpoint was deleted: packets in flight may still look into its map.
 pub const QUARANTINE: Duration = Duration::from_secs(1);
 
-/// How long slots beyond the reserve must have been free before their maps are destroyed: what comes and goes in waves
+/// How long slots beyond the reserve must have been free before their maps are destroyed: pods that come and go in waves
 /// shall not wait for a grace period a map each time.
 pub const SHRINK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Slots by state. Slot 0 is never given out: a settings row that is all zero names it.
+/// Slots by state. Slot 0 is never used: a settings entry that is all zero names it.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Vec<u32>,
-    resting: VecDeque<(Instant, u32)>,
-    /// Numbers whose map could not be made.
+    quarantined: VecDeque<(Instant, u32)>,
+    /// Slots that were reserved and whose map could not be created.
     spare: Vec<u32>,
     /// The first slot that never had a map.
     fresh: u32,
     limit: u32,
-    /// How many have been given out.
+    /// How many have been taken.
     taken: usize,
     reserve: Reserve,
-    /// The fewest that were free since the last shrinking, and when that was.
+    /// The fewest that were free since the last shrink, and its time.
     lowest_free: usize,
     shrunk: Option<Instant>,
 }
 
-/// How many slots shall be ready.
+/// The desired number of ready slots.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reserve {
-    /// At first; and as many are made at once.
+    /// At first, and the batch of refills.
     pub(crate) first: usize,
-    /// Once a quarter of the first ones are taken: pods come.
+    /// Once a quarter of the first ones are taken, which means that pods are being created.
     pub(crate) grown: usize,
 }
 
 impl Slots {
-    /// No slot has a map; slots are numbered below `limit`.
+    /// Creates slots 1 to `limit` - 1, none of which has a map.
     pub(crate) fn new(limit: u32, reserve: Reserve) -> Slots {
-        let (free, resting, spare) = (Vec::new(), VecDeque::new(), Vec::new());
-        Slots { free, resting, spare, fresh: 1, limit, taken: 0, reserve, lowest_free: 0, shrunk: None }
+        let (free, quarantined, spare) = (Vec::new(), VecDeque::new(), Vec::new());
+        Slots { free, quarantined, spare, fresh: 1, limit, taken: 0, reserve, lowest_free: 0, shrunk: None }
     }
 
-    /// Takes over slots of a previous run: `occupied` have a map, `used` are endpoints'. Returns those that are free now,
-    /// whose maps must be emptied.
+    /// Restores slots of a previous run: `occupied` have a map, `used` are endpoints'. Returns the free ones, whose maps
+    /// must be emptied.
     pub(crate) fn restore(&mut self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Vec<u32> {
         self.fresh = occupied.iter().chain(used).max().map_or(1, |last| last + 1);
-        // Lowest last, as the last one is given out first.
+        // Lowest last, as the last one is taken first.
         self.free =
             occupied.iter().rev().copied().filter(|slot| *slot != 0 && !used.contains(slot)).collect();
         self.free.clone()
     }
 
-    /// A slot with an empty map, if one is ready.
+    /// Takes a slot with an empty map, if one is ready.
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.taken += 1;
         let slot = self.free.pop();
@@ -62,9 +62,9 @@ impl Slots {
         slot
     }
 
-    /// Withdraws up to `count` slots whose maps are to be destroyed: those that no taker of the last
-    /// [`SHRINK_INTERVAL`] needed, beyond the reserve. The longest unused ones; they are the caller's until
-    /// [`Slots::return_numbers`] or [`Slots::add`].
+    /// Takes up to `count` slots whose maps are to be destroyed: those beyond the reserve that were not needed in the last
+    /// [`SHRINK_INTERVAL`], the longest unused ones first. They are the caller's until [`Slots::return_reserved`] or
+    /// [`Slots::add`].
     pub(crate) fn surplus(&mut self, now: Instant, count: usize) -> Vec<u32> {
         let since = *self.shrunk.get_or_insert(now);
         if now.duration_since(since) < SHRINK_INTERVAL {
@@ -80,13 +80,13 @@ impl Slots {
         self.free.drain(..surplus.min(count)).collect()
     }
 
-    /// When [`Slots::surplus`] may have some next; `None` while no more than the reserve is free.
+    /// Returns the time until [`Slots::surplus`] may have some; `None` while no more than the reserve is free.
     pub(crate) fn next_shrink(&self, now: Instant) -> Option<Duration> {
         let since = self.shrunk.unwrap_or(now);
         (self.free.len() > self.target()).then(|| (since + SHRINK_INTERVAL).saturating_duration_since(now))
     }
 
-    /// Whether less than half of what shall be ready is.
+    /// Whether less than half of the desired number is ready.
     pub(crate) fn are_few(&self) -> bool {
         self.free.len() * 2 < self.target()
     }
@@ -98,63 +98,62 @@ impl Slots {
         }
     }
 
-    /// Lets the slot of an endpoint that is gone rest.
-    pub(crate) fn rest(&mut self, slot: u32, now: Instant) {
+    /// Begins the quarantine of a deleted endpoint's slot.
+    pub(crate) fn quarantine(&mut self, slot: u32, now: Instant) {
         if slot != 0 {
-            self.resting.push_back((now, slot));
+            self.quarantined.push_back((now, slot));
         }
     }
 
-    /// Slots that have rested: their maps must be emptied, then [`Slots::add`] makes them ready.
-    pub(crate) fn rested(&mut self, now: Instant) -> Vec<u32> {
+    /// Takes the slots whose quarantine has ended: their maps must be emptied, then [`Slots::add`] makes them ready.
+    pub(crate) fn end_quarantine(&mut self, now: Instant) -> Vec<u32> {
         let done =
-            self.resting.iter().take_while(|(since, _)| now.duration_since(*since) >= QUARANTINE).count();
-        self.resting.drain(..done).map(|(_, slot)| slot).collect()
+            self.quarantined.iter().take_while(|(since, _)| now.duration_since(*since) >= QUARANTINE).count();
+        self.quarantined.drain(..done).map(|(_, slot)| slot).collect()
     }
 
-    /// Numbers for new maps: as many as are missing, at most so many as are made at once. They are the caller's until
-    /// [`Slots::add`].
+    /// Reserves slots for new maps: as many as are missing, at most a batch. They are the caller's until [`Slots::add`].
     pub(crate) fn missing(&mut self) -> Vec<u32> {
         self.reserve(self.target().saturating_sub(self.free.len()).min(self.reserve.first))
     }
 
-    /// Up to `count` numbers for new maps.
+    /// Reserves up to `count` slots for new maps.
     pub(crate) fn reserve(&mut self, count: usize) -> Vec<u32> {
-        let mut numbers = self.spare.split_off(self.spare.len().saturating_sub(count));
-        let end = self.fresh.saturating_add((count - numbers.len()) as u32).min(self.limit);
-        numbers.extend(self.fresh..end);
+        let mut reserved = self.spare.split_off(self.spare.len().saturating_sub(count));
+        let end = self.fresh.saturating_add((count - reserved.len()) as u32).min(self.limit);
+        reserved.extend(self.fresh..end);
         self.fresh = end;
-        numbers
+        reserved
     }
 
-    /// Takes numbers back for which no maps could be made.
-    pub(crate) fn return_numbers(&mut self, numbers: impl IntoIterator<Item = u32>) {
-        self.spare.extend(numbers);
+    /// Returns reserved slots for which no maps could be created.
+    pub(crate) fn return_reserved(&mut self, slots: impl IntoIterator<Item = u32>) {
+        self.spare.extend(slots);
     }
 
-    /// The slots that are ready.
+    /// Returns the ready slots.
     pub(crate) fn free(&self) -> &[u32] {
         &self.free
     }
 
-    /// Takes slots out of those that are ready: the ones for which this is true.
+    /// Takes the ready slots that `which` selects.
     pub(crate) fn withdraw(&mut self, mut which: impl FnMut(u32) -> bool) -> Vec<u32> {
         self.free.extract_if(.., |slot| which(*slot)).collect()
     }
 
-    /// These slots have empty maps now.
+    /// Makes slots ready, which have empty maps now.
     pub(crate) fn add(&mut self, slots: impl IntoIterator<Item = u32>) {
         self.free.extend(slots);
     }
 
-    /// How many slots are ready.
+    /// Returns the number of ready slots.
     pub(crate) fn ready(&self) -> usize {
         self.free.len()
     }
 
     /// Whether slots are resting.
-    pub(crate) fn any_resting(&self) -> bool {
-        !self.resting.is_empty()
+    pub(crate) fn any_quarantined(&self) -> bool {
+        !self.quarantined.is_empty()
     }
 }
 
@@ -194,23 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_rests_before_it_is_given_out_again() {
+    fn a_slot_is_in_quarantine_before_it_is_taken_again() {
         let mut slots = slots(65536, 2, 2);
         let start = Instant::now();
-        slots.rest(5, start);
-        slots.rest(6, start + Duration::from_millis(500));
-        assert!(slots.rested(start + Duration::from_millis(999)).is_empty());
-        assert_eq!(slots.rested(start + Duration::from_millis(1400)), [5]);
+        slots.quarantine(5, start);
+        slots.quarantine(6, start + Duration::from_millis(500));
+        assert!(slots.end_quarantine(start + Duration::from_millis(999)).is_empty());
+        assert_eq!(slots.end_quarantine(start + Duration::from_millis(1400)), [5]);
         assert_eq!(slots.take(), None, "not before its map is emptied");
         slots.add([5]);
         assert_eq!(slots.take(), Some(5));
-        assert!(slots.any_resting());
-        assert_eq!(slots.rested(start + Duration::from_secs(2)), [6]);
-        assert!(!slots.any_resting());
+        assert!(slots.any_quarantined());
+        assert_eq!(slots.end_quarantine(start + Duration::from_secs(2)), [6]);
+        assert!(!slots.any_quarantined());
     }
 
     #[test]
-    fn slots_beyond_the_reserve_are_surplus_once_nobody_needs_them() {
+    fn slots_beyond_the_reserve_are_surplus_once_they_are_not_needed() {
         let mut slots = slots(65536, 4, 4);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_takes_over_what_is_there() {
+    fn a_restart_restores_occupied_slots() {
         let mut slots = slots(65536, 4, 4);
         let free = slots.restore(&BTreeSet::from([1, 2, 3, 9]), &BTreeSet::from([2]));
         assert_eq!(free, [9, 3, 1]);
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_end_at_the_limit() {
+    fn slots_end_at_the_limit() {
         let mut slots = slots(4, 8, 8);
         assert_eq!(slots.missing(), [1, 2, 3]);
         assert!(slots.missing().is_empty());
@@ -257,18 +256,18 @@ mod tests {
     }
 
     #[test]
-    fn numbers_whose_maps_could_not_be_made_come_again() {
+    fn slots_whose_maps_could_not_be_created_are_reserved_again() {
         let mut slots = slots(65536, 4, 4);
         for _ in 0..100_000 {
             let missing = slots.missing();
             assert_eq!(missing.len(), 4);
-            slots.return_numbers(missing);
+            slots.return_reserved(missing);
         }
         assert_eq!(slots.reserve(6), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
-    fn ready_slots_are_withdrawn_by_choice() {
+    fn ready_slots_are_taken_by_choice() {
         let mut slots = slots(65536, 4, 4);
         slots.add([1, 2, 3, 4]);
         assert_eq!(slots.withdraw(|slot| slot % 2 == 0), [2, 4]);

@@ -9,7 +9,7 @@ use datapath_abi::mark;
 use netlink::{Attributes, Body, Connection, Message, Protocol, Request, nfnetlink};
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
-use crate::endpoints::kernel::{POD_INTERFACE_DIGITS, POD_INTERFACE_PREFIX};
+use crate::endpoints::pod_interface::{POD_INTERFACE_DIGITS, POD_INTERFACE_PREFIX};
 
 /// The subsystem and its messages (`linux/netfilter/nfnetlink.h`, `nf_tables.h`).
 const NF_TABLES: u8 = libc::NFNL_SUBSYS_NFTABLES as u8;

@@ -18,7 +18,9 @@ use devices::{Device, HardwareAddr, Link, Netlink};
 use hive::JobCx;
 use statedb::Table;
 
-use crate::endpoints::kernel::{KernelDatapath, is_pod_interface};
+use crate::endpoints::detached_interfaces::{interface_back, interface_gone};
+use crate::endpoints::kernel::KernelDatapath;
+use crate::endpoints::pod_interface::is_pod_interface;
 use datapath_api::DatapathError;
 
 /// When to try again what has failed.
@@ -117,7 +119,7 @@ fn handle_all(
 
 fn handle(datapath: &KernelDatapath, index: u32, event: &Event) -> Result<(), DatapathError> {
     if let Event::Gone | Event::Replaced(_) = event
-        && let Some(id) = datapath.interface_gone(&mut Netlink::open()?, index)?
+        && let Some(id) = interface_gone(datapath.table(), &mut Netlink::open()?, index)?
     {
         tracing::debug!(endpointID = id, index, "The interface of an endpoint has gone");
     }
@@ -125,7 +127,7 @@ fn handle(datapath: &KernelDatapath, index: u32, event: &Event) -> Result<(), Da
         if is_pod_interface(link) {
             datapath.guard(index, &link.name)?;
         }
-        if let Some(id) = datapath.interface_back(link)? {
+        if let Some(id) = interface_back(datapath.table(), link)? {
             tracing::info!(endpointID = id, interface = %link.name, "The interface of an endpoint is back");
         }
     }

@@ -10,8 +10,8 @@ use datapath_abi::{DeviceValue, EndpointInfo, EndpointKey, NodeConfig, lxc_flag,
 use devices::Netlink;
 use maps::Maps;
 
+use crate::endpoints::drift;
 use crate::endpoints::kernel::KernelDatapath;
-use crate::endpoints::rows;
 use crate::guard::nftables::{self, Chain};
 use crate::interfaces::desired::{Desired, NativeDevice};
 use crate::interfaces::device_links::{self, Place, Style};
@@ -286,13 +286,13 @@ fn write_addresses(maps: &Maps, addresses: &BTreeSet<IpAddr>) -> Result<Vec<Stri
     for (key, _) in &found {
         if !key.ip().is_some_and(|ip| addresses.contains(&ip)) {
             map.delete(key).step(step)?;
-            changed.push(rows::address(key));
+            changed.push(drift::address(key));
         }
     }
     for key in addresses.iter().map(|ip| EndpointKey::from(*ip)) {
         if !found.contains(&(key, value)) {
             map.update(&key, &value).step(step)?;
-            changed.push(rows::address(&key));
+            changed.push(drift::address(&key));
         }
     }
     Ok(changed)

@@ -1,8 +1,7 @@
-//! Restores the kernel state of a previous run or of another agent: repairs it, and prunes what has no owner.
+//! Restores the kernel state of a previous run or of another agent, and repairs it.
 //!
 //! Sibling folders that it uses: `endpoints`.
 
-pub(crate) mod adopt;
-pub(crate) mod inherit;
+pub(crate) mod endpoints;
 pub(crate) mod plan;
-pub(crate) mod sweep;
+pub(crate) mod take_over;

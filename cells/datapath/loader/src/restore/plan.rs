@@ -1,4 +1,4 @@
-//! Plans how a start restores the state of the previous run: a pure function of rows and pins.
+//! Plans how a start restores the state of the previous run: a pure function of settings entries, slots and pins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use maps::policy_name;
 /// The entries in the kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    /// Settings rows in use.
-    pub(crate) rows: Vec<EndpointConfig>,
-    /// Kernel numbers of the maps in slots.
+    /// Settings entries in use.
+    pub(crate) configs: Vec<EndpointConfig>,
+    /// Kernel ids of the maps in slots.
     pub(crate) slots: BTreeMap<u32, u32>,
-    /// Kernel numbers of pinned maps by name.
+    /// Kernel ids of pinned maps by name.
     pub(crate) pins: BTreeMap<String, u32>,
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct Plan {
     pub(crate) repin: Vec<(u16, u32)>,
 }
 
-/// Compares rows, slots and pins. The settings row is the truth; pins follow.
+/// Compares settings entries, slots and pins. The settings entry is the truth; pins follow.
 pub(crate) fn plan(found: &Found) -> Plan {
     let mut plan = Plan { occupied: found.slots.keys().copied().collect(), ..Plan::default() };
-    for row in &found.rows {
-        let id = row.id as u16;
-        let slot = row.policy_slot;
+    for config in &found.configs {
+        let id = config.id as u16;
+        let slot = config.policy_slot;
         let Some(map) = found.slots.get(&slot).filter(|_| slot != 0 && plan.used.insert(slot)) else {
             plan.without_map.push(id);
             continue;
@@ -50,13 +50,13 @@ pub(crate) fn plan(found: &Found) -> Plan {
 mod tests {
     use super::*;
 
-    fn row(id: u32, policy_slot: u32) -> EndpointConfig {
+    fn config(id: u32, policy_slot: u32) -> EndpointConfig {
         EndpointConfig { id, policy_slot, ..EndpointConfig::default() }
     }
 
     fn found() -> Found {
         Found {
-            rows: vec![row(7, 1), row(8, 2)],
+            configs: vec![config(7, 1), config(8, 2)],
             slots: BTreeMap::from([(1, 101), (2, 102), (3, 103)]),
             pins: BTreeMap::from([(policy_name(7), 101), (policy_name(8), 102)]),
         }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_follow_the_settings_row() {
+    fn pins_follow_the_settings_entry() {
         let mut found = found();
         found.pins.remove(&policy_name(7));
         found.pins.insert(policy_name(8), 999);
@@ -82,8 +82,8 @@ mod tests {
     fn an_empty_or_doubled_slot_is_replaced() {
         let mut found = found();
         found.slots.remove(&2);
-        found.rows.push(row(9, 1));
-        found.rows.push(row(10, 0));
+        found.configs.push(config(9, 1));
+        found.configs.push(config(10, 0));
         let plan = plan(&found);
         assert_eq!(plan.without_map, [8, 9, 10]);
         assert_eq!(plan.used, BTreeSet::from([1]));

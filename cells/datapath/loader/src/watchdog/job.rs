@@ -3,13 +3,11 @@
 //! Everything is looked at, whatever the occasion: a look costs a few system calls an endpoint and changes nothing when
 //! all is well. [`Alarms`] says when to look before it is time.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::tc::Tc;
-use bpf::{Direction, Link, RawMap};
-use datapath_abi::{EndpointConfig, ep_flag};
 use devices::Netlink;
 use hive::{Health, JobCx};
 use maps::{DriftChecks, Maps, policy_name};
@@ -20,7 +18,6 @@ use crate::guard::nftables::Chain;
 use crate::interfaces::controller::Controller;
 use crate::interfaces::device_links;
 use crate::interfaces::host::{self, HOST_DEVICE};
-use crate::programs::set::ProgramSet;
 use crate::watchdog::alarms::Alarms;
 use crate::watchdog::repairs::{Kind, Repair, Repairs, repair};
 use datapath_api::{DatapathError, Step};
@@ -39,137 +36,61 @@ const SHOWN: usize = 8;
 const BROKEN: &str = "Parts of the datapath may have been removed and cannot be put back, trying again; pods go on as \
     long as the agent runs";
 
-impl KernelDatapath {
-    /// Mounts the bpf file system, and pins maps, policy maps and the array of programs, where those pins are missing or
-    /// lead to other maps.
-    pub fn repair_pins(&self) -> Result<Vec<Repair>, DatapathError> {
-        let done = self.maps().repin()?;
-        let mut repairs = Vec::new();
-        if done.mounted {
-            let root = self.maps().fs().root().display();
-            repairs.push(repair(Kind::FileSystem, format!("bpf file system on {root}")));
+/// Mounts the bpf file system, and pins maps, policy maps and the array of programs again where a pin is missing or leads to
+/// another map. Returns the repairs.
+///
+/// # Errors
+/// If a map or pin cannot be read or written.
+pub fn repair_pins(datapath: &KernelDatapath) -> Result<Vec<Repair>, DatapathError> {
+    let (maps, table, policy_maps) = (datapath.maps(), datapath.table(), datapath.policy_maps());
+    let done = maps.repin()?;
+    let mut repairs = Vec::new();
+    if done.mounted {
+        let root = maps.fs().root().display();
+        repairs.push(repair(Kind::FileSystem, format!("bpf file system on {root}")));
+    }
+    repairs.extend(done.pins.into_iter().map(|name| repair(Kind::Pin, name)));
+    for config in table.all() {
+        if policy_maps.is_pinned(&config)? {
+            continue;
         }
-        repairs.extend(done.pins.into_iter().map(|name| repair(Kind::Pin, name)));
-        for id in self.rows().into_iter().map(|row| row.id as u16) {
-            if self.policy_pin_is_right(id)? {
-                continue;
-            }
-            let _changing = self.change(id);
-            // It may have gone since, or be in the making.
-            let row = self.row(id);
-            if row.id != u32::from(id) || self.policy_pin_is_right(id)? {
-                continue;
-            }
-            if let Some(map) = self.pool().map(row.policy_slot)? {
-                self.pin_policy(id, &map)?;
-                repairs.push(repair(Kind::Pin, policy_name(id)));
-            }
+        let id = config.id as u16;
+        let endpoint = table.lock(id);
+        // It may have been deleted, or be in the making.
+        let config = endpoint.config();
+        if config.id != u32::from(id) || policy_maps.is_pinned(&config)? {
+            continue;
         }
-        repairs.extend(self.pool().repin()?.into_iter().map(|what| repair(Kind::Pin, what)));
-        if let Some(programs) = self.programs()
-            && programs.repin(self.maps().fs())?
-        {
+        if let Some(map) = policy_maps.pool().map(config.policy_slot)? {
+            policy_maps.pin(id, &map)?;
+            repairs.push(repair(Kind::Pin, policy_name(id)));
+        }
+    }
+    repairs.extend(policy_maps.pool().repin()?.into_iter().map(|pin| repair(Kind::Pin, pin)));
+    if let Some(programs) = datapath.programs() {
+        if programs.repin(maps.fs())? {
             let name = programs.calls_pin().file_name().unwrap_or_default();
             repairs.push(repair(Kind::Pin, name.to_string_lossy()));
         }
-        if let Some(programs) = self.programs() {
-            let called = programs.repair_calls()?;
-            repairs
-                .extend(called.into_iter().map(|name| repair(Kind::Program, format!("tail call to {name}"))));
-        }
-        Ok(repairs)
+        let called = programs.repair_calls()?;
+        repairs.extend(called.into_iter().map(|name| repair(Kind::Program, format!("tail call to {name}"))));
     }
-
-    /// Whether the endpoint's pin leads to the map that its settings name.
-    fn policy_pin_is_right(&self, id: u16) -> Result<bool, DatapathError> {
-        let Ok(pinned) = RawMap::open(&self.maps().path(&policy_name(id))) else { return Ok(false) };
-        Ok(self.pool().id(self.row(id).policy_slot)? == Some(pinned.id()))
-    }
-
-    /// Attaches the program again where it was removed from an endpoint's interface (`tc qdisc del`), or another program
-    /// has its place. Goes on where one fails and returns the first error at the end.
-    pub fn reattach(&self, nl: &mut Netlink) -> Result<Vec<Repair>, DatapathError> {
-        let Some(programs) = self.programs() else { return Ok(Vec::new()) };
-        let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
-        let links: BTreeMap<u32, String> = nl.links()?.into_iter().map(|l| (l.index, l.name)).collect();
-        let program = programs.id(datapath_object::FROM_CONTAINER)?;
-        let (mut repairs, mut first_error) = (Vec::new(), None);
-        for row in self.rows() {
-            let (id, ifindex) = (row.id as u16, row.ifindex);
-            let Some(name) = links.get(&ifindex).filter(|_| row.flags & ep_flag::LIVE != 0) else { continue };
-            match self.reattach_one(&programs, program, &tc, &row, name) {
-                Ok(true) => {
-                    repairs.push(repair(Kind::Program, format!("program of endpoint {id} on {name}")));
-                }
-                Ok(false) => {}
-                Err(error) => drop(first_error.get_or_insert(error)),
-            }
-        }
-        first_error.map_or(Ok(repairs), Err)
-    }
-
-    /// Whether the program had to be attached to the interface of the endpoint with that row.
-    fn reattach_one(
-        &self,
-        programs: &ProgramSet,
-        program: u32,
-        tc: &Tc,
-        row: &EndpointConfig,
-        ifname: &str,
-    ) -> Result<bool, DatapathError> {
-        let (id, ifindex) = (row.id as u16, row.ifindex);
-        if self.is_attached(tc, ifindex, ifname, id, program)? {
-            return Ok(false);
-        }
-        // Once more when nobody is at work on it: it may be in the making, or gone.
-        let _changing = self.change(id);
-        let _attaching = self.attaching.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.row(id) == *row
-            && !self.is_attached(tc, ifindex, ifname, id, program)?
-            && self.attach_program(programs, tc, ifindex, ifname, Some(id))?)
-    }
-
-    /// Whether the program with that id handles an endpoint's packets: by a link taken over, which runs before filters,
-    /// else by a filter.
-    fn is_attached(
-        &self,
-        tc: &Tc,
-        ifindex: u32,
-        ifname: &str,
-        id: u16,
-        program: u32,
-    ) -> Result<bool, DatapathError> {
-        let name = datapath_object::FROM_CONTAINER;
-        let link = Link::open(&self.maps().fs().endpoint_links(id).join(name)).and_then(|link| link.info());
-        if let Ok(info) = link
-            && info.ifindex == Some(ifindex)
-        {
-            return Ok(info.program == program);
-        }
-        let filters = match tc.filters(ifindex, Direction::Ingress) {
-            // The interface went a moment ago.
-            Err(e) if e.is_not_found() => return Ok(true),
-            found => found.step(|| format!("list filters of {ifname}"))?,
-        };
-        // An interface that was renamed keeps the filter's name.
-        Ok(filters
-            .iter()
-            .any(|found| found.program == program && found.name.starts_with("cil_from_container-")))
-    }
+    Ok(repairs)
 }
 
 impl Controller {
     /// Puts back pins and programs that others have removed, as far as it can; what [`Controller::apply`] has to make
     /// again is noted for it. Returns all of them. Without programs there is nothing to look after.
     pub(crate) fn recheck(&mut self) -> Result<Vec<Repair>, DatapathError> {
-        let mut repairs = self.datapath.repair_pins()?;
+        let mut repairs = repair_pins(&self.datapath)?;
         let mut nl = Netlink::open()?;
         let mut rows = self.datapath.repair_rows(&nl.links()?)?;
         if let Some(written) = &self.written {
             rows.extend(self.write_rows(written)?);
         }
         repairs.extend(rows.into_iter().map(|what| repair(Kind::Row, what)));
-        repairs.extend(self.datapath.reattach(&mut nl)?);
+        let attached = self.datapath.reattach(&mut nl)?;
+        repairs.extend(attached.into_iter().map(|what| repair(Kind::Program, what)));
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let mut lost = BTreeSet::new();
         let fs = self.maps.fs();

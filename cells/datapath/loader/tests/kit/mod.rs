@@ -52,7 +52,7 @@ pub fn node_config() -> NodeConfig {
 /// What an agent does at its start, in its order.
 pub fn start(maps: &Arc<Maps>) -> KernelDatapath {
     let datapath = KernelDatapath::new(maps.clone(), OPTIONS);
-    datapath.restore().unwrap();
+    loader::restore(&datapath).unwrap();
     datapath.pool().tend().unwrap();
     let programs = Arc::new(ProgramSet::load(maps, node_config(), 2).unwrap());
     datapath.switch(programs.clone(), &mut Netlink::open().unwrap()).unwrap();

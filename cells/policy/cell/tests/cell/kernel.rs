@@ -31,7 +31,7 @@ fn maps(sandbox: &Sandbox, rows: u32) -> Arc<Maps> {
 /// What an agent does at its start.
 fn datapath(maps: &Arc<Maps>) -> Arc<KernelDatapath> {
     let datapath = KernelDatapath::new(maps.clone(), KernelOptions { filter_priority: 1, icmp_rules: true });
-    datapath.restore().unwrap();
+    loader::restore(&datapath).unwrap();
     datapath.pool().tend().unwrap();
     let programs = Arc::new(ProgramSet::load(maps, NodeConfig::default(), 2).unwrap());
     datapath.switch(programs, &mut Netlink::open().unwrap()).unwrap();

@@ -1,23 +1,23 @@
-//! Endpoints that another agent has left: one of Cilium, or a build of ours whose own maps had another form.
+//! Endpoints that another agent has left: Cilium's, or those of an Apiary build with other layouts.
 //!
-//! Both speak of their endpoints in `cilium_lxc` and keep a pinned policy map for each. From these come the settings rows
-//! that our programs want, before the first program is replaced: so packets between an endpoint that has ours already and
-//! one that has not are delivered all the time.
+//! Both have their endpoints in `cilium_lxc` and a pinned policy map for each. The settings entries that these programs
+//! need are derived from them before the first program is replaced. So packets between an endpoint with the new programs and
+//! one with the old are delivered all the time.
 
 use std::collections::BTreeMap;
 
 use datapath_abi::{EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag};
 
-/// Settings rows of the endpoints in `cilium_lxc`, by id, without policy slots. Source addresses are checked until the
-/// endpoint's own options are known.
-pub(crate) fn rows(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig> {
-    let mut rows: BTreeMap<u16, EndpointConfig> = BTreeMap::new();
+/// Returns settings entries of the endpoints in `cilium_lxc`, by id, without policy slots. Source addresses are checked
+/// until the endpoint's own options are known.
+pub(crate) fn configs(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig> {
+    let mut configs: BTreeMap<u16, EndpointConfig> = BTreeMap::new();
     for (key, info) in lxc {
-        // Secondary addresses belong to another interface, which has a row of its own.
+        // Secondary addresses belong to another interface, which has an entry of its own.
         if info.flags & lxc_flag::HOST_DELIVERY != 0 || info.lxc_id == 0 || info.parent_ifindex != 0 {
             continue;
         }
-        let row = rows.entry(info.lxc_id).or_insert(EndpointConfig {
+        let config = configs.entry(info.lxc_id).or_insert(EndpointConfig {
             id: info.lxc_id.into(),
             identity: info.sec_id,
             ifindex: info.ifindex,
@@ -28,15 +28,16 @@ pub(crate) fn rows(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig> {
             ..EndpointConfig::default()
         });
         match key.ip() {
-            Some(std::net::IpAddr::V4(_)) => row.ipv4 = key.address[0],
-            Some(std::net::IpAddr::V6(_)) => row.ipv6 = key.address,
+            Some(std::net::IpAddr::V4(_)) => config.ipv4 = key.address[0],
+            Some(std::net::IpAddr::V6(_)) => config.ipv6 = key.address,
             None => {}
         }
     }
-    rows.into_values().collect()
+    configs.into_values().collect()
 }
 
-/// Slots for policy maps, by their kernel numbers: a map that an interrupted take-over has put into one stays there.
+/// Assigns slots to policy maps, given by their kernel ids: a map that an interrupted take-over has put into one stays
+/// there.
 pub(crate) fn slots(policies: &[u32], occupied: &BTreeMap<u32, u32>) -> Vec<u32> {
     let mut next = occupied.keys().max().map_or(1, |last| last + 1);
     let mut slot_of = |policy: &u32| match occupied.iter().find(|(_, map)| *map == policy) {
@@ -57,9 +58,9 @@ mod tests {
         ip.parse::<std::net::IpAddr>().unwrap().into()
     }
 
-    /// Rows of a real agent (cilium_lxc, 10.244.63.210 and the host's 10.99.0.1), the first with an IPv6 address added.
+    /// Entries of a real agent (cilium_lxc, 10.244.63.210 and the host's 10.99.0.1), the first with an IPv6 address added.
     #[test]
-    fn both_addresses_of_an_endpoint_make_one_row_and_the_host_none() {
+    fn both_addresses_of_an_endpoint_make_one_entry_and_the_host_none() {
         let info = EndpointInfo {
             ifindex: 11,
             lxc_id: 1644,
@@ -76,7 +77,7 @@ mod tests {
             (key("fd00::d2"), info),
             (key("10.244.63.211"), secondary),
         ];
-        let found = rows(&lxc);
+        let found = configs(&lxc);
         assert_eq!(found.len(), 1);
         let EndpointConfig { id, identity, ifindex, ipv4, ipv6, mac, policy_slot, .. } = found[0];
         assert_eq!((id, identity, ifindex, mac, policy_slot), (1644, 0x5d85, 11, info.mac, 0));

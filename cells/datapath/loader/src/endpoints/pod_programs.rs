@@ -1,0 +1,298 @@
+//! The programs on pods' interfaces: attached to new ones, switched on all of them when others are loaded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bpf::tc::Tc;
+use bpf::{Direction, Link};
+use datapath_abi::{EndpointConfig, ep_flag};
+use datapath_api::{DatapathError, EndpointDatapath, Step};
+use devices::Netlink;
+use maps::Maps;
+
+use crate::endpoints::lock_order::{Mutex, Rank, RwLock};
+use crate::endpoints::pod_interface::{POD_INTERFACE_PREFIX, is_pod_interface};
+use crate::endpoints::table::{EndpointTable, LockedEndpoint};
+use crate::programs::set::ProgramSet;
+
+/// The programs in use, and the interfaces that have them.
+#[derive(Debug)]
+pub(crate) struct PodPrograms {
+    maps: Arc<Maps>,
+    /// Priority of tc filters.
+    filter_priority: u16,
+    /// The programs that interfaces get; `None` before the first load. Held for reading while one is attached: once a
+    /// writer has published new programs, no thread attaches the old ones any more.
+    current: RwLock<Option<Arc<ProgramSet>>>,
+    /// Endpoints that [`PodPrograms::switch`] has served, with their interface's index: the first attachment after it
+    /// need not repeat the work.
+    switched: Mutex<BTreeMap<u16, u32>>,
+}
+
+impl PodPrograms {
+    /// Creates a set without programs.
+    pub(crate) fn new(maps: Arc<Maps>, filter_priority: u16) -> PodPrograms {
+        PodPrograms {
+            maps,
+            filter_priority,
+            current: RwLock::new(Rank::Programs, None),
+            switched: Mutex::new(Rank::State, BTreeMap::new()),
+        }
+    }
+
+    /// Returns the programs in use; `None` before the first load.
+    pub(crate) fn current(&self) -> Option<Arc<ProgramSet>> {
+        self.current.read().clone()
+    }
+
+    /// Replaces the programs in use on every pod's interface, each endpoint whole. Returns the number of switched
+    /// interfaces. Continues after a failure and returns [`DatapathError::NotSwitched`] at the end; until another call
+    /// succeeds, some interfaces may run the previous programs.
+    pub(crate) fn switch(
+        &self,
+        table: &EndpointTable,
+        programs: Arc<ProgramSet>,
+        nl: &mut Netlink,
+    ) -> Result<usize, DatapathError> {
+        *self.current.write() = Some(programs.clone());
+
+        let all = table.all();
+        let endpoints: BTreeMap<u32, u16> =
+            all.iter().filter(|c| c.flags & ep_flag::LIVE != 0).map(|c| (c.ifindex, c.id as u16)).collect();
+        let any_endpoint: BTreeSet<u32> = all.iter().map(|config| config.ifindex).collect();
+        let tc = tc()?;
+        let (mut switched, mut failed, mut first_error) = (0, 0, None);
+        let mut of_endpoints = BTreeMap::new();
+        for link in nl.links()? {
+            let endpoint = endpoints.get(&link.index).copied();
+            if endpoint.is_none() && !is_pod_interface(&link) {
+                if !any_endpoint.contains(&link.index)
+                    && let Err(error) = self.release(&tc, &link)
+                {
+                    failed += 1;
+                    first_error.get_or_insert(error);
+                }
+                continue;
+            }
+            let attached = self.attach_to(&programs, &tc, link.index, &link.name, endpoint);
+            let attached = attached.and_then(|attached| {
+                let Some(id) = endpoint.filter(|_| attached) else { return Ok(attached) };
+                let endpoint = table.lock(id);
+                // It may have been deleted meanwhile.
+                if endpoint.config().id == u32::from(id) {
+                    self.write_policy_call(&programs, id)?;
+                }
+                Ok(attached)
+            });
+            match attached {
+                Ok(true) => {
+                    switched += 1;
+                    of_endpoints.extend(endpoint.map(|id| (id, link.index)));
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    failed += 1;
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        *self.switched.lock() = of_endpoints;
+        match first_error {
+            None => Ok(switched),
+            Some(source) => Err(DatapathError::NotSwitched {
+                failed,
+                interfaces: switched + failed,
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// Attaches the program to the interface of an endpoint whose settings are written. `unchanged` if they were so
+    /// before. False if the interface is gone.
+    pub(crate) fn attach(
+        &self,
+        locked: &LockedEndpoint<'_>,
+        endpoint: &EndpointDatapath,
+        unchanged: bool,
+    ) -> Result<bool, DatapathError> {
+        let current = self.current.read();
+        let programs = current.as_ref().ok_or(DatapathError::NotReady)?;
+        let id = locked.id();
+        self.write_policy_call(programs, id)?;
+        if self.switched.lock().remove(&id) == Some(endpoint.ifindex) && unchanged {
+            return Ok(true);
+        }
+        self.attach_to(programs, &tc()?, endpoint.ifindex, &endpoint.ifname, Some(id))
+    }
+
+    /// Attaches the program to the interface of a pod that is not announced yet: its packets drop with 203 until it is.
+    /// False if there is no such interface, if it has the program, or before the first load.
+    pub(crate) fn guard(&self, ifindex: u32, ifname: &str) -> Result<bool, DatapathError> {
+        let current = self.current.read();
+        let Some(programs) = current.as_ref() else { return Ok(false) };
+        let tc = tc()?;
+        let name = filter_name(datapath_object::FROM_CONTAINER, ifname);
+        let program = programs.id(datapath_object::FROM_CONTAINER)?;
+        let filters = tc.filters(ifindex, Direction::Ingress);
+        let guards = |filter: &bpf::tc::Filter| filter.name == name && filter.program == program;
+        if filters.is_ok_and(|filters| filters.iter().any(guards)) {
+            return Ok(false);
+        }
+        self.attach_to(programs, &tc, ifindex, ifname, None)
+    }
+
+    /// Attaches the program again where it was removed from an endpoint's interface (`tc qdisc del`) or replaced by
+    /// another one. Returns descriptions of the repairs. Continues after a failure and returns the first error at the end.
+    pub(crate) fn reattach(
+        &self,
+        table: &EndpointTable,
+        nl: &mut Netlink,
+    ) -> Result<Vec<String>, DatapathError> {
+        let Some(programs) = self.current() else { return Ok(Vec::new()) };
+        let tc = tc()?;
+        let links: BTreeMap<u32, String> = nl.links()?.into_iter().map(|l| (l.index, l.name)).collect();
+        let program = programs.id(datapath_object::FROM_CONTAINER)?;
+        let (mut repairs, mut first_error) = (Vec::new(), None);
+        for config in table.all().into_iter().filter(|config| config.flags & ep_flag::LIVE != 0) {
+            let Some(name) = links.get(&config.ifindex) else { continue };
+            match self.reattach_one(table, program, &tc, &config, name) {
+                Ok(true) => repairs.push(format!("program of endpoint {} on {name}", config.id)),
+                Ok(false) => {}
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        first_error.map_or(Ok(repairs), Err)
+    }
+
+    /// Attaches the program to one endpoint's interface if it is missing there. Returns whether it was.
+    fn reattach_one(
+        &self,
+        table: &EndpointTable,
+        program: u32,
+        tc: &Tc,
+        config: &EndpointConfig,
+        ifname: &str,
+    ) -> Result<bool, DatapathError> {
+        let (id, ifindex) = (config.id as u16, config.ifindex);
+        // First without the lock, which is what a round without repairs costs.
+        if self.is_attached(tc, ifindex, ifname, id, program)? {
+            return Ok(false);
+        }
+        let endpoint = table.lock(id);
+        let current = self.current.read();
+        let Some(programs) = current.as_ref() else { return Ok(false) };
+        // It may have been deleted, or be in the making.
+        Ok(endpoint.config() == *config
+            && !self.is_attached(tc, ifindex, ifname, id, program)?
+            && self.attach_to(programs, tc, ifindex, ifname, Some(id))?)
+    }
+
+    /// Whether the program with that id handles an endpoint's packets: by a link taken over from Cilium, which runs before
+    /// filters, else by a filter.
+    fn is_attached(
+        &self,
+        tc: &Tc,
+        ifindex: u32,
+        ifname: &str,
+        id: u16,
+        program: u32,
+    ) -> Result<bool, DatapathError> {
+        let name = datapath_object::FROM_CONTAINER;
+        let link = Link::open(&self.maps.fs().endpoint_links(id).join(name)).and_then(|link| link.info());
+        if let Ok(info) = link
+            && info.ifindex == Some(ifindex)
+        {
+            return Ok(info.program == program);
+        }
+        let filters = match tc.filters(ifindex, Direction::Ingress) {
+            // The interface is gone; its endpoint follows with the next change of the table of devices.
+            Err(e) if e.is_not_found() => return Ok(true),
+            found => found.step(|| format!("list filters of {ifname}"))?,
+        };
+        // An interface that was renamed keeps the filter's name.
+        let prefix = filter_name(name, "");
+        Ok(filters.iter().any(|found| found.program == program && found.name.starts_with(&prefix)))
+    }
+
+    /// Attaches the program to an interface; false if the interface is gone. An endpoint taken over from Cilium keeps its
+    /// pinned tcx link.
+    fn attach_to(
+        &self,
+        programs: &ProgramSet,
+        tc: &Tc,
+        ifindex: u32,
+        ifname: &str,
+        endpoint: Option<u16>,
+    ) -> Result<bool, DatapathError> {
+        let name = datapath_object::FROM_CONTAINER;
+        let program = programs.program(name)?;
+        if let Some(id) = endpoint {
+            let pin = self.maps.fs().endpoint_links(id).join(name);
+            let link = Link::open(&pin).ok();
+            if link.is_some_and(|l| {
+                l.info().is_ok_and(|i| i.ifindex == Some(ifindex)) && l.update(program).is_ok()
+            }) {
+                return Ok(true);
+            }
+        }
+        let filter = filter_name(name, ifname);
+        match tc.attach_with_clsact(ifindex, Direction::Ingress, self.filter_priority, &filter, program) {
+            Ok(()) => Ok(true),
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(e).step(|| format!("attach {filter}")),
+        }
+    }
+
+    /// Removes the program from a veth that is no pod's by its name. Earlier builds guarded every veth whose name begins
+    /// with `lxc`, those of LXC among them.
+    fn release(&self, tc: &Tc, link: &devices::Link) -> Result<(), DatapathError> {
+        if link.kind != "veth" || !link.name.starts_with(POD_INTERFACE_PREFIX) {
+            return Ok(());
+        }
+        let prefix = filter_name(datapath_object::FROM_CONTAINER, "");
+        let step = || format!("detach the program from {}", link.name);
+        let filters = match tc.filters(link.index, Direction::Ingress) {
+            Err(e) if e.is_not_found() => return Ok(()),
+            filters => filters.step(step)?,
+        };
+        for filter in filters.iter().filter(|filter| filter.name.starts_with(&prefix)) {
+            tc.detach(link.index, Direction::Ingress, filter.priority).step(step)?;
+        }
+        Ok(())
+    }
+
+    /// Whether `cilium_call_policy` has an entry for the endpoint: the array ends before the last id. Only programs of
+    /// another origin call through it.
+    fn has_policy_call(&self, id: u16) -> bool {
+        u32::from(id) < self.maps.call_policy().raw().layout().max_entries
+    }
+
+    /// Writes the policy program into the endpoint's entry of `cilium_call_policy`.
+    fn write_policy_call(&self, programs: &ProgramSet, id: u16) -> Result<(), DatapathError> {
+        match programs.program(datapath_object::LXC_POLICY) {
+            Ok(policy) if self.has_policy_call(id) => {
+                let written = self.maps.call_policy().set(id.into(), policy);
+                written.step(|| format!("endpoint {id}: enter its policy program"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the endpoint's entry of `cilium_call_policy`.
+    pub(crate) fn remove_policy_call(&self, endpoint: &LockedEndpoint<'_>) -> Result<(), DatapathError> {
+        let id = endpoint.id();
+        if self.has_policy_call(id) {
+            let removed = self.maps.call_policy().unset(id.into());
+            removed.step(|| format!("endpoint {id}: remove its policy program"))?;
+        }
+        Ok(())
+    }
+}
+
+fn tc() -> Result<Tc, DatapathError> {
+    Tc::new().step(|| "open a socket for tc filters".to_owned())
+}
+
+fn filter_name(program: &str, interface: &str) -> String {
+    format!("{program}-{interface}")
+}
