@@ -99,7 +99,7 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     });
     until(&node, "all are counted", || repairs(&node, "pin") >= (maps.len() + links.len()) as u64);
     // Counters and the log follow the repair, a moment later.
-    let told = || logged(&node, "Somebody removed or changed parts of the datapath");
+    let told = || logged(&node, "Parts of the datapath were removed or changed");
     until(&node, "it is logged", || told() > 0);
     // Once, or twice if the comparison came amid the removals.
     assert!(told() <= 2, "{}", node.log());

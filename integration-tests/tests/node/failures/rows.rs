@@ -84,7 +84,7 @@ fn rows_that_were_deleted_overwritten_or_added_are_as_before() {
         until_equal(&node, &format!("{name}: a row was overwritten, one added"), &before, || all(&node));
         until(&node, "repairs are counted", || repairs(&node, "row") >= repaired + 2);
     }
-    let told = logged(&node, "Somebody removed or changed parts of the datapath");
+    let told = logged(&node, "Parts of the datapath were removed or changed");
     assert!((1..=2 * MAPS.len()).contains(&told), "{told} times: {}", node.log());
     until_well(&node);
     let service = UdpFlow::start(&a.ns, &b.ns, b.ipv4).unwrap();

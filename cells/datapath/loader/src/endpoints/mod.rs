@@ -8,6 +8,7 @@
 pub(crate) mod conntrack_purge;
 pub(crate) mod detached_interfaces;
 pub(crate) mod drift;
+pub(crate) mod jobs;
 pub(crate) mod kernel;
 pub(crate) mod leftovers;
 pub(crate) mod lock_order;

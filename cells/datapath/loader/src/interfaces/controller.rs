@@ -1,4 +1,4 @@
-//! Brings the host's side to what it shall be, in the order that brings pods' packets through first.
+//! Applies the desired state of the host's side, in the order that lets packets of pods through first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::Link;
+use bpf::tc::Tc;
 use datapath_abi::{DeviceValue, EndpointInfo, EndpointKey, NodeConfig, lxc_flag, mac_word};
 use devices::Netlink;
 use maps::Maps;
@@ -21,47 +22,58 @@ use datapath_api::{DatapathError, Step};
 
 /// Threads that verify programs at once.
 pub(crate) const LOAD_THREADS: usize = 2;
-/// How long arrays of programs that were replaced stay: packets may still be on their way through them.
+/// How long arrays of replaced programs stay: packets may still be on their way through them.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The counts of a round, for the log.
+/// The outcome of a round, for the log and for health.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// How long loading took, if programs were loaded in this round or in one before that failed.
     pub(crate) loaded: Option<Duration>,
     /// Interfaces of pods that were switched to new programs.
     pub(crate) switched: usize,
-    /// Places on devices that got a program.
+    /// Number of places on devices that got a program.
     pub(crate) attached: usize,
-    /// The kernel has no nftables, so the host's packets have no mark.
+    /// The kernel has no nftables, so that the host's packets have no mark.
     pub(crate) unmarked: bool,
-    /// Why pods' interfaces still have programs of before; everything else is done. The round has to be repeated.
+    /// The reason why pods' interfaces still have the previous programs; everything else is done. The round has to be
+    /// repeated.
     pub(crate) not_switched: Option<DatapathError>,
 }
 
-/// The host's side, with what it was brought to last.
+/// Map entries and programs of the host that were missing.
+#[derive(Debug, Default)]
+pub(crate) struct LostPlaces {
+    /// Programs that are not attached any more; the next [`Controller::apply`] attaches them.
+    pub(crate) programs: Vec<String>,
+    /// Pins that were made again.
+    pub(crate) pins: Vec<String>,
+}
+
+/// The host's side, with the state that was applied last.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    pub(crate) maps: Arc<Maps>,
-    pub(crate) datapath: Arc<KernelDatapath>,
+    maps: Arc<Maps>,
+    datapath: Arc<KernelDatapath>,
     style: Style,
-    /// How long loading took, as long as the programs are not everywhere.
+    /// How long loading took, until the programs are attached everywhere.
     loaded: Option<Duration>,
     /// The programs that all pods' interfaces have.
     switched: Option<Arc<ProgramSet>>,
-    /// When programs were replaced everywhere, whose array must go later.
+    /// When programs were replaced everywhere, whose array is removed later.
     replaced: Option<Instant>,
-    /// Whether packets of the host are marked, once that was tried.
+    /// Whether packets of the host are marked; `None` before the first attempt.
     marked: Option<bool>,
-    /// Whether maps may be on their way to another layout, which end when programs of before are nowhere any more.
+    /// Whether maps may be migrating to another layout, which ends when the previous programs are nowhere any more.
     moving: bool,
-    /// Whether entries were copied into those maps: from then on programs write into them.
+    /// Whether entries were copied into those maps: from then on, programs write into them.
     copied: bool,
     /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
-    pub(crate) attached: BTreeMap<Place, Option<Link>>,
-    pub(crate) settled: Option<HostSettings>,
+    attached: BTreeMap<Place, Option<Link>>,
+    /// Addresses and routes as they were applied last.
+    addressed: Option<HostSettings>,
     /// The map entries as they were written last.
-    pub(crate) written: Option<Desired>,
+    written: Option<Desired>,
 }
 
 impl Controller {
@@ -77,17 +89,21 @@ impl Controller {
             moving: true,
             copied: false,
             attached: BTreeMap::new(),
-            settled: None,
+            addressed: None,
             written: None,
         }
     }
 
-    /// Creates the host devices, so that others find them; [`Controller::apply`] does it too.
+    pub(crate) fn datapath(&self) -> &Arc<KernelDatapath> {
+        &self.datapath
+    }
+
+    /// Creates the host devices ahead of [`Controller::apply`], so that other cells find them.
     pub(crate) fn devices(&self) -> Result<HostDevices, DatapathError> {
         Ok(host::ensure_devices(&mut Netlink::open()?)?)
     }
 
-    /// Applies what differs. Can be called again after an error, and after everything.
+    /// Applies what differs from the last call. Idempotent: may be repeated after an error.
     pub(crate) fn apply(&mut self, desired: &Desired) -> Result<Report, DatapathError> {
         let mut nl = Netlink::open()?;
         let mut report = Report { unmarked: !self.mark_host_packets()?, ..Report::default() };
@@ -109,7 +125,7 @@ impl Controller {
                 programs
             }
         };
-        // Opened by the load, if not before.
+        // Maps of another layout are opened by the load at the latest.
         let moves = match self.moving {
             true => self.maps.fs().moves().step(|| "list maps of another layout".to_owned())?,
             false => Vec::new(),
@@ -133,14 +149,14 @@ impl Controller {
                 Err(error) => return Err(error),
             }
         }
-        // The link's number is part of what is settled: a pair made anew has no address.
-        if self.settled.as_ref() != Some(&desired.host) || report.loaded.is_some() {
+        // A load follows when the pair was created again, as its indexes are constants: the new pair has no address.
+        if self.addressed.as_ref() != Some(&desired.host) || report.loaded.is_some() {
             host::ensure_addresses(&mut nl, &devices.host, &desired.host)?;
-            self.settled = Some(desired.host.clone());
+            self.addressed = Some(desired.host.clone());
         }
-        self.write_rows(desired)?;
+        self.write_entries(desired)?;
         self.written = Some(desired.clone());
-        // Connections of endpoints that are new or go must be found in one place.
+        // Not during a migration: connections of new and deleted endpoints must be found in one map.
         if moves.is_empty() {
             self.datapath.set_ready();
         }
@@ -161,8 +177,8 @@ impl Controller {
         Ok(report)
     }
 
-    /// Has the host's packets marked, which must be before programs take packets without a mark for the world's: those in
-    /// use may be of a build that did not. False if the kernel cannot.
+    /// Installs the rule that marks the host's packets. Comes before the programs, which take packets without a mark for the
+    /// world's; those in use may be of a build that did not. False if the kernel cannot.
     fn mark_host_packets(&mut self) -> Result<bool, DatapathError> {
         if let Some(marked) = self.marked {
             return Ok(marked);
@@ -178,7 +194,7 @@ impl Controller {
         Ok(marked)
     }
 
-    /// Loads programs, and meanwhile makes the links that they will need: that waits, and verifying computes.
+    /// Loads programs, and creates the links that they will need meanwhile: that waits for the kernel, verification computes.
     fn load(&self, constants: NodeConfig, places: &BTreeSet<Place>) -> Result<ProgramSet, DatapathError> {
         std::thread::scope(|scope| {
             let new = places.iter().filter(|place| !self.attached.contains_key(place));
@@ -186,14 +202,15 @@ impl Controller {
             let programs = ProgramSet::load(&self.maps, constants, LOAD_THREADS);
             let links = links.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             if let Err(error) = links {
-                // Whatever it is, attaching meets it again.
-                tracing::debug!(%error, "A link could not be made ahead");
+                // Attaching meets the error again.
+                tracing::debug!(%error, "A link could not be created ahead");
             }
             programs
         })
     }
 
-    /// Removes arrays of programs that were replaced everywhere, a second later; how long until it has something to do.
+    /// Removes arrays of programs a second after they were replaced everywhere. Returns the time until there is something to
+    /// do.
     pub(crate) fn retire(&mut self) -> Result<Option<Duration>, DatapathError> {
         let (Some(since), Some(programs)) = (self.replaced, self.datapath.programs()) else {
             return Ok(None);
@@ -202,7 +219,7 @@ impl Controller {
             return Ok(Some(left));
         }
         programs.remove_others(self.maps.fs())?;
-        // Those that no program uses.
+        // Those that no program uses any more.
         for moving in self.maps.fs().moves().step(|| "list maps of another layout".to_owned())? {
             moving.finish().step(|| "end the change of a map's layout".to_owned())?;
         }
@@ -228,7 +245,7 @@ impl Controller {
         Ok(attached)
     }
 
-    /// Takes programs off devices that face the network no more, and off those of another agent before us.
+    /// Detaches programs from devices that do not face the network any more, and from those of a previous agent.
     fn detach_others(
         &self,
         devices: &BTreeMap<String, NativeDevice>,
@@ -246,28 +263,66 @@ impl Controller {
         Ok(())
     }
 
-    /// Rows of the host in `cilium_lxc`, of devices in `cilium_devices`; gives those that were not so.
-    pub(crate) fn write_rows(&self, desired: &Desired) -> Result<Vec<String>, DatapathError> {
+    /// Compares the map entries that were written last and writes those that differ. Returns their descriptions.
+    pub(crate) fn repair_entries(&self) -> Result<Vec<String>, DatapathError> {
+        self.written.as_ref().map_or(Ok(Vec::new()), |written| self.write_entries(written))
+    }
+
+    /// Compares the programs on devices, and makes missing pins again. What is not attached any more is forgotten, so that the
+    /// next [`Controller::apply`] attaches it.
+    pub(crate) fn check_places(&mut self) -> Result<LostPlaces, DatapathError> {
+        let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
+        let programs = self.datapath.programs().ok_or(DatapathError::NotReady)?;
+        let (mut lost, mut report) = (BTreeSet::new(), LostPlaces::default());
+        for (place, link) in &self.attached {
+            let program = programs.id(place.program)?;
+            if !device_links::is_attached(place, program, link.as_ref(), &tc)? {
+                lost.insert(place.clone());
+                report.programs.push(format!("program {}", place.filter()));
+            } else if let Some(link) = link
+                && device_links::pin_again(self.maps.fs(), place, link)?
+            {
+                report.pins.push(format!("link of {}", place.filter()));
+            }
+        }
+        self.attached.retain(|place, _| !lost.contains(place));
+        Ok(report)
+    }
+
+    /// Returns addresses and routes of cilium_host that are missing; the next [`Controller::apply`] adds them.
+    pub(crate) fn check_addresses(&mut self, nl: &mut Netlink) -> Result<Vec<String>, DatapathError> {
+        let Some(settings) = &self.addressed else { return Ok(Vec::new()) };
+        let Some(host) = nl.find_link(HOST_DEVICE)? else { return Ok(Vec::new()) };
+        let missing = host::missing(nl, &host, settings)?;
+        if !missing.is_empty() {
+            self.addressed = None;
+        }
+        Ok(missing)
+    }
+
+    /// Writes entries of the host in `cilium_lxc` and of devices in `cilium_devices`. Returns descriptions of those that
+    /// differed.
+    fn write_entries(&self, desired: &Desired) -> Result<Vec<String>, DatapathError> {
         let addresses = write_addresses(&self.maps, &desired.addresses)?;
         Ok([addresses, write_devices(&self.maps, &desired.devices)?].concat())
     }
 }
 
-/// `cilium_devices`: the devices that face the network.
+/// Writes the devices that face the network into `cilium_devices`. Returns descriptions of the changes.
 fn write_devices(
     maps: &Maps,
     devices: &BTreeMap<String, NativeDevice>,
 ) -> Result<Vec<String>, DatapathError> {
     let step = || "write the device map".to_owned();
-    let wanted: BTreeMap<u32, DeviceValue> = devices.values().map(row).collect();
+    let desired: BTreeMap<u32, DeviceValue> = devices.values().map(entry).collect();
     let map = maps.devices();
     let found = map.entries().step(step)?;
     let mut changed = Vec::new();
-    for (ifindex, _) in found.iter().filter(|(ifindex, _)| !wanted.contains_key(ifindex)) {
+    for (ifindex, _) in found.iter().filter(|(ifindex, _)| !desired.contains_key(ifindex)) {
         map.delete(ifindex).step(step)?;
         changed.push(format!("cilium_devices: interface {ifindex}"));
     }
-    for (ifindex, value) in wanted {
+    for (ifindex, value) in desired {
         if !found.contains(&(ifindex, value)) {
             map.update(&ifindex, &value).step(step)?;
             changed.push(format!("cilium_devices: interface {ifindex}"));
@@ -276,7 +331,7 @@ fn write_devices(
     Ok(changed)
 }
 
-/// The host's addresses in `cilium_lxc`.
+/// Writes the host's addresses into `cilium_lxc`. Returns descriptions of the changes.
 fn write_addresses(maps: &Maps, addresses: &BTreeSet<IpAddr>) -> Result<Vec<String>, DatapathError> {
     let step = || "write the host's addresses".to_owned();
     let map = maps.lxc();
@@ -298,13 +353,14 @@ fn write_addresses(maps: &Maps, addresses: &BTreeSet<IpAddr>) -> Result<Vec<Stri
     Ok(changed)
 }
 
-fn row(device: &NativeDevice) -> (u32, DeviceValue) {
+fn entry(device: &NativeDevice) -> (u32, DeviceValue) {
     let l3 = u8::from(device.mac.is_none());
     let mac = device.mac.map_or(0, mac_word);
     (device.ifindex, DeviceValue { mac, l3, ..DeviceValue::default() })
 }
 
-/// Where programs run: what goes to pods and to the host by cilium_host and cilium_net, what comes in by devices.
+/// Returns where programs run: packets to pods and to the host pass cilium_host and cilium_net, packets of the network pass
+/// the devices.
 fn places(host: &HostDevices, devices: &BTreeMap<String, NativeDevice>) -> BTreeSet<Place> {
     let place = |link: &devices::Link, program, egress| Place {
         device: link.name.clone(),

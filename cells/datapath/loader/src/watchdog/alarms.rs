@@ -1,8 +1,8 @@
-//! When to look after the datapath before it is time: another process has unmounted a file system, or removed a filter
-//! or a rule.
+//! Events of the kernel that cause a comparison before its time: a file system was unmounted, a filter or a rule of
+//! nftables removed.
 //!
-//! The kernel reports all three, so a loss lasts milliseconds and nothing is spent while nothing happens. What it does
-//! not tell of (a pin or a tcx link that was removed) waits for the next look. A source that cannot be opened is none.
+//! So such a loss lasts milliseconds, and nothing is spent while nothing happens. The kernel does not report removed pins
+//! and tcx links: these wait for the next comparison. A source that cannot be opened reports nothing.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
 use crate::guard::nftables;
-use crate::watchdog::job::SETTLE;
+use crate::watchdog::schedule::DEBOUNCE;
 
 /// Multicast groups of tc filters and of nf_tables.
 const GROUP_TC: u32 = libc::RTNLGRP_TC;
@@ -25,15 +25,15 @@ pub(crate) struct Alarms {
     mounts: Option<AsyncFd<File>>,
     filters: Option<Subscription>,
     rules: Option<Subscription>,
-    /// A pin that is there as long as the bpf file system is.
+    /// A pin that exists as long as the bpf file system is mounted.
     pin: PathBuf,
 }
 
 impl Alarms {
-    /// Subscribes; `pin` is there as long as the bpf file system is.
+    /// Subscribes; `pin` exists as long as the bpf file system is mounted.
     pub(crate) fn new(pin: PathBuf) -> Alarms {
         let unavailable = |what: &str, error: io::Error| {
-            tracing::info!(what, %error, "The kernel does not tell of changes, they are found at the next look");
+            tracing::info!(what, %error, "The kernel does not report changes, they are found by the next comparison");
         };
         Alarms {
             mounts: mounts().map_err(|error| unavailable("mounts", error)).ok(),
@@ -47,7 +47,7 @@ impl Alarms {
         }
     }
 
-    /// Waits until something was removed that may be ours.
+    /// Waits until something was removed that may be the datapath's. Cancel safe.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             () = unmounted(&mut self.mounts, &self.pin) => {}
@@ -61,7 +61,7 @@ fn is_filter_deletion(notification: &Message<'_>) -> bool {
     matches!(notification.header.message_type, libc::RTM_DELQDISC | libc::RTM_DELTFILTER)
 }
 
-/// The mounts of this thread's namespace: the kernel reports changes as of something urgent to read.
+/// Opens the mounts of this thread's namespace: the kernel reports changes as urgent data (`POLLPRI`).
 #[expect(
     deprecated,
     reason = "sound with File, whose descriptor stays the same; its successor is an unsafe function"
@@ -73,15 +73,15 @@ fn mounts() -> io::Result<AsyncFd<File>> {
 async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
     while let Some(fd) = mounts {
         match fd.ready(Interest::PRIORITY).await {
-            // The kernel reports it a moment before the path leads elsewhere. Cleared after the wait: what is told
-            // meanwhile, or to somebody who stops waiting, is reported again.
+            // The kernel reports it a moment before the path leads elsewhere. Cleared after the wait, so that a change in
+            // between is reported again, and also one whose waiter was cancelled.
             Ok(mut ready) => {
-                sleep(SETTLE).await;
+                sleep(DEBOUNCE).await;
                 ready.clear_ready();
             }
             Err(_) => *mounts = None,
         }
-        // Pods that come and go change mounts as well.
+        // Mounts change with every pod as well.
         if !pin.exists() {
             return;
         }
@@ -93,7 +93,7 @@ async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
 async fn removed(subscription: &mut Option<Subscription>, is_deletion: impl Fn(&Message<'_>) -> bool) {
     while let Some(open) = subscription {
         match open.receive().await {
-            // A message that cannot be read may be a deletion as well: looking once too often costs a millisecond.
+            // A message that cannot be read may be a deletion as well: a comparison too many costs a millisecond.
             Ok(Received::Packet) if !open.messages().any(|m| m.as_ref().map_or(true, &is_deletion)) => {}
             Ok(Received::Packet | Received::Overflow) => return,
             Err(_) => *subscription = None,

@@ -1,7 +1,9 @@
-//! Compares the kernel with what should be there, and repairs what others have removed or changed.
+//! Compares the kernel with the desired state, and repairs what another process has removed or changed.
 //!
-//! Sibling folders that it uses: `endpoints`, `guard`, `interfaces`, `programs`.
+//! Sibling folders that it uses: `endpoints`, `guard`, `interfaces`.
 
 pub(crate) mod alarms;
-pub(crate) mod job;
+pub(crate) mod compare;
 pub(crate) mod repairs;
+pub(crate) mod reports;
+pub(crate) mod schedule;

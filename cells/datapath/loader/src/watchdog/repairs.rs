@@ -1,11 +1,11 @@
-//! What was missing or wrong and was put back: kinds, and how many of each.
+//! Repairs of the datapath: their kinds, and the metric that counts them.
 
 use metrics::Metrics;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
-/// A kind of thing that was put back; the label of the metric.
+/// The kind of a repaired part; the label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// The bpf file system was not mounted.
@@ -18,16 +18,16 @@ pub enum Kind {
     Network,
     /// The rule of nftables that holds back unknown pods.
     Rule,
-    /// Rows of maps: missing or overwritten ones, and those without an owner.
+    /// Map entries: missing or overwritten ones, and those without an owner.
     Row,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub(crate) const ALL: [Kind; 6] =
         [Kind::FileSystem, Kind::Pin, Kind::Program, Kind::Network, Kind::Rule, Kind::Row];
 
-    /// As the metric's label.
+    /// Returns the metric's label.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::FileSystem => "bpffs",
@@ -40,16 +40,16 @@ impl Kind {
     }
 }
 
-/// Something that was missing or wrong and is in place again.
+/// A part of the datapath that was missing or wrong and is in place again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     /// The kind of part.
     pub kind: Kind,
-    /// Which one, in words.
+    /// Its description.
     pub what: String,
 }
 
-/// A repair of something, in words.
+/// Creates a repair from the description of the part.
 pub(crate) fn repair(kind: Kind, what: impl Into<String>) -> Repair {
     Repair { kind, what: what.into() }
 }
@@ -59,29 +59,29 @@ struct KindLabel {
     kind: &'static str,
 }
 
-/// Numbers of repairs since the start.
+/// Counts of repairs since the start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Repairs(Family<KindLabel, Counter>);
 
 impl Repairs {
-    /// Puts `datapath_repairs_total` into the registry, each kind at zero.
+    /// Registers `datapath_repairs_total`, each kind at zero.
     pub(crate) fn register(&self, metrics: &Metrics) {
-        Kind::ALL.into_iter().for_each(|kind| drop(self.of(kind)));
+        Kind::ALL.into_iter().for_each(|kind| drop(self.counter(kind)));
         let help = "Parts of the datapath that were removed or changed by others and put back";
         metrics.register("datapath_repairs_total", help, self.0.clone());
     }
 
-    fn of(&self, kind: Kind) -> Counter {
+    fn counter(&self, kind: Kind) -> Counter {
         self.0.get_or_create_owned(&KindLabel { kind: kind.name() })
     }
 
     /// Counts a repair.
     pub(crate) fn count(&self, kind: Kind) {
-        self.of(kind).inc();
+        self.counter(kind).inc();
     }
 
-    /// Repairs of all kinds.
+    /// Returns the number of repairs of all kinds.
     pub(crate) fn total(&self) -> u64 {
-        Kind::ALL.into_iter().map(|kind| self.of(kind).get()).sum()
+        Kind::ALL.into_iter().map(|kind| self.counter(kind).get()).sum()
     }
 }

@@ -1,0 +1,320 @@
+//! The shell of the host's job: performs what the machine decides, and turns watches and timers into its events.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use devices::{Device, NodeAddress, Route};
+use futures::future::{FutureExt as _, OptionFuture, select_all};
+use hive::job::Backoff;
+use hive::{JobCx, Params};
+use local_node::LocalNode;
+use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
+use runtime_options::{Progress, RuntimeOption};
+use statedb::{Table, Watch};
+use sysctl::{Setting, Sysctl};
+
+use crate::config::Notifications;
+use crate::endpoints::kernel::KernelDatapath;
+use crate::guard::nftables::Chain;
+use crate::host_job::machine::{Action, Applied, Event, HostLinks, HostMachine, Observation, Status};
+use crate::interfaces::controller::{Controller, LOAD_THREADS};
+use crate::interfaces::desired::{Desired, Facts};
+use crate::interfaces::device_links::Style;
+use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
+use crate::interfaces::sysctls;
+use crate::programs::live::Live;
+use crate::programs::set::ProgramSet;
+use crate::watchdog::alarms::Alarms;
+use crate::watchdog::compare::compare;
+use crate::watchdog::repairs::Repairs;
+use crate::watchdog::reports::Reports;
+
+/// The first wait after a failed round; it doubles.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest wait after a failed round.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The health message on kernels without nftables.
+const UNMARKED: &str = "The host's packets cannot be marked: policy takes them for the world's";
+
+/// The tables that the desired state is computed from.
+#[derive(Params, Clone)]
+pub(crate) struct Tables {
+    pub(crate) node: Arc<Table<LocalNode>>,
+    pub(crate) devices: Arc<Table<Device>>,
+    pub(crate) addresses: Arc<Table<NodeAddress>>,
+    pub(crate) routes: Arc<Table<Route>>,
+}
+
+/// Keeps the host's side as options and tables demand.
+pub(crate) struct HostJob {
+    pub(crate) live: Live,
+    pub(crate) clock: ClockConfig,
+    pub(crate) map_options: MapsConfig,
+    pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
+    /// Reports to `PATCH /config` which options are in force.
+    pub(crate) progress: Progress,
+    pub(crate) families: FamilyConfig,
+    pub(crate) maps: Arc<Maps>,
+    pub(crate) tables: Tables,
+    pub(crate) sysctl: Arc<Sysctl>,
+    pub(crate) datapath: Arc<KernelDatapath>,
+    pub(crate) repairs: Repairs,
+}
+
+impl HostJob {
+    /// Runs until the job is cancelled. A command in flight ends before.
+    pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
+        let tcx = self.live.config.enable_tcx && self.maps.features().tcx;
+        let mut controller = self.prepare(tcx, &cx).await;
+        let clock = self.clock.clock();
+        let mut host_endpoint = self.datapath.host_endpoint();
+        // The programs carry the host endpoint's id: without it they would be loaded twice.
+        let known = async { drop(host_endpoint.wait_for(|id| *id != 0).await) };
+        tokio::select! {
+            () = known => {}
+            () = cx.cancelled() => return Ok(()),
+        }
+        let mut alarms = Alarms::new(self.maps.path("ep_config"));
+        let drift_checks = self.maps.comparisons().clone();
+        let mut reports =
+            Reports::new(cx.health.scope("watchdog"), self.repairs.clone(), drift_checks.clone());
+        let backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL);
+        let interval = self.live.config.endpoint_bpf_prog_watchdog_interval;
+        let mut machine = HostMachine::new(interval, backoff, now());
+        let mut watches = Vec::new();
+        loop {
+            if cx.is_cancelled() {
+                machine.handle(Event::Stop, now());
+            }
+            while let Some(action) = machine.poll_action() {
+                let _working = cx.working();
+                let event = match action {
+                    Action::Observe => {
+                        // Marked as seen before the tables are read, so that no change is missed.
+                        let endpoint = *host_endpoint.borrow_and_update();
+                        let observation;
+                        (observation, watches) = self.observe(endpoint, &clock);
+                        Event::Observed(Box::new(observation))
+                    }
+                    Action::Apply(desired) => {
+                        let applied;
+                        (controller, applied) = self.apply(controller, *desired, tcx, &cx).await;
+                        Event::Applied(applied)
+                    }
+                    Action::Retire => {
+                        let retired;
+                        (controller, retired) = blocking(controller, Controller::retire).await;
+                        Event::Retired(retired.unwrap_or_else(|error| {
+                            tracing::debug!(%error, "Could not remove what was replaced");
+                            Some(MAX_RETRY_INTERVAL)
+                        }))
+                    }
+                    Action::Compare => {
+                        let guarded = self.live.config.enable_identity_mark;
+                        let found;
+                        (controller, found) = blocking(controller, move |c| compare(c, guarded)).await;
+                        Event::Compared(reports.report(found, now()))
+                    }
+                    Action::BeginDriftChecks => {
+                        drift_checks.begin();
+                        continue;
+                    }
+                    Action::Report(status) => {
+                        self.report(status, &cx);
+                        continue;
+                    }
+                    Action::OptionsApplied(revision) => {
+                        self.progress.applied(revision);
+                        continue;
+                    }
+                };
+                machine.handle(event, now());
+                if cx.is_cancelled() {
+                    machine.handle(Event::Stop, now());
+                }
+            }
+            let timeout = machine.next_timeout().map(|at| tokio::time::sleep_until(at.into()));
+            let event = tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = any_changed(&watches) => Event::Changed,
+                changed = self.live.changed() => {
+                    changed?;
+                    let interval = self.live.config.endpoint_bpf_prog_watchdog_interval;
+                    machine.handle(Event::Interval(interval), now());
+                    Event::Changed
+                }
+                _ = host_endpoint.changed() => Event::Changed,
+                Some(()) = OptionFuture::from(timeout) => Event::Timeout,
+                () = alarms.next() => Event::Alarm,
+                () = drift_checks.any(), if machine.awaits_drift_repairs() => Event::DriftRepaired,
+            };
+            machine.handle(event, now());
+        }
+    }
+
+    /// Creates what needs no address of the router: maps, host devices, kernel settings.
+    async fn prepare(&self, tcx: bool, cx: &JobCx) -> Controller {
+        let style = Style { tcx, filter_priority: self.live.config.bpf_filter_priority };
+        let controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
+        let shared = self.maps.clone();
+        let open_maps = hive::blocking(move || {
+            if let Err(error) = ProgramSet::open_maps(&shared, LOAD_THREADS) {
+                // The load meets the error again.
+                tracing::debug!(%error, "The maps of the datapath could not be opened ahead");
+            }
+        });
+        let make_devices = async {
+            let _working = cx.working();
+            let (controller, devices) = blocking(controller, |c| c.devices()).await;
+            if let Err(error) = devices {
+                tracing::debug!(%error, "The host devices are not there yet");
+            }
+            self.apply_settings(cx).await;
+            controller
+        };
+        let ((), controller) = tokio::join!(open_maps, make_devices);
+        controller
+    }
+
+    /// Reads tables and options. Returns the watches on them as well.
+    fn observe(&self, host_endpoint: u16, clock: &bpf::Clock) -> (Observation, Vec<Watch>) {
+        let tables = &self.tables;
+        let snapshot = tables.node.snapshot();
+        let (nodes, node_watch) = tables.node.all_watch(&snapshot);
+        let (devices, device_watch) = tables.devices.list_watch(&snapshot, Device::by_selected(true));
+        let (addresses, address_watch) = tables.addresses.all_watch(&snapshot);
+        let (host, host_watch) = tables.devices.get_watch(&snapshot, Device::by_name(HOST_DEVICE));
+        let (net, net_watch) = tables.devices.get_watch(&snapshot, Device::by_name(NET_DEVICE));
+        let host_routes = Route::by_link(host.map_or(0, |device| device.index));
+        let (routes, route_watch) = tables.routes.list_watch(&snapshot, host_routes);
+        let (notifications, options_revision, options_watch) = self.notifications();
+        let mut watches = vec![node_watch, device_watch, address_watch, host_watch, net_watch, route_watch];
+        watches.extend(options_watch);
+
+        let links = HostLinks {
+            devices: [host, net].map(|device| device.map(|device| Device::clone(device))),
+            routes: routes.map(|route| Route::clone(route)).collect(),
+        };
+        let desired = nodes.map(|node| &**node).next().and_then(|node| {
+            let facts = Facts {
+                config: &self.live.config,
+                conntrack: &self.live.conntrack,
+                services: &self.live.services,
+                clock,
+                maps: &self.map_options,
+                notifications,
+                families: &self.families,
+                node,
+                host_endpoint,
+            };
+            Desired::compute(&facts, devices.map(|d| &**d), addresses.map(|a| &**a))
+        });
+        (Observation { desired, links, notifications, options_revision }, watches)
+    }
+
+    /// Brings the host's side to the desired state.
+    async fn apply(
+        &self,
+        controller: Controller,
+        desired: Desired,
+        tcx: bool,
+        cx: &JobCx,
+    ) -> (Controller, Applied) {
+        let (controller, result) = blocking(controller, move |c| c.apply(&desired)).await;
+        let unmarked = match result {
+            Ok(report) => {
+                if report.loaded.is_some() {
+                    self.refuse_unknown_pods().await;
+                    // Host devices that were created again have the kernel's defaults.
+                    self.apply_settings(cx).await;
+                }
+                self.maps.set_forwarding();
+                match report.not_switched {
+                    Some(error) => Err(error),
+                    None => {
+                        if let Some(took) = report.loaded {
+                            let (interfaces, devices) = (report.switched, report.attached);
+                            tracing::info!(?took, interfaces, devices, tcx, "Loaded the datapath");
+                        }
+                        Ok(report.unmarked)
+                    }
+                }
+            }
+            Err(error) => Err(error),
+        };
+        (controller, Applied { unmarked, has_programs: self.datapath.programs().is_some() })
+    }
+
+    /// Installs the rule that drops packets of pods that were not announced. Without the mark of the programs their packets
+    /// could not be distinguished from those of other pods, which must pass then.
+    async fn refuse_unknown_pods(&self) {
+        if !self.live.config.enable_identity_mark {
+            if let Err(error) = hive::blocking(|| Chain::UnknownPods.remove()).await {
+                tracing::debug!(%error, "No rule of nftables was removed");
+            }
+            return;
+        }
+        if let Err(error) = hive::blocking(|| Chain::UnknownPods.install()).await {
+            tracing::warn!(%error, "Unannounced pods are held back only once their interface is seen: no rule in nftables");
+        }
+    }
+
+    fn report(&self, status: Status, cx: &JobCx) {
+        match status {
+            Status::WaitingForRouter => cx.health.ok("waiting for the router's address"),
+            Status::Ready { unmarked: false } => cx.health.ok("host datapath ready"),
+            Status::Ready { unmarked: true } => cx.health.degraded(UNMARKED, "no nftables in the kernel"),
+            Status::Failed(error) => {
+                if cx.health.degraded_anew("Could not bring the host's datapath up", &error) {
+                    tracing::warn!(%error, "Could not bring the host's datapath up, trying again");
+                }
+                self.progress.failed(&error);
+            }
+        }
+    }
+
+    /// Returns the events that are reported to monitors: by the table of runtime options, else by the agent's own options.
+    /// With the table's revision and a watch on it.
+    fn notifications(&self) -> (Notifications, u64, Option<Watch>) {
+        let Some(options) = &self.options else { return (self.live.notifications, 0, None) };
+        let snapshot = options.snapshot();
+        let (rows, watch) = options.all_watch(&snapshot);
+        let now = rows.fold(self.live.notifications, |now, option| now.with(option));
+        (now, options.revision(&snapshot), Some(watch))
+    }
+
+    /// Applies forwarding and reverse path checks of the host's devices. The owner of the settings retries failures.
+    async fn apply_settings(&self, cx: &JobCx) {
+        let settings: Vec<Setting> = sysctls::settings(&self.families);
+        if let Err(error) = self.sysctl.apply(settings).await {
+            tracing::warn!(%error, "Could not make a kernel setting");
+            cx.health.degraded("Could not make a kernel setting", &error);
+        }
+    }
+}
+
+/// Returns the time of the runtime's clock, which tests may pause.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Resolves when what any of these watches has read changes; never without one.
+async fn any_changed(watches: &[Watch]) {
+    match watches {
+        [] => std::future::pending().await,
+        watches => drop(select_all(watches.iter().map(|watch| watch.changed().boxed())).await),
+    }
+}
+
+/// Runs kernel calls of the controller on a thread for blocking work.
+async fn blocking<T: Send + 'static>(
+    mut controller: Controller,
+    work: impl FnOnce(&mut Controller) -> T + Send + 'static,
+) -> (Controller, T) {
+    hive::blocking(move || {
+        let result = work(&mut controller);
+        (controller, result)
+    })
+    .await
+}
