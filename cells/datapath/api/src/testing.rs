@@ -1,15 +1,15 @@
 //! A datapath without a kernel, for the tests of cells that use one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use datapath_abi::{PolicyEntry, PolicyKey};
 use futures::future::{BoxFuture, FutureExt};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 use crate::error::DatapathError;
 
-/// A call that a [`FakeDatapath`] got.
+/// A call that a [`FakeDatapath`] has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// An endpoint was attached.
@@ -18,15 +18,15 @@ pub enum Call {
     Up(u16),
     /// An endpoint was detached.
     Detach(u16),
-    /// The host endpoint's id was told.
+    /// The host endpoint's id was announced.
     ExpectHost(u16),
     /// The host endpoint was attached.
     AttachHost(u16),
-    /// An endpoint's policy map was changed in place, by so many writes.
+    /// An endpoint's policy map was changed in place, by this number of writes.
     WritePolicy(u16, usize),
-    /// An endpoint's policy map was replaced by one with so many rows.
+    /// An endpoint's policy map was replaced by one with this number of entries.
     SwapPolicy(u16, usize),
-    /// Everything but these ids was swept.
+    /// Everything but these ids was pruned.
     Prune(Vec<u16>),
 }
 
@@ -126,7 +126,7 @@ impl FakeDatapath {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

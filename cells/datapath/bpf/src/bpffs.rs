@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, LayoutMismatch, Result};
 use crate::raw_map::RawMap;
 use crate::spec::{MapSpec, Verdict};
 
@@ -116,7 +116,7 @@ impl BpfFs {
         self.root.join("cilium/endpoints").join(id.to_string()).join("links")
     }
 
-    /// The folder of our own pins of policy maps, `<root>/cilium/policy_maps`.
+    /// The folder of Apiary's own pins of policy maps, `<root>/cilium/policy_maps`.
     pub fn policy_maps(&self) -> PathBuf {
         self.root.join("cilium").join(POLICY_MAPS)
     }
@@ -134,7 +134,7 @@ impl BpfFs {
                 let map = RawMap::create(spec)?;
                 match map.pin(&path) {
                     Ok(()) => return Ok((map, Origin::Created)),
-                    // Another caller was faster: theirs counts.
+                    // Another caller was faster: its map counts.
                     Err(e) if e.errno() == Some(libc::EEXIST) => RawMap::open(&path)?,
                     Err(e) => return Err(e),
                 }
@@ -152,7 +152,7 @@ impl BpfFs {
                 self.replace_pin(&path, |pending| map.pin(pending))?;
                 Ok((map, Origin::Replaced))
             }
-            Verdict::Refuse(why) => Err(refusal(&path, spec, &old, why.to_owned())),
+            Verdict::Refuse(why) => Err(refusal(&path, spec, &old, LayoutMismatch::Incompatible(why))),
             Verdict::Migrate => {
                 let map = RawMap::create(spec)?;
                 let entries = copy(&old, &map).map_err(|why| refusal(&path, spec, &old, why))?;
@@ -162,14 +162,14 @@ impl BpfFs {
         }
     }
 
-    /// Pins a new, empty map in the place of whatever is there.
+    /// Pins a new, empty map in the place of the existing one, if any.
     pub fn remake(&self, spec: &MapSpec) -> Result<RawMap> {
         let map = RawMap::create(spec)?;
         self.replace_pin(&self.map(&spec.name), |pending| map.pin(pending))?;
         Ok(map)
     }
 
-    /// Why [`BpfFs::open_or_create`] would refuse the map; changes nothing.
+    /// Returns the error with which [`BpfFs::open_or_create`] would refuse the map; changes nothing.
     pub fn check(&self, spec: &MapSpec) -> Result<Option<Error>> {
         let path = self.map(&spec.name);
         let old = match RawMap::open(&path) {
@@ -178,7 +178,7 @@ impl BpfFs {
             Err(e) => return Err(e),
         };
         match wanted(spec).compare(&old.layout()) {
-            Verdict::Refuse(why) => Ok(Some(refusal(&path, spec, &old, why.to_owned()))),
+            Verdict::Refuse(why) => Ok(Some(refusal(&path, spec, &old, LayoutMismatch::Incompatible(why)))),
             Verdict::Migrate if !spec.layout.map_type.is_written_by_programs() => {
                 let entries = entries(&old, wanted(spec), old.value_len());
                 Ok(entries.err().map(|why| refusal(&path, spec, &old, why)))
@@ -187,7 +187,7 @@ impl BpfFs {
         }
     }
 
-    /// Pins something over an existing pin at one stroke: `pin` is given the path of a pin to make, which is renamed.
+    /// Replaces an existing pin atomically: `pin` makes one at the path that it gets, which is renamed then.
     pub fn replace_pin(&self, path: &Path, pin: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let mut pending = path.as_os_str().to_owned();
         pending.push(PENDING);
@@ -234,58 +234,48 @@ fn wanted(spec: &MapSpec) -> crate::Layout {
     layout
 }
 
-fn refusal(path: &Path, spec: &MapSpec, old: &RawMap, why: String) -> Error {
+fn refusal(path: &Path, spec: &MapSpec, old: &RawMap, why: LayoutMismatch) -> Error {
     Error::Layout {
         path: path.to_owned(),
         found: Box::new(old.layout()),
         wanted: Box::new(wanted(spec)),
-        why,
+        why: Box::new(why),
     }
 }
 
-/// Copies all entries; the error says why they do not fit.
-fn copy(old: &RawMap, new: &RawMap) -> std::result::Result<usize, String> {
+/// Copies all entries and returns their number.
+fn copy(old: &RawMap, new: &RawMap) -> Result<usize, LayoutMismatch> {
     let (keys, values) = entries(old, new.layout(), new.value_len())?;
-    new.update_batch(&keys, &values).map_err(|e| format!("its entries cannot be copied ({e})"))?;
+    new.update_batch(&keys, &values).map_err(LayoutMismatch::Copy)?;
     Ok(keys.len() / new.layout().key_size as usize)
 }
 
-/// The entries that a map of that layout gets; the error says why they do not fit.
+/// Returns the entries for a map of that layout, keys and values.
 fn entries(
     old: &RawMap,
     layout: crate::Layout,
     value_len: usize,
-) -> std::result::Result<(Vec<u8>, Vec<u8>), String> {
-    let (mut keys, mut values) = old.entries().map_err(|e| format!("its entries cannot be read ({e})"))?;
-    let room = layout.max_entries as usize;
+) -> Result<(Vec<u8>, Vec<u8>), LayoutMismatch> {
+    let (mut keys, mut values) = old.entries().map_err(LayoutMismatch::Read)?;
+    let capacity = layout.max_entries as usize;
     let count = keys.len() / layout.key_size as usize;
-    if count > room {
+    if count > capacity {
         if !layout.map_type.is_array() {
-            return Err(format!("it holds {count} entries"));
+            return Err(LayoutMismatch::TooMany { entries: count });
         }
-        if values[room * value_len..].iter().any(|b| *b != 0) {
-            return Err(format!("rows from {room} on are in use"));
+        // An array always has all of its entries; those of zeros are unused.
+        if values[capacity * value_len..].iter().any(|b| *b != 0) {
+            return Err(LayoutMismatch::InUse { first: capacity });
         }
-        keys.truncate(room * layout.key_size as usize);
-        values.truncate(room * value_len);
+        keys.truncate(capacity * layout.key_size as usize);
+        values.truncate(capacity * value_len);
     }
     Ok((keys, values))
 }
 
 /// Whether a bpf file system is mounted at (or above) the path.
-#[expect(unsafe_code, reason = "statfs(2) fills a struct")]
 pub fn is_bpffs(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // JUSTIFICATION: the standard library does not tell a file system's type.
-    // SAFETY: path is NUL-terminated, stat is a zeroed struct of the right type, which is valid as it is.
-    let kind = unsafe {
-        match libc::statfs(path.as_ptr(), stat.as_mut_ptr()) {
-            0 => stat.assume_init().f_type,
-            _ => return false,
-        }
-    };
-    kind == BPF_FS_MAGIC
+    rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == BPF_FS_MAGIC)
 }
 
 #[expect(unsafe_code, reason = "mount(2) takes strings")]

@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel's bpf objects.
+//! Errors of the kernel's bpf objects.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,6 +7,33 @@ use crate::spec::Layout;
 
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The reason why the entries of a pinned map cannot be moved to a map of the wanted layout.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutMismatch {
+    /// The types, keys or values differ.
+    #[error("{0}")]
+    Incompatible(&'static str),
+    /// The old map cannot be read.
+    #[error("its entries cannot be read ({0})")]
+    Read(#[source] Error),
+    /// The new map cannot be written.
+    #[error("its entries cannot be copied ({0})")]
+    Copy(#[source] Error),
+    /// The new map is too small.
+    #[error("it holds {entries} entries")]
+    TooMany {
+        /// Entries of the old map.
+        entries: usize,
+    },
+    /// The new array is too small.
+    #[error("rows from {first} on are in use")]
+    InUse {
+        /// The first index that the new array does not have.
+        first: usize,
+    },
+}
 
 /// An error of a bpf object, a pin or a tc filter.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +73,8 @@ pub enum Error {
         found: Box<Layout>,
         /// The layout that the agent or its programs want.
         wanted: Box<Layout>,
-        /// Why the entries cannot be moved to a map of the wanted layout.
-        why: String,
+        /// The reason.
+        why: Box<LayoutMismatch>,
     },
     /// A typed handle was asked for a map whose key or value has another size.
     #[error(

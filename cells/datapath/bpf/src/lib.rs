@@ -44,7 +44,7 @@ pub mod tc;
 pub use bpffs::{BpfFs, Origin, is_bpffs, names_in, unpin};
 pub use clock::{Clock, monotonic};
 pub use datapath_abi::Pod;
-pub use error::{Error, Result};
+pub use error::{Error, LayoutMismatch, Result};
 pub use link::{Direction, Link, LinkInfo};
 pub use map::{Map, ObjectMap, PerCpuMap, bytes_of, values_of};
 pub use moving::{MOVING, Move};

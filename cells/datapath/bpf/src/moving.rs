@@ -1,20 +1,21 @@
-//! A map on its way to another layout while programs still write into the old one.
+//! The migration of a map to another layout while programs still write into the old one.
 //!
-//! Connections, affinity and counters are written by programs. Those that are attached go on with the old map until they
-//! are replaced, so its rows are brought over three times: when the new map is made, before programs are replaced, and
-//! afterwards what only the old one has. Until then the new map has a pin of its own, beside the old one's: a start that
-//! finds both goes on where the one before was killed.
+//! Connections, affinity and counters are written by programs. Attached programs use the old map until they are replaced, so
+//! entries are copied three times: when the new map is created, before programs are replaced, and afterwards those that only
+//! the old map has. Until then the new map has a pin of its own beside the old one's: a start that finds both continues where
+//! the previous one was killed.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::bpffs::{BpfFs, Origin, names_in, unpin};
 use crate::error::{Error, Result};
 use crate::raw_map::{RawMap, UpdateMode, possible_cpus};
 use crate::spec::{Layout, MapSpec, MapType, Verdict};
 
-/// Ends the name of the pin of a map that is about to take another's place.
+/// The suffix of the pin of a map that is about to take another's place.
 pub const MOVING: &str = "_next";
 
 /// A map that is about to take another's place.
@@ -27,14 +28,14 @@ pub struct Move {
 }
 
 impl MapType {
-    /// Whether rows come from programs: their content cannot be had again, and changes at any time.
+    /// Whether programs write the entries: these cannot be restored from elsewhere and change at any time.
     pub(crate) fn is_written_by_programs(self) -> bool {
         self.is_lru() || self.is_per_cpu()
     }
 }
 
 impl BpfFs {
-    /// The maps that are on their way to another layout.
+    /// Returns the maps that are migrating to another layout.
     pub fn moves(&self) -> Result<Vec<Move>> {
         let mut moves = Vec::new();
         for name in names_in(&self.globals())? {
@@ -46,51 +47,51 @@ impl BpfFs {
         Ok(moves)
     }
 
-    /// Makes the map that will take the place of `old`, or goes on with the one that an interrupted start has made.
+    /// Creates the map that will take the place of `old`, or continues with the one of an interrupted start.
     pub(crate) fn begin_move(&self, spec: &MapSpec, wanted: Layout, old: RawMap) -> Result<(RawMap, Origin)> {
         let pin = self.map(&spec.name);
         let next = next_of(&pin);
         if let Some(begun) = open(&next)? {
             if wanted.compare(&begun.layout()) == Verdict::Reuse {
-                let entries = bring_missing(&old, &begun)?;
+                let entries = copy_missing(&old, &begun)?;
                 return Ok((begun, Origin::Moving { entries }));
             }
-            // Of a build that wanted yet another layout. What its programs have written is worth as much.
-            bring_missing(&begun, &old)?;
+            // Of a build with a third layout. Its programs may have written entries that no other map has.
+            copy_missing(&begun, &old)?;
             unpin(&next)?;
         }
         let entries = count(&old)?;
-        if entries > room(wanted) {
+        if entries > capacity(wanted) {
             return Ok((old, Origin::Kept { entries }));
         }
         let new = RawMap::create(spec)?;
-        bring_all(&old, &new)?;
+        copy_all(&old, &new)?;
         new.pin(&next)?;
         Ok((new, Origin::Moving { entries }))
     }
 
-    /// Ends what an interrupted start has begun when the layout of before is wanted again: programs may have been
-    /// replaced already, so the roles change.
+    /// Ends the migration of an interrupted start when the previous layout is desired again. Its programs may have been
+    /// attached already, so the roles of the two maps are exchanged.
     pub(crate) fn end_move(&self, spec: &MapSpec, wanted: RawMap) -> Result<(RawMap, Origin)> {
         let pin = self.map(&spec.name);
         let next = next_of(&pin);
         let Some(begun) = open(&next)? else { return Ok((wanted, Origin::Reused)) };
         exchange(&pin, &next).map_err(|e| Error::file("exchange pins", &pin, e))?;
-        let entries = bring_missing(&begun, &wanted)?;
+        let entries = copy_missing(&begun, &wanted)?;
         Ok((wanted, Origin::Moving { entries }))
     }
 }
 
 impl Move {
-    /// Brings all rows over as they are now: while no program uses the new map. Returns how many.
+    /// Copies all entries as they are now, while no program uses the new map. Returns their number.
     pub fn copy(&self) -> Result<usize> {
-        bring_all(&self.old, &self.new)
+        copy_all(&self.old, &self.new)
     }
 
-    /// Brings over what only the old map has, and gives its pin to the new one: when no program writes into the old map
-    /// any more. Returns how many rows were missing.
+    /// Copies the entries that only the old map has, and moves its pin to the new one, when no program writes into the old
+    /// map any more. Returns the number of entries that were missing.
     pub fn finish(self) -> Result<usize> {
-        let missing = bring_missing(&self.old, &self.new)?;
+        let missing = copy_missing(&self.old, &self.new)?;
         std::fs::rename(&self.next, &self.pin).map_err(|e| Error::file("rename pin to", &self.pin, e))?;
         Ok(missing)
     }
@@ -116,9 +117,9 @@ fn count(map: &RawMap) -> Result<usize> {
     Ok(count)
 }
 
-/// How many rows fit without any being thrown out: the kernel hands free ones of an LRU map to CPUs in portions, up to
-/// 128 for each.
-fn room(layout: Layout) -> usize {
+/// Returns the number of entries that fit without an eviction: the kernel hands free ones of an LRU map to CPUs in batches
+/// of up to 128.
+fn capacity(layout: Layout) -> usize {
     let (max, cpus) = (layout.max_entries as usize, possible_cpus());
     match layout.map_type.is_lru() {
         true => max - (max / cpus / 2).clamp(1, 128) * cpus.min(max),
@@ -126,43 +127,35 @@ fn room(layout: Layout) -> usize {
     }
 }
 
-/// Copies rows in chunks, so that a large map needs little memory.
-fn bring_all(old: &RawMap, new: &RawMap) -> Result<usize> {
-    let (mut rows, mut result) = (0, Ok(()));
+/// Copies entries in chunks, so that a large map needs little memory. Returns their number.
+fn copy_all(old: &RawMap, new: &RawMap) -> Result<usize> {
+    let (mut entries, mut result) = (0, Ok(()));
     old.scan(|keys, values| {
         if result.is_ok() {
-            rows += keys.len() / new.layout().key_size as usize;
+            entries += keys.len() / new.layout().key_size as usize;
             result = new.update_batch(keys, values);
         }
     })?;
-    result.map(|()| rows)
+    result.map(|()| entries)
 }
 
-fn bring_missing(old: &RawMap, new: &RawMap) -> Result<usize> {
+/// Copies entries that the new map does not have. Returns their number.
+fn copy_missing(old: &RawMap, new: &RawMap) -> Result<usize> {
     let (key, value) = (new.layout().key_size as usize, new.value_len());
-    let (mut rows, mut result) = (0, Ok(()));
+    let (mut entries, mut result) = (0, Ok(()));
     old.scan(|keys, values| {
         for (key, value) in keys.chunks_exact(key).zip(values.chunks_exact(value)) {
             match new.update(key, value, UpdateMode::Create) {
-                Ok(()) => rows += 1,
+                Ok(()) => entries += 1,
                 Err(e) if e.errno() == Some(libc::EEXIST) => {}
                 Err(e) => result = Err(e),
             }
         }
     })?;
-    result.map(|()| rows)
+    result.map(|()| entries)
 }
 
-/// Two pins change places at one stroke.
-#[expect(unsafe_code, reason = "renameat2(2) takes strings")]
+/// Exchanges two pins at once: at no moment is either missing.
 fn exchange(a: &Path, b: &Path) -> io::Result<()> {
-    let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes());
-    let (a, b) = (path(a)?, path(b)?);
-    let here = libc::AT_FDCWD;
-    // JUSTIFICATION: the standard library cannot exchange names.
-    // SAFETY: both strings are NUL-terminated and live across the call.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_renameat2, here, a.as_ptr(), here, b.as_ptr(), libc::RENAME_EXCHANGE)
-    };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
 }

@@ -162,13 +162,13 @@ impl fmt::Display for Layout {
 /// The action for a pinned map, given the desired layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Use it as it is.
+    /// The pinned map has the layout.
     Reuse,
-    /// Make a new map and copy the entries.
+    /// A new map with the same entries takes its place.
     Migrate,
-    /// Make a new, empty map: the values are kernel objects, whoever wrote them writes them again.
+    /// A new, empty map takes its place: the values are kernel objects, which their owner writes again.
     Replace,
-    /// Neither is right; the reason.
+    /// The map cannot be used; the reason.
     Refuse(&'static str),
 }
 

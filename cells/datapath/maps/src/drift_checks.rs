@@ -1,29 +1,30 @@
-//! Rows that others change: when those who keep them compare, and what they have put back.
+//! Drift of map entries: when their owners compare them, and what they have repaired.
 //!
-//! One job looks after the node's datapath; it has no hands on rows that another cell keeps. It calls a
-//! [turn](DriftChecks::begin), each owner compares its rows in its own job, and says what it has put back.
+//! The watchdog of the datapath does not compare entries that another cell owns. It begins a [round](DriftChecks::begin);
+//! each owner then compares its entries in its own job and reports its repairs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::maps::Maps;
 
-/// How long a owner rests for each row that it has compared: a row takes a microsecond, so that looking after large maps
-/// costs a thousandth of a CPU, and 30,000 rows are compared every 30 s.
-const REST: Duration = Duration::from_millis(1);
+/// How long an owner pauses for each entry that it has compared. An entry takes a microsecond, so large maps cost a
+/// thousandth of a CPU, and 30,000 entries are compared every 30 s.
+const PAUSE_PER_ENTRY: Duration = Duration::from_millis(1);
 
 impl Maps {
-    /// When those who keep rows of these maps compare them.
+    /// Returns the rounds in which owners of entries compare them.
     pub fn comparisons(&self) -> &Arc<DriftChecks> {
         &self.comparisons
     }
 }
 
-/// Turns of comparing, and their outcome.
+/// Rounds of comparisons, and their repairs.
 #[derive(Debug, Default)]
 pub struct DriftChecks {
     turn: watch::Sender<u64>,
@@ -33,38 +34,40 @@ pub struct DriftChecks {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When a owner may compare again.
-    rested: BTreeMap<&'static str, Instant>,
+    /// When an owner may compare again.
+    paused_until: BTreeMap<&'static str, Instant>,
     repaired: Vec<String>,
 }
 
 impl DriftChecks {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    /// It is time to compare.
+    /// Begins a round.
     pub fn begin(&self) {
         self.turn.send_modify(|turn| *turn += 1);
     }
 
-    /// Resolves when it is this owner's time to compare. Turns that come while it is busy are one.
-    pub async fn turn(&self, keeper: &'static str) {
+    /// Resolves when this owner is to compare its entries. Rounds that begin while it is busy are one.
+    pub async fn turn(&self, owner: &'static str) {
         let mut turn = self.turn.subscribe();
         loop {
             // The sender is this value's own.
             drop(turn.changed().await);
             let now = Instant::now();
-            if self.state().rested.get(keeper).is_none_or(|at| *at <= now) {
+            if self.state().paused_until.get(owner).is_none_or(|at| *at <= now) {
                 return;
             }
         }
     }
 
-    /// The owner has compared so many rows; what it has put back, in words.
-    pub fn compared(&self, keeper: &'static str, rows: usize, repaired: Vec<String>) {
+    /// Reports that the owner has compared this number of entries, with descriptions of its repairs.
+    pub fn compared(&self, owner: &'static str, entries: usize, repaired: Vec<String>) {
         let mut state = self.state();
-        state.rested.insert(keeper, Instant::now() + REST * u32::try_from(rows).unwrap_or(u32::MAX));
+        state
+            .paused_until
+            .insert(owner, Instant::now() + PAUSE_PER_ENTRY * u32::try_from(entries).unwrap_or(u32::MAX));
         if !repaired.is_empty() {
             state.repaired.extend(repaired);
             drop(state);
@@ -72,7 +75,7 @@ impl DriftChecks {
         }
     }
 
-    /// Returns the entries that owners have repaired since the last call.
+    /// Returns descriptions of repairs since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.state().repaired)
     }
@@ -93,7 +96,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_keeper_of_many_rows_rests_and_what_it_repairs_is_told_once() {
+    async fn an_owner_of_many_entries_pauses_and_its_repairs_are_reported_once() {
         let all = DriftChecks::default();
         let mut turn = Box::pin(all.turn("a"));
         assert!((&mut turn).now_or_never().is_none());

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bpf::{BpfFs, Features, Layout, Map, MapSpec, ObjectMap, Origin, PerCpuMap, RawMap};
 use datapath_abi::{
     DeviceValue, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, MetricsValue,
     PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo,
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::config::{FamilyConfig, MapsConfig};
@@ -27,7 +28,7 @@ use crate::specs::Specs;
 pub struct Maps {
     specs: Specs,
     opened: OnceLock<Opened>,
-    /// Maps opened one by one. Who comes second waits: opening can replace a pin.
+    /// Maps that are opened one by one. A second thread waits for the first, as opening can replace a pin.
     pub(crate) others: Mutex<BTreeMap<String, Arc<Mutex<Option<RawMap>>>>>,
     forwarding: watch::Sender<bool>,
     pub(crate) comparisons: Arc<DriftChecks>,
@@ -173,10 +174,10 @@ impl Maps {
 
     fn open_other(&self, fs: &BpfFs, spec: &MapSpec) -> Result<RawMap> {
         let slot = {
-            let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut others = self.others.lock();
             others.entry(spec.name.clone().into_owned()).or_default().clone()
         };
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = slot.lock();
         match &*slot {
             Some(map) => Ok(map.try_clone()?),
             None => Ok(slot.insert(self.observed(self.open_spec(fs, spec)?)).try_clone()?),

@@ -1,7 +1,6 @@
-//! Pins that another process has removed: they are made again from what is open.
+//! Pins that another process has removed are made again from the open maps.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use bpf::{MOVING, MapType, RawMap};
 
@@ -9,7 +8,7 @@ use crate::error::Result;
 use crate::maps::Maps;
 use crate::specs::OWN_MAPS;
 
-/// Names of the maps that [`Maps::open`] opens, beside our own.
+/// Names of the maps that [`Maps::open`] opens, beside Apiary's own.
 const OPENED: [&str; 7] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
@@ -44,12 +43,12 @@ impl Maps {
             }
         }
         let others: Vec<_> = {
-            let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            let others = self.others.lock();
             others.iter().map(|(name, slot)| (name.clone(), slot.clone())).collect()
         };
         for (name, slot) in others {
-            // Whoever holds it is opening the map, and pins it.
-            let Ok(slot) = slot.try_lock() else { continue };
+            // A thread that holds it is opening the map, and pins it.
+            let Some(slot) = slot.try_lock() else { continue };
             if let Some(map) = &*slot {
                 self.pin_again(&mut done, &name, map)?;
             }
@@ -58,7 +57,7 @@ impl Maps {
     }
 
     fn pin_again(&self, done: &mut Repinned, name: &str, map: &RawMap) -> Result<()> {
-        // On its way to another layout: its pin is the old map's until programs of before are gone.
+        // Migrating to another layout: the pin is the old map's until the previous programs are gone.
         if done.found.contains(&format!("{name}{MOVING}")) {
             return Ok(());
         }
@@ -68,7 +67,7 @@ impl Maps {
         } else if map.layout().map_type == MapType::HashOfMaps
             || RawMap::open(&path).is_ok_and(|pinned| pinned.id() == map.id())
         {
-            // The owner of maglev tables replaces the map when their size changes.
+            // Not an outer map: the owner of maglev tables replaces it when their size changes.
             return Ok(());
         } else {
             self.fs().replace_pin(&path, |pending| map.pin(pending))?;
