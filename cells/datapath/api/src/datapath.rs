@@ -1,4 +1,4 @@
-//! What the datapath does for endpoints, as a trait that others use and tests replace.
+//! The interface of the datapath for other cells: a trait, which tests replace by a fake.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,14 +11,14 @@ use futures::future::BoxFuture;
 
 use crate::error::DatapathError;
 
-/// Everything the datapath needs to know of an endpoint.
+/// An endpoint as the datapath needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointDatapath {
     /// Endpoint id, not 0.
     pub id: u16,
     /// Security identity.
     pub identity: u32,
-    /// Number of the host-side interface.
+    /// Index of the host-side interface.
     pub ifindex: u32,
     /// Name of the host-side interface.
     pub ifname: String,
@@ -51,7 +51,7 @@ impl Default for EndpointDatapath {
 }
 
 impl EndpointDatapath {
-    /// The settings row, for a policy map in that slot.
+    /// Returns the settings entry, for a policy map in that slot.
     pub fn config(&self, policy_slot: u32) -> EndpointConfig {
         EndpointConfig {
             id: self.id.into(),
@@ -68,7 +68,7 @@ impl EndpointDatapath {
         }
     }
 
-    /// The endpoint of a settings row; the interface's name is not in it.
+    /// Returns the endpoint of a settings entry, which does not have the interface's name.
     pub fn from_config(row: &EndpointConfig) -> EndpointDatapath {
         EndpointDatapath {
             id: row.id as u16,
@@ -83,12 +83,12 @@ impl EndpointDatapath {
         }
     }
 
-    /// The addresses it has.
+    /// Returns its addresses.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
 
-    /// Its rows of `cilium_lxc`, one an address.
+    /// Returns its entries of `cilium_lxc`, one an address.
     pub fn lxc_rows(&self) -> Vec<(EndpointKey, EndpointInfo)> {
         let info = EndpointInfo {
             ifindex: self.ifindex,
@@ -102,21 +102,21 @@ impl EndpointDatapath {
     }
 }
 
-/// The outcome of a sweep.
+/// The outcome of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Endpoints that the datapath had and that are unknown.
     pub endpoints: Vec<u16>,
-    /// Pins and rows left over from others.
+    /// Pins and map entries that no known endpoint owns.
     pub leftovers: usize,
 }
 
-/// A change of one row of a policy map.
+/// A change of one entry of a policy map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyWrite {
-    /// The row is created or replaced.
+    /// The entry is created or replaced.
     Set(PolicyKey, PolicyEntry),
-    /// The row goes; one that is not there is no error.
+    /// The entry is deleted; a missing one is no error.
     Delete(PolicyKey),
 }
 
@@ -126,8 +126,8 @@ pub enum PolicyWrite {
 /// grace period unless more endpoints are created at once than spare policy maps are ready (256). All are idempotent:
 /// after an error or a crash make the call again. Calls may overlap; those about one endpoint wait for each other.
 pub trait Datapath: Send + Sync + 'static {
-    /// Resolves when programs are loaded and endpoints of the previous run are taken over. Await it before the first call
-    /// of another method, they fail with [`DatapathError::NotReady`] before.
+    /// Resolves when programs are loaded and endpoints of the previous run are restored. Await it before the first call of
+    /// another method, which fails with [`DatapathError::NotReady`] before.
     fn ready(&self) -> BoxFuture<'static, ()>;
 
     /// Makes an endpoint known to the datapath and attaches the program to its interface, in the order in which the
@@ -139,40 +139,41 @@ pub trait Datapath: Send + Sync + 'static {
     /// Switches the host-side interface on, which lets the pod send: the last step of creation.
     fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError>;
 
-    /// Forgets an endpoint: what it sends drops from the first step on, what it is sent from the second, then rows and
-    /// pins go. The interface stays, with the program that drops. True if the endpoint was known.
+    /// Deletes an endpoint: packets from it are dropped from the first step on, packets to it from the second; then map
+    /// entries and pins are removed. The interface keeps the program, which drops its packets. True if the endpoint was
+    /// known.
     fn detach(&self, id: u16) -> Result<bool, DatapathError>;
 
-    /// Says which id the host endpoint will have. The first load of programs waits for it, as events of the host's programs
-    /// carry it: told as soon as it is known, programs are loaded once.
+    /// Announces the id that the host endpoint will have. The first load of programs waits for it, as events of the host's
+    /// programs carry it: announced as soon as it is known, programs are loaded once.
     fn expect_host(&self, id: u16);
 
-    /// Gives the host endpoint its policy map and pin, with rows that allow everything. Events of the host's programs carry
-    /// the id from then on.
+    /// Creates the policy map and pin of the host endpoint, with entries that allow everything. Events of the host's
+    /// programs carry the id from then on.
     fn attach_host(&self, id: u16) -> Result<(), DatapathError>;
 
-    /// The rows of an endpoint's policy map as the kernel has them, in no order.
+    /// Returns the entries of an endpoint's policy map in the kernel, in no order.
     fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError>;
 
     /// Changes an endpoint's policy map in place, strictly in this order: packets meanwhile see some first part of the
     /// writes done. Neighbouring writes of a kind are one system call. After an error some first part is done.
     fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError>;
 
-    /// Replaces an endpoint's policy map by one with these rows: packets see the old rows or the new ones, never a mix.
-    /// After an error the old rows are in force.
+    /// Replaces an endpoint's policy map by one with these entries: packets see the old entries or the new ones, never
+    /// a mix. After an error the old entries are in force.
     fn swap_policy(&self, id: u16, rows: &[(PolicyKey, PolicyEntry)]) -> Result<(), DatapathError>;
 
-    /// How many rows a policy map holds at most (`bpf-policy-map-max`).
+    /// Returns the capacity of a policy map in entries (`bpf-policy-map-max`).
     fn policy_capacity(&self) -> usize;
 
     /// Whether the programs judge ICMP messages by their type (`enable-icmp-rules`).
     fn icmp_rules(&self) -> bool;
 
-    /// The endpoints that the kernel knows, by id, without the host endpoint; interfaces without names.
+    /// Returns the endpoints in the kernel, by id, without the host endpoint and without names of interfaces.
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError>;
 
-    /// Removes everything that belongs to none of these endpoints (the host endpoint's id among them). Call it once
-    /// all endpoints of the previous run are known.
+    /// Removes pins and map entries that belong to none of these endpoints (the host endpoint's id among them). Call it
+    /// once all endpoints of the previous run are known.
     fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError>;
 }
 
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_settings_row_holds_the_whole_endpoint() {
+    fn a_settings_entry_holds_the_whole_endpoint() {
         let endpoint = EndpointDatapath {
             id: 135,
             identity: 5,

@@ -1,4 +1,4 @@
-//! What can go wrong in the datapath.
+//! Errors of the datapath.
 
 /// An error of the datapath.
 #[derive(Debug, thiserror::Error)]
@@ -18,18 +18,18 @@ pub enum DatapathError {
     NoInterface {
         /// The endpoint.
         id: u16,
-        /// The interface's number.
+        /// The interface's index.
         ifindex: u32,
-        /// The interface's name, as the caller gave it.
+        /// The interface's name, as in the call.
         ifname: String,
     },
     /// All slots for policy maps are taken.
     #[error("all {slots} slots for policy maps are in use")]
     NoSlot {
-        /// How many there are.
+        /// The number of slots.
         slots: u32,
     },
-    /// The map in a slot cannot be opened, also after it was made anew.
+    /// The map in a slot cannot be opened, even after it was created again.
     #[error("the policy map in slot {slot} cannot be opened: its pin is removed as soon as it is made")]
     NoMap {
         /// The slot.
@@ -63,12 +63,12 @@ pub enum DatapathError {
         #[source]
         source: Box<DatapathError>,
     },
-    /// A map of the node has no room.
+    /// A map of the node is full.
     #[error(
         "{step}: {source}; its size is fixed: let pods run on other nodes, or remove rows that are not the agent's"
     )]
     Full {
-        /// The step in words, with its subject.
+        /// The step, with its subject.
         step: String,
         /// Which map.
         #[source]
@@ -77,13 +77,13 @@ pub enum DatapathError {
     /// A step failed in the kernel.
     #[error("{step}: {source}")]
     Kernel {
-        /// The step in words, with its subject.
+        /// The step, with its subject.
         step: String,
         /// Why.
         #[source]
         source: bpf::Error,
     },
-    /// The rule against unknown pods could not be looked at or installed.
+    /// The rule against unknown pods could not be read or installed.
     #[error("rule of nftables against unknown pods (table inet apiary): {0}")]
     Rule(#[source] netlink::Error),
     /// A map of the node could not be opened.
@@ -111,7 +111,7 @@ impl DatapathError {
 
 /// Adds the step to errors of the kernel.
 pub trait Step<T> {
-    /// Names the step, in words and with its subject, built only on failure.
+    /// Names the step with its subject; called only on failure.
     ///
     /// # Errors
     /// The error with the step.

@@ -1,8 +1,8 @@
 //! The datapath as other cells see it.
 //!
-//! **Owns** no state: the trait [`Datapath`], its values and errors, and for tests of other cells a [`testing::FakeDatapath`]
-//! (feature `test-util`). **Provides** them to cells that need endpoints in the datapath, policy among them, and to the loader,
-//! which implements the trait: neither side depends on the other.
+//! **Owns** no state: the trait [`Datapath`], its values and errors, and for tests of other cells a
+//! [`testing::FakeDatapath`] (feature `test-util`). **Provides** them to cells that need endpoints in the datapath,
+//! policy among them, and to the loader, which implements the trait: neither side depends on the other.
 //!
 //! ```no_run
 //! use datapath_api::{Datapath, DatapathError, EndpointDatapath};

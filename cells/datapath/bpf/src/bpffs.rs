@@ -49,7 +49,7 @@ pub enum Origin {
 }
 
 impl BpfFs {
-    /// The file system at `root`; an error if none is mounted there.
+    /// Opens the file system at `root`; an error if none is mounted there.
     pub fn open(root: impl Into<PathBuf>) -> Result<BpfFs> {
         let root = root.into();
         if !is_bpffs(&root) {
@@ -60,7 +60,7 @@ impl BpfFs {
         Ok(fs)
     }
 
-    /// The file system at `root`, mounted there first if it is not, which needs `CAP_SYS_ADMIN`.
+    /// Opens the file system at `root`. Mounts it first if it is not mounted, which needs `CAP_SYS_ADMIN`.
     pub fn open_or_mount(root: impl Into<PathBuf>) -> Result<BpfFs> {
         let fs = BpfFs { root: root.into() };
         fs.mount_again()?;
@@ -91,32 +91,33 @@ impl BpfFs {
         Ok(())
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The folder of the maps, `<root>/tc/globals`.
+    /// Returns the folder of the maps, `<root>/tc/globals`.
     pub fn globals(&self) -> PathBuf {
         self.root.join("tc/globals")
     }
 
-    /// The pin of a map.
+    /// Returns the pin of a map.
     pub fn map(&self, name: &str) -> PathBuf {
         self.globals().join(name)
     }
 
-    /// The folder of a device's links, `<root>/cilium/devices/<dev>/links`; dots in the device's name become dashes.
+    /// Returns the folder of a device's links, `<root>/cilium/devices/<dev>/links`; dots in the device's name become
+    /// dashes.
     pub fn device_links(&self, device: &str) -> PathBuf {
         self.root.join("cilium/devices").join(device.replace('.', "-")).join("links")
     }
 
-    /// The folder of an endpoint's links, `<root>/cilium/endpoints/<id>/links`.
+    /// Returns the folder of an endpoint's links, `<root>/cilium/endpoints/<id>/links`.
     pub fn endpoint_links(&self, id: u16) -> PathBuf {
         self.root.join("cilium/endpoints").join(id.to_string()).join("links")
     }
 
-    /// The folder of Apiary's own pins of policy maps, `<root>/cilium/policy_maps`.
+    /// Returns the folder of Apiary's own pins of policy maps, `<root>/cilium/policy_maps`.
     pub fn policy_maps(&self) -> PathBuf {
         self.root.join("cilium").join(POLICY_MAPS)
     }
@@ -197,7 +198,7 @@ impl BpfFs {
         std::fs::rename(&pending, path).map_err(|e| Error::file("rename pin to", path, e))
     }
 
-    /// Names of the pins in the maps' folder, sorted.
+    /// Returns the names of the pins in the maps' folder, sorted.
     pub fn map_names(&self) -> Result<Vec<String>> {
         names_in(&self.globals())
     }
@@ -212,7 +213,7 @@ pub fn unpin(path: &Path) -> Result<bool> {
     }
 }
 
-/// Sorted names in a folder; none if it does not exist.
+/// Returns the sorted names in a folder; none if it does not exist.
 pub fn names_in(folder: &Path) -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -225,7 +226,7 @@ pub fn names_in(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The spec's layout with the sizes that the kernel will report.
+/// Returns the spec's layout with the sizes that the kernel will report.
 fn wanted(spec: &MapSpec) -> crate::Layout {
     let mut layout = spec.layout;
     if layout.map_type == crate::MapType::PerfEventArray && layout.max_entries == 0 {

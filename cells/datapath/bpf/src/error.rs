@@ -44,13 +44,13 @@ pub enum Error {
     Syscall {
         /// The bpf command in words, such as `create map`.
         operation: &'static str,
-        /// The object it was about: name, pin or number.
+        /// The object: its name, pin or id.
         object: String,
         /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// A map has no room for another entry.
+    /// A map is full.
     #[error("map {name} is full: it holds {entries} entries")]
     Full {
         /// The map's name.
@@ -76,7 +76,7 @@ pub enum Error {
         /// The reason.
         why: Box<LayoutMismatch>,
     },
-    /// A typed handle was asked for a map whose key or value has another size.
+    /// The key or value of a map has another size than the typed handle.
     #[error(
         "map {name} has {found_key}-byte keys and {found_value}-byte values, the handle wants {key} and {value}"
     )]
@@ -114,7 +114,7 @@ pub enum Error {
     /// The path is not on a bpf file system.
     #[error("{path} is not on a bpf file system; mount one there: mount -t bpf bpf {path}", path = .path.display())]
     NotBpfFs {
-        /// The path that was given as root.
+        /// The path of the root.
         path: PathBuf,
     },
     /// Nothing is mounted there, and this process may not mount.
@@ -135,7 +135,7 @@ pub enum Error {
         /// The fault.
         reason: String,
     },
-    /// The verifier refused a program; the log's end says why.
+    /// The verifier refused a program; the end of its log has the reason.
     #[error("the kernel refused program {program}: {source}; end of the verifier's log:\n{log}")]
     Verifier {
         /// The program's name.
@@ -181,7 +181,7 @@ impl Error {
         Error::File { operation, path: path.to_owned(), source }
     }
 
-    /// The kernel's error number, if it was the kernel that refused.
+    /// Returns the kernel's error number, if the kernel refused.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Syscall { source, .. }

@@ -20,7 +20,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// `BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`.
+    /// Returns `BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`.
     fn tcx(self) -> u32 {
         match self {
             Direction::Ingress => 46,
@@ -32,9 +32,9 @@ impl Direction {
 /// The kernel's information about a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
-    /// The kernel's number for the link.
+    /// The kernel's id of the link.
     pub id: u32,
-    /// The number of the program it runs.
+    /// The kernel's id of the program that it runs.
     pub program: u32,
     /// The interface of a tcx link; 0 once the interface is gone, `None` for other kinds of links.
     pub ifindex: Option<u32>,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::raw_map::{RawMap, UpdateMode, possible_cpus};
 use crate::spec::MapSpec;
 
-/// The bytes of values that are nothing but their bytes.
+/// Returns the bytes of plain values.
 pub fn bytes_of<T: Pod>(values: &[T]) -> &[u8] {
     // JUSTIFICATION: the kernel copies keys and values as bytes.
     // SAFETY: Pod types have no padding, so all bytes are initialised; the slice borrows `values`.
@@ -36,7 +36,7 @@ pub struct Map<K, V> {
 }
 
 impl<K: Pod, V: Pod> Map<K, V> {
-    /// A typed handle on a map, if the sizes are right.
+    /// Creates a typed handle on a map, if the sizes match.
     pub fn new(raw: RawMap) -> Result<Map<K, V>> {
         check_sizes::<K, V>(&raw)?;
         if raw.layout().map_type.is_per_cpu() {
@@ -55,7 +55,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
         Map::new(RawMap::open(path)?)
     }
 
-    /// The map without its types.
+    /// Returns the map without its types.
     pub fn raw(&self) -> &RawMap {
         &self.raw
     }
@@ -65,12 +65,12 @@ impl<K: Pod, V: Pod> Map<K, V> {
         self.raw.pin(path)
     }
 
-    /// Another handle on the same map.
+    /// Returns another handle on the same map.
     pub fn try_clone(&self) -> Result<Map<K, V>> {
         Ok(Map { raw: self.raw.try_clone()?, types: PhantomData })
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn lookup(&self, key: &K) -> Result<Option<V>> {
         let mut value = vec![0; self.raw.value_len()];
         let found = self.raw.lookup(bytes_of(std::slice::from_ref(key)), &mut value)?;
@@ -105,7 +105,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
         self.raw.delete_batch(bytes_of(keys))
     }
 
-    /// All entries, in the kernel's order.
+    /// Returns all entries, in the kernel's order.
     pub fn entries(&self) -> Result<Vec<(K, V)>> {
         let (keys, values) = self.raw.entries()?;
         Ok(values_of(&keys).into_iter().zip(values_of(&values)).collect())
@@ -121,7 +121,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
         })
     }
 
-    /// [`Map::entries`] for a large map of which few rows are wanted: those for which `keep` is true.
+    /// Returns the entries for which `keep` is true: for a large map of which few entries are needed.
     pub fn filter(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<Vec<(K, V)>> {
         let mut kept = Vec::new();
         self.visit(|k, v| {
@@ -132,7 +132,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
         Ok(kept)
     }
 
-    /// All keys.
+    /// Returns all keys.
     pub fn keys(&self) -> Result<Vec<K>> {
         Ok(values_of(&self.raw.entries()?.0))
     }
@@ -163,7 +163,7 @@ pub struct PerCpuMap<K, V> {
 }
 
 impl<K: Pod, V: Pod> PerCpuMap<K, V> {
-    /// A typed handle on a map, if it is per-CPU and the sizes are right.
+    /// Creates a typed handle on a map, if it is per-CPU and the sizes match.
     pub fn new(raw: RawMap) -> Result<PerCpuMap<K, V>> {
         check_sizes::<K, V>(&raw)?;
         if !raw.layout().map_type.is_per_cpu() {
@@ -177,12 +177,12 @@ impl<K: Pod, V: Pod> PerCpuMap<K, V> {
         PerCpuMap::new(RawMap::open(path)?)
     }
 
-    /// The map without its types.
+    /// Returns the map without its types.
     pub fn raw(&self) -> &RawMap {
         &self.raw
     }
 
-    /// The values of a key, one for each CPU.
+    /// Returns the values of a key, one for each CPU.
     pub fn lookup(&self, key: &K) -> Result<Option<Vec<V>>> {
         let mut bytes = vec![0; self.raw.value_len()];
         let found = self.raw.lookup(bytes_of(std::slice::from_ref(key)), &mut bytes)?;
@@ -208,7 +208,7 @@ impl<K: Pod, V: Pod> PerCpuMap<K, V> {
         self.raw.delete(bytes_of(std::slice::from_ref(key)))
     }
 
-    /// All entries with one value for each CPU.
+    /// Returns all entries with one value for each CPU.
     pub fn entries(&self) -> Result<Vec<(K, Vec<V>)>> {
         let (keys, values) = self.raw.entries()?;
         Ok(values_of(&keys)
@@ -237,7 +237,7 @@ pub struct ObjectMap {
 }
 
 impl ObjectMap {
-    /// A handle on a program array, an array of maps or a hash of maps with 4-byte keys.
+    /// Creates a handle on a program array, an array of maps or a hash of maps with 4-byte keys.
     pub fn new(raw: RawMap) -> Result<ObjectMap> {
         check_sizes::<u32, u32>(&raw)?;
         if !raw.layout().map_type.holds_objects() {
@@ -251,7 +251,7 @@ impl ObjectMap {
         ObjectMap::new(RawMap::open(path)?)
     }
 
-    /// The map without its type.
+    /// Returns the map without its type.
     pub fn raw(&self) -> &RawMap {
         &self.raw
     }
@@ -274,7 +274,7 @@ impl ObjectMap {
         self.raw.delete(&slot.to_ne_bytes())
     }
 
-    /// The kernel number of the map or program in a slot. Some kernels do not tell of program arrays: `EOPNOTSUPP`.
+    /// Returns the kernel's id of the map or program in a slot. Some kernels cannot look up program arrays: `EOPNOTSUPP`.
     pub fn id(&self, slot: u32) -> Result<Option<u32>> {
         let mut id = [0; 4];
         Ok(self.raw.lookup(&slot.to_ne_bytes(), &mut id)?.then(|| u32::from_ne_bytes(id)))

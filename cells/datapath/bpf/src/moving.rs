@@ -1,9 +1,9 @@
 //! The migration of a map to another layout while programs still write into the old one.
 //!
-//! Connections, affinity and counters are written by programs. Attached programs use the old map until they are replaced, so
-//! entries are copied three times: when the new map is created, before programs are replaced, and afterwards those that only
-//! the old map has. Until then the new map has a pin of its own beside the old one's: a start that finds both continues where
-//! the previous one was killed.
+//! Connections, affinity and counters are written by programs. Attached programs use the old map until they are
+//! replaced, so entries are copied three times: when the new map is created, before programs are replaced, and
+//! afterwards those that only the old map has. Until then the new map has a pin of its own beside the old one's: a
+//! start that finds both continues where the previous one was killed.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -33,12 +33,12 @@ pub struct ObjectFile {
 pub struct Collection {
     /// Programs by the name of their function.
     pub programs: BTreeMap<String, Program>,
-    /// The maps by name: those given by the caller, duplicated, and those made for this load.
+    /// The maps by name: duplicates of the caller's, and those created for this load.
     pub maps: BTreeMap<String, RawMap>,
 }
 
 impl Collection {
-    /// A program by its name.
+    /// Returns a program by its name.
     pub fn program(&self, name: &str) -> Result<&Program> {
         self.programs.get(name).ok_or_else(|| Error::Object {
             object: name.to_owned(),
@@ -58,14 +58,14 @@ impl ObjectFile {
         Ok(ObjectFile { name: name.to_owned(), object })
     }
 
-    /// Names of its programs, sorted.
+    /// Returns the names of its programs, sorted.
     pub fn program_names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.object.programs.keys().cloned().collect();
         names.sort();
         names
     }
 
-    /// The maps it declares, without those of its global data.
+    /// Returns the maps that it declares, without those of its global data.
     pub fn maps(&self) -> Vec<MapSpec> {
         let declared = self.object.maps.iter().filter(|(_, map)| map.data().is_empty() && !is_data(map));
         declared.map(|(name, map)| spec_of(name, map)).collect()
@@ -143,7 +143,8 @@ impl ObjectFile {
         Ok(programs)
     }
 
-    /// Type information makes dumps readable and error logs name source lines; a kernel that refuses it loads without.
+    /// Loads type information, by which dumps are readable and error logs name source lines; `None` if the kernel
+    /// refuses it.
     fn load_btf(&mut self) -> Option<OwnedFd> {
         let newest = BtfFeatures::new(true, true, true, true, true, true, true, true);
         let linux_5_10 = BtfFeatures::new(true, true, true, true, false, false, false, false);
@@ -198,7 +199,8 @@ fn spec_of(name: &str, map: &aya_obj::Map) -> MapSpec {
     MapSpec { name: name.to_owned().into(), layout: layout(map), inner: map.inner().as_ref().map(layout) }
 }
 
-/// Global data: an array of one value, frozen when it is constant, so that the verifier removes what is switched off.
+/// Creates the map of global data: an array of one value, frozen when it is constant, so that the verifier removes code
+/// that is switched off.
 fn create_data(name: &str, map: &aya_obj::Map) -> Result<RawMap> {
     let mut spec = spec_of(name, map);
     let constant = map.section_kind() == EbpfSectionKind::Rodata;
@@ -263,7 +265,7 @@ fn load_program(
     }
 }
 
-/// `enum bpf_prog_type` and `enum bpf_attach_type` of a section.
+/// Returns the `enum bpf_prog_type` and `enum bpf_attach_type` of a section.
 fn kind(section: &ProgramSection) -> Option<(u32, u32)> {
     match section {
         ProgramSection::SchedClassifier => Some((3, 0)),

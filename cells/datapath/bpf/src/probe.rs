@@ -1,4 +1,4 @@
-//! What the kernel must have for the datapath, asked at start, and what it may have.
+//! Features of the kernel: those that the datapath needs, checked at start, and those that it uses if present.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -127,7 +127,7 @@ pub fn probe() -> Result<Features> {
         "4.2",
     ))?;
     check_calls_beside_tail_calls(array.as_fd(), &|program| load_instructions("probe", program))?;
-    // Interface 0 does not exist: a kernel with tcx says ENODEV, one without EINVAL.
+    // Interface 0 does not exist: a kernel with tcx answers ENODEV, one without EINVAL.
     let tcx = matches!(Link::tcx(&program, 0, Direction::Ingress), Err(e) if e.errno() == Some(libc::ENODEV));
     Ok(Features { tcx })
 }

@@ -1,4 +1,4 @@
-//! Loaded programs: what the kernel reports about them, pins, and runs on a given packet.
+//! Loaded programs: their properties in the kernel, pins, and test runs on a packet.
 #![expect(unsafe_code, reason = "a test run takes pointers to packets")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,9 +13,9 @@ use crate::sys::{self, Command, RawProgInfo, TestRunAttr};
 /// The kernel's information about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
-    /// The kernel's number for it.
+    /// The kernel's id.
     pub id: u32,
-    /// The kernel's name: the first 15 bytes of ours.
+    /// The kernel's name: the first 15 bytes of the full one.
     pub name: String,
     /// Instructions that the verifier walked.
     pub verified_instructions: u32,
@@ -36,7 +36,7 @@ pub struct TestRun {
     pub verdict: i32,
     /// The packet afterwards.
     pub packet: Vec<u8>,
-    /// The context afterwards; empty if none was given.
+    /// The context after the run; empty if the run had none.
     pub context: Vec<u8>,
     /// Nanoseconds of one run, on average.
     pub duration_ns: u32,
@@ -64,7 +64,7 @@ impl Program {
         })
     }
 
-    /// A tc program that leaves every packet to whoever comes after it, as if it were not there.
+    /// Loads a tc program that leaves every packet to the next program, as if it were not there.
     pub fn passing_on() -> Result<Program> {
         const TC_ACT_UNSPEC: i32 = -1;
         let instructions = [instruction(0xb7, 0, 0, TC_ACT_UNSPEC), instruction(0x95, 0, 0, 0)];
@@ -79,7 +79,7 @@ impl Program {
         Ok(Program { fd, name })
     }
 
-    /// Opens the program with that kernel number. Needs `CAP_SYS_ADMIN`.
+    /// Opens the program with that kernel id. Needs `CAP_SYS_ADMIN`.
     pub fn open_id(id: u32) -> Result<Program> {
         let fd = sys::fd_by_id(Command::ProgFdById, id)
             .map_err(|e| Error::syscall("open program number", id.to_string(), e))?;
@@ -88,7 +88,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The full name given at loading.
+    /// Returns the full name, as it was at loading.
     pub fn name(&self) -> &str {
         &self.name
     }

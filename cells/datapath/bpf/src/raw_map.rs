@@ -13,7 +13,7 @@ use crate::sys::{self, BatchAttr, Command, ElementAttr, FdAttr, MapCreateAttr, R
 /// Linux's own number for "not supported", which some map types answer to batch commands.
 const ENOTSUPP: i32 = 524;
 
-/// What an update does when the key exists or not (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
+/// The condition of an update on the existence of its key (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpdateMode {
     /// Create or replace.
@@ -28,11 +28,11 @@ pub enum UpdateMode {
 /// The kernel's information about a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapInfo {
-    /// The kernel's number for this map.
+    /// The kernel's id of the map.
     pub id: u32,
-    /// The kernel's name: the first 15 bytes of ours.
+    /// The kernel's name: the first 15 bytes of the full one.
     pub name: String,
-    /// Type, sizes and flags.
+    /// Returns type, sizes and flags.
     pub layout: Layout,
 }
 
@@ -71,7 +71,8 @@ impl RawMap {
         RawMap::create_with_inner(spec, inner.as_ref())
     }
 
-    /// Creates an unpinned map of maps whose inner maps look like `inner`; the spec's own inner layout is not used.
+    /// Creates an unpinned map of maps whose inner maps have the layout of `inner`; the spec's own inner layout is not
+    /// used.
     pub fn create_with_inner(spec: &MapSpec, inner: Option<&RawMap>) -> Result<RawMap> {
         let Layout { map_type, key_size, value_size, max_entries, flags } = spec.layout;
         let max_entries = match (map_type, max_entries) {
@@ -102,7 +103,7 @@ impl RawMap {
         RawMap::from_fd(fd, &name)
     }
 
-    /// Opens the map with that kernel number. Needs `CAP_SYS_ADMIN`.
+    /// Opens the map with that kernel id. Needs `CAP_SYS_ADMIN`.
     pub fn open_id(id: u32) -> Result<RawMap> {
         let fd = sys::fd_by_id(Command::MapFdById, id)
             .map_err(|source| Error::syscall("open map number", id.to_string(), source))?;
@@ -121,27 +122,28 @@ impl RawMap {
         Ok(RawMap { fd, id: info.id, name: name.to_owned(), layout, value_len, observer: None })
     }
 
-    /// The same handle, whose writes an observer sees.
+    /// Returns the handle with an observer of its writes.
     pub fn observed_by(self, observer: Arc<dyn WriteObserver>) -> RawMap {
         RawMap { observer: Some(observer), ..self }
     }
 
-    /// The full name given at creation, or the pin's.
+    /// Returns the full name of the creation, or the pin's.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel's number for it.
+    /// Returns the kernel's id of the map.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Type, sizes and flags.
+    /// Returns type, sizes and flags.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Bytes of a value as [`RawMap::lookup`] gives them: all CPUs' values, each rounded up to 8 bytes, in per-CPU maps.
+    /// Returns the size of a value of [`RawMap::lookup`] in bytes. In per-CPU maps it holds the values of all CPUs,
+    /// each rounded up to 8 bytes.
     pub fn value_len(&self) -> usize {
         self.value_len
     }
@@ -152,7 +154,7 @@ impl RawMap {
         Ok(MapInfo { id: raw.id, name: sys::name_text(&raw.name), layout: layout_of(&raw) })
     }
 
-    /// Kernel memory that the map holds, in bytes, as `/proc/self/fdinfo` tells it.
+    /// Returns the kernel memory of the map in bytes, from `/proc/self/fdinfo`.
     pub fn memory(&self) -> Result<u64> {
         let path = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
         let text =
@@ -164,7 +166,7 @@ impl RawMap {
             .unwrap_or(0))
     }
 
-    /// Another handle on the same map.
+    /// Returns another handle on the same map.
     pub fn try_clone(&self) -> Result<RawMap> {
         let fd = self.fd.try_clone().map_err(|e| self.error("duplicate map", e))?;
         let (name, observer) = (self.name.clone(), self.observer.clone());
@@ -242,7 +244,7 @@ impl RawMap {
         result.map(|()| true)
     }
 
-    /// Deletes an entry and gives what was in it, at one stroke; false if there was none. Hash maps on Linux 5.14 or newer,
+    /// Deletes an entry and returns its value, atomically; false if there was none. Hash maps on Linux 5.14 or newer,
     /// others refuse it.
     ///
     /// # Panics
@@ -366,8 +368,8 @@ impl RawMap {
         Ok(!self.next_key(None, &mut key)?)
     }
 
-    /// All entries as (keys, values), one after the other. Entries that come or go meanwhile may be missing or stale,
-    /// others are seen exactly once (hash maps on kernels without batches: nearly always).
+    /// Returns all entries as (keys, values), one after the other. Entries that come or go meanwhile may be missing or
+    /// stale, others are seen exactly once (hash maps on kernels without batches: nearly always).
     pub fn entries(&self) -> Result<(Vec<u8>, Vec<u8>)> {
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         self.scan(|k, v| {
@@ -377,7 +379,7 @@ impl RawMap {
         Ok((keys, values))
     }
 
-    /// [`RawMap::entries`] in chunks of some thousand, so that a large map needs little memory: `visit` gets keys and
+    /// Reads all entries in chunks of some thousand, so that a large map needs little memory: `visit` gets keys and
     /// values that lie one after the other.
     pub fn scan(&self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
         match self.scan_by_batch(&mut visit) {
@@ -404,7 +406,7 @@ impl RawMap {
                 ..BatchAttr::default()
             };
             // JUSTIFICATION: the kernel writes a chunk of keys, values and a cursor (4 bytes for hashes, a key else).
-            // SAFETY: the buffers have room for `chunk` entries of the kernel's sizes and for the larger cursor.
+            // SAFETY: the buffers hold `chunk` entries of the kernel's sizes and for the larger cursor.
             let answer = unsafe { sys::bpf(Command::MapLookupBatch, &mut attr) };
             let errno = answer.err().and_then(|e| e.raw_os_error());
             match errno {
@@ -467,7 +469,7 @@ impl RawMap {
         ElementAttr { map_fd: self.fd.as_raw_fd() as u32, ..ElementAttr::default() }
     }
 
-    /// An error of a write: hash maps say E2BIG when they are full, tries ENOSPC.
+    /// Returns the error of a write: full hash maps answer E2BIG, full tries ENOSPC.
     fn refused(&self, operation: &'static str, source: io::Error) -> Error {
         let full = matches!(source.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC));
         if full && !self.layout.map_type.is_array() {
@@ -505,7 +507,7 @@ fn layout_of(info: &RawMapInfo) -> Layout {
     }
 }
 
-/// The number of CPUs that may ever be there, which sizes per-CPU values; 1 if the kernel does not say.
+/// Returns the number of possible CPUs, which sizes per-CPU values; 1 if the kernel does not report it.
 pub fn possible_cpus() -> usize {
     static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *CPUS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Map layouts: what a map shall look like, what one looks like, and how the two compare.
+//! Map layouts: the desired one, the one of an existing map, and their comparison.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -48,7 +48,7 @@ const TYPES: [(MapType, u32, &str); 11] = [
 ];
 
 impl MapType {
-    /// The kernel's number for it.
+    /// Returns its number in `enum bpf_map_type`.
     pub fn number(self) -> u32 {
         match self {
             MapType::Other(number) => number,
@@ -56,7 +56,7 @@ impl MapType {
         }
     }
 
-    /// The type with that number.
+    /// Returns the type with that number.
     pub fn from_number(number: u32) -> MapType {
         TYPES.iter().find(|(_, n, _)| *n == number).map_or(MapType::Other(number), |(t, ..)| *t)
     }
@@ -115,12 +115,12 @@ impl MapFlags {
     /// Programs may only read (`BPF_F_RDONLY_PROG`).
     pub const READ_ONLY_PROG: MapFlags = MapFlags(0x80);
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     pub const fn with(self, other: MapFlags) -> MapFlags {
         MapFlags(self.0 | other.0)
     }
 
-    /// This set without the other.
+    /// Returns this set without the other.
     pub const fn without(self, other: MapFlags) -> MapFlags {
         MapFlags(self.0 & !other.0)
     }
@@ -209,7 +209,7 @@ pub struct MapSpec {
 }
 
 impl MapSpec {
-    /// A spec from its properties; constants can be made with it.
+    /// Creates a spec; usable in constants.
     pub const fn new(
         name: &'static str,
         map_type: MapType,
@@ -225,13 +225,13 @@ impl MapSpec {
         }
     }
 
-    /// The same for a map of maps with inner maps of that layout.
+    /// Returns the spec with inner maps of that layout, for a map of maps.
     pub const fn with_inner(mut self, inner: Layout) -> MapSpec {
         self.inner = Some(inner);
         self
     }
 
-    /// The same map under another name.
+    /// Returns the spec under another name.
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> MapSpec {
         self.name = name.into();
         self

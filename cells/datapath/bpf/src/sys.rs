@@ -99,7 +99,7 @@ attrs! {
     RawLinkInfo { link_type: u32, id: u32, prog_id: u32, pad: u32, ifindex: u32, attach_type: u32, more: [u64; 4] }
 }
 
-/// Runs a command that answers with a number.
+/// Runs a command whose answer is an integer.
 ///
 /// # Safety
 /// Every pointer in `attr` must be valid for what the command reads and writes there.
@@ -113,7 +113,7 @@ pub(crate) unsafe fn bpf<A: Attr>(command: Command, attr: &mut A) -> io::Result<
             return Ok(answer);
         }
         let error = io::Error::last_os_error();
-        // The verifier may be interrupted by a signal: EAGAIN says "again", for loading only.
+        // A signal may interrupt the verifier: EAGAIN asks for a repetition, for loading only.
         if matches!(command, Command::ProgLoad) && error.raw_os_error() == Some(libc::EAGAIN) {
             continue;
         }
@@ -146,7 +146,7 @@ pub(crate) fn plain<A: Attr>(command: Command, attr: &mut A) -> io::Result<c_lon
     unsafe { bpf(command, attr) }
 }
 
-/// [`plain`], answered by a new file descriptor.
+/// Runs a command of [`plain`] whose answer is a new file descriptor.
 pub(crate) fn plain_fd<A: Attr>(command: Command, attr: &mut A) -> io::Result<OwnedFd> {
     // JUSTIFICATION: as in bpf_fd().
     // SAFETY: no pointers; the commands used with it create a descriptor.
@@ -196,7 +196,7 @@ pub(crate) fn info<I: Attr + Default>(fd: BorrowedFd<'_>) -> io::Result<I> {
     Ok(info)
 }
 
-/// The kernel's name for an object: at most 15 bytes, other characters than letters, digits, `_` and `.` replaced.
+/// Returns the kernel's name of an object: at most 15 bytes, other characters than letters, digits, `_` and `.` replaced.
 pub(crate) fn kernel_name(name: &str) -> [u8; 16] {
     let mut out = [0; 16];
     for (to, from) in out.iter_mut().take(15).zip(name.bytes()) {
@@ -205,7 +205,7 @@ pub(crate) fn kernel_name(name: &str) -> [u8; 16] {
     out
 }
 
-/// The text of a kernel name.
+/// Returns the text of a kernel name.
 pub(crate) fn name_text(name: &[u8; 16]) -> String {
     String::from_utf8_lossy(name.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The wiring: options and the job that goes round.
+//! The wiring: options and the job that collects in rounds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
 use crate::signals::{self, Families, Requests};
 
-/// How long one map may take, with millions of rows and a rest after each chunk of them.
-const ROUND: Duration = Duration::from_secs(600);
+/// The longest duration of a pass through one map, with millions of entries and a pause after each chunk.
+const MAX_PASS: Duration = Duration::from_secs(600);
 
-/// How long a round rests after each chunk of rows.
-const REST: Duration = Duration::from_millis(3);
+/// The pause after each chunk of entries.
+const CHUNK_PAUSE: Duration = Duration::from_millis(3);
 
-/// A round that failed comes again after this, at first and at most.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(60);
+/// The first and the longest wait after a round that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Collects rows of connections that have ended.
+/// Deletes entries of connections that have ended.
 pub fn cell() -> Cell {
     module("conntrack-gc", "Collection of ended connections", [config::<ConntrackGcConfig>(), invoke(start)])
 }
@@ -52,8 +52,8 @@ fn start(p: GcParams) {
     }
     let kinds: Vec<Kind> = collected.iter().map(|(.., kind)| *kind).collect();
     let requests = Arc::new(Requests::default());
-    let (maps, asked) = (p.maps.clone(), requests.clone());
-    p.jobs.one_shot("signals", move |cx: JobCx| signals::read(maps, asked, cx));
+    let (maps, requested) = (p.maps.clone(), requests.clone());
+    p.jobs.one_shot("signals", move |cx: JobCx| signals::read(maps, requested, cx));
     let gc = Gc {
         interval: Interval::new((*p.config.get()).clone()),
         config: p.config,
@@ -85,11 +85,12 @@ impl Gc {
         // The first round, and one after a failure, does not wait for the interval.
         let mut early = true;
         let mut wait = MIN_INTERVAL.min(self.interval.current());
-        let mut backoff = Backoff::exponential(RETRY_MIN, RETRY_MAX);
+        let mut backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL);
         let mut requested = Families::default();
         let mut last_requested: Option<Instant> = None;
         loop {
             let mut pause = wait.saturating_sub(last.elapsed());
+            // Signals come by the thousand while a map is full: a requested round keeps its distance to the last one.
             if !requested.is_empty() {
                 let rest = last_requested.map(|last| MIN_INTERVAL.saturating_sub(last.elapsed()));
                 pause = pause.min(rest.unwrap_or_default());
@@ -108,7 +109,7 @@ impl Gc {
                     continue;
                 }
             }
-            let working = cx.working_within(ROUND);
+            let working = cx.working_within(MAX_PASS);
             let is_due = wait <= last.elapsed();
             let (mut total, mut most, mut failed) = (Collected::default(), 0.0, None);
             for (family, name, kind) in self.collected.clone() {
@@ -119,7 +120,7 @@ impl Gc {
                 let begin = Instant::now();
                 let round = hive::blocking(move || -> anyhow::Result<(Collected, u32)> {
                     let Some(map) = maps.shared(name)? else { return Ok((Collected::default(), 1)) };
-                    let found = collect(&map, &clock, REST, || !cancelled.is_cancelled())?;
+                    let found = collect(&map, &clock, CHUNK_PAUSE, || !cancelled.is_cancelled())?;
                     Ok((found, map.layout().max_entries))
                 });
                 let round = round.await;
@@ -129,8 +130,8 @@ impl Gc {
                 working.step();
                 self.numbers.round(kind, round.as_ref().ok().map(|(found, _)| found), begin.elapsed());
                 match round {
-                    Ok((found, room)) => {
-                        most = f64::max(most, found.deleted as f64 / f64::from(room));
+                    Ok((found, capacity)) => {
+                        most = f64::max(most, found.deleted as f64 / f64::from(capacity));
                         total.alive += found.alive;
                         total.deleted += found.deleted;
                     }
@@ -141,6 +142,7 @@ impl Gc {
             if !std::mem::take(&mut requested).is_empty() {
                 last_requested = Some(Instant::now());
             }
+            // A round for a signal leaves the time of the regular one, unless that is earlier now.
             if !is_due && failed.is_none() {
                 wait = wait.min(self.interval.after_signal(most));
                 self.numbers.interval(self.interval.current());
@@ -160,7 +162,7 @@ impl Gc {
                     if cx.health.degraded_anew(message, &*error) {
                         tracing::warn!(mapName = map, %error, "Could not collect ended connections, trying again");
                     }
-                    wait = backoff.next_wait().unwrap_or(RETRY_MAX).min(wait);
+                    wait = backoff.next_wait().unwrap_or(MAX_RETRY_INTERVAL).min(wait);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! One map, once through: rows that have ended, or those of addresses that nobody has any more.
+//! One pass through a map: deletes entries that have ended, or those of addresses without an owner.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,19 +11,19 @@ use datapath_abi::{CtEntry, CtTuple4, CtTuple6};
 pub const MAPS: [&str; 4] =
     ["cilium_ct4_global", "cilium_ct_any4_global", "cilium_ct6_global", "cilium_ct_any6_global"];
 
-/// The counts of a round through a map.
+/// The counts of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Rows that live.
+    /// Entries that are in use.
     pub alive: usize,
-    /// Rows that had ended and are gone.
+    /// Entries that had ended and were deleted.
     pub deleted: usize,
-    /// Rows that had ended when they were read and lived again when they were to be deleted.
+    /// Entries that had ended when they were read and were in use again when they were to be deleted.
     pub saved: usize,
 }
 
-/// Deletes the rows of a connection tracking map that have ended. Rests between chunks of some thousand rows; `go_on` is
-/// asked after each, false ends the round early.
+/// Deletes the entries of a connection tracking map that have ended. Pauses for `rest` between chunks of some thousand
+/// entries and calls `go_on` after each: false ends the pass early.
 pub fn collect(
     map: &RawMap,
     clock: &Clock,
@@ -46,8 +46,8 @@ pub fn collect(
     result.map(|()| found)
 }
 
-/// Deletes the rows of connections that one of these addresses has a part in: whoever gets such an address next has no
-/// part in them. Returns their number.
+/// Deletes the entries of connections from or to one of these addresses, so that the next owner of an address does not
+/// inherit them. Returns the number of deleted entries.
 pub fn forget(map: &RawMap, addresses: &BTreeSet<IpAddr>) -> bpf::Result<usize> {
     let key_size = map.layout().key_size as usize;
     let (mut result, mut deleted) = (Ok(()), 0);
@@ -62,7 +62,7 @@ pub fn forget(map: &RawMap, addresses: &BTreeSet<IpAddr>) -> bpf::Result<usize> 
     result.map(|()| deleted)
 }
 
-/// Those addresses with a part in a connection for which `wanted` holds.
+/// Returns the addresses of connections for which `wanted` is true.
 pub fn ends_among(map: &RawMap, wanted: impl Fn(IpAddr) -> bool) -> bpf::Result<BTreeSet<IpAddr>> {
     let key_size = map.layout().key_size as usize;
     let mut found = BTreeSet::new();
@@ -70,7 +70,7 @@ pub fn ends_among(map: &RawMap, wanted: impl Fn(IpAddr) -> bool) -> bpf::Result<
     Ok(found)
 }
 
-/// Both addresses of a tuple, which begins with them.
+/// Returns both addresses of a tuple, which begins with them.
 fn ends(key: &[u8]) -> impl Iterator<Item = IpAddr> {
     const V4: usize = size_of::<CtTuple4>();
     const V6: usize = size_of::<CtTuple6>();
@@ -91,6 +91,7 @@ fn chunk<'a>(
     values: &[u8],
     found: &mut Collected,
 ) -> bpf::Result<()> {
+    // Once a chunk: the clock of jiffies costs a test run of a program.
     let now = clock.now()?;
     for (key, value) in keys.zip(values.chunks_exact(size_of::<CtEntry>())) {
         if !has_ended(value, now) {
@@ -115,19 +116,19 @@ fn has_ended(value: &[u8], now: u32) -> bool {
 
 enum Deletion {
     Done,
-    /// A packet has refreshed it.
+    /// A packet has refreshed the entry.
     Lives,
-    /// Another process deleted it.
+    /// The entry is missing: evicted, or deleted by another process.
     Gone,
 }
 
-/// Deletes a row that had ended when it was read, unless it lives again.
+/// Deletes an entry that had ended when it was read, unless a packet has refreshed it since.
 fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
     let mut value = [0; size_of::<CtEntry>()];
     match map.take(key, &mut value) {
         Ok(true) => {}
         Ok(false) => return Ok(Deletion::Gone),
-        // Linux before 5.14: a second look, right before.
+        // Linux before 5.14 cannot delete and return an entry atomically: it is read again right before.
         Err(error) if error.errno().is_some_and(cannot_take) => {
             return if !map.lookup(key, &mut value)? {
                 Ok(Deletion::Gone)
@@ -144,7 +145,7 @@ fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
     }
     match map.update(key, &value, UpdateMode::Create) {
         Ok(()) => Ok(Deletion::Lives),
-        // The next packet made a row of its own meanwhile.
+        // The next packet has created the entry again, with a state that is newer than this one.
         Err(error) if error.errno() == Some(EEXIST) => Ok(Deletion::Lives),
         Err(error) => Err(error),
     }
@@ -152,7 +153,7 @@ fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
 
 const EEXIST: i32 = 17;
 
-/// Errors of kernels whose maps of this type do not have the operation.
+/// Whether the error is that of a kernel whose maps of this type cannot delete and return an entry.
 fn cannot_take(errno: i32) -> bool {
     const EINVAL: i32 = 22;
     const EOPNOTSUPP: i32 = 95;

@@ -1,4 +1,4 @@
-//! When to collect next, from how much there was to collect.
+//! The interval between collections, computed from the share of deleted entries.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use crate::config::ConntrackGcConfig;
 
 /// The first interval.
 pub const STARTING_INTERVAL: Duration = Duration::from_secs(300);
-/// The shortest interval that is chosen.
+/// The shortest computed interval.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(10);
-/// The longest interval that is chosen.
+/// The longest computed interval.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 
 /// From this share of a map on the interval becomes shorter, by the share.
@@ -19,7 +19,7 @@ const MOST: f64 = 0.9;
 const FEW: f64 = 0.05;
 const GROWTH: f64 = 1.5;
 
-/// The interval after a round that deleted this share of the fullest map; as Cilium's.
+/// Returns the interval after a round that deleted this share of the fullest map, as Cilium computes it.
 pub fn next_interval(interval: Duration, deleted: f64) -> Duration {
     let seconds = |factor: f64| Duration::from_secs_f64((interval.as_secs_f64() * factor).round());
     if deleted > MANY {
@@ -44,25 +44,25 @@ impl Interval {
         Interval { current: interval.limited(STARTING_INTERVAL), ..interval }
     }
 
-    /// The interval now.
+    /// Returns the current interval.
     pub(crate) fn current(&self) -> Duration {
         self.current
     }
 
-    /// The interval after a round that deleted this share of the fullest map.
+    /// Returns the interval after a round that deleted this share of the fullest map.
     pub(crate) fn after(&mut self, deleted: f64) -> Duration {
         self.current = self.limited(next_interval(self.current, deleted));
         self.current
     }
 
-    /// The interval after a round that a signal asked for: shorter if much had ended, never longer, as it comes before its
-    /// time.
+    /// Returns the interval after a round that a signal has requested: shorter if much had ended, never longer, as it
+    /// comes before its time.
     pub(crate) fn after_signal(&mut self, deleted: f64) -> Duration {
         self.current = self.current.min(self.limited(next_interval(self.current, deleted)));
         self.current
     }
 
-    /// The interval by other options. One that is chosen again begins anew.
+    /// Returns the interval after a change of options. One that was fixed before starts from [`STARTING_INTERVAL`].
     pub(crate) fn follow(&mut self, config: ConntrackGcConfig) -> Duration {
         let was_fixed = !self.config.conntrack_gc_interval.is_zero();
         self.config = config;

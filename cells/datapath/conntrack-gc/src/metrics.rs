@@ -82,7 +82,7 @@ impl Numbers {
         numbers
     }
 
-    /// A round through a map: what it found, `None` if it failed, and how long it took.
+    /// Records a pass through a map: its counts, `None` if it failed, and its duration.
     pub(crate) fn round(&self, kind: Kind, found: Option<&Collected>, took: Duration) {
         let label = |status| WithStatus { family: kind.family, protocol: kind.protocol, status };
         let done = label(if found.is_some() { "completed" } else { "uncompleted" });
@@ -94,7 +94,7 @@ impl Numbers {
         }
     }
 
-    /// The time until the next round.
+    /// Records the time until the next round.
     pub(crate) fn interval(&self, interval: Duration) {
         self.interval.get_or_create(&Global { global: "global" }).set(interval.as_secs() as i64);
     }

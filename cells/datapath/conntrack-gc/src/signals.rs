@@ -1,4 +1,4 @@
-//! Signals of the datapath that a map takes no more entries: the perf ring `cilium_signals`.
+//! Signals of the datapath that a map is full: the perf ring `cilium_signals`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -22,11 +22,11 @@ use tokio::sync::Notify;
 const MAP: &str = "cilium_signals";
 /// Pages of a ring: 128 signals. More are counted as lost by the kernel, and mean the same.
 const PAGES: usize = 1;
-/// Pause between two reads: a packet that is dropped for a full map sends a signal, and there may be millions.
+/// Pause between two reads: each packet that is dropped for a full map sends a signal, and there may be millions.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// A ring that cannot be opened is tried again after this, at first and at most.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(60);
+/// The first and the longest wait before rings are opened again after a failure.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Address families, as a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Requests {
         }
     }
 
-    /// Takes what was requested; waits until something is. Nothing is lost when the future is dropped.
+    /// Waits for a request and takes it. Cancel safe.
     pub(crate) async fn next(&self) -> Families {
         loop {
             self.notify.notified().await;
@@ -81,7 +81,7 @@ type Ring = AsyncFd<PerfEventArrayBuffer<MapData>>;
 
 /// Reads signals until the job ends.
 pub(crate) async fn read(maps: Arc<Maps>, requests: Arc<Requests>, cx: JobCx) -> anyhow::Result<()> {
-    let mut backoff = Backoff::exponential(RETRY_MIN, RETRY_MAX);
+    let mut backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL);
     let mut rings = loop {
         match open(&maps) {
             Ok(rings) => break rings,
@@ -92,7 +92,7 @@ pub(crate) async fn read(maps: Arc<Maps>, requests: Arc<Requests>, cx: JobCx) ->
                 }
                 tokio::select! {
                     () = cx.cancelled() => return Ok(()),
-                    () = tokio::time::sleep(backoff.next_wait().unwrap_or(RETRY_MAX)) => {}
+                    () = tokio::time::sleep(backoff.next_wait().unwrap_or(MAX_RETRY_INTERVAL)) => {}
                 }
             }
         }
@@ -112,7 +112,7 @@ pub(crate) async fn read(maps: Arc<Maps>, requests: Arc<Requests>, cx: JobCx) ->
     }
 }
 
-/// The rings of all CPUs that are online; of none if this node has no such map.
+/// Opens the rings of all CPUs that are online; none if this node has no such map.
 fn open(maps: &Maps) -> anyhow::Result<Vec<Ring>> {
     let Some(map) = maps.shared(MAP)? else { return Ok(Vec::new()) };
     let map = MapData::from_fd(map.as_fd().try_clone_to_owned()?)?;
@@ -133,19 +133,19 @@ fn follow(ring: PerfEventArrayBuffer<MapData>) -> io::Result<Ring> {
     AsyncFd::with_interest(ring, Interest::READABLE)
 }
 
-/// Waits until a ring has something to read.
+/// Waits until a ring is readable.
 async fn readable(rings: &[Ring]) -> io::Result<()> {
     if rings.is_empty() {
         return std::future::pending().await;
     }
     let all = rings.iter().map(|ring| Box::pin(ring.ready(Interest::READABLE)));
     let (ready, ..) = futures::future::select_all(all).await;
-    // Before the rings are read: what comes afterwards wakes again.
+    // Before the rings are read, so that later signals wake again.
     ready?.clear_ready();
     Ok(())
 }
 
-/// Reads all that a ring has.
+/// Reads all signals of a ring.
 fn drain(ring: &mut PerfEventArrayBuffer<MapData>) -> Families {
     let (mut all, mut lost) = (Families::default(), false);
     ring.for_each(|event| match event {
@@ -156,7 +156,7 @@ fn drain(ring: &mut PerfEventArrayBuffer<MapData>) -> Families {
     if lost && all.is_empty() { Families::BOTH } else { all }
 }
 
-/// The families whose maps a signal calls full. Others than those of full maps ask for nothing here.
+/// Returns the families whose maps a signal reports as full; none for signals of another kind.
 fn families(message: &[u8]) -> Families {
     // The kernel pads messages.
     let signal = message.get(..size_of::<FillUp>()).and_then(FillUp::from_bytes);

@@ -55,7 +55,7 @@ pub struct LoaderConfig {
     pub allow_icmp_frag_needed: bool,
 }
 
-/// How connections are tracked, as the programs have it compiled in. A change counts for the packets that come next.
+/// How connections are tracked; constants of the programs. A change takes effect with the next packets.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Connections")]
 #[config(check = |config: &Self| config.report_flags().map(drop).map_err(|error| error.to_string()))]
@@ -102,7 +102,7 @@ pub struct ConntrackConfig {
 const TCP_FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
 
 impl ConntrackConfig {
-    /// The flags of `monitor-aggregation-flags` as they stand in a TCP header.
+    /// Returns the flags of `monitor-aggregation-flags` as in a TCP header.
     pub fn report_flags(&self) -> Result<u8, OptionError> {
         let mut flags = 0;
         for name in self.monitor_aggregation_flags.iter().map(|name| name.trim().to_ascii_lowercase()) {
@@ -127,12 +127,12 @@ pub(crate) struct Notifications {
     pub(crate) traces: bool,
     /// Verdicts of policy.
     pub(crate) verdicts: bool,
-    /// How far the latter are thinned out ([`datapath_abi::trace::aggregation`]).
+    /// The aggregation of forwarded packets ([`datapath_abi::trace::aggregation`]).
     pub(crate) aggregation: u32,
 }
 
 impl Notifications {
-    /// The same after a change by `PATCH /config`; options of others change nothing.
+    /// Returns the events after a change by `PATCH /config`; options of other cells change nothing.
     pub(crate) fn with(mut self, option: &RuntimeOption) -> Notifications {
         match option.name {
             DROP_NOTIFICATION => self.drops = option.enabled(),
@@ -155,7 +155,7 @@ pub(crate) enum HostRouting {
 }
 
 impl HostRouting {
-    /// The word in `GET /healthz` (`intra-host-routing-mode`).
+    /// Returns the value in `GET /healthz` (`intra-host-routing-mode`).
     pub(crate) fn word(self) -> &'static str {
         match self {
             HostRouting::Legacy => "Legacy",
@@ -170,13 +170,14 @@ impl HostRouting {
 const BPF_EGRESS: bool = false;
 
 impl LoaderConfig {
-    /// How packets go between pods and the network: past the stack in both directions or in none. What the host's connection
-    /// tracking sees one direction of is invalid to firewalls, and its replies get the node's address.
+    /// Returns how packets go between pods and the network: past the stack in both directions or in none. Of a
+    /// connection whose packets pass the host's connection tracking in one direction only, firewalls drop packets as
+    /// invalid, and replies get the node's address.
     pub(crate) fn host_routing(&self) -> HostRouting {
         if BPF_EGRESS && !self.enable_host_legacy_routing { HostRouting::Bpf } else { HostRouting::Legacy }
     }
 
-    /// The level of aggregation as the programs know it ([`datapath_abi::trace::aggregation`]).
+    /// Returns the level of aggregation as the programs know it ([`datapath_abi::trace::aggregation`]).
     pub fn aggregation(&self) -> Result<u32, OptionError> {
         level(&self.monitor_aggregation).ok_or_else(|| OptionError {
             option: "monitor-aggregation",
@@ -195,7 +196,7 @@ impl LoaderConfig {
         })
     }
 
-    /// Checks values that the types let pass.
+    /// Checks values beyond their types.
     pub fn validate(&self) -> Result<(), OptionError> {
         self.aggregation()?;
         if self.bpf_filter_priority == 0 {

@@ -1,20 +1,21 @@
 //! Loads the shared datapath programs and attaches endpoints and devices to them.
 //!
-//! **Owns** the rows and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`, `cilium_policy_v2_NNNNN`,
-//! `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the router's addresses and the
-//! routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs** `Arc<Maps>`, the tables
-//! `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`, root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
+//! **Owns** the map entries and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`,
+//! `cilium_policy_v2_NNNNN`, `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the
+//! router's addresses and the routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs**
+//! `Arc<Maps>`, the tables `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`,
+//! root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
-//! **Life.** The start hook reads what the previous run left and repairs pins after the settings rows (`restore`). A
-//! job waits for the router's address, then loads one set of programs, switches every pod's interface to it
-//! (`Datapath::ready` resolves), makes addresses and routes, and puts programs on devices; it goes on to follow the
-//! tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in use in place
-//! (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready in their
-//! slots and guard interfaces of pods that were not announced; a rule of nftables (table `inet apiary`) holds those
-//! back until then. Another marks the host's packets, before programs are in force that know them by that mark; it is
-//! temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the kernel reports a removal, everything is compared
-//! with what should be there and put back (`watchdog`).
-//! Nothing is taken down at stop: packets go on.
+//! **Life.** The start hook restores the endpoints of the previous run and repairs pins after the settings entries
+//! (`restore`). A job (`host_job`) waits for the router's address, then loads one set of programs, switches every pod's
+//! interface to it (`Datapath::ready` resolves), adds addresses and routes, and attaches programs to devices; then it
+//! follows the tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in
+//! use in place (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready
+//! in their slots and guard interfaces of pods that were not announced; a rule of nftables (table `inet apiary`) holds
+//! those back until then. Another marks the host's packets, before programs are in force that know them by that mark;
+//! it is temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the
+//! kernel reports a removal, everything is compared with what should be there and put back (`watchdog`). Nothing is
+//! taken down at stop: packets go on.
 //!
 //! **Differences from Cilium.** One set of programs serves all endpoints: creating one loads nothing and waits for no
 //! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a pinned

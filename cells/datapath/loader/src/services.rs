@@ -15,10 +15,10 @@ pub struct ServicesConfig {
     pub enable_no_service_endpoints_routable: bool,
 }
 
-/// The same, checked.
+/// The checked options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceSettings {
-    /// Senders are told that a service has no backends.
+    /// Senders get an ICMP error from a service without backends.
     pub(crate) reject: bool,
     /// Packets to a service without backends go no further.
     pub(crate) drop_empty: bool,

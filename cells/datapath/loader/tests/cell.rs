@@ -133,7 +133,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
             lookup([10, 98, 0, 1]).is_some() && lookup([10, 99, 0, 1]).is_none()
         })
         .await;
-        // Programs of another id replace those that have the one told first.
+        // Programs with another host endpoint id replace those with the id announced first.
         datapath.attach_host(501).unwrap();
         hive.until("one program array", || {
             let names = maps.fs().map_names().unwrap();
@@ -257,7 +257,7 @@ fn pods_keep_old_programs_only_as_long_as_the_agent_reports_it() {
 
 /// A filter of the right name may hold a program of another load.
 #[test]
-fn the_watchdog_tells_programs_by_their_id() {
+fn the_watchdog_distinguishes_programs_by_their_id() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let world = sandbox.netns("world").unwrap();

@@ -12,7 +12,7 @@ mod kit;
 
 use kit::{maps, pod, start};
 
-/// Who gets an address next has no part in connections of the endpoint that had it; other connections stay.
+/// The next owner of an address does not inherit connections; other connections stay.
 #[test]
 fn connections_of_an_endpoint_go_with_it() {
     require_root!();
@@ -45,10 +45,10 @@ fn connections_of_an_endpoint_go_with_it() {
     assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 0);
 }
 
-/// What an agent that was killed has left of endpoints that are unknown by now goes with the next start, before
-/// anybody gets their addresses; what others have stays.
+/// The next start purges entries of endpoints that a killed agent has left and that are unknown by now, before their
+/// addresses are assigned again; other entries stay.
 #[test]
-fn connections_and_counts_of_nobody_go_at_the_start() {
+fn connections_and_counts_without_an_endpoint_are_purged_at_the_start() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let maps = maps(&sandbox);

@@ -46,14 +46,14 @@ fn an_endpoint_comes_and_goes_with_all_its_rows() {
     assert_eq!(maps.ep_by_ifindex().lookup(&endpoint.ifindex).unwrap(), Some(7));
     let lxc = maps.lxc().lookup(&EndpointKey::from(IpAddr::V4(endpoint.ipv4.unwrap()))).unwrap().unwrap();
     assert_eq!((lxc.lxc_id, lxc.ifindex, lxc.sec_id), (7, endpoint.ifindex, 5));
-    assert!(policy_rows(&maps, 7).is_empty(), "all is denied until somebody writes the policy");
+    assert!(policy_rows(&maps, 7).is_empty(), "all is denied until the policy is written");
     let pinned = RawMap::open(&maps.path(&policy_name(7))).unwrap().info().unwrap();
     assert_eq!(maps.ep_policies().id(row.policy_slot).unwrap(), Some(pinned.id));
     let found = filters(endpoint.ifindex);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].name, "cil_from_container-lxc00007");
     let link = || Netlink::open().unwrap().link_by_index(endpoint.ifindex).unwrap();
-    assert!(!link().is_up(), "the host's side stays down until the caller says so");
+    assert!(!link().is_up(), "the host's side stays down until the caller switches it on");
     datapath.up(&endpoint).unwrap();
     assert!(link().is_up());
 
@@ -233,7 +233,7 @@ fn an_emptied_slot_gets_a_new_map() {
 }
 
 #[test]
-fn a_sweep_removes_what_nobody_knows_and_nothing_else() {
+fn a_prune_removes_what_no_known_endpoint_owns_and_nothing_else() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let maps = maps(&sandbox);
@@ -317,7 +317,7 @@ fn a_device_keeps_its_link_and_gets_the_new_program() {
     assert_eq!(after.id, before.id);
     assert_ne!(after.program, before.program);
 
-    // The pair is made anew: its old link is dead, a new one takes the pin.
+    // The pair is created again: its old link is dead, a new one takes the pin.
     nl.delete_link(devices.host.index).unwrap();
     let devices = host::ensure_devices(&mut nl).unwrap();
     let place = Place { ifindex: devices.host.index, ..place };
@@ -403,7 +403,7 @@ fn host_devices_addresses_and_routes_are_those_of_cilium() {
     assert_eq!(addresses.len(), 1, "{addresses:?}");
 }
 
-#[expect(clippy::print_stderr, reason = "a number for whoever looks")]
+#[expect(clippy::print_stderr, reason = "a measurement for the reader of the log")]
 /// The numbers of SPECIFICATION.md with room for a busy machine: attaching waits for no grace period.
 #[test]
 fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load() {
@@ -510,7 +510,7 @@ fn rows_that_others_remove_or_overwrite_are_written_again() {
         ("the addresses are gone", &|| maps.lxc().clear().unwrap()),
         ("an address is another's", &|| maps.lxc().update(&own.0, &b.lxc_rows()[0].1).unwrap()),
         ("another address is the pod's", &|| maps.lxc().update(&other, &own.1).unwrap()),
-        ("an id and an interface of nobody", &|| {
+        ("an id and an interface without an endpoint", &|| {
             maps.ep_ids().update(&99, &1).unwrap();
             maps.ep_by_ifindex_hi().update(&70_000, &99).unwrap();
         }),

@@ -76,7 +76,7 @@ fn a_start_finds_every_map_again_by_its_pin() {
     }
     let datapath = start(&maps);
     let after = slots(&maps);
-    assert_ne!(after.get(&spare), before.get(&spare), "made anew: nobody can open the one before");
+    assert_ne!(after.get(&spare), before.get(&spare), "created again, as the previous one cannot be opened");
     assert!(after.iter().all(|(slot, id)| *slot == spare || before.get(slot) == Some(id)));
 
     // Neither pin is left: the endpoint gets another map, which denies everything, and the others keep theirs.
@@ -126,7 +126,7 @@ fn an_endpoint_keeps_its_map_while_all_pins_are_gone() {
         .write_policy(7, &[datapath_api::PolicyWrite::Set(PolicyKey::any(true), PolicyEntry::allow(0))])
         .unwrap();
     assert_eq!(datapath.policy_rows(7).unwrap().len(), 1);
-    // A map of the reserve that nobody can open is replaced when it is wanted.
+    // A map of the reserve that cannot be opened is replaced when it is taken.
     datapath.attach(&pod(&sandbox, 8)).unwrap();
     let map: Map<PolicyKey, PolicyEntry> = Map::open(&maps.path(&policy_name(8))).unwrap();
     assert_eq!(Some(map.raw().id()), maps.ep_policies().id(slot_of(&maps, 8)).unwrap());
@@ -165,7 +165,7 @@ fn the_pool_shrinks_after_many_endpoints_have_gone() {
     let mut now = begin + QUARANTINE + Duration::from_secs(1);
     pool.tend_at(now).unwrap();
     assert_eq!(slots(&maps).len(), peak, "the next wave finds them");
-    // One interval in which they were used, one in which nobody needed them.
+    // One interval in which they were used, one in which they were not needed.
     now += 2 * SHRINK_INTERVAL;
     pool.tend_at(now).unwrap();
     now += SHRINK_INTERVAL;

@@ -161,7 +161,7 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_xdp_scratch", PerCpuArray, 4, 28, Fixed(1), NONE, Feature("bpf-lb-acceleration")),
 ];
 
-/// The map of that name.
+/// Returns the map of that name.
 pub fn find(name: &str) -> Option<&'static MapDef> {
     CATALOG.iter().find(|def| def.name == name)
 }

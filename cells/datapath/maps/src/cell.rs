@@ -17,11 +17,11 @@ use crate::runtime;
 use crate::specs::{POLICY_PREFIX, Specs};
 use crate::table::MapRow;
 
-/// How long maps that forwarding does not need wait for it.
-const FORWARDING_PATIENCE: Duration = Duration::from_millis(500);
+/// The longest time that maps which forwarding does not need wait for it.
+const MAX_FORWARDING_WAIT: Duration = Duration::from_millis(500);
 
-/// Creates and opens the node's maps; provides `Arc<Maps>` and the table `bpf-maps`. Whoever takes `Arc<Maps>` finds
-/// the maps that the datapath uses open in its start hook.
+/// Creates and opens the node's maps; provides `Arc<Maps>` and the table `bpf-maps`. A cell that takes
+/// `Arc<Maps>` finds the maps that the datapath uses open in its start hook.
 pub fn cell() -> Cell {
     group([
         module("ip-families", "Which IP families the node forwards", [config::<FamilyConfig>()]),
@@ -59,7 +59,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         None => (Specs::new(config, families), None),
         Some((limit, budget)) => {
             let (specs, fit) = Specs::within(config, families, budget);
-            tell(&fit, limit)?;
+            report_fit(&fit, limit)?;
             (specs, Some(fit))
         }
     };
@@ -73,16 +73,16 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         Ok(())
     });
     let (rest, table) = (maps.clone(), p.table);
-    // Half of the machine: endpoints are being made at the same time.
+    // Half of the machine, as endpoints are created at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     let backoff = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30));
     p.jobs.one_shot_with_retry("create-maps", backoff, move |cx: JobCx| {
         let (rest, table) = (rest.clone(), table.clone());
         async move {
-            // What forwards is made first: each of these maps takes the processor for milliseconds.
+            // Programs and endpoints first: creating one of these maps takes the processor for milliseconds.
             tokio::select! {
                 () = rest.forwarding() => {}
-                () = tokio::time::sleep(FORWARDING_PATIENCE) => {}
+                () = tokio::time::sleep(MAX_FORWARDING_WAIT) => {}
                 () = cx.cancelled() => return Ok(()),
             }
             let rows = hive::blocking(move || {
@@ -114,8 +114,8 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
 const TOO_LARGE: &str =
     "the sizes that options set leave too little to the agent; raise the limit of its container";
 
-/// Says how the maps were made to fit, and refuses what the kernel would end with a kill.
-fn tell(fit: &Fit, limit: u64) -> anyhow::Result<()> {
+/// Reports how the maps were sized for the limit. Refuses sizes for which the kernel would kill the agent.
+fn report_fit(fit: &Fit, limit: u64) -> anyhow::Result<()> {
     anyhow::ensure!(
         fit.taken < limit,
         "The maps need {} MiB of kernel memory, and the limit of the agent's container is {} MiB: raise it, or lower \

@@ -18,7 +18,7 @@ impl Default for FamilyConfig {
     }
 }
 
-/// What clock the datapath reads. A change takes effect at the next start.
+/// The clock that the datapath reads. A change takes effect at the next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
 #[config(group = "Connections")]
 pub struct ClockConfig {
@@ -28,13 +28,13 @@ pub struct ClockConfig {
 }
 
 impl ClockConfig {
-    /// The clock of the datapath.
+    /// Returns the clock of the datapath.
     pub fn clock(&self) -> bpf::Clock {
         if self.enable_bpf_clock_probe { bpf::Clock::probe() } else { bpf::Clock::Seconds }
     }
 }
 
-/// How often programs learn that the agent runs.
+/// The interval of the sign of life for programs.
 #[derive(Clone, Copy, Debug, PartialEq, hive::Config)]
 #[config(group = "eBPF maps")]
 pub struct LivenessConfig {

@@ -23,6 +23,7 @@ impl fmt::Debug for Counters {
 
 impl Collector for Counters {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        // A scrape before the start hook finds no maps, which is no error.
         let rows = match self.0.is_open().then(|| self.0.metrics().entries()) {
             Some(Ok(rows)) => rows,
             Some(Err(error)) => {
@@ -35,10 +36,10 @@ impl Collector for Counters {
     }
 }
 
-/// Direction and reason; no reason for what was forwarded.
+/// Direction and reason; no reason for forwarded packets.
 type Labels = (&'static str, Option<String>);
 
-/// Packets and bytes of all CPUs, lines and files.
+/// Sums packets and bytes over CPUs, and over lines and files of the programs.
 fn sums(rows: Vec<(MetricsKey, Vec<MetricsValue>)>) -> BTreeMap<Labels, (u64, u64)> {
     let mut sums: BTreeMap<Labels, (u64, u64)> = BTreeMap::new();
     for (key, cpus) in rows {
@@ -47,6 +48,7 @@ fn sums(rows: Vec<(MetricsKey, Vec<MetricsValue>)>) -> BTreeMap<Labels, (u64, u6
             code if key.is_drop() => {
                 Some(metric::label(code).map_or_else(|| code.to_string(), str::to_owned))
             }
+            // Other codes count events of packets that are counted as forwarded or dropped as well.
             _ => continue,
         };
         let sum = sums.entry((direction::label(key.dir), reason)).or_default();
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_summed_over_cpus_and_lines_under_the_original_names() {
+    fn entries_are_summed_over_cpus_and_lines_under_cilium_s_names() {
         let row = |reason, dir, line, counts: [u64; 2]| {
             let cpus = counts.map(|count| MetricsValue { count, bytes: count * 100 });
             (MetricsKey { reason, dir, line, ..MetricsKey::default() }, cpus.to_vec())

@@ -1,4 +1,4 @@
-//! What can go wrong with the node's maps.
+//! Errors of the node's maps.
 
 /// The result of this crate's fallible calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -22,7 +22,7 @@ pub enum Error {
         /// The newest that this agent knows.
         known: u32,
     },
-    /// Pins of another agent or version whose content cannot be taken over. Nothing has been changed.
+    /// Pins of another agent or version whose content cannot be migrated. Nothing has been changed.
     #[error(
         "what is pinned cannot be taken over, and nothing was changed: {}. \
          Go back to the agent or the options that made it, or remove it, which interrupts the pods: \

@@ -1,4 +1,4 @@
-//! What was written to maps of late, for `GET /map/{name}/events`.
+//! The last writes to maps, for `GET /map/{name}/events`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::text;
 
-/// The maps whose writes are kept, and how many of each: Cilium's defaults.
+/// The maps whose writes are kept, and the number for each: Cilium's defaults.
 const CAPACITIES: [(&str, usize); 8] = [
     ("cilium_ipcache_v2", 1024),
     ("cilium_lxc", 128),
@@ -38,19 +38,19 @@ impl Default for Journals {
 }
 
 impl Journals {
-    /// The journal of a map.
+    /// Returns the journal of a map.
     pub(crate) fn of(&self, map: &str) -> Option<&Arc<Journal>> {
         self.0.iter().find(|journal| journal.map == map)
     }
 }
 
-/// The last writes to a map. A write costs a copy of its bytes: they are put into words when they are read.
+/// The last writes to a map. A write costs a copy of its bytes: they are formatted when they are read.
 #[derive(Debug)]
 pub(crate) struct Journal {
     map: &'static str,
     capacity: usize,
     written: Mutex<Written>,
-    /// How many writes there were.
+    /// The number of writes.
     count: watch::Sender<u64>,
 }
 
@@ -93,22 +93,24 @@ impl Journal {
         }
         written.last.push_back(event);
         written.count += 1;
+        // Under the lock, so that a follower never sees a count that goes back.
         self.count.send_replace(written.count);
     }
 
-    /// The lines of the writes that came after the first `seen` and are still kept, and how many writes there were.
+    /// Returns the lines of the writes after the first `seen` that are still kept, and the number of all writes.
     fn since(&self, seen: u64) -> (String, u64) {
         let (events, count) = {
             let written = self.written.lock();
             let kept = written.last.len();
             let new = usize::try_from(written.count - seen).unwrap_or(usize::MAX).min(kept);
+            // Copied, as formatting under the lock would delay writers of the map.
             (written.last.range(kept - new..).cloned().collect::<Vec<_>>(), written.count)
         };
         (events.iter().map(|event| self.line(event)).collect(), count)
     }
 
     fn line(&self, event: &Event) -> String {
-        // A deletion has no value, but the key is in words only together with one.
+        // A deletion has no value, but the formatter needs one beside the key.
         let zeros = || vec![0; MAX_VALUE].into_boxed_slice();
         let value = event.value.clone().unwrap_or_else(zeros);
         let Some(row) = text::row(self.map, &event.key, &value) else { return String::new() };
@@ -127,11 +129,11 @@ impl Journal {
             value: if is_update { row.value } else { NIL.to_owned() },
         };
         let json = serde_json::to_string(&event).unwrap_or_default();
-        // Go's encoder escapes what HTML would read; such characters only stand in texts.
+        // Go's encoder escapes characters with a meaning in HTML; they only occur in strings.
         json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026") + "\n"
     }
 
-    /// The answer to `GET /map/{name}/events`: a JSON object a line; with `follow` also those to come.
+    /// Returns the answer to `GET /map/{name}/events`: a JSON object a line; with `follow` also those to come.
     pub(crate) fn answer(self: &Arc<Self>, follow: bool) -> Response {
         let (first, seen) = self.since(0);
         let first = (!first.is_empty()).then(|| Bytes::from(first));
@@ -151,10 +153,10 @@ impl Journal {
 
 const CONTENT_TYPE: &str = "application/json";
 
-/// How Go prints what is not there.
+/// Go's text of a missing value.
 const NIL: &str = "<nil>";
 
-/// More than a value of any of the maps has.
+/// An upper bound of the value sizes of these maps, in bytes.
 const MAX_VALUE: usize = 64;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ pub struct Fit {
     pub wanted: u64,
     /// Bytes that they take.
     pub taken: u64,
-    /// What the sizes that no option sets were divided by.
+    /// The divisor of the sizes that no option sets.
     pub divisor: u32,
 }
 

@@ -24,7 +24,7 @@ impl Address for [u32; 4] {
     }
 }
 
-/// Key and value in words; `None` for maps of others.
+/// Formats key and value; `None` for maps that are not of load balancing.
 pub(crate) fn row(name: &str, key: &[u8], value: &[u8]) -> Option<(String, String)> {
     match name {
         "cilium_lb_affinity_match" => {

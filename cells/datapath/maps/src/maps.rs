@@ -54,8 +54,8 @@ struct Opened {
     schema: RawMap,
 }
 
-/// Mounts the bpf file system of option `bpf-root` if there is none, which needs `CAP_SYS_ADMIN`: for programs that give
-/// that up before they open the maps.
+/// Mounts the bpf file system of option `bpf-root` if there is none, which needs `CAP_SYS_ADMIN`: for programs that drop
+/// it before they open the maps.
 pub fn mount(root: &str) -> Result<()> {
     let mounted = bpf::is_bpffs(Path::new(root));
     if !mounted {
@@ -65,29 +65,29 @@ pub fn mount(root: &str) -> Result<()> {
 }
 
 impl Maps {
-    /// The maps as these options want them, on a machine with the memory and CPUs of this one.
+    /// Creates the maps of these options, sized for the memory and CPUs of this machine.
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Maps {
         Maps::of(Specs::new(config, families))
     }
 
-    /// The maps of these forms.
+    /// Creates the maps of these specs.
     pub fn of(specs: Specs) -> Maps {
         let forwarding = watch::Sender::new(false);
         let (opened, others, comparisons, journals) = Default::default();
         Maps { specs, opened, others, forwarding, comparisons, journals }
     }
 
-    /// The forms of the maps.
+    /// Returns the specs of the maps.
     pub fn specs(&self) -> &Specs {
         &self.specs
     }
 
-    /// The spec of a map by its name, as [`Specs::find`].
+    /// Returns the spec of a map by its name, as [`Specs::find`].
     pub fn spec(&self, name: &str) -> Option<MapSpec> {
         self.specs.find(name)
     }
 
-    /// The policy map of an endpoint.
+    /// Returns the spec of an endpoint's policy map.
     pub fn policy_spec(&self, endpoint: u16) -> MapSpec {
         self.specs.policy(endpoint)
     }
@@ -135,7 +135,7 @@ impl Maps {
 
     /// Resolves when packets are forwarded.
     pub async fn forwarding(&self) {
-        // An error means that the maps are gone: nobody waits then.
+        // An error means that the maps were dropped: no caller waits then.
         drop(self.forwarding.subscribe().wait_for(|forwarding| *forwarding).await);
     }
 
@@ -162,7 +162,7 @@ impl Maps {
         Ok(specs.len())
     }
 
-    /// The map of that name without its types, opened or created when first asked for; `None` if this node has no such
+    /// Returns the map of that name without its types, opened or created at the first call; `None` if this node has no such
     /// map. Large ones take up to 30 ms to create.
     pub fn shared(&self, name: &str) -> Result<Option<RawMap>> {
         if let Some(map) = self.raw(name) {
@@ -198,9 +198,9 @@ impl Maps {
         }
     }
 
-    /// Our own maps have no form that others know, and a build may give them another: then all are made anew, empty, and
-    /// the endpoints come from the shared ones. The list of ids goes first: without it the next start fills the others
-    /// again, should this one be killed.
+    /// Replaces Apiary's own maps by empty ones if their layouts differ from those of this build: no other program
+    /// reads them, and the endpoints are restored from the shared maps. The list of ids is replaced first: without ids,
+    /// the next start fills the others again if this one is killed in between.
     fn remake_own(&self, fs: &BpfFs) -> Result<()> {
         const IDS_FIRST: [&str; 5] =
             ["ep_ids", "ep_config", "ep_by_ifindex", "ep_by_ifindex_hi", "ep_policies"];
@@ -210,7 +210,7 @@ impl Maps {
             other = other.or(fs.check(spec)?);
         }
         let Some(reason) = other else { return Ok(()) };
-        tracing::info!(%reason, "Our own maps have another form than those of the agent before: they are made anew");
+        tracing::info!(%reason, "Own maps have another layout than those of the previous agent: they are created again");
         for spec in &specs {
             fs.remake(spec)?;
         }
@@ -222,7 +222,7 @@ impl Maps {
         Ok(self.observed(self.open_spec(fs, &spec)?))
     }
 
-    /// The map, with its writes in its journal if it has one.
+    /// Returns the map, with its writes in its journal if it has one.
     fn observed(&self, map: RawMap) -> RawMap {
         match self.journals.of(map.name()) {
             Some(journal) => map.observed_by(journal.clone()),
@@ -262,12 +262,13 @@ impl Maps {
         Ok(map)
     }
 
-    /// The share of the machine's memory that sizes maps (`bpf-map-dynamic-size-ratio`).
+    /// Returns the share of the machine's memory that sizes maps (`bpf-map-dynamic-size-ratio`).
     pub fn size_ratio(&self) -> f64 {
         self.specs.config().bpf_map_dynamic_size_ratio
     }
 
-    /// Layouts of what is pinned in the maps' folder, with the kernel's numbers; what cannot be opened is left out.
+    /// Returns the layouts of the maps that are pinned in the maps' folder, with the kernel's ids; maps that cannot be
+    /// opened are omitted.
     pub fn pinned(&self) -> Result<BTreeMap<String, (u32, Layout)>> {
         let mut maps = BTreeMap::new();
         for name in self.fs().map_names()? {
@@ -289,7 +290,7 @@ impl Maps {
             .expect("maps are opened by the start hook of the cell maps; a user's hooks run later")
     }
 
-    /// What this kernel has beyond what the datapath must have.
+    /// Returns the optional features of this kernel.
     ///
     /// # Panics
     /// Like all accessors, before [`Maps::open`].
@@ -297,7 +298,7 @@ impl Maps {
         self.opened().features
     }
 
-    /// The bpf file system.
+    /// Returns the bpf file system.
     ///
     /// # Panics
     /// Like all accessors, before [`Maps::open`].
@@ -305,12 +306,12 @@ impl Maps {
         &self.opened().fs
     }
 
-    /// The pin of a map.
+    /// Returns the pin of a map.
     pub fn path(&self, name: &str) -> PathBuf {
         self.fs().map(name)
     }
 
-    /// The map of that name without its types, if it is one that [`Maps::open`] opens.
+    /// Returns the map of that name without its types, if it is one that [`Maps::open`] opens.
     pub fn raw(&self, name: &str) -> Option<&RawMap> {
         let opened = self.opened();
         Some(match name {
@@ -331,71 +332,71 @@ impl Maps {
         })
     }
 
-    /// `cilium_lxc`: local addresses.
+    /// Returns `cilium_lxc`: local addresses.
     pub fn lxc(&self) -> &Map<EndpointKey, EndpointInfo> {
         &self.opened().lxc
     }
 
-    /// `cilium_ipcache_v2`: identities of addresses.
+    /// Returns `cilium_ipcache_v2`: identities of addresses.
     pub fn ipcache(&self) -> &Map<IpcacheKey, RemoteEndpointInfo> {
         &self.opened().ipcache
     }
 
-    /// `cilium_metrics`: packets and bytes by reason.
+    /// Returns `cilium_metrics`: packets and bytes by reason.
     pub fn metrics(&self) -> &PerCpuMap<MetricsKey, MetricsValue> {
         &self.opened().metrics
     }
 
-    /// `cilium_policystats`: packets and bytes by policy row. Opened when asked for: creating it takes longer than all
-    /// maps that forwarding needs, as each of its 65536 rows has memory for each CPU.
+    /// Returns `cilium_policystats`: packets and bytes by policy entry. Opened at the first call: creating it takes
+    /// longer than all maps that forwarding needs, as each of its 65536 rows has memory for each CPU.
     pub fn policy_stats(&self) -> Result<PerCpuMap<PolicyStatsKey, PolicyStatsValue>> {
         let name = "cilium_policystats";
         let map = self.shared(name)?.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
         Ok(PerCpuMap::new(map)?)
     }
 
-    /// `cilium_devices`: the node's devices by number.
+    /// Returns `cilium_devices`: the node's devices by index.
     pub fn devices(&self) -> &Map<u32, DeviceValue> {
         &self.opened().devices
     }
 
-    /// `cilium_runtime_config`: the clock's offset and the sign of life.
+    /// Returns `cilium_runtime_config`: the clock's offset and the sign of life.
     pub fn runtime_config(&self) -> &Map<u32, u64> {
         &self.opened().runtime_config
     }
 
-    /// `cilium_events`: the perf rings of monitors.
+    /// Returns `cilium_events`: the perf rings of monitors.
     pub fn events(&self) -> &RawMap {
         &self.opened().events
     }
 
-    /// `cilium_call_policy`: policy programs by endpoint, for programs of another origin.
+    /// Returns `cilium_call_policy`: policy programs by endpoint, for programs of another origin.
     pub fn call_policy(&self) -> &ObjectMap {
         &self.opened().call_policy
     }
 
-    /// `ep_config`: settings by endpoint id.
+    /// Returns `ep_config`: settings by endpoint id.
     pub fn ep_config(&self) -> &Map<u32, EndpointConfig> {
         &self.opened().ep_config
     }
 
-    /// `ep_ids`: ids of endpoints that may have a settings row, with their policy slot. Programs do not know it; it spares
-    /// a start to walk through all 65536 settings rows (10 ms).
+    /// Returns `ep_ids`: ids of endpoints that may have a settings entry, with their policy slot. Programs do not know
+    /// it; it spares a start to walk through all 65536 settings rows (10 ms).
     pub fn ep_ids(&self) -> &Map<u32, u32> {
         &self.opened().ep_ids
     }
 
-    /// `ep_by_ifindex`: endpoint ids by interface number below 65536.
+    /// Returns `ep_by_ifindex`: endpoint ids by interface index below 65536.
     pub fn ep_by_ifindex(&self) -> &Map<u32, u32> {
         &self.opened().ep_by_ifindex
     }
 
-    /// `ep_by_ifindex_hi`: endpoint ids by larger interface numbers.
+    /// Returns `ep_by_ifindex_hi`: endpoint ids by larger interface indexes.
     pub fn ep_by_ifindex_hi(&self) -> &Map<u32, u32> {
         &self.opened().ep_by_ifindex_hi
     }
 
-    /// `ep_policies`: policy maps by slot.
+    /// Returns `ep_policies`: policy maps by slot.
     pub fn ep_policies(&self) -> &ObjectMap {
         &self.opened().ep_policies
     }

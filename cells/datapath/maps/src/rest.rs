@@ -11,7 +11,7 @@ use crate::maps::Maps;
 use crate::specs::OWN_MAPS;
 use crate::text::{self, Shown};
 
-/// The three operations.
+/// Returns the three operations.
 pub(crate) fn routes(maps: Arc<Maps>) -> Vec<Route> {
     let written = maps.clone();
     let list = {
@@ -55,7 +55,7 @@ fn named(maps: &Maps, name: &str) -> Response {
     }
 }
 
-/// A map as the API shows it; `None` for those it does not show.
+/// Returns the API model of a map; `None` for maps that the API does not list.
 fn model(maps: &Maps, name: &str) -> Option<BpfMap> {
     if !is_listed(name) {
         return None;
@@ -85,7 +85,8 @@ fn model(maps: &Maps, name: &str) -> Option<BpfMap> {
     Some(BpfMap { cache: api_models::List(cache), path: path.display().to_string() })
 }
 
-/// Cilium lists maps that its agent works with, not those that only programs use. Ours are private.
+/// Whether the API lists a map. Cilium lists maps that its agent uses, not those that only programs use; Apiary's own are
+/// private.
 fn is_listed(name: &str) -> bool {
     name.starts_with("cilium_") && !OWN_MAPS.contains(&name) && !name.ends_with("_frag_datagrams")
 }

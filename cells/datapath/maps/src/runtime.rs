@@ -1,4 +1,4 @@
-//! What programs learn from the agent while it runs: `cilium_runtime_config`.
+//! Values that the agent writes for programs while it runs: `cilium_runtime_config`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,19 +8,19 @@ use hive::prelude::*;
 use crate::config::LivenessConfig;
 use crate::maps::Maps;
 
-/// The row of the offset from the monotonic clock to UTC.
+/// The index of the offset from the monotonic clock to UTC.
 const UTIME_OFFSET: u32 = 0;
 
-/// The row of the monotonic time at which the agent was last seen running.
+/// The index of the sign of life: the monotonic time of the last write.
 const AGENT_LIVENESS: u32 = 1;
 
 /// Nanoseconds in a unit of UTC as programs count it, as a shift: 512.
 const UTIME_SHIFT: u32 = 9;
 
-/// How often the offset is written: the clock may be set.
+/// The interval between writes of the offset, as the wall clock may be set.
 const UTIME_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Adds the jobs that write both rows.
+/// Adds the jobs that write both entries.
 pub(crate) fn start(maps: Arc<Maps>, config: Config<LivenessConfig>, jobs: JobGroup) {
     let offset = maps.clone();
     jobs.timer("utime", UTIME_INTERVAL, move |_| {
@@ -46,7 +46,7 @@ fn write(maps: &Maps, row: u32, value: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// UTC minus the monotonic clock, in units of 512 ns; zero for a clock that is before 1970.
+/// Returns UTC minus the monotonic clock, in units of 512 ns; zero for a clock that is before 1970.
 fn utime_offset(now: SystemTime, monotonic: Duration) -> u64 {
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let offset = since_1970.saturating_sub(monotonic).as_nanos() >> UTIME_SHIFT;

@@ -1,4 +1,4 @@
-//! The version of what rows mean, where their layouts do not tell: one number in a pinned map of our own.
+//! The version of the meaning of map entries where layouts stay the same: one integer in a pinned map of Apiary's own.
 //!
 //! It is beside the maps, not in the state folder, as either can be lost without the other.
 
@@ -34,7 +34,7 @@ pub(crate) fn record(map: &RawMap) -> Result<()> {
     Ok(())
 }
 
-/// The first word: newer agents may put others behind it.
+/// Reads the first word: newer agents may write others behind it.
 fn read(map: &RawMap) -> Result<u32> {
     let mut value = vec![0; map.value_len()];
     map.lookup(&[0; 4], &mut value)?;

@@ -1,4 +1,4 @@
-//! How many entries each map has: fixed numbers, options, and shares of the machine's memory.
+//! The number of entries of each map: fixed, by an option, or by a share of the machine's memory.
 
 use crate::config::MapsConfig;
 
@@ -25,9 +25,9 @@ pub enum Size {
     Nodes,
     /// Fragments.
     Fragments,
-    /// Rows of a policy map.
+    /// Entries of a policy map.
     Policy,
-    /// Counters of policy rows.
+    /// Counters of policy entries.
     PolicyStats,
     /// Egress gateway rules.
     EgressGateway,
@@ -59,7 +59,7 @@ const DEFAULT_LB: u32 = 1 << 16;
 const DEFAULT_AUTH: u32 = 1 << 19;
 const DEFAULT_FRAGMENTS: u32 = 1 << 13;
 const DEFAULT_POLICY_STATS: u32 = 1 << 16;
-/// Entries that a limit of memory leaves to most maps.
+/// The smallest size of most maps under a limit of memory.
 const MIN_LIMITED: u32 = 1 << 10;
 /// Bytes of key and value, IPv6.
 const CT_BYTES: u64 = 94;
@@ -67,7 +67,7 @@ const NAT_BYTES: u64 = 94;
 const NEIGHBOUR_BYTES: u64 = 24;
 const SOCK_REV_BYTES: u64 = 52;
 
-/// The sizes of a node, worked out once from its options, memory and CPUs.
+/// The sizes of a node, computed once from its options, memory and CPUs.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     cpus: u32,
@@ -82,11 +82,11 @@ pub struct Sizes {
     halved: u32,
 }
 
-/// How often sizes are halved at most: what is left then is for a hundred connections.
+/// The most halvings: the smallest sizes are for a hundred connections then.
 const MAX_HALVED: u32 = 12;
 
 impl Sizes {
-    /// Works out the sizes. An option counts over the share of memory when it is not at its default.
+    /// Computes the sizes. An option that is not at its default comes before the share of memory.
     pub fn new(config: &MapsConfig, memory_bytes: u64, cpus: usize) -> Sizes {
         let cpus = cpus.max(1) as u32;
         let distributed_lru = config.bpf_distributed_lru;
@@ -96,6 +96,7 @@ impl Sizes {
             + DEFAULT_SOCK_REV * SOCK_REV_BYTES;
         let available = (memory_bytes as f64 * config.bpf_map_dynamic_size_ratio.max(0.0)) as u64;
         let share = |option: u64, default: u64, min: u64| -> u32 {
+            // As in Cilium, an option at its default cannot be distinguished from one that is not set.
             if option != default && option != 0 {
                 return option.min(MAX) as u32;
             }
@@ -107,7 +108,7 @@ impl Sizes {
         };
         let ct_tcp = share(config.bpf_ct_global_tcp_max.into(), DEFAULT_CT_TCP, MIN_CT_TCP);
         let ct_any = share(config.bpf_ct_global_any_max.into(), DEFAULT_CT_ANY, MIN_CT_ANY);
-        // More translations than connections would never be used.
+        // Each translation belongs to a connection: more would never be used.
         let nat =
             share(config.bpf_nat_global_max.into(), DEFAULT_NAT, MIN_NAT).min(ct_tcp.saturating_add(ct_any));
         let neighbours = match config.bpf_neigh_global_max {
@@ -119,17 +120,17 @@ impl Sizes {
         Sizes { cpus, distributed_lru, ct_tcp, ct_any, nat, neighbours, sock_rev, config, halved: 0 }
     }
 
-    /// The same with half of each size that no option sets; `None` if that was done often enough.
+    /// Returns sizes with half of each that no option sets; `None` after the last halving.
     pub(crate) fn half(&self) -> Option<Sizes> {
         (self.halved < MAX_HALVED).then(|| Sizes { halved: self.halved + 1, ..self.clone() })
     }
 
-    /// What the sizes that no option sets are divided by.
+    /// Returns the divisor of the sizes that no option sets.
     pub(crate) fn divisor(&self) -> u32 {
         1 << self.halved
     }
 
-    /// The entries of a map; LRU maps with a list for each CPU are rounded up to a multiple of the CPUs.
+    /// Returns the entries of a map; LRU maps with a list for each CPU are rounded up to a multiple of the CPUs.
     pub fn entries(&self, size: Size, lru: bool) -> u32 {
         let (entries, min) = self.unlimited(size);
         let entries = min.map_or(entries, |min| (entries >> self.halved).max(entries.min(min)));
@@ -140,16 +141,16 @@ impl Sizes {
         }
     }
 
-    /// Entries without a limit of memory, and how few they may become under one; `None` if that many are asked for.
+    /// Returns the entries without a limit of memory, and the fewest under one; `None` for a size that an option sets.
     fn unlimited(&self, size: Size) -> (u32, Option<u32>) {
         let config = &self.config;
-        let wished = |own: u32, default: u32, min: u32| (own, (own == default).then_some(min));
+        let by_option = |own: u32, default: u32, min: u32| (own, (own == default).then_some(min));
         let shared = |own: u32, size: u32, default: u64| {
             let min = (own == 0 || u64::from(own) == default).then_some(MIN_LIMITED);
             (size, min)
         };
         let service = |own: u32| match own {
-            0 => wished(config.bpf_lb_map_max, DEFAULT_LB, MIN_LIMITED),
+            0 => by_option(config.bpf_lb_map_max, DEFAULT_LB, MIN_LIMITED),
             own => (own, None),
         };
         match size {
@@ -160,11 +161,13 @@ impl Sizes {
             Size::Nat => shared(config.bpf_nat_global_max, self.nat, DEFAULT_NAT),
             Size::Neighbours => shared(config.bpf_neigh_global_max, self.neighbours, DEFAULT_NAT),
             Size::SockRev => shared(config.bpf_sock_rev_map_max, self.sock_rev, 0),
-            Size::Auth => wished(config.bpf_auth_map_max, DEFAULT_AUTH, 256),
+            Size::Auth => by_option(config.bpf_auth_map_max, DEFAULT_AUTH, 256),
             Size::Nodes => (config.bpf_node_map_max, None),
-            Size::Fragments => wished(config.bpf_fragments_map_max, DEFAULT_FRAGMENTS, 256),
+            Size::Fragments => by_option(config.bpf_fragments_map_max, DEFAULT_FRAGMENTS, 256),
             Size::Policy => (config.bpf_policy_map_max, None),
-            Size::PolicyStats => wished(config.bpf_policy_stats_map_max, DEFAULT_POLICY_STATS, MIN_LIMITED),
+            Size::PolicyStats => {
+                by_option(config.bpf_policy_stats_map_max, DEFAULT_POLICY_STATS, MIN_LIMITED)
+            }
             Size::EgressGateway => (config.egress_gateway_policy_map_max, None),
             Size::LbServices => service(config.bpf_lb_service_map_max),
             Size::LbBackends => service(config.bpf_lb_service_backend_map_max),
@@ -176,7 +179,7 @@ impl Sizes {
     }
 }
 
-/// Memory of the machine in bytes, from the text of `/proc/meminfo`; 0 if it does not tell.
+/// Returns the memory of the machine in bytes, from the text of `/proc/meminfo`; 0 if it is not there.
 pub fn memory_total(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib: Option<u64> = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok());

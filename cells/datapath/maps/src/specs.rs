@@ -13,11 +13,11 @@ use crate::size::{Size, Sizes, memory_total};
 /// How the pins of policy maps begin; what follows is the endpoint's id in five digits.
 pub const POLICY_PREFIX: &str = "cilium_policy_v2_";
 
-/// Names of our own maps, which hold what the shared programs know of endpoints.
+/// Names of Apiary's own maps, which hold the endpoints for the shared programs.
 pub const OWN_MAPS: [&str; 6] =
     ["ep_config", "ep_ids", "ep_by_ifindex", "ep_by_ifindex_hi", "ep_policies", "ep_schema"];
 
-/// The name of an endpoint's policy map.
+/// Returns the name of an endpoint's policy map.
 pub fn policy_name(endpoint: u16) -> String {
     format!("{POLICY_PREFIX}{endpoint:05}")
 }
@@ -31,15 +31,15 @@ pub struct Specs {
 }
 
 impl Specs {
-    /// On a machine with the memory and CPUs of this one.
+    /// Creates specs for the memory and CPUs of this machine.
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Specs {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
         Specs { config, families, sizes }
     }
 
-    /// The same within so many bytes of kernel memory. If all maps do not fit, rows are not allocated ahead where the
-    /// kernel leaves the choice; if that is not enough, sizes that no option sets are halved, all alike, until they fit.
+    /// Creates specs within a budget of kernel memory in bytes. If all maps do not fit, entries are not allocated ahead
+    /// where the kernel leaves the choice; then sizes that no option sets are halved, all of them, until the maps fit.
     pub fn within(config: MapsConfig, families: FamilyConfig, budget: u64) -> (Specs, Fit) {
         let mut specs = Specs::new(config, families);
         let wanted = specs.footprint();
@@ -54,15 +54,15 @@ impl Specs {
         (specs, Fit { budget, wanted, taken, divisor })
     }
 
-    /// Kernel memory of all maps of the node before they have rows, in bytes.
+    /// Returns the kernel memory of all maps of the node before they have entries, in bytes.
     pub fn footprint(&self) -> u64 {
         let cpus = possible_cpus() as u64;
         let own = OWN_MAPS.into_iter().map(|name| self.own(name));
         self.of_node().into_iter().chain(own).map(|spec| footprint(&spec.layout, cpus)).sum()
     }
 
-    /// The spec of a map by its name, with this node's size and flags: a name of the catalog, of a policy map of an
-    /// endpoint, or of our own.
+    /// Returns the spec of a map by its name, with this node's size and flags: a name of the catalog, of a policy map of an
+    /// endpoint, or of Apiary's own.
     pub fn find(&self, name: &str) -> Option<MapSpec> {
         if OWN_MAPS.contains(&name) {
             return Some(self.own(name));
@@ -73,7 +73,7 @@ impl Specs {
         catalog::find(name).map(|def| self.spec_of(def))
     }
 
-    /// The policy map of an endpoint.
+    /// Returns the spec of an endpoint's policy map.
     pub fn policy(&self, endpoint: u16) -> MapSpec {
         self.policy_layout().named(policy_name(endpoint))
     }
@@ -95,7 +95,7 @@ impl Specs {
         MapSpec::new(def.name, def.map_type, def.key_size, def.value_size, entries, MapFlags(flags))
     }
 
-    /// One of [`OWN_MAPS`].
+    /// Returns the spec of one of [`OWN_MAPS`].
     pub(crate) fn own(&self, name: &str) -> MapSpec {
         let entries = EP_CONFIG_ENTRIES;
         let row = size_of::<EndpointConfig>() as u32;
@@ -108,15 +108,15 @@ impl Specs {
             "ep_by_ifindex_hi" => {
                 MapSpec::new("ep_by_ifindex_hi", MapType::Hash, 4, 4, entries, MapFlags(0x81))
             }
-            // The kernel refuses BPF_F_RDONLY_PROG on maps of maps of this kind.
+            // Without READ_ONLY_PROG: the kernel refuses the flag on arrays of maps.
             _ => MapSpec::new("ep_policies", MapType::ArrayOfMaps, 4, 4, entries, MapFlags::NONE)
                 .with_inner(self.policy_layout().layout),
         }
     }
 
-    /// All maps that exist on this node by name, but for those of endpoints and of loaded programs.
+    /// Returns all maps that exist on this node by name, except those of endpoints and of loaded programs.
     pub fn of_node(&self) -> Vec<MapSpec> {
-        let wanted = |def: &&MapDef| match def.existence {
+        let exists = |def: &&MapDef| match def.existence {
             Existence::Always => true,
             Existence::Family4 => self.families.enable_ipv4,
             Existence::Family6 => self.families.enable_ipv6,
@@ -124,10 +124,10 @@ impl Specs {
             Existence::Fragments6 => self.families.enable_ipv6 && self.config.enable_ipv6_fragment_tracking,
             Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
         };
-        CATALOG.iter().filter(wanted).map(|def| self.spec_of(def)).collect()
+        CATALOG.iter().filter(exists).map(|def| self.spec_of(def)).collect()
     }
 
-    /// The options that made them.
+    /// Returns the options that the specs follow from.
     pub(crate) fn config(&self) -> &MapsConfig {
         &self.config
     }
@@ -178,7 +178,7 @@ mod tests {
         assert!(entries(&tight, "cilium_ct4_global") * 2 <= entries(&roomy, "cilium_ct4_global"));
         assert!(tight.find("cilium_lxc").unwrap().layout.flags.contains(MapFlags::NO_PREALLOC));
 
-        // What an option asks for stays, and is told.
+        // A size that an option sets stays, and is reported.
         let asked = MapsConfig { bpf_ct_global_tcp_max: 1 << 20, ..MapsConfig::default() };
         let (asked, fit) = within(asked, 24);
         assert_eq!(entries(&asked, "cilium_ct4_global"), 1 << 20);

@@ -1,4 +1,4 @@
-//! What `GET /healthz` says of the maps: sizes by what a map is for, in Cilium's words.
+//! The maps in `GET /healthz`: sizes by purpose, under Cilium's names.
 
 use api_models::{BpfMapProperties, BpfMapStatus};
 
@@ -30,7 +30,7 @@ const NAMES: [(&str, &str); 22] = [
     ("Sock reverse NAT", "cilium_lb4_reverse_sk"),
 ];
 
-/// The sizes as they follow from options, memory and CPUs, also of maps that do not exist.
+/// Returns the sizes that follow from options, memory and CPUs, also of maps that do not exist.
 pub(crate) fn status(specs: &Specs) -> BpfMapStatus {
     let size = |name: &str| specs.find(name).map_or(0, |spec| spec.layout.max_entries);
     let properties =

@@ -1,4 +1,4 @@
-//! The table `bpf-maps`: the maps of the node and what the kernel says of them. Policy maps come and go with endpoints,
+//! The table `bpf-maps`: the maps of the node and their properties in the kernel. Policy maps come and go with endpoints,
 //! they are not in it.
 
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub struct MapRow {
     /// Its pin.
     #[column(skip)]
     pub path: String,
-    /// The kernel's number.
+    /// The kernel's id.
     #[column("ID")]
     pub id: u32,
     /// Its type, as the kernel's tools call it.
@@ -34,7 +34,7 @@ pub struct MapRow {
 }
 
 impl MapRow {
-    /// The row of a map.
+    /// Creates the row of a map.
     pub fn new(name: &str, path: &std::path::Path, id: u32, layout: bpf::Layout) -> MapRow {
         MapRow {
             name: name.to_owned(),

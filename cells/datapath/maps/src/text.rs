@@ -32,7 +32,7 @@ pub enum Shown {
     Null,
 }
 
-/// How Cilium's API shows that map.
+/// Returns how Cilium's API shows that map.
 pub fn shown(name: &str) -> Shown {
     match name {
         "cilium_lxc" | "cilium_ipcache_v2" => Shown::Synced,
@@ -53,7 +53,7 @@ pub fn shown(name: &str) -> Shown {
     }
 }
 
-/// The rows of a map in words, in the kernel's order.
+/// Formats the entries of a map, in the kernel's order.
 pub fn rows(map: &RawMap) -> bpf::Result<Vec<RowText>> {
     let (keys, values) = map.entries()?;
     let layout = map.layout();
@@ -61,7 +61,7 @@ pub fn rows(map: &RawMap) -> bpf::Result<Vec<RowText>> {
     Ok(pairs.filter_map(|(key, value)| row(map.name(), key, value)).collect())
 }
 
-/// A row of the map of that name in words.
+/// Formats an entry of the map of that name.
 pub(crate) fn row(name: &str, key: &[u8], value: &[u8]) -> Option<RowText> {
     let (key, value) = match name {
         "cilium_lxc" => {
@@ -123,7 +123,7 @@ fn remote(info: &RemoteEndpointInfo) -> String {
     format!("identity={identity} encryptkey={key} tunnelendpoint={tunnel} flags={flags}")
 }
 
-/// The name of an IP protocol; of those without a name here the number.
+/// Returns the name of an IP protocol; the number of those without a name here.
 pub fn protocol_name(number: u8) -> String {
     match number {
         1 => "ICMP".to_owned(),

@@ -62,8 +62,8 @@ fn programs_learn_the_time_and_that_the_agent_runs() {
         let monotonic = u64::try_from(bpf::monotonic().as_nanos()).unwrap();
         assert!(monotonic - row(1) < 10_000_000_000, "{} at {monotonic}", row(1));
         let utc = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap();
-        let told = (monotonic >> 9) + row(0);
-        assert!(told.abs_diff(u64::try_from(utc.as_nanos() >> 9).unwrap()) < 1_000_000_000 >> 9, "{told}");
+        let read = (monotonic >> 9) + row(0);
+        assert!(read.abs_diff(u64::try_from(utc.as_nanos() >> 9).unwrap()) < 1_000_000_000 >> 9, "{read}");
         hive.stop().await;
     });
 }

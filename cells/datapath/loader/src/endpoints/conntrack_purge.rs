@@ -5,9 +5,10 @@
 //! deletion, one scan for all endpoints that were deleted by then. Only an endpoint that is created with such an address
 //! before the scan waits for it.
 //!
-//! An agent that is killed in between leaves entries of endpoints that no record names. Once the next agent has restored all
-//! endpoints it requests a full scan ([`ConntrackPurge::request_full_scan`]), which finds them: connections of addresses in
-//! the node's pod ranges that no endpoint has, and counters of endpoint ids that do not exist.
+//! An agent that is killed in between leaves entries of endpoints that no record names. Once the next agent has
+//! restored all endpoints it requests a full scan ([`ConntrackPurge::request_full_scan`]), which finds them:
+//! connections of addresses in the node's pod ranges that no endpoint has, and counters of endpoint ids that do not
+//! exist.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -65,8 +65,8 @@ impl PolicyPool {
         }
     }
 
-    /// Opens the map that an endpoint of the previous run has in a slot: by the slot's pin, else by the endpoint's pin. False
-    /// if neither leads to the map with that id, which cannot be opened then.
+    /// Opens the map that an endpoint of the previous run has in a slot: by the slot's pin, else by the endpoint's pin.
+    /// False if neither leads to the map with that id, which cannot be opened then.
     pub(crate) fn restore_map(
         &self,
         slot: u32,
@@ -217,10 +217,10 @@ impl PolicyPool {
     /// reserve cannot be opened any more and are replaced. Returns descriptions of the repairs.
     pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
         let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
-        let given: Vec<_> = self.assigned().iter().map(|(slot, map)| (*slot, map.clone())).collect();
+        let assigned: Vec<_> = self.assigned().iter().map(|(slot, map)| (*slot, map.clone())).collect();
         let pins = self.pins()?;
         let mut done = Vec::new();
-        for (slot, map) in given {
+        for (slot, map) in assigned {
             // Those in reserve are compared when they are taken.
             let is_right = |pinned: RawMap| pinned.id() == map.raw().id();
             if pins.contains(&slot) && RawMap::open(&self.path(slot)).is_ok_and(is_right) {

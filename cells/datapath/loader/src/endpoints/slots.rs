@@ -216,7 +216,7 @@ mod tests {
         slots.add(1..=20);
         assert_eq!(slots.next_shrink(start), Some(SHRINK_INTERVAL));
         assert!(slots.surplus(start, 100).is_empty());
-        // A wave takes all but two, and gives them back.
+        // A wave takes all but two, and returns them.
         let taken: Vec<u32> = (0..18).filter_map(|_| slots.take()).collect();
         slots.add(taken);
         assert!(slots.surplus(at(59), 100).is_empty());

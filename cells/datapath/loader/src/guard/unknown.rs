@@ -1,14 +1,14 @@
-//! Pods that were not announced: what they send goes nowhere, from their interface's first moment on.
+//! Guards interfaces of pods that are not announced: their packets are dropped from the interface's first moment on.
 //!
-//! A foreign CNI plugin switches a pod's link on before the agent hears of the endpoint. Two things stand in the way of
-//! its packets: the program that [`guard`] attaches as soon as the interface is seen, which drops with 203, and until
-//! then a rule of nftables in the way of every packet that the host's stack gets from such an interface without the
-//! mark that our programs give. The rule needs no interface to exist, so there is no moment before it.
+//! Another CNI plugin switches a pod's link on before the agent learns of the endpoint. Two things drop its packets:
+//! the program that [`guard`] attaches as soon as it sees the interface (reason 203), and until then a rule of nftables
+//! for every packet from such an interface without the mark of the programs. The rule needs no interface to exist, so
+//! no packet comes before it.
 //!
-//! Both go by the form of the names that CNI plugins give, as nothing else tells a pod's interface from another veth before it
-//! is announced. A veth of somebody else that has just such a name is held back like a pod's.
+//! Both select by the names that CNI plugins use, as nothing else distinguishes a pod's interface from another veth
+//! before it is announced. Another program's veth with such a name is guarded like a pod's.
 //!
-//! The same events tell of pods' interfaces that go away or come back under their endpoints (`endpoints::detached_interfaces`).
+//! The same events report endpoints' interfaces that go away or come back (`endpoints::detached_interfaces`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ use crate::endpoints::kernel::KernelDatapath;
 use crate::endpoints::pod_interface::is_pod_interface;
 use datapath_api::DatapathError;
 
-/// When to try again what has failed.
-const RETRY: Duration = Duration::from_secs(1);
+/// The wait before failed events are handled again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change of an interface.
 #[derive(Clone, Debug)]
 enum Event {
-    /// It is gone.
+    /// It was deleted.
     Gone,
-    /// It is new, or has changed.
+    /// It was created or changed.
     Here(Link),
-    /// Another has its number.
+    /// Another interface has its index.
     Replaced(Link),
 }
 
-/// Attaches the program to pods' interfaces as they appear, and follows those of endpoints that go and come back.
+/// Attaches the program to pods' interfaces as they appear, and follows endpoints' interfaces that go and come back.
 pub(crate) async fn guard(
     datapath: Arc<KernelDatapath>,
     devices: Arc<Table<Device>>,
@@ -49,7 +49,7 @@ pub(crate) async fn guard(
     loop {
         let mut events = tokio::select! {
             () = cx.cancelled() => return Ok(()),
-            () = tokio::time::sleep(RETRY), if !failed.is_empty() => BTreeMap::new(),
+            () = tokio::time::sleep(RETRY_INTERVAL), if !failed.is_empty() => BTreeMap::new(),
             batch = changes.next() => batch
                 .iter()
                 .map(|change| (change.object.index, event(&mut known, &change.object.link, change.deleted)))
@@ -85,8 +85,9 @@ pub(crate) async fn guard(
     }
 }
 
-/// What a change of the table says of a veth: endpoints that were announced may have interfaces of any name. One that has another name and another address than before is
-/// another one: its number was taken before anything could see that it was free.
+/// Returns the event of a change in the table of devices; `None` for links that are no veth, as endpoints that were
+/// announced may have veths of any name. A link with another name and another address than before is another interface:
+/// the kernel assigned the index again before the deletion was seen.
 fn event(known: &mut BTreeMap<u32, (String, HardwareAddr)>, link: &Link, deleted: bool) -> Option<Event> {
     let index = link.index;
     if deleted {
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_cni_plugins_are_of_pods() {
+    fn only_names_of_cni_plugins_are_names_of_pods() {
         let is_pod = |name: &str| is_pod_interface(&link(1, name, 1));
         for name in ["lxc66da2a01a005", "lxc000000000000", "lxcabcdefabcdef"] {
             assert!(is_pod(name), "{name}");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn another_interface_is_told_from_one_that_was_renamed() {
+    fn a_replaced_interface_is_distinguished_from_a_renamed_one() {
         let mut known = BTreeMap::new();
         let mut event = |link: &Link, deleted| event(&mut known, link, deleted);
         assert!(matches!(event(&link(7, "lxca", 1), false), Some(Event::Here(_))));

@@ -1,8 +1,8 @@
 //! When the host's side of the datapath is observed, applied and compared: a state machine without clock, tasks or kernel.
 //!
-//! The shell (`run.rs`) passes events to [`HostMachine::handle`], performs the actions of [`HostMachine::poll_action`] one
-//! after the other and in their order, and sleeps until [`HostMachine::next_timeout`]. Each command (observe, apply, retire,
-//! compare) is answered by one event; until then the machine issues no other command.
+//! The shell (`run.rs`) passes events to [`HostMachine::handle`], performs the actions of [`HostMachine::poll_action`]
+//! one after the other and in their order, and sleeps until [`HostMachine::next_timeout`]. Each command (observe,
+//! apply, retire, compare) is answered by one event; until then the machine issues no other command.
 //!
 //! ```text
 //!         Changed, timeout          Observed, differs             Applied
@@ -426,8 +426,8 @@ mod tests {
             Some(slept)
         }
 
-        /// A machine that has applied state 1 and rests.
-        fn settled(interval: Duration) -> Bench {
+        /// A machine that has applied state 1 and is idle.
+        fn idle(interval: Duration) -> Bench {
             let mut bench = Bench::new(interval);
             assert_eq!(bench.actions(), ["observe"]);
             assert_eq!(bench.observe(observation(1)), ["apply 1"]);
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn what_is_applied_is_not_applied_again() {
-        let mut bench = Bench::settled(Duration::ZERO);
+        let mut bench = Bench::idle(Duration::ZERO);
         assert_eq!(bench.machine.next_timeout(), None);
         bench.send(Event::Changed);
         assert_eq!(bench.actions(), ["observe"]);
@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn answers_to_no_command_in_flight_are_ignored() {
-        let mut bench = Bench::settled(Duration::ZERO);
+        let mut bench = Bench::idle(Duration::ZERO);
         assert!(bench.observe(observation(2)).is_empty());
         assert!(bench.fail(true).is_empty());
         assert!(bench.retire(Some(ms(1))).is_empty());
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn after_a_failure_the_previous_state_is_applied_again() {
-        let mut bench = Bench::settled(Duration::ZERO);
+        let mut bench = Bench::idle(Duration::ZERO);
         bench.send(Event::Changed);
         bench.actions();
         bench.observe(observation(2));
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn options_are_in_force_only_when_all_programs_have_them() {
-        let mut bench = Bench::settled(Duration::ZERO);
+        let mut bench = Bench::idle(Duration::ZERO);
         let quiet = Notifications { drops: false, ..BASE };
         bench.send(Event::Changed);
         bench.actions();
@@ -570,7 +570,7 @@ mod tests {
     #[test]
     fn host_devices_that_are_gone_or_down_are_made_again() {
         for lost in [None, Some(Device::default())] {
-            let mut bench = Bench::settled(Duration::ZERO);
+            let mut bench = Bench::idle(Duration::ZERO);
             bench.send(Event::Changed);
             bench.actions();
             let [host, _] = links(1500).devices;
@@ -581,7 +581,7 @@ mod tests {
 
     #[test]
     fn replaced_programs_are_retired_when_it_is_time() {
-        let mut bench = Bench::settled(Duration::ZERO);
+        let mut bench = Bench::idle(Duration::ZERO);
         bench.send(Event::Changed);
         bench.actions();
         bench.observe(observation(2));
@@ -596,7 +596,7 @@ mod tests {
 
     #[test]
     fn comparisons_follow_the_interval_and_restore_the_hosts_side() {
-        let mut bench = Bench::settled(INTERVAL);
+        let mut bench = Bench::idle(INTERVAL);
         assert_eq!(bench.sleep(), Some(ms(1000)), "what was removed during the apply");
         assert_eq!(bench.actions(), ["compare"]);
         bench.send(Event::Compared(Comparison::Done));
@@ -612,7 +612,7 @@ mod tests {
 
     #[test]
     fn changed_links_are_compared_soon() {
-        let mut bench = Bench::settled(INTERVAL);
+        let mut bench = Bench::idle(INTERVAL);
         bench.sleep();
         bench.send(Event::Compared(Comparison::Done));
         bench.actions();

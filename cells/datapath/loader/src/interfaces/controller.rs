@@ -177,8 +177,8 @@ impl Controller {
         Ok(report)
     }
 
-    /// Installs the rule that marks the host's packets. Comes before the programs, which take packets without a mark for the
-    /// world's; those in use may be of a build that did not. False if the kernel cannot.
+    /// Installs the rule that marks the host's packets. Comes before the programs, which take packets without a mark
+    /// for the world's; those in use may be of a build that did not. False if the kernel cannot.
     fn mark_host_packets(&mut self) -> Result<bool, DatapathError> {
         if let Some(marked) = self.marked {
             return Ok(marked);
@@ -194,7 +194,8 @@ impl Controller {
         Ok(marked)
     }
 
-    /// Loads programs, and creates the links that they will need meanwhile: that waits for the kernel, verification computes.
+    /// Loads programs, and creates the links that they will need meanwhile: that waits for the kernel, verification
+    /// computes.
     fn load(&self, constants: NodeConfig, places: &BTreeSet<Place>) -> Result<ProgramSet, DatapathError> {
         std::thread::scope(|scope| {
             let new = places.iter().filter(|place| !self.attached.contains_key(place));
@@ -209,8 +210,8 @@ impl Controller {
         })
     }
 
-    /// Removes arrays of programs a second after they were replaced everywhere. Returns the time until there is something to
-    /// do.
+    /// Removes arrays of programs a second after they were replaced everywhere. Returns the time until there is
+    /// something to do.
     pub(crate) fn retire(&mut self) -> Result<Option<Duration>, DatapathError> {
         let (Some(since), Some(programs)) = (self.replaced, self.datapath.programs()) else {
             return Ok(None);
@@ -268,8 +269,8 @@ impl Controller {
         self.written.as_ref().map_or(Ok(Vec::new()), |written| self.write_entries(written))
     }
 
-    /// Compares the programs on devices, and makes missing pins again. What is not attached any more is forgotten, so that the
-    /// next [`Controller::apply`] attaches it.
+    /// Compares the programs on devices, and makes missing pins again. What is not attached any more is forgotten, so
+    /// that the next [`Controller::apply`] attaches it.
     pub(crate) fn check_places(&mut self) -> Result<LostPlaces, DatapathError> {
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let programs = self.datapath.programs().ok_or(DatapathError::NotReady)?;

@@ -1,4 +1,4 @@
-//! What the host's side shall be, computed from options and tables: no kernel in here.
+//! The desired state of the host's side, computed from options and tables. Pure, without a kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,18 +16,18 @@ use crate::services::ServiceSettings;
 /// A device that faces the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NativeDevice {
-    /// Its number.
+    /// Its index.
     pub(crate) ifindex: u32,
     /// Its MAC address; none for a device without Ethernet.
     pub(crate) mac: Option<[u8; 6]>,
 }
 
-/// The host's side as it shall be.
+/// The desired state of the host's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Desired {
     /// Addresses and routes.
     pub(crate) host: HostSettings,
-    /// Constants of the programs, without the numbers of devices, which the kernel gives.
+    /// Constants of the programs, without the indexes of the host devices, which the kernel assigns.
     pub(crate) constants: NodeConfig,
     /// Devices that face the network, by name.
     pub(crate) devices: BTreeMap<String, NativeDevice>,
@@ -50,8 +50,8 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Desired {
-    /// Computed from these facts and rows; `None` while the router has no address of an enabled family that pods
-    /// have addresses of.
+    /// Computes the desired state; `None` while the router lacks an address of an enabled family that pods have
+    /// addresses of.
     pub(crate) fn compute<'a>(
         facts: &Facts<'_>,
         devices: impl Iterator<Item = &'a Device>,
@@ -111,7 +111,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         sctp: conntrack.enable_sctp.into(),
         extended_protocols: conntrack.enable_extended_ip_protocols.into(),
         jiffies_clock: facts.clock.is_jiffies().into(),
-        // Wrong names were refused when the options were read.
+        // Never the default: wrong names were refused when the options were read.
         ct_report_flags: conntrack.report_flags().unwrap_or_default(),
         ct_report_interval: ticks(conntrack.monitor_aggregation_interval),
         ct_tcp_lifetime: ticks(conntrack.bpf_ct_timeout_regular_tcp),
@@ -124,7 +124,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         service_loopback_ipv6: facts.node.service_loopback_ipv6.map_or([0; 4], ipv6_words),
         service_loopback_ipv4: facts.node.service_loopback_ipv4.map_or(0, ipv4_word),
         ticks_in_256_seconds: ticks(Duration::from_secs(256)),
-        // Nobody translates sockets.
+        // There is no socket load balancing: each packet is translated.
         per_packet_lb: 1,
         empty_services_drop: facts.services.drop_empty.into(),
         empty_services_reject: facts.services.reject.into(),

@@ -15,7 +15,7 @@ const ENOLINK: i32 = 67;
 pub struct Place {
     /// The device's name.
     pub device: String,
-    /// Its number.
+    /// Its index.
     pub ifindex: u32,
     /// The program's name.
     pub program: &'static str,
@@ -28,7 +28,7 @@ impl Place {
         if self.egress { Direction::Egress } else { Direction::Ingress }
     }
 
-    /// The name of its filter, `<program>-<device>`.
+    /// Returns the name of its filter, `<program>-<device>`.
     pub(crate) fn filter(&self) -> String {
         format!("{}-{}", self.program, self.device)
     }
@@ -45,7 +45,7 @@ pub enum Attached {
     Filter,
 }
 
-/// How programs meet devices on this node.
+/// How programs are attached to devices on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// By tcx links (Linux 6.6, `enable-tcx`), else by tc filters.
@@ -54,9 +54,9 @@ pub struct Style {
     pub filter_priority: u16,
 }
 
-/// Makes the links that [`attach`] will give their programs, with one that leaves packets to others. A link costs a grace
-/// period under the kernel's interface lock, its program microseconds: links are made while programs are verified. Whoever
-/// stops in between leaves links that do nothing.
+/// Creates the links for [`attach`], with a program that leaves packets to the next one. A link costs a grace period
+/// under the kernel's interface lock, the replacement of its program microseconds: so links are created while programs
+/// are verified. A crash in between leaves links that do nothing.
 pub fn reserve<'a>(
     fs: &BpfFs,
     style: Style,
@@ -79,7 +79,7 @@ pub fn reserve<'a>(
     Ok(())
 }
 
-/// Puts a program into its place, or replaces the one there.
+/// Attaches a program to its place, or replaces the one there.
 pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Result<Attached, DatapathError> {
     let step = || format!("attach {}", place.filter());
     let tc = Tc::new().step(step)?;
@@ -99,7 +99,7 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
     let updated = match open_link(fs, place).step(step)?.map(|link| link.update(program)) {
         Some(Err(e)) if e.errno() != Some(ENOLINK) => return Err(e).step(step),
         Some(Ok(())) => Attached::Updated,
-        // The device has gone this moment, or another one has the name.
+        // The device was deleted a moment ago, or another one has the name.
         Some(Err(_)) | None => {
             create_link(fs, place, program).step(step)?;
             Attached::Created
@@ -109,7 +109,7 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
     Ok(updated)
 }
 
-/// The pinned link of a place, if it is on the device that the place is on now.
+/// Opens the pinned link of a place, if it is attached to the current device of that name.
 fn open_link(fs: &BpfFs, place: &Place) -> bpf::Result<Option<Link>> {
     let Ok(link) = Link::open(&pin(fs, place)) else { return Ok(None) };
     let info = link.info()?;
@@ -117,7 +117,7 @@ fn open_link(fs: &BpfFs, place: &Place) -> bpf::Result<Option<Link>> {
     Ok(here.then_some(link))
 }
 
-/// Makes and pins a link; one of a device that is gone, or of another one that had the name, goes.
+/// Creates and pins a link, in place of one of a previous device of that name.
 fn create_link(fs: &BpfFs, place: &Place, program: &Program) -> bpf::Result<()> {
     let folder = fs.device_links(&place.device);
     remove_link(&pin(fs, place))?;
@@ -129,17 +129,17 @@ fn create_link(fs: &BpfFs, place: &Place, program: &Program) -> bpf::Result<()> 
     Link::tcx(program, place.ifindex, place.direction())?.pin(&pin(fs, place))
 }
 
-/// The pinned link of a place, to be held: as long as somebody holds it, it outlives its pin.
+/// Opens the pinned link of a place, to keep it: a link with an open descriptor outlives its pin.
 pub(crate) fn hold(fs: &BpfFs, place: &Place) -> Option<Link> {
     Link::open(&pin(fs, place)).ok()
 }
 
-/// The pin of a place's link.
+/// Returns the pin of a place's link.
 pub(crate) fn pin(fs: &BpfFs, place: &Place) -> PathBuf {
     fs.device_links(&place.device).join(place.program)
 }
 
-/// Pins a link that is attached to its place, if its pin is missing or leads to another object. Whether that was so.
+/// Pins an attached link again if its pin is missing or leads to another object. Returns whether it was.
 pub(crate) fn pin_again(fs: &BpfFs, place: &Place, link: &Link) -> Result<bool, DatapathError> {
     let (folder, path) = (fs.device_links(&place.device), pin(fs, place));
     let step = || format!("pin the link of {}", place.filter());
@@ -154,7 +154,7 @@ pub(crate) fn pin_again(fs: &BpfFs, place: &Place, link: &Link) -> Result<bool, 
     done.map(|()| true).step(step)
 }
 
-/// Whether the program with that id still is in its place: by the link that is held, or by a filter.
+/// Whether the program with that id is attached to its place: by the open link, or by a filter.
 pub(crate) fn is_attached(
     place: &Place,
     program: u32,
@@ -167,15 +167,15 @@ pub(crate) fn is_attached(
         return Ok(info.ifindex == Some(place.ifindex) && info.program == program);
     }
     let filters = tc.filters(place.ifindex, place.direction());
-    let ours = |filter: &bpf::tc::Filter| filter.name == place.filter() && filter.program == program;
+    let is_same = |filter: &bpf::tc::Filter| filter.name == place.filter() && filter.program == program;
     match filters {
         Err(e) if e.is_not_found() => Ok(false),
-        found => Ok(found.step(step)?.iter().any(ours)),
+        found => Ok(found.step(step)?.iter().any(is_same)),
     }
 }
 
-/// Detaches a pinned link and removes its pin. The pin alone would keep the program attached until the kernel gets round
-/// to freeing it, and the same program cannot be attached twice.
+/// Detaches a pinned link and removes its pin. Without the explicit detach, the program stays attached until the kernel
+/// frees the link, and the same program cannot be attached twice.
 fn remove_link(pin: &Path) -> bpf::Result<()> {
     if let Ok(link) = Link::open(pin) {
         match link.detach() {
@@ -186,7 +186,7 @@ fn remove_link(pin: &Path) -> bpf::Result<()> {
     unpin(pin).map(drop)
 }
 
-/// Removes the tc filter that a run without tcx left: it would run after the link's program.
+/// Removes the tc filter of a run without tcx, which would run after the link's program.
 fn remove_filter(tc: &Tc, style: Style, place: &Place) -> Result<(), DatapathError> {
     let step = || format!("remove tc filter {}", place.filter());
     let filters = tc.filters(place.ifindex, place.direction()).step(step)?;
@@ -196,7 +196,7 @@ fn remove_filter(tc: &Tc, style: Style, place: &Place) -> Result<(), DatapathErr
     Ok(())
 }
 
-/// Takes a program out of its place, if it and the device are there.
+/// Detaches a program from its place, if it and the device exist.
 pub fn detach(fs: &BpfFs, style: Style, place: &Place) -> Result<(), DatapathError> {
     let step = || format!("detach {}", place.filter());
     remove_link(&fs.device_links(&place.device).join(place.program)).step(step)?;
@@ -206,12 +206,12 @@ pub fn detach(fs: &BpfFs, style: Style, place: &Place) -> Result<(), DatapathErr
     }
 }
 
-/// Devices that have pinned links.
+/// Returns the devices that have pinned links.
 pub fn devices_with_links(fs: &BpfFs) -> Result<Vec<String>, DatapathError> {
     names_in(&fs.root().join("cilium/devices")).step(|| "list the devices' links".to_owned())
 }
 
-/// Takes all our programs off a device: pinned links, and on kernels without tcx filters by name.
+/// Detaches all programs of the datapath from a device: pinned links, and filters by name on kernels without tcx.
 pub fn detach_all(fs: &BpfFs, style: Style, device: &str, ifindex: Option<u32>) -> Result<(), DatapathError> {
     let step = || format!("detach from device {device}");
     let folder = fs.device_links(device);

@@ -10,7 +10,7 @@ use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 pub const HOST_DEVICE: &str = "cilium_host";
 /// Its peer.
 pub const NET_DEVICE: &str = "cilium_net";
-/// `RTPROT_KERNEL`: the protocol that Cilium gives its routes.
+/// `RTPROT_KERNEL`: the protocol of Cilium's routes.
 const PROTOCOL_KERNEL: u8 = 2;
 /// The kernel's metric of IPv6 routes that name none.
 const METRIC_V6: u32 = 1024;
@@ -61,14 +61,14 @@ pub fn ensure_devices(nl: &mut Netlink) -> Result<HostDevices, NetlinkError> {
 const IFF_NOARP: u32 = 0x80;
 
 impl HostSettings {
-    /// The router's addresses as they stand on cilium_host.
+    /// Returns the router's addresses as on cilium_host.
     pub fn addresses(&self) -> Vec<IpNetwork> {
         let v4 = self.router_ipv4.map(|ip| IpNetwork::from(IpAddr::V4(ip)));
         let v6 = self.router_ipv6.map(|ip| IpNetwork::from(IpAddr::V6(ip)));
         v4.into_iter().chain(v6).collect()
     }
 
-    /// The routes to the router itself and through it to the pods.
+    /// Returns the routes to the router itself and through it to the pods.
     pub fn routes(&self, host_index: u32) -> Vec<RouteSpec> {
         let route = |dst: IpNetwork| RouteSpec {
             protocol: PROTOCOL_KERNEL,
@@ -84,15 +84,15 @@ impl HostSettings {
         if let (Some(router), Some(pods)) = (self.router_ipv6, self.pods_ipv6) {
             let route = |dst| RouteSpec { priority: METRIC_V6, ..route(dst) };
             routes.push(route(IpNetwork::from(IpAddr::V6(router))));
-            // No "via": the kernel refuses an own address as IPv6 gateway.
+            // Without "via": the kernel refuses an own address as IPv6 gateway.
             routes.push(RouteSpec { src: Some(router.into()), ..route(pods.into()) });
         }
         routes
     }
 }
 
-/// Gives cilium_host the router's addresses and the routes to the pods; other addresses and routes of an earlier
-/// configuration go (link-local ones stay).
+/// Adds the router's addresses and the routes to the pods to cilium_host, and removes those of a previous configuration
+/// (link-local ones stay).
 pub fn ensure_addresses(nl: &mut Netlink, host: &Link, settings: &HostSettings) -> Result<(), NetlinkError> {
     let wanted = settings.addresses();
     for address in nl.addresses(host.index)? {
@@ -121,7 +121,7 @@ pub fn ensure_addresses(nl: &mut Netlink, host: &Link, settings: &HostSettings) 
     routes.iter().try_for_each(|route| nl.replace_route(route))
 }
 
-/// Addresses and routes that cilium_host should have and has not, in words.
+/// Returns descriptions of the addresses and routes that cilium_host should have and has not.
 pub fn missing(nl: &mut Netlink, host: &Link, settings: &HostSettings) -> Result<Vec<String>, NetlinkError> {
     let addresses = nl.addresses(host.index)?;
     let routes = nl.routes()?;

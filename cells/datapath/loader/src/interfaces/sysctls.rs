@@ -5,7 +5,7 @@ use sysctl::{Name, Setting};
 
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
 
-/// The settings in the order in which they are made: the node forwards, and replies may come by other devices than
+/// Returns the settings in the order of their writes: the node forwards, and replies may come by other devices than
 /// requests left by.
 pub(crate) fn settings(families: &FamilyConfig) -> Vec<Setting> {
     let mut all: Vec<(&[&str], u8)> = vec![(&["net", "ipv4", "conf", "all", "rp_filter"], 0)];

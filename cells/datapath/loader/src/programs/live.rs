@@ -1,4 +1,4 @@
-//! The options of the datapath as they are now.
+//! The current options of the datapath.
 
 use hive::ConfigWatch;
 
@@ -6,7 +6,7 @@ use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::services::{ServiceSettings, ServicesConfig};
 use hive::OptionError;
 
-/// The options in force, and how to notice that they are others.
+/// The current options, with watches on them.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) config: LoaderConfig,
@@ -18,7 +18,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// The options of the start. The hive has checked them, these as those that follow.
+    /// Reads the options of the start. The hive has checked them, and checks each later change.
     pub(crate) fn new(
         config: ConfigWatch<LoaderConfig>,
         conntrack: ConfigWatch<ConntrackConfig>,
@@ -33,7 +33,7 @@ impl Live {
         })
     }
 
-    /// Waits for other options, and takes them.
+    /// Waits for a change and reads the options again. Cancel safe.
     pub(crate) async fn changed(&mut self) -> Result<(), OptionError> {
         let (config, conntrack, services) = &mut self.watched;
         tokio::select! {

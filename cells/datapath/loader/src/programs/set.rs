@@ -10,16 +10,16 @@ use maps::Maps;
 
 use datapath_api::{DatapathError, Step};
 
-/// How the pins of program arrays begin; the array's kernel number follows.
+/// The prefix of the pins of program arrays; the array's kernel id follows.
 const CALLS_PIN: &str = "cilium_calls_shared_";
-/// How those of all agents begin.
+/// The prefix of those of all agents.
 const ARRAYS: &str = "cilium_calls_";
 
-/// `EOPNOTSUPP` and the kernel's own `ENOTSUPP`: it does not tell what a program array holds.
+/// `EOPNOTSUPP` and the kernel's own `ENOTSUPP`: the answer of kernels that cannot look up program arrays.
 const NOT_SUPPORTED: [i32; 2] = [95, 524];
 
-/// Programs loaded together. They call each other through an array of their own, which stays pinned as long as one of
-/// them may run: an array that nobody holds loses its programs.
+/// Programs of one load. They call each other through an array of their own, which stays pinned as long as one of them may
+/// run: the kernel empties an array without pins and descriptors.
 #[derive(Debug)]
 pub struct ProgramSet {
     collection: Collection,
@@ -29,7 +29,7 @@ pub struct ProgramSet {
 
 impl ProgramSet {
     /// Opens the node's maps that the programs use, on `threads` threads: a first start creates them, which takes longer
-    /// than loading. [`ProgramSet::load`] finds them open, or waits for those that are being made.
+    /// than loading. [`ProgramSet::load`] finds them open, or waits for those that are being created.
     pub fn open_maps(maps: &Maps, threads: usize) -> Result<(), DatapathError> {
         shared_maps(&parsed()?, maps, threads).map(drop)
     }
@@ -40,7 +40,7 @@ impl ProgramSet {
         object
             .set_global(datapath_object::NODE_CONFIG, config.as_bytes())
             .step(|| "set the node's constants".to_owned())?;
-        // Nobody attaches these two yet: endpoint routes and everything that works on packets that leave.
+        // Not attached yet: they serve endpoint routes and features that work on packets that leave.
         let unused = [datapath_object::TO_CONTAINER, datapath_object::TO_NETDEV];
         object.retain_programs(|name| !unused.contains(&name));
         let shared = shared_maps(&object, maps, threads)?;
@@ -61,29 +61,29 @@ impl ProgramSet {
         Ok(ProgramSet { collection, config, calls_pin })
     }
 
-    /// A program by its name.
+    /// Returns a program by its name.
     pub fn program(&self, name: &str) -> Result<&Program, DatapathError> {
         self.collection.program(name).step(|| "choose a program".to_owned())
     }
 
-    /// The kernel's id of a program, by the program's name.
+    /// Returns the kernel's id of a program, by the program's name.
     pub(crate) fn id(&self, name: &str) -> Result<u32, DatapathError> {
         let info = self.program(name)?.info();
         Ok(info.step(|| format!("ask for the id of program {name}"))?.id)
     }
 
-    /// The settings that were loaded.
+    /// Returns the constants of this load.
     pub fn config(&self) -> &NodeConfig {
         &self.config
     }
 
-    /// The pin of the programs' array.
+    /// Returns the pin of the programs' array.
     pub(crate) fn calls_pin(&self) -> &Path {
         &self.calls_pin
     }
 
     /// Pins the programs' array again if its pin is missing or leads to another map: without a pin it loses its programs
-    /// when the agent stops. Whether that was so.
+    /// when the agent stops. Returns whether it was.
     pub(crate) fn repin(&self, fs: &BpfFs) -> Result<bool, DatapathError> {
         let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
         let done = match RawMap::open(&self.calls_pin) {
@@ -94,8 +94,8 @@ impl ProgramSet {
         done.map(|()| true).step(|| "pin the program array".to_owned())
     }
 
-    /// Enters programs again whose slot of the array is empty or holds another program. Returns their names. Nothing on
-    /// kernels that do not tell what is in a program array.
+    /// Writes programs again whose slot of the array is empty or holds another program. Returns their names. Does
+    /// nothing on kernels that cannot look up program arrays.
     pub(crate) fn repair_calls(&self) -> Result<Vec<&'static str>, DatapathError> {
         let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
         let calls =
@@ -120,8 +120,8 @@ impl ProgramSet {
         Ok(repaired)
     }
 
-    /// Removes the pins of other loads' arrays, and of those of a Cilium agent before us, once no program of theirs is
-    /// attached. Returns their number.
+    /// Removes the pins of other arrays, of previous loads and of a Cilium agent, once no program of theirs is
+    /// attached. Returns the number of removed pins.
     pub fn remove_others(&self, fs: &BpfFs) -> Result<usize, DatapathError> {
         let names = fs.map_names().step(|| "list the pinned maps".to_owned())?;
         let mut removed = 0;
@@ -140,9 +140,9 @@ fn parsed() -> Result<ObjectFile, DatapathError> {
         .step(|| "parse the datapath programs".to_owned())
 }
 
-/// The node's maps that the programs use, opened on `threads` threads: creating those of connections takes longest. A map
-/// that this node does not have, because its family or feature is off, is replaced by one with room for a row; the
-/// verifier removes what would use it.
+/// Opens the node's maps that the programs use, on `threads` threads: creating those of connections takes longest. A
+/// map that this node does not have, because its family or feature is off, is replaced by one of a single entry; the
+/// verifier removes the code that would use it.
 fn shared_maps(
     object: &ObjectFile,
     maps: &Maps,

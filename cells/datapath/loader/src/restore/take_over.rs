@@ -1,8 +1,8 @@
 //! Endpoints that another agent has left: Cilium's, or those of an Apiary build with other layouts.
 //!
 //! Both have their endpoints in `cilium_lxc` and a pinned policy map for each. The settings entries that these programs
-//! need are derived from them before the first program is replaced. So packets between an endpoint with the new programs and
-//! one with the old are delivered all the time.
+//! need are derived from them before the first program is replaced. So packets between an endpoint with the new
+//! programs and one with the old are delivered all the time.
 
 use std::collections::BTreeMap;
 

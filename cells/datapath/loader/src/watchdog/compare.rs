@@ -38,8 +38,8 @@ pub(crate) fn compare(controller: &mut Controller, guarded: bool) -> Result<Vec<
     Ok(repairs)
 }
 
-/// Mounts the bpf file system, and pins maps, policy maps and the array of programs again where a pin is missing or leads to
-/// another map. Returns the repairs.
+/// Mounts the bpf file system, and pins maps, policy maps and the array of programs again where a pin is missing or
+/// leads to another map. Returns the repairs.
 ///
 /// # Errors
 /// If a map or pin cannot be read or written.

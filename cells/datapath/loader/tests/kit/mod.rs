@@ -49,7 +49,7 @@ pub fn node_config() -> NodeConfig {
     }
 }
 
-/// What an agent does at its start, in its order.
+/// Does the steps of an agent's start, in its order.
 pub fn start(maps: &Arc<Maps>) -> KernelDatapath {
     let datapath = KernelDatapath::new(maps.clone(), OPTIONS);
     loader::restore(&datapath).unwrap();
@@ -61,7 +61,7 @@ pub fn start(maps: &Arc<Maps>) -> KernelDatapath {
     datapath
 }
 
-/// An endpoint with its interface, the host's side down, nobody in the pod.
+/// An endpoint with its interface, the host's side down, the pod's namespace empty.
 pub fn pod(sandbox: &Sandbox, id: u16) -> EndpointDatapath {
     pod_with_namespace(sandbox, id).0
 }
