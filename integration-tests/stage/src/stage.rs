@@ -175,6 +175,8 @@ impl Stage {
             .args(arguments)
             .env("KUBECONFIG", self.kubeconfig(self.asked.load(Ordering::Relaxed)))
             .env("KUBECACHEDIR", self.folder.path().join("kubectl"))
+            // It ends before it has made much garbage.
+            .env("GOGC", "off")
             .current_dir("/");
         command
     }
