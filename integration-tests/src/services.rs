@@ -1,8 +1,9 @@
 //! Services of a node, by its state file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -201,11 +202,34 @@ impl Node {
                 sorted(&mut ips);
                 found.insert(ip(&frontend["Address"]), ips);
             }
-            if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
+            if found != wanted {
+                return Err(format!("{found:?}"));
+            }
+            // A deleted frontend leaves its table before it leaves the maps.
+            let left = self.addresses_of_no_frontend();
+            if left.is_empty() { Ok(()) } else { Err(format!("still in the maps: {left:?}")) }
         };
         if let Err(error) = try_wait_until(Duration::from_secs(10), probe) {
             panic!("{error}\nlog of the agent:\n{}", self.log());
         }
+    }
+
+    /// Addresses of the service maps that the table of frontends does not have. That of all the node's, by which ports of
+    /// nodes are found, is in no table.
+    fn addresses_of_no_frontend(&self) -> BTreeSet<IpAddr> {
+        let mut rows = self.service_rows();
+        let mut keys = |name| rows.remove(name).unwrap_or_default().into_keys();
+        let ipv4 =
+            keys("cilium_lb4_services_v2").filter_map(|key| Some(IpAddr::from(*key.first_chunk::<4>()?)));
+        let ipv6 =
+            keys("cilium_lb6_services_v2").filter_map(|key| Some(IpAddr::from(*key.first_chunk::<16>()?)));
+        let mut addresses: BTreeSet<IpAddr> =
+            ipv4.collect::<Vec<_>>().into_iter().chain(ipv6).filter(|ip| !ip.is_unspecified()).collect();
+        for frontend in self.frontends() {
+            let (ip, _) = frontend["Address"].as_str().unwrap().rsplit_once(':').unwrap();
+            addresses.remove(&ip.trim_matches(['[', ']']).parse().unwrap());
+        }
+        addresses
     }
 
     /// The rows of the table `frontends`.
