@@ -25,7 +25,7 @@ soak: ## pods come and go under kills, nothing may leak or grow; COUNT=10000 cyc
 	@COUNT="$(COUNT)" SEED="$(SEED)" tools/soak
 
 bench: ## every benchmark: a table and target/bench/summary.tsv
-	@tools/setup run
+	@tools/setup bench
 	@tools/build
 	@tools/bench
 

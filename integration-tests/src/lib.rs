@@ -7,6 +7,7 @@ mod api_server;
 mod build;
 pub mod cast;
 mod cluster;
+pub mod costs;
 mod events;
 pub mod frames;
 mod http;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Duration;
 
+use integration_tests::costs;
 use test_kit::{Slice, Write};
 
 use crate::snapshot::Snapshot;
@@ -97,21 +98,12 @@ impl Kinds {
         if scenario.ends_with(PART) {
             return;
         }
-        let recorded = recorded_writes(scenario);
-        let recorded = recorded.unwrap_or_else(|| panic!("{scenario} is not in stops/writes.tsv"));
-        let most = recorded + (recorded / 10).max(1);
-        assert!(n <= most, "{scenario}: {n} writes, {recorded} are recorded in stops/writes.tsv");
+        costs::check(scenario, "writes", n as u64);
     }
 }
 
 /// The end of the name of a scenario of which a run has a part.
 const PART: &str = " from there)";
-
-/// The writes of an operation that are recorded.
-fn recorded_writes(scenario: &str) -> Option<usize> {
-    let rows = include_str!("writes.tsv").lines().filter_map(|line| line.split_once('\t'));
-    rows.into_iter().find_map(|(name, writes)| (name == scenario).then(|| writes.parse().unwrap()))
-}
 
 /// What one and the same node is like before and after an undisturbed run, each with another start of the agent behind it.
 struct Undisturbed {

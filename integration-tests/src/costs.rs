@@ -1,0 +1,80 @@
+//! Costs of hot paths that are counted, not timed, and so are the same on a busy machine: held against `costs.tsv`.
+
+use std::io::Write as _;
+
+const RECORD: &str = include_str!("../costs.tsv");
+
+/// Prints what an operation has cost, as a row of the table that `tools/bench` makes, with its change against the record.
+///
+/// # Panics
+/// When it is not in the record, or more than a tenth above it.
+#[track_caller]
+pub fn check(operation: &str, unit: &str, measured: u64) {
+    let recorded = recorded(operation, unit)
+        .unwrap_or_else(|| panic!("costs.tsv has no row for {operation} in {unit}: {measured} were counted"));
+    let limit = limit(recorded);
+    let met = if measured <= limit { "yes" } else { "no" };
+    let change = (measured as f64 - recorded as f64) / recorded.max(1) as f64 * 100.0;
+    // Not captured by the test harness: whoever runs the tests sees how far each cost is from its limit.
+    let mut out = std::io::stdout();
+    let _ =
+        writeln!(out, "costs: {operation}\t{measured}\t{unit}\t{limit}\t{met}\t{change:+.1} % of the record");
+    assert!(
+        measured <= limit,
+        "{operation}: {measured} {unit}, {recorded} are recorded: a commit that needs them renews the row of \
+         integration-tests/costs.tsv and says why"
+    );
+}
+
+/// The compiler, as it names itself, of which the recorded instructions are.
+#[must_use]
+pub fn compiler() -> &'static str {
+    let line = RECORD.lines().find_map(|line| line.strip_prefix("# compiler\t"));
+    line.expect("costs.tsv names the compiler")
+}
+
+/// The most that is accepted: a tenth above the record, and one of what is counted in small numbers.
+fn limit(recorded: u64) -> u64 {
+    recorded + (recorded / 10).max(1)
+}
+
+/// A cost of the record.
+fn recorded(operation: &str, unit: &str) -> Option<u64> {
+    let rows = RECORD.lines().filter(|line| !line.starts_with('#'));
+    rows.filter_map(|line| line.split('\t').collect::<Vec<_>>().try_into().ok()).find_map(
+        |[name, of, value]: [&str; 3]| (name == operation && of == unit).then(|| value.parse().unwrap()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_over_a_tenth_above_the_record_is_refused() {
+        assert_eq!((limit(0), limit(9), limit(100)), (1, 10, 110));
+        let limit = limit(recorded("endpoint created", "writes").unwrap());
+        check("endpoint created", "writes", limit);
+        for (operation, unit, measured) in [
+            ("endpoint created", "writes", limit + 1),
+            ("endpoint created", "sighs", 1),
+            ("nothing", "writes", 1),
+        ] {
+            let refused = std::panic::catch_unwind(|| check(operation, unit, measured));
+            assert!(refused.is_err(), "{operation} {unit}");
+        }
+    }
+
+    #[test]
+    fn every_row_of_the_record_is_a_cost() {
+        for line in RECORD.lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [operation, unit, value] = fields[..] else { panic!("{line}") };
+            assert_eq!(
+                recorded(operation, unit),
+                value.parse().ok(),
+                "{line} is there twice or is no number"
+            );
+        }
+    }
+}

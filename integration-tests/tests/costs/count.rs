@@ -1,0 +1,103 @@
+//! Instructions and allocations of an operation.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::process::Command;
+
+use integration_tests::costs;
+use test_kit::{require, require_command};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts the allocations of each thread.
+struct Counting;
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+#[expect(unsafe_code, reason = "an allocator")]
+// JUSTIFICATION: only an allocator sees each allocation.
+// SAFETY: every call goes to the system's allocator with the arguments of the caller, who keeps the contract; counting neither
+// allocates nor unwinds, because the counter is constant at first and has nothing to drop.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // JUSTIFICATION: as above. SAFETY: as above.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        // JUSTIFICATION: as above. SAFETY: as above.
+        unsafe { System.dealloc(piece, layout) }
+    }
+
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // JUSTIFICATION: as above. SAFETY: as above.
+        unsafe { System.realloc(piece, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often the process that valgrind runs does the operation.
+const ROUNDS: &str = "APIARY_COST_ROUNDS";
+const FEW: u64 = 8;
+const MANY: u64 = 40;
+
+/// Counts what one round costs: `work` prepares and does so many rounds. What it costs to prepare is in a run of few rounds as
+/// in one of many, so the difference is that of the rounds.
+///
+/// The test starts itself again in valgrind, which executes the same instructions on every processor; `test` is the test's
+/// name.
+pub(crate) fn check(operation: &str, test: &str, work: impl Fn(u64)) {
+    if let Ok(rounds) = std::env::var(ROUNDS) {
+        return work(rounds.parse().unwrap());
+    }
+    let allocations = |rounds| {
+        let before = ALLOCATIONS.get();
+        work(rounds);
+        ALLOCATIONS.get() - before
+    };
+    // What is made once in a process is made before.
+    work(1);
+    costs::check(operation, "allocations", each(allocations));
+    require_command!("valgrind");
+    let compiler = compiler();
+    let is_recorded = compiler.starts_with(&format!("{} ", costs::compiler()));
+    require!(is_recorded, "the recorded instructions are of {}, not of {compiler}", costs::compiler());
+    costs::check(operation, "instructions", each(|rounds| instructions(test, rounds)));
+}
+
+/// The compiler of this machine, which is that of the tests.
+fn compiler() -> String {
+    let output = Command::new("rustc").arg("--version").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+/// Of one round.
+fn each(cost: impl Fn(u64) -> u64) -> u64 {
+    let (few, many) = (cost(FEW), cost(MANY));
+    (many - few) / (MANY - FEW)
+}
+
+/// Instructions of a process that runs this test alone, with so many rounds.
+fn instructions(test: &str, rounds: u64) -> u64 {
+    let output = Command::new("valgrind")
+        .args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--test-threads=1"])
+        .env(ROUNDS, rounds.to_string())
+        .output()
+        .unwrap();
+    let (out, report) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{report}");
+    // `==1== I   refs:      1,234,567`, in later versions without the blanks.
+    let line = report.lines().find(|line| line.contains(" I ") && line.contains("refs:"));
+    let count = line.and_then(|line| line.rsplit(' ').next()).map(|count| count.replace(',', ""));
+    count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("valgrind counts nothing:\n{report}"))
+}
