@@ -40,7 +40,7 @@ impl Mirror {
 
     /// Waits until the objects are so.
     pub(super) async fn until(&mut self, is_so: impl Fn(&Mirror) -> bool) {
-        while !self.reader.is_settled() || !is_so(self) {
+        while !self.reader.is_complete() || !is_so(self) {
             self.next().await;
         }
     }
@@ -51,7 +51,7 @@ impl Mirror {
         let said = async {
             loop {
                 let event = self.events.next().await.expect("a watch never ends");
-                if let Some(said) = self.reader.take(event) {
+                if let Some(said) = self.reader.apply(event) {
                     return said;
                 }
             }

@@ -46,7 +46,7 @@ impl Client {
         tokio::spawn(async move {
             while let Some(event) = stream.next().await {
                 let Some(reader) = into.upgrade() else { return };
-                reader.lock().unwrap().take(event);
+                reader.lock().unwrap().apply(event);
             }
         });
         reader
@@ -74,7 +74,7 @@ async fn until_true(stage: &Stage, arguments: &[&str], reader: &Arc<Mutex<Reader
         {
             let reader = reader.lock().unwrap();
             let versions = reader.versions();
-            if reader.is_settled() && versions == truth {
+            if reader.is_complete() && versions == truth {
                 return;
             }
             assert!(begun.elapsed() < LIMIT, "{versions:?} is not {truth:?}; {:?}", reader.errors);

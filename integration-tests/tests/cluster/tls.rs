@@ -190,7 +190,7 @@ fn a_client_whose_certificate_is_wrong() {
         it.show(identity);
         let anew = || {
             let log = it.cluster.node.log()[read..].to_owned();
-            if log.contains("are read anew") { Ok(()) } else { Err(log) }
+            if log.contains("are read again") { Ok(()) } else { Err(log) }
         };
         try_wait_until(LIMIT, anew).unwrap();
         it.server.be(front.clone());

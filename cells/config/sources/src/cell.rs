@@ -57,7 +57,7 @@ fn follow(p: Parts) -> Result<(), Error> {
     let mut initializer = Some(initializer);
     p.jobs.one_shot("config-sources", move |cx: JobCx| async move {
         let streams = streams.into_iter().map(|(view, source, what)| -> Events {
-            let told = source.tells_troubles();
+            let told = source.reports_errors();
             let events = source.watch(what).filter(move |event| ready(!(told && event.is_err())));
             events.map(move |event| (view, event)).boxed()
         });

@@ -33,7 +33,7 @@ const SERVICES: Objects = (10_000, service);
 const SLICES: Objects = (1_000, slice);
 const IDENTITIES: Objects = (6_000, identity);
 
-/// What servers keep of who has written what, and readers skip.
+/// `managedFields`, which servers keep and readers skip.
 fn managed() -> Value {
     let fields: serde_json::Map<String, Value> = (0..20)
         .map(|n| (format!("f:field-of-the-object-{n}"), json!({".": {}, "f:name": {}, "f:value": {}})))

@@ -1,4 +1,4 @@
-//! Where the servers are and who asks them: a kubeconfig, or what a pod is given.
+//! Addresses of servers and credentials: a kubeconfig, or a pod's service account.
 
 mod certificate;
 mod exec;
@@ -22,12 +22,12 @@ use crate::error::Error;
 /// The folder of a pod's service account.
 pub(crate) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where to look for servers and credentials.
+/// Sources of addresses and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A kubeconfig file.
     Kubeconfig(PathBuf),
-    /// The service account of the pod that the agent runs in, and the address that the pod is given.
+    /// The service account of the agent's pod, and the address of the pod's environment.
     ServiceAccount { server: String, folder: PathBuf },
     /// Only addresses, no credentials.
     Nowhere,
@@ -55,7 +55,7 @@ pub(crate) struct Names {
     pub(crate) credentials: String,
     /// The key of the user among them.
     pub(crate) user: String,
-    /// The key of the cluster; `None` for what has no keys.
+    /// The key of the cluster; `None` for a service account.
     pub(crate) cluster: Option<String>,
     /// The CA's certificates.
     pub(crate) authority: String,
@@ -106,7 +106,7 @@ impl Place {
             }
             None => ("certificate-authority-data".to_owned(), "this machine".to_owned()),
         };
-        // It awaits nothing: what it reads are files.
+        // It never waits: it reads files.
         let options = KubeConfigOptions::default();
         let reading = kube::Config::from_custom_kubeconfig(kubeconfig, &options);
         let config = futures::executor::block_on(reading).map_err(|error| match error {
@@ -160,10 +160,10 @@ impl Place {
 
 const NO_CERTIFICATES: &str = "holds no certificates in PEM";
 
-/// What says where the servers are.
+/// The source of the servers' addresses.
 const URLS: &str = "option k8s-api-server-urls";
 
-/// What a pod is told.
+/// The service account's folder in a pod.
 const SERVICE: &str = "environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT";
 
 fn read(file: &Path, files: &mut Files) -> Result<Kubeconfig, Error> {
@@ -187,7 +187,7 @@ pub(crate) fn root_of(error: &(dyn std::error::Error + 'static)) -> String {
         .map_or_else(String::new, ToString::to_string)
 }
 
-/// What a pod is given, as a kubeconfig. Files that are not there are left out for an anonymous one.
+/// Returns a service account as a kubeconfig. Without the files it is an anonymous one.
 fn account(server: &str, folder: &Path) -> Kubeconfig {
     let anonymous = folder.as_os_str().is_empty();
     let (cluster, user) = match anonymous {
@@ -206,7 +206,7 @@ fn account(server: &str, folder: &Path) -> Kubeconfig {
     serde_json::from_value(kubeconfig).unwrap_or_default()
 }
 
-/// The address that a pod is given by its environment.
+/// Returns the address of a pod's environment.
 pub(crate) fn server_of_pod(host: &str, port: &str) -> String {
     match host.contains(':') && !host.starts_with('[') {
         true => format!("https://[{host}]:{port}"),
@@ -216,7 +216,7 @@ pub(crate) fn server_of_pod(host: &str, port: &str) -> String {
 
 fn uri(url: &str) -> Result<Uri, String> {
     let uri: Uri = url.trim().parse().map_err(|error| format!("{error}; give https://ADDRESS:PORT"))?;
-    // What is behind the host is a port, or it is none.
+    // A port is what follows the host, or there is none.
     let whole = |authority: &Authority| authority.port().is_some() || authority.as_str() == authority.host();
     match uri.scheme_str() {
         Some("https" | "http") if uri.authority().is_some_and(|a| !a.host().is_empty() && whole(a)) => {

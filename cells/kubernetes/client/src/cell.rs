@@ -1,4 +1,4 @@
-//! The wiring: the source, the requests, and the jobs that keep the way to the servers.
+//! The wiring: the source, the requests, and the jobs that keep the connection to the servers.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -37,8 +37,8 @@ struct ClientParams {
     config: Config<ApiServerConfig>,
     settings: Arc<Settings>,
     metrics: Option<Arc<Metrics>>,
-    /// Of tests, which are less patient.
-    pace: Option<Arc<WatchTimeouts>>,
+    /// Shorter timeouts, of tests.
+    timeouts: Option<Arc<WatchTimeouts>>,
     jobs: JobGroup,
     health: Health,
     shutdown: Shutdowner,
@@ -67,7 +67,7 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
         link: link.clone(),
         definitions: Definitions::new(required(is_on)),
         watches,
-        pace: p.pace.map_or_else(WatchTimeouts::default, |pace| *pace),
+        timeouts: p.timeouts.map_or_else(WatchTimeouts::default, |timeouts| *timeouts),
         health: p.health.clone(),
     };
     start(&p.jobs, &p.config, &connection, &p.shutdown);
@@ -102,7 +102,7 @@ fn urls(config: &ApiServerConfig) -> Vec<String> {
     urls.filter(|url| !url.is_empty() && seen.insert(url.clone())).collect()
 }
 
-/// Where the servers are, if there are any: what the options say, else what the environment of a pod says.
+/// Returns where the servers are, if there are any: by the options, else by the environment of a pod.
 fn place(config: &ApiServerConfig, env: impl Fn(&str) -> Option<String>) -> Option<Place> {
     if !config.enabled || config.connect_timeout.is_zero() {
         return None;

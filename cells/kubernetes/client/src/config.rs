@@ -39,7 +39,7 @@ pub struct ApiServerConfig {
 }
 
 /// The shortest time that makes sense; a number without a unit is nanoseconds.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl ApiServerConfig {
     fn check(&self) -> Result<(), String> {
@@ -56,9 +56,9 @@ impl ApiServerConfig {
             ("k8s-sync-timeout", self.sync_timeout),
             ("crd-wait-timeout", self.crd_wait_timeout),
         ] {
-            if !time.is_zero() && time < SHORTEST {
+            if !time.is_zero() && time < MIN_TIMEOUT {
                 return Err(format!(
-                    "{name}: {time:?} is wrong: give at least {SHORTEST:?}, with a unit, as in 30s"
+                    "{name}: {time:?} is wrong: give at least {MIN_TIMEOUT:?}, with a unit, as in 30s"
                 ));
             }
         }

@@ -17,7 +17,7 @@ pub(crate) trait Connect: Send + Sync {
     fn connect(&self, access: &Access, server: &Uri) -> Result<kube::Client, String>;
 }
 
-/// Clients with sockets. HTTP/1.1: each watch has a connection of its own, so that one whose reader is slow holds up no
+/// Clients with sockets. HTTP/1.1: each watch has a connection of its own, so that a slow reader holds up no
 /// other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sockets {
@@ -27,11 +27,11 @@ pub(crate) struct Sockets {
     pub(crate) keep_alive: Duration,
 }
 
-/// Bytes of a connection's buffer at most: what a slow reader holds up.
-const BUFFER: usize = 64 << 10;
+/// Bytes of a connection's buffer at most: they are pinned while a reader is slow.
+const MAX_BUFFER: usize = 64 << 10;
 
 /// How long a connection stays that is not used.
-const IDLE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 impl Connect for Sockets {
     fn connect(&self, access: &Access, server: &Uri) -> Result<kube::Client, String> {
@@ -50,9 +50,9 @@ impl Connect for Sockets {
         let text = |error: kube::Error| root_of(&error);
         let sockets = config.rustls_https_connector_with_connector(sockets).map_err(text)?;
         let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_timer(TokioTimer::new())
-            .http1_max_buf_size(BUFFER)
+            .http1_max_buf_size(MAX_BUFFER)
             .build(sockets);
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())

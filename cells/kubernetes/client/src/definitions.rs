@@ -9,14 +9,14 @@ use tokio::sync::watch;
 /// The group of kinds that are defined while the cluster runs.
 pub(crate) const GROUP: &str = "cilium.io";
 
-/// The definitions there are, as they come and go.
+/// The existing definitions, as they come and go.
 #[derive(Clone, Debug)]
 pub(crate) struct Definitions {
     known: Arc<watch::Sender<Option<BTreeSet<SmolStr>>>>,
     required: Arc<BTreeSet<Kind>>,
 }
 
-/// What is known of a kind.
+/// Whether a kind is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defined {
     Yes,
@@ -26,12 +26,12 @@ pub(crate) enum Defined {
 }
 
 impl Definitions {
-    /// Nothing is known yet; these kinds are waited for.
+    /// Nothing is listed yet; these kinds are waited for.
     pub(crate) fn new(required: BTreeSet<Kind>) -> Definitions {
         Definitions { known: Arc::new(watch::Sender::new(None)), required: Arc::new(required) }
     }
 
-    /// Whether a kind is there.
+    /// Returns whether a kind is defined.
     pub(crate) fn of(&self, kind: Kind) -> Defined {
         match &*self.known.borrow() {
             _ if kind.group() != GROUP => Defined::Yes,
@@ -46,17 +46,17 @@ impl Definitions {
         self.required.contains(&kind)
     }
 
-    /// Those that are waited for and not there.
+    /// Returns the definitions that are waited for and missing.
     pub(crate) fn missing(&self) -> Vec<String> {
         self.required.iter().filter(|kind| self.of(**kind) != Defined::Yes).map(|kind| name(*kind)).collect()
     }
 
-    /// Changes with the definitions.
+    /// Returns a receiver that changes with the definitions.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<BTreeSet<SmolStr>>> {
         self.known.subscribe()
     }
 
-    /// These are all.
+    /// Replaces the definitions.
     pub(crate) fn are(&self, names: &BTreeSet<SmolStr>) {
         self.known.send_if_modified(|known| {
             let differs = known.as_ref() != Some(names);

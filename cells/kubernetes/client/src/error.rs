@@ -1,4 +1,4 @@
-//! Errors of the start: what an operator must mend.
+//! Errors of the start, which an operator must repair.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ pub enum Error {
     Read {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A file is not what it should be.
+    /// A file is invalid.
     #[error("file {}: {key}: {reason}", file.display())]
     File {
         /// The file.
@@ -26,7 +26,7 @@ pub enum Error {
         /// The fault, and the remedy.
         reason: String,
     },
-    /// An option, or a variable of the environment, is not what it should be.
+    /// An option, or a variable of the environment, is invalid.
     #[error("{setting}: {value:?} is wrong: {reason}")]
     Setting {
         /// Which one.

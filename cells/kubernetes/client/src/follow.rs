@@ -1,4 +1,4 @@
-//! A watch: what there is, and then what changes, whatever happens to connections and servers.
+//! A watch: lists objects and follows their changes, across failures of connections and servers.
 
 mod answer;
 mod failure;
@@ -24,57 +24,57 @@ use crate::link::{Lease, Link, request};
 use crate::metrics::WatchState;
 use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::{Shape, Splitter};
-use crate::target::{Ask, Target};
+use crate::target::{Query, Target};
 use crate::watch_timeouts::{WatchTimeouts, spread};
 use answer::{Answer, End, Form, Phase};
 
-/// Streams that broke off in the middle of the list before pages are asked for, which go on where they were.
+/// Streams that broke off in the middle of the list before pages are requested, which continue where they were.
 const MAX_BROKEN_STREAMS: u32 = 2;
 
-/// What follows one selection of objects. It works only while its stream is read, and keeps one object at a time: a slow
+/// A watch of one selection of objects. It works only while its stream is read, and keeps one object at a time: a slow
 /// reader slows the server.
 pub(crate) struct Follow {
     link: Arc<Link>,
     target: Target,
     definitions: Definitions,
-    pace: WatchTimeouts,
+    timeouts: WatchTimeouts,
     state: Arc<WatchState>,
     health: Health,
     reading: Option<Reading>,
     next: Option<Result<WatchEvent, SourceError>>,
-    /// The version that all is known up to.
+    /// The version up to which all changes are known.
     version: String,
-    /// Whether all there is has been told, so that a watch may go on from the version.
+    /// Whether the list is complete, so that a watch may continue from the version.
     listed: bool,
-    /// The page that comes next of the list under way.
-    proceed: Option<String>,
-    /// Whether pages have expired under way: the list is asked for in one.
+    /// The token of the next page of the list under way.
+    continue_token: Option<String>,
+    /// Whether pages have expired under way: the list is requested in one.
     whole: bool,
     listed_at: Instant,
     relist_after: Duration,
-    heard_at: Instant,
+    received_at: Instant,
     broken_streams: u32,
     bookmarks: bool,
     backoff: Backoff,
     delay: Duration,
     failures: u64,
-    /// Connections in a row that were lost without a word.
+    /// Connections in a row that were lost without a reason.
     cuts: u32,
     /// How often versions went back, and when last.
     rewinds: (u64, Option<Instant>),
     /// The cluster that was listed, as the link counts them.
     cluster: u64,
-    /// Whether the log has a failure since it last went well.
-    told: bool,
+    /// Whether the log has a failure since the last success.
+    reported: bool,
     /// Whether it has waited for the definitions of kinds.
     asked: bool,
-    /// Whether the absence of the kind was told as an empty list.
-    told_absent: bool,
+    /// Whether the absence of the kind was sent as an empty list.
+    listed_absent: bool,
 }
 
 /// An answer that is being read.
 struct Reading {
-    ask: Ask,
+    query: Query,
     body: Body,
     pieces: Splitter,
     lease: Lease,
@@ -89,7 +89,7 @@ impl Follow {
         link: Arc<Link>,
         target: Target,
         definitions: Definitions,
-        pace: WatchTimeouts,
+        timeouts: WatchTimeouts,
         state: Arc<WatchState>,
         health: Health,
     ) -> Follow {
@@ -98,33 +98,33 @@ impl Follow {
             link,
             target,
             definitions,
-            pace,
+            timeouts,
             state,
             health,
             reading: None,
             next: None,
             version: String::new(),
             listed: false,
-            proceed: None,
+            continue_token: None,
             whole: false,
             listed_at: now,
-            relist_after: pace.relist,
-            heard_at: now,
+            relist_after: timeouts.relist,
+            received_at: now,
             broken_streams: 0,
             bookmarks: false,
-            backoff: Backoff::exponential(pace.retry.0, pace.retry.1).jitter(0.5),
+            backoff: Backoff::exponential(timeouts.retry.0, timeouts.retry.1).jitter(0.5),
             delay: Duration::ZERO,
             failures: 0,
             cuts: 0,
             rewinds: (0, None),
             cluster: 0,
-            told: false,
+            reported: false,
             asked: false,
-            told_absent: false,
+            listed_absent: false,
         }
     }
 
-    /// The stream of what it says.
+    /// Returns the stream of its events.
     pub(crate) fn stream(self) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
         stream::unfold(self, |mut follow| async move { Some((follow.next().await, follow)) }).boxed()
     }
@@ -141,8 +141,8 @@ impl Follow {
             match step {
                 Ok(Some(event)) => return Ok(event),
                 Ok(None) => {}
-                Err(trouble) => {
-                    if let Some(error) = self.trouble(trouble) {
+                Err(error) => {
+                    if let Some(error) = self.failed(error) {
                         return Err(error);
                     }
                 }
@@ -150,11 +150,11 @@ impl Follow {
         }
     }
 
-    /// Asks what is to be asked next.
+    /// Sends the next request.
     async fn open(&mut self) -> Result<Option<WatchEvent>, RequestError> {
         self.pause().await;
         if !self.defined().await {
-            self.told_absent = true;
+            self.listed_absent = true;
             self.listed = false;
             self.next = Some(Ok(WatchEvent::Listed));
             self.state.begin();
@@ -162,38 +162,39 @@ impl Follow {
         }
         let lease = self.link.lease();
         if std::mem::replace(&mut self.cluster, lease.cluster) != lease.cluster {
-            // What another cluster has said is none of this one's.
-            (self.listed, self.proceed) = (false, None);
+            // Objects and versions of another cluster mean nothing in this one.
+            (self.listed, self.continue_token) = (false, None);
             self.version.clear();
         }
-        let ask = self.ask(&lease);
-        let seconds = match ask {
-            Ask::Stream { seconds, .. } | Ask::Watch { seconds, .. } => Duration::from_secs(seconds),
-            Ask::Page { .. } | Ask::Whole => Duration::ZERO,
+        let query = self.next_query(&lease);
+        let seconds = match query {
+            Query::Stream { seconds, .. } | Query::Watch { seconds, .. } => Duration::from_secs(seconds),
+            Query::Page { .. } | Query::Whole => Duration::ZERO,
         };
-        let begins = matches!(ask, Ask::Stream { .. } | Ask::Page { proceed: None } | Ask::Whole);
-        let (form, shape) = match ask {
-            Ask::Page { .. } | Ask::Whole => (Form::List, Shape::List),
-            Ask::Stream { .. } => (Form::StreamedList, Shape::Events),
-            Ask::Watch { .. } => (Form::Watch, Shape::Events),
+        let begins =
+            matches!(query, Query::Stream { .. } | Query::Page { continue_token: None } | Query::Whole);
+        let (form, shape) = match query {
+            Query::Page { .. } | Query::Whole => (Form::List, Shape::List),
+            Query::Stream { .. } => (Form::StreamedList, Shape::Events),
+            Query::Watch { .. } => (Form::Watch, Shape::Events),
         };
         let cuts = lease.cuts.clone();
-        let request = request(Method::GET, &self.target.uri(&ask), self.target.accept, Body::empty());
+        let request = request(Method::GET, &self.target.uri(&query), self.target.accept, Body::empty());
         let (name, plural, group) = (&self.target.name, self.target.plural, self.target.group);
         let sent = self.link.send(&lease, request, name, plural, group).await;
         let body = match sent {
             Ok(answer) => answer.into_body(),
-            Err(trouble) if trouble.what == ErrorKind::Invalid && matches!(ask, Ask::Stream { .. }) => {
+            Err(error) if error.kind == ErrorKind::Invalid && matches!(query, Query::Stream { .. }) => {
                 self.link.does_not_stream(&lease);
                 return Ok(None);
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         };
         let now = Instant::now();
         let pieces = Splitter::new(shape);
         let progress = Answer::new(form, now, seconds);
-        self.reading = Some(Reading { ask, body, pieces, lease, cuts, items: 0, progress });
-        self.heard_at = now;
+        self.reading = Some(Reading { query, body, pieces, lease, cuts, items: 0, progress });
+        self.received_at = now;
         if begins {
             self.listed = false;
             self.state.begin();
@@ -220,19 +221,19 @@ impl Follow {
         self.target.kind.is_some_and(|kind| kind.group() == GROUP)
     }
 
-    /// Waits until the server knows the kind. False if it does not, and that is to be told as an empty list.
+    /// Waits until the server knows the kind. False if it does not, which is sent as an empty list.
     async fn defined(&mut self) -> bool {
         let Some(kind) = self.target.kind else { return true };
         let mut changes = self.definitions.changes();
         if self.definitions.of(kind) == Defined::Unknown && !std::mem::replace(&mut self.asked, true) {
-            // They are listed at the same time; if they may not be, the kind's own answer must do.
-            let _known = timeout(self.pace.list_silence, changes.changed()).await;
+            // Definitions are listed at the same time; if that is forbidden, the kind's own answer decides.
+            let _known = timeout(self.timeouts.list_silence, changes.changed()).await;
         }
         loop {
             changes.mark_unchanged();
             match self.definitions.of(kind) {
                 Defined::Yes | Defined::Unknown => break,
-                Defined::No if self.definitions.is_required(kind) || self.told_absent => {}
+                Defined::No if self.definitions.is_required(kind) || self.listed_absent => {}
                 Defined::No => return false,
             }
             self.state.excuse(true);
@@ -242,27 +243,28 @@ impl Follow {
             }
         }
         self.state.excuse(false);
-        self.told_absent = false;
+        self.listed_absent = false;
         true
     }
 
-    fn ask(&mut self, lease: &Lease) -> Ask {
-        let seconds = spread(self.pace.watch).as_secs().max(1);
-        let stale = self.heard_at.elapsed() > self.pace.gap || self.listed_at.elapsed() > self.relist_after;
+    fn next_query(&self, lease: &Lease) -> Query {
+        let seconds = spread(self.timeouts.watch).as_secs().max(1);
+        let stale =
+            self.received_at.elapsed() > self.timeouts.gap || self.listed_at.elapsed() > self.relist_after;
         if self.listed && !self.version.is_empty() && !stale {
-            return Ask::Watch { version: self.version.clone(), seconds };
+            return Query::Watch { version: self.version.clone(), seconds };
         }
-        if self.proceed.is_some() {
-            return Ask::Page { proceed: self.proceed.clone() };
+        if self.continue_token.is_some() {
+            return Query::Page { continue_token: self.continue_token.clone() };
         }
         if self.whole {
-            return Ask::Whole;
+            return Query::Whole;
         }
         if self.broken_streams < MAX_BROKEN_STREAMS && self.link.streams(lease) {
             let version = Some(self.version.clone()).filter(|version| !version.is_empty());
-            return Ask::Stream { version, seconds };
+            return Query::Stream { version, seconds };
         }
-        Ask::Page { proceed: None }
+        Query::Page { continue_token: None }
     }
 
     /// Reads the next piece of the answer, or waits for more of it.
@@ -290,14 +292,14 @@ impl Follow {
             false => Phase::Event,
         };
         let begun = Instant::now();
-        let limit = reading.progress.timeout(phase, begun, self.bookmarks, &self.pace);
+        let limit = reading.progress.timeout(phase, begun, self.bookmarks, &self.timeouts);
         // A watch without changes sends nothing: after a failure it has recovered once it has stood for a while.
         let has_failed = self.failures + u64::from(self.backoff.attempts()) > 0;
-        let recovered = reading.progress.opened() + self.pace.settle;
+        let recovered = reading.progress.opened() + self.timeouts.recovery;
         let frame = tokio::select! {
             biased;
             Ok(()) = reading.cuts.changed() => {
-                return Err(RequestError::new(ErrorKind::Cut, format!("the connection to {} was given up", reading.lease.url)));
+                return Err(RequestError::new(ErrorKind::Cut, format!("the connection to {} was closed", reading.lease.url)));
             }
             frame = timeout(limit, reading.body.frame()) => frame,
             () = sleep_until(recovered), if phase == Phase::Idle && has_failed => {
@@ -309,9 +311,9 @@ impl Follow {
                 if let Ok(data) = frame.into_data() {
                     reading.progress.on_data(phase, data.len(), begun.elapsed());
                     reading.pieces.push(&data);
-                    self.link.heard();
-                    self.state.heard();
-                    self.heard_at = Instant::now();
+                    self.link.received();
+                    self.state.received();
+                    self.received_at = Instant::now();
                 }
                 return Ok(None);
             }
@@ -333,7 +335,7 @@ impl Follow {
         let (kind, text) = match end {
             End::Regular => {
                 self.reading = None;
-                self.heard_at = Instant::now();
+                self.received_at = Instant::now();
                 self.state.restart();
                 return Ok(());
             }
@@ -349,7 +351,7 @@ impl Follow {
                 (ErrorKind::Cut, format!("{url} ends the watch of {about} at once; is it an API server?"))
             }
             End::Slow { bytes } => {
-                let silence = self.pace.list_silence.as_secs();
+                let silence = self.timeouts.list_silence.as_secs();
                 let text = format!(
                     "{url} is too slow: {bytes} bytes about {about} within {silence} s, and no whole object; is the \
                      network that slow, or a proxy on the way?"
@@ -358,7 +360,7 @@ impl Follow {
             }
             End::Silent => (
                 ErrorKind::Stalled,
-                format!("{url} has said nothing about {about} for {} s", limit.as_secs()),
+                format!("{url} has sent nothing about {about} for {} s", limit.as_secs()),
             ),
         };
         Err(RequestError::new(kind, text))

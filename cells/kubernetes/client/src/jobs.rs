@@ -1,4 +1,4 @@
-//! What goes on beside watches: signs of life, credentials, definitions, and waiting for all of it.
+//! Jobs beside watches: heartbeat, credentials, definitions, and limits on the wait for all of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::scan::key;
 use crate::source::Connection;
 use crate::target::Target;
 
-/// How long a server may take to answer its version where no heartbeat is wanted.
+/// Timeout of the version's request where no heartbeat is configured.
 const VERSION: Duration = Duration::from_secs(30);
 
-/// How soon credentials are read again after they were refused or could not be read.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Interval of attempts at credentials that were refused or could not be read.
+const RELOAD_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Files are often written in more than one step.
-const SETTLE: Duration = Duration::from_millis(200);
+const FILE_DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Asks for a sign of life if there was none for so long, or none at all. Without one all connections are given up, and the
-/// server if there is another.
+/// Requests the version if no byte has come for so long, or none at all. Without an answer all connections are
+/// closed, and the next server is used if there is one.
 pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
     let known = matches!(link.status(), Ok(Some(_)));
     let within = if limit.is_zero() { VERSION } else { limit };
@@ -39,7 +39,7 @@ pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
     let lease = link.lease();
     match link.version(&lease, within).await {
         Ok(_) => link.identify(within).await,
-        Err(_) if known => link.give_up(&lease),
+        Err(_) if known => link.abandon(&lease),
         Err(_) => {}
     }
     Ok(())
@@ -64,12 +64,12 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
             let mut changes: FuturesUnordered<_> = watches.iter_mut().map(FileWatch::changed).collect();
             tokio::select! {
                 Some(changed) = changes.next() => changed?,
-                () = suspected(&link, last + AGAIN) => {}
-                () = ending(link.good_for()) => {}
+                () = suspected(&link, last + RELOAD_RETRY_INTERVAL) => {}
+                () = ending(link.valid_for()) => {}
                 () = cx.cancelled() => return Ok(()),
             }
             drop(changes);
-            if cx.token().run_until_cancelled(tokio::time::sleep(SETTLE)).await.is_none() {
+            if cx.token().run_until_cancelled(tokio::time::sleep(FILE_DEBOUNCE)).await.is_none() {
                 return Ok(());
             }
         }
@@ -79,14 +79,14 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
         let reload = link.clone();
         match hive::blocking(move || reload.reload()).await {
             Ok(true) => {
-                tracing::info!("Credentials for the API server are read anew");
-                cx.health.ok("read anew");
+                tracing::info!("Credentials for the API server are read again");
+                cx.health.ok("read again");
             }
             Ok(false) if is_new => {}
             Ok(false) => cx.health.ok("unchanged"),
             Err(error) => {
-                if cx.health.degraded_anew("The credentials of before are used", &error) {
-                    tracing::warn!(%error, "Cannot read credentials for the API server, those of before are used");
+                if cx.health.degraded_anew("The previous credentials are used", &error) {
+                    tracing::warn!(%error, "Cannot read credentials for the API server, the previous ones are used");
                 }
                 link.suspect.notify_one();
             }
@@ -101,10 +101,10 @@ async fn suspected(link: &Link, earliest: Instant) {
 }
 
 /// Waits until credentials are about to end, if they do.
-async fn ending(good_for: Option<Duration>) {
-    match good_for {
+async fn ending(valid_for: Option<Duration>) {
+    match valid_for {
         // A tenth before, so that there is time for another attempt; those that have ended are asked for now and then.
-        Some(time) => tokio::time::sleep((time - time / 10).max(AGAIN)).await,
+        Some(time) => tokio::time::sleep((time - time / 10).max(RELOAD_RETRY_INTERVAL)).await,
         None => std::future::pending().await,
     }
 }
@@ -127,7 +127,7 @@ pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Res
             Ok(WatchEvent::Deleted(key)) => {
                 names.remove(&key.name);
             }
-            // What went wrong is told by whoever follows.
+            // The watch reports its errors itself.
             Ok(WatchEvent::Progress | WatchEvent::Unreadable { .. }) | Err(_) => continue,
         }
         if listed {
@@ -175,15 +175,18 @@ pub(crate) async fn wait_for_lists(
 ) -> Result<()> {
     loop {
         let watches = connection.watches.all();
-        let late: Vec<_> =
-            watches.iter().filter(|watch| !watch.is_settled()).map(|watch| watch.name.clone()).collect();
+        let late: Vec<_> = watches
+            .iter()
+            .filter(|watch| !watch.is_listed_or_excused())
+            .map(|watch| watch.name.clone())
+            .collect();
         let silence = watches.iter().map(|watch| watch.age()).min().unwrap_or_default();
         if late.is_empty() && !watches.is_empty() {
             return Ok(());
         }
         if !late.is_empty() && silence >= limit {
             let why =
-                connection.link.status().err().unwrap_or_else(|| "the API server says nothing".to_owned());
+                connection.link.status().err().unwrap_or_else(|| "the API server sends nothing".to_owned());
             let error = anyhow!(
                 "nothing has come from the API server for {limit:?} (option k8s-sync-timeout) and not all objects were \
                  listed ({}): {why}",

@@ -1,16 +1,16 @@
 //! Cluster objects from an API server, and requests to it.
 //!
-//! **Owns** the connection: addresses and credentials from a kubeconfig or a pod's service account, followed and read anew
-//! when they change; failover between servers; the limit of requests a second; a sign of life when nothing else shows one.
+//! **Owns** the connection: addresses and credentials from a kubeconfig or a pod's service account, read again
+//! when they change; failover between servers; the limit of requests a second; a heartbeat when nothing else comes.
 //! **Needs** the options `k8s-*`, `enable-k8s`, `crd-wait-timeout`. **Provides** a member of the group `Arc<dyn`
 //! [`Source`](k8s_types::Source)`>` by the name `daemon-k8s`, and, if a server is configured, `Arc<dyn`
 //! [`Api`](k8s_types::Api)`>`.
 //!
-//! A watch asks for a streaming list, which is one request for all there is and all that changes; where a server does not
-//! stream to the end, for pages and a watch. It goes on from the last version it has seen, and lists anew when that is too
-//! old, when it was away for more than five minutes, and every six to twelve hours, so that a change that a server has
-//! failed to tell heals; at once when versions go back, after nonsense, and when another cluster answers. Objects go to the reader as the bytes that came, one at a time: a reader that is slow slows its
-//! connection and no other.
+//! A watch requests a streaming list, which is one request for all objects and their changes; where a server does not
+//! stream to the end, pages and a watch. It continues from its last version, and lists again when that is too
+//! old, when it was interrupted for more than five minutes, and every six to twelve hours, which repairs what a
+//! server failed to send; at once when versions go back, after nonsense, and when another cluster answers. Objects
+//! go to the reader as received, one at a time: a slow reader slows its connection and no other.
 //!
 //! **Differences from Cilium**: JSON for all kinds, HTTP/1.1 with a connection for each watch, no proxies. Definitions of
 //! kinds are followed for as long as the agent runs, so that one that comes later needs no restart.
@@ -41,7 +41,7 @@ pub use cell::cell;
 pub use config::ApiServerConfig;
 pub use error::Error;
 
-/// Whether the n-th failure in a row is told: the 1st, 10th, 100th, ...
-fn is_told(count: u64) -> bool {
+/// Whether the n-th failure in a row is reported: the 1st, 10th, 100th, ...
+fn is_reported(count: u64) -> bool {
     count > 0 && 10_u64.pow(count.ilog10()) == count
 }

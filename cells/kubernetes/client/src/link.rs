@@ -1,4 +1,4 @@
-//! The way to the servers: one client, another when credentials change or a server fails.
+//! The connection to the servers: one client, another when credentials change or a server fails.
 
 mod identity;
 
@@ -25,19 +25,19 @@ use crate::request_error::{About, ErrorKind, RequestError, of_connection};
 use crate::target::{template, verb};
 use crate::version::Version;
 
-/// How long an answer may take to begin.
-const ANSWER: Duration = Duration::from_secs(60);
+/// How long an answer may take to begin, and its body to come.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of an answer that is none of success.
-const MAX_TROUBLE: usize = 64 << 10;
+/// Bytes of an answer's body that reports an error.
+const MAX_ERROR_BODY: usize = 64 << 10;
 
 /// Bytes of an object in an answer.
-const MAX_ANSWER: usize = crate::scan::MAX_OBJECT;
+const MAX_BODY: usize = crate::scan::MAX_OBJECT;
 
 #[cfg(test)]
 pub(crate) use identity::IDENTITY;
 
-/// The way to the servers.
+/// The connection to the servers.
 pub(crate) struct Link {
     place: Place,
     urls: Vec<String>,
@@ -47,11 +47,11 @@ pub(crate) struct Link {
     health: Health,
     state: Mutex<State>,
     /// Milliseconds from `born` to the last byte that a server has sent.
-    heard: AtomicU64,
+    last_received: AtomicU64,
     born: Instant,
-    /// Counts up when all connections are to be given up.
+    /// Incremented when all connections are to be closed.
     cut: watch::Sender<u64>,
-    /// Somebody's credentials were refused: they may have changed.
+    /// Credentials were refused: they may have changed.
     pub(crate) suspect: Notify,
 }
 
@@ -66,12 +66,12 @@ struct State {
     traits: Vec<Traits>,
     /// Requests that failed in a row because of the server.
     failed: u64,
-    trouble: Option<String>,
-    /// What the log has of the trouble: server and text without numbers, and when it was told.
-    told: Vec<(usize, String, Instant)>,
+    error: Option<String>,
+    /// Reported errors: server and text without digits, and when each was reported.
+    reported: Vec<(usize, String, Instant)>,
     /// The uid of the cluster, once it is known, and how many clusters there have been.
     cluster: (Option<String>, u64),
-    /// Whether that was asked since the server was last away or changed.
+    /// Whether the cluster was identified since the server was last down or changed.
     identified: bool,
     version: Option<Version>,
 }
@@ -83,14 +83,14 @@ struct Traits {
     no_streams: Option<Instant>,
 }
 
-/// How often a trouble is told that lasts.
-const AGAIN: Duration = Duration::from_secs(3600);
+/// Interval of reports of a lasting error.
+const REPORT_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Different troubles that are told before one is over.
-const MAX_TOLD: usize = 20;
+/// Different errors that are reported before a success.
+const MAX_REPORTED: usize = 20;
 
-/// How long a server is not asked again for what it did not do.
-const REMEMBERED: Duration = Duration::from_secs(3600);
+/// How long a server is not asked for a streamed list again after it has failed to send one.
+const NO_STREAM_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The client that a request is sent by.
 #[derive(Clone)]
@@ -104,19 +104,20 @@ pub(crate) struct Lease {
     pub(crate) names: Arc<Names>,
     /// Counts clusters.
     pub(crate) cluster: u64,
-    /// Changes when all connections are to be given up.
+    /// Changes when all connections are to be closed.
     pub(crate) cuts: watch::Receiver<u64>,
 }
 
 impl State {
-    /// Whether the server in use has not had this trouble within the hour, as far as the log tells. Times and counts in
+    /// Whether this error of the server in use was not reported within the hour, which it is now. Times and counts in
     /// texts make no difference.
-    fn is_news(&mut self, text: &str) -> bool {
+    fn is_new_error(&mut self, text: &str) -> bool {
         let text: String = text.chars().filter(|c| !c.is_ascii_digit()).collect();
-        self.told.retain(|(.., at)| at.elapsed() < AGAIN);
-        let known = self.told.iter().any(|(server, told, _)| *server == self.server && *told == text);
-        if !known && self.told.len() < MAX_TOLD {
-            self.told.push((self.server, text, Instant::now()));
+        self.reported.retain(|(.., at)| at.elapsed() < REPORT_INTERVAL);
+        let known =
+            self.reported.iter().any(|(server, reported, _)| *server == self.server && *reported == text);
+        if !known && self.reported.len() < MAX_REPORTED {
+            self.reported.push((self.server, text, Instant::now()));
             return true;
         }
         false
@@ -124,7 +125,7 @@ impl State {
 }
 
 impl Link {
-    /// Reads the credentials; connects when there is something to ask. Blocks.
+    /// Reads the credentials; connects at the first request. Blocks.
     pub(crate) fn new(
         place: Place,
         urls: Vec<String>,
@@ -145,8 +146,8 @@ impl Link {
             generation: 0,
             traits,
             failed: 0,
-            trouble: None,
-            told: Vec::new(),
+            error: None,
+            reported: Vec::new(),
             cluster: (None, 0),
             identified: false,
             version: None,
@@ -159,7 +160,7 @@ impl Link {
             metrics,
             health,
             state: Mutex::new(state),
-            heard: AtomicU64::new(0),
+            last_received: AtomicU64::new(0),
             born: Instant::now(),
             cut: watch::Sender::new(0),
             suspect: Notify::new(),
@@ -182,24 +183,24 @@ impl Link {
         }
     }
 
-    /// Changes when all connections are to be given up.
+    /// Changes when all connections are to be closed.
     pub(crate) fn cuts(&self) -> watch::Receiver<u64> {
         self.cut.subscribe()
     }
 
-    /// A server has sent something.
-    pub(crate) fn heard(&self) {
+    /// Records that a server has sent something.
+    pub(crate) fn received(&self) {
         let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.store(now, Ordering::Relaxed);
+        self.last_received.store(now, Ordering::Relaxed);
     }
 
-    /// How long no server has sent anything.
+    /// Returns how long no server has sent anything.
     pub(crate) fn silence(&self) -> Duration {
-        self.born.elapsed().saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)))
+        self.born.elapsed().saturating_sub(Duration::from_millis(self.last_received.load(Ordering::Relaxed)))
     }
 
-    /// Sends a request and waits for the answer's head, unless all connections are given up. An answer that is none of
-    /// success is trouble.
+    /// Sends a request and waits for the answer's head, unless all connections are closed. An answer without
+    /// success is an error.
     pub(crate) async fn send(
         &self,
         lease: &Lease,
@@ -217,10 +218,10 @@ impl Link {
         let asked = Instant::now();
         let mut cuts = lease.cuts.clone();
         let answer = tokio::select! {
-            answer = timeout(ANSWER, lease.client.send(request)) => answer,
+            answer = timeout(ANSWER_TIMEOUT, lease.client.send(request)) => answer,
             Ok(()) = cuts.changed() => {
                 self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
-                let text = format!("the connection to {} was given up before it has answered", lease.url);
+                let text = format!("the connection to {} was closed before it has answered", lease.url);
                 return Err(RequestError::new(ErrorKind::Cut, text));
             }
         };
@@ -232,43 +233,46 @@ impl Link {
             }
             Err(_) => {
                 self.metrics.called(&lease.host, &method, "<error>", &path, asked.elapsed());
-                let text =
-                    format!("{} does not answer: {verb} {name} has waited {} s", lease.url, ANSWER.as_secs());
+                let text = format!(
+                    "{} does not answer: {verb} {name} has waited {} s",
+                    lease.url,
+                    ANSWER_TIMEOUT.as_secs()
+                );
                 return Err(self.failed(lease, RequestError::new(ErrorKind::Unreachable, text)));
             }
         };
         self.metrics.called(&lease.host, &method, answer.status().as_str(), &path, asked.elapsed());
-        self.heard();
+        self.received();
         if answer.status().is_success() {
-            self.works(lease);
+            self.succeeded(lease);
             return Ok(answer);
         }
         let (head, body) = answer.into_parts();
-        let body = timeout(ANSWER, limited(body, MAX_TROUBLE)).await;
+        let body = timeout(ANSWER_TIMEOUT, limited(body, MAX_ERROR_BODY)).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
-        let trouble = RequestError::of_answer(head.status, &head.headers, &body, &about);
-        if trouble.what == ErrorKind::Unauthorized {
+        let error = RequestError::of_answer(head.status, &head.headers, &body, &about);
+        if error.kind == ErrorKind::Unauthorized {
             self.suspect.notify_one();
         }
-        if trouble.is_of_server() {
-            return Err(self.failed(lease, trouble));
+        if error.is_of_server() {
+            return Err(self.failed(lease, error));
         }
-        self.works(lease);
-        Err(trouble)
+        self.succeeded(lease);
+        Err(error)
     }
 
-    /// Sends a request and gives the whole answer.
-    pub(crate) async fn ask(
+    /// Sends a request and returns the whole answer.
+    pub(crate) async fn fetch(
         &self,
         request: Request<Body>,
         name: &str,
         plural: &str,
         group: &str,
     ) -> Result<Bytes, RequestError> {
-        self.ask_by(&self.lease(), request, name, plural, group).await
+        self.fetch_by(&self.lease(), request, name, plural, group).await
     }
 
-    async fn ask_by(
+    async fn fetch_by(
         &self,
         lease: &Lease,
         request: Request<Body>,
@@ -277,7 +281,7 @@ impl Link {
         group: &str,
     ) -> Result<Bytes, RequestError> {
         let answer = self.send(lease, request, name, plural, group).await?;
-        match timeout(ANSWER, limited(answer.into_body(), MAX_ANSWER)).await {
+        match timeout(ANSWER_TIMEOUT, limited(answer.into_body(), MAX_BODY)).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(reason)) => Err(RequestError::new(
                 ErrorKind::Cut,
@@ -290,13 +294,13 @@ impl Link {
         }
     }
 
-    /// Asks the server for its version; that is its sign of life.
+    /// Requests the server's version; that is its sign of life.
     pub(crate) async fn version(&self, lease: &Lease, limit: Duration) -> Result<Version, RequestError> {
         let request = request(Method::GET, "/version", "application/json", Body::empty());
-        let answer = match timeout(limit, self.ask_by(lease, request, "its version", "version", "")).await {
+        let answer = match timeout(limit, self.fetch_by(lease, request, "its version", "version", "")).await {
             Ok(answer) => answer?,
             Err(_) => {
-                let text = format!("{} has shown no sign of life for {} s", lease.url, limit.as_secs_f32());
+                let text = format!("{} has not answered for {} s", lease.url, limit.as_secs_f32());
                 return Err(self.failed(lease, RequestError::new(ErrorKind::Unreachable, text)));
             }
         };
@@ -319,17 +323,17 @@ impl Link {
         Ok(version)
     }
 
-    /// The server's version, or why there is none to talk to.
+    /// Returns the server's version, or why none answers.
     pub(crate) fn status(&self) -> Result<Option<Version>, String> {
         let state = self.state.lock();
-        match &state.trouble {
-            Some(trouble) => Err(trouble.clone()),
+        match &state.error {
+            Some(error) => Err(error.clone()),
             None => Ok(state.version.clone()),
         }
     }
 
-    /// Gives up all connections, and the server of the lease if there is another and nobody has left it yet.
-    pub(crate) fn give_up(&self, lease: &Lease) {
+    /// Closes all connections, and leaves the server of the lease if there is another one and it is still in use.
+    pub(crate) fn abandon(&self, lease: &Lease) {
         let mut state = self.state.lock();
         if lease.generation == state.generation {
             let next = (state.server + 1) % state.access.servers.len();
@@ -339,7 +343,7 @@ impl Link {
         self.cut.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Reads the credentials again. Connections to servers that are named no more are given up. True if something has
+    /// Reads the credentials again. Connections to servers that are no longer named are closed. True if something has
     /// changed. Blocks.
     pub(crate) fn reload(&self) -> Result<bool, Error> {
         let access = self.place.access(&self.urls)?;
@@ -367,13 +371,13 @@ impl Link {
         Ok(true)
     }
 
-    /// The files that matter.
+    /// Returns the files that the credentials are from.
     pub(crate) fn files(&self) -> Vec<std::path::PathBuf> {
         self.state.lock().access.files.clone()
     }
 
-    /// How long the credentials are good, if that is known.
-    pub(crate) fn good_for(&self) -> Option<Duration> {
+    /// Returns how long the credentials are valid, if that is known.
+    pub(crate) fn valid_for(&self) -> Option<Duration> {
         let end = self.state.lock().access.expires?;
         Some(Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or_default())
     }
@@ -382,57 +386,57 @@ impl Link {
     pub(crate) fn streams(&self, lease: &Lease) -> bool {
         let state = self.state.lock();
         let traits = state.traits.get(lease.server).copied().unwrap_or_default();
-        traits.no_streams.is_none_or(|since| since.elapsed() > REMEMBERED)
+        traits.no_streams.is_none_or(|since| since.elapsed() > NO_STREAM_INTERVAL)
     }
 
-    /// The server does not stream lists.
+    /// Records that the server does not stream lists.
     pub(crate) fn does_not_stream(&self, lease: &Lease) {
         if let Some(traits) = self.state.lock().traits.get_mut(lease.server) {
             traits.no_streams = Some(Instant::now());
         }
     }
 
-    /// The server has answered.
-    fn works(&self, lease: &Lease) {
+    /// Records that the server has answered.
+    fn succeeded(&self, lease: &Lease) {
         let mut state = self.state.lock();
         state.failed = 0;
-        state.told.clear();
-        if state.trouble.take().is_some() {
+        state.reported.clear();
+        if state.error.take().is_some() {
             tracing::info!(server = &*lease.url, "The API server answers again");
             let version = state.version.as_ref().map(ToString::to_string).unwrap_or_default();
             self.health.ok(format!("{}, {version}", lease.url));
         }
     }
 
-    /// The server has failed: the next one is tried, if there are several. What is told is reported again in an hour.
-    fn failed(&self, lease: &Lease, mut trouble: RequestError) -> RequestError {
+    /// Records a failure of the server: the next one is used, if there are several. An error is reported once an hour.
+    fn failed(&self, lease: &Lease, mut error: RequestError) -> RequestError {
         let mut state = self.state.lock();
         if lease.generation != state.generation {
-            return trouble; // of a client that is not in use any more
+            return error; // of a client that is not in use any more
         }
-        if trouble.what == ErrorKind::Dropped {
-            match &state.trouble {
-                Some(known) => trouble.text.clone_from(known),
-                // The next connection may tell the reason.
-                None if state.failed < DROPPED => {
+        if error.kind == ErrorKind::Dropped {
+            match &state.error {
+                Some(known) => error.text.clone_from(known),
+                // The next connection may have the reason.
+                None if state.failed < MAX_SILENT_DROPS => {
                     state.failed += 1;
-                    return trouble;
+                    return error;
                 }
                 None => {}
             }
         }
         state.failed += 1;
         state.identified = false;
-        if state.is_news(&trouble.text) {
-            tracing::warn!(failures = state.failed, error = %trouble, "The API server cannot be used");
+        if state.is_new_error(&error.text) {
+            tracing::warn!(failures = state.failed, error = %error, "The API server cannot be used");
         }
-        self.health.degraded("No API server", &trouble);
-        state.trouble = Some(trouble.text.clone());
+        self.health.degraded("No API server", &error);
+        state.error = Some(error.text.clone());
         if state.access.servers.len() > 1 {
             let next = (state.server + 1) % state.access.servers.len();
             self.switch(&mut state, next);
         }
-        trouble
+        error
     }
 
     /// Another client, with connections of its own.
@@ -460,10 +464,10 @@ pub(crate) fn request(method: Method, uri: &str, accept: &'static str, body: Bod
     request
 }
 
-/// Connections in a row that may end without a reason before that is told.
-const DROPPED: u64 = 3;
+/// Connections in a row that may end without a reason before that is reported.
+const MAX_SILENT_DROPS: u64 = 3;
 
-/// Who asks, for the server's log.
+/// The client's name in the server's log.
 const AGENT: &str = concat!("apiary/", env!("CARGO_PKG_VERSION"));
 
 /// All of a body that is not too long.

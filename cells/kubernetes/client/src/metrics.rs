@@ -66,12 +66,12 @@ impl ClientMetrics {
         metrics.register("k8s_client_rate_limiter_duration_seconds", text, self.waits.clone());
     }
 
-    /// A request has waited for its turn.
+    /// Records how long a request has waited for its turn.
     pub(crate) fn waited(&self, wait: Duration) {
         self.waits.observe(wait.as_secs_f64());
     }
 
-    /// A request has had an answer.
+    /// Records the answer of a request.
     pub(crate) fn called(&self, host: &str, method: &Method, code: &str, path: &str, took: Duration) {
         let method = method.to_string();
         let labels = PathLabels { path: path.to_owned(), method: method.clone() };
@@ -81,16 +81,16 @@ impl ClientMetrics {
     }
 }
 
-/// The state of a watch, for metrics and for those who wait for its list.
+/// The state of a watch, for metrics and for the wait for its list.
 #[derive(Debug)]
 pub(crate) struct WatchState {
-    /// What it watches.
+    /// The watched objects.
     pub(crate) name: String,
     kind: Option<Kind>,
     scope: String,
     born: Instant,
     /// Milliseconds from `born` to the last event.
-    heard: AtomicU64,
+    last_received: AtomicU64,
     objects: AtomicI64,
     received: AtomicU64,
     restarts: AtomicU64,
@@ -107,7 +107,7 @@ impl WatchState {
             kind: target.kind,
             scope: target.scope(),
             born: Instant::now(),
-            heard: AtomicU64::new(0),
+            last_received: AtomicU64::new(0),
             objects: AtomicI64::new(0),
             received: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
@@ -117,45 +117,45 @@ impl WatchState {
         }
     }
 
-    /// An event, or a sign of life.
-    pub(crate) fn heard(&self) {
+    /// Records an event, or a sign of life.
+    pub(crate) fn received(&self) {
         let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.store(now, Ordering::Relaxed);
+        self.last_received.store(now, Ordering::Relaxed);
     }
 
-    /// An event about an object: by how much there are more.
+    /// Records an event about an object: by how much their number grows.
     pub(crate) fn object(&self, more: i64) {
         self.received.fetch_add(1, Ordering::Relaxed);
         self.objects.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// A list begins.
+    /// Records that a list begins.
     pub(crate) fn begin(&self) {
         self.objects.store(0, Ordering::Relaxed);
     }
 
-    /// The connection is made again.
+    /// Records that the connection is made again.
     pub(crate) fn restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It cannot go on for this reason.
+    /// Records a failure with its reason.
     pub(crate) fn failed(&self, why: ErrorKind) {
         *self.failed.lock() = Some((Instant::now(), why));
     }
 
-    /// All objects have been told once.
+    /// Records that all objects have been listed.
     pub(crate) fn listed(&self) {
         self.listed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody is to wait for the list: it is not allowed, or there is no such kind.
+    /// Sets whether the list is not to be waited for: it is forbidden, or there is no such kind.
     pub(crate) fn excuse(&self, excused: bool) {
         self.excused.store(excused, Ordering::Relaxed);
     }
 
-    /// Whether all objects have been told once, or never will.
-    pub(crate) fn is_settled(&self) -> bool {
+    /// Whether all objects have been listed once, or never will be.
+    pub(crate) fn is_listed_or_excused(&self) -> bool {
         self.listed.load(Ordering::Relaxed) || self.excused.load(Ordering::Relaxed)
     }
 
@@ -179,7 +179,7 @@ impl WatchState {
 
     /// Time since the last sign of life.
     pub(crate) fn age(&self) -> Duration {
-        self.born.elapsed().saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)))
+        self.born.elapsed().saturating_sub(Duration::from_millis(self.last_received.load(Ordering::Relaxed)))
     }
 }
 

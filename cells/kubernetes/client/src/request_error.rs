@@ -1,4 +1,4 @@
-//! What goes wrong with a request, and what to do about it.
+//! Errors of requests, with their remedies.
 
 mod connection;
 
@@ -16,10 +16,10 @@ pub(crate) use connection::of_connection;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct RequestError {
-    pub(crate) what: ErrorKind,
+    pub(crate) kind: ErrorKind,
     /// The error and its remedy, for people.
     pub(crate) text: String,
-    /// How long the server asks to wait.
+    /// The delay of the server's `Retry-After`.
     pub(crate) after: Option<Duration>,
 }
 
@@ -28,15 +28,15 @@ pub(crate) struct RequestError {
 pub(crate) enum ErrorKind {
     /// The server cannot be reached, or does not answer in time.
     Unreachable,
-    /// The connection ended before the request was sent; who has it learns no reason.
+    /// The connection ended before the request was sent, without a reason.
     Dropped,
     /// The connection was lost in the middle of an answer.
     Cut,
     /// Nothing has come for too long.
     Stalled,
-    /// What comes is too little for too long.
+    /// Too few bytes came for too long.
     Slow,
-    /// What came is not what an API server says.
+    /// The answer is not one of an API server.
     Nonsense,
     /// 400, 422 and others that will not change.
     Invalid,
@@ -88,16 +88,16 @@ impl ErrorKind {
 }
 
 impl RequestError {
-    pub(crate) fn new(what: ErrorKind, text: impl Into<String>) -> RequestError {
-        RequestError { what, text: text.into(), after: None }
+    pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> RequestError {
+        RequestError { kind, text: text.into(), after: None }
     }
 
     /// Whether the server as a whole is to blame, and all requests have it.
     pub(crate) fn is_of_server(&self) -> bool {
-        matches!(self.what, ErrorKind::Unreachable | ErrorKind::Dropped | ErrorKind::Unauthorized)
+        matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Dropped | ErrorKind::Unauthorized)
     }
 
-    /// What a server's answer says that is none of success.
+    /// Returns the error of an answer without success.
     pub(crate) fn of_answer(
         status: StatusCode,
         headers: &HeaderMap,
@@ -112,18 +112,18 @@ impl RequestError {
                 let text = format!("{} speaks TLS, and is asked without: make it https://", about.server);
                 return RequestError::new(ErrorKind::Unreachable, text);
             }
-            let what = of_code(status.as_u16(), "", false);
-            let mut trouble =
-                RequestError::new(what, about.explain(what, status.as_u16(), &excerpt(headers, body)));
-            trouble.after = after.map(Duration::from_secs);
-            return trouble;
+            let kind = of_code(status.as_u16(), "", false);
+            let mut error =
+                RequestError::new(kind, about.explain(kind, status.as_u16(), &excerpt(headers, body)));
+            error.after = after.map(Duration::from_secs);
+            return error;
         };
-        let mut trouble = RequestError::of_status(&said, status.as_u16(), about);
-        trouble.after = trouble.after.or(after.map(Duration::from_secs));
-        trouble
+        let mut error = RequestError::of_status(&said, status.as_u16(), about);
+        error.after = error.after.or(after.map(Duration::from_secs));
+        error
     }
 
-    /// What a status says that a watch ends with.
+    /// Returns the error of a status that a watch ends with.
     pub(crate) fn of_event(object: &[u8], about: &About<'_>) -> RequestError {
         match serde_json::from_slice::<Status>(object) {
             Ok(said) => RequestError::of_status(&said, said.code, about),
@@ -136,17 +136,17 @@ impl RequestError {
 
     fn of_status(said: &Status, code: u16, about: &About<'_>) -> RequestError {
         let too_new = said.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge");
-        // What is said of a JSON patch that does not fit the object; what is wrong with the outcome is reported with its kind.
+        // The begin of a server's message about a JSON patch that does not fit the object; an invalid result has its kind.
         let unfit =
             code == 422 && said.message.starts_with("the server rejected our request due to an error");
-        let what = if unfit { ErrorKind::Conflict } else { of_code(code, &said.reason, too_new) };
+        let kind = if unfit { ErrorKind::Conflict } else { of_code(code, &said.reason, too_new) };
         let causes: Vec<&str> = said.details.causes.iter().map(|cause| cause.message.as_str()).collect();
         let causes: Vec<&str> = causes.into_iter().filter(|cause| !said.message.contains(cause)).collect();
         let message = [&[said.message.as_str()], &*causes].concat().join("; ");
-        let text = about.explain(what, code, &message);
+        let text = about.explain(kind, code, &message);
         let after =
             Some(said.details.retry_after_seconds).filter(|after| *after > 0).map(Duration::from_secs);
-        RequestError { what, text, after }
+        RequestError { kind, text, after }
     }
 }
 
@@ -165,13 +165,13 @@ fn of_code(code: u16, reason: &str, too_new: bool) -> ErrorKind {
     }
 }
 
-/// Whether a server says that it wants TLS: those in Go, and nginx.
+/// Whether a server expects TLS: the answer of those in Go, and of nginx.
 fn speaks_tls(body: &[u8]) -> bool {
     let text = String::from_utf8_lossy(&body[..body.len().min(1000)]);
     text.contains("HTTP request to an HTTPS server") || text.contains("HTTP request was sent to HTTPS port")
 }
 
-/// What an answer says that is no status: an HTML page of something in between, most often.
+/// Returns the begin of an answer that is no status: most often the HTML page of a proxy.
 fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
     let form = headers
         .get(http::header::CONTENT_TYPE)
@@ -190,7 +190,7 @@ fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
 /// The subject of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
-    /// What people call the objects.
+    /// The objects, as people call them.
     pub(crate) name: &'a str,
     /// `list`, `watch`, `get`, ...
     pub(crate) verb: &'a str,
@@ -205,10 +205,10 @@ pub(crate) struct About<'a> {
 }
 
 impl About<'_> {
-    fn explain(&self, what: ErrorKind, code: u16, said: &str) -> String {
+    fn explain(&self, kind: ErrorKind, code: u16, said: &str) -> String {
         let About { name, verb, plural, group, server, names } = self;
         let group = if group.is_empty() { "\"\"" } else { group };
-        match what {
+        match kind {
             ErrorKind::Forbidden => format!(
                 "may not {verb} {name}: allow verb {verb} on resource {plural} of API group {group} in the agent's \
                  ClusterRole (the server says: {said})"
@@ -280,21 +280,21 @@ mod tests {
     }
 
     #[test]
-    fn answers_say_what_to_do() {
+    fn errors_of_answers_have_remedies() {
         let refused =
             answer(403, r#"{"kind":"Status","message":"pods is forbidden","reason":"Forbidden","code":403}"#);
-        assert_eq!(refused.what, ErrorKind::Forbidden);
+        assert_eq!(refused.kind, ErrorKind::Forbidden);
         assert_eq!(
             refused.text,
             "may not watch pods: allow verb watch on resource pods of API group \"\" in the agent's ClusterRole (the \
              server says: pods is forbidden)"
         );
         let page = answer(502, "<html>\n <h1>Bad Gateway</h1>");
-        assert_eq!(page.what, ErrorKind::Failed);
+        assert_eq!(page.kind, ErrorKind::Failed);
         assert!(page.text.contains("(no content type: \"<html> <h1>Bad Gateway</h1>\")"), "{page}");
         assert!(answer(401, "").text.contains("credentials of /etc/kubeconfig"));
         let other = answer(400, "Client sent an HTTP request to an HTTPS server.\n");
-        assert_eq!(other.what, ErrorKind::Unreachable);
+        assert_eq!(other.kind, ErrorKind::Unreachable);
         assert!(other.text.ends_with("make it https://"), "{other}");
     }
 
@@ -304,17 +304,17 @@ mod tests {
             429,
             r#"{"kind":"Status","message":"storage is (re)initializing","details":{"retryAfterSeconds":1}}"#,
         );
-        assert_eq!((busy.what, busy.after), (ErrorKind::Busy, Some(Duration::from_secs(1))));
+        assert_eq!((busy.kind, busy.after), (ErrorKind::Busy, Some(Duration::from_secs(1))));
         let mut headers = HeaderMap::new();
         headers.insert(http::header::RETRY_AFTER, "7".parse().unwrap());
         let busy = answer_with(&headers, 503, "");
-        assert_eq!((busy.what, busy.after), (ErrorKind::Busy, Some(Duration::from_secs(7))));
+        assert_eq!((busy.kind, busy.after), (ErrorKind::Busy, Some(Duration::from_secs(7))));
         let ahead = r#"{"kind":"Status","reason":"Timeout","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
-        assert_eq!(answer(504, ahead).what, ErrorKind::TooNew);
+        assert_eq!(answer(504, ahead).kind, ErrorKind::TooNew);
         assert_eq!(
-            with_about(|about| RequestError::of_event(ahead.as_bytes(), about)).what,
+            with_about(|about| RequestError::of_event(ahead.as_bytes(), about)).kind,
             ErrorKind::TooNew
         );
-        assert_eq!(answer(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#).what, ErrorKind::Exists);
+        assert_eq!(answer(409, r#"{"kind":"Status","reason":"AlreadyExists"}"#).kind, ErrorKind::Exists);
     }
 }

@@ -37,7 +37,7 @@ impl Requests {
                 request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
             }
             let name = format!("{} {name}", kind.plural());
-            link.ask(request, &name, kind.plural(), kind.group()).await.map_err(failed)
+            link.fetch(request, &name, kind.plural(), kind.group()).await.map_err(failed)
         }
         .boxed()
     }
@@ -56,9 +56,9 @@ fn unnamed<T: Send + 'static>(kind: Kind) -> Answer<T> {
     std::future::ready(Err(error)).boxed()
 }
 
-fn failed(trouble: RequestError) -> ApiError {
-    let RequestError { what, text, after } = trouble;
-    match what {
+fn failed(error: RequestError) -> ApiError {
+    let RequestError { kind, text, after } = error;
+    match kind {
         ErrorKind::NotFound => ApiError::NotFound(text),
         ErrorKind::Exists => ApiError::AlreadyExists(text),
         ErrorKind::Conflict => ApiError::Conflict(text),

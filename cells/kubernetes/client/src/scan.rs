@@ -6,14 +6,14 @@ use k8s_types::Key;
 /// Bytes of an object at most. The server's own limit is 3 MB.
 pub(crate) const MAX_OBJECT: usize = 16 << 20;
 
-/// Bytes without a whole piece at most: who sends more has no object in mind.
-const MAX_FILLING: usize = 4 * MAX_OBJECT;
+/// Bytes without a whole piece at most: such a body is none of objects.
+const MAX_WITHOUT_PIECE: usize = 4 * MAX_OBJECT;
 
-/// What is kept of an object that is too large.
-const HEAD: usize = 4096;
+/// Bytes that are kept of an object that is too large, for its name.
+const MAX_HEAD: usize = 4096;
 
-/// Bytes of a buffer that are kept for the next object.
-const KEPT: usize = 64 << 10;
+/// Capacity that a buffer keeps for the next object.
+const KEPT_CAPACITY: usize = 64 << 10;
 
 /// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum Piece {
     End(Bytes),
     /// An object has more than 16 MiB.
     TooLarge {
-        /// What has become of it; none in a list.
+        /// The type of its event; none in a list.
         kind: Option<EventKind>,
         /// Its name, if that is within its first 16 MiB.
         key: Option<Key>,
@@ -75,23 +75,23 @@ impl EventKind {
     }
 }
 
-/// A body is not what it should be.
+/// A body that is no list or stream of events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{expected} expected, found {found:?}")]
 pub struct Unexpected {
     expected: &'static str,
-    /// What there is, at most 120 bytes of it.
+    /// The unexpected text, at most 120 bytes of it.
     found: String,
 }
 
-/// Cuts a body into its pieces while it arrives, in chunks of any size. Each byte is looked at once and copied once; of the
+/// Cuts a body into its pieces while it arrives, in chunks of any size. Each byte is scanned once and copied once; of the
 /// body only the piece under way is kept.
 #[derive(Debug)]
 pub struct Splitter {
     shape: Shape,
-    /// Begins with what is being looked at: a member's name, a value, an element.
+    /// Begins with the part under way: a member's name, a value, an element.
     buffer: BytesMut,
-    /// Bytes of it that have been looked at.
+    /// Bytes of it that have been scanned.
     at: usize,
     place: Place,
     member: Member,
@@ -148,7 +148,7 @@ impl Splitter {
 
     /// Takes the next bytes of the body.
     pub fn push(&mut self, chunk: &[u8]) {
-        if self.buffer.is_empty() && self.buffer.capacity() > KEPT.max(chunk.len()) {
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_CAPACITY.max(chunk.len()) {
             self.buffer = BytesMut::new();
         }
         self.buffer.extend_from_slice(chunk);
@@ -165,7 +165,7 @@ impl Splitter {
         let piece = self.whole()?;
         if piece.is_some() {
             self.filling = self.buffer.len();
-        } else if self.filling > MAX_FILLING {
+        } else if self.filling > MAX_WITHOUT_PIECE {
             return Err(self.unexpected("the end of an object within 64 MiB"));
         }
         Ok(piece)
@@ -250,7 +250,7 @@ impl Splitter {
         Ok(None)
     }
 
-    /// Goes on through a value; gives it when all of it is there.
+    /// Scans on through a value; returns it when it is complete.
     fn skip(&mut self, mut skip: Skip, place: fn(Skip) -> Place) -> Option<Bytes> {
         match skip.run(&self.buffer[self.at..]) {
             Some(length) => {
@@ -260,14 +260,14 @@ impl Splitter {
                 if value.len() > MAX_OBJECT && self.too_large.is_none() {
                     self.too_large = Some(name_of(&value));
                 }
-                Some(if self.too_large.is_some() { value.slice(..value.len().min(HEAD)) } else { value })
+                Some(if self.too_large.is_some() { value.slice(..value.len().min(MAX_HEAD)) } else { value })
             }
             None => {
                 if self.buffer.len() > MAX_OBJECT && self.too_large.is_none() {
                     self.too_large = Some(name_of(&self.buffer));
                 }
                 if self.too_large.is_some() {
-                    self.buffer.truncate(HEAD);
+                    self.buffer.truncate(MAX_HEAD);
                 }
                 self.at = self.buffer.len();
                 self.place = place(skip);
@@ -329,7 +329,7 @@ fn unexpected(expected: &'static str, found: &[u8]) -> Unexpected {
     Unexpected { expected, found: found.split_whitespace().collect::<Vec<_>>().join(" ") }
 }
 
-/// Where in a value the bytes so far have ended. Brackets are counted, not matched: whoever reads the value checks it.
+/// Where in a value the bytes so far have ended. Brackets are counted, not matched: the parser of the value checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Skip {
     depth: u32,
@@ -389,12 +389,12 @@ impl Skip {
     }
 }
 
-/// The value of a member of an object. What is behind it is not looked at.
+/// Returns the value of a member of an object. Nothing behind it is scanned.
 pub fn find<'j>(object: &'j [u8], name: &str) -> Option<&'j [u8]> {
     member(object, name, false)
 }
 
-/// The name of an object whose end may not be there.
+/// Returns the name of an object whose end may be missing.
 fn name_of(object: &[u8]) -> Option<Key> {
     let metadata = member(object, "metadata", true)?;
     let name = text(metadata, "name").filter(|name| !name.is_empty())?;

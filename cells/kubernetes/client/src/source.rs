@@ -26,7 +26,7 @@ pub(crate) struct Connection {
     pub(crate) link: Arc<Link>,
     pub(crate) definitions: Definitions,
     pub(crate) watches: Watches,
-    pub(crate) pace: WatchTimeouts,
+    pub(crate) timeouts: WatchTimeouts,
     pub(crate) health: Health,
 }
 
@@ -37,7 +37,8 @@ impl Connection {
         health.ok("Waits for the list");
         let state = Arc::new(WatchState::new(&target));
         self.watches.add(&state);
-        Follow::new(self.link.clone(), target, self.definitions.clone(), self.pace, state, health).stream()
+        Follow::new(self.link.clone(), target, self.definitions.clone(), self.timeouts, state, health)
+            .stream()
     }
 }
 
@@ -50,13 +51,13 @@ impl Source for ApiServer {
         self.0.is_some()
     }
 
-    fn tells_troubles(&self) -> bool {
+    fn reports_errors(&self) -> bool {
         true
     }
 
-    fn watch(&self, what: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
+    fn watch(&self, selection: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
         match &self.0 {
-            Some(connection) => connection.follow(Target::of(&what)),
+            Some(connection) => connection.follow(Target::of(&selection)),
             None => stream::pending().boxed(),
         }
     }

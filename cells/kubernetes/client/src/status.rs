@@ -12,14 +12,14 @@ pub(crate) fn disabled() -> StatusSource {
     })
 }
 
-/// The server's version, or why there is none; the kinds that are followed.
+/// Returns the server's version, or why none answers; the kinds that are followed.
 pub(crate) fn of(connection: &Connection) -> StatusSource {
     let connection = connection.clone();
     StatusSource::new("kubernetes", move |status| {
         let (state, msg) = match connection.link.status() {
             Ok(Some(version)) => ("Ok", version.to_string()),
             Ok(None) => ("Failure", "not connected yet".to_owned()),
-            Err(trouble) => ("Failure", trouble),
+            Err(error) => ("Failure", error),
         };
         let mut versions: Vec<String> =
             connection.watches.all().iter().filter_map(|w| w.api_version()).collect();

@@ -5,12 +5,12 @@ use std::fmt::Write;
 use http::Method;
 use k8s_types::{Key, Kind, Selection, SmolStr};
 
-/// Objects that are asked for: where, which of them, and in what form.
+/// Objects of a request: their address, the selection, and the media type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Their kind; none for definitions of kinds.
     pub(crate) kind: Option<Kind>,
-    /// What people call them: `pods`, `configmaps in kube-system`.
+    /// The objects as people call them: `pods`, `configmaps in kube-system`.
     pub(crate) name: String,
     /// The name in addresses, `pods`.
     pub(crate) plural: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Target {
     pub(crate) path: String,
     /// The selectors as the query has them, each with an ampersand before it.
     selectors: String,
-    /// The forms that are understood.
+    /// The media types that are understood.
     pub(crate) accept: &'static str,
 }
 
@@ -33,24 +33,24 @@ const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;
 
 impl Target {
     /// The objects of a selection.
-    pub(crate) fn of(what: &Selection) -> Target {
+    pub(crate) fn of(selection: &Selection) -> Target {
         let mut selectors = String::new();
-        let mut name = what.kind.plural().to_owned();
-        for (key, value) in [("fieldSelector", &what.fields), ("labelSelector", &what.labels)] {
+        let mut name = selection.kind.plural().to_owned();
+        for (key, value) in [("fieldSelector", &selection.fields), ("labelSelector", &selection.labels)] {
             if !value.is_empty() {
                 let _ = write!(selectors, "&{key}={}", escaped(value));
                 let _ = write!(name, " with {value}");
             }
         }
-        if let Some(namespace) = &what.namespace {
+        if let Some(namespace) = &selection.namespace {
             let _ = write!(name, " in {namespace}");
         }
         Target {
-            kind: Some(what.kind),
+            kind: Some(selection.kind),
             name,
-            plural: what.kind.plural(),
-            group: what.kind.group(),
-            path: path(what.kind, what.namespace.as_ref(), None, false),
+            plural: selection.kind.plural(),
+            group: selection.kind.group(),
+            path: path(selection.kind, selection.namespace.as_ref(), None, false),
             selectors,
             accept: JSON,
         }
@@ -77,9 +77,9 @@ impl Target {
     }
 
     /// The address of a list or a watch.
-    pub(crate) fn uri(&self, ask: &Ask) -> String {
-        let mut query = match ask {
-            Ask::Stream { version, seconds } => {
+    pub(crate) fn uri(&self, query: &Query) -> String {
+        let mut text = match query {
+            Query::Stream { version, seconds } => {
                 let version =
                     version.as_ref().map(|version| format!("&resourceVersion={}", escaped(version)));
                 format!(
@@ -88,30 +88,32 @@ impl Target {
                     version.unwrap_or_default()
                 )
             }
-            Ask::Page { proceed: None } => format!("limit={PAGE}&resourceVersion=0"),
-            Ask::Page { proceed: Some(token) } => format!("limit={PAGE}&continue={}", escaped(token)),
-            Ask::Whole => String::from("resourceVersion=0"),
-            Ask::Watch { version, seconds } => format!(
+            Query::Page { continue_token: None } => format!("limit={PAGE_SIZE}&resourceVersion=0"),
+            Query::Page { continue_token: Some(token) } => {
+                format!("limit={PAGE_SIZE}&continue={}", escaped(token))
+            }
+            Query::Whole => String::from("resourceVersion=0"),
+            Query::Watch { version, seconds } => format!(
                 "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
                 escaped(version)
             ),
         };
-        query.push_str(&self.selectors);
-        format!("{}?{query}", self.path)
+        text.push_str(&self.selectors);
+        format!("{}?{text}", self.path)
     }
 }
 
 /// Objects of a page.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
-/// A question about objects.
+/// The query of a request for objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
-    /// All there are, and then what changes.
+pub(crate) enum Query {
+    /// All objects, and then their changes.
     Stream { version: Option<String>, seconds: u64 },
-    /// A page of those there are.
-    Page { proceed: Option<String> },
-    /// All there are, in one answer.
+    /// A page of all objects.
+    Page { continue_token: Option<String> },
+    /// All objects, in one answer.
     Whole,
     /// The changes since a version.
     Watch { version: String, seconds: u64 },
@@ -164,10 +166,10 @@ pub(crate) fn template(path: &str) -> String {
 
 /// The verb of a request, as rules of access name it.
 pub(crate) fn verb(method: &Method, uri: &str) -> &'static str {
-    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let (path, text) = uri.split_once('?').unwrap_or((uri, ""));
     let one = template(path).ends_with("{name}") || path.ends_with("/status");
     match *method {
-        Method::GET if query.starts_with("watch=true") => "watch",
+        Method::GET if text.starts_with("watch=true") => "watch",
         Method::GET if one => "get",
         Method::GET => "list",
         Method::POST => "create",
@@ -196,7 +198,7 @@ mod tests {
     fn addresses_of_selections() {
         let pods = Target::of(&Selection::all(Kind::Pod).with_fields("spec.nodeName=n1"));
         assert_eq!(
-            pods.uri(&Ask::Watch { version: "7".to_owned(), seconds: 300 }),
+            pods.uri(&Query::Watch { version: "7".to_owned(), seconds: 300 }),
             "/api/v1/pods?watch=true&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=7\
              &fieldSelector=spec.nodeName%3Dn1"
         );
@@ -207,12 +209,12 @@ mod tests {
         let maps =
             Target::of(&Selection::all(Kind::ConfigMap).in_namespace("kube-system").named("cilium-config"));
         assert_eq!(
-            maps.uri(&Ask::Page { proceed: None }),
+            maps.uri(&Query::Page { continue_token: None }),
             "/api/v1/namespaces/kube-system/configmaps?limit=500&resourceVersion=0\
              &fieldSelector=metadata.name%3Dcilium-config"
         );
         let nodes = Target::of(&Selection::all(Kind::CiliumNode));
-        let stream = nodes.uri(&Ask::Stream { version: None, seconds: 400 });
+        let stream = nodes.uri(&Query::Stream { version: None, seconds: 400 });
         assert!(
             stream.starts_with("/apis/cilium.io/v2/ciliumnodes?watch=true&sendInitialEvents=true&"),
             "{stream}"

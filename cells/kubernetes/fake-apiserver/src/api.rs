@@ -13,8 +13,8 @@ use crate::tracker::{Parsed, Tracker, live, remove, set_metadata, store};
 use crate::types::{Type, has_status};
 use crate::{patch, refused};
 
-/// What is checked is what a server checks of an object's name, uid and version; of its fields, only their types. What it
-/// fills in - defaults, generations, times - it does not.
+/// Checks are those of a server for an object's name, uid and version; of its fields, only their types.
+/// Nothing is filled in: no defaults, generations or times.
 impl Api for Tracker {
     fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes> {
         let of = Type::from(kind);
@@ -41,9 +41,9 @@ impl Api for Tracker {
             let patched = patch::apply(kind, stored.value(), &patch)?;
             let object = of_kind(kind, patched)?;
             if object.name != key {
-                let (found, wanted) = (&object.name.name, &key.name);
+                let (found, expected) = (&object.name.name, &key.name);
                 return Err(ApiError::Invalid(format!(
-                    "metadata.name: is {found:?}, but was {wanted:?} and cannot be changed"
+                    "metadata.name: is {found:?}, but was {expected:?} and cannot be changed"
                 )));
             }
             replace(w, kind, part, object)
@@ -55,14 +55,14 @@ impl Api for Tracker {
         let delete = move |w: &mut Writer<'_, Object>| {
             let of = Type::from(kind);
             let stored = live(w, &of, &key)?;
-            let wanted = [
+            let expected = [
                 ("UID", only_if.uid, "uid", "deleted and then recreated"),
                 ("ResourceVersion", only_if.resource_version, "resourceVersion", "modified"),
             ];
-            for (what, wanted, field, happened) in wanted {
+            for (field_name, expected, field, happened) in expected {
                 let found = metadata(stored.value(), field);
-                if let Some(wanted) = wanted.filter(|wanted| wanted != found) {
-                    return Err(refused::deletion(kind, &key, what, [&wanted, found], happened));
+                if let Some(expected) = expected.filter(|expected| expected != found) {
+                    return Err(refused::deletion(kind, &key, field_name, [&expected, found], happened));
                 }
             }
             remove(w, &of, &key)

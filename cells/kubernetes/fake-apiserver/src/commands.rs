@@ -118,7 +118,7 @@ fn list(tracker: &Tracker, call: &Call) -> anyhow::Result<Output> {
     call.to_file_or_stdout("out", yaml::print(&list))
 }
 
-/// An object as its type has it, without what differs from run to run.
+/// Returns an object with the fields of its type, without those that differ from run to run.
 fn show(call: &Call, object: &Object) -> anyhow::Result<Value> {
     let mut shown = match object.kind() {
         Some(kind) => kind.normalize(object.value())?,
@@ -132,8 +132,8 @@ fn show(call: &Call, object: &Object) -> anyhow::Result<Value> {
     Ok(shown)
 }
 
-fn is_shown(call: &Call, what: &str) -> bool {
-    call.flags.texts("show-redacted").iter().any(|shown| shown == what)
+fn is_shown(call: &Call, field_name: &str) -> bool {
+    call.flags.texts("show-redacted").iter().any(|shown| shown == field_name)
 }
 
 fn resync(tracker: &Tracker, call: &Call) -> anyhow::Result<Output> {

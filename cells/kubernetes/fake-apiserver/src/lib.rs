@@ -40,9 +40,9 @@
 //! # }
 //! ```
 //!
-//! # What it is and what it is not
+//! # Differences from a server
 //! Lists, watches, uids, versions and conflicts are those of an API server: one body of tests runs against both. Objects
-//! are kept as they were given: no defaults, no admission, no times of creation, and no check of a schema beyond the types
+//! are kept as written: no defaults, no admission, no times of creation, and no check of a schema beyond the types
 //! of fields. Kinds without a type of ours, such as Deployments, are kept whole and printed with their fields in order of
 //! their names. Unknown kinds are refused.
 //!
@@ -51,8 +51,8 @@
 //!
 //! # Differences from Cilium
 //! A watch of which a resync ends the validity lists again at once. An object that leaves a watch's selector of fields is
-//! told as deleted, as servers do. Files may hold several objects, and lists. A strict update compares with the version in
-//! domain `*` and changes both.
+//! a deletion to it, as with servers. Files may hold several objects, and lists. A strict update compares with the
+//! version in domain `*` and changes both.
 
 #![forbid(unsafe_code)]
 

@@ -67,7 +67,7 @@ impl Object {
         Query::primary(Object::id(domain, gvr, name).as_str())
     }
 
-    /// Who has it.
+    /// The clients that know it.
     pub fn domain(&self) -> Domain {
         self.domain
     }
@@ -92,7 +92,7 @@ impl Object {
         self.deleted
     }
 
-    /// The object, as it was given, with uid and version.
+    /// The object as written, with uid and version.
     pub fn value(&self) -> &Value {
         &self.value
     }
@@ -101,8 +101,8 @@ impl Object {
         self.value.clone()
     }
 
-    /// The revision of the last resync of its resource since it is there; 0 if there was none. Writes keep it, so that who
-    /// looks for what has changed since then finds it.
+    /// The revision of the last resync of its resource since it exists; 0 if there was none. Writes keep it, so that a
+    /// watch that continues from before finds it.
     pub(crate) fn resync(&self) -> u64 {
         self.resync
     }

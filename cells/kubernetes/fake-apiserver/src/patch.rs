@@ -11,7 +11,7 @@ pub(crate) fn apply(kind: Kind, object: &Value, patch: &Patch) -> Result<Value, 
         Patch::Json(operations) => {
             let operations: json_patch::Patch = serde_json::from_slice(operations)
                 .map_err(|error| ApiError::Invalid(format!("the patch is wrong: {error}")))?;
-            // A server says neither which operation failed nor that it was a test.
+            // A server reports neither which operation failed nor that it was a test.
             json_patch::patch(&mut object, &operations)
                 .map_err(|error| ApiError::Conflict(error.to_string()))?;
         }

@@ -19,8 +19,8 @@ pub(crate) fn changed(gvr: &Gvr, name: &Key) -> ApiError {
 }
 
 /// It is not the object that was to be changed.
-pub(crate) fn other_uid(gvr: &Gvr, name: &Key, wanted: &str, found: &str) -> ApiError {
-    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+pub(crate) fn other_uid(gvr: &Gvr, name: &Key, expected: &str, found: &str) -> ApiError {
+    let why = format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {found}");
     conflict(&gvr.qualified(), name, &why)
 }
 
@@ -28,12 +28,13 @@ pub(crate) fn other_uid(gvr: &Gvr, name: &Key, wanted: &str, found: &str) -> Api
 pub(crate) fn deletion(
     kind: Kind,
     name: &Key,
-    what: &str,
-    [wanted, found]: [&str; 2],
+    field_name: &str,
+    [expected, found]: [&str; 2],
     happened: &str,
 ) -> ApiError {
-    let differs =
-        format!("the {what} in the precondition ({wanted}) does not match the {what} in record ({found})");
+    let differs = format!(
+        "the {field_name} in the precondition ({expected}) does not match the {field_name} in record ({found})"
+    );
     conflict(kind.name(), name, &format!("{differs}. The object might have been {happened}"))
 }
 

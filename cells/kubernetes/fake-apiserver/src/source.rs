@@ -17,7 +17,7 @@ use crate::types::Type;
 /// The name of the source, as that of an API server.
 pub const SOURCE: &str = "daemon-k8s";
 
-/// Lists come in order of names, changes in order of revisions; several changes of an object between two looks are one.
+/// Lists come in order of names, changes in order of revisions; changes of an object between two reads are one.
 /// Selectors of labels have no effect.
 impl Source for Tracker {
     fn name(&self) -> &str {
@@ -28,17 +28,17 @@ impl Source for Tracker {
         true
     }
 
-    fn watch(&self, what: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
-        match what.fields.parse() {
+    fn watch(&self, selection: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
+        match selection.fields.parse() {
             Ok(fields) => {
                 let watch = Watch {
                     objects: self.objects(),
-                    of: what.kind.into(),
-                    namespace: what.namespace,
+                    of: selection.kind.into(),
+                    namespace: selection.namespace,
                     fields,
-                    seen: None,
-                    known: HashSet::new(),
-                    said: VecDeque::new(),
+                    listed_revision: None,
+                    sent: HashSet::new(),
+                    queue: VecDeque::new(),
                 };
                 stream::unfold(watch, |watch| watch.next().map(Some)).boxed()
             }
@@ -54,23 +54,23 @@ struct Watch {
     of: Type,
     namespace: Option<SmolStr>,
     fields: FieldSelector,
-    /// The revision up to which everything was said; none before the first list.
-    seen: Option<u64>,
-    /// The objects that were said to be there.
-    known: HashSet<Key>,
+    /// The revision up to which all changes were sent; none before the first list.
+    listed_revision: Option<u64>,
+    /// The objects that the reader knows.
+    sent: HashSet<Key>,
     /// Events that are still to be delivered.
-    said: VecDeque<WatchEvent>,
+    queue: VecDeque<WatchEvent>,
 }
 
 impl Watch {
     async fn next(mut self) -> (Result<WatchEvent, SourceError>, Watch) {
         loop {
-            if let Some(event) = self.said.pop_front() {
+            if let Some(event) = self.queue.pop_front() {
                 return (Ok(event), self);
             }
             let snapshot = self.objects.snapshot();
-            self.look(&snapshot);
-            if self.said.is_empty() {
+            self.collect(&snapshot);
+            if self.queue.is_empty() {
                 let watch = self.objects.watch(&snapshot);
                 drop(snapshot);
                 watch.changed().await;
@@ -78,18 +78,18 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, snapshot: &Snapshot) {
-        let changed: Option<Vec<Obj<Object>>> = self.seen.and_then(|seen| {
-            let later = self.objects.by_revision(snapshot, seen + 1);
+    fn collect(&mut self, snapshot: &Snapshot) {
+        let changed: Option<Vec<Obj<Object>>> = self.listed_revision.and_then(|listed_revision| {
+            let later = self.objects.by_revision(snapshot, listed_revision + 1);
             let changed: Vec<Obj<Object>> = later.filter(|object| self.concerns(object)).cloned().collect();
             // A resync in between: this version is too old to go on from.
-            changed.iter().all(|object| object.resync() <= seen).then_some(changed)
+            changed.iter().all(|object| object.resync() <= listed_revision).then_some(changed)
         });
         match changed {
             Some(changed) => changed.iter().for_each(|object| self.change(object)),
             None => self.list(snapshot),
         }
-        self.seen = Some(self.objects.revision(snapshot));
+        self.listed_revision = Some(self.objects.revision(snapshot));
     }
 
     fn concerns(&self, object: &Object) -> bool {
@@ -98,23 +98,23 @@ impl Watch {
     }
 
     fn list(&mut self, snapshot: &Snapshot) {
-        self.known.clear();
-        self.said.push_back(WatchEvent::Restart);
+        self.sent.clear();
+        self.queue.push_back(WatchEvent::Restart);
         let namespace = self.namespace.as_deref();
         for object in list(&self.objects, snapshot, self.of.domain(), &self.of.gvr, namespace) {
             self.change(&object);
         }
-        self.said.push_back(WatchEvent::Listed);
+        self.queue.push_back(WatchEvent::Listed);
     }
 
     fn change(&mut self, object: &Object) {
         let name = object.name();
         if !object.deleted() && self.fields.matches_object(object.value()) {
-            self.known.insert(name.clone());
-            self.said
+            self.sent.insert(name.clone());
+            self.queue
                 .push_back(WatchEvent::Applied { json: json(object.value()), origin: SmolStr::default() });
-        } else if self.known.remove(name) {
-            self.said.push_back(WatchEvent::Deleted(name.clone()));
+        } else if self.sent.remove(name) {
+            self.queue.push_back(WatchEvent::Deleted(name.clone()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The objects and what may be done with them.
+//! The objects and their operations.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::object::{Object, metadata};
 use crate::refused;
 use crate::types::{Domain, Gvr, Type};
 
-/// The objects of a cluster, in a table: what scripts and tests say there is, and what cells ask for and change.
+/// The objects of a cluster, in a table: scripts and tests put them there, cells watch and change them.
 ///
 /// As a [`Source`](k8s_types::Source) and an [`Api`](k8s_types::Api) it is an API server to the cells under test. Its own
-/// methods are for the test, and do what the commands `k8s/*` do.
+/// methods are for tests, and do the same as the commands `k8s/*`.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     pub(crate) objects: RwTable<Object>,
@@ -45,7 +45,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Changes objects that are there to what a manifest says; their uids stay. A version in the manifest does not matter,
+    /// Replaces existing objects by those of a manifest; their uids stay. A version in the manifest does not matter,
     /// unless `strict`: then it must be the one that there is.
     pub fn update(&self, manifest: &str, strict: bool) -> Result<(), ApiError> {
         for mut object in parsed(manifest)? {
@@ -71,8 +71,8 @@ impl Tracker {
         Ok(())
     }
 
-    /// Makes the objects of the manifests all that there are of a resource, in one step. Whoever watches the resource has
-    /// lost its place and lists again.
+    /// Makes the objects of the manifests all that there are of a resource, in one step. A watch of the resource
+    /// becomes invalid and lists again.
     pub fn resync<M: AsRef<str>>(&self, gvr: &Gvr, manifests: &[M]) -> Result<(), ApiError> {
         let mut objects = Vec::new();
         for manifest in manifests {
@@ -109,7 +109,7 @@ impl Tracker {
         list(&self.objects, &self.objects.snapshot(), domain, gvr, namespace)
     }
 
-    /// The resources of which there are or were objects, in order of the table; with those who know them.
+    /// Returns the resources of which there are or were objects, in order of the table, with the clients that know them.
     pub fn resources(&self) -> Vec<(Gvr, Vec<Domain>)> {
         let mut seen: Vec<(Gvr, Vec<Domain>)> = Vec::new();
         for object in self.objects.all(&self.objects.snapshot()) {
@@ -138,13 +138,13 @@ pub(crate) fn list(
     objects.prefix(snapshot, Prefix::primary(&*start)).filter(|object| !object.deleted()).cloned().collect()
 }
 
-/// The object as whoever answers requests has it.
+/// Returns the object as the client that answers requests has it.
 pub(crate) fn live(w: &Writer<'_, Object>, of: &Type, name: &Key) -> Result<Obj<Object>, ApiError> {
     let stored = w.get(Object::by_name(of.domain(), &of.gvr, name)).filter(|object| !object.deleted());
     stored.cloned().ok_or_else(|| refused::not_found(&of.gvr, name))
 }
 
-/// Writes an object for all who know its type, with a uid and its next version; gives it as requests are answered.
+/// Writes an object for all clients of its type, with a uid and its next version; returns it as requests are answered.
 pub(crate) fn store(w: &mut Writer<'_, Object>, object: Parsed) -> Arc<Value> {
     let Parsed { of, name, mut value } = object;
     if metadata(&value, "uid").is_empty() {
@@ -161,7 +161,7 @@ pub(crate) fn store(w: &mut Writer<'_, Object>, object: Parsed) -> Arc<Value> {
     stored.unwrap_or_default()
 }
 
-/// Deletes an object, which stays as a row that says so.
+/// Deletes an object, which stays as a row that is marked.
 pub(crate) fn remove(w: &mut Writer<'_, Object>, of: &Type, name: &Key) -> Result<(), ApiError> {
     let mut found = false;
     for &domain in of.domains {

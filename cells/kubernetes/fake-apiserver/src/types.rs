@@ -1,4 +1,4 @@
-//! Which types of objects there are, and who knows them.
+//! Types of objects, and the clients that know them.
 
 use std::fmt;
 
@@ -69,14 +69,14 @@ pub(crate) struct Type {
     pub(crate) gvr: Gvr,
     /// Its name, `Pod`.
     pub(crate) name: SmolStr,
-    /// The kind, of those whose fields are known. Others are kept as they were given.
+    /// The kind, of those whose fields are known. Others are kept as written.
     pub(crate) kind: Option<Kind>,
-    /// Who knows it; never empty.
+    /// The clients that know it; never empty.
     pub(crate) domains: &'static [Domain],
 }
 
 impl Type {
-    /// The type that a manifest's `apiVersion` and `kind` say.
+    /// Returns the type of a manifest's `apiVersion` and `kind`.
     pub(crate) fn of(api_version: &str, name: &str) -> Option<Type> {
         if let Some(kind) = Kind::of(api_version, name) {
             return Some(kind.into());
@@ -140,7 +140,7 @@ const ANY: &[Domain] = &[Domain::Any];
 const CORE: &[Domain] = &[Domain::Core];
 const BOTH: &[Domain] = &Domain::ALL;
 
-/// Types whose fields are not known here but whose names are: version, who knows them, names.
+/// Types whose fields are not known here but whose names are: version, clients, names.
 const OTHERS: &[(&str, &[Domain], &[&str])] = &[
     ("apiextensions.k8s.io/v1", ANY, &["CustomResourceDefinition"]),
     (
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn types_have_plurals_and_those_who_know_them() {
+    fn types_have_plurals_and_clients() {
         assert_eq!(resource("v1", "Pod"), Some(("v1.pods".to_owned(), BOTH)));
         assert_eq!(resource("v1", "ConfigMap"), Some(("v1.configmaps".to_owned(), CORE)));
         assert_eq!(resource("v1", "Endpoints"), Some(("v1.endpoints".to_owned(), CORE)));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn plurals_of_known_kinds_are_what_the_original_takes() {
+    fn plurals_are_those_of_cilium() {
         for &kind in Kind::ALL {
             assert_eq!(kind.plural(), plural(kind.name()));
         }

@@ -1,4 +1,4 @@
-//! What is the tracker's own of its watches. What they share with those of a server is tested with one beside it.
+//! The tracker's own behaviour of watches. What they share with those of a server is tested with one beside it.
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
@@ -15,7 +15,7 @@ fn namespace(name: &str, labels: &str) -> String {
     format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}, labels: {{{labels}}}}}}}")
 }
 
-/// All that a watch says now.
+/// Returns all pending events of a watch.
 fn said(events: &mut BoxStream<'static, Result<WatchEvent, SourceError>>) -> Vec<String> {
     let mut said = Vec::new();
     while let Some(Some(event)) = events.next().now_or_never() {
@@ -62,13 +62,13 @@ async fn labels_select_nothing() {
 }
 
 #[tokio::test]
-async fn a_selector_that_cannot_be_read_is_told() {
+async fn an_invalid_selector_is_an_error() {
     let mut events = tracker().watch(Selection::all(Kind::Pod).with_fields("spec.nodeName"));
     assert_eq!(said(&mut events), ["invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'"]);
 }
 
 #[tokio::test]
-async fn whoever_was_there_before_a_resync_lists_again() {
+async fn a_watch_from_before_a_resync_lists_again() {
     let tracker = tracker();
     tracker.add(&namespace("a", "")).unwrap();
     tracker.add("{apiVersion: v1, kind: Node, metadata: {name: one}}").unwrap();

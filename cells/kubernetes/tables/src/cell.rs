@@ -99,7 +99,7 @@ fn policy_pages(table: Arc<Table<PolicyObject>>) -> Members<Page> {
     ])
 }
 
-/// What the tables count, wherever they are.
+/// Metrics of the tables.
 fn numbers(metrics: Option<Arc<metrics::Metrics>>) -> Arc<Numbers> {
     let numbers = Numbers::default();
     if let Some(metrics) = metrics {
@@ -145,13 +145,13 @@ fn folders(p: FolderParams) -> Result<Members<Arc<dyn Source>>, Error> {
         };
         let manifests = Manifests::new(option, accepted, &name(p.node.as_deref()));
         let folder = Folder::new(path, manifests, shelf, report, memory, keep, limit.clone());
-        let questions = p.sources.join();
-        p.jobs.one_shot(option, move |cx| follow(folder, questions, cx));
+        let requests = p.sources.join();
+        p.jobs.one_shot(option, move |cx| follow(folder, requests, cx));
     }
     Ok(Members(shelves))
 }
 
-/// What is kept of a folder for the next run: whether it was there, and what its files said.
+/// The record of a folder for the next run: whether it existed, and the objects of its files.
 fn remember(p: &FolderParams, option: &str, path: &Path, state: &Path) -> (Memory, Keep) {
     let memory = Memory::new(state.join(option), path.to_owned());
     let (noted, before) = (memory.clone(), memory.clone());

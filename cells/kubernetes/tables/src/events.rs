@@ -1,4 +1,4 @@
-//! What a source says, decoded.
+//! Decoded events of a source.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,35 +13,35 @@ use k8s_types::{
 
 use crate::Row;
 
-/// What a source says of rows `R`.
+/// An event of a source of rows `R`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Said<R> {
-    /// A list begins: what is applied until [`Listed`](Said::Listed) is all there is.
+pub enum ObjectEvent<R> {
+    /// A list begins: the objects until [`Listed`](Event::Listed) are all that exist.
     Restart,
     /// The list is complete.
     Listed,
-    /// The object is like this, new or changed.
+    /// An object, new or changed.
     Applied(R),
-    /// There is such an object, and it is wrong: what it was before counts.
-    Wrong(Wrong),
+    /// An object is invalid: its last good version stays.
+    Invalid(InvalidObject),
     /// The object is gone.
     Deleted(Key),
     /// Nothing has changed up to now.
     Progress,
 }
 
-/// An object that cannot be read.
+/// An object that cannot be decoded.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wrong {
-    /// Its name, if that much can be read of it.
+pub struct InvalidObject {
+    /// Its name, if that could be read.
     pub key: Option<Key>,
-    /// Where a person finds it.
+    /// Where its manifest is.
     pub origin: SmolStr,
-    /// The faults by path, with their remedies.
+    /// The problems by path, with their remedies.
     pub refusal: Refusal,
 }
 
-/// Where an object was said to be.
+/// The source of an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     pub(crate) kind: Kind,
@@ -50,23 +50,23 @@ pub(crate) struct Origin {
     pub(crate) at: SystemTime,
 }
 
-/// What a source says of objects of a type, for ever, as [`Source::watch`]: a list, then what changes. An object that is
-/// wrong is told as such and ends nothing.
+/// Decodes the events of objects of a type, for ever, as [`Source::watch`] sends them. An invalid object is an event
+/// and ends nothing.
 ///
-/// Who wants a table of them has [`table`](crate::table()).
+/// For a table of them use [`table`](crate::table()).
 ///
 /// ```
 /// # use std::sync::Arc;
 /// use futures::StreamExt;
-/// use k8s_tables::{Resource, Said, Selection, core::ConfigMap};
+/// use k8s_tables::{ObjectEvent, Resource, Selection, core::ConfigMap};
 ///
 /// async fn follow(source: Arc<dyn k8s_tables::Source>) {
-///     let what = Selection::all(ConfigMap::KIND).in_namespace("kube-system").named("cilium-config");
-///     let mut said = k8s_tables::events::<ConfigMap>(&*source, what);
-///     while let Some(said) = said.next().await {
-///         match said {
-///             Ok(Said::Applied(config)) => println!("{:?}", config.data),
-///             Ok(Said::Wrong(wrong)) => println!("{}", wrong.refusal),
+///     let selection = Selection::all(ConfigMap::KIND).in_namespace("kube-system").named("cilium-config");
+///     let mut events = k8s_tables::events::<ConfigMap>(&*source, selection);
+///     while let Some(event) = events.next().await {
+///         match event {
+///             Ok(ObjectEvent::Applied(config)) => println!("{:?}", config.data),
+///             Ok(ObjectEvent::Invalid(invalid)) => println!("{}", invalid.refusal),
 ///             Ok(_) => {}
 ///             Err(error) => println!("{error}; it goes on by itself"),
 ///         }
@@ -75,41 +75,43 @@ pub(crate) struct Origin {
 /// ```
 pub fn events<T: Resource>(
     source: &dyn Source,
-    what: Selection,
-) -> impl Stream<Item = Result<Said<Row<T>>, SourceError>> + Send + Unpin + use<T> {
-    said(source, what, |json, from: &Origin| {
+    selection: Selection,
+) -> impl Stream<Item = Result<ObjectEvent<Row<T>>, SourceError>> + Send + Unpin + use<T> {
+    decode_events(source, selection, |json, from: &Origin| {
         let object = k8s_types::decode(json)?;
         Ok(Row { object, source: from.source.clone(), origin: from.origin.clone(), updated_at: from.at })
     })
 }
 
 /// The same with a reader of rows.
-pub(crate) fn said<R, F>(
+pub(crate) fn decode_events<R, F>(
     source: &dyn Source,
-    what: Selection,
+    selection: Selection,
     mut read: F,
-) -> impl Stream<Item = Result<Said<R>, SourceError>> + Send + Unpin + use<R, F>
+) -> impl Stream<Item = Result<ObjectEvent<R>, SourceError>> + Send + Unpin + use<R, F>
 where
     F: FnMut(&[u8], &Origin) -> Result<R, Refusal> + Send + 'static,
 {
-    let (kind, name): (Kind, Arc<str>) = (what.kind, source.name().into());
-    source.watch(what).map(move |event| {
+    let (kind, name): (Kind, Arc<str>) = (selection.kind, source.name().into());
+    source.watch(selection).map(move |event| {
         Ok(match event? {
-            WatchEvent::Restart => Said::Restart,
-            WatchEvent::Listed => Said::Listed,
-            WatchEvent::Deleted(key) => Said::Deleted(key),
-            WatchEvent::Progress => Said::Progress,
+            WatchEvent::Restart => ObjectEvent::Restart,
+            WatchEvent::Listed => ObjectEvent::Listed,
+            WatchEvent::Deleted(key) => ObjectEvent::Deleted(key),
+            WatchEvent::Progress => ObjectEvent::Progress,
             WatchEvent::Unreadable { key, reason } => {
                 let refusal = Problem::new("", reason).into();
-                Said::Wrong(Wrong { key, origin: SmolStr::default(), refusal })
+                ObjectEvent::Invalid(InvalidObject { key, origin: SmolStr::default(), refusal })
             }
             WatchEvent::Applied { json, origin } => {
                 let from = Origin { kind, source: name.clone(), origin, at: SystemTime::now() };
                 match read(&json, &from) {
-                    Ok(row) => Said::Applied(row),
-                    Err(refusal) => {
-                        Said::Wrong(Wrong { key: key_of(kind, &json), origin: from.origin, refusal })
-                    }
+                    Ok(row) => ObjectEvent::Applied(row),
+                    Err(refusal) => ObjectEvent::Invalid(InvalidObject {
+                        key: key_of(kind, &json),
+                        origin: from.origin,
+                        refusal,
+                    }),
                 }
             }
         })
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_found_in_what_is_wrong() {
+    fn the_name_of_an_invalid_object_is_found() {
         let key = |json: &[u8]| key_of(Kind::Pod, json).map(|key| key.to_string());
         let deep = format!(
             r#"{{"spec": {}, "metadata": {{"name": "a", "labels": 1}}}}"#,

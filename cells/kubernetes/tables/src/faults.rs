@@ -1,4 +1,4 @@
-//! Objects of a source that are wrong: what is told of them, once each.
+//! Invalid objects of a source: each is reported once.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,20 +9,20 @@ use statedb::KeyBuf;
 
 use k8s_types::Kind;
 
-use crate::events::Wrong;
+use crate::events::InvalidObject;
 use crate::numbers::Numbers;
 
 /// Objects that health shows; the log has all.
-const SHOWN: usize = 5;
+const MAX_SHOWN: usize = 5;
 
-/// Characters of what is told of one object.
-const LONGEST: usize = 1000;
+/// Characters of the report of one object.
+const MAX_TEXT: usize = 1000;
 
 /// The wrong objects of one kind of a source.
 pub(crate) struct Faults {
     kind: Kind,
     source: String,
-    /// What is told, by object; of those whose name is wrong, too, the last one.
+    /// The reports, by object; the last one of those without a valid name.
     now: BTreeMap<Option<KeyBuf>, String>,
     /// The same of a list that is not complete.
     listing: Option<BTreeMap<Option<KeyBuf>, String>>,
@@ -31,7 +31,7 @@ pub(crate) struct Faults {
 
 impl Faults {
     pub(crate) fn new(kind: Kind, source: &str, numbers: &Numbers) -> Faults {
-        let gauge = numbers.wrong(kind, source);
+        let gauge = numbers.invalid(kind, source);
         Faults { kind, source: source.to_owned(), now: BTreeMap::new(), listing: None, gauge }
     }
 
@@ -45,7 +45,7 @@ impl Faults {
         self.listing = Some(BTreeMap::new());
     }
 
-    /// A list is complete: what it has not named is gone.
+    /// A list is complete: objects that it did not name are gone.
     pub(crate) fn listed(&mut self) {
         if let Some(listed) = self.listing.take() {
             self.now = listed;
@@ -54,8 +54,8 @@ impl Faults {
     }
 
     /// An object is wrong.
-    pub(crate) fn wrong(&mut self, key: Option<KeyBuf>, wrong: &Wrong) {
-        let text = self.text(wrong);
+    pub(crate) fn invalid(&mut self, key: Option<KeyBuf>, invalid: &InvalidObject) {
+        let text = self.text(invalid);
         if self.now.get(&key) != Some(&text) {
             tracing::warn!(
                 source = self.source,
@@ -73,7 +73,7 @@ impl Faults {
     }
 
     /// An object is right, or gone.
-    pub(crate) fn right(&mut self, key: &KeyBuf) {
+    pub(crate) fn valid(&mut self, key: &KeyBuf) {
         if self.now.is_empty() && self.listing.as_ref().is_none_or(BTreeMap::is_empty) {
             return;
         }
@@ -88,20 +88,20 @@ impl Faults {
 
     /// Returns the text for health.
     pub(crate) fn summary(&self) -> Option<String> {
-        let summary = summarize(self.now.values(), SHOWN, "; ");
+        let summary = summarize(self.now.values(), MAX_SHOWN, "; ");
         Some(format!("{summary}. What was in force of them before stays")).filter(|_| !self.now.is_empty())
     }
 
-    fn text(&self, wrong: &Wrong) -> String {
+    fn text(&self, invalid: &InvalidObject) -> String {
         let mut text = self.kind.name().to_owned();
-        if let Some(key) = &wrong.key {
+        if let Some(key) = &invalid.key {
             _ = write!(text, " {key}");
         }
-        if !wrong.origin.is_empty() {
-            _ = write!(text, " ({})", wrong.origin);
+        if !invalid.origin.is_empty() {
+            _ = write!(text, " ({})", invalid.origin);
         }
-        _ = write!(text, ": {}", wrong.refusal);
-        if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+        _ = write!(text, ": {}", invalid.refusal);
+        if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
             text.truncate(end);
             text.push_str("...");
         }
@@ -113,7 +113,7 @@ impl Faults {
     }
 }
 
-/// The source ends: nobody counts its faults any more.
+/// The source ends, and its count with it.
 impl Drop for Faults {
     fn drop(&mut self) {
         self.now.clear();

@@ -38,28 +38,28 @@ use self::watch::Watch;
 use crate::MAX_FILE;
 use crate::in_memory_source::InMemorySource;
 
-/// How long what a file said stays in force after the file has gone: editors and scripts that replace a file by two
+/// How long the objects of a file stay after the file has gone: editors and scripts that replace a file in two
 /// steps have done the second one by then.
-const GONE: Duration = Duration::from_millis(100);
+const FILE_GRACE: Duration = Duration::from_millis(100);
 
 /// The same for the whole folder.
-const FOLDER_GONE: Duration = Duration::from_secs(1);
+const FOLDER_GRACE: Duration = Duration::from_secs(1);
 
-/// Files that are read before what is in them is taken.
-const AT_ONCE: usize = 16;
+/// Files that are read before their content is applied.
+const FILES_AT_ONCE: usize = 16;
 
-/// Times that things may change while they are looked at, before others have their turn.
-const TRIES: usize = 8;
+/// Rounds of changes that are handled before the job yields.
+const MAX_ROUNDS: usize = 8;
 
-/// How long to wait until there may be room in memory for a file that was not taken, or one can be read again.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Interval of attempts at files that did not fit into memory or could not be read.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The versions of the files that folders are remembered by.
 pub(crate) fn versions() -> Members<Version> {
     Members(vec![memory::version(), Version::of::<LastGood>()])
 }
 
-/// A folder of manifests: what is watched, what was read, where it goes.
+/// A folder of manifests: watches, the state of its files, and the source of their objects.
 pub(crate) struct Folder {
     path: PathBuf,
     manifests: Manifests,
@@ -75,9 +75,9 @@ pub(crate) struct Folder {
     known: BTreeMap<String, Option<Signature>>,
     /// Files that are gone, and when that counts.
     leaving: BTreeMap<String, Instant>,
-    /// When to look again for what there was no room for, or what could not be read: nobody tells when that has changed.
-    again: Option<Instant>,
-    /// Whether everything was read once, and whether that was told.
+    /// When to retry files that did not fit into memory or could not be read: no event reports that this has changed.
+    retry_at: Option<Instant>,
+    /// Whether everything was read once, and whether that was reported.
     complete: bool,
     completed: bool,
 }
@@ -104,7 +104,7 @@ impl Folder {
             place: None,
             known: BTreeMap::new(),
             leaving: BTreeMap::new(),
-            again: None,
+            retry_at: None,
             complete: false,
             completed: false,
         }
@@ -112,25 +112,25 @@ impl Folder {
 
     fn start(&mut self, inotify: Inotify) -> io::Result<()> {
         self.watch = Some(Watch::new(inotify));
-        self.look(true)?;
+        self.scan(true)?;
         self.report.late(None, &self.manifests);
         Ok(())
     }
 
-    /// When nobody tells of changes.
-    fn look_unwatched(&mut self, error: &io::Error) -> io::Result<()> {
+    /// Interval of scans when the kernel reports no changes.
+    fn scan_unwatched(&mut self, error: &io::Error) -> io::Result<()> {
         self.watch = None;
         let fault = format!("changes are noticed after a second only: {error}; see fs.inotify in sysctl");
         self.report.late(Some(&fault), &self.manifests);
-        let looked = self.look(false);
+        let scanned = self.scan(false);
         self.forget()?;
-        looked
+        scanned
     }
 
-    /// When the next file that is gone is to be forgotten, or one to be read for which there was no room.
+    /// When the next deleted file expires, or the next file that did not fit into memory is retried.
     fn next_deadline(&self) -> Option<Instant> {
         let leaving = self.leaving.iter().filter(|(name, _)| !self.is_written(name));
-        leaving.map(|(_, &deadline)| deadline).chain(self.again).min()
+        leaving.map(|(_, &deadline)| deadline).chain(self.retry_at).min()
     }
 
     /// The largest file that is read.
@@ -146,25 +146,25 @@ impl Folder {
         self.watch.as_ref().is_some_and(|watch| watch.is_touched(name))
     }
 
-    /// Does what the kernel's events ask for, and those that come meanwhile; looks at everything if so asked.
-    fn handle(&mut self, mut look: bool) -> io::Result<()> {
-        look |= self.again.take_if(|due| *due <= Instant::now()).is_some();
-        for _ in 0..TRIES {
+    /// Handles the kernel's events, and those that come meanwhile; scans everything if asked to.
+    fn handle(&mut self, mut scan: bool) -> io::Result<()> {
+        scan |= self.retry_at.take_if(|due| *due <= Instant::now()).is_some();
+        for _ in 0..MAX_ROUNDS {
             let Some(watch) = &mut self.watch else { break };
             watch.drain()?;
-            if watch.is_idle() && !look {
+            if watch.is_idle() && !scan {
                 break;
             }
             let todo = watch.take();
             if let Some(place) = self.place.clone() {
-                // Before anything else: somebody may wait for just these.
+                // Before anything else: callers may wait for just these.
                 let outcome = self.read(&place, todo.read.into_iter().collect())?;
                 self.apply(outcome);
             }
-            if look || todo.look || todo.all {
-                self.look(todo.all)?;
+            if scan || todo.scan || todo.all {
+                self.scan(todo.all)?;
             }
-            look = false;
+            scan = false;
         }
         self.forget()
     }
@@ -183,7 +183,7 @@ impl Folder {
                 watch.drain()?;
             }
             match found {
-                // Its events will tell.
+                // Its events will report it.
                 _ if self.is_touched(&name) => {}
                 Found::Changing => {}
                 Found::Nothing => outcome.add(self.manifests.remove(&name)),
@@ -192,7 +192,7 @@ impl Folder {
                     if content.is_empty() && self.known.get(&name) != Some(&signature) =>
                 {
                     self.known.insert(name.clone(), signature);
-                    self.leaving.insert(name, now + GONE);
+                    self.leaving.insert(name, now + FILE_GRACE);
                 }
                 Found::File(signature, content) => self.take(&name, signature, content, &mut outcome),
             }
@@ -202,10 +202,10 @@ impl Folder {
     }
 
     /// Finds the folder and its files again and reads those that have changed; all of them if so asked.
-    fn look(&mut self, all: bool) -> io::Result<()> {
+    fn scan(&mut self, all: bool) -> io::Result<()> {
         let mut found = place::find(&self.path);
         if let Some(watch) = &mut self.watch {
-            for _ in 0..TRIES {
+            for _ in 0..MAX_ROUNDS {
                 if !watch.place(std::mem::take(&mut found.wanted))? {
                     break;
                 }
@@ -229,7 +229,7 @@ impl Folder {
                 self.report.folder(None, &self.manifests);
                 names.into_keys().collect()
             }
-            // Somebody mounts it late: what it said in the previous run stays in force.
+            // It may be mounted later: the objects of the previous run stay.
             (Err(error), _)
                 if error.kind() == io::ErrorKind::NotFound && !self.complete && self.memory.knows() =>
             {
@@ -246,18 +246,18 @@ impl Folder {
                 self.report.folder(None, &self.manifests);
                 BTreeSet::new()
             }
-            // What is there cannot be seen: nothing goes.
+            // The folder cannot be listed: nothing is deleted.
             (Err(error), _) | (_, Err(error)) => {
                 let fault = format!(
                     "{} cannot be read: {error}; policies stay as they are; make it a folder that the agent may read",
                     self.path.display()
                 );
                 self.report.folder(Some(&fault), &self.manifests);
-                self.again = Some(Instant::now() + AGAIN);
+                self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
                 return Ok(());
             }
         };
-        let wait = if self.place.is_some() { GONE } else { FOLDER_GONE };
+        let wait = if self.place.is_some() { FILE_GRACE } else { FOLDER_GRACE };
         let gone: Vec<String> = self
             .manifests
             .files()
@@ -275,8 +275,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Files that are there and could not be read yet say what they said in the previous run; those that are gone say
-    /// nothing any more.
+    /// Restores the objects of files that exist and could not be read yet from the previous run; objects of deleted
+    /// files are deleted.
     fn begin(&mut self, names: &BTreeSet<String>) -> Outcome {
         let mut outcome = Outcome::default();
         for name in self.keep.unasked() {
@@ -288,7 +288,7 @@ impl Folder {
         outcome
     }
 
-    /// What a file said in the previous run, unless it was read already.
+    /// Restores the objects of a file from the previous run, unless it was read already.
     fn restore(&mut self, name: &str) -> Outcome {
         match self.keep.before(name) {
             Some(before) => self.manifests.restore(name, &before),
@@ -296,14 +296,14 @@ impl Folder {
         }
     }
 
-    /// Reads files. What somebody wrote meanwhile is not believed: it is read again when it is closed.
+    /// Reads files. One that was written meanwhile is discarded: it is read again when it is closed.
     fn read(&mut self, place: &Path, names: Vec<String>) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
         let largest = self.largest();
         let mut names = names.iter().peekable();
         while names.peek().is_some() {
             let (mut found, mut bytes) = (Vec::new(), 0);
-            while found.len() < AT_ONCE
+            while found.len() < FILES_AT_ONCE
                 && bytes < largest
                 && let Some(name) = names.next()
             {
@@ -319,12 +319,12 @@ impl Folder {
                 match found {
                     _ if self.is_touched(name) => {}
                     Found::Changing => {}
-                    Found::Nothing => self.lose(name.clone(), GONE, &mut outcome),
-                    // It may be empty for being written anew, of which the kernel tells a little later.
+                    Found::Nothing => self.lose(name.clone(), FILE_GRACE, &mut outcome),
+                    // It may be empty for being rewritten, of which the kernel reports the end a little later.
                     Found::File(signature, Ok(content)) if content.is_empty() && self.manifests.has(name) => {
                         if self.known.get(name) != Some(&signature) {
                             outcome.add(self.manifests.leave(name));
-                            self.leaving.insert(name.clone(), Instant::now() + GONE);
+                            self.leaving.insert(name.clone(), Instant::now() + FILE_GRACE);
                             self.known.insert(name.clone(), signature);
                         }
                     }
@@ -335,7 +335,7 @@ impl Folder {
         Ok(outcome)
     }
 
-    /// What a file says counts from now on.
+    /// Applies the content of a file.
     fn take(
         &mut self,
         name: &str,
@@ -347,15 +347,15 @@ impl Folder {
         self.leaving.remove(name);
         let grows =
             content.as_ref().is_ok_and(|content| content.len() as u64 > before.map_or(0, |s| s.size()));
-        // The first reading is what was in force before: without it pods would be without their policies.
+        // The previous run's objects are in force until the first reading: without them pods would lose their policies.
         if let (true, true, Err(full)) = (grows, self.complete, self.limit.room()) {
             self.known.remove(name);
-            self.again = Some(Instant::now() + AGAIN);
+            self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
             outcome.add(self.manifests.set(name, Err(format!("is not taken now: {full}"))));
             return;
         }
         if signature.is_none() {
-            self.again = Some(Instant::now() + AGAIN);
+            self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
         }
         outcome.add(self.manifests.set(name, content.as_deref().map_err(Clone::clone)));
     }

@@ -12,9 +12,9 @@ use k8s_types::{Key, Kind, Selection, SmolStr, Source, SourceError, WatchEvent};
 
 use crate::filter::Filter;
 
-/// A source whose objects are in memory: what a folder says, or what a test says. Cheap to clone.
+/// A source whose objects are in memory: those of a folder, or of a test. Cheap to clone.
 ///
-/// Whoever watches it gets what one [`write`](InMemorySource::write) says of a kind at once, so that it is one transaction of a
+/// A watch gets all changes of a kind of one [`write`](InMemorySource::write) at once, so that they are one transaction of a
 /// table up to 1,000 objects; of several kinds it is there for all of them before anything reads the first.
 #[derive(Clone)]
 pub struct InMemorySource(Arc<Inner>);
@@ -41,7 +41,7 @@ pub struct Raw {
     pub origin: SmolStr,
 }
 
-/// What has become of an object.
+/// A change of an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// It is there and like this.
@@ -60,7 +60,7 @@ struct Reader {
 
 impl Reader {
     fn say(&self, event: WatchEvent) {
-        // Who has gone is forgotten at the next occasion.
+        // Closed receivers are removed at the next change.
         _ = self.events.send(Ok(event));
     }
 
@@ -100,8 +100,8 @@ impl InMemorySource {
         InMemorySource(Arc::new(Inner { name: name.to_owned(), kinds, state: Mutex::default() }))
     }
 
-    /// Takes changes, in order; what is the same already is not told. `complete` says that this is all there is: before
-    /// that nobody hears of anything.
+    /// Applies changes, in order; equal objects are not sent. `complete` ends the first list: before
+    /// it, readers get nothing.
     pub fn write(&self, changes: Vec<Change>, complete: bool) {
         let mut state = self.0.state.lock();
         let State { objects, complete: completed, readers } = &mut *state;
@@ -133,20 +133,20 @@ impl InMemorySource {
         self.0.state.lock().objects.get(&kind).into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }
 
-    /// Whether it has said what there is.
+    /// Whether its first list is complete.
     #[cfg(any(test, feature = "test-util"))]
     pub fn is_complete(&self) -> bool {
         self.0.state.lock().complete
     }
 
-    /// Says once more all that there is.
+    /// Lists all objects again.
     #[cfg(any(test, feature = "test-util"))]
     pub fn list_again(&self) {
         let state = self.0.state.lock();
         state.readers.iter().for_each(|reader| reader.list(&state));
     }
 
-    /// Has nothing to say at the moment.
+    /// Sends an error.
     #[cfg(any(test, feature = "test-util"))]
     pub fn fail(&self, error: &str) {
         let state = self.0.state.lock();

@@ -2,11 +2,11 @@
 //!
 //! **Owns** a table for each kind that the agent reads ([`tables()`]): rows are a [`Row<T>`](Row) of its type, which has only
 //! the fields that are used. `k8s-policies` has both kinds of policies, as they were written. `k8s-sources` has the files
-//! of manifests with what is wrong with them.
+//! of manifests with their problems.
 //! **Needs** sources, members of `Group<Arc<dyn Source>>`: an API server, the tracker of a script. The folders of
 //! [`K8sConfig`] are sources, too: `cluster-folder`, a folder that is the cluster, and `static-cnp-path`, one of policies.
-//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds; [`events()`] for those who
-//! follow a source without a table. Who misses an object that may have come just now waits for [`Sources::look`].
+//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds; [`events()`] follows
+//! a source without a table. A reader that misses an object that may have come just now waits for [`Sources::refresh`].
 //! `GET /apiary/k8s-<plural>` lists the objects of a kind for `apiary get`, whole, as the tables' own JSON may not be.
 //!
 //! ```
@@ -22,23 +22,23 @@
 //! }
 //! ```
 //!
-//! **Life of a table.** A job for each source that has the kind (`k8s-reflector-<table>-<source>`) keeps it equal to what
-//! the source says. A list is a difference in one transaction, and the first one completes the table; without any source
-//! it is complete and empty. Of an object that is wrong the last good version stays, also over lists; health, one line of
-//! the log and `k8s_wrong_objects` tell of it until it is right or gone. An object that two sources have is the one's that
+//! **Life of a table.** A job for each source that has the kind (`k8s-reflector-<table>-<source>`) keeps it equal to
+//! the source. A list is a difference in one transaction, and the first one completes the table; without any source
+//! it is complete and empty. Of an invalid object the last good version stays, also over lists; health, one line of
+//! the log and `k8s_wrong_objects` report it until it is valid or gone. An object of two sources belongs to the one that
 //! had it first, as long as that one has it. Policies of two sources are two policies.
 //!
 //! **Life of a folder.** A job reads it once and follows its changes as the kernel reports them: a file that is closed after
 //! writing or renamed into place is read at once, one that is being written is not. Links are followed, so that a mounted
-//! ConfigMap and a folder replaced as a whole are noticed. What a file said stays for 0.1 s after it has gone or is empty
-//! (1 s for the whole folder), for those who replace it in two steps. Only a rename is exact: the kernel reports a change
-//! in place a moment after it, in which half a file can be read. What one file says of a kind is one transaction, up to
-//! 1,000 objects; its kinds follow each other within milliseconds, in no order.
+//! ConfigMap and a folder replaced as a whole are noticed. A file's objects stay for 0.1 s after it has gone or is empty
+//! (1 s for the whole folder), for editors and scripts that replace it in two steps. Only a rename is exact: the kernel reports a change
+//! in place a moment after it, in which half a file can be read. The objects of a kind in one file are one transaction, up to
+//! 1,000 of them; its kinds follow each other within milliseconds, in no order.
 //!
-//! **A manifest that is wrong** is refused with file, document, line, path and remedy in `k8s-sources`, in health and
-//! once in the log; all others apply. What it named stays as it was before, also as it was in the previous run: what files
-//! said when they were right is kept in `state/manifests`. What a manifest leaves out is filled in as an API server would;
-//! a pod that names no node is this node's.
+//! **An invalid manifest** is refused with file, document, line, path and remedy in `k8s-sources`, in health and
+//! once in the log; all others apply. Its object stays as it was before, also as it was in the previous run: the last valid
+//! objects of files are kept in `state/manifests`. Missing fields are filled in as an API server would;
+//! a pod without a node is this node's.
 //!
 //! ```
 //! use k8s_tables::core::Pod;
@@ -85,7 +85,7 @@ mod tables;
 pub use cell::{cell, pods, tables};
 pub use config::K8sConfig;
 pub use error::Error;
-pub use events::{Said, Wrong, events};
+pub use events::{InvalidObject, ObjectEvent, events};
 pub use in_memory_source::{Change, InMemorySource, Raw};
 pub use k8s_types::{
     Answer, Api, ApiError, Broken, DEFAULT_NAMESPACE, Document, ItemPath, JsonItem, Key, Kind, Lines,

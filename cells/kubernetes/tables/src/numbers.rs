@@ -1,4 +1,4 @@
-//! What tables count, by Cilium's names where it has them.
+//! Metrics of tables, by Cilium's names where it has them.
 
 use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use k8s_types::Kind;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WrongLabels {
+struct ObjectLabels {
     source: String,
     kind: &'static str,
 }
@@ -38,16 +38,16 @@ struct LastLabels {
     action: &'static str,
 }
 
-/// What comes from all sources, and how many objects are wrong now.
+/// Events of all sources, and the number of objects that are invalid now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Numbers {
-    wrong: Family<WrongLabels, Gauge>,
+    invalid: Family<ObjectLabels, Gauge>,
     received: Family<ReceivedLabels, Counter>,
     processed: Family<ProcessedLabels, Counter>,
     last: Family<LastLabels, Gauge<f64, AtomicU64>>,
 }
 
-/// What a source says of an object.
+/// A kind of event of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Create,
@@ -55,7 +55,7 @@ pub(crate) enum Action {
     Delete,
 }
 
-/// What comes of it.
+/// Its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The table has it.
@@ -65,7 +65,7 @@ pub(crate) enum Outcome {
     /// Another source has the object.
     Foreign,
     /// It cannot be read.
-    Wrong,
+    Invalid,
 }
 
 impl Action {
@@ -86,7 +86,7 @@ impl Action {
 impl Numbers {
     pub(crate) fn register(&self, metrics: &metrics::Metrics) {
         let text = "Cluster objects that cannot be read, of which the version before stays";
-        metrics.register("k8s_wrong_objects", text, self.wrong.clone());
+        metrics.register("k8s_wrong_objects", text, self.invalid.clone());
         let text = "Events about cluster objects that have come, by kind, action, and whether they were valid or told nothing new";
         metrics.register("kubernetes_events_received_total", text, self.received.clone());
         let text = "Events about cluster objects that have changed a table or should have, by kind, action and result";
@@ -95,22 +95,22 @@ impl Numbers {
         metrics.register("event_ts", text, self.last.clone());
     }
 
-    /// Objects of a kind of a source that are wrong.
-    pub(crate) fn wrong(&self, kind: Kind, source: &str) -> Gauge {
-        self.wrong.get_or_create(&WrongLabels { source: source.to_owned(), kind: kind.name() }).clone()
+    /// Returns the gauge of invalid objects of a kind of a source.
+    pub(crate) fn invalid(&self, kind: Kind, source: &str) -> Gauge {
+        self.invalid.get_or_create(&ObjectLabels { source: source.to_owned(), kind: kind.name() }).clone()
     }
 
     /// So many events about objects of a kind.
     pub(crate) fn events(&self, kind: Kind, action: Action, outcome: Outcome, count: usize) {
         let (scope, action, count) = (kind.name(), action.name(), count as u64);
-        let (valid, equal) = (outcome != Outcome::Wrong, outcome == Outcome::Equal);
+        let (valid, equal) = (outcome != Outcome::Invalid, outcome == Outcome::Equal);
         self.received.get_or_create(&ReceivedLabels { scope, action, valid, equal }).inc_by(count);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.last.get_or_create(&LastLabels { source: "k8s", scope, action }).set(now.as_secs_f64());
         let status = match outcome {
             Outcome::Equal => return,
             Outcome::Written => "success",
-            Outcome::Foreign | Outcome::Wrong => "failed",
+            Outcome::Foreign | Outcome::Invalid => "failed",
         };
         self.processed.get_or_create(&ProcessedLabels { scope, action, status }).inc_by(count);
     }

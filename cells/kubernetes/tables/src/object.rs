@@ -37,8 +37,8 @@ pub(crate) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
     Some(ObjectKey { kind, key: Key::new(namespace, meta.get("name")?.as_str()?) })
 }
 
-/// Checks a manifest, and makes of it what an API server would: what it leaves out is filled in. A pod that no node is
-/// named for is this node's, since nobody else would schedule it.
+/// Checks a manifest, and completes it as an API server would. A pod without a node is this node's, since there is no
+/// scheduler.
 pub(crate) fn object(kind: Kind, manifest: &Value, node: &str) -> Result<(ObjectKey, Bytes), Refusal> {
     checked(kind, manifest)?;
     completed(kind, manifest, node)
@@ -81,8 +81,8 @@ pub fn manifest_of_json<T: Resource>(manifest: &Value, json: &str) -> Result<(T,
     }
 }
 
-/// Reads a manifest of a file in a format of Cilium's: checked, and completed as an API server would. Fields that are not
-/// known are ignored, as Cilium does, and given besides.
+/// Parses a manifest of a file in a format of Cilium's: checked, and completed as an API server would. Unknown fields
+/// are ignored, as by Cilium, and returned as problems.
 pub fn manifest<T: Resource>(manifest: &Value) -> Result<(T, Vec<Problem>), Refusal> {
     let unknown = unknown_fields(T::KIND, manifest)?;
     let (_, json) = completed(T::KIND, manifest, "")?;
@@ -92,7 +92,7 @@ pub fn manifest<T: Resource>(manifest: &Value) -> Result<(T, Vec<Problem>), Refu
 /// The fields of a manifest that are not known, if nothing else is wrong with it.
 fn unknown_fields(kind: Kind, manifest: &Value) -> Result<Vec<Problem>, Refusal> {
     let problems = check(kind, manifest, Strictness::Manifest);
-    // Seldom: twice is cheaper than to tell the sorts of problems apart everywhere.
+    // Rarely reached: a second check is cheaper than a kind in each problem.
     let wrong = match problems.is_empty() {
         true => Vec::new(),
         false => check(kind, manifest, Strictness::Server),

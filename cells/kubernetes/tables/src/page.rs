@@ -19,7 +19,7 @@ use crate::policy::PolicyObject;
 use crate::row::{Reflected, Row, Tabled};
 
 /// Objects that are written at once.
-const PORTION: usize = 64;
+const ROWS_AT_ONCE: usize = 64;
 
 /// The completeness of the list.
 #[derive(Serialize)]
@@ -58,7 +58,7 @@ impl Listed for PolicyObject {
     }
 }
 
-/// The page of a kind, whose objects are in a table.
+/// Returns the page of a kind, whose objects are in a table.
 pub(crate) fn page<R: Listed>(name: &'static str, kind: Kind, table: Table<R>) -> Page {
     Page::new(name, move |query| {
         let answer = answer(kind, &table, &query);
@@ -79,7 +79,8 @@ fn answer<R: Listed>(kind: Kind, table: &Table<R>, query: &Query) -> Response {
     let rows: Vec<Obj<R>> = table.all(&snapshot).filter(|row| wanted(row)).cloned().collect();
     let mut rows = rows.into_iter();
     let objects = std::iter::from_fn(move || {
-        let text: String = rows.by_ref().take(PORTION).map(|row| format!("{}\n", row.object())).collect();
+        let text: String =
+            rows.by_ref().take(ROWS_AT_ONCE).map(|row| format!("{}\n", row.object())).collect();
         (!text.is_empty()).then(|| Bytes::from(text))
     });
     // Names are strings: nothing here can fail to be JSON.

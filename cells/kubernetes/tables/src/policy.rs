@@ -53,7 +53,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// A row of `k8s-policies`: a policy as it was written. Its rules are checked by those who apply them.
+/// A row of `k8s-policies`: a policy as it was written. Its rules are checked by the cells that apply them.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyObject {
@@ -65,11 +65,11 @@ pub struct PolicyObject {
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
-    /// What distinguishes it from an earlier policy of that name; empty if the source has no such thing.
+    /// Distinguishes it from an earlier policy of that name; empty if the source has no such thing.
     pub uid: Arc<str>,
     /// Where it was read: file and document.
     pub origin: String,
-    /// The object as it was written, without what the server keeps about it: versions, managers of fields, status.
+    /// The object as it was written, without fields of the server: versions, managers of fields, status.
     pub body: Arc<Value>,
     /// When the row was last written.
     #[serde(serialize_with = "time")]
@@ -120,7 +120,7 @@ impl PolicyObject {
     }
 }
 
-/// What is wrong with a policy but for its rules, of which their readers have more to say.
+/// Returns the problems of a policy except those of its rules, which are checked by their parser.
 pub(crate) fn but_rules(kind: Kind, object: &Value, strictness: Strictness) -> Vec<Problem> {
     let rule = |path: &str| {
         path.strip_prefix("spec").is_some_and(|rest| rest.trim_start_matches('s').starts_with(['.', '[']))
@@ -134,7 +134,7 @@ pub(crate) fn but_rules(kind: Kind, object: &Value, strictness: Strictness) -> V
     problems
 }
 
-/// Equal rows say the same, whenever they were written.
+/// Rows are equal if their objects are, whenever they were written.
 impl PartialEq for PolicyObject {
     fn eq(&self, other: &PolicyObject) -> bool {
         let names = |row: &PolicyObject| {

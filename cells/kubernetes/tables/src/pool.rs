@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 
 use k8s_types::{OwnerReference, Resource, Shared, SmolStr, StringMap};
 
-/// Strings and maps that are remembered. One that comes seldom gives way to others.
+/// Strings and maps that are interned. A rare one is evicted by others.
 const SLOTS: usize = 512;
 /// Of these so many have the same place. Objects have up to as many in common that would else take turns there.
 const WAYS: usize = 4;

@@ -1,4 +1,4 @@
-//! The job that keeps a table equal to what one source says.
+//! The job that keeps a table equal to a source.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
@@ -9,12 +9,12 @@ use statedb::{Applied, Event, KeyBuf, Query, Reflector, RwTable, Watch};
 
 use k8s_types::{Key, Kind, Selection, Source, SourceError};
 
-use crate::events::{Origin, Said, said};
+use crate::events::{ObjectEvent, Origin, decode_events};
 use crate::faults::Faults;
 use crate::numbers::{Action, Numbers, Outcome};
 use crate::pool::Pool;
 use crate::row::Reflected;
-use crate::sources::Questions;
+use crate::sources::RefreshRequests;
 
 /// Events that are one transaction at most.
 const BATCH: usize = 1000;
@@ -22,33 +22,38 @@ const BATCH: usize = 1000;
 /// A source's rows of a table.
 ///
 /// A row that two sources have is the one's that had it first, as long as it has it: one source never changes or deletes
-/// what another one wrote. When it goes, the other one is asked again for what it has.
+/// what another one wrote. When it goes, the other source writes its own.
 pub(crate) struct Reflection<R: Reflected> {
     source: Arc<dyn Source>,
-    what: Selection,
+    selection: Selection,
     table: RwTable<R>,
     reflector: Reflector<R>,
     faults: Faults,
     numbers: Numbers,
-    /// Why the source says nothing.
+    /// Why the source sends nothing.
     failed: Option<SourceError>,
     /// Rows of other sources that this one has, too: as they come, and all.
-    met: mpsc::Receiver<KeyBuf>,
+    conflicts: mpsc::Receiver<KeyBuf>,
     foreign: BTreeSet<KeyBuf>,
     last: Applied,
 }
 
 impl<R: Reflected> Reflection<R> {
     /// From now on the table waits for it to be complete.
-    pub(crate) fn new(source: Arc<dyn Source>, what: Selection, table: RwTable<R>, numbers: Numbers) -> Self {
-        let (kind, name) = (what.kind, source.name().to_owned());
-        let (meet, met) = mpsc::channel();
+    pub(crate) fn new(
+        source: Arc<dyn Source>,
+        selection: Selection,
+        table: RwTable<R>,
+        numbers: Numbers,
+    ) -> Self {
+        let (kind, name) = (selection.kind, source.name().to_owned());
+        let (conflict, conflicts) = mpsc::channel();
         let (own, owner) = (name.clone(), name.clone());
-        let merge = move |stored: &R, said: R| match stored.is_of(kind, &own) {
-            true => (*stored != said).then_some(said),
+        let merge = move |stored: &R, row: R| match stored.is_of(kind, &own) {
+            true => (*stored != row).then_some(row),
             false => {
-                // Whoever reads it may be gone with the job.
-                _ = meet.send(KeyBuf::of(&said.key()));
+                // The receiver may be gone with its job.
+                _ = conflict.send(KeyBuf::of(&row.key()));
                 None
             }
         };
@@ -57,12 +62,23 @@ impl<R: Reflected> Reflection<R> {
             .merge(merge);
         let (foreign, last) = (BTreeSet::new(), Applied::default());
         let faults = Faults::new(kind, source.name(), &numbers);
-        Reflection { source, what, table, reflector, faults, numbers, failed: None, met, foreign, last }
+        Reflection {
+            source,
+            selection,
+            table,
+            reflector,
+            faults,
+            numbers,
+            failed: None,
+            conflicts,
+            foreign,
+            last,
+        }
     }
 
-    /// Follows the source until the job ends. Whoever asks gets an answer when all that the source had to say at that time
-    /// is in the table.
-    pub(crate) async fn run(mut self, mut questions: Questions, cx: JobCx) -> anyhow::Result<()> {
+    /// Follows the source until the job ends. A request is answered when all that the source had at that time is in the
+    /// table.
+    pub(crate) async fn run(mut self, mut requests: RefreshRequests, cx: JobCx) -> anyhow::Result<()> {
         loop {
             let mut events = self.watch().ready_chunks(BATCH).fuse();
             loop {
@@ -71,28 +87,28 @@ impl<R: Reflected> Reflection<R> {
                     () = cx.cancelled() => return Ok(()),
                     Some(events) = events.next() => {
                         let working = cx.working();
-                        if self.take(events) {
+                        if self.apply(events) {
                             match self.status() {
                                 (message, None) => cx.health.ok(message),
                                 (message, Some(error)) => cx.health.degraded(message, error),
                             }
                         }
                         drop(working);
-                        // A source that always has something to say lets others run.
+                        // A source that always has events must let other jobs run.
                         tokio::task::yield_now().await;
                     }
-                    // Who has asked may have gone.
-                    Some(question) = questions.recv() => drop(question.send(())),
-                    () = freed(&self.table, &mut self.foreign, self.what.kind, self.source.name()) => break,
+                    // The caller may have gone.
+                    Some(request) = requests.recv() => drop(request.send(())),
+                    () = freed(&self.table, &mut self.foreign, self.selection.kind, self.source.name()) => break,
                 }
             }
         }
     }
 
-    /// What the source says from now on.
-    fn watch(&self) -> impl Stream<Item = Result<Said<R>, SourceError>> + Send + Unpin + use<R> {
+    /// Returns the source's events from now on.
+    fn watch(&self) -> impl Stream<Item = Result<ObjectEvent<R>, SourceError>> + Send + Unpin + use<R> {
         let (table, numbers, mut pool) = (self.table.clone(), self.numbers.clone(), Pool::default());
-        said(&*self.source, self.what.clone(), move |json, from: &Origin| {
+        decode_events(&*self.source, self.selection.clone(), move |json, from: &Origin| {
             let mut row = R::read(json, from)?;
             let snapshot = table.snapshot();
             let before = table.get(&snapshot, Query::raw_primary(KeyBuf::of(&row.key())));
@@ -110,80 +126,80 @@ impl<R: Reflected> Reflection<R> {
         })
     }
 
-    /// Writes what was said. Whether there is something to tell of it.
-    fn take(&mut self, said: Vec<Result<Said<R>, SourceError>>) -> bool {
-        let mut events = Vec::with_capacity(said.len());
+    /// Applies events. Returns whether there is something to report.
+    fn apply(&mut self, batch: Vec<Result<ObjectEvent<R>, SourceError>>) -> bool {
+        let mut events = Vec::with_capacity(batch.len());
         let mut listing = self.faults.is_listing();
-        let mut news = self.failed.is_some();
-        for said in said {
-            match said {
-                Ok(said) => {
+        let mut must_report = self.failed.is_some();
+        for event in batch {
+            match event {
+                Ok(event) => {
                     self.failed = None;
-                    listing = match said {
-                        Said::Restart => true,
-                        Said::Listed => false,
+                    listing = match event {
+                        ObjectEvent::Restart => true,
+                        ObjectEvent::Listed => false,
                         _ => listing,
                     };
-                    // A list has something to tell at its end.
-                    news |= !listing && !matches!(said, Said::Progress);
-                    events.extend(self.event(said));
+                    // A list is reported at its end.
+                    must_report |= !listing && !matches!(event, ObjectEvent::Progress);
+                    events.extend(self.event(event));
                 }
-                Err(_) if self.source.tells_troubles() => {}
+                Err(_) if self.source.reports_errors() => {}
                 Err(error) => self.failed = Some(error),
             }
         }
         let applied = self.reflector.apply(events);
         if applied.deleted > 0 {
-            self.numbers.events(self.what.kind, Action::Delete, Outcome::Written, applied.deleted);
+            self.numbers.events(self.selection.kind, Action::Delete, Outcome::Written, applied.deleted);
         }
-        if news {
+        if must_report {
             self.last = applied;
         }
-        for key in self.met.try_iter() {
+        for key in self.conflicts.try_iter() {
             if self.foreign.insert(key.clone()) {
                 let object = String::from_utf8_lossy(key.as_bytes()).trim_end_matches('\0').to_owned();
                 let source = self.source.name();
-                tracing::warn!(source, kind = %self.what.kind, object, "Object of another source, ignored here");
+                tracing::warn!(source, kind = %self.selection.kind, object, "Object of another source, ignored here");
             }
         }
-        news || self.failed.is_some()
+        must_report || self.failed.is_some()
     }
 
-    fn event(&mut self, said: Said<R>) -> Option<Event<R>> {
-        let (kind, source) = (self.what.kind, self.source.name());
+    fn event(&mut self, event: ObjectEvent<R>) -> Option<Event<R>> {
+        let (kind, source) = (self.selection.kind, self.source.name());
         let query = |key: &Key| Query::raw_primary(R::key_of(kind, source, key));
-        match said {
-            Said::Restart => {
+        match event {
+            ObjectEvent::Restart => {
                 self.faults.restart();
                 Some(Event::Restart)
             }
-            Said::Listed => {
+            ObjectEvent::Listed => {
                 self.faults.listed();
                 Some(Event::Listed)
             }
-            Said::Applied(row) => {
-                self.faults.right(&KeyBuf::of(&row.key()));
+            ObjectEvent::Applied(row) => {
+                self.faults.valid(&KeyBuf::of(&row.key()));
                 Some(Event::Upsert(row))
             }
-            Said::Wrong(wrong) => {
-                let key = wrong.key.clone();
+            ObjectEvent::Invalid(invalid) => {
+                let key = invalid.key.clone();
                 let snapshot = self.table.snapshot();
                 let before = key.as_ref().is_some_and(|key| self.table.get(&snapshot, query(key)).is_some());
-                self.numbers.events(kind, Action::of(before), Outcome::Wrong, 1);
-                self.faults.wrong(key.as_ref().map(|key| R::key_of(kind, source, key)), &wrong);
+                self.numbers.events(kind, Action::of(before), Outcome::Invalid, 1);
+                self.faults.invalid(key.as_ref().map(|key| R::key_of(kind, source, key)), &invalid);
                 key.map(|key| Event::Keep(query(&key)))
             }
-            Said::Deleted(key) => {
+            ObjectEvent::Deleted(key) => {
                 let raw = R::key_of(kind, source, &key);
-                self.faults.right(&raw);
+                self.faults.valid(&raw);
                 self.foreign.remove(&raw);
                 Some(Event::Delete(query(&key)))
             }
-            Said::Progress => None,
+            ObjectEvent::Progress => None,
         }
     }
 
-    /// What came of it last, and what is wrong.
+    /// The last outcome, and the problems.
     fn status(&self) -> (String, Option<String>) {
         let Applied { upserted, deleted } = self.last;
         let total = self.table.len(&self.table.snapshot());

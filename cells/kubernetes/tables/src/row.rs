@@ -57,7 +57,7 @@ pub struct Row<T> {
     pub updated_at: SystemTime,
 }
 
-/// Equal rows say the same, whenever they were written.
+/// Rows are equal if their objects are, whenever they were written.
 impl<T: PartialEq> PartialEq for Row<T> {
     fn eq(&self, other: &Row<T>) -> bool {
         self.object == other.object && self.source == other.source && self.origin == other.origin
@@ -141,7 +141,7 @@ pub(crate) fn time<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::
     to.serialize_str(&api_models::rfc3339(age::shown(*time)))
 }
 
-/// Rows that are kept equal to what sources say.
+/// Rows that are kept equal to sources.
 pub(crate) trait Reflected: TableSpec + Clone + PartialEq {
     /// Makes a row of an object.
     fn read(json: &[u8], from: &Origin) -> Result<Self, Refusal>;

@@ -1,4 +1,4 @@
-//! Table `k8s-sources`: files of manifests and what is wrong with them.
+//! Table `k8s-sources`: files of manifests and their problems.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct SourceFile {
     pub documents: usize,
     /// Objects that come from it, those that are kept included.
     pub objects: usize,
-    /// Of these, the ones of an earlier version of the file, because what it says now is refused.
+    /// Of these, the ones of an earlier version of the file, because the present one is refused.
     pub kept: usize,
     /// The fault.
     pub faults: Vec<ManifestFault>,
@@ -36,7 +36,7 @@ pub struct ManifestFault {
     pub line: usize,
     /// Kind and name of the object, as far as they are known.
     pub object: String,
-    /// What is wrong, and where in the document.
+    /// The problem, and its place in the document.
     #[serde(flatten)]
     pub problem: Problem,
 }

@@ -1,4 +1,4 @@
-//! Tables that are kept equal to what the sources say.
+//! Tables that are kept equal to sources.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::row::{Reflected, Row, Tabled};
 use crate::sources::Sources;
 
 /// The table of a type of objects, for the list of cells of a module: rows [`Row<T>`](Row) of all [`Source`]s of the hive
-/// (members of `Group<Arc<dyn Source>>`) that have the kind. Everybody may take `Arc<Table<Row<T>>>`.
+/// (members of `Group<Arc<dyn Source>>`) that have the kind. Readers take `Arc<Table<Row<T>>>`.
 ///
 /// It is complete when each of them has been listed once; without any it is complete and empty. A job for each keeps it so:
 /// a list is a difference, an object that is wrong keeps its last good version, and one that two sources have is the
@@ -33,11 +33,11 @@ pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sy
     group([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
-/// The same of all objects, if a function says so by whatever it asks the hive for: an option of the feature that reads them.
+/// The same of all objects, if a function returns true for its dependency: an option of the feature that reads them.
 /// Without it the table is complete and empty, and no source is asked.
-pub fn optional<T: Tabled, P: Param>(is_wanted: impl Fn(P) -> bool + Send + Sync + 'static) -> Cell {
+pub fn optional<T: Tabled, P: Param>(is_enabled: impl Fn(P) -> bool + Send + Sync + 'static) -> Cell {
     let reflect = move |options: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
-        if is_wanted(options) {
+        if is_enabled(options) {
             sources.reflect(&table, T::TABLE, Selection::all(T::KIND));
         }
     };
@@ -49,21 +49,21 @@ pub fn optional<T: Tabled, P: Param>(is_wanted: impl Fn(P) -> bool + Send + Sync
 #[derive(Params)]
 pub(crate) struct Reflecting {
     sources: Group<Arc<dyn Source>>,
-    asked: Option<Arc<Sources>>,
+    refresh: Option<Arc<Sources>>,
     numbers: Option<Arc<Numbers>>,
     jobs: JobGroup,
 }
 
 impl Reflecting {
     /// A job for each source.
-    pub(crate) fn reflect<R: Reflected>(&self, table: &Arc<RwTable<R>>, name: &str, what: Selection) {
+    pub(crate) fn reflect<R: Reflected>(&self, table: &Arc<RwTable<R>>, name: &str, selection: Selection) {
         let numbers = self.numbers.as_deref().cloned().unwrap_or_default();
-        for source in self.sources.iter().filter(|source| source.has(what.kind)) {
+        for source in self.sources.iter().filter(|source| source.has(selection.kind)) {
             let job = format!("k8s-reflector-{name}-{}", source.name());
             let reflection =
-                Reflection::new(source.clone(), what.clone(), (**table).clone(), numbers.clone());
-            let questions = self.asked.as_deref().cloned().unwrap_or_default().join_table();
-            self.jobs.one_shot(job, move |cx| reflection.run(questions, cx));
+                Reflection::new(source.clone(), selection.clone(), (**table).clone(), numbers.clone());
+            let requests = self.refresh.as_deref().cloned().unwrap_or_default().join_table();
+            self.jobs.one_shot(job, move |cx| reflection.run(requests, cx));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The tables of each kind: names, columns, what is shared.
+//! The tables of each kind: names, columns, interned values.
 
 mod cilium;
 mod endpoint_slice;

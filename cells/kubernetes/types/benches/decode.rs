@@ -35,7 +35,7 @@ fn row<T: Resource>(name: &str, object: fn(usize) -> Value) {
     println!("k8s: {name} decoded, {} bytes each\t{speed:.0}\tMB/s\t150\t{met}\t-", bytes / count);
 }
 
-/// What the processor has done for this process.
+/// Returns the CPU time of this thread.
 fn cpu_nanos() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse().unwrap()

@@ -11,7 +11,7 @@ use crate::{Kind, push_member};
 #[derive(Debug, Clone)]
 pub struct Mutant {
     /// The fault.
-    pub what: &'static str,
+    pub fault: &'static str,
     /// Where it is wrong.
     pub path: String,
     /// Where the value is that is put there (RFC 6901).
@@ -263,8 +263,8 @@ impl Place {
 struct Mutants(Vec<Mutant>);
 
 impl Mutants {
-    fn replace(&mut self, place: &Place, what: &'static str, value: Value) {
-        self.0.push(Mutant { what, path: place.path.clone(), pointer: place.pointer.clone(), value });
+    fn replace(&mut self, place: &Place, fault: &'static str, value: Value) {
+        self.0.push(Mutant { fault, path: place.path.clone(), pointer: place.pointer.clone(), value });
     }
 
     /// A member that is unknown.
@@ -272,7 +272,7 @@ impl Mutants {
         let mut path = place.path.clone();
         push_member(&mut path, UNKNOWN);
         self.0.push(Mutant {
-            what: "an unknown field",
+            fault: "an unknown field",
             path,
             pointer: place.pointer.clone(),
             value: 1.into(),

@@ -17,7 +17,7 @@ use crate::Problem;
 pub const MAX_DEPTH: usize = 64;
 
 /// Nodes and bytes that aliases may add to a file; a longer file may become twice as large by them. A node takes up to a
-/// kilobyte while it is taken apart, and what may be read is sized by the memory that there is.
+/// kilobyte while it is parsed, and the size of a file is bounded by the available memory.
 const MAX_ALIASED: usize = 64 << 10;
 
 /// Bytes that a file may have.
@@ -30,7 +30,7 @@ pub struct Document {
     pub number: usize,
     /// The line it begins at, from 1.
     pub line: usize,
-    /// What it says. A number has no fraction unless it was written with one.
+    /// The content. A number has no fraction unless it was written with one.
     pub value: Value,
     text: Box<str>,
     /// The line of the file that the text begins at.
@@ -81,7 +81,7 @@ pub struct Broken {
 pub struct Manifest<'d> {
     /// The path of the item, as `items[2]`; empty for a document that is no list.
     pub path: ItemPath,
-    /// The kind, by the object or by its list; empty if neither says it.
+    /// The kind, by the object or by its list; empty if neither has one.
     pub kind: &'d str,
     /// The object.
     pub value: &'d Value,
@@ -136,9 +136,9 @@ fn kind(value: &Value) -> &str {
     value.get("kind").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The documents of a file's text, in order, each for itself: a broken one leaves the others readable.
+/// Parses the documents of a file's text, in order, each for itself: a broken one leaves the others readable.
 ///
-/// YAML is read as `kubectl` does (1.1: `on` and `yes` are true, `010` is eight), except that a key given twice, a key
+/// YAML is read as `kubectl` does (1.1: `on` and `yes` are true, `010` is eight), except that a duplicate key, a key
 /// that reads as no string, and a tag without meaning are faults. Aliases and merge keys work; what they expand to,
 /// and how deep a document nests, is bounded.
 ///
@@ -152,12 +152,12 @@ fn kind(value: &Value) -> &str {
 pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut all = Vec::new();
-    // What shows behind the end is told of the last line; a reader that takes other characters for ends of lines, too,
+    // A problem behind the end is reported for the last line; a parser that takes other characters for line ends
     // counts more of them.
     let last = text.matches('\n').count() + 1;
     let mut aliases = MAX_ALIASED.max(text.len());
     for (line, part) in parts(text) {
-        if part.lines().all(says_nothing) {
+        if part.lines().all(is_blank_or_comment) {
             continue;
         }
         let (line, part) = behind_mark(line, part);
@@ -202,7 +202,7 @@ pub fn documents_of_bytes(content: &[u8]) -> Vec<Result<Document, Broken>> {
     }
 }
 
-/// A document as the readers of both languages give it; the line counts from the beginning of its part.
+/// A document as the parsers of both languages return it; the line counts from the beginning of its part.
 struct Read<'t> {
     line: usize,
     value: Value,
@@ -210,14 +210,14 @@ struct Read<'t> {
     text_line: usize,
 }
 
-/// What a reader stumbled over; the line counts from the beginning of its part.
+/// A parser's error; the line counts from the beginning of its part.
 #[derive(Debug)]
 struct Fault {
     line: usize,
     problem: Problem,
 }
 
-/// What a part gives: a fault ends it.
+/// The result of parsing a part: an error ends it.
 type Reads<'t> = Vec<Result<Read<'t>, Fault>>;
 
 /// Cuts a text before each line `---`, as the beginning of a document is marked; with the line of each part.
@@ -241,13 +241,13 @@ fn parts(text: &str) -> Vec<(usize, &str)> {
 /// A part without its first line if that is nothing but the mark.
 fn behind_mark(line: usize, part: &str) -> (usize, &str) {
     match part.split_once('\n') {
-        Some((first, rest)) if first.starts_with("---") && says_nothing(first) => (line + 1, rest),
+        Some((first, rest)) if first.starts_with("---") && is_blank_or_comment(first) => (line + 1, rest),
         _ => (line, part),
     }
 }
 
 /// Empty lines, comments, directives and marks.
-fn says_nothing(line: &str) -> bool {
+fn is_blank_or_comment(line: &str) -> bool {
     let rest = line.strip_prefix("---").unwrap_or(line).trim();
     rest.is_empty() || rest.starts_with('#') || line.starts_with('%') || rest == "..."
 }

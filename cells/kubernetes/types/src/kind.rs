@@ -15,12 +15,12 @@ pub enum Scope {
     Namespaced,
 }
 
-/// Something to be done with the type of a kind's objects.
+/// An operation on the type of a kind's objects.
 pub trait KindVisitor {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Does it with a type.
+    /// Runs the operation with a type.
     fn visit<T: Resource>(self) -> Self::Output;
 }
 
@@ -157,7 +157,7 @@ impl Kind {
         }
     }
 
-    /// The kind that a manifest's `apiVersion` and `kind` say.
+    /// Returns the kind of a manifest's `apiVersion` and `kind`.
     pub fn of(api_version: &str, kind: &str) -> Option<Kind> {
         Kind::ALL.iter().copied().find(|k| k.name() == kind && k.api_version() == api_version)
     }

@@ -1,10 +1,10 @@
-//! Cluster objects: their kinds, slim types of them, manifests, and what a source of them is.
+//! Cluster objects: their kinds, slim types of them, manifests, schemas, selectors, and the trait of their sources.
 //!
 //! A [`Kind`] is one of Kubernetes' own kinds or one of `cilium.io` that the agent knows. Each has a [`Resource`]: a type
 //! with the fields that an agent uses and no others, decoded from JSON as it comes off the wire. Strings are
 //! [`SmolStr`]: up to 23 bytes take no memory of their own, longer ones are shared by copies.
 //!
-//! What is written is what Go's `encoding/json` writes for Cilium's type: the same order of fields, and the same
+//! Objects are written as Go's `encoding/json` writes Cilium's types: the same order of fields, and the same
 //! of them left out.
 //!
 //! ```

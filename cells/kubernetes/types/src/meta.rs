@@ -1,4 +1,4 @@
-//! What objects of all kinds have: names, labels, owners; selectors of labels.
+//! Metadata of all kinds: names, labels, owners; selectors of labels.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,11 +24,11 @@ slim! {
         pub generate_name: SmolStr,
         /// Its namespace; empty for kinds that are in none.
         pub namespace: SmolStr,
-        /// What distinguishes it from an earlier object of that name; empty if the source has no such thing.
+        /// Distinguishes it from an earlier object of that name; empty if the source has no such thing.
         pub uid: SmolStr,
         /// Its version, to be compared for equality only.
         pub resource_version: SmolStr,
-        /// How often what is wanted of it has changed.
+        /// How often its desired state has changed.
         pub generation: i64,
         /// When it was made.
         pub creation_timestamp: Option<Time>,

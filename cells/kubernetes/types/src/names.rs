@@ -1,6 +1,6 @@
 //! Names, labels and annotations by Kubernetes' rules (apimachinery, `pkg/util/validation`).
 
-/// What is right instead of a wrong name.
+/// The outcome of a check; the error is a description of valid names.
 type Rule = Result<(), &'static str>;
 
 fn lower_alphanumeric(c: u8) -> bool {

@@ -1,4 +1,4 @@
-//! What is wrong with a manifest, and where.
+//! Problems of manifests.
 
 use std::fmt::{self, Write as _};
 

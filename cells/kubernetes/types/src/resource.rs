@@ -1,4 +1,4 @@
-//! What all types of objects have in common.
+//! The trait of all types of objects.
 
 use std::fmt::Debug;
 
@@ -22,7 +22,7 @@ pub trait Resource:
     /// The same, to be changed.
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
-    /// Reads JSON; [`decode`] says what is wrong with it besides.
+    /// Parses JSON; [`decode`] also reports what is wrong with it.
     fn from_json(json: &[u8]) -> serde_json::Result<Self>;
 
     /// Writes JSON.
@@ -56,7 +56,7 @@ macro_rules! resource {
 }
 pub(crate) use resource;
 
-/// Decodes an object as a source has it. What cannot be decoded is reported with the paths of what is wrong.
+/// Decodes an object of a source. The error has the paths of all problems.
 pub fn decode<T: Resource>(json: &[u8]) -> Result<T, Refusal> {
     let object = T::from_json(json).map_err(|error| refusal(T::KIND, json, &error))?;
     match object.metadata().name.is_empty() {

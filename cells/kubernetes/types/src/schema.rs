@@ -1,7 +1,7 @@
-//! What objects of a kind have to look like, and what is wrong with one that does not.
+//! Schemas of objects: validation, and CustomResourceDefinitions.
 //!
-//! The facts are in `schemas/*.schema`, one line a field, read at the first use: those of `cilium.io` are what its
-//! CustomResourceDefinitions say, those of Kubernetes' own kinds what the API server asks as far as the agent reads them.
+//! The schemas are in `schemas/*.schema`, one line a field, parsed at the first use. Those of `cilium.io` are complete and
+//! the one source of its CustomResourceDefinitions; those of Kubernetes' own kinds have the fields that the agent reads.
 
 mod check;
 mod definition;
@@ -22,15 +22,15 @@ pub(crate) use notation::{Node, Schemas, Shape};
 
 use crate::{Kind, Problem};
 
-/// Faults that are reported of one object; the rest is counted.
+/// Problems that are reported of one object; further ones are counted.
 pub const MAX_PROBLEMS: usize = 20;
 
 /// The strictness of validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
-    /// A field that no one knows is wrong: somebody wrote it.
+    /// An unknown field is a problem: it was written by hand and has no effect.
     Manifest,
-    /// A field that no one knows is skipped: a newer server or another version may have it.
+    /// An unknown field is skipped: a newer server or another version may have it.
     Server,
 }
 
@@ -38,8 +38,8 @@ pub(crate) static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
     Schemas::read(&[include_str!("../schemas/core.schema"), include_str!("../schemas/cilium.schema")])
 });
 
-/// What is wrong with an object: each fault with its path and what would be right, at most [`MAX_PROBLEMS`] and how many
-/// there are besides. It takes time and memory by the size of the object alone.
+/// Validates an object; returns each problem with its path and its remedy, at most [`MAX_PROBLEMS`], and the number of
+/// further ones. Takes time and memory by the size of the object alone.
 ///
 /// ```
 /// use k8s_types::{Kind, schema::{Strictness, check}};

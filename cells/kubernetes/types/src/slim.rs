@@ -6,9 +6,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 
 /// Declares structs of objects. A field's name in JSON is its own in camel case (in kebab case behind `kebab pub struct`),
-/// or what `#[serde(rename)]` says; `null` and absence are its default; unknown fields are skipped. A field that begins
+/// or the one of `#[serde(rename)]`; `null` and absence are its default; unknown fields are skipped. A field that begins
 /// with `pub` is written unless it is empty (Go's `omitempty`), one that begins with `always pub` is written in any case:
-/// a list or map without anything in it as `null`, which is what Go writes of one that was never given.
+/// an empty list or map as `null`, which is what Go writes of a nil one.
 macro_rules! slim {
     () => {};
     ($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* } $($rest:tt)*) => {
@@ -54,14 +54,14 @@ macro_rules! slim {
 }
 pub(crate) use slim;
 
-/// What a field may be of.
+/// The types of optional fields.
 pub(crate) trait Nil {
-    /// Whether Go would write `null`: it was never given.
+    /// Whether Go would write `null`: it is nil.
     fn is_nil(&self) -> bool {
         false
     }
 
-    /// Gives back memory that was taken while it was read.
+    /// Frees memory that was reserved for parsing.
     fn trim(&mut self) {}
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn always<T: Nil + Serialize, S: Serializer>(value: &T, to: S) -> Res
     }
 }
 
-/// What Go leaves out with `omitempty`.
+/// Whether Go's `omitempty` leaves the value out.
 pub(crate) trait Empty {
     fn is_empty(&self) -> bool;
 }
@@ -142,7 +142,7 @@ macro_rules! empty_if_default {
 }
 empty_if_default!(bool, u8, u16, u32, u64, i32, i64);
 
-/// `null` is the default. A list is left with no room for more: most have one item, and room for four else.
+/// `null` is the default. A list keeps no spare capacity: most have one item, and serde would reserve four.
 pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default + Nil>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -151,7 +151,7 @@ pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default + Ni
     Ok(value)
 }
 
-/// A number or a name, as ports are given.
+/// A number or a name, as ports are written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum IntOrString {

@@ -1,4 +1,4 @@
-//! What a source of cluster objects is, and what takes requests about them.
+//! Sources of cluster objects, and requests about them.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use smol_str::SmolStr;
 
 use crate::Kind;
 
-/// Where cluster objects come from: an API server, a folder of manifests, the tracker of a script.
+/// A source of cluster objects: an API server, a folder of manifests, the tracker of a script.
 pub trait Source: Send + Sync + 'static {
-    /// Its name, unique among the sources of an agent: `kubernetes`, `cluster-folder`, `tracker`.
+    /// Returns its name, unique among the sources of an agent: `kubernetes`, `cluster-folder`, `tracker`.
     fn name(&self) -> &str;
 
-    /// Whether it has objects of a kind at all. One that has not is not asked for them.
+    /// Whether it has objects of a kind at all. If not, it is not watched for them.
     fn has(&self, kind: Kind) -> bool;
 
-    /// Whether it tells its troubles in health and log itself: who reads it does not do so once more.
-    fn tells_troubles(&self) -> bool {
+    /// Whether it reports its errors in health and log itself, so that the reader of its stream must not do so again.
+    fn reports_errors(&self) -> bool {
         false
     }
 
@@ -28,16 +28,16 @@ pub trait Source: Send + Sync + 'static {
         true
     }
 
-    /// What there is, and then what changes, for ever.
+    /// Lists the selected objects and follows their changes, for ever.
     ///
-    /// The stream begins with [`Restart`](WatchEvent::Restart), objects and [`Listed`](WatchEvent::Listed): all that there
-    /// is. Changes follow. A source that has lost its place says `Restart` again and lists again; whoever reads
-    /// the stream takes the difference. Errors are told as they come and do not end the stream: the source
-    /// goes on by itself, with a delay that grows. Dropping the stream ends what it does.
-    fn watch(&self, what: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>>;
+    /// The stream begins with [`Restart`](WatchEvent::Restart), all existing objects and [`Listed`](WatchEvent::Listed).
+    /// Changes follow. A source that cannot continue sends `Restart` and lists again; the reader of the stream
+    /// applies the difference. Errors are items of the stream and do not end it: the source retries with
+    /// backoff. Dropping the stream stops the watch.
+    fn watch(&self, selection: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>>;
 }
 
-/// Which objects are asked for.
+/// A selection of objects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Selection {
     /// Their kind.
@@ -68,13 +68,13 @@ impl Selection {
         Selection { fields: format!("metadata.name={name}").into(), ..self }
     }
 
-    /// Only those whose fields are so.
+    /// Only those that match a field selector.
     #[must_use]
     pub fn with_fields(self, fields: &str) -> Selection {
         Selection { fields: fields.into(), ..self }
     }
 
-    /// Only those whose labels are so.
+    /// Only those that match a label selector.
     #[must_use]
     pub fn with_labels(self, labels: &str) -> Selection {
         Selection { labels: labels.into(), ..self }
@@ -88,7 +88,7 @@ pub enum WatchEvent {
     Restart,
     /// The list is complete.
     Listed,
-    /// The object is like this (JSON), new or changed. `origin` says where a person finds it, file and document; it
+    /// An object, new or changed (JSON). `origin` is where its manifest is found, file and document; it
     /// is empty for those of an API server.
     Applied {
         /// The object.
@@ -96,11 +96,11 @@ pub enum WatchEvent {
         /// Where it was read.
         origin: SmolStr,
     },
-    /// There is such an object, and its source cannot show it: what it was before counts.
+    /// An object exists that its source cannot show: its last known state stays.
     Unreadable {
-        /// Its name, if that much is known of it.
+        /// Its name, if that could be read.
         key: Option<Key>,
-        /// What is wrong with it, and what to do.
+        /// The error and its remedy.
         reason: String,
     },
     /// The object is gone.
@@ -134,22 +134,22 @@ impl fmt::Display for Key {
     }
 }
 
-/// Why a source has nothing to say at the moment, and what to do about it.
+/// Why a source has no objects at the moment, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SourceError(pub String);
 
-/// What comes of a request.
+/// The result of a request.
 pub type Answer<T> = BoxFuture<'static, Result<T, ApiError>>;
 
 /// Requests about single objects. Each is one request to the server: no retries, no queue.
 ///
-/// Objects are JSON with `apiVersion` and `kind`. What comes back is the object as the server has it then.
+/// Objects are JSON with `apiVersion` and `kind`. The result is the object as the server has it after the request.
 pub trait Api: Send + Sync + 'static {
-    /// The object as it is.
+    /// Returns an object.
     fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes>;
 
-    /// Makes an object. [`ApiError::AlreadyExists`] if there is one.
+    /// Creates an object. [`ApiError::AlreadyExists`] if there is one.
     fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
     /// Replaces an object. With `metadata.resourceVersion` in it only that version, else [`ApiError::Conflict`].
@@ -158,14 +158,14 @@ pub trait Api: Send + Sync + 'static {
     /// Replaces an object's status and nothing else.
     fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
-    /// Changes an object.
+    /// Patches an object.
     fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes>;
 
-    /// Deletes an object, if it is the one that the preconditions say.
+    /// Deletes an object, if it fulfils the preconditions.
     fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()>;
 }
 
-/// How an object is changed.
+/// A patch of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Patch {
     /// JSON patch (RFC 6902), a list of operations.
@@ -176,7 +176,7 @@ pub enum Patch {
     Strategic(Bytes),
 }
 
-/// What must be so for a deletion.
+/// Preconditions of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
     /// The object's uid.
@@ -194,16 +194,16 @@ pub enum ApiError {
     /// There is one of this name (409, `AlreadyExists`).
     #[error("{0}")]
     AlreadyExists(String),
-    /// It is not the version or the object that was meant (409, `Conflict`), or a test of a JSON patch failed.
+    /// The version or the object is another one (409, `Conflict`), or a test of a JSON patch failed.
     #[error("{0}")]
     Conflict(String),
-    /// The server does not take it, now or later (400, 422).
+    /// The server refuses it, now and later (400, 422).
     #[error("{0}")]
     Invalid(String),
-    /// The server knows who asks and does not allow it (403), or does not know who asks (401).
+    /// The client is not authorized (403) or not authenticated (401).
     #[error("{0}")]
     Forbidden(String),
-    /// The version asked for is too old (410).
+    /// The requested version is too old (410).
     #[error("{0}")]
     Expired(String),
     /// The server is too busy (429) or cannot be reached, or failed (5xx): the same request may succeed later.

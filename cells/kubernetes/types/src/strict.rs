@@ -1,7 +1,7 @@
 //! A reader of JSON that takes an object for a struct and nothing else.
 //!
-//! What serde derives takes a list of the fields' values, too, and each field has a default: `"spec": []` would be a spec
-//! without anything in it.
+//! Serde's derived structs accept a list of the fields' values, too, and each field has a default: `"spec": []` would be
+//! an empty spec.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub(crate) fn from_slice<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result
     Ok(value)
 }
 
-/// A reader, an access to parts or what a part becomes, made strict.
+/// A deserializer, an access or a seed, made strict.
 struct Strict<T>(T);
 
 /// Takes the members of a struct.

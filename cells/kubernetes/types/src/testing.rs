@@ -1,4 +1,4 @@
-//! What a reader makes of the events of a source. For tests.
+//! A reader of a source's events, for tests.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{Key, SourceError, WatchEvent};
 
-/// Objects as a watch has told of them: a list is the whole truth, events change it.
+/// Objects as the events of a watch describe them: a list replaces all, changes follow.
 ///
 /// ```
 /// use k8s_types::testing::Reader;
@@ -15,10 +15,10 @@ use crate::{Key, SourceError, WatchEvent};
 /// let mut reader = Reader::default();
 /// let json = r#"{"metadata": {"name": "web"}, "spec": 7}"#.into();
 /// for event in [WatchEvent::Restart, WatchEvent::Applied { json, origin: "".into() }, WatchEvent::Listed] {
-///     reader.take(Ok(event));
+///     reader.apply(Ok(event));
 /// }
 /// assert_eq!(reader.objects()[&Key::new("", "web")]["spec"], 7);
-/// assert_eq!(reader.take(Ok(WatchEvent::Deleted(Key::new("", "web")))).unwrap(), "deleted web");
+/// assert_eq!(reader.apply(Ok(WatchEvent::Deleted(Key::new("", "web")))).unwrap(), "deleted web");
 /// ```
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -31,12 +31,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes an event; what it says of objects: `restart`, `listed`, `applied web`, `unreadable web`, `deleted web`. Errors and signs of life
-    /// say nothing.
+    /// Applies an event; returns it in short: `restart`, `listed`, `applied web`, `unreadable web`, `deleted web`. Errors and
+    /// signs of life return nothing.
     ///
     /// # Panics
     /// When a list ends that has not begun, or an object is none.
-    pub fn take(&mut self, event: Result<WatchEvent, SourceError>) -> Option<String> {
+    pub fn apply(&mut self, event: Result<WatchEvent, SourceError>) -> Option<String> {
         let known = self.list.as_mut().unwrap_or(&mut self.objects);
         match event {
             Ok(WatchEvent::Restart) => {
@@ -75,13 +75,13 @@ impl Reader {
         }
     }
 
-    /// The objects, as of the last list that has come to its end and what has changed since.
+    /// Returns the objects, as of the last complete list and the changes since.
     pub fn objects(&self) -> &BTreeMap<Key, Value> {
         &self.objects
     }
 
     /// Whether no list is under way.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.list.is_none()
     }
 

@@ -156,7 +156,7 @@ impl Printer {
         }
     }
 
-    /// A plain or single-quoted text: what is inside it needs no escape.
+    /// A plain or single-quoted text: its content needs no escape.
     fn folded(&mut self, text: &str, indent: Option<usize>) {
         let chars: Vec<char> = text.chars().collect();
         for (at, &c) in chars.iter().enumerate() {
@@ -267,7 +267,7 @@ fn is_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// What go-yaml writes as it is; less the two separators, of which it makes ends of lines.
+/// Whether go-yaml writes a character as it is; less the two separators, of which it makes line ends.
 fn printable(c: char) -> bool {
     let known = matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}');
     known && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')

@@ -1,4 +1,4 @@
-//! One attempt at a mutation: a look, a decision, a request.
+//! One attempt at a mutation: a read, a decision, a request.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::metrics::Numbers;
-use crate::mutation::{Look, Mutation, Step, Verb, Written};
+use crate::mutation::{Mutation, ReadFrom, Step, Verb, Written};
 use crate::target::Target;
 
 /// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Done(Written),
@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
     Failed { verb: Verb, error: ApiError },
 }
 
-/// What requests are made with.
+/// The parameters of requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Requests<'a> {
     pub(crate) api: &'a dyn Api,
@@ -46,21 +46,21 @@ impl Requests<'_> {
     async fn tried(self, mutation: &Mutation, blind: bool) -> (Attempt, bool) {
         if let Some(first) = mutation.first.as_ref().filter(|_| blind) {
             match self.step(first.clone(), None).await {
-                Attempt::Failed { error, .. } if says_stale(&error) => {}
+                Attempt::Failed { error, .. } if is_stale(&error) => {}
                 other => return (other, true),
             }
         }
-        match self.look(&mutation.look).await {
+        match self.read(&mutation.read_from).await {
             Ok(present) => (self.step((mutation.decide)(present.as_ref()), present.as_ref()).await, false),
             Err(error) => (Attempt::Failed { verb: Verb::Get, error }, false),
         }
     }
 
-    async fn look(self, look: &Look) -> Result<Option<Value>, ApiError> {
-        match look {
-            Look::Never => Ok(None),
-            Look::Find(find) => Ok(find()),
-            Look::Get => {
+    async fn read(self, from: &ReadFrom) -> Result<Option<Value>, ApiError> {
+        match from {
+            ReadFrom::Nothing => Ok(None),
+            ReadFrom::Cache(find) => Ok(find()),
+            ReadFrom::Server => {
                 let Target { kind, key, .. } = self.target;
                 match self.request(Verb::Get, self.api.get(*kind, key)).await {
                     Ok(object) => match serde_json::from_slice(&object) {
@@ -127,15 +127,15 @@ impl Requests<'_> {
         verb: Verb,
         request: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
-        let answer = timeout(PATIENCE, request).await.unwrap_or_else(|_| {
-            let message = format!("no answer within {} s", PATIENCE.as_secs());
+        let answer = timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(|_| {
+            let message = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
             Err(ApiError::Unavailable { message, retry_after: None })
         });
         self.numbers.request(verb, self.target.kind, answer.as_ref().err());
         answer
     }
 
-    /// The object as requests have it: with type and name, and with the version that was looked at unless it has one.
+    /// Completes the object for a request: with type and name, and with the version that was read unless it has one.
     fn named(self, mut object: Value, present: Option<&Value>) -> Bytes {
         let Target { kind, key, .. } = self.target;
         if !object.is_object() {
@@ -168,9 +168,9 @@ fn done(verb: Verb, answer: Result<Bytes, ApiError>) -> Attempt {
     }
 }
 
-/// Whether an error says that the object is not what it was thought to be. Servers also refuse a JSON patch as invalid
+/// Whether an error means that the object is another one than was read. Servers also refuse a JSON patch as invalid
 /// when there is nothing at its path.
-fn says_stale(error: &ApiError) -> bool {
+fn is_stale(error: &ApiError) -> bool {
     use ApiError::{AlreadyExists, Conflict, Expired, Invalid, NotFound};
     matches!(error, NotFound(_) | AlreadyExists(_) | Conflict(_) | Expired(_) | Invalid(_))
 }

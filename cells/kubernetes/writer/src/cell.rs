@@ -19,7 +19,7 @@ pub fn cell() -> Cell {
         [
             statedb::table::<Write>(),
             provide(new_writer),
-            // The table is there also for those who look for what is written.
+            // The table must exist for its readers, too, which do not need the writer.
             invoke(|_: Arc<Writer>| ()),
         ],
     )

@@ -1,10 +1,10 @@
 //! Writes objects to the cluster: a queue of mutations, at most one for each object.
 //!
-//! **Owns** the table `k8s-writes`: what is still to be written, and why it is not yet.
+//! **Owns** the table `k8s-writes`: pending mutations with their last errors.
 //! **Needs** an `Arc<dyn Api>`; without one each mutation ends at once with [`NotWritten::NoServer`].
 //! **Provides** `Arc<`[`Writer`]`>`.
 //!
-//! A [`Mutation`] is a function that looks at an object as the server has it and returns the next [`Step`]. A caller that wants
+//! A [`Mutation`] is a function that gets an object as the server has it and returns the next [`Step`]. A caller that wants
 //! something else of the object enqueues another one: only the newest mutation counts, and it is retried until it is done.
 //!
 //! ```
@@ -34,20 +34,20 @@
 //! **Order.** At most one request an object is under way, whatever its parts; 8 objects at a time, the one that waits for
 //! longest first.
 //!
-//! **Failures.** An object that is not as thought (conflict, gone, there already) is looked at again, after 0.1 s, 0.2 s, ... up
-//! to a minute. An answer that was lost is such a case: the look finds what the request has done. What the server refuses for
-//! now and later (403, 422) is a row of health for each verb and kind with what to do about it, tried again after 10 s to
-//! 10 minutes. When the server is away - requests of two objects in a row find nobody, or it says when to come again -
+//! **Failures.** A stale object (conflict, gone, exists already) is read again, after 0.1 s, 0.2 s, ... up
+//! to a minute. A lost answer is such a case: the object that is read shows whether the request was carried out. A refusal
+//! (403, 422) is a row of health for each verb and kind with the remedy, retried after 10 s to
+//! 10 minutes. When the server is unreachable - requests of two objects in a row fail, or it asks to wait -
 //! one object at a time is tried, every 0.5 s to 10 s, until it answers; then all go. An outage costs the rows of the table
 //! and a request every 10 s.
 //!
-//! **Stop.** What is due is carried out for half a second; then everybody who still waits is told
-//! [`NotWritten::Stopped`]. Nothing is kept for the next run, whose cells enqueue what they want then.
+//! **Stop.** Due mutations are carried out for half a second; the tickets of the others then end with
+//! [`NotWritten::Stopped`]. Nothing is kept for the next run, whose cells enqueue their desired objects then.
 //!
 //! **Why no reconciler** (`cells/reconciler`): requests of many objects are under way at a time, and how long an object waits is
 //! the server's state before it is the object's own.
 //!
-//! **Differences from Cilium.** Writes are not tried at fixed intervals by each of their owners while the server is away.
+//! **Differences from Cilium.** Owners of writes do not retry at fixed intervals while the server is unreachable.
 
 mod attempt;
 mod cell;

@@ -1,4 +1,4 @@
-//! What is counted of writes.
+//! Metrics of writes.
 
 use std::fmt;
 
@@ -119,7 +119,7 @@ impl Collector for Levels {
             }
         }
         for (name, help, value) in [
-            ("k8s_workqueue_depth", "Wishes that wait", depth as f64),
+            ("k8s_workqueue_depth", "Mutations that wait", depth as f64),
             (
                 "k8s_workqueue_longest_running_processor_seconds",
                 "Seconds of the longest attempt now",

@@ -1,4 +1,4 @@
-//! What is wanted of an object.
+//! Mutations of objects.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use bytes::Bytes;
 use k8s_types::{ApiError, Patch, Preconditions, SmolStr};
 use serde_json::{Value, json};
 
-/// One step towards what is wanted. Objects need neither type nor name: these are the target's.
+/// A step of a mutation. Objects need neither type nor name: these are the target's.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Nothing is to be done.
     Done,
     /// Makes the object.
     Create(Value),
-    /// Replaces the object: in the version that it says, else in the one that was looked at.
+    /// Replaces the object: in its own version if it has one, else in the one that was read.
     Update(Value),
     /// As [`Update`](Step::Update), of the status alone.
     UpdateStatus(Value),
@@ -73,7 +73,7 @@ impl Step {
     }
 }
 
-/// What a request does, as roles name it.
+/// The verb of a request, as roles name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
     /// Reads an object.
@@ -104,7 +104,7 @@ impl Verb {
         }
     }
 
-    /// What a role has behind the resource's name: `/status` or nothing.
+    /// The suffix of a resource in a role: `/status` or nothing.
     pub fn sub_resource(self) -> &'static str {
         match self {
             Verb::UpdateStatus | Verb::PatchStatus => "/status",
@@ -123,27 +123,27 @@ impl fmt::Display for Verb {
 type Decide = Arc<dyn Fn(Option<&Value>) -> Step + Send + Sync>;
 type Find = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
-/// What is wanted of an object: a function that looks at the object and says what is to be done.
+/// A mutation of an object: a function that decides by the present object on the next step.
 ///
-/// It is asked again after whatever went wrong - a conflict, an answer that was lost, an hour without a server -
-/// with the object as it is then, so it should compare what is with what is wanted and say [`Step::Done`] when they are equal.
+/// It is called again after each failure - a conflict, an answer that was lost, an hour without a server -
+/// with the object as it is then: compare it with the desired one and return [`Step::Done`] when they are equal.
 #[derive(Clone)]
 pub struct Mutation {
     pub(crate) decide: Decide,
     pub(crate) first: Option<Step>,
-    pub(crate) look: Look,
+    pub(crate) read_from: ReadFrom,
     pub(crate) limit: Option<Limit>,
 }
 
-/// How the object is looked at.
+/// The source of the present object.
 #[derive(Clone)]
-pub(crate) enum Look {
+pub(crate) enum ReadFrom {
     /// By a request.
-    Get,
-    /// In what the agent knows anyway.
-    Find(Find),
+    Server,
+    /// A function that reads a table or another cache.
+    Cache(Find),
     /// Not at all.
-    Never,
+    Nothing,
 }
 
 /// How often something is tried, and how long is waited in between.
@@ -154,13 +154,13 @@ pub(crate) struct Limit {
 }
 
 impl Mutation {
-    /// Looks at the object, which may not be there, and does what the function says.
+    /// Reads the object, which may be missing, and carries out the step that the function returns.
     pub fn new(decide: impl Fn(Option<&Value>) -> Step + Send + Sync + 'static) -> Mutation {
-        Mutation { decide: Arc::new(decide), first: None, look: Look::Get, limit: None }
+        Mutation { decide: Arc::new(decide), first: None, read_from: ReadFrom::Server, limit: None }
     }
 
-    /// The object is to be what this function makes of it: it is made if it is not there (the function gets `{}`), replaced
-    /// in the version that was looked at if the function changes it, and left alone otherwise.
+    /// Makes the object what this function makes of it: it is created if it is missing (the function gets `{}`), replaced
+    /// in the version that was read if the function changes it, and not written otherwise.
     pub fn edit(edit: impl Fn(&mut Value) + Send + Sync + 'static) -> Mutation {
         Mutation::new(move |present| match edited(present, &edit) {
             (object, _) if present.is_none() => Step::Create(object),
@@ -178,12 +178,12 @@ impl Mutation {
         })
     }
 
-    /// One request, sent without a look at the object until it succeeds.
+    /// A single request, sent without reading the object until it succeeds.
     pub fn request(step: Step) -> Mutation {
-        Mutation { look: Look::Never, ..Mutation::new(move |_| step.clone()) }
+        Mutation { read_from: ReadFrom::Nothing, ..Mutation::new(move |_| step.clone()) }
     }
 
-    /// The object with this uid is to be gone; without a uid whatever has its name.
+    /// Deletes the object with this uid; without a uid, any of its name.
     pub fn delete(uid: Option<SmolStr>) -> Mutation {
         let Some(uid) = uid else { return Mutation::request(Step::Delete(Preconditions::default())) };
         let first = Step::delete(uid.clone());
@@ -194,18 +194,18 @@ impl Mutation {
         Mutation::new(decide).at_first(first)
     }
 
-    /// Begins with a step that is likely to be right, without a look at the object. What comes of it when it is not - the
-    /// object is there, gone, or another one - is found by the look that follows.
+    /// Begins with a step that is likely to be right, without reading the object. If it is not - the
+    /// object exists, is gone, or is another one - the object is read after it.
     #[must_use]
     pub fn at_first(self, step: Step) -> Mutation {
         Mutation { first: Some(step), ..self }
     }
 
-    /// Looks at what this function knows of the object instead of asking the server, for kinds that the agent watches
+    /// Reads the object by this function instead of from the server, for kinds that the agent watches
     /// anyway or may not get one by one.
     #[must_use]
-    pub fn known_by(self, find: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
-        Mutation { look: Look::Find(Arc::new(find)), ..self }
+    pub fn read_from_cache(self, find: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
+        Mutation { read_from: ReadFrom::Cache(Arc::new(find)), ..self }
     }
 
     /// Gives up after so many tries that the server has answered, with so much time between two of them. Without this a
@@ -215,16 +215,19 @@ impl Mutation {
         Mutation { limit: Some(Limit { tries, apart }), ..self }
     }
 
-    /// What it begins with.
+    /// Returns the first step.
     pub(crate) fn verb(&self) -> Verb {
-        let constant = || matches!(self.look, Look::Never).then(|| (self.decide)(None));
+        let constant = || matches!(self.read_from, ReadFrom::Nothing).then(|| (self.decide)(None));
         self.first.clone().or_else(constant).and_then(|step| step.verb()).unwrap_or(Verb::Get)
     }
 }
 
 impl fmt::Debug for Mutation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wish").field("first", &self.first).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Mutation")
+            .field("first", &self.first)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
@@ -261,12 +264,12 @@ pub enum NotWritten {
         /// The object.
         target: String,
     },
-    /// The mutation itself said so.
+    /// The mutation itself gave up.
     #[error("{target}: {reason}")]
     GaveUp {
         /// The object.
         target: String,
-        /// What it said.
+        /// Its reason.
         reason: String,
     },
     /// It was tried as often as it was to be.
@@ -274,7 +277,7 @@ pub enum NotWritten {
     Failed {
         /// The object.
         target: String,
-        /// What failed last.
+        /// The verb of the last failure.
         verb: Verb,
         /// How often it was tried.
         tries: u32,

@@ -1,4 +1,4 @@
-//! What the server refuses, in health and log: one row for each verb and kind, with what to do about it.
+//! Refusals of the server, in health and log: one row for each verb and kind, with the remedy.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,27 @@ use crate::write::{Write, WriteState};
 pub(crate) struct Refusals {
     table: Table<Write>,
     health: Health,
-    told: BTreeMap<(Kind, Verb), Health>,
+    reported: BTreeMap<(Kind, Verb), Health>,
 }
 
 impl Refusals {
     pub(crate) fn new(table: Table<Write>, health: Health) -> Refusals {
-        Refusals { table, health, told: BTreeMap::new() }
+        Refusals { table, health, reported: BTreeMap::new() }
     }
 
-    /// Whether any is told.
+    /// Whether any is reported.
     pub(crate) fn any(&self) -> bool {
-        !self.told.is_empty()
+        !self.reported.is_empty()
     }
 
-    /// Makes health say what the table says. Of each verb and kind the first object by name is named: the others are in
+    /// Makes health equal to the table. Of each verb and kind the first object by name is named: the others are in
     /// the table.
-    pub(crate) fn tell(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn report(&mut self, snapshot: &Snapshot) {
         let mut first: BTreeMap<(Kind, Verb), &Write> = BTreeMap::new();
         for row in self.table.all(snapshot).filter(|row| row.state == WriteState::Refused) {
             first.entry((row.mutation.target.kind, row.verb)).or_insert(row);
         }
-        self.told.retain(|place, health| {
+        self.reported.retain(|place, health| {
             let stays = first.contains_key(place);
             if !stays {
                 health.close();
@@ -42,9 +42,9 @@ impl Refusals {
         });
         for ((kind, verb), row) in first {
             let resource = format!("{}{}", kind.plural(), verb.sub_resource());
-            let new = !self.told.contains_key(&(kind, verb));
+            let new = !self.reported.contains_key(&(kind, verb));
             let scope = || self.health.scope(&format!("{}-{resource}", verb.name()));
-            let health = self.told.entry((kind, verb)).or_insert_with(scope);
+            let health = self.reported.entry((kind, verb)).or_insert_with(scope);
             let message = format!("The API server refuses to {} {resource}", verb.name());
             health.degraded(&message, format_args!("{}: {}", row.object, row.error));
             if new {

@@ -19,10 +19,10 @@ use crate::schedule::{Class, Schedule, Turn, Verdict};
 use crate::write::{QueuedMutation, Write, WriteState};
 use crate::writer::Writer;
 
-/// How long what is pending may take when the agent stops: Cilium's pods have a second for all of their stop.
-const FLUSH: Duration = Duration::from_millis(500);
+/// Time for pending mutations when the agent stops: Cilium's pods have a second for all of their stop.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Carries out what the table says.
+/// Carries out the mutations of the table.
 pub(crate) struct Runner {
     api: Arc<dyn Api>,
     table: RwTable<Write>,
@@ -31,8 +31,8 @@ pub(crate) struct Runner {
     schedule: Schedule,
     numbers: Numbers,
     refusals: Refusals,
-    /// Whether the server is said to be away.
-    away: bool,
+    /// Whether the server was last reported as unreachable.
+    is_unreachable: bool,
 }
 
 /// An attempt that has come to its end.
@@ -56,10 +56,19 @@ impl Runner {
     ) -> Runner {
         let changes = table.changes().named("k8s-writer");
         let refusals = Refusals::new(table.reader(), health);
-        Runner { api, table, changes, writer, schedule: Schedule::default(), numbers, refusals, away: false }
+        Runner {
+            api,
+            table,
+            changes,
+            writer,
+            schedule: Schedule::default(),
+            numbers,
+            refusals,
+            is_unreachable: false,
+        }
     }
 
-    /// Goes on until the job is to end and what is due has had its time.
+    /// Runs until the job is cancelled and due mutations have had their time.
     pub(crate) async fn run(mut self, cx: JobCx) {
         cx.health.ok("Running");
         let mut flying = Flying::new();
@@ -70,7 +79,7 @@ impl Runner {
             let now = Instant::now();
             let refused = |change: &statedb::Change<Write>| change.object.state == WriteState::Refused;
             if !changes.is_empty() && (self.refusals.any() || changes.iter().any(refused)) {
-                self.refusals.tell(&snapshot);
+                self.refusals.report(&snapshot);
             }
             for change in changes {
                 let QueuedMutation { target, number, mutation, .. } = &*change.object.mutation;
@@ -96,7 +105,7 @@ impl Runner {
                 Some(finished) = flying.next(), if !flying.is_empty() => self.finish(finished, &cx.health),
                 () = changed.changed() => {}
                 () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
-                () = cx.cancelled(), if end.is_none() => end = Some(Instant::now() + FLUSH),
+                () = cx.cancelled(), if end.is_none() => end = Some(Instant::now() + FLUSH_TIMEOUT),
             }
         }
     }
@@ -153,22 +162,24 @@ impl Runner {
                 w.insert(row);
             }
         });
-        self.tell_gate(&attempt, health);
+        self.report_gate(&attempt, health);
         match (attempt, verdict) {
-            (Attempt::Done(written), _) => mutation.tell(Ok(written)),
-            (Attempt::GaveUp(reason), _) => mutation.tell(Err(NotWritten::GaveUp { target: object, reason })),
+            (Attempt::Done(written), _) => mutation.finish(Ok(written)),
+            (Attempt::GaveUp(reason), _) => {
+                mutation.finish(Err(NotWritten::GaveUp { target: object, reason }))
+            }
             (Attempt::Failed { .. }, Verdict::Replaced) => mutation.superseded(),
             (Attempt::Failed { verb, error }, Verdict::Exhausted) => {
                 let tries = mutation.mutation.limit.map_or(0, |limit| limit.tries);
-                mutation.tell(Err(NotWritten::Failed { target: object, verb, tries, error }));
+                mutation.finish(Err(NotWritten::Failed { target: object, verb, tries, error }));
             }
             (Attempt::Failed { .. }, _) => {}
         }
     }
 
-    fn tell_gate(&mut self, attempt: &Attempt, health: &Health) {
-        let away = self.schedule.is_closed();
-        match (away, std::mem::replace(&mut self.away, away), attempt) {
+    fn report_gate(&mut self, attempt: &Attempt, health: &Health) {
+        let is_unreachable = self.schedule.is_closed();
+        match (is_unreachable, std::mem::replace(&mut self.is_unreachable, is_unreachable), attempt) {
             (true, false, Attempt::Failed { error, .. }) => {
                 health.degraded("The API server takes no requests, writes wait for it", error);
             }

@@ -1,4 +1,4 @@
-//! Whose turn it is: the queue without requests, clock or tasks.
+//! The order of attempts: the queue without requests, clock or tasks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,52 +13,52 @@ use crate::target::Target;
 /// Objects that are written at the same time.
 const AT_ONCE: usize = 8;
 
-/// Waits after the object was not as thought, doubling.
-const MOVED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+/// Delays after a stale object, doubling.
+const STALE_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// Waits after the server could not take a request, doubling: of one object while others are taken.
-const TROUBLE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// Delays after the server could not take a request, doubling: of one object while others are taken.
+const UNAVAILABLE_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// Waits between two probes of a server that takes nothing, doubling.
-const PROBE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// Delays between two probes of an unreachable server, doubling.
+const PROBE_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Waits after a refusal, doubling: somebody has to change a role or a definition first.
-const REFUSED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+/// Delays after a refusal, doubling: a role or a definition has to be changed first.
+const REFUSED_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
 
-/// The longest that a server is obeyed when it asks to wait.
+/// The longest `Retry-After` that is followed.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
-/// How a failure is met.
+/// A class of failures, by the reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The server is away or too busy, and may have said how long.
-    RequestError(Option<Duration>),
-    /// The object was not as thought.
-    Moved,
-    /// Not before a user has changed something.
+    /// The server is unreachable or too busy, and may have asked for a delay.
+    Unavailable(Option<Duration>),
+    /// The object is another one than was read.
+    Stale,
+    /// It fails until a user has changed something.
     Refused,
 }
 
 impl Class {
     pub(crate) fn of(error: &ApiError) -> Class {
         match error {
-            ApiError::Unavailable { retry_after, .. } => Class::RequestError(
+            ApiError::Unavailable { retry_after, .. } => Class::Unavailable(
                 retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
             ),
-            // What is made in a namespace that is going is not missed for long.
+            // The namespace will be gone in a moment, and its objects with it.
             ApiError::Forbidden(message) if message.contains("because it is being terminated") => {
-                Class::Moved
+                Class::Stale
             }
             ApiError::Forbidden(_) | ApiError::Invalid(_) => Class::Refused,
             ApiError::NotFound(_)
             | ApiError::AlreadyExists(_)
             | ApiError::Conflict(_)
-            | ApiError::Expired(_) => Class::Moved,
+            | ApiError::Expired(_) => Class::Stale,
         }
     }
 }
 
-/// What follows from an attempt.
+/// The next action after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The mutation is over.
@@ -76,7 +76,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Turn {
     pub(crate) target: Target,
     pub(crate) number: u64,
-    /// Whether it may begin without a look at the object.
+    /// Whether the attempt may begin without reading the object.
     pub(crate) blind: bool,
 }
 
@@ -87,7 +87,7 @@ struct Entry {
     due: Instant,
     blind: bool,
     /// Failures of each class.
-    troubles: u32,
+    failures: u32,
     moves: u32,
     refusals: u32,
 }
@@ -102,7 +102,7 @@ pub(crate) struct Schedule {
     gate: Gate,
 }
 
-/// Whether the server takes requests. It is taken to be away when two objects in a row fail with it, or when it says so;
+/// Whether the server takes requests. It is unreachable when two objects in a row fail with it, or when it asks to wait;
 /// then one object at a time is tried, until it answers.
 #[derive(Debug, Default)]
 struct Gate {
@@ -125,11 +125,11 @@ impl Schedule {
         if self.entries.get(target).is_some_and(|entry| entry.number == number) {
             return;
         }
-        // The server's troubles are not those of the mutation before: the turns of probes go on.
-        let troubles = self.entries.get(target).map_or(0, |entry| entry.troubles);
+        // Failures of the server are not those of the replaced mutation: the order of probes stays.
+        let failures = self.entries.get(target).map_or(0, |entry| entry.failures);
         self.remove(target);
         self.due.insert((now, number), target.clone());
-        let entry = Entry { number, limit, due: now, blind: true, troubles, moves: 0, refusals: 0 };
+        let entry = Entry { number, limit, due: now, blind: true, failures, moves: 0, refusals: 0 };
         self.entries.insert(target.clone(), entry);
     }
 
@@ -140,14 +140,14 @@ impl Schedule {
         }
     }
 
-    /// What is to be tried now, if anything; until [`finished`](Self::finished) its object is busy.
+    /// Returns the mutation to try now, if any; until [`finished`](Self::finished) its object is busy.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Turn> {
         let mut ready = self.due.range(..=(now, u64::MAX)).filter(|(_, target)| !self.is_busy(target));
         let ((due, number), target) = match &self.gate.closed {
             None if self.busy.len() < AT_ONCE => ready.next()?,
             // Not always the same one: its failure may be its own.
             Some(closed) if closed.probe.is_none() && closed.until <= now => {
-                ready.min_by_key(|(_, target)| self.entries.get(target).map(|entry| entry.troubles))?
+                ready.min_by_key(|(_, target)| self.entries.get(target).map(|entry| entry.failures))?
             }
             _ => return None,
         };
@@ -178,7 +178,7 @@ impl Schedule {
         }
     }
 
-    /// An attempt has come to its end, with a failure or without; `blind` says whether the next one may begin without a look.
+    /// Ends an attempt, with a failure or without; `blind` allows the next one to begin without reading the object.
     pub(crate) fn finished(
         &mut self,
         now: Instant,
@@ -202,11 +202,11 @@ impl Schedule {
         entry.blind = blind;
         let wait = match (class, entry.limit) {
             // It goes as soon as the server is there again.
-            (Class::RequestError(_), _) if closed => {
-                entry.troubles += 1;
+            (Class::Unavailable(_), _) if closed => {
+                entry.failures += 1;
                 Duration::ZERO
             }
-            (Class::RequestError(_), _) => after(TROUBLE, &mut entry.troubles),
+            (Class::Unavailable(_), _) => after(UNAVAILABLE_BACKOFF, &mut entry.failures),
             (_, Some(limit)) => {
                 entry.moves += 1;
                 if entry.moves >= limit.tries {
@@ -215,15 +215,15 @@ impl Schedule {
                 }
                 limit.apart
             }
-            (Class::Moved, None) => after(MOVED, &mut entry.moves),
-            (Class::Refused, None) => after(REFUSED, &mut entry.refusals),
+            (Class::Stale, None) => after(STALE_BACKOFF, &mut entry.moves),
+            (Class::Refused, None) => after(REFUSED_BACKOFF, &mut entry.refusals),
         };
         entry.due = now + wait;
         self.due.insert((entry.due, *number), target.clone());
         Verdict::Again
     }
 
-    /// Whether the server is taken to be away.
+    /// Whether the server counts as unreachable.
     pub(crate) fn is_closed(&self) -> bool {
         self.gate.closed.is_some()
     }
@@ -237,7 +237,7 @@ impl Schedule {
     /// Those that wait because of the server go when it is there again.
     fn bring_forward(&mut self, now: Instant) {
         for (target, entry) in &mut self.entries {
-            if entry.troubles > 0 && entry.due > now && self.due.remove(&(entry.due, entry.number)).is_some()
+            if entry.failures > 0 && entry.due > now && self.due.remove(&(entry.due, entry.number)).is_some()
             {
                 entry.due = now;
                 self.due.insert((now, entry.number), target.clone());
@@ -247,26 +247,26 @@ impl Schedule {
 }
 
 impl Gate {
-    /// Takes an answer; true if the server is taken to be away from now on.
+    /// Takes an answer; true if the server counts as unreachable from now on.
     fn answered(&mut self, now: Instant, number: u64, failure: Option<Class>) -> bool {
-        let Some(Class::RequestError(asked)) = failure else {
+        let Some(Class::Unavailable(asked)) = failure else {
             *self = Gate::default();
             return false;
         };
-        let asked_until = asked.map(|wait| now + spread_up(wait));
+        let retry_after_end = asked.map(|wait| now + spread_up(wait));
         match &mut self.closed {
             Some(closed) => {
                 if closed.probe == Some(number) {
                     closed.probe = None;
-                    closed.until = now + after(PROBE, &mut closed.probes);
+                    closed.until = now + after(PROBE_BACKOFF, &mut closed.probes);
                 }
-                closed.until = closed.until.max(asked_until.unwrap_or(now));
+                closed.until = closed.until.max(retry_after_end.unwrap_or(now));
                 false
             }
             None if asked.is_some() || self.suspect.is_some_and(|other| other != number) => {
                 let mut probes = 0;
-                let until = now + after(PROBE, &mut probes);
-                let until = until.max(asked_until.unwrap_or(now));
+                let until = now + after(PROBE_BACKOFF, &mut probes);
+                let until = until.max(retry_after_end.unwrap_or(now));
                 self.closed = Some(Closed { until, probes, probe: None });
                 true
             }
@@ -285,7 +285,7 @@ fn after((min, max): (Duration, Duration), failures: &mut u32) -> Duration {
     Backoff::constant(wait).jitter(0.2).next_wait().unwrap_or(wait)
 }
 
-/// What a server asks for is the least.
+/// A server's `Retry-After` is the minimum.
 fn spread_up(wait: Duration) -> Duration {
     wait + Backoff::constant(wait / 10).jitter(1.0).next_wait().unwrap_or_default()
 }

@@ -4,7 +4,7 @@ fn target(name: &str) -> Target {
     Target::new(Kind::CiliumEndpoint, Key::new("shop", name))
 }
 
-const AWAY: Option<Class> = Some(Class::RequestError(None));
+const UNREACHABLE: Option<Class> = Some(Class::Unavailable(None));
 
 fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -34,7 +34,7 @@ impl Queue {
         self.schedule.finished(self.now, turn, failure, false)
     }
 
-    /// Waits for the next turn; gives how long.
+    /// Advances to the next attempt; returns how long that took.
     fn wait(&mut self) -> Duration {
         let at = self.schedule.wake_at().unwrap();
         let wait = at.saturating_duration_since(self.now);
@@ -67,7 +67,7 @@ fn an_object_is_written_by_one_at_a_time() {
     assert_eq!(queue.next(), None);
     assert_eq!(queue.schedule.wake_at(), None);
     queue.put(&whole);
-    assert_eq!(queue.end(&first, Some(Class::Moved)), Verdict::Replaced);
+    assert_eq!(queue.end(&first, Some(Class::Stale)), Verdict::Replaced);
     let second = queue.next().unwrap();
     assert_eq!(second.target, labels);
     assert_eq!(queue.end(&second, None), Verdict::Over);
@@ -90,9 +90,11 @@ fn waits_grow_by_the_class_of_the_failure() {
         }
         waits
     };
-    for (class, (min, max)) in
-        [(Class::Moved, MOVED), (Class::RequestError(None), TROUBLE), (Class::Refused, REFUSED)]
-    {
+    for (class, (min, max)) in [
+        (Class::Stale, STALE_BACKOFF),
+        (Class::Unavailable(None), UNAVAILABLE_BACKOFF),
+        (Class::Refused, REFUSED_BACKOFF),
+    ] {
         let waits = waits(class, 12);
         assert!(waits[0] >= min.mul_f64(0.79) && waits[0] <= min.mul_f64(1.21), "{class:?}: {waits:?}");
         assert!(waits[2] > waits[0].mul_f64(2.5), "{class:?}: {waits:?}");
@@ -101,13 +103,13 @@ fn waits_grow_by_the_class_of_the_failure() {
 }
 
 #[test]
-fn an_object_that_fails_alone_holds_up_nobody() {
+fn an_object_that_fails_alone_holds_up_no_other() {
     let mut queue = Queue::new();
     queue.put(&target("bad"));
     for i in 0..50 {
         let turn = queue.next().unwrap();
         assert_eq!(turn.target, target("bad"));
-        queue.end(&turn, AWAY);
+        queue.end(&turn, UNREACHABLE);
         assert!(!queue.schedule.is_closed());
         queue.put(&target(&i.to_string()));
         let good = queue.next().unwrap();
@@ -125,7 +127,7 @@ fn while_the_server_is_away_one_is_tried_at_a_time_each_in_turn() {
     }
     let turns: Vec<Turn> = std::iter::from_fn(|| queue.next()).collect();
     for turn in &turns {
-        assert_eq!(queue.end(turn, AWAY), Verdict::Again);
+        assert_eq!(queue.end(turn, UNREACHABLE), Verdict::Again);
     }
     assert!(queue.schedule.is_closed());
     let begin = queue.now;
@@ -136,7 +138,7 @@ fn while_the_server_is_away_one_is_tried_at_a_time_each_in_turn() {
         assert_eq!(queue.next(), None, "one at a time");
         assert_eq!(queue.schedule.wake_at(), None);
         *tried.entry(probe.target.clone()).or_default() += 1;
-        queue.end(&probe, AWAY);
+        queue.end(&probe, UNREACHABLE);
     }
     let requests: usize = tried.values().sum();
     assert!((300..500).contains(&requests), "{requests} requests in an hour");
@@ -154,20 +156,20 @@ fn while_the_server_is_away_one_is_tried_at_a_time_each_in_turn() {
 }
 
 #[test]
-fn who_waits_for_itself_goes_when_the_server_is_back() {
+fn a_delayed_object_is_tried_when_the_server_is_back() {
     let mut queue = Queue::new();
     queue.put(&target("a"));
     for _ in 0..10 {
         let turn = queue.next().unwrap();
-        queue.end(&turn, AWAY);
+        queue.end(&turn, UNREACHABLE);
         queue.wait();
     }
     let turn = queue.next().unwrap();
-    queue.end(&turn, AWAY);
+    queue.end(&turn, UNREACHABLE);
     assert!(queue.schedule.wake_at().unwrap() > queue.now + seconds(20));
     queue.put(&target("b"));
     let turn = queue.next().unwrap();
-    queue.end(&turn, AWAY);
+    queue.end(&turn, UNREACHABLE);
     assert!(queue.schedule.is_closed() && queue.wait() < seconds(1));
     let probe = queue.next().unwrap();
     assert_eq!(probe.target, target("b"), "the one that has failed less often");
@@ -176,7 +178,7 @@ fn who_waits_for_itself_goes_when_the_server_is_back() {
 }
 
 #[test]
-fn a_server_that_says_when_is_obeyed_within_bounds() {
+fn retry_after_is_followed_within_bounds() {
     for (asked, least, most) in [(7, 7.0, 8.5), (86_400, 120.0, 145.0)] {
         let mut queue = Queue::new();
         queue.put(&target("a"));
@@ -198,7 +200,7 @@ fn tries_are_those_that_the_server_has_answered() {
     queue.schedule.put(queue.now, &target("a"), 1, Some(limit));
     let mut verdicts = Vec::new();
     for class in
-        [Class::Moved, Class::RequestError(None), Class::Refused, Class::RequestError(None), Class::Moved]
+        [Class::Stale, Class::Unavailable(None), Class::Refused, Class::Unavailable(None), Class::Stale]
     {
         let turn = queue.next().unwrap();
         verdicts.push(queue.end(&turn, Some(class)));
@@ -214,12 +216,12 @@ fn tries_are_those_that_the_server_has_answered() {
 }
 
 #[test]
-fn a_probe_that_is_left_out_does_not_keep_the_queue_closed() {
+fn a_withdrawn_probe_does_not_keep_the_queue_closed() {
     let mut queue = Queue::new();
     queue.put(&target("a"));
     queue.put(&target("b"));
     for turn in [queue.next().unwrap(), queue.next().unwrap()] {
-        queue.end(&turn, AWAY);
+        queue.end(&turn, UNREACHABLE);
     }
     queue.wait();
     let probe = queue.next().unwrap();
@@ -233,5 +235,5 @@ fn a_probe_that_is_left_out_does_not_keep_the_queue_closed() {
 fn a_namespace_that_goes_is_no_refusal() {
     let forbidden = |text: &str| Class::of(&ApiError::Forbidden(text.into()));
     let going = "unable to create new content in namespace a because it is being terminated";
-    assert_eq!((forbidden(going), forbidden("no")), (Class::Moved, Class::Refused));
+    assert_eq!((forbidden(going), forbidden("no")), (Class::Stale, Class::Refused));
 }

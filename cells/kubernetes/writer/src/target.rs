@@ -1,4 +1,4 @@
-//! What a mutation is about.
+//! Targets of mutations.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Table `k8s-writes`: what is still to be written.
+//! Table `k8s-writes`: pending mutations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Write {
     /// The object, as `ciliumendpoints/shop/web-0`, with `#labels` behind it if it is a part of one.
     #[primary]
     pub object: String,
-    /// What is tried, or was tried last.
+    /// The verb of the present or last request.
     pub verb: Verb,
     /// How far it is.
     pub state: WriteState,
@@ -79,28 +79,28 @@ fn seconds<S: Serializer>(since: &Instant, serializer: S) -> Result<S::Ok, S::Er
     serializer.serialize_u64(since.elapsed().as_secs())
 }
 
-/// A mutation with its number and who waits for it.
+/// A mutation with its sequence number and the sender of its outcome.
 #[derive(Debug)]
 pub(crate) struct QueuedMutation {
     pub(crate) target: Target,
     pub(crate) number: u64,
     pub(crate) mutation: Mutation,
-    pub(crate) told: watch::Sender<Option<Result<Written, NotWritten>>>,
+    pub(crate) ended: watch::Sender<Option<Result<Written, NotWritten>>>,
 }
 
 impl QueuedMutation {
-    /// Tells who waits for it how it has ended; the first word counts.
-    pub(crate) fn tell(&self, end: Result<Written, NotWritten>) {
-        self.told.send_if_modified(|told| {
-            let new = told.is_none();
+    /// Sends its outcome to the ticket; the first one counts.
+    pub(crate) fn finish(&self, end: Result<Written, NotWritten>) {
+        self.ended.send_if_modified(|ended| {
+            let new = ended.is_none();
             if new {
-                *told = Some(end);
+                *ended = Some(end);
             }
             new
         });
     }
 
     pub(crate) fn superseded(&self) {
-        self.tell(Err(NotWritten::Superseded { target: self.target.to_string() }));
+        self.finish(Err(NotWritten::Superseded { target: self.target.to_string() }));
     }
 }

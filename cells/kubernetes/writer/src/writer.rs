@@ -32,19 +32,19 @@ impl Writer {
     }
 
     /// Enqueues a mutation of an object: from now on this counts, and no mutation of it before. It is carried out as soon as the
-    /// server lets, whether or not somebody waits for the ticket.
+    /// server allows, whether or not the ticket is waited for.
     pub fn enqueue(&self, target: Target, mutation: Mutation) -> Ticket {
-        let (told, end) = watch::channel(None);
+        let (ended, end) = watch::channel(None);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let queued = Arc::new(QueuedMutation { target, number, mutation, told });
+        let queued = Arc::new(QueuedMutation { target, number, mutation, ended });
         let ticket = Ticket { target: queued.target.to_string(), end };
         let Some(table) = &self.table else {
-            queued.tell(Err(NotWritten::NoServer { target: ticket.target.clone() }));
+            queued.finish(Err(NotWritten::NoServer { target: ticket.target.clone() }));
             return ticket;
         };
         table.transact(|w| {
             if self.stopped.load(Ordering::Relaxed) {
-                return queued.tell(Err(NotWritten::Stopped { target: ticket.target.clone() }));
+                return queued.finish(Err(NotWritten::Stopped { target: ticket.target.clone() }));
             }
             withdraw(w, &queued.target);
             w.insert(Write {
@@ -68,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// Ends the taking of mutations; gives those that are left, whose waiters are told.
+    /// Closes the queue; returns the tickets of the mutations that are left, which end as stopped.
     pub(crate) fn close(&self) -> Vec<String> {
         let Some(table) = &self.table else { return Vec::new() };
         let (left, _) = table.transact(|w| {
@@ -77,17 +77,17 @@ impl Writer {
             w.delete_all();
             left
         });
-        let tell = |queued: Arc<QueuedMutation>| {
+        let finish = |queued: Arc<QueuedMutation>| {
             let target = queued.target.to_string();
-            queued.tell(Err(NotWritten::Stopped { target: target.clone() }));
+            queued.finish(Err(NotWritten::Stopped { target: target.clone() }));
             target
         };
-        left.into_iter().map(tell).collect()
+        left.into_iter().map(finish).collect()
     }
 }
 
-/// Removes the mutation of a target; if it is a whole object, for its parts too. What is being tried is told by
-/// whoever tries it.
+/// Removes the mutation of a target; if it is a whole object, those of its parts too. One that is being tried is ended by
+/// the attempt itself.
 fn withdraw(w: &mut TableWriter<'_, Write>, target: &Target) {
     let name = target.to_string();
     let mut gone = vec![name.clone()];

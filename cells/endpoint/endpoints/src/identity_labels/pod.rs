@@ -116,7 +116,7 @@ impl Objects {
         drop(snapshot);
         let lookup = async {
             if let Some(sources) = &self.sources {
-                sources.look().await;
+                sources.refresh().await;
             }
             if self.lookup(&self.pods.snapshot(), record) != Lookup::OtherPod {
                 return None;

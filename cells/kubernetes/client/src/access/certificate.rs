@@ -22,7 +22,7 @@ impl Certificate {
 
     /// The same, in base64 once more.
     pub(super) fn of_data(name: String, data: &str) -> Certificate {
-        // What decodes one layer decodes the other.
+        // The same function decodes both layers.
         let outer = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", data.trim());
         let pem = CertificateDer::from_pem_slice(outer.as_bytes());
         Certificate::of_pem(name, pem.as_deref().unwrap_or_default())
@@ -78,7 +78,7 @@ impl Element<'_> {
     }
 }
 
-/// The first value, and what is behind it.
+/// Returns the first value, and the bytes behind it.
 fn element(der: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -140,7 +140,7 @@ IEgnFGMaanoGbMUScI5YxYF6++qYRxZTWD8tpC14BcPe
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_time() {
+    fn no_certificate_no_expiry() {
         let der = CertificateDer::from_pem_slice(PEM.as_bytes()).unwrap();
         assert!(validity(&der).is_some());
         for end in 0..der.len().min(180) {

@@ -1,4 +1,4 @@
-//! Commands that give credentials: `exec` of a kubeconfig (`client.authentication.k8s.io`).
+//! Commands that print credentials: `exec` of a kubeconfig (`client.authentication.k8s.io`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -17,11 +17,11 @@ use serde_json::json;
 /// How long a command may take: one that asks a server over a network and tries again.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
-/// Bytes that a command may say.
-const MOST: u64 = 1 << 20;
+/// Bytes of a command's output at most.
+const MAX_OUTPUT: u64 = 1 << 20;
 
-/// How often it is looked whether a command has ended.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval of checks whether a command has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Credentials of a command.
 #[derive(Debug, Default, Deserialize)]
@@ -103,10 +103,10 @@ fn wait(child: &mut Child, said: &File, limit: Duration) -> Result<ExitStatus, S
                 limit.as_secs_f32()
             );
         }
-        if said.metadata().is_ok_and(|said| said.len() > MOST) {
-            break format!("has said more than {MOST} bytes and was killed");
+        if said.metadata().is_ok_and(|said| said.len() > MAX_OUTPUT) {
+            break format!("has said more than {MAX_OUTPUT} bytes and was killed");
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
@@ -118,16 +118,16 @@ fn wait(child: &mut Child, said: &File, limit: Duration) -> Result<ExitStatus, S
 
 fn read(mut file: File) -> Result<Vec<u8>, String> {
     let mut content = Vec::new();
-    let read = file.rewind().and_then(|()| file.take(MOST).read_to_end(&mut content));
+    let read = file.rewind().and_then(|()| file.take(MAX_OUTPUT).read_to_end(&mut content));
     read.map(|_| content).map_err(|error: io::Error| error.to_string())
 }
 
-/// What it has said stays a secret.
+/// The output is a secret and must not be in an error.
 fn parse(said: &[u8]) -> Result<Given, String> {
     const RIGHT: &str = "it must print an ExecCredential in JSON whose status has a token, or clientCertificateData and \
                          clientKeyData";
     let answer: Answer = serde_json::from_slice(said).map_err(|error| {
-        format!("has said what is none at line {}, column {}; {RIGHT}", error.line(), error.column())
+        format!("has printed something else at line {}, column {}; {RIGHT}", error.line(), error.column())
     })?;
     let mut given = answer.status.filter(|_| answer.kind == "ExecCredential").unwrap_or_default();
     if given.client_certificate_data.is_some() != given.client_key_data.is_some()
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_does_wrong_is_told() {
+    fn faults_of_a_command_are_reported() {
         let wrong = |script: &str| shell(script, LONG).unwrap_err();
         assert_eq!(wrong("echo ' no  way' >&2; exit 7"), "ended with exit status: 7: \"no way\"");
         let none = wrong("echo token-of-mine");
@@ -195,10 +195,10 @@ mod tests {
         for pid in std::fs::read_to_string(file).unwrap().split_whitespace() {
             let state = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let begin = Instant::now();
-            // Nobody may be there to bury it.
+            // A container's first process may not reap it.
             while !state(pid).is_empty() && !state(pid).contains(") Z ") {
                 assert!(begin.elapsed() < LONG, "{} lives", state(pid));
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 
 /// Bytes of a kubeconfig, a certificate, a key or a token at most.
-const MOST: u64 = 4 << 20;
+const MAX_FILE: u64 = 4 << 20;
 
-/// The files that were read, and what distinguishes their contents from others.
+/// The files that were read, with hashes of their contents.
 #[derive(Default)]
 pub(super) struct Files {
     pub(super) names: Vec<PathBuf>,
@@ -16,16 +16,16 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// What a file has. `remedy`: what it should be.
+    /// Reads a file. `remedy`: what it should contain.
     pub(super) fn read(&mut self, file: &Path, remedy: &'static str) -> Result<Vec<u8>, Error> {
         let wrong = |reason: String| Error::Read { file: file.to_owned(), reason, remedy };
         let kind = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
         if !kind.is_file() && !kind.is_dir() {
-            // A pipe may have nothing to say for ever, a device too much.
+            // A pipe may block for ever, a device may never end.
             return Err(wrong("it is a pipe, a socket or a device".to_owned()));
         }
-        if kind.len() > MOST {
-            return Err(wrong(format!("it has {} bytes, more than {MOST}", kind.len())));
+        if kind.len() > MAX_FILE {
+            return Err(wrong(format!("it has {} bytes, more than {MAX_FILE}", kind.len())));
         }
         let content = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
         content.hash(&mut self.content);

@@ -1,4 +1,4 @@
-//! The parts of a kubeconfig that the current context names, checked: what is wrong is reported with its key.
+//! The parts of a kubeconfig that the current context names, validated: a problem is reported with its key.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use crate::error::Error;
 
 /// Where a part of a kubeconfig is wrong, and why.
 pub(super) enum Fault {
-    /// At a key, and what would be right.
+    /// At a key, with a valid example.
     Key(String, String),
-    /// The server's address: key, value, and what would be right.
+    /// The server's address: key, value, and a valid example.
     Server(String, String, String),
     /// A file that is named.
     File(Error),
 }
 
-/// What is known of a kubeconfig beside itself.
+/// Facts about a kubeconfig that are not in it.
 pub(super) struct Parts {
     /// The key of the user's entry.
     pub(super) user: String,
@@ -32,7 +32,7 @@ pub(super) struct Parts {
     pub(super) authority: Option<PathBuf>,
     /// The client's certificate.
     pub(super) certificate: Option<Certificate>,
-    /// When credentials end that a command has given.
+    /// When the credentials of a command expire.
     pub(super) expires: Option<Timestamp>,
 }
 
@@ -109,7 +109,7 @@ fn check_cluster(cluster: Option<&Cluster>, key: &str, files: &mut Files) -> Res
     Ok(Some(file))
 }
 
-/// Puts credentials in the place of the command that gives them; gives when they end.
+/// Replaces a command by the credentials that it prints; returns when they expire.
 fn ask_command(
     user: &mut AuthInfo,
     cluster: Option<&Cluster>,
@@ -182,7 +182,7 @@ fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<Optio
     Ok(certificate)
 }
 
-/// A header takes nothing else. What it is instead stays a secret.
+/// A header takes nothing else. The token is a secret and must not be in the error.
 fn check_token(token: &str) -> Result<(), &'static str> {
     match token.bytes().all(|byte| byte.is_ascii_graphic()) {
         true if token.is_empty() => Err("it is empty"),

@@ -13,7 +13,7 @@ const MIN_PROGRESS_BYTES: usize = 64 << 10;
 /// A watch that ends sooner was answered by something that is no API server.
 const MIN_WATCH: Duration = Duration::from_secs(1);
 
-/// What an answer is in the middle of.
+/// The part of an answer that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The list of existing objects.
@@ -106,7 +106,7 @@ impl Answer {
         }
     }
 
-    /// Returns the meaning of the answer's end. `is_between` tells whether it ended after a whole object.
+    /// Returns the meaning of the answer's end. `is_between`: it ended after a whole object.
     pub(super) fn on_end(&self, phase: Phase, is_between: bool, now: Instant) -> End {
         match phase {
             _ if !is_between => End::Truncated,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_means_what_the_answer_was_in_the_middle_of() {
+    fn an_end_is_judged_by_the_phase() {
         let seconds = Duration::from_secs;
         for (form, phase, is_between, after, end) in [
             (Form::Watch, Phase::Idle, true, seconds(400), End::Regular),

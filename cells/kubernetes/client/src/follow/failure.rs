@@ -1,4 +1,4 @@
-//! What a watch does when something goes wrong, and when it goes right again.
+//! Failures of a watch, and recovery.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use tokio::time::Instant;
 
 use super::Follow;
 use crate::definitions::Defined;
-use crate::is_told;
+use crate::is_reported;
 use crate::request_error::{ErrorKind, RequestError};
-use crate::target::Ask;
+use crate::target::Query;
 use crate::watch_timeouts::spread;
 
-/// Watches that may be cut in a row before that is told.
+/// Cuts in a row before they are reported.
 const MAX_CUTS: u32 = 5;
 
-/// Versions that go back again within this time are of one trouble.
-const REWINDS: Duration = Duration::from_secs(600);
+/// Versions that go back again within this time count as one fault.
+const REWIND_WINDOW: Duration = Duration::from_secs(600);
 
 impl Follow {
     /// Something has come that makes sense, or a watch has stood for a while: the next failure is the first. True if
-    /// there was trouble before.
+    /// was a failure before.
     pub(super) fn progress(&mut self) -> bool {
         if self.backoff.attempts() > 0 {
             self.backoff.reset();
@@ -31,33 +31,33 @@ impl Follow {
             if was {
                 self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
             }
-            if std::mem::take(&mut self.told) {
+            if std::mem::take(&mut self.reported) {
                 tracing::info!(watch = self.target.name, "Objects are followed again");
             }
         }
         was
     }
 
-    /// Decides what comes next; gives what the reader is told.
-    pub(super) fn trouble(&mut self, trouble: RequestError) -> Option<SourceError> {
+    /// Decides how to continue; returns the error if it is to be reported.
+    pub(super) fn failed(&mut self, error: RequestError) -> Option<SourceError> {
         let reading = self.reading.take();
         self.state.restart();
         let first = self.backoff.attempts() == 0;
-        // A watch that stood and was cut is nothing to tell of: it goes on where it was.
-        let cut = matches!(trouble.what, ErrorKind::Cut | ErrorKind::Stalled | ErrorKind::Gone);
+        // A listed watch that was cut is not reported: it continues where it was.
+        let cut = matches!(error.kind, ErrorKind::Cut | ErrorKind::Stalled | ErrorKind::Gone);
         self.cuts += u32::from(cut);
         let usual = self.listed && cut && self.cuts < MAX_CUTS;
-        match reading.map(|reading| (reading.ask, reading.items)) {
-            Some((Ask::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,
+        match reading.map(|reading| (reading.query, reading.items)) {
+            Some((Query::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,
             // They come again.
-            Some((Ask::Page { .. } | Ask::Whole, items)) => self.state.object(-items),
+            Some((Query::Page { .. } | Query::Whole, items)) => self.state.object(-items),
             _ => {}
         }
         self.failures += u64::from(!usual);
-        let backoff = self.backoff.next_wait().unwrap_or(self.pace.retry.1);
-        self.delay = match trouble.what {
+        let backoff = self.backoff.next_wait().unwrap_or(self.timeouts.retry.1);
+        self.delay = match error.kind {
             ErrorKind::Gone | ErrorKind::TooNew => {
-                self.whole = self.proceed.take().is_some();
+                self.whole = self.continue_token.take().is_some();
                 self.listed = false;
                 self.version.clear();
                 if first { Duration::ZERO } else { backoff }
@@ -66,51 +66,52 @@ impl Follow {
                 self.listed = false;
                 self.version.clear();
                 let (count, last) = self.rewinds;
-                let again = last.is_some_and(|last| last.elapsed() < REWINDS);
+                let again = last.is_some_and(|last| last.elapsed() < REWIND_WINDOW);
                 self.rewinds = (if again { count + 1 } else { 1 }, Some(Instant::now()));
-                if again { spread(self.pace.retry.1) } else { Duration::ZERO }
+                if again { spread(self.timeouts.retry.1) } else { Duration::ZERO }
             }
-            // Who talks nonsense is not believed what he has said before.
+            // A server that sends nonsense may have sent a wrong version, too.
             ErrorKind::Invalid | ErrorKind::Nonsense => {
-                self.proceed = None;
+                self.continue_token = None;
                 self.listed = false;
                 self.version.clear();
                 backoff
             }
             ErrorKind::Forbidden => {
                 self.state.excuse(true);
-                spread(self.pace.refused)
+                spread(self.timeouts.refused)
             }
             ErrorKind::NotFound
                 if self.target.kind.is_some_and(|kind| self.definitions.of(kind) == Defined::Unknown) =>
             {
                 self.state.excuse(true);
-                spread(self.pace.refused)
+                spread(self.timeouts.refused)
             }
-            _ => trouble.after.map_or(backoff, |after| spread(after.min(self.pace.refused)).max(after)),
+            _ => error.after.map_or(backoff, |after| spread(after.min(self.timeouts.refused)).max(after)),
         };
         if usual {
-            tracing::debug!(watch = self.target.name, reason = %trouble, "Watch begins again");
+            tracing::debug!(watch = self.target.name, reason = %error, "Watch begins again");
             return None;
         }
         // A kind that was defined a moment ago is not served yet.
-        let starts = matches!(trouble.what, ErrorKind::Busy | ErrorKind::NotFound) && self.failures < 10;
+        let starts = matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) && self.failures < 10;
         if starts {
-            self.health.ok(format!("Waits for the server: {trouble}"));
+            self.health.ok(format!("Waits for the server: {error}"));
             return None;
         }
-        self.state.failed(trouble.what);
-        let told = is_told(if trouble.what == ErrorKind::Rewound { self.rewinds.0 } else { self.failures });
-        // What the server has as a whole is reported once, by the link.
-        if trouble.is_of_server() || (cut && self.link.status().is_err()) {
+        self.state.failed(error.kind);
+        let reported =
+            is_reported(if error.kind == ErrorKind::Rewound { self.rewinds.0 } else { self.failures });
+        // Errors of the server as a whole are reported once, by the link.
+        if error.is_of_server() || (cut && self.link.status().is_err()) {
             self.health.ok("Waits for the API server");
-            return told.then_some(SourceError(trouble.text));
+            return reported.then_some(SourceError(error.text));
         }
-        self.health.degraded(format!("No changes of {} are seen", self.target.name), &trouble);
-        if told {
-            self.told = true;
-            tracing::warn!(watch = self.target.name, failures = self.failures, error = %trouble, "Cannot follow objects");
+        self.health.degraded(format!("No changes of {} are seen", self.target.name), &error);
+        if reported {
+            self.reported = true;
+            tracing::warn!(watch = self.target.name, failures = self.failures, error = %error, "Cannot follow objects");
         }
-        told.then_some(SourceError(trouble.text))
+        reported.then_some(SourceError(error.text))
     }
 }

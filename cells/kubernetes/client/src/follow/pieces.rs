@@ -1,4 +1,4 @@
-//! What becomes of the pieces of an answer.
+//! Turns the pieces of an answer into events.
 
 use bytes::Bytes;
 use k8s_types::{SmolStr, WatchEvent};
@@ -25,7 +25,7 @@ impl Follow {
                 Ok(Some(WatchEvent::Deleted(key)))
             }
             Piece::TooLarge { key: None, .. } if !self.listed => {
-                // Without it the list would not be whole: what was before stays.
+                // Without it the list would not be complete: the previous objects stay.
                 let text = format!(
                     "the list of {} has an object of more than 16 MiB that does not say its name within them: make it \
                      smaller",
@@ -89,7 +89,7 @@ impl Follow {
             self.advance(object)?;
             self.progress();
             self.bookmarks = true;
-            // Its row tells when the watch was last alive, and how many objects there are now.
+            // Its row shows when the watch was last alive, and how many objects there are now.
             self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
             return Ok(Some(WatchEvent::Progress));
         }
@@ -105,8 +105,8 @@ impl Follow {
 
     fn end_of_page(&mut self, metadata: &[u8]) -> Result<Option<WatchEvent>, RequestError> {
         self.reading = None;
-        self.proceed = text(metadata, "continue").filter(|token| !token.is_empty());
-        if self.proceed.is_some() {
+        self.continue_token = text(metadata, "continue").filter(|token| !token.is_empty());
+        if self.continue_token.is_some() {
             self.failures = 0;
             return Ok(None);
         }
@@ -123,8 +123,8 @@ impl Follow {
     fn all_listed(&mut self) -> WatchEvent {
         let now = Instant::now();
         (self.listed, self.whole, self.broken_streams) = (true, false, 0);
-        (self.listed_at, self.heard_at) = (now, now);
-        self.relist_after = spread(self.pace.relist);
+        (self.listed_at, self.received_at) = (now, now);
+        self.relist_after = spread(self.timeouts.relist);
         self.state.listed();
         self.progress();
         self.health.ok(format!("{} objects listed, changes are followed", self.state.objects()));

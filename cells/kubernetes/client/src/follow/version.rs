@@ -13,8 +13,8 @@ impl Follow {
         }
     }
 
-    /// The same of one that a watch reports. Versions only grow: a server where they do not has lost what came later, or is
-    /// another one than before, and what it has said counts no more.
+    /// Takes the version of an object that a watch reports. Versions only grow: a server where they do not has lost later
+    /// changes, or is another one than before, and all is listed again.
     pub(super) fn advance(&mut self, object: &[u8]) -> Result<(), RequestError> {
         let number = |text: &str| text.parse::<u64>().ok();
         if let Some(now) = version(object).and_then(number)

@@ -10,26 +10,26 @@ use tokio::time::timeout;
 use super::{Link, request};
 use crate::request_error::ErrorKind;
 
-/// What distinguishes a cluster from another; a list, which the agent's roles allow.
+/// The request for a cluster's identity; a list, which the agent's roles allow.
 pub(crate) const IDENTITY: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
 
 impl Link {
-    /// Asks which cluster it is, unless that is known since the server was last away: the uid of its namespace
-    /// `kube-system`, as usual. Objects of another one are not those of before: all connections are given up, and watches
-    /// list anew.
+    /// Finds out which cluster it is, unless that is known since the server was last down or changed: the uid of its
+    /// namespace `kube-system`, as usual. Another cluster has other objects: all connections are closed, and watches
+    /// list again.
     pub(crate) async fn identify(&self, limit: Duration) {
         let lease = self.lease();
         if self.state.lock().identified {
             return;
         }
         let request = request(Method::GET, IDENTITY, "application/json", Body::empty());
-        let asked = self.ask_by(&lease, request, "namespace kube-system", "namespaces", "");
+        let asked = self.fetch_by(&lease, request, "namespace kube-system", "namespaces", "");
         let uid = match timeout(limit, asked).await {
             Ok(Ok(list)) => {
                 let list: Value = serde_json::from_slice(&list).unwrap_or_default();
                 list["items"][0]["metadata"]["uid"].as_str().map(str::to_owned)
             }
-            Ok(Err(trouble)) if matches!(trouble.what, ErrorKind::Forbidden | ErrorKind::NotFound) => None,
+            Ok(Err(error)) if matches!(error.kind, ErrorKind::Forbidden | ErrorKind::NotFound) => None,
             Ok(Err(_)) | Err(_) => return,
         };
         let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! Why there is no connection, and what to do about it.
+//! Errors of connections, with their remedies.
 
 use std::error::Error;
 use std::io;
@@ -10,7 +10,7 @@ use rustls::{AlertDescription, CertificateError};
 use super::{ErrorKind, RequestError};
 use crate::access::{Certificate, Names};
 
-/// What a failed connection means. `names`: where credentials are from.
+/// Returns the error of a failed connection. `names`: where credentials are from.
 pub(crate) fn of_connection(error: &kube::Error, server: &str, names: &Names) -> RequestError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     let mut last = error.to_string();
@@ -75,7 +75,7 @@ fn of_cause(error: &(dyn Error + 'static), server: &str, names: &Names) -> Optio
     })
 }
 
-/// Servers that refuse a client's certificate may not get to say so.
+/// Servers that refuse a client's certificate may close before their alert is read.
 fn asked_for_certificate(names: &Names) -> String {
     let fault = |one: &Certificate| {
         one.fault(Timestamp::now()).map(|fault| format!("the client's certificate, {}: {fault}", one.name))
@@ -155,7 +155,7 @@ fn of_certificate(wrong: &CertificateError, server: &str, names: &Names) -> Stri
     }
 }
 
-/// What a server says instead of going on.
+/// Returns the meaning of a server's TLS alert.
 fn of_alert(alert: AlertDescription, server: &str, names: &Names) -> String {
     let Names { credentials, user, certificate, .. } = names;
     match (alert, certificate) {
@@ -191,7 +191,7 @@ fn name_of(name: &ServerName<'_>) -> String {
     }
 }
 
-/// Names as the library writes them, `DnsName("a")`, without what is around them.
+/// Returns names as the library writes them, `DnsName("a")`, without the wrapping.
 fn presented_names(presented: &[String]) -> String {
     let inner = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_say_what_to_do() {
+    fn errors_of_certificates_have_remedies() {
         let wrong = |wrong| tls(rustls::Error::InvalidCertificate(wrong));
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         assert!(wrong(CertificateError::UnknownIssuer).contains("not signed by the authority of /ca"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_say_what_to_do() {
+    fn errors_of_connections_have_remedies() {
         assert!(text(io::ErrorKind::ConnectionRefused.into()).contains("is the API server running there?"));
         assert!(text(io::Error::other("failed to lookup address information: x")).contains("check DNS"));
         let cut = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");

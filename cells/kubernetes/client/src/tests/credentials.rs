@@ -1,4 +1,4 @@
-//! Credentials whose files change, in real time.
+//! Credentials in files that change, in real time.
 
 use super::*;
 use crate::jobs::follow_credentials;
@@ -12,7 +12,7 @@ fn kubeconfig(token: &str) -> String {
     )
 }
 
-/// A hive whose only job follows the file.
+/// A hive with one job, which follows the file.
 async fn following(file: &std::path::Path) -> TestHive {
     let place = Place::Kubeconfig(file.to_owned());
     let mut hive = TestHive::new(module(
@@ -35,18 +35,18 @@ fn health(hive: &TestHive) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_whole_again_is_read_at_once_and_the_job_ends_when_it_is_to() {
+async fn a_repaired_file_is_read_at_once_and_the_job_ends_when_cancelled() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kubeconfig");
     std::fs::write(&file, kubeconfig("first")).unwrap();
     let mut hive = following(&file).await;
 
     std::fs::write(&file, "users: [").unwrap();
-    hive.until("the file is refused", || health(&hive).contains("credentials of before")).await;
+    hive.until("the file is refused", || health(&hive).contains("previous credentials")).await;
     std::fs::write(&file, kubeconfig("second")).unwrap();
-    hive.until("the file is read", || health(&hive) == "read anew").await;
+    hive.until("the file is read", || health(&hive) == "read again").await;
 
     std::fs::write(&file, "users: [").unwrap();
-    hive.until("the file is refused again", || health(&hive).contains("credentials of before")).await;
+    hive.until("the file is refused again", || health(&hive).contains("previous credentials")).await;
     hive.stop().await;
 }

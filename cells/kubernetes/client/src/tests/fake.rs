@@ -23,7 +23,7 @@ use crate::connect::Connect;
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
-/// What a server says of lists that stream.
+/// The server's behaviour on streaming lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streaming {
     /// It does.
@@ -32,11 +32,11 @@ pub(super) enum Streaming {
     Refused,
     /// It ends the answer without a word.
     EndsAtOnce,
-    /// It sends the objects and never says that these are all.
+    /// It sends the objects and never the bookmark that ends the list.
     WithoutEnd,
 }
 
-/// What is answered once in the place of an answer.
+/// An answer that replaces the next one.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     Status(u16, Option<u64>),
@@ -65,7 +65,7 @@ pub(super) struct State {
     pub(super) bookmarks: bool,
     /// The uid of the cluster.
     pub(super) cluster: &'static str,
-    /// Every answer says that there are no more than the first of these, whatever comes.
+    /// No answer has more versions than the first of these.
     pub(super) token: Option<String>,
 }
 
@@ -133,20 +133,20 @@ impl Fake {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Forgets events; who has not seen them must list again.
+    /// Forgets events; a watch that has not seen them must list again.
     pub(super) fn compact(&self) {
         let mut state = self.state.lock();
         state.events.clear();
         state.compacted = state.version;
     }
 
-    /// Deletes an object and tells nobody.
+    /// Deletes an object without an event.
     pub(super) fn lose(&self, plural: &str, namespace: &str, name: &str) {
         let mut state = self.state.lock();
         state.objects.get_mut(plural).map(|all| all.remove(&Key::new(namespace, name)));
     }
 
-    /// Tells watches of something that is not so.
+    /// Sends a false event to watches.
     pub(super) fn lie(&self, plural: &str, kind: &'static str, object: Value) {
         let mut state = self.state.lock();
         state.version += 1;
@@ -384,11 +384,11 @@ impl Watching {
         }
     }
 
-    /// Takes what has happened since; true if there was something.
+    /// Collects the events since; true if there were some.
     fn collect(&mut self) -> bool {
         let state = self.fake.state.lock();
         if self.version < state.compacted {
-            // What it has not sent yet is forgotten.
+            // Unsent events are forgotten.
             self.pending
                 .push_back(event("ERROR", &json!({"kind": "Status", "code": 410, "message": "too old"})));
             self.ends = true;

@@ -1,4 +1,4 @@
-//! What a watch does about each fault.
+//! A watch under each fault.
 
 use serde_json::json;
 
@@ -73,7 +73,7 @@ async fn a_cut_watch_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn health_and_metrics_tell_how_old_a_watch_is_what_it_has_and_why_it_failed() {
+async fn health_and_metrics_show_age_objects_and_last_failure() {
     let bench = Bench::new(with_pods(5), Kind::Pod).await;
     let metrics = metrics::Metrics::default();
     metrics.register_collector(bench.connection.watches.clone());
@@ -97,7 +97,7 @@ async fn health_and_metrics_tell_how_old_a_watch_is_what_it_has_and_why_it_faile
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_too_old_is_a_list_anew() {
+async fn an_expired_version_lists_again() {
     let bench = Bench::new(with_pods(5), Kind::Pod).await;
     bench.until_true("pods").await;
     bench.fake.delete("pods", "shop", "web-1");
@@ -111,7 +111,7 @@ async fn a_version_that_is_too_old_is_a_list_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_has_lost_its_versions_is_listed_anew() {
+async fn a_server_that_has_lost_its_versions_is_listed_again() {
     let bench = Bench::new(with_pods(5), Kind::Pod).await;
     bench.until_true("pods").await;
     // Another etcd: the versions are below those that were seen.
@@ -125,7 +125,7 @@ async fn a_server_that_has_lost_its_versions_is_listed_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_nobody_told_heals() {
+async fn a_missed_deletion_is_repaired_by_the_next_list() {
     let bench = Bench::new(with_pods(5), Kind::Pod).await;
     bench.until_true("pods").await;
     bench.fake.lose("pods", "shop", "web-2");
@@ -135,7 +135,7 @@ async fn a_deletion_that_nobody_told_heals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_fault_is_told_once_and_passes() {
+async fn each_fault_is_reported_once_and_passes() {
     let faults = [
         (Fault::Html(200), "a JSON object expected, found \"<html><body>captive portal"),
         (Fault::Html(502), "the answer is not one of an API server (text/html"),
@@ -162,7 +162,7 @@ async fn each_fault_is_told_once_and_passes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_says_how_long_to_wait() {
+async fn retry_after_is_followed() {
     let fake = with_pods(1);
     fake.fault(Fault::Status(429, Some(17)));
     let begun = tokio::time::Instant::now();
@@ -180,7 +180,7 @@ async fn a_silent_watch_is_given_up() {
     let bench = Bench::new(fake, Kind::Pod).await;
     bench.until_true("pods").await;
     tokio::time::sleep(Duration::from_secs(100)).await;
-    // No bookmark comes any more: what is open is dead, what is opened next lives.
+    // No more bookmarks: the open connections are dead, the next ones work.
     bench.fake.state.lock().faults.push_back(Fault::Hang);
     bench.fake.cut();
     bench.fake.put("pods", "shop", "new", &json!(1));
@@ -219,7 +219,7 @@ async fn no_sign_of_life_gives_up_all_connections() {
     bench.fake.fault(Fault::Hang);
     crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
     assert!(cuts.has_changed().unwrap());
-    assert!(link.status().unwrap_err().contains("no sign of life for 30 s"), "{:?}", link.status());
+    assert!(link.status().unwrap_err().contains("not answered for 30 s"), "{:?}", link.status());
     bench.until("the watch goes on", |_| watches(&bench.fake.requests()).len() == 1).await;
     bench.until_true("pods").await;
     bench.end().await;
@@ -270,7 +270,7 @@ async fn kinds_that_the_agent_needs_are_not_empty_while_they_are_not_defined() {
     let bench = Bench::new(Fake::new(&["pods"]), Kind::CiliumIdentity).await;
     bench.connection.definitions.are(&Default::default());
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert!(bench.reader.lock().lists == 0 && bench.connection.watches.all()[0].is_settled());
+    assert!(bench.reader.lock().lists == 0 && bench.connection.watches.all()[0].is_listed_or_excused());
     bench.end().await;
 }
 

@@ -46,7 +46,7 @@ impl Bench {
         Bench::with(fake, kind, &[], WatchTimeouts::default()).await
     }
 
-    async fn with(fake: Fake, kind: Kind, urls: &[&str], pace: WatchTimeouts) -> Bench {
+    async fn with(fake: Fake, kind: Kind, urls: &[&str], timeouts: WatchTimeouts) -> Bench {
         let health: Arc<Mutex<Option<Health>>> = Arc::default();
         let given = health.clone();
         let mut hive =
@@ -63,7 +63,7 @@ impl Bench {
             link: Arc::new(link),
             definitions: Definitions::new([Kind::CiliumIdentity].into()),
             watches: Watches::default(),
-            pace,
+            timeouts,
             health,
         };
         let reader = Arc::new(Mutex::new(Reader::default()));
@@ -73,7 +73,7 @@ impl Bench {
             let reader = reader.clone();
             async move {
                 while let Some(event) = stream.next().await {
-                    reader.lock().take(event);
+                    reader.lock().apply(event);
                 }
             }
         });
@@ -96,7 +96,7 @@ impl Bench {
 
     async fn until_true(&self, plural: &str) {
         self.until("the reader has the truth", |reader| {
-            reader.lists > 0 && reader.is_settled() && *reader.objects() == self.fake.truth(plural)
+            reader.lists > 0 && reader.is_complete() && *reader.objects() == self.fake.truth(plural)
         })
         .await;
     }

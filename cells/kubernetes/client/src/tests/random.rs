@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_the_reader_ends_with_the_truth(steps in prop::collection::vec(step(), 0..60)) {
+    fn any_sequence_of_faults_ends_with_the_servers_objects(steps in prop::collection::vec(step(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(run(steps));
     }

@@ -53,7 +53,7 @@ fn written(value: &Value, pretty: bool) -> String {
 
 proptest! {
     #[test]
-    fn events_are_what_was_written(
+    fn events_round_trip(
         objects in prop::collection::vec((object(), any::<bool>(), any::<bool>()), 0..8),
         sizes in prop::collection::vec(1_usize..50, 1..20),
     ) {
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn items_are_what_was_written(
+    fn items_round_trip(
         objects in prop::collection::vec(object(), 0..8),
         pretty in any::<bool>(),
         first in any::<bool>(),
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_json_is_named() {
+fn invalid_json_is_quoted() {
     let error = pieces(Shape::List, b"<html>\n<body>no", &[7]).unwrap_err();
     assert_eq!(error, "a JSON object expected, found \"<html>\"");
     let error = pieces(Shape::Events, b"{\"type\":\"ADDED\"}", &[3]).unwrap_err();
@@ -128,7 +128,7 @@ fn what_is_no_json_is_named() {
 }
 
 #[test]
-fn what_has_no_end_is_refused() {
+fn endless_values_are_refused() {
     let chunk = vec![b'x'; 1 << 20];
     for begin in ["{\"type\":\"ADDED\",\"object\":{\"a\":\"", "{\"", "   "] {
         let mut splitter = Splitter::new(Shape::Events);

@@ -1,4 +1,4 @@
-//! What a watch does about a server that cannot be believed.
+//! A watch of a server that sends wrong answers.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ async fn an_object_that_is_too_large_is_named_and_stays_as_it_was() {
         bench.fake.put("pods", "shop", &format!("new-{lists}"), &json!(1));
         bench.fake.compact();
         bench.fake.cut();
-        bench.until("a list", |reader| reader.lists == lists && reader.is_settled()).await;
+        bench.until("a list", |reader| reader.lists == lists && reader.is_complete()).await;
         assert!(stays(&bench.reader.lock()));
         assert_eq!((bench.errors().len(), bench.reader.lock().objects().len()), (lists, 2 + lists));
         bench.fake.state.lock().streaming = super::fake::Streaming::Refused;
@@ -42,7 +42,7 @@ async fn an_object_that_is_too_large_is_named_and_stays_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn versions_that_go_back_are_a_list_anew() {
+async fn versions_that_go_back_list_again() {
     let bench = with_pods(3).await;
     let lie =
         |version: &str| json!({"metadata": {"name": "lie", "namespace": "shop", "resourceVersion": version}});
@@ -57,7 +57,7 @@ async fn versions_that_go_back_are_a_list_anew() {
         errors.len() == 1 && errors[0].contains("goes back in time: version 105 of pods after 999999"),
         "{errors:?}"
     );
-    // One that always does so is not asked without end, and told seldom.
+    // One that always does so is asked at intervals, and reported rarely.
     let before = bench.fake.requests().len();
     for _ in 0..300 {
         bench.fake.lie("pods", "ADDED", lie("7"));
@@ -73,7 +73,7 @@ async fn versions_that_go_back_are_a_list_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_talked_nonsense_is_listed_anew() {
+async fn a_server_that_sent_nonsense_is_listed_again() {
     let bench = with_pods(3).await;
     bench.fake.lose("pods", "shop", "web-1");
     bench.fake.lie("pods", "EXPLODED", json!({}));
@@ -83,12 +83,12 @@ async fn who_has_talked_nonsense_is_listed_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_cluster_is_listed_anew() {
+async fn another_cluster_is_listed_again() {
     let bench = with_pods(3).await;
     let (link, limit) = (bench.connection.link.clone(), Duration::from_secs(30));
     crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
     for (cluster, lists) in [("this", 1), ("other", 2)] {
-        // It is away for a moment.
+        // It is down for a moment.
         tokio::time::sleep(Duration::from_secs(31)).await;
         bench.fake.fault(super::fake::Fault::Refuse);
         crate::jobs::heartbeat(link.clone(), limit).await.unwrap();

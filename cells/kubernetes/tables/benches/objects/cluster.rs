@@ -146,7 +146,7 @@ fn node(n: usize) -> String {
     format!("worker-{:04}.compute.example", n % NODES)
 }
 
-/// What a server keeps about each object, which is half of what it sends.
+/// Fields that a server keeps about each object: half of what it sends.
 fn managed() -> String {
     let fields = r#""f:metadata":{"f:labels":{".":{},"f:app.kubernetes.io/name":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:image":{},"f:imagePullPolicy":{},"f:name":{},"f:resources":{}}},"f:dnsPolicy":{},"f:enableServiceLinks":{},"f:restartPolicy":{},"f:securityContext":{},"f:terminationGracePeriodSeconds":{}}"#;
     format!(

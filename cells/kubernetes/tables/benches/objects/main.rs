@@ -1,4 +1,4 @@
-//! What cluster objects cost in tables: one row a line, `name measured unit goal met peer` with tabs between.
+//! The cost of cluster objects in tables: one row a line, `name measured unit goal met peer` with tabs between.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 

@@ -1,4 +1,4 @@
-//! One file: whether it has changed, and what is in it.
+//! A file: its state, and its content.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -38,12 +38,12 @@ pub(crate) enum Found {
     Nothing,
     /// It was changed while it was read.
     Changing,
-    /// Its state and what it holds, or why it cannot be read.
+    /// Returns its state and its content, or why it cannot be read.
     File(Option<Signature>, Result<Vec<u8>, String>),
 }
 
 impl Found {
-    /// Bytes of what was read.
+    /// Bytes of the content.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Found::File(_, Ok(content)) => content.len() as u64,

@@ -12,24 +12,24 @@ use tokio::io::unix::AsyncFd;
 
 use super::Folder;
 use super::watch::Watch;
-use crate::sources::Questions;
+use crate::sources::RefreshRequests;
 
-/// How long to wait until the kernel is asked again to tell of changes.
-const RETRY: Duration = Duration::from_secs(1);
+/// Interval of attempts to watch the folder again after the kernel has refused.
+const WATCH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Follows a folder until the job ends. The first reading completes the source.
 ///
-/// When the kernel cannot report changes, as without a free inotify instance, the folder is looked at every second.
-/// Whoever asks gets an answer when the folder was looked through after the question.
-pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) -> anyhow::Result<()> {
+/// When the kernel cannot report changes, as without a free inotify instance, the folder is scanned every second.
+/// A request is answered when the folder was scanned after it.
+pub(crate) async fn follow(folder: Folder, mut requests: RefreshRequests, cx: JobCx) -> anyhow::Result<()> {
     let mut folder = Box::new(folder);
     loop {
         let ended;
-        (folder, ended) = watched(folder, &mut questions, &cx).await?;
+        (folder, ended) = watched(folder, &mut requests, &cx).await?;
         let Err(error) = ended else { return Ok(()) };
-        (folder, _) = blocking(folder, move |folder| folder.look_unwatched(&error)).await;
+        (folder, _) = blocking(folder, move |folder| folder.scan_unwatched(&error)).await;
         tokio::select! {
-            () = tokio::time::sleep(RETRY) => {}
+            () = tokio::time::sleep(WATCH_RETRY_INTERVAL) => {}
             () = cx.cancelled() => return Ok(()),
         }
     }
@@ -38,7 +38,11 @@ pub(crate) async fn follow(folder: Folder, mut questions: Questions, cx: JobCx) 
 type Ended = (Box<Folder>, io::Result<()>);
 
 /// Until the job ends, or the kernel cannot report changes.
-async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx) -> anyhow::Result<Ended> {
+async fn watched(
+    mut folder: Box<Folder>,
+    requests: &mut RefreshRequests,
+    cx: &JobCx,
+) -> anyhow::Result<Ended> {
     let (inotify, events) = match open() {
         Ok(opened) => opened,
         Err(error) => return Ok((folder, Err(error))),
@@ -50,27 +54,27 @@ async fn watched(mut folder: Box<Folder>, questions: &mut Questions, cx: &JobCx)
         if done.is_err() {
             return Ok((folder, done));
         }
-        let mut asked = Vec::new();
+        let mut pending = Vec::new();
         if folder.watch.as_ref().is_none_or(Watch::is_idle) {
             drop(working);
             tokio::select! {
-                // Before what there is is read: what comes later makes it ready again.
+                // Before the scan: what comes later makes it ready again.
                 ready = events.readable() => ready?.clear_ready(),
-                Some(question) = questions.recv() => asked.push(question),
+                Some(request) = requests.recv() => pending.push(request),
                 Some(()) = OptionFuture::from(folder.next_deadline().map(tokio::time::sleep_until)) => {}
                 () = cx.cancelled() => return Ok((folder, Ok(()))),
             }
             working = cx.working();
         }
         working.step();
-        while let Ok(question) = questions.try_recv() {
-            asked.push(question);
+        while let Ok(request) = requests.try_recv() {
+            pending.push(request);
         }
-        let look = !asked.is_empty();
-        (folder, done) = blocking(folder, move |folder| folder.handle(look)).await;
-        for question in asked {
-            // Who has asked may have gone.
-            let _ = question.send(());
+        let scan = !pending.is_empty();
+        (folder, done) = blocking(folder, move |folder| folder.handle(scan)).await;
+        for request in pending {
+            // The caller may have gone.
+            let _ = request.send(());
         }
     }
 }

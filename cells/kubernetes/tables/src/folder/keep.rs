@@ -10,7 +10,7 @@ use super::last_good::LastGood;
 use super::outcome::Good;
 use crate::object::ObjectKey;
 
-/// What is lost with a damaged record.
+/// The consequence of a damaged record.
 const CONSEQUENCE: &str = "if the file of manifests is refused now, what it said before is not in force";
 
 /// A record for each file of manifests, in this folder.
@@ -18,7 +18,7 @@ pub(crate) fn records(folder: PathBuf) -> Arc<Records<LastGood>> {
     Arc::new(Records::new(folder, CONSEQUENCE))
 }
 
-/// The records, for the one who reads the files. Without any nothing is kept.
+/// The records, for the reader of the files. Without a state folder nothing is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Keep(Option<Arc<Records<LastGood>>>);
 
@@ -44,7 +44,7 @@ impl Keep {
         }
     }
 
-    /// A file says this now; none if it is gone.
+    /// Records the objects of a file; none if it is gone.
     pub(crate) fn note(&self, name: &str, good: Option<Good>, accepted: &[Kind]) {
         let Some(records) = &self.0 else { return };
         let Some(Good { taken: mut manifests, kept: objects }) = good else { return self.forget(name) };

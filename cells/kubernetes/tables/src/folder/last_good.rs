@@ -1,5 +1,5 @@
-//! What each file said when it was right last, kept for the next run: a manifest that is refused at a start has a version
-//! before, as one that is refused later has.
+//! The last valid objects of each file, kept for the next run: a manifest that is refused at a start has an earlier
+//! version, as one that is refused later has.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What the files of a folder say, without files: contents in, changes of objects out.
+//! The objects of a folder's files, without files: contents in, changes of objects out.
 
 #[cfg(test)]
 mod tests;
@@ -24,15 +24,15 @@ const SHOWN_KINDS: usize = 5;
 
 /// The objects of all files of a folder.
 ///
-/// - Of several manifests of one object the last one counts, by file name, then by place in the file: that is what
-///   `kubectl apply -f FOLDER` ends with. The others are reported.
-/// - What a refused manifest named stays as it was. As long as a file has a fault that leaves open which object is
+/// - Of several manifests of one object the last one counts, by file name, then by place in the file, as after
+///   `kubectl apply -f FOLDER`. The others are reported.
+/// - The object of a refused manifest stays as it was. As long as a file has a fault that leaves open which object is
 ///   meant, nothing of that file goes that no other manifest in it names.
-/// - A file that is leaving gives way to all others.
+/// - A file that is leaving yields to all others.
 pub(crate) struct Manifests {
     source: Arc<str>,
     accepted: &'static [Kind],
-    /// This node, whose pods those are that name none.
+    /// This node, which pods without a node belong to.
     node: Arc<str>,
     files: BTreeMap<Arc<str>, File>,
     /// By object, by file.
@@ -53,7 +53,7 @@ struct Claim {
     object: Raw,
     document: usize,
     line: usize,
-    /// Whether this is what an earlier version of the file said.
+    /// Whether it is of an earlier version of the file.
     kept: bool,
 }
 
@@ -128,7 +128,7 @@ impl Manifests {
         Outcome { good: vec![(name.clone(), Some(good))], ..self.outcome(touched, name) }
     }
 
-    /// What a file said in the previous run, until it is read. A file that was read already is left alone.
+    /// Restores the objects of a file from the previous run, until it is read. A file that was read already is unchanged.
     pub(crate) fn restore(&mut self, name: &str, before: &LastGood) -> Outcome {
         if self.has(name) {
             return Outcome::default();
@@ -343,6 +343,6 @@ struct Contents {
     faults: Vec<ManifestFault>,
     /// Objects whose manifest is refused.
     refused: BTreeSet<ObjectKey>,
-    /// Whether something is refused of which it is not known what it was before.
+    /// Whether a refused manifest's object has no earlier version.
     open: bool,
 }

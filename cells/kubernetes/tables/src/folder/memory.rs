@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use state_file::{Rewrite, Schema, StateFile, Version, quarantine};
 
-/// What the file says. It is there as long as the folder is.
+/// The content of the record. It exists as long as the folder does.
 #[derive(Debug, Serialize, Deserialize)]
 struct Known {
     folder: PathBuf,
@@ -54,7 +54,7 @@ impl Memory {
         Memory(Some(Arc::new(Kept { file, folder, before, there, rewrite: Default::default() })))
     }
 
-    /// What is noted is written by a job, which calls [`write`](Self::write).
+    /// Changes are written by a job, which calls [`write`](Self::write).
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         if let Some(kept) = &self.0 {
             // Set once, by the cell.
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// Reads what the previous run has noted. Without knowing, a missing folder is waited for.
+    /// Reads the record of the previous run. Without a readable one, a missing folder is waited for.
     pub(crate) fn restore(&self) -> Result<(), state_file::Error> {
         let Some(kept) = &self.0 else { return Ok(()) };
         let before = match kept.file.load::<Known>() {
@@ -100,7 +100,7 @@ impl Memory {
         }
     }
 
-    /// Writes what was noted last.
+    /// Writes the last change.
     pub(crate) fn write(&self) -> Result<(), state_file::Error> {
         match &self.0 {
             Some(kept) if kept.there.load(Ordering::Acquire) => {
@@ -127,7 +127,7 @@ mod tests {
     use k8s_types::core::Pod;
 
     #[test]
-    fn what_older_agents_have_noted_is_understood() {
+    fn records_of_older_agents_are_read() {
         let root = tempfile::tempdir().unwrap();
         let (file, folder) = (root.path().join("state/cluster-folder"), Path::new("/etc/cluster"));
         let knows = |content: &str| {
@@ -144,7 +144,7 @@ mod tests {
         assert!(matches!(knows("{\"version\":2}"), Err(state_file::Error::Newer { .. })));
     }
 
-    /// Of a mount that comes late nobody knows at the start that it comes; that it was there before tells.
+    /// At a start a late mount cannot be told from a missing folder; the record decides.
     #[tokio::test]
     async fn a_folder_that_was_there_in_the_run_before_is_waited_for() {
         let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What comes of a change of files.
+//! The outcome of a change of files.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ pub(crate) struct Outcome {
     /// New rows of files, and the names of files without one.
     pub(crate) rows: Vec<SourceFile>,
     pub(crate) gone: Vec<Arc<str>>,
-    /// What files say that is right, for the next run; none of files that are gone.
+    /// The valid objects of files, for the next run; none of files that are gone.
     pub(crate) good: Vec<(Arc<str>, Option<Good>)>,
 }
 
-/// What a file says that is right: manifests that were read, and objects that are as an earlier version said.
+/// The valid objects of a file: those of its manifests, and those kept from an earlier version.
 #[derive(Debug, Default)]
 pub(crate) struct Good {
     pub(crate) taken: Vec<Taken>,
@@ -31,7 +31,7 @@ impl Outcome {
         self.changes.is_empty() && self.rows.is_empty() && self.gone.is_empty() && self.good.is_empty()
     }
 
-    /// What came later counts.
+    /// The later one counts.
     pub(crate) fn add(&mut self, later: Outcome) {
         self.changes.extend(later.changes);
         for row in &later.rows {

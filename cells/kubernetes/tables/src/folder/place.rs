@@ -1,4 +1,4 @@
-//! What is at a path now: the folder, its files, and all that changes the way to them.
+//! The present state of a path: the folder, its files, and all links and folders on the way to them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use super::watch::{Concern, Wanted};
 /// The entry at a path now.
 pub(crate) struct Place {
     pub(crate) place: io::Result<PathBuf>,
-    /// Files of manifests; without a state if they cannot be looked at.
+    /// Files of manifests; without a state if they cannot be examined.
     pub(crate) names: io::Result<BTreeMap<String, Option<Signature>>>,
     pub(crate) wanted: Wanted,
 }

@@ -1,4 +1,4 @@
-//! What is told of a folder: rows, health, metrics, a line of the log for each change.
+//! Reports on a folder: rows, health, metrics, a line of the log for each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::manifests::Manifests;
 use crate::source_file::SourceFile;
 
 /// Faults that the log and the health of a file show; the table has more.
-const SHOWN: usize = 5;
+const MAX_SHOWN: usize = 5;
 
 /// Labels of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -47,7 +47,7 @@ impl SourceMetrics {
     }
 }
 
-/// Who is told.
+/// The receivers of reports.
 pub(crate) struct Report {
     source: Arc<str>,
     path: String,
@@ -64,7 +64,7 @@ pub(crate) struct Report {
     folder: Option<String>,
     /// Why changes are noticed late.
     late: Option<String>,
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Report {
@@ -88,7 +88,7 @@ impl Report {
             seen: BTreeSet::new(),
             folder: None,
             late: None,
-            told: None,
+            reported: None,
         }
     }
 
@@ -184,15 +184,15 @@ impl Report {
             tracing::info!(source, file, "File of manifests has no faults any more");
             return;
         }
-        let mut faults: Vec<String> = row.faults.iter().take(SHOWN).map(ToString::to_string).collect();
-        if row.faults.len() > SHOWN {
-            faults.push(format!("{} more in table k8s-sources", row.faults.len() - SHOWN));
+        let mut faults: Vec<String> = row.faults.iter().take(MAX_SHOWN).map(ToString::to_string).collect();
+        if row.faults.len() > MAX_SHOWN {
+            faults.push(format!("{} more in table k8s-sources", row.faults.len() - MAX_SHOWN));
         }
         let kept = row.kept;
         tracing::warn!(source, file, kept, error = faults.join("; "), "Manifests refused, the rest applies");
     }
 
-    /// Health is told when it changes.
+    /// Health is set when it changes.
     fn tell(&mut self, objects: usize) {
         let message = format!("{objects} objects from {} files of {}", self.files, self.path);
         let error = match (self.folder.as_ref().or(self.late.as_ref()), self.faulty.first_key_value()) {
@@ -207,13 +207,13 @@ impl Report {
             }
         };
         let text = format!("{message}\n{}", error.as_deref().unwrap_or_default());
-        if self.told.as_ref() == Some(&text) {
+        if self.reported.as_ref() == Some(&text) {
             return;
         }
         match error {
             Some(error) => self.health.degraded(message, error),
             None => self.health.ok(message),
         }
-        self.told = Some(text);
+        self.reported = Some(text);
     }
 }

@@ -32,7 +32,7 @@ fn cells() -> [Cell; 4] {
     [statedb::cell(), metrics::cell(), crate::cell(), invoke(readers)]
 }
 
-/// A hive whose cluster is `ROOT/cluster`.
+/// A hive whose cluster folder is `ROOT/cluster`.
 async fn world(prepare: impl FnOnce(&std::path::Path)) -> World {
     let root = tempfile::tempdir().unwrap();
     prepare(root.path());
@@ -80,7 +80,7 @@ impl World {
         self.hive.until(pods, || self.pods() == pods).await;
     }
 
-    /// Looks all the time whether a pod is gone, until it is asked: the changes of a table would tell a row that goes
+    /// Watches all the time whether a pod is gone, until stopped: the changes of a table would report a row that goes
     /// and comes again as one that has changed.
     fn guard(&self, pod: &'static str) -> Guard {
         let ended = Arc::new(AtomicBool::new(false));
@@ -95,7 +95,7 @@ impl World {
         Guard { ended, eyes }
     }
 
-    /// Long enough for what should not happen.
+    /// Long enough for an event that must not come.
     async fn pass(&self, millis: u64) {
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
@@ -118,16 +118,16 @@ fn with_cluster(root: &std::path::Path) {
 }
 
 #[tokio::test]
-async fn who_asks_misses_nothing_that_was_there_before() {
+async fn a_refresh_finds_all_that_existed_before() {
     let mut world = world(with_cluster).await;
     let sources = world.hive.get::<Sources>();
     for i in 0..50 {
         world.replace(&format!("p{i:02}.yaml"), &pod(&format!("p{i:02}"), "1"));
-        sources.look().await;
+        sources.refresh().await;
         assert_eq!(world.pods.all(&world.pods.snapshot()).count(), i + 1);
     }
     world.hive.stop().await;
-    tokio::time::timeout(Duration::from_secs(10), sources.look())
+    tokio::time::timeout(Duration::from_secs(10), sources.refresh())
         .await
         .expect("sources that ended are not waited for");
 }
@@ -176,7 +176,7 @@ async fn a_file_that_is_being_written_is_not_read() {
     file.write_all(pod("a2", "1").as_bytes()).unwrap();
     drop(file);
     world.until_pods("a=1 a2=1").await;
-    // A file in force is rewritten in place: what it said stays until it is closed.
+    // A file in force is rewritten in place: its objects stay until it is closed.
     let mut file = fs::File::create(world.path("a.yaml")).unwrap();
     world.pass(250).await;
     assert_eq!(world.pods(), "a=1 a2=1");
@@ -290,14 +290,14 @@ async fn a_folder_that_is_a_link_can_be_turned() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_told_and_what_it_named_stays() {
+async fn a_refused_manifest_is_reported_and_its_object_stays() {
     let mut world = world(with_cluster).await;
     let good = pod("a", "1") + &pod("b", "1");
     world.write("x.yaml", &good);
     world.until_pods("a=1 b=1").await;
     world.replace("x.yaml", &(pod("a", "-") + &pod("b", "2")));
     world.until_pods("a=1 b=2").await;
-    // It is told last.
+    // It is reported last.
     world.hive.until("health", || world.hive.health("k8s.cluster-folder").level == Level::Degraded).await;
     assert_eq!(
         world.faults(),
@@ -379,7 +379,7 @@ async fn policies_have_a_folder_of_their_own() {
     assert_eq!(keys, ["cluster-folder p.yaml, document 1", "static-cnp-path p.yaml, document 1"]);
     let health = hive.get::<HealthTree>();
     let degraded = || health.at("k8s.static-cnp-path").is_some_and(|status| status.level == Level::Degraded);
-    // It is told after the rest applies.
+    // It is reported after the rest is applied.
     hive.until("the pod is refused here", degraded).await;
     hive.stop().await;
 }
@@ -394,7 +394,7 @@ async fn an_overflow_of_the_queue_loses_nothing() {
     world.until_pods("a=1 b=1").await;
     let mut file = fs::File::create(world.path("c.yaml")).unwrap();
     world.pass(50).await;
-    // Nobody reads the queue meanwhile: this test and the job share a thread.
+    // The queue is not read meanwhile: this test and the job share a thread.
     for _ in 0..limit {
         symlink("nowhere", world.path("x")).unwrap();
         fs::remove_file(world.path("x")).unwrap();
@@ -418,9 +418,9 @@ fn faults(files: &Table<SourceFile>) -> Vec<String> {
     files.all(&snapshot).flat_map(|row| of(row)).collect()
 }
 
-/// Written in place again and again, with a pause in the middle, while others ask for a look: the end is right. (That
+/// Written in place again and again, with a pause in the middle, while refreshes are requested: the end is right. (That
 /// half a file is not taken for the whole meanwhile holds but for the moment in which a file is changed and the kernel
-/// has not told it yet; who needs more renames.)
+/// has not reported it yet; an exact update is a rename.)
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_written_in_place_all_the_time_ends_right() {
     use std::io::Write;
@@ -438,7 +438,7 @@ async fn a_file_written_in_place_all_the_time_ends_right() {
         }
     });
     while !writer.is_finished() {
-        sources.look().await;
+        sources.refresh().await;
     }
     writer.await.unwrap();
     world.until_pods("a=199 b=199").await;

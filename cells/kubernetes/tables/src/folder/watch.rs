@@ -1,4 +1,4 @@
-//! Changes that the kernel reports, sorted into what is to be done.
+//! Changes that the kernel reports, sorted into work.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 
 use super::file::is_manifest;
 
-/// What changes files too; not files that have lost their name.
+/// Events of files, too; not of files that have lost their name.
 const FILES: WatchMask = WAY
     .union(WatchMask::MODIFY)
     .union(WatchMask::CLOSE_WRITE)
@@ -18,13 +18,13 @@ const FILES: WatchMask = WAY
     .union(WatchMask::EXCL_UNLINK);
 
 /// Room for events that come at once.
-const BUFFER: usize = 16 << 10;
+const EVENT_BUFFER: usize = 16 << 10;
 
 /// Events that end the being of a watched folder under its path.
 const LOST: EventMask =
     EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::IGNORED).union(EventMask::UNMOUNT);
 
-/// Whom a name in a folder matters to.
+/// The objects that an event of a name concerns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Concern {
     /// The way to the folder of manifests.
@@ -33,7 +33,7 @@ pub(crate) enum Concern {
     File(String),
 }
 
-/// The places that are watched, and the files that somebody is writing.
+/// The watched places, and the files that are being written.
 pub(crate) struct Watch {
     inotify: Inotify,
     buffer: Vec<u8>,
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
     concerns: HashMap<PathBuf, HashMap<OsString, HashSet<Concern>>>,
     folder: Option<PathBuf>,
     writing: HashSet<String>,
-    /// What events have asked for since it was taken.
+    /// The work since it was taken last.
     todo: Todo,
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct Watch {
 pub(crate) struct Todo {
     /// Files to read now.
     pub(crate) read: BTreeSet<String>,
-    /// Look at everything: read what has changed.
-    pub(crate) look: bool,
+    /// Scan everything: read changed files.
+    pub(crate) scan: bool,
     /// Read everything.
     pub(crate) all: bool,
 }
@@ -69,7 +69,7 @@ impl Watch {
     pub(crate) fn new(inotify: Inotify) -> Watch {
         Watch {
             inotify,
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; EVENT_BUFFER],
             places: HashMap::new(),
             concerns: HashMap::new(),
             folder: None,
@@ -78,7 +78,7 @@ impl Watch {
         }
     }
 
-    /// Takes what the kernel has to tell: after it, `is_written` is right as of now.
+    /// Drains the kernel's events: after it, `is_written` is right as of now.
     pub(crate) fn drain(&mut self) -> io::Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let drained = loop {
@@ -95,14 +95,14 @@ impl Watch {
         drained
     }
 
-    /// What is to be done; a file that is being written is left alone until it is closed.
+    /// Takes the work; a file that is being written is left out until it is closed.
     pub(crate) fn take(&mut self) -> Todo {
         let mut todo = std::mem::take(&mut self.todo);
         todo.read.retain(|file| !self.writing.contains(file));
         todo
     }
 
-    /// Whether somebody has written this file since its events were taken, or is about to.
+    /// Whether this file was written since its events were taken, or is about to be.
     pub(crate) fn is_touched(&self, name: &str) -> bool {
         self.is_written(name) || self.todo.read.contains(name)
     }
@@ -112,7 +112,7 @@ impl Watch {
         self.todo == Todo::default()
     }
 
-    /// Watches what is wanted and nothing else. True if a place was added: something may have happened there before.
+    /// Watches these places and no others. True if one was added: something may have happened there before.
     pub(crate) fn place(&mut self, wanted: Wanted) -> io::Result<bool> {
         let mut masks: HashMap<PathBuf, WatchMask> = HashMap::new();
         self.concerns.clear();
@@ -133,7 +133,7 @@ impl Watch {
                     added |= self.places.get(&descriptor) != Some(&path);
                     places.insert(descriptor, path);
                 }
-                // It went meanwhile, of which its parent tells.
+                // It has gone meanwhile, which its parent reports.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
                 Err(error) => return Err(error),
@@ -148,7 +148,7 @@ impl Watch {
         Ok(added)
     }
 
-    /// Whether somebody is writing this file.
+    /// Whether this file is being written.
     pub(crate) fn is_written(&self, name: &str) -> bool {
         self.writing.contains(name)
     }
@@ -168,13 +168,13 @@ impl Watch {
                     _ = self.inotify.watches().remove(event.wd.clone());
                 }
                 self.places.remove(&event.wd);
-                self.todo.look = true;
+                self.todo.scan = true;
             }
             return;
         };
         for concern in self.concerns_of(&place, name) {
             match concern {
-                Concern::Folder => self.todo.look |= event.mask.intersects(moves()),
+                Concern::Folder => self.todo.scan |= event.mask.intersects(moves()),
                 Concern::File(file) => self.sort_one(&place.join(name), file, event.mask),
             }
         }
@@ -190,7 +190,7 @@ impl Watch {
         concerns.into_iter().flatten().cloned().collect()
     }
 
-    /// What happened at `path` matters to a file: it is there, or a link on the way to it.
+    /// Whether an event at `path` concerns a file: it is there, or a link on the way to it.
     fn sort_one(&mut self, path: &Path, file: String, mask: EventMask) {
         if mask.contains(EventMask::MODIFY) {
             self.todo.read.remove(&file);
@@ -201,18 +201,18 @@ impl Watch {
         } else if mask.contains(EventMask::CREATE) {
             match is_new_file(path) {
                 true => _ = self.writing.insert(file),
-                false => self.todo.look = true,
+                false => self.todo.scan = true,
             }
         } else if mask.contains(EventMask::MOVED_TO) {
             self.writing.remove(&file);
-            // A link has to be followed anew.
-            self.todo.look |= self.is_concern(path);
+            // A link has to be resolved again.
+            self.todo.scan |= self.is_concern(path);
             self.todo.read.insert(file);
         } else if mask.intersects(moves()) {
             self.writing.remove(&file);
-            self.todo.look = true;
+            self.todo.scan = true;
         } else if mask.contains(EventMask::ATTRIB) {
-            self.todo.look = true;
+            self.todo.scan = true;
         }
     }
 
@@ -229,7 +229,7 @@ fn moves() -> EventMask {
     EventMask::CREATE | EventMask::MOVED_FROM | EventMask::MOVED_TO | EventMask::DELETE
 }
 
-/// Whether a name that was just made is that of a new file, which somebody has open; not one of a link, whose content
+/// Whether a name that was just made is that of a new file, which its writer has open; not one of a link, whose content
 /// is there already.
 fn is_new_file(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

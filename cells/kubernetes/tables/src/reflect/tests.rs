@@ -43,19 +43,20 @@ fn shown(table: &RwTable<Row<Pod>>) -> String {
 struct Lone {
     shelf: InMemorySource,
     reflection: Reflection<Row<Pod>>,
-    events: Box<dyn Stream<Item = Result<Said<Row<Pod>>, SourceError>> + Send + Unpin>,
+    events: Box<dyn Stream<Item = Result<ObjectEvent<Row<Pod>>, SourceError>> + Send + Unpin>,
 }
 
 impl Lone {
     fn new(name: &str, table: &RwTable<Row<Pod>>) -> Lone {
         let shelf = InMemorySource::new(name, &[Kind::Pod]);
-        let what = Selection::all(Kind::Pod);
-        let reflection = Reflection::new(Arc::new(shelf.clone()), what, table.clone(), Numbers::default());
+        let selection = Selection::all(Kind::Pod);
+        let reflection =
+            Reflection::new(Arc::new(shelf.clone()), selection, table.clone(), Numbers::default());
         let events = Box::new(reflection.watch());
         Lone { shelf, reflection, events }
     }
 
-    /// Takes what there is, so many events at once.
+    /// Applies pending events, so many at once.
     fn take(&mut self, chunk: usize) {
         loop {
             let mut events = Vec::new();
@@ -67,14 +68,14 @@ impl Lone {
             if events.is_empty() {
                 break;
             }
-            self.reflection.take(events);
+            self.reflection.apply(events);
         }
     }
 
     /// As the job does when a row of another source has gone.
     fn see_to_foreign(&mut self) -> bool {
-        let Reflection { table, foreign, what, source, .. } = &mut self.reflection;
-        let again = freed(table, foreign, what.kind, source.name()).now_or_never().is_some();
+        let Reflection { table, foreign, selection, source, .. } = &mut self.reflection;
+        let again = freed(table, foreign, selection.kind, source.name()).now_or_never().is_some();
         if again {
             self.cut();
         }
@@ -87,7 +88,7 @@ impl Lone {
 }
 
 #[test]
-fn a_wrong_object_keeps_its_last_good_version_and_heals() {
+fn an_invalid_object_keeps_its_last_good_version_until_it_is_valid() {
     let table = Db::new().table::<Row<Pod>>().unwrap();
     let mut a = Lone::new("a", &table);
     a.shelf.write(vec![set("p", 1), set("q", 1), wrong("never")], true);
@@ -103,7 +104,7 @@ fn a_wrong_object_keeps_its_last_good_version_and_heals() {
     a.take(100);
     assert_eq!(shown(&table), "p=1@a q=2@a");
     assert!(a.reflection.status().1.unwrap().starts_with("Pod default/p "));
-    // A list again does not take it away, and what it does not name goes.
+    // Another list keeps it, and deletes what it does not name.
     a.shelf.list_again();
     a.take(2);
     assert_eq!(shown(&table), "p=1@a q=2@a");
@@ -161,7 +162,7 @@ fn a_row_that_is_the_same_is_not_written() {
     assert_ne!(table.revision(&table.snapshot()), before);
 }
 
-/// What happens to a source: writes, lists again, a cut of the connection, a failure, a look of the job.
+/// An operation of a source: a write, another list, a lost connection, a failure, a refresh.
 #[derive(Debug, Clone)]
 enum Step {
     Set(usize, u8),
@@ -189,13 +190,13 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     prop::collection::vec((0..2usize, step), 1..60)
 }
 
-/// What a source has: of each object the version now, none for one that is wrong.
+/// The objects of a source: each in its current version, none for an invalid one.
 type Truth = BTreeMap<usize, Option<u8>>;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever comes, in whatever pieces, with however many cuts: the table ends as the sources are.
+    /// Any events, in any batches, with any cuts: the table ends equal to the sources.
     #[test]
     fn the_table_ends_as_the_sources_are(steps in steps()) {
         let table = Db::new().table::<Row<Pod>>().unwrap();
@@ -239,7 +240,7 @@ proptest! {
             let row = table.get(&snapshot, Row::<Pod>::by_name("default", name));
             let of = [truth[0].get(&at), truth[1].get(&at)];
             match row {
-                // Of whom it is, and right if that one's is.
+                // The owner of the row, and its object if that is valid.
                 Some(row) => {
                     let owner = usize::from(&*row.source == "b");
                     prop_assert!(of[owner].is_some(), "{} is left over", name);
@@ -247,7 +248,7 @@ proptest! {
                         prop_assert_eq!(&*row.status.phase, version.to_string());
                     }
                 }
-                // Nobody has it, or nobody has a version that is right.
+                // No source has it, or none has a valid version.
                 None => prop_assert!(!of.iter().any(|of| matches!(of, Some(Some(_)))), "{} is missing", name),
             }
         }
@@ -281,7 +282,7 @@ async fn tables_follow_sources_in_a_hive() {
     let mut hive = TestHive::new(cells);
     hive.start().await;
     let (pods, services) = (hive.get::<Table<Row<Pod>>>(), hive.get::<Table<Row<Service>>>());
-    // Nobody has services, so they are complete.
+    // No source has services, so they are complete.
     assert!(services.initialized(&services.snapshot()) && !pods.initialized(&pods.snapshot()));
     let on = |name: &str, node: &str| {
         let json = format!(
@@ -303,16 +304,16 @@ async fn tables_follow_sources_in_a_hive() {
     })
     .await;
 
-    // Who asks finds what was there before.
+    // A refresh finds what existed before.
     let sources = hive.get::<Sources>();
     shelf.write(vec![on("bee", "n2"), on("wasp", "n1")], false);
-    sources.look().await;
+    sources.refresh().await;
     assert_eq!(names(), ["wasp"]);
     shelf.write(vec![Change::Set(Kind::Pod, Key::new("work", "wasp"), Raw {
         json: r#"{"metadata": {"name": "wasp", "namespace": "work"}, "spec": {"nodeName": "n1", "hostNetwork": 1}}"#.into(),
         origin: "".into(),
     })], false);
-    sources.look().await;
+    sources.refresh().await;
     assert_eq!((names(), health("k8s-pods").level), (vec!["wasp".to_owned()], Level::Degraded));
     let text = hive.get::<metrics::Metrics>().text();
     assert!(text.contains("cilium_k8s_wrong_objects{source=\"daemon-k8s\",kind=\"Pod\"} 1"), "{text}");

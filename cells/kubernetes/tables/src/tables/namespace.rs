@@ -21,7 +21,7 @@ impl Tabled for Namespace {
         vec![meta.name.to_string(), pairs(&meta.labels), pairs(&meta.annotations), row.age()]
     }
 
-    /// As Cilium has it: not the object, but what it uses of it.
+    /// As in Cilium: not the object, but the fields that are used.
     fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_is_shown_as_the_original_does() {
+    fn a_namespace_is_shown_as_by_cilium() {
         let json = br#"{"metadata": {"name": "shop", "labels": {"z": "1", "a": "2"}, "annotations": {"Ex.com/B": "c"}}}"#;
         let row = Row::of(k8s_types::decode::<Namespace>(json).unwrap());
         assert_eq!(&row.row()[..3], ["shop", "a=2, z=1", "Ex.com/B=c"]);

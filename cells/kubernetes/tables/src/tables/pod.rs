@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_shown_as_the_original_does() {
+    fn a_pod_is_shown_as_by_cilium() {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "bee", "namespace": "work", "uid": "b-1", "managedFields": [{"manager": "x"}]},

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_shows_what_it_is_reached_by() {
+    fn a_service_shows_its_addresses_and_ports() {
         let service = json!({
             "metadata": {"name": "web", "namespace": "shop"},
             "spec": {"type": "NodePort", "clusterIP": "10.96.0.1",

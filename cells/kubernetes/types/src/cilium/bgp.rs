@@ -46,7 +46,7 @@ slim! {
         always pub name: SmolStr,
         /// Its address.
         pub peer_address: Option<SmolStr>,
-        /// The number of its system; 0 for what it says itself.
+        /// The number of its system; 0 for the one of its OPEN message.
         #[serde(rename = "peerASN")]
         pub peer_asn: Option<i64>,
         /// How its address is found.
@@ -245,7 +245,7 @@ slim! {
         pub auth_secret_ref: Option<SmolStr>,
         /// Whether its routes outlive a restart.
         pub graceful_restart: Option<BgpGracefulRestart>,
-        /// How many hops away it may be.
+        /// The maximum distance in hops.
         #[serde(rename = "ebgpMultihop")]
         pub ebgp_multihop: Option<i32>,
         /// The families that are announced to it.
@@ -256,7 +256,7 @@ slim! {
     pub struct BgpTransport {
         /// Its port.
         pub peer_port: Option<i32>,
-        /// The device whose address is this side's.
+        /// The device whose address is the source.
         pub source_interface: Option<SmolStr>,
     }
 
@@ -278,7 +278,7 @@ slim! {
         pub restart_time_seconds: Option<i32>,
     }
 
-    /// A family, and what a peer is told of it.
+    /// An address family, and what is advertised of it.
     pub struct BgpFamily {
         /// `ipv4`, `ipv6` and so on.
         always pub afi: SmolStr,
@@ -288,21 +288,21 @@ slim! {
         pub advertisements: Option<LabelSelector>,
     }
 
-    /// What is announced to peers.
+    /// Routes that are advertised to peers.
     pub struct CiliumBGPAdvertisement {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What it is.
+        /// The routes.
         always pub spec: BgpAdvertisementSpec,
     }
 
-    /// What is announced to peers.
+    /// Routes that are advertised to peers.
     pub struct BgpAdvertisementSpec {
         /// Each kind of it.
         always pub advertisements: Vec<BgpAdvertisement>,
     }
 
-    /// A kind of routes that peers are told.
+    /// A kind of routes.
     pub struct BgpAdvertisement {
         /// `PodCIDR`, `CiliumPodIPPool`, `Service` or `Interface`.
         always pub advertisement_type: SmolStr,
@@ -328,7 +328,7 @@ slim! {
         pub aggregation_length_ipv6: Option<i32>,
     }
 
-    /// A device whose addresses are told.
+    /// A device whose addresses are advertised.
     pub struct BgpInterface {
         /// Its name.
         always pub name: SmolStr,

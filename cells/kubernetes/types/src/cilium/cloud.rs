@@ -1,4 +1,4 @@
-//! What clouds are asked for and give to a node.
+//! Requests to clouds for a node's interfaces and addresses, and their results.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ slim! {
         pub exclude_interface_tags: StringMap,
         /// Whether interfaces go with the node.
         pub delete_on_termination: Option<bool>,
-        /// Whether an interface's first address is given to a pod.
+        /// Whether an interface's first address is allocated to pods.
         pub use_primary_address: Option<bool>,
         /// Whether addresses are asked for one by one.
         pub disable_prefix_delegation: Option<bool>,

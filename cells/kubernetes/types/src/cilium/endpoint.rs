@@ -125,7 +125,7 @@ slim! {
     pub struct EndpointStatusChange {
         /// `OK` or `Failed`.
         pub code: SmolStr,
-        /// What it was.
+        /// The code of the last change.
         pub message: SmolStr,
         /// How the endpoint was then.
         pub state: SmolStr,
@@ -158,23 +158,23 @@ slim! {
 
     /// The policy of an endpoint.
     pub struct EndpointPolicy {
-        /// For what it is sent.
+        /// For traffic to the endpoint.
         pub ingress: Option<EndpointPolicyDirection>,
-        /// For what it sends.
+        /// For traffic from the endpoint.
         pub egress: Option<EndpointPolicyDirection>,
     }
 
     /// The policy of an endpoint in one direction.
     pub struct EndpointPolicyDirection {
-        /// Whether what is not allowed is dropped.
+        /// Whether traffic that is not allowed is dropped.
         always pub enforcing: bool,
-        /// Who is allowed.
+        /// Allowed peers.
         pub allowed: Vec<AllowedIdentity>,
-        /// Who is denied.
+        /// Denied peers.
         pub denied: Vec<AllowedIdentity>,
-        /// Who will not be allowed any more.
+        /// Peers that will no longer be allowed.
         pub removing: Vec<AllowedIdentity>,
-        /// Who will be allowed.
+        /// Peers that will be allowed.
         pub adding: Vec<AllowedIdentity>,
         /// `enforcing`, `disabled` and so on.
         pub state: SmolStr,

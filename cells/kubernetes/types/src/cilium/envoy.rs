@@ -28,7 +28,7 @@ slim! {
     pub struct EnvoyConfigSpec {
         /// Services that are led to a listener.
         pub services: Vec<ServiceListener>,
-        /// Services of which Envoy is told the backends, and that go their usual way else.
+        /// Services whose backends Envoy gets, while their traffic is not redirected.
         pub backend_services: Vec<BackendService>,
         /// The resources, as Envoy takes them, each with its `@type`.
         pub resources: Vec<Value>,
@@ -48,7 +48,7 @@ slim! {
         always pub listener: SmolStr,
     }
 
-    /// A service of which Envoy is told the backends.
+    /// A service whose backends Envoy gets.
     pub struct BackendService {
         /// Its name.
         always pub name: SmolStr,

@@ -34,7 +34,7 @@ slim! {
         pub r#type: SmolStr,
         /// `Local` or `Cluster`.
         pub external_traffic_policy: SmolStr,
-        /// Whose load balancer is meant.
+        /// The class of the load balancer that serves it.
         pub load_balancer_class: Option<SmolStr>,
         /// `IPv4`, `IPv6`.
         pub ip_families: Vec<SmolStr>,

@@ -56,13 +56,13 @@ slim! {
         pub ip: SmolStr,
     }
 
-    /// The addresses of a node's pods: what it has and what it wants.
+    /// The addresses of a node's pods: existing and requested ones.
     kebab pub struct IpamSpec {
-        /// IPv4 addresses that it may give to pods.
+        /// IPv4 addresses that it may allocate to pods.
         pub pool: BTreeMap<SmolStr, AllocationIp>,
-        /// IPv6 addresses that it may give to pods.
+        /// IPv6 addresses that it may allocate to pods.
         pub ipv6_pool: BTreeMap<SmolStr, AllocationIp>,
-        /// Pools it is given ranges from.
+        /// Pools that it gets ranges from.
         always pub pools: IpamPools,
         /// Its ranges.
         #[serde(rename = "podCIDRs")]
@@ -75,20 +75,20 @@ slim! {
         pub pre_allocate: i64,
         /// How many addresses it takes beyond those at once.
         pub max_above_watermark: i64,
-        /// Labels of fixed public addresses, one of which it is given.
+        /// Labels of fixed public addresses, one of which it gets.
         #[serde(rename = "static-ip-tags")]
         pub static_ip_tags: StringMap,
     }
 
-    /// An address that may be or is given to a pod.
+    /// An address that may be or is allocated to a pod.
     pub struct AllocationIp {
-        /// Who has it.
+        /// The owner of the address.
         pub owner: SmolStr,
         /// The cloud resource that it belongs to.
         pub resource: SmolStr,
     }
 
-    /// Pools a node is given ranges from.
+    /// Pools that a node gets ranges from.
     pub struct IpamPools {
         /// The addresses that it requests from pools.
         pub requested: Vec<IpamPoolRequest>,
@@ -118,10 +118,10 @@ slim! {
         always pub pool: SmolStr,
         /// The ranges.
         pub cidrs: Vec<SmolStr>,
-        /// Whether a range's first address is given to a pod.
+        /// Whether a range's first address is allocated to pods.
         #[serde(rename = "allowFirstIP")]
         pub allow_first_ip: bool,
-        /// Whether a range's last address is given to a pod.
+        /// Whether a range's last address is allocated to pods.
         #[serde(rename = "allowLastIP")]
         pub allow_last_ip: bool,
     }
@@ -154,7 +154,7 @@ slim! {
         /// IPv6 addresses that are on their way back.
         #[serde(rename = "release-ipv6s")]
         pub release_ipv6s: StringMap,
-        /// The fixed public address it was given.
+        /// The fixed public address of the node.
         pub assigned_static_ip: SmolStr,
     }
 
@@ -166,7 +166,7 @@ slim! {
 
     /// The status by the operator.
     pub struct OperatorStatus {
-        /// Why it could not do what was asked.
+        /// Why the request was not fulfilled.
         pub error: SmolStr,
     }
 }

@@ -1,5 +1,5 @@
-//! Network policies of Cilium. Their rules are kept as they were given: the policy engine has a reader of its own, with
-//! more to say about them than their shape.
+//! Network policies of Cilium. Their rules are kept as written: the policy engine parses them itself, and its errors
+//! are about more than their shape.
 
 use std::collections::BTreeMap;
 

@@ -27,7 +27,7 @@ slim! {
         pub allow_first_last_ips: SmolStr,
         /// The addresses.
         pub blocks: Vec<IpBlock>,
-        /// Whether nothing more is given from it.
+        /// Whether no more addresses are allocated from it.
         always pub disabled: bool,
     }
 
@@ -55,10 +55,10 @@ slim! {
         pub ipv4: Option<PoolFamily>,
         /// The IPv6 ones.
         pub ipv6: Option<PoolFamily>,
-        /// Whether the first address of a node's range is given to a pod.
+        /// Whether the first address of a node's range is allocated to pods.
         #[serde(rename = "allowFirstIP")]
         pub allow_first_ip: bool,
-        /// Whether the last address of a node's range is given to a pod.
+        /// Whether the last address of a node's range is allocated to pods.
         #[serde(rename = "allowLastIP")]
         pub allow_last_ip: bool,
         /// Pods that have addresses of it without saying so.
@@ -71,7 +71,7 @@ slim! {
     pub struct PoolFamily {
         /// The ranges they are from.
         always pub cidrs: Vec<SmolStr>,
-        /// How large a part of them a node is given, as the length of its prefix.
+        /// The prefix length of the part that a node gets.
         always pub mask_size: u8,
     }
 }

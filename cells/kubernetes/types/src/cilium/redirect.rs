@@ -7,7 +7,7 @@ use crate::slim::slim;
 use crate::{LabelSelector, ObjectMeta};
 
 slim! {
-    /// Sends what is meant for a service or an address to pods of the same node.
+    /// Redirects traffic for a service or an address to pods of the same node.
     pub struct CiliumLocalRedirectPolicy {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
@@ -23,7 +23,7 @@ slim! {
         always pub redirect_frontend: RedirectFrontend,
         /// Where it is sent.
         always pub redirect_backend: RedirectBackend,
-        /// Whether what these pods send themselves goes where it was meant to.
+        /// Whether traffic of the selected pods themselves is exempt.
         pub skip_redirect_from_backend: bool,
         /// The purpose.
         pub description: SmolStr,

@@ -12,7 +12,7 @@ slim! {
     pub struct CiliumCIDRGroup {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What is in it.
+        /// Its options.
         always pub spec: CidrGroupSpec,
     }
 
@@ -59,7 +59,7 @@ slim! {
         pub excluded_cidrs: Vec<SmolStr>,
         /// Their gateway.
         always pub egress_gateway: Option<EgressGateway>,
-        /// Several gateways, one of which each pod is given; they count instead of the one.
+        /// Several gateways, one of which each pod is assigned; they replace the single one.
         pub egress_gateways: Vec<EgressGateway>,
     }
 
@@ -77,7 +77,7 @@ slim! {
     pub struct EgressGateway {
         /// The node: the first by name.
         always pub node_selector: Option<LabelSelector>,
-        /// The device whose first address is taken.
+        /// The device whose first address is used.
         pub interface: SmolStr,
         /// The address.
         #[serde(rename = "egressIP")]
@@ -88,7 +88,7 @@ slim! {
     pub struct CiliumDatapathPlugin {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// What is known of it.
+        /// Its state.
         always pub spec: DatapathPluginSpec,
     }
 
@@ -112,7 +112,7 @@ slim! {
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
-        /// The generation of the object that was looked at.
+        /// The generation of the object that the condition is about.
         pub observed_generation: i64,
         /// Since when it is so.
         always pub last_transition_time: Option<Time>,

@@ -33,11 +33,11 @@ slim! {
         pub node_name: Option<SmolStr>,
         /// Its zone.
         pub zone: Option<SmolStr>,
-        /// Who should use it.
+        /// The zones and nodes whose clients should use it.
         pub hints: Option<EndpointHints>,
     }
 
-    /// How a backend is. What is not said is true, but for `terminating`.
+    /// The conditions of a backend. A missing one is true, but for `terminating`.
     pub struct EndpointConditions {
         /// Whether it takes new connections.
         pub ready: Option<bool>,
@@ -47,7 +47,7 @@ slim! {
         pub terminating: Option<bool>,
     }
 
-    /// Who should use a backend.
+    /// The zones and nodes whose clients should use a backend.
     pub struct EndpointHints {
         /// Clients of these zones.
         pub for_zones: Vec<ForZone>,

@@ -11,11 +11,11 @@ slim! {
     pub struct NetworkPolicy {
         /// Name, labels and so on.
         always pub metadata: ObjectMeta,
-        /// The pods, and what they may.
+        /// The selected pods and their rules.
         always pub spec: NetworkPolicySpec,
     }
 
-    /// Pods, and what they may receive and send.
+    /// The selected pods, and the traffic that they may receive and send.
     pub struct NetworkPolicySpec {
         /// The pods.
         always pub pod_selector: LabelSelector,

@@ -14,7 +14,7 @@ slim! {
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: NodeSpec,
-        /// What it is.
+        /// Its specification.
         always pub status: NodeStatus,
     }
 
@@ -29,11 +29,11 @@ slim! {
         /// How its cloud names it.
         #[serde(rename = "providerID")]
         pub provider_id: SmolStr,
-        /// Its taints, which keep pods away.
+        /// Its taints, which repel pods.
         pub taints: Vec<Taint>,
     }
 
-    /// A taint, which keeps pods that do not tolerate it away from a node.
+    /// A taint, which repels pods that do not tolerate it.
     pub struct Taint {
         /// Its name.
         always pub key: SmolStr,

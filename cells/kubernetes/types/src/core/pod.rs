@@ -14,7 +14,7 @@ slim! {
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: PodSpec,
-        /// What it is.
+        /// Its specification.
         always pub status: PodStatus,
     }
 
@@ -38,7 +38,7 @@ slim! {
         always pub name: SmolStr,
         /// Its image.
         pub image: SmolStr,
-        /// The ports it says it listens on.
+        /// The ports that it declares.
         pub ports: Vec<ContainerPort>,
         /// Its mounts.
         pub volume_mounts: Vec<VolumeMount>,
@@ -92,7 +92,7 @@ slim! {
     pub struct ContainerStatus {
         /// The state of the container.
         always pub state: ContainerState,
-        /// The id that its runtime has given it, with the runtime's name in front.
+        /// The id that its runtime assigned, with the runtime's name in front.
         #[serde(rename = "containerID")]
         pub container_id: Box<str>,
     }
@@ -115,7 +115,7 @@ slim! {
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
-        /// When it was last looked at.
+        /// When it was last probed.
         always pub last_probe_time: Option<Time>,
         /// Since when it is so.
         always pub last_transition_time: Option<Time>,

@@ -14,9 +14,9 @@ slim! {
         pub immutable: Option<bool>,
         /// The settings in base64.
         pub data: StringMap,
-        /// Settings as they are; a server puts them to the others and gives none back.
+        /// Settings as plain text; a server merges them into the data and never returns them.
         pub string_data: StringMap,
-        /// What it is for: `Opaque`, `kubernetes.io/tls` and so on.
+        /// Its type: `Opaque`, `kubernetes.io/tls` and so on.
         pub r#type: SmolStr,
     }
 }

@@ -13,7 +13,7 @@ slim! {
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: ServiceSpec,
-        /// What it is.
+        /// Its specification.
         always pub status: ServiceStatus,
     }
 
@@ -41,17 +41,17 @@ slim! {
         pub load_balancer_ip: SmolStr,
         /// Clients that may reach its load balancer; empty for all.
         pub load_balancer_source_ranges: Vec<SmolStr>,
-        /// `Local` or `Cluster`, for what comes from outside.
+        /// `Local` or `Cluster`, for external traffic.
         pub external_traffic_policy: SmolStr,
-        /// The node's port that tells whether it has backends there; 0 for none.
+        /// The node's port for health checks of local backends; 0 for none.
         pub health_check_node_port: u16,
         /// How long a client stays with a backend.
         pub session_affinity_config: Option<SessionAffinityConfig>,
         /// `IPv4`, `IPv6`, in order of its addresses.
         pub ip_families: Vec<SmolStr>,
-        /// Whose load balancer is meant.
+        /// The class of the load balancer that serves it.
         pub load_balancer_class: Option<SmolStr>,
-        /// `Local` or `Cluster`, for what comes from inside.
+        /// `Local` or `Cluster`, for internal traffic.
         pub internal_traffic_policy: Option<SmolStr>,
         /// `PreferClose`, `PreferSameZone` or `PreferSameNode`.
         pub traffic_distribution: Option<SmolStr>,

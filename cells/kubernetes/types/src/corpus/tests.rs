@@ -39,7 +39,7 @@ impl KindVisitor for Typed<'_> {
 }
 
 #[test]
-fn good_objects_are_good_and_survive() {
+fn valid_objects_are_valid_and_survive() {
     for &kind in Kind::ALL {
         for seed in 0..50 {
             let object = valid(kind, seed);
@@ -64,7 +64,7 @@ fn every_field_of_the_schemas_is_in_the_types_or_left_out_on_purpose() {
     assert_eq!(missing, expected);
 }
 
-/// Paths of what the second value lacks or has otherwise.
+/// Returns the paths at which the second value lacks or changes something of the first.
 fn lost(whole: &Value, part: &Value, path: &str, tell: &mut impl FnMut(String)) {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {
@@ -134,22 +134,22 @@ fn every_mutant_is_refused_at_its_path() {
         let good = full(kind);
         let mutants = mutants(kind, &good);
         assert!(mutants.len() > 20, "{kind} has {}", mutants.len());
-        // Policies say the same things in many places: some of each are enough here.
+        // Policies have the same structures in many places: some of each are enough here.
         let step = mutants.len() / 200 + 1;
         for mutant in mutants.iter().step_by(step) {
-            let Mutant { what, path, .. } = mutant;
+            let Mutant { fault, path, .. } = mutant;
             let object = mutant.of(&good);
             let told = |problems: &[crate::Problem]| problems.iter().any(|problem| problem.path == *path);
             let problems = check(kind, &object, Strictness::Manifest);
-            assert!(told(&problems), "{kind}: {what} at {path}: {problems:?}");
+            assert!(told(&problems), "{kind}: {fault} at {path}: {problems:?}");
             match kind.visit(Typed(&object)) {
-                Err(Refusal(problems)) => assert!(told(&problems), "{kind}: {what} at {path}: {problems:?}"),
-                // The server has looked at lengths, words and formats: a decoder wants the right types.
+                Err(Refusal(problems)) => assert!(told(&problems), "{kind}: {fault} at {path}: {problems:?}"),
+                // The server has checked lengths, words and formats: a decoder needs the right types alone.
                 Ok(_) => assert!(
                     !["no object", "no map", "no list", "no string", "no number", "a fraction"]
-                        .contains(what)
+                        .contains(fault)
                         || untyped(kind, path),
-                    "{kind}: {what} at {path} is decoded"
+                    "{kind}: {fault} at {path} is decoded"
                 ),
             }
         }
@@ -180,9 +180,9 @@ fn broken_texts_are_refused_or_accepted_by_rule() {
                 decode::<T>(self.0).map(drop)
             }
         }
-        for (what, text, refused) in broken(&valid(kind, 1)) {
+        for (fault, text, refused) in broken(&valid(kind, 1)) {
             let decoded = kind.visit(Decoded(&text));
-            assert_eq!(decoded.is_err(), refused, "{kind}: {what}: {decoded:?}");
+            assert_eq!(decoded.is_err(), refused, "{kind}: {fault}: {decoded:?}");
             assert!(
                 decoded.err().is_none_or(|refusal| !refusal.0.is_empty() && refusal.to_string().len() < 4096)
             );
@@ -190,7 +190,7 @@ fn broken_texts_are_refused_or_accepted_by_rule() {
     }
 }
 
-/// Gives every type a value with all its fields, none of them empty.
+/// Fills every type with a value in each of its fields, none of them empty.
 struct Probe;
 
 /// Yields each of these names with a value, in order.

@@ -12,15 +12,15 @@ pub struct JsonItem<'n, 't> {
     pub list: &'n str,
     /// Its place in the list, from 0.
     pub at: usize,
-    /// What it is.
+    /// The parsed item.
     pub value: Value,
     /// How it is written.
     pub text: &'t str,
 }
 
-/// Returns the items of the lists that a text has at these names of its only object, in order. False if the text says
-/// anything else, if `visit` is false for an item, or if something is wrong with the text, which
-/// [`documents`](super::documents) tells; what was visited before counts for nothing then.
+/// Visits the items of the lists that a text has under these names of its only object, in order. False if the text has
+/// anything else, if `visit` returns false, or if something is wrong with the text, which
+/// [`documents`](super::documents) then reports; what was visited before must be discarded.
 ///
 /// ```
 /// let mut items = Vec::new();

@@ -263,7 +263,7 @@ proptest! {
         check(words.concat().as_bytes());
     }
 
-    /// What JSON writes is read as written, by both readers.
+    /// JSON is read as written, by both parsers.
     #[test]
     fn json_is_read_as_written(value in tree()) {
         let value = json!({ "v": value });

@@ -1,4 +1,4 @@
-//! YAML documents as JSON values, with bounds on what a text can make of itself.
+//! YAML documents as JSON values, with bounds on what a text can expand to.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Number, Value};
 use super::{Fault, MAX_DEPTH, Read, Reads};
 use crate::problem::Problem;
 
-/// The documents of a part. Usually one, more if they are ended by `...`. Aliases may add as many nodes and bytes as
-/// `aliases` says, which becomes less by what they add.
+/// Parses the documents of a part. Usually one, more if they are ended by `...`. Aliases may add as many nodes and bytes as
+/// `aliases` has, which is reduced by what they add.
 pub(super) fn read<'t>(text: &'t str, aliases: &mut usize) -> Result<Reads<'t>, Fault> {
     let mut reader = Reader::new(text, *aliases, false);
     let mut reads = Vec::new();
@@ -31,8 +31,8 @@ pub(super) fn read<'t>(text: &'t str, aliases: &mut usize) -> Result<Reads<'t>, 
     }
 }
 
-/// The line of every field of the first document, by its path; as far as the text can be read. Its aliases are not
-/// counted: they were when it was read for what it says.
+/// Returns the line of every field of the first document, by its path, as far as the text can be read. Its aliases are not
+/// counted: they were when its content was parsed.
 pub(super) fn lines(text: &str) -> HashMap<String, usize> {
     let mut reader = Reader::new(text, usize::MAX, true);
     _ = reader.document();
@@ -184,7 +184,7 @@ impl<'t> Reader<'t> {
         Ok((Value::Object(members), weight))
     }
 
-    /// `<<`: members of other mappings, unless they are given here.
+    /// `<<`: members of other mappings, unless the mapping has them itself.
     fn merge(&self, members: &mut Map<String, Value>, from: Value, span: Span) -> Result<(), Fault> {
         let sources = match from {
             Value::Array(items) => items,
@@ -278,7 +278,7 @@ fn scan_fault(error: &ScanError) -> Fault {
     Fault { line: error.marker().line().max(1), problem: Problem::new("", reason) }
 }
 
-/// What a plain scalar stands for, by YAML 1.1 as `kubectl` reads it; none for infinite and undefined numbers.
+/// Returns the value of a plain scalar, by YAML 1.1 as `kubectl` reads it; none for infinite and undefined numbers.
 fn resolve(text: &str) -> Option<Value> {
     Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

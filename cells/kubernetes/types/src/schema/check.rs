@@ -33,7 +33,7 @@ impl Path<'_> {
     }
 }
 
-/// What is wrong so far.
+/// The problems so far.
 pub(super) struct Faults {
     told: Vec<Problem>,
     more: usize,
@@ -275,7 +275,7 @@ impl Check<'_> {
     }
 }
 
-/// What the definitions ask of values of labels.
+/// The pattern of label values in the definitions.
 const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
 /// A value in an error text: short, whatever it is.

@@ -6,7 +6,7 @@ use crate::names;
 
 macro_rules! formats {
     ($($(#[$meta:meta])* $format:ident $name:literal;)*) => {
-        /// What a string or a number has to be.
+        /// The format of a string or a number.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Format {
             /// Anything.
@@ -59,7 +59,7 @@ formats! {
     Ip "ip";
     /// An address, or `None`.
     ClusterIp "cluster-ip";
-    /// A name of a host; the API server does not look at it.
+    /// A host name; the API server does not check it.
     Hostname "idn-hostname";
     /// A label of a DNS name.
     DnsLabel "dns-label";
@@ -80,7 +80,7 @@ formats! {
 }
 
 impl Format {
-    /// What would be right, if the text is not.
+    /// Checks a text; the error describes valid ones.
     pub(crate) fn check(self, text: &str) -> Result<(), &'static str> {
         let is = |good: bool, right| if good { Ok(()) } else { Err(right) };
         match self {

@@ -11,8 +11,8 @@
 //!     ...(known slips)
 //! ```
 //!
-//! `!` makes a field required, `[]` a list of what follows, `<key>` a map, `*Path` has the structure of that path, `...` tells
-//! that an object has further fields (those in brackets may look like a slip of the pen). A format with `?` takes the empty
+//! `!` makes a field required, `[]` a list of what follows, `<key>` a map, `*Path` has the structure of that path, `...`
+//! marks further fields (those in brackets may look like a slip of the pen). A format with `?` takes the empty
 //! string, too, as an enumeration does with an empty word. Columns `Name+` are those of `-o wide`. Types are `string`,
 //! `integer`, `boolean`, `int|string` and `any-object`.
 
@@ -68,12 +68,12 @@ pub(super) struct Column {
     pub(super) is_wide: bool,
 }
 
-/// What a value has to be.
+/// The schema of a value.
 #[derive(Default)]
 pub(crate) struct Node {
     pub(crate) shape: Shape,
     pub(crate) format: Format,
-    /// Whether the empty string is good, whatever the format says.
+    /// Whether the empty string is valid in spite of the format.
     pub(crate) or_empty: bool,
     /// The words it may be, if it may not be all.
     pub(crate) words: Vec<&'static str>,
@@ -84,14 +84,14 @@ pub(crate) struct Node {
     pub(super) default: Option<&'static str>,
 }
 
-/// What a value is made of.
+/// The structure of a value.
 #[derive(Default)]
 pub(crate) enum Shape {
     #[default]
     Undecided,
     Object {
         fields: Vec<Field>,
-        /// There may be further fields; these look like known ones.
+        /// Set if further fields are allowed; these may look like slips of known ones.
         more: Option<Vec<&'static str>>,
     },
     Map {

@@ -1,4 +1,4 @@
-//! What no schema of single fields can say.
+//! Rules that schemas of single fields cannot express.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::check::{Faults, Path, quoted};
 use super::format::Format;
 use crate::Kind;
 
-/// Checks what depends on other fields.
+/// Checks rules that depend on several fields.
 pub(super) fn check(kind: Kind, object: &Value, faults: &mut Faults) {
     match kind {
         Kind::Pod => port_names(&object["spec"], faults),

@@ -116,7 +116,7 @@ fn every_wrong_field_of_a_service_and_a_slice_has_its_path() {
 }
 
 #[test]
-fn faults_say_what_would_be_right() {
+fn faults_name_the_remedy() {
     let namespace = json!({
         "apiVersion": "v2", "kind": "Namespace",
         "metadata": {"name": "Shop", "lables": {}, "labels": {"a b": "c", "d": 1, "e": "-", "f": true}},
@@ -156,7 +156,7 @@ fn faults_say_what_would_be_right() {
 }
 
 #[test]
-fn what_cannot_be_decoded_is_told_by_its_path() {
+fn decode_errors_have_paths() {
     let told = |kind: Kind, object: Value| match kind.normalize(&object) {
         Err(Refusal(problems)) => problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
         Ok(object) => panic!("{object}"),

@@ -101,7 +101,7 @@ impl TryFrom<&LabelSelector> for LabelRequirements {
 }
 
 impl Requirement {
-    /// Validates key and values; the error says what would be right.
+    /// Validates key and values; the error describes valid ones.
     pub(super) fn new(key: &str, condition: Condition) -> Result<Requirement, SelectorError> {
         names::qualified_name(key)
             .map_err(|right| SelectorError(format!("{key:?} is wrong as a key; give {right}")))?;

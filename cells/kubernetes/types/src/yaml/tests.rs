@@ -128,7 +128,7 @@ fn long_lines_are_folded_at_blanks() {
 }
 
 proptest! {
-    /// What is printed is read as what it was.
+    /// A printed value is read back as it was.
     #[test]
     fn values_survive(value in value()) {
         let text = print(&value);

@@ -35,7 +35,7 @@ impl Cluster {
         objects.iter().map(|object| (object.name().to_string(), object.value().clone())).collect()
     }
 
-    /// Somebody else makes an object.
+    /// Another client creates an object.
     pub(crate) fn make(&self, kind: Kind, key: &Key, mut object: Value) {
         object["apiVersion"] = kind.api_version().into();
         object["kind"] = kind.name().into();
@@ -44,14 +44,14 @@ impl Cluster {
         self.0.create(kind, object.to_string().into()).now_or_never().unwrap().unwrap();
     }
 
-    /// Somebody else changes an object, if it is there.
+    /// Another client changes an object, if it exists.
     pub(crate) fn change(&self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
         let Some(mut object) = self.object(kind, key) else { return };
         change(&mut object);
         Api::update(&*self.0, kind, object.to_string().into()).now_or_never().unwrap().unwrap();
     }
 
-    /// Somebody else deletes an object, if it is there.
+    /// Another client deletes an object, if it exists.
     pub(crate) fn remove(&self, kind: Kind, key: &Key) {
         drop(Api::delete(&*self.0, kind, key, Preconditions::default()).now_or_never().unwrap());
     }

@@ -1,4 +1,4 @@
-//! An API server that is away, slow, refuses or loses answers when a test asks for it.
+//! An API server that is unreachable, slow, refuses or loses answers at a test's request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-/// What happens to a request.
+/// A fault of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
     /// It is answered.
@@ -24,7 +24,7 @@ pub(crate) enum Fault {
     Hangs,
 }
 
-pub(crate) fn away() -> ApiError {
+pub(crate) fn is_unreachable() -> ApiError {
     ApiError::Unavailable { message: "connection refused".into(), retry_after: None }
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Faulty {
 
 #[derive(Default)]
 struct Plan {
-    away: bool,
+    is_unreachable: bool,
     next: VecDeque<Fault>,
     refused: Vec<(&'static str, ApiError)>,
     latency: Duration,
@@ -62,11 +62,11 @@ impl Faulty {
     }
 
     /// No request reaches the server until this is called again.
-    pub(crate) fn away(&self, away: bool) {
-        self.plan.lock().away = away;
+    pub(crate) fn is_unreachable(&self, is_unreachable: bool) {
+        self.plan.lock().is_unreachable = is_unreachable;
     }
 
-    /// What happens to the next requests, one each.
+    /// The faults of the next requests, one each.
     pub(crate) fn next(&self, faults: impl IntoIterator<Item = Fault>) {
         self.plan.lock().next.extend(faults);
     }
@@ -110,8 +110,8 @@ impl Faulty {
                 plan.under_way += 1;
                 plan.most = plan.most.max(plan.under_way);
                 let refused = plan.refused.iter().find(|(other, _)| *other == verb);
-                let fault = match (plan.away, refused) {
-                    (true, _) => Fault::Unsent(away()),
+                let fault = match (plan.is_unreachable, refused) {
+                    (true, _) => Fault::Unsent(is_unreachable()),
                     (false, Some((_, error))) => Fault::Unsent(error.clone()),
                     (false, None) => plan.next.pop_front().unwrap_or(Fault::None),
                 };
@@ -124,7 +124,7 @@ impl Faulty {
                 Fault::Unsent(error) => Err(error),
                 Fault::LostAnswer => {
                     drop(request(&*inner).await);
-                    Err(away())
+                    Err(is_unreachable())
                 }
                 Fault::Hangs => std::future::pending().await,
             }

@@ -1,4 +1,4 @@
-//! What the agent writes, as its cells will: its node, its endpoints, identities, annotations of its node. The bodies take
+//! Writes of the agent's cells: its node, its endpoints, identities, annotations of its node. The bodies take
 //! any server, so that they run against a real one too.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 // ---- The mutations.
 
-/// The node's object: what this agent knows of it is put into it, all else stays; at most 10 tries, 500 ms apart.
+/// The node's object: this agent's fields are put into it, all others stay; at most 10 tries, 500 ms apart.
 pub(crate) fn node(addresses: Value, labels: Value) -> Mutation {
     Mutation::edit(move |node| {
         node["spec"]["addresses"] = addresses.clone();
@@ -28,7 +28,7 @@ pub(crate) struct Pod {
 }
 
 /// An endpoint: made, or its status replaced. `uid` is that of its object, if it is known. The object of a pod that had the
-/// name before makes room.
+/// name before is replaced.
 pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Mutation {
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid});
     let object = json!({"metadata": {"ownerReferences": [owner]}, "status": status});
@@ -48,7 +48,7 @@ pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Mutatio
     Mutation::new(decide).at_first(first)
 }
 
-/// An identity with these labels. Somebody else's object of this number is no place for it.
+/// An identity with these labels. An object of this id with other labels is not touched.
 pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
     let object = json!({
         "metadata": {"labels": {"io.kubernetes.pod.namespace": labels["k8s:io.kubernetes.pod.namespace"]}},
@@ -60,7 +60,7 @@ pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send +
         Some(present) if present["security-labels"] == labels => Step::Done,
         Some(_) => Step::GiveUp("the number belongs to other labels".into()),
     };
-    Mutation::new(decide).known_by(known).at_first(first)
+    Mutation::new(decide).read_from_cache(known).at_first(first)
 }
 
 /// An identity is in use: the mark of the collection of unused ones goes.
@@ -74,10 +74,10 @@ pub(crate) fn identity_in_use(known: impl Fn() -> Option<Value> + Send + Sync + 
             None => Step::Done,
         }
     };
-    Mutation::new(decide).known_by(known)
+    Mutation::new(decide).read_from_cache(known)
 }
 
-// ---- The bodies: they tell what there is by `api`, which also is somebody else.
+// ---- The bodies: they check the server's objects by `api`, which also is the other client.
 
 pub(crate) struct Stage {
     pub(crate) writer: Arc<Writer>,
@@ -98,7 +98,7 @@ impl Stage {
         written.await.unwrap().unwrap().uid()
     }
 
-    /// Somebody else changes an object.
+    /// Another client changes an object.
     async fn others(&self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
         let mut object = self.get(kind, key).await.unwrap();
         change(&mut object);
@@ -141,9 +141,9 @@ pub(crate) async fn a_node_is_made_then_changed_and_the_fields_of_others_stay(st
         node["status"]["ipam"] = json!({"used": {"10.1.0.5": {"owner": "shop/web-0"}}})
     });
     stage.enqueue(Kind::CiliumNode, &key, used).await;
-    let told = stage.get(Kind::CiliumNode, &key).await.unwrap();
-    assert_eq!(told["status"]["ipam"]["used"]["10.1.0.5"]["owner"], "shop/web-0");
-    assert_eq!(told["spec"], changed["spec"]);
+    let ended = stage.get(Kind::CiliumNode, &key).await.unwrap();
+    assert_eq!(ended["status"]["ipam"]["used"]["10.1.0.5"]["owner"], "shop/web-0");
+    assert_eq!(ended["spec"], changed["spec"]);
     stage.clean(Kind::CiliumNode, &key).await;
 }
 
@@ -201,7 +201,7 @@ pub(crate) async fn an_identity_is_made_once_and_kept_from_collection(stage: &St
     assert_eq!(made["security-labels"], labels("web"));
     assert_eq!(made["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "shop"}));
 
-    // The number is taken, as the watch tells: by these labels, by others.
+    // The id is in use, as the watch has reported: with these labels, with others.
     *cache.lock() = Some(made);
     stage.enqueue(kind, &key, identity(labels("web"), known())).await;
     let other =

@@ -1,4 +1,4 @@
-//! What the server refuses is told, with what to do about it.
+//! Refusals of the server are reported with their remedy.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn refusals_name_verb_resource_object_and_remedy_and_are_tried_slowly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_is_withdrawn_is_told_no_more() {
+async fn a_withdrawn_refusal_is_no_longer_reported() {
     let world = World::new().await;
     world.server.refuse("create", Some(ApiError::Invalid("spec.value: must be a string".into())));
     world.writer.enqueue(endpoint("a"), Mutation::edit(spec(1)));
@@ -76,7 +76,7 @@ async fn a_refusal_that_is_withdrawn_is_told_no_more() {
 async fn the_queue_is_in_the_metrics_and_in_a_table() {
     let world = World::new().await;
     world.writer.enqueue(node("a"), Mutation::edit(spec(1))).done().await.unwrap();
-    world.server.away(true);
+    world.server.is_unreachable(true);
     for name in ["b", "c", "d"] {
         world.writer.enqueue(node(name), Mutation::edit(spec(1)));
     }

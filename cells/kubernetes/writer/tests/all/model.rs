@@ -1,4 +1,4 @@
-//! Any sequence of mutations, changes by others, outages and lost answers ends with the server as the newest mutations say, and with
+//! Any sequence of mutations, changes by others, outages and lost answers ends with the newest mutations' objects, and with
 //! the fields of others as these have set them.
 
 use std::collections::BTreeMap;
@@ -10,20 +10,20 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::faults::{Fault, away, busy};
+use crate::faults::{Fault, busy, is_unreachable};
 use crate::world::{World, spec};
 
 #[derive(Debug, Clone)]
 enum Event {
     /// The newest mutation for an object: this value.
     Set(u8, u16),
-    /// The same, begun without a look.
+    /// The same, without reading the object first.
     SetBlind(u8, u16),
     /// The newest mutation for an object: to be gone.
     Gone(u8),
-    /// Somebody else sets a field of an object that is there.
+    /// Another client sets a field of an object that exists.
     Others(u8, u16),
-    /// Somebody else deletes an object.
+    /// Another client deletes an object.
     Lost(u8),
     Away(bool),
     Faults(Vec<u8>),
@@ -48,7 +48,7 @@ fn fault(n: u8) -> Fault {
     match n {
         0 => Fault::None,
         1 => Fault::LostAnswer,
-        2 => Fault::Unsent(away()),
+        2 => Fault::Unsent(is_unreachable()),
         3 => Fault::Unsent(busy(1)),
         4 => Fault::Unsent(ApiError::Conflict("not this version".into())),
         _ => Fault::Unsent(ApiError::Forbidden("not yet".into())),
@@ -79,7 +79,7 @@ fn blind(wanted: u16) -> Mutation {
 async fn run(events: Vec<Event>) {
     let world = World::new().await;
     world.server.latency(Duration::from_millis(3));
-    // What was enqueued last, and what others did last: by object, and by the object's uid.
+    // The last mutations, and the last changes by others: by object, and by the object's uid.
     let mut wanted: BTreeMap<u8, Option<u16>> = BTreeMap::new();
     let mut theirs: BTreeMap<String, u16> = BTreeMap::new();
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -102,14 +102,14 @@ async fn run(events: Vec<Event>) {
                 object["spec"]["theirs"] = json!(value);
             }),
             Event::Lost(object) => world.cluster.remove(KIND, &key(object)),
-            Event::Away(is) => world.server.away(is),
+            Event::Away(is) => world.server.is_unreachable(is),
             Event::Faults(faults) => world.server.next(faults.into_iter().map(fault)),
             Event::Pause(ms) => sleep(Duration::from_millis(ms.into())).await,
         }
     }
-    // The faults come to their end, the server is there, and every mutation is enqueued once more: what others have
+    // The faults end, the server answers, and every mutation is enqueued once more: what others have
     // deleted after it was written is the caller's to notice.
-    world.server.away(false);
+    world.server.is_unreachable(false);
     world.idle().await;
     world.server.next([]);
     for (object, value) in &wanted {
@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_server_ends_as_the_newest_mutations_say(events in prop::collection::vec(event(), 1..40)) {
+    fn the_server_ends_with_the_newest_mutations(events in prop::collection::vec(event(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(run(events));
     }

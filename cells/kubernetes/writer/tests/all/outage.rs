@@ -1,4 +1,4 @@
-//! A server that is away: nothing is lost, and little is asked.
+//! An unreachable server: nothing is lost, and few requests are sent.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn an_hour_costs_a_row_an_object_and_few_requests_and_loses_nothing() {
     for i in 0..200 {
         world.cluster.make(kind, &name(i), object("before"));
     }
-    world.server.away(true);
+    world.server.is_unreachable(true);
     let begin = Instant::now();
     let mut last = 0;
     // All objects are written again and again; at the end the first hundred are to be gone.
@@ -46,7 +46,7 @@ async fn an_hour_costs_a_row_an_object_and_few_requests_and_loses_nothing() {
     assert_eq!(health.message, "The API server takes no requests, writes wait for it");
     assert_eq!(health.error, "connection refused");
 
-    world.server.away(false);
+    world.server.is_unreachable(false);
     let back = Instant::now();
     world.idle().await;
     assert!(back.elapsed() < seconds(13), "{:?}", back.elapsed());
@@ -87,7 +87,7 @@ async fn answers_that_are_lost_are_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_busy_is_left_alone_for_as_long_as_it_asks() {
+async fn a_busy_server_is_left_alone_for_its_retry_after() {
     let world = World::new().await;
     world.server.next([Fault::Unsent(busy(30))]);
     world.writer.enqueue(node("a"), Mutation::edit(spec(1)));

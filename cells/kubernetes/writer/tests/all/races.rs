@@ -1,4 +1,4 @@
-//! Others change what is being written, and the wisher changes its mind.
+//! Other clients change objects that are being written, and owners replace their mutations.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn ms(n: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_agent_writes() {
+async fn writes_of_the_agents_cells() {
     let world = World::new().await;
     let (writer, api) = (world.writer.clone(), world.cluster.api());
     let stage = flows::Stage { writer, api, namespace: "shop".into() };
@@ -30,7 +30,7 @@ async fn what_the_agent_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_looked_at_again_and_the_other_change_stays() {
+async fn after_a_conflict_the_object_is_read_again_and_the_other_change_stays() {
     let world = World::new().await;
     let key = Key::new("", "n1");
     world.cluster.make(Kind::CiliumNode, &key, object(0));
@@ -66,7 +66,7 @@ async fn ten_tries_half_a_second_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_newest_wish_counts() {
+async fn only_the_newest_mutation_counts() {
     let world = World::new().await;
     world.server.latency(ms(10));
     let first = world.writer.enqueue(node("a"), Mutation::edit(spec(1)));
@@ -84,14 +84,14 @@ async fn only_the_newest_wish_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parts_are_wished_for_by_themselves_and_go_with_the_whole() {
+async fn parts_have_mutations_of_their_own_and_go_with_the_object() {
     let world = World::new().await;
-    world.server.away(true);
+    world.server.is_unreachable(true);
     let labels = Mutation::edit(|object| object["metadata"]["labels"] = json!({"app": "web"}));
     let whole = world.writer.enqueue(endpoint("a"), Mutation::edit(spec(1)));
     let part = world.writer.enqueue(endpoint("a").part("labels"), labels.clone());
     assert_eq!(world.rows(), 2);
-    world.server.away(false);
+    world.server.is_unreachable(false);
     whole.done().await.unwrap();
     part.done().await.unwrap();
     let present = world.cluster.object(Kind::CiliumEndpoint, &Key::new("shop", "a")).unwrap();
@@ -100,34 +100,34 @@ async fn parts_are_wished_for_by_themselves_and_go_with_the_whole() {
         (&json!(1), &json!("web"))
     );
 
-    world.server.away(true);
+    world.server.is_unreachable(true);
     let part = world.writer.enqueue(endpoint("a").part("labels"), labels);
     let gone = world.writer.enqueue(endpoint("a"), Mutation::delete(None));
     assert_eq!(world.rows(), 1);
     assert!(matches!(part.done().await, Err(NotWritten::Superseded { .. })));
-    world.server.away(false);
+    world.server.is_unreachable(false);
     gone.done().await.unwrap();
     assert_eq!(world.cluster.objects(Kind::CiliumEndpoint).len(), 0);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_withdrawn_is_not_written() {
+async fn withdrawn_mutations_are_not_written() {
     let world = World::new().await;
-    world.server.away(true);
+    world.server.is_unreachable(true);
     let ticket = world.writer.enqueue(endpoint("a"), Mutation::edit(spec(1)));
     sleep(ms(1000)).await;
     assert_eq!(world.row(&endpoint("a")).unwrap().state, WriteState::Retrying);
     world.writer.forget(&endpoint("a"));
     assert!(matches!(ticket.done().await, Err(NotWritten::Superseded { .. })));
-    world.server.away(false);
+    world.server.is_unreachable(false);
     sleep(Duration::from_secs(3600)).await;
     assert_eq!((world.cluster.objects(Kind::CiliumEndpoint).len(), world.rows()), (0, 0));
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_to_come_is_waited_for() {
+async fn an_object_that_does_not_exist_yet_is_waited_for() {
     let world = World::new().await;
     let status = Mutation::edit_status(|node| node["status"]["used"] = json!(3));
     let ticket = world.writer.enqueue(node("a"), status);
@@ -143,7 +143,7 @@ async fn what_is_to_come_is_waited_for() {
 /// The agent is killed after each request of an endpoint's life, whether the server has done it or not; the next run
 /// enqueues the same.
 #[tokio::test(start_paused = true)]
-async fn a_kill_in_between_is_made_good_by_the_next_run() {
+async fn a_kill_in_between_is_repaired_by_the_next_run() {
     let pod = |uid: &str| flows::Pod { name: "web-0".into(), uid: uid.into() };
     let key = Key::new("shop", "web-0");
     for kept in 0..6 {
@@ -176,7 +176,7 @@ async fn a_kill_in_between_is_made_good_by_the_next_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_that_panics_is_told_and_holds_up_nobody() {
+async fn a_mutation_that_panics_is_reported_and_holds_up_no_other() {
     let world = World::new().await;
     world.writer.enqueue(node("a"), Mutation::new(|_| panic!("no such thing")));
     world.writer.enqueue(node("b"), Mutation::new(|_| Step::Create(object(1)))).done().await.unwrap();

@@ -10,11 +10,11 @@ use k8s_writer::{Mutation, NotWritten, Writer};
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::faults::{Fault, away};
+use crate::faults::{Fault, is_unreachable};
 use crate::world::{World, node, spec};
 
 #[tokio::test(start_paused = true)]
-async fn what_is_pending_is_written_at_the_stop() {
+async fn pending_mutations_are_written_at_the_stop() {
     let mut world = World::new().await;
     world.server.latency(Duration::from_millis(20));
     let tickets: Vec<_> =
@@ -31,34 +31,34 @@ async fn what_is_pending_is_written_at_the_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_stop_is_bounded_and_the_rest_is_told() {
+async fn the_stop_is_bounded_and_the_rest_ends_as_stopped() {
     let mut world = World::new().await;
-    world.server.next([Fault::Hangs, Fault::Unsent(away()), Fault::Unsent(away())]);
+    world.server.next([Fault::Hangs, Fault::Unsent(is_unreachable()), Fault::Unsent(is_unreachable())]);
     let tickets: Vec<_> =
         (0..30).map(|i| world.writer.enqueue(node(&i.to_string()), Mutation::edit(spec(1)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    world.server.away(true);
+    world.server.is_unreachable(true);
     let begin = Instant::now();
     world.hive.stop().await;
     assert!(begin.elapsed() < Duration::from_millis(600), "{:?}", begin.elapsed());
-    let (mut written, mut told) = (0, 0);
+    let (mut written, mut ended) = (0, 0);
     for ticket in tickets {
         match ticket.done().await {
             Ok(_) => written += 1,
-            Err(NotWritten::Stopped { .. }) => told += 1,
+            Err(NotWritten::Stopped { .. }) => ended += 1,
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(written + told, 30);
-    assert!(told > 0);
+    assert_eq!(written + ended, 30);
+    assert!(ended > 0);
     let record = world.hive.logged(LogLevel::WARN, "Not all is written to the cluster at the stop");
-    assert!(format!("{record:?}").contains(&told.to_string()), "{record:?}");
+    assert!(format!("{record:?}").contains(&ended.to_string()), "{record:?}");
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_enqueues_last_is_heard() {
-    // The cell that needs the writer stops before it; what it enqueues in its stop hook is written.
+async fn mutations_of_stop_hooks_are_written() {
+    // The cell that needs the writer stops before it; mutations of its stop hook are written.
     let cluster = Cluster::default();
     let farewell = |writer: Arc<Writer>, lifecycle: Lifecycle| {
         lifecycle.hook("farewell").on_stop(move |_| async move {
@@ -82,7 +82,7 @@ async fn who_enqueues_last_is_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_server_each_wish_ends_at_once() {
+async fn without_a_server_each_mutation_ends_at_once() {
     let cells = || [statedb::cell(), k8s_writer::cell(), invoke(|_: Arc<Writer>| ())];
     let mut hive = TestHive::new(cells());
     hive.start().await;

@@ -72,7 +72,7 @@ pub(crate) fn node(name: &str) -> Target {
     Target::new(Kind::CiliumNode, Key::new("", name))
 }
 
-/// What an edit makes of an object: this value in its spec.
+/// The edit of an object: this value in its spec.
 pub(crate) fn spec(value: impl Into<Value>) -> impl Fn(&mut Value) + Send + Sync + 'static {
     let value = value.into();
     move |object| object["spec"]["value"] = value.clone()

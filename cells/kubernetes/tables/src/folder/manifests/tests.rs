@@ -42,7 +42,7 @@ fn set(manifests: &mut Manifests, file: &str, text: &str) -> Outcome {
 }
 
 #[test]
-fn the_last_file_wins_and_the_others_are_told() {
+fn the_last_file_wins_and_the_others_are_reported() {
     let (mut m, mut table) = (manifests(), BTreeMap::new());
     apply(&mut table, set(&mut m, "b.yaml", &pod("p", "b")));
     let rows = apply(&mut table, set(&mut m, "a.yaml", &pod("p", "a")));
@@ -63,7 +63,7 @@ fn the_last_file_wins_and_the_others_are_told() {
 }
 
 #[test]
-fn what_the_run_before_took_stays_until_the_file_is_right() {
+fn objects_of_the_previous_run_stay_until_the_file_is_valid() {
     let mut m = manifests();
     let outcome = set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1")));
     let Some((_, Some(good))) = outcome.good.into_iter().next() else { panic!() };
@@ -88,14 +88,14 @@ fn what_the_run_before_took_stays_until_the_file_is_right() {
 }
 
 #[test]
-fn what_a_fault_may_hide_stays() {
+fn objects_that_a_fault_may_hide_stay() {
     let (mut m, mut table) = (manifests(), BTreeMap::new());
     apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1"))));
     // The fault names its object: the other one may go.
     let rows = apply(&mut table, set(&mut m, "a.yaml", &pod("p", "{}")));
     assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v1@a.yaml", 1));
     apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v2") + &pod("q", "v2"))));
-    // It does not: nothing goes, what is right applies.
+    // It does not: nothing is deleted, valid manifests apply.
     for broken in ["kind: [\n", "kind: Pod\nmetadata: {name: Q}\n", "metadata: {name: q}\n", "kind: pdo\n"] {
         let rows = apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v3") + broken)));
         assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v3@a.yaml q=v2@a.yaml", 1), "{broken}");
@@ -115,9 +115,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Without faults the table is what the files say, whatever came before; the rows count right.
+    /// Without faults the table has the files' objects, whatever the order of events; the rows' counts are right.
     #[test]
-    fn the_table_is_what_the_files_say(events in events()) {
+    fn the_table_equals_the_files(events in events()) {
         let (mut m, mut table) = (manifests(), BTreeMap::new());
         let mut files: BTreeMap<usize, Vec<(usize, u8)>> = BTreeMap::new();
         for (file, pods) in events {
@@ -147,7 +147,7 @@ proptest! {
         }
     }
 
-    /// With faults: what is right applies, and no object goes whose manifest is there, right or wrong.
+    /// With faults: valid manifests apply, and no object is deleted whose manifest exists, valid or not.
     #[test]
     fn no_object_goes_by_a_fault(events in events()) {
         let (mut m, mut table) = (manifests(), BTreeMap::new());

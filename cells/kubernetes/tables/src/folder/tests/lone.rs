@@ -1,4 +1,4 @@
-//! A folder without its job: what the kernel does not tell, and what there is no room for.
+//! A folder without its job: changes that the kernel does not report, and files that do not fit into memory.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::folder::{Folder, Keep, Manifests, Memory, Report, SourceMetrics};
 use crate::{InMemorySource, SourceFile};
 use k8s_types::{Key, Kind};
 
-/// A folder without its job, looked through when the test says so.
+/// A folder without its job, scanned by the test.
 struct Lone {
     root: TempDir,
     shelf: InMemorySource,
@@ -39,9 +39,9 @@ impl Lone {
         Lone { root, shelf, files, folder, hive }
     }
 
-    /// Looks as when the kernel does not report changes.
-    fn look(&mut self) {
-        self.folder.look_unwatched(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
+    /// Scans as when the kernel does not report changes.
+    fn scan(&mut self) {
+        self.folder.scan_unwatched(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
     }
 
     fn write(&self, file: &str, text: &str) {
@@ -58,54 +58,57 @@ impl Lone {
 }
 
 #[tokio::test]
-async fn files_that_are_new_wait_for_room_in_memory() {
+async fn new_files_wait_for_memory() {
     let group = tempfile::tempdir().unwrap();
     let used = |bytes: u64| fs::write(group.path().join("memory.current"), bytes.to_string()).unwrap();
     fs::write(group.path().join("memory.max"), "67108864").unwrap();
     fs::write(group.path().join("memory.stat"), "inactive_file 0\n").unwrap();
     used(66 << 20);
     let mut lone = Lone::new(memory_limit::MemoryLimit::of_group(group.path()).unwrap()).await;
-    // What was there at the start counts in any case.
+    // The first scan reads all files in any case.
     lone.write("a.yaml", &pod("a", "1"));
-    lone.look();
+    lone.scan();
     assert_eq!(lone.count(), 1);
     lone.write("b.yaml", &pod("b", "1"));
-    lone.look();
+    lone.scan();
     assert_eq!(lone.count(), 1);
-    let told = lone.faults();
-    assert!(told.contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{told}");
+    let reported = lone.faults();
+    assert!(reported.contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{reported}");
     assert!(lone.folder.next_deadline().is_some());
-    // What does not grow is taken.
+    // A file that has not grown is read.
     lone.write("a.yaml", &pod("c", "1"));
-    lone.look();
+    lone.scan();
     assert_eq!(lone.count(), 1);
     assert_eq!(lone.shelf.keys(Kind::Pod), [Key::new("default", "c")]);
     used(20 << 20);
-    lone.look();
+    lone.scan();
     assert_eq!(lone.count(), 2);
     // A file beyond 1/64 of the limit is not read.
     lone.write("large.yaml", &pod("large", "1").repeat(30_000));
-    lone.look();
-    let told = lone.faults();
-    assert!(told.contains("large.yaml: has more than 1 MiB"), "{told}");
+    lone.scan();
+    let reported = lone.faults();
+    assert!(reported.contains("large.yaml: has more than 1 MiB"), "{reported}");
     lone.hive.stop().await;
 }
 
 #[tokio::test]
-async fn a_folder_that_nobody_watches_is_read_all_the_same() {
+async fn a_folder_without_watches_is_scanned() {
     let mut lone = Lone::new(memory_limit::MemoryLimit::none()).await;
     lone.write("a.yaml", &pod("a", "1"));
-    lone.look();
+    lone.scan();
     assert_eq!((lone.count(), lone.shelf.is_complete()), (1, true));
-    let told = lone.hive.health("k8s");
-    assert!(told.error.contains("changes are noticed after a second only: Too many open files"), "{told:?}");
+    let reported = lone.hive.health("k8s");
+    assert!(
+        reported.error.contains("changes are noticed after a second only: Too many open files"),
+        "{reported:?}"
+    );
     lone.write("b.yaml", &pod("b", "1"));
-    lone.look();
+    lone.scan();
     assert_eq!(lone.count(), 2);
     fs::remove_file(lone.root.path().join("a.yaml")).unwrap();
-    lone.look();
+    lone.scan();
     std::thread::sleep(Duration::from_millis(150));
-    lone.look();
+    lone.scan();
     assert_eq!(lone.count(), 1);
     lone.hive.stop().await;
 }
