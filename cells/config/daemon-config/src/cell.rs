@@ -24,7 +24,7 @@ use crate::runtime::RuntimeConfig;
 use crate::table::ConfigRow;
 use crate::{follow, names, runtime, spec, table};
 
-/// How long `PATCH /config` waits for those who act on options.
+/// How long `PATCH /config` waits for followers of options.
 const PATCH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Takes the run folder for this agent: its hook runs before all others, any of which may touch the folder, and its stop
@@ -97,7 +97,7 @@ fn store(p: StoreParams) -> anyhow::Result<()> {
     let initial = spec::of_settings(&p.settings)?;
     p.options.transact(|w| initial.into_iter().for_each(|option| drop(w.insert(option))));
     let stored = Stored::new(&p.state.state(), &p.fixed.running, &p.settings);
-    // Nobody of this agent reads it: without room on the disk it comes later.
+    // The agent itself does not read it: on a full disk it is written later.
     Rewrite::new(&p.jobs, &p.health, "agent-runtime-config.json", move || stored.write()).wake();
     Ok(())
 }
@@ -127,7 +127,7 @@ fn new_routes(p: RouteParams) -> Members<Route> {
     Members(vec![Route::new(Operation::GetConfig, get), Route::new(Operation::PatchConfig, patch)])
 }
 
-/// All of the options that are asked for, or none. Answers when everybody who acts on options has followed.
+/// Changes all of the requested options, or none. Answers when every follower has applied them.
 async fn patch(
     options: Arc<RwTable<RuntimeOption>>,
     followers: Arc<Vec<Follower>>,

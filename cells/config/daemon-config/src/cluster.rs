@@ -1,4 +1,4 @@
-//! What cluster objects say of the configuration, against what runs.
+//! The configuration of cluster objects, against the running one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) fn new_cluster(
     settings: Arc<Settings>,
     table: Arc<Table<ClusterConfig>>,
 ) -> Arc<Cluster> {
-    // The object that is looked at when nothing names any may be there for another agent.
+    // The default object may be there for another agent.
     let named = settings.get("config-sources").is_some_and(|setting| setting.source != Source::Default);
     let followed = named && config.apply_dynamic_config && config.enable_dynamic_config;
     Arc::new(Cluster { table, followed })
@@ -38,7 +38,7 @@ impl Cluster {
         self.table.initialized(&snapshot) && self.table.is_empty(&snapshot)
     }
 
-    /// The value of each option that counts, once all objects are known, and what closes when that changes.
+    /// Returns the effective value of each option, once all objects are known, and a watch of it.
     pub(crate) fn values(&self) -> (Vec<Supplied>, Watch) {
         let snapshot = self.table.snapshot();
         let (initialized, watch) = self.table.initialized_watch(&snapshot);

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// What the CNI plugin is told. A change takes effect for pods that come after the next start.
+/// Options for the CNI plugin. A change takes effect for pods that come after the next start.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Pods and CNI", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct CniConfig {

@@ -1,4 +1,4 @@
-//! What can be wrong with the configuration and with its files.
+//! Errors of the configuration and its files.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub enum Error {
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// The other agent, if it has said so.
+        /// The other agent's pid, if it has written it.
         pid: Option<u32>,
     },
     /// An option has a value that it cannot have.
@@ -30,7 +30,7 @@ pub enum Error {
     File(#[from] state_file::Error),
 }
 
-/// For `map_err`: what was tried on which file.
+/// For `map_err`: the operation and its file.
 pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
     let error = state_file::Error::io(action, path);
     move |source| error(source).into()

@@ -1,4 +1,4 @@
-//! The configuration in force, stored for those who look for what has changed between runs.
+//! The configuration in force, stored for tools that compare it between runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn json(running: &BTreeMap<String, Value>) -> Vec<u8> {
     content
 }
 
-/// What came from the configuration folder or file, `{}` if nothing did. A JSON string is a YAML string.
+/// Returns the options of the configuration folder or file, `{}` if there are none. A JSON string is a YAML string.
 fn yaml(settings: &Settings) -> Vec<u8> {
     let lines: String = settings
         .iter()

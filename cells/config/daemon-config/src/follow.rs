@@ -16,16 +16,16 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::{Cluster, ClusterDrift};
 
-/// How long nothing changes before what has changed is read: whoever writes several files has done so.
-const QUIET: Duration = Duration::from_millis(200);
+/// Quiet time before changed files are read: a writer of several files has finished.
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Read at the latest so long after the first change.
-const LATEST: Duration = Duration::from_secs(2);
+const MAX_DELAY: Duration = Duration::from_secs(2);
 
-/// How often to look when the kernel does not tell.
-const UNWATCHED: Duration = Duration::from_secs(5);
+/// Interval of reads when the kernel reports no changes.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is told of a configuration that is not in force. Whether it is followed at all is an option of
+/// Options of reports on a configuration that is not in force. Whether it is followed at all is an option of
 /// [`SourcesConfig`].
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Configuration")]
@@ -61,10 +61,10 @@ pub(crate) fn start(parts: Parts) {
         return;
     }
     let health = health.scope("configuration");
-    let teller = Teller { config, delta, health, refused: vec![], drifts: vec![] };
+    let reporter = Reporter { config, delta, health, refused: vec![], drifts: vec![] };
     jobs.one_shot("configuration", move |cx: JobCx| async move {
         tokio::select! {
-            ended = run(Files::new(place), &cluster, live, teller) => ended,
+            ended = run(Files::new(place), &cluster, live, reporter) => ended,
             () = cx.cancelled() => Ok(()),
         }
     });
@@ -74,7 +74,7 @@ async fn run(
     mut files: Files,
     cluster: &Cluster,
     live: Arc<LiveConfig>,
-    mut teller: Teller,
+    mut reporter: Reporter,
 ) -> anyhow::Result<()> {
     loop {
         let unwatched = files.follow().err();
@@ -84,7 +84,7 @@ async fn run(
         }
         let reader = live.clone();
         let read = hive::blocking(move || reader.reload()).await;
-        teller.tell(read, unwatched.as_ref(), ClusterDrift::of(&values, &live));
+        reporter.report(read, unwatched.as_ref(), ClusterDrift::of(&values, &live));
         tokio::select! {
             () = files.changed(unwatched.is_none()) => {}
             () = objects.changed() => {}
@@ -123,19 +123,19 @@ impl Files {
                 }
             }
             (Some(_), watch) => {
-                sleep(UNWATCHED).await;
+                sleep(POLL_INTERVAL).await;
                 *watch = FileWatch::new();
             }
         }
     }
 }
 
-/// Waits for a change, and then until there are no more for [`QUIET`].
+/// Waits for a change, and then until there are no more for [`DEBOUNCE`].
 async fn quiet_after_change(watch: &mut FileWatch) -> io::Result<()> {
     watch.changed().await?;
-    let latest = Instant::now() + LATEST;
+    let latest = Instant::now() + MAX_DELAY;
     while Instant::now() < latest {
-        match timeout(QUIET, watch.changed()).await {
+        match timeout(DEBOUNCE, watch.changed()).await {
             Ok(changed) => changed?,
             Err(_) => break,
         }
@@ -144,7 +144,7 @@ async fn quiet_after_change(watch: &mut FileWatch) -> io::Result<()> {
 }
 
 /// Log, health and metric.
-struct Teller {
+struct Reporter {
     config: Config<FollowConfig>,
     delta: Gauge,
     health: Health,
@@ -153,8 +153,8 @@ struct Teller {
     drifts: Vec<ClusterDrift>,
 }
 
-impl Teller {
-    fn tell(
+impl Reporter {
+    fn report(
         &mut self,
         read: Result<Reloaded, Vec<ConfigError>>,
         unwatched: Option<&io::Error>,
@@ -165,7 +165,7 @@ impl Teller {
                 for Change { key, running, wanted, source } in changed {
                     tracing::info!(option = key, before = running, value = wanted, %source, "An option has changed");
                 }
-                self.tell_refused(refused, unwatched);
+                self.report_refused(refused, unwatched);
             }
             Err(errors) => {
                 let errors = joined(&errors);
@@ -175,11 +175,11 @@ impl Teller {
                 }
             }
         }
-        self.tell_drifts(drifts);
+        self.report_drifts(drifts);
     }
 
     /// Options that take effect at the next start.
-    fn tell_refused(&mut self, mut refused: Vec<Change>, unwatched: Option<&io::Error>) {
+    fn report_refused(&mut self, mut refused: Vec<Change>, unwatched: Option<&io::Error>) {
         refused.retain(|change| !self.is_ignored(&change.key));
         for change in refused.iter().filter(|change| !self.refused.contains(change)) {
             let Change { key, running, wanted, source } = change;
@@ -195,7 +195,7 @@ impl Teller {
                 self.health.degraded(message, joined(&refused));
             }
             Some(error) => self.health.degraded(
-                format!("Changes of the configuration are noticed after {UNWATCHED:?} only"),
+                format!("Changes of the configuration are noticed after {POLL_INTERVAL:?} only"),
                 format!("{error}; see fs.inotify in sysctl"),
             ),
             None => self.health.ok("The configuration is in force"),
@@ -203,16 +203,16 @@ impl Teller {
         self.refused = refused;
     }
 
-    /// Where the agent does not run as the cluster says, for whatever reason: a flag may say otherwise.
-    fn tell_drifts(&mut self, mut drifts: Vec<ClusterDrift>) {
+    /// Options whose running value is not the cluster's, for whatever reason: a flag may override it.
+    fn report_drifts(&mut self, mut drifts: Vec<ClusterDrift>) {
         if !self.config.enable_drift_checker {
             return;
         }
         drifts.retain(|ClusterDrift { drift, .. }| {
             !self.is_ignored(&drift.key) && self.refused.iter().all(|change| change.key != drift.key)
         });
-        for told in drifts.iter().filter(|drift| !self.drifts.contains(drift)) {
-            let ClusterDrift { drift, object } = told;
+        for reported in drifts.iter().filter(|drift| !self.drifts.contains(drift)) {
+            let ClusterDrift { drift, object } = reported;
             let running = drift.running.as_deref().unwrap_or("-");
             tracing::warn!(
                 option = drift.key,

@@ -14,7 +14,7 @@ const NAME: &str = "cilium.pid";
 /// The name of Cilium's process.
 const ORIGINAL: &str = "cilium-agent";
 
-/// The pid file with its lock. The kernel gives the lock up when the agent ends, however it ends.
+/// The pid file with its lock, which the kernel releases however the agent ends.
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
@@ -45,16 +45,16 @@ impl Instance {
             }
             let pid = std::process::id().to_string();
             let write = |lock: &mut File| {
-                // The old number's room is kept until the new one is written.
+                // The old pid's blanks are kept until the new one is written.
                 lock.rewind()?;
                 lock.write_all(pid.as_bytes())?;
                 lock.set_len(pid.len() as u64)
             };
             if let Err(error) = write(&mut lock).map_err(file("write", &path)) {
-                // The lock is what counts, the number is for humans.
+                // The lock decides; the pid is for people.
                 tracing::warn!(%error, "Going on without the pid in the pid file");
             }
-            // Compiled programs are looked for in the second one (`cilium-dbg bpf sha list`); this agent compiles none.
+            // `cilium-dbg bpf sha list` reads compiled programs from the second one; this agent compiles none.
             let state = folder.join("state/templates");
             DirBuilder::new().recursive(true).mode(0o750).create(&state).map_err(file("create", &state))?;
             return Ok(Self { path, _lock: lock });
@@ -65,7 +65,7 @@ impl Instance {
 /// An agent that has a run folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process, if it has said so.
+    /// Its pid, if it has written it.
     pub pid: Option<u32>,
 }
 

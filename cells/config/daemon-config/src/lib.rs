@@ -1,15 +1,15 @@
-//! The configuration in force: what GET and PATCH /config answer and what is stored of it.
+//! The configuration in force: the answers of GET and PATCH /config, and its files.
 //!
 //! **Owns** the run folder as a whole (one agent, `cilium.pid`), the table `runtime-options` (what can be changed while
-//! the agent runs), the table `configuration` (what each source says of each option, and what came of it: [`ConfigRow`];
-//! what has not come into force also at `GET /apiary/drift`), `state/agent-runtime-config.json` and `state/viper-agent-config.yaml` with those of the two runs
-//! before, and the options that only the CNI plugin acts on ([`CniConfig`]).
+//! the agent runs), the table `configuration` (each option as each source has it, and the outcome: [`ConfigRow`];
+//! options that are not in force also at `GET /apiary/drift`), `state/agent-runtime-config.json` and
+//! `state/viper-agent-config.yaml` with those of the two runs before, and the options that only the CNI plugin uses
 //! **Needs** the hive's settings, the node's row (addressing), the devices (MTU), the option `state-dir`.
 //! **Provides** `Arc<Table<`[`RuntimeOption`](runtime_options::RuntimeOption)`>>`: watch it to act on `PATCH /config`, which waits
 //! for each [`Follower`](runtime_options::Follower) of the hive.
 //!
 //! **Life**: [`instance()`] is the first cell of an agent: its hook takes the run folder or fails naming the agent that
-//! has it; the kernel gives it up however the agent ends. [`cell()`] stores the configuration in its start hook.
+//! has it; the kernel releases it however the agent ends. [`cell()`] stores the configuration in its start hook.
 //!
 //! ```
 //! use daemon_config::Instance;
@@ -36,16 +36,16 @@
 //! | `bpf-policy-map-full-reconciliation-interval`, `conntrack-gc-interval`, `conntrack-gc-max-interval`, `endpoint-bpf-prog-watchdog-interval`, `endpoint-gc-interval` | is counted from the last round |
 //! | `bpf-policy-map-pressure-metrics-threshold` | counts when metrics are read next |
 //!
-//! What objects of the cluster say (table `cilium-configs` of [`config_sources`]) counts more than files and less than the
+//! Options of cluster objects (table `cilium-configs` of [`config_sources`]) override files and are overridden by the
 //! environment, once `config-sources` names the objects, which `build-config` does; without it, or with
-//! `apply-dynamic-config=false`, it is reported and nothing else. Every option whose value there is another one than the
+//! `apply-dynamic-config=false`, they are only reported. Every option whose value there is another one than the
 //! running counts in `drift_checker_config_delta`, also one that a flag overrides, or that this agent does not know and no
 //! file has.
 //!
 //! **Differences from Cilium**: Cilium only reports drift, and brings nothing into force before the next start. It
 //! compares texts, this agent values: `60s` is `1m`. A second agent on the same folder is refused. `PATCH /config` answers in
 //! tens of milliseconds: nothing is compiled. Options without effect in this agent are accepted and shown; the log
-//! says so. `daemonConfigurationMap` has Cilium's members, also of options that no cell of this agent declares.
+//! has a line of it. `daemonConfigurationMap` has Cilium's members, also of options that no cell of this agent declares.
 //! Values of `datapath-mode` and `ipam` that this agent cannot serve are refused at the start.
 
 mod answer;

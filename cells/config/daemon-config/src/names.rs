@@ -1,4 +1,4 @@
-//! The settings in force under the names that Cilium's API and files give them.
+//! The settings in force under their names in Cilium's API and files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,7 +52,7 @@ pub(crate) fn daemon_configuration(
     map
 }
 
-/// A value in the JSON type that Go gives it: durations are nanoseconds.
+/// Returns a value in its JSON type in Go: durations are nanoseconds.
 fn value(kind: Kind, text: &str, shown: &str, settings: &Settings) -> Value {
     let kind = match shown {
         "null" if text.is_empty() || text == "{}" => return Value::Null,

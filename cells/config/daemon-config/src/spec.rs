@@ -6,7 +6,7 @@ use runtime_options::{BadOption, POLICY_ENFORCEMENT, RuntimeOption};
 
 use crate::error::Error;
 
-/// The values at the start. `setting` gives the text of an option of the agent, if it is set.
+/// Returns the values at the start. `setting` returns the text of an option of the agent, if it is set.
 fn initial(setting: impl Fn(&str) -> Option<String>) -> Result<Vec<RuntimeOption>, Error> {
     RuntimeOption::initial(setting).map_err(|(key, value, wrong)| Error::Option {
         key,

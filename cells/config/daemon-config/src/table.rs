@@ -1,4 +1,4 @@
-//! The table `configuration`: what each source says of each option, and what came of it.
+//! The table `configuration`: each option as each source has it, and the outcome.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use statedb::{Query, RwTable, Table, TableSpec};
 use crate::cluster::{Cluster, ClusterDrift};
 use crate::spec;
 
-/// A row of table `configuration`: an option as one source has it. The columns of `cilium-configs`, which has what objects
-/// of the cluster say alone, and two more.
+/// A row of table `configuration`: an option as one source has it. The columns of `cilium-configs`, which has cluster
+/// objects alone, and two more.
 #[derive(Clone, Debug, PartialEq, Eq, Table)]
 #[table(name = "configuration", primary(key, source, name = "key"))]
 pub struct ConfigRow {
@@ -78,7 +78,7 @@ pub(crate) fn fill(
     });
 }
 
-/// The rows of what was observed, with the values that clients have patched meanwhile.
+/// Returns the rows of the observed options, with the values that clients have patched meanwhile.
 fn rows<'a>(
     observed: &[Observed],
     settings: &Settings,
@@ -108,32 +108,33 @@ fn rows<'a>(
     rows
 }
 
-/// `GET /apiary/drift`: where the agent does not run as its configuration says, and why.
+/// `GET /apiary/drift`: the options that are not in force, and why.
 pub(crate) fn page(
     table: Arc<Table<ConfigRow>>,
     cluster: Arc<Cluster>,
     live: Arc<LiveConfig>,
 ) -> Member<Page> {
     Member(Page::new("drift", move |_| {
-        let told = match cluster.is_followed() {
+        let reported = match cluster.is_followed() {
             true => vec![],
             false => ClusterDrift::of(&cluster.values().0, &live),
         };
-        let text = drift(table.all(&table.snapshot()).map(|row| &**row), &told);
+        let text = drift(table.all(&table.snapshot()).map(|row| &**row), &reported);
         std::future::ready(Response::text(200, text))
     }))
 }
 
 /// One line a value that is not in force, and not because another source counts more.
-fn drift<'a>(rows: impl Iterator<Item = &'a ConfigRow>, told: &[ClusterDrift]) -> String {
-    let settled = [Standing::InForce.to_string(), "overridden by ".to_owned()];
-    let rows = rows.filter(|row| row.state != settled[0] && !row.state.starts_with(&settled[1]));
+fn drift<'a>(rows: impl Iterator<Item = &'a ConfigRow>, reported: &[ClusterDrift]) -> String {
+    let quiet = [Standing::InForce.to_string(), "overridden by ".to_owned()];
+    let rows = rows.filter(|row| row.state != quiet[0] && !row.state.starts_with(&quiet[1]));
     let line = |row: &ConfigRow| {
         let ConfigRow { key, source, value, running, state, .. } = row;
         let running = if running == "-" { String::new() } else { format!("running with {running:?}, ") };
         format!("{key}: {running}{source} says {value:?}: {state}\n")
     };
-    let lines: String = rows.map(line).chain(told.iter().map(|told| format!("{told}\n"))).collect();
+    let lines: String =
+        rows.map(line).chain(reported.iter().map(|reported| format!("{reported}\n"))).collect();
     if lines.is_empty() { "The agent runs as its configuration says.\n".to_owned() } else { lines }
 }
 

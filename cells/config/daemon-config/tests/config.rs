@@ -110,7 +110,7 @@ impl Agent {
     }
 }
 
-/// But for what that run's settings and features were, the answer is the one recorded.
+/// Except for the settings and features of that run, the answer is the recorded one.
 #[tokio::test]
 async fn the_answer_has_the_parts_and_values_of_the_original() {
     let agent = Agent::start(&[("mtu", "1500")]).await;
@@ -256,7 +256,7 @@ async fn the_run_folder_belongs_to_one_agent() {
     assert!(!run.join("cilium.pid").exists());
 }
 
-/// The table `configuration`: sources by priority, what was patched, and the page that tells what is not in force.
+/// The table `configuration`: sources by priority, patched values, and the page of options that are not in force.
 #[tokio::test]
 async fn sources_and_drift_are_a_table() {
     let agent = Agent::start(&[("enable-policy", "always"), ("mtu", "1500")]).await;
@@ -330,7 +330,7 @@ fn map(data: &str) -> String {
     format!(r#"{{"metadata":{{"name":"cilium-config","namespace":"kube-system"}},"data":{data}}}"#)
 }
 
-/// An agent whose cluster has the ConfigMap that is looked at when no object is named.
+/// An agent whose cluster has the default ConfigMap.
 async fn with_map(data: &str, options: &[(&str, &str)]) -> (Agent, Arc<Map>) {
     let folder = tempfile::tempdir().unwrap();
     let source = Arc::new(Map(tokio::sync::watch::channel(map(data)).0));
@@ -363,7 +363,7 @@ async fn live_options_follow_objects_that_are_named() {
     let options = [("config-sources", NAMED), ("enable-policy", "always")];
     let (agent, source) = with_map(data, &options).await;
     agent.hive.until("debug to follow", || agent.option("Debug") == "Enabled").await;
-    // The MTU waits, enforcement is what the program has set, and nobody knows endpoint-gc.
+    // The MTU waits, enforcement was set by a client, and no cell declares endpoint-gc.
     agent.hive.until("all that differs", || agent.drift() == "3").await;
     assert_eq!(agent.option("policy-enforcement"), "always");
     let object = "ConfigMap kube-system/cilium-config";
@@ -401,7 +401,7 @@ async fn live_options_follow_objects_that_are_named() {
 
 /// Without the names of the objects, or with the option off, drift is reported and nothing changes, as in Cilium.
 #[tokio::test]
-async fn objects_that_nobody_named_are_only_compared() {
+async fn default_objects_are_only_compared() {
     for options in [vec![], vec![("config-sources", NAMED), ("apply-dynamic-config", "false")]] {
         let data = r#"{"debug":"true","mtu":"9000","api-rate-limit":""}"#;
         let ignored = ("ignore-flags-drift-checker", "mtu");

@@ -8,14 +8,14 @@ use tokio::sync::watch;
 #[derive(Clone, Debug, Default)]
 struct State {
     applied: u64,
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
-/// The follower's own half: what it has brought into force.
+/// The cell's half of a follower: it reports what is in force.
 #[derive(Debug)]
 pub struct Progress(watch::Sender<State>);
 
-/// Somebody who acts on options, for `PATCH /config` to wait for.
+/// A cell that applies options, for `PATCH /config` to wait for.
 #[derive(Clone, Debug)]
 pub struct Follower {
     name: &'static str,
@@ -26,7 +26,7 @@ pub struct Follower {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {follower} has not applied the change: {reason}")]
 pub struct NotApplied {
-    /// Who has not.
+    /// The followers that have not applied them.
     pub follower: &'static str,
     /// The last error.
     pub reason: String,
@@ -42,15 +42,15 @@ impl Progress {
     /// Rows of this revision of the table are in force.
     pub fn applied(&self, revision: u64) {
         self.0.send_if_modified(|state| {
-            let news = state.applied < revision || state.trouble.is_some();
-            *state = State { applied: revision.max(state.applied), trouble: None };
-            news
+            let is_new = state.applied < revision || state.error.is_some();
+            *state = State { applied: revision.max(state.applied), error: None };
+            is_new
         });
     }
 
     /// Something stands in the way of the newest rows.
-    pub fn failed(&self, trouble: impl ToString) {
-        self.0.send_modify(|state| state.trouble = Some(trouble.to_string()));
+    pub fn failed(&self, error: impl ToString) {
+        self.0.send_modify(|state| state.error = Some(error.to_string()));
     }
 }
 
@@ -67,8 +67,8 @@ impl Follower {
         let reason = match tokio::time::timeout(limit, applied).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => "it has ended".to_owned(),
-            Err(_) => match &self.state.borrow().trouble {
-                Some(trouble) => format!("it goes on trying: {trouble}"),
+            Err(_) => match &self.state.borrow().error {
+                Some(error) => format!("it retries: {error}"),
                 None => format!("it is still busy after {limit:?}"),
             },
         };
@@ -97,7 +97,7 @@ mod tests {
         let short = Duration::from_millis(1);
         assert_eq!(refused(short).await, "it is still busy after 1ms");
         progress.failed("no memory");
-        assert_eq!(refused(short).await, "it goes on trying: no memory");
+        assert_eq!(refused(short).await, "it retries: no memory");
         drop(progress);
         assert_eq!(refused(LIMIT).await, "it has ended");
         assert_eq!(follower.wait_for(5, LIMIT).await, Ok(()));

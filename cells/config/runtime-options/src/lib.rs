@@ -1,9 +1,9 @@
-//! The options that can be changed while the agent runs, for those who act on them.
+//! The options that can be changed while the agent runs, for the cells that apply them.
 //!
 //! **Owns** the names and values of the options of `PATCH /config` ([`RuntimeOption`], a row of the table
-//! `runtime-options`, which the cell `daemon-config` writes) and how that request waits for those who act on them
+//! `runtime-options`, which the cell `daemon-config` writes) and how that request waits for the cells that apply them
 //! ([`Follower`]). **Needs** nothing but tables. A cell that acts on an option takes `Option<Arc<Table<RuntimeOption>>>`,
-//! watches it, and contributes a [`Follower`] by which it says how far it has come.
+//! watches it, and contributes a [`Follower`] by which it reports how far it has come.
 //!
 //! ```
 //! use runtime_options::{RuntimeOption, TRACE_NOTIFICATION, follower};
@@ -26,7 +26,7 @@
 //! | `SourceIPVerification`, `PolicyAuditMode` | of endpoints that are made from then on; those that exist have a switch each |
 //! | `Debug` | debug lines in the agent's log |
 //! | `policy-enforcement` | of all endpoints, at once |
-//! | `DebugLB`, `PolicyTracing` | none: accepted and shown; the log says so |
+//! | `DebugLB`, `PolicyTracing` | none: accepted, shown, and named in the log |
 
 mod follower;
 mod option;

@@ -12,7 +12,7 @@ use k8s_types::core::Node;
 use k8s_types::{Kind, Resource, Selection, Source, WatchEvent, decode};
 use tokio::time::{Instant, timeout_at};
 
-use crate::object::{Said, read};
+use crate::object::{ObjectOptions, read};
 use crate::resolve::{Part, for_node, merge};
 use crate::spec::{ConfigSource, Overrides, SourceKind};
 use crate::{Error, folder};
@@ -45,7 +45,7 @@ pub struct BuildConfig {
     pub timeout: Duration,
 }
 
-/// Where this runs, as the pod's environment says.
+/// The environment of the pod that this runs in.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     /// `CILIUM_K8S_NAMESPACE`.
@@ -108,7 +108,7 @@ fn start(p: Parts) -> Result<(), Error> {
     Ok(())
 }
 
-/// The sources of the option, with what they leave out; a CiliumNodeConfig without a name stands for all of its namespace.
+/// Returns the sources of the option, completed; a CiliumNodeConfig without a name stands for all of its namespace.
 fn specs(options: &[String], namespace: &str, node: &str) -> Result<Vec<ConfigSource>, Error> {
     let usual = ["config-map", "cilium-node-config"].map(str::to_owned);
     let named: Vec<&String> = options.iter().filter(|option| !option.is_empty()).collect();
@@ -159,7 +159,7 @@ impl Reader {
                 (SourceKind::CiliumNodeConfig, true) => self.node_configs(&spec).await?,
                 _ => self.one(spec.clone()).await?,
             };
-            let keys: usize = parts.iter().map(|(_, said)| said.values.len()).sum();
+            let keys: usize = parts.iter().map(|(_, options)| options.values.len()).sum();
             tracing::info!(source = %spec, objects = parts.len(), keys, "Read");
             all.push(parts);
         }
@@ -175,10 +175,10 @@ impl Reader {
         };
         let objects = self.list(selection, &source.to_string()).await?;
         let read = |json: &Bytes| read(source.kind, json);
-        let said = objects.iter().map(read).collect::<Result<Vec<Said>, _>>();
-        let said = said.map_err(|refusal| source_error(&source, refusal))?;
-        match said.into_iter().find(|said| source.is(&said.key)) {
-            Some(said) => Ok(vec![(source, said)]),
+        let options = objects.iter().map(read).collect::<Result<Vec<ObjectOptions>, _>>();
+        let options = options.map_err(|refusal| source_error(&source, refusal))?;
+        match options.into_iter().find(|options| source.is(&options.key)) {
+            Some(options) => Ok(vec![(source, options)]),
             None if source.kind == SourceKind::Node => Err(source_error(&source, "there is no such node")),
             None => {
                 tracing::warn!("{source} is not there; the configuration is made without it");
@@ -208,22 +208,26 @@ impl Reader {
             .map_err(|reason| Error::Read { object: source.to_string(), reason })
     }
 
-    async fn all_of<T: Resource>(&self, what: Selection, source: &ConfigSource) -> Result<Vec<T>, Error> {
-        let objects = self.list(what, &source.to_string()).await?;
+    async fn all_of<T: Resource>(
+        &self,
+        selection: Selection,
+        source: &ConfigSource,
+    ) -> Result<Vec<T>, Error> {
+        let objects = self.list(selection, &source.to_string()).await?;
         let decoded = objects.iter().map(|json| decode::<T>(json)).collect::<Result<Vec<T>, _>>();
         decoded.map_err(|refusal| source_error(source, refusal))
     }
 
-    /// All objects that there are, of all sources that have any of the kind. What fails is tried again, which the sources
+    /// Lists all objects, of all sources that have any of the kind. A failure is retried, which the sources
     /// do by themselves, until it is too late.
-    async fn list(&self, what: Selection, object: &str) -> Result<Vec<Bytes>, Error> {
-        let sources: Vec<_> = self.sources.iter().filter(|source| source.has(what.kind)).collect();
+    async fn list(&self, selection: Selection, object: &str) -> Result<Vec<Bytes>, Error> {
+        let sources: Vec<_> = self.sources.iter().filter(|source| source.has(selection.kind)).collect();
         if sources.is_empty() {
             return Err(Error::NoServer);
         }
         let mut all = Vec::new();
         for source in sources {
-            let mut events = source.watch(what.clone());
+            let mut events = source.watch(selection.clone());
             let (mut listed, mut last) = (Vec::new(), "it does not answer".to_owned());
             loop {
                 match timeout_at(self.deadline, events.next()).await {
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_leaves_out_is_as_the_original_has_it() {
+    fn omitted_parts_of_a_source_default_as_in_cilium() {
         for (option, meant) in [
             ("config-map", "ConfigMap here/cilium-config"),
             ("config-map:other", "ConfigMap here/other"),

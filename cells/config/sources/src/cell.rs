@@ -11,15 +11,15 @@ use statedb::{Query, RwTable, TableSpec as _};
 
 use crate::Error;
 use crate::config::SourcesConfig;
-use crate::objects::{News, Objects};
+use crate::objects::{Change, Objects};
 use crate::row::ClusterConfig;
 use crate::spec::{ConfigSource, SourceKind};
 
 /// Events that are one transaction at most.
 const BATCH: usize = 256;
 
-/// The table `cilium-configs`, filled from the sources of cluster objects that the hive has, and the options that say
-/// from which objects.
+/// The table `cilium-configs`, filled from the sources of cluster objects that the hive has, and the options that name
+/// the objects.
 pub fn cell() -> Cell {
     let cells = [config::<SourcesConfig>(), statedb::table::<ClusterConfig>(), invoke(follow)];
     module("config-sources", "The configuration as cluster objects have it", cells)
@@ -33,7 +33,7 @@ struct Parts {
     jobs: JobGroup,
 }
 
-/// What one view of an object says.
+/// Events of all views, each with its view's index.
 type Events = BoxStream<'static, (usize, Result<WatchEvent, SourceError>)>;
 
 fn follow(p: Parts) -> Result<(), Error> {
@@ -56,9 +56,9 @@ fn follow(p: Parts) -> Result<(), Error> {
     }
     let mut initializer = Some(initializer);
     p.jobs.one_shot("config-sources", move |cx: JobCx| async move {
-        let streams = streams.into_iter().map(|(view, source, what)| -> Events {
-            let told = source.reports_errors();
-            let events = source.watch(what).filter(move |event| ready(!(told && event.is_err())));
+        let streams = streams.into_iter().map(|(view, source, selection)| -> Events {
+            let reported = source.reports_errors();
+            let events = source.watch(selection).filter(move |event| ready(!(reported && event.is_err())));
             events.map(move |event| (view, event)).boxed()
         });
         let mut events = select_all(streams).ready_chunks(BATCH);
@@ -80,8 +80,8 @@ fn follow(p: Parts) -> Result<(), Error> {
                 }
             });
             match objects.status() {
-                (_, troubles) if !troubles.is_empty() => {
-                    cx.health.degraded("Objects with configuration cannot be read", troubles.join("; "));
+                (_, errors) if !errors.is_empty() => {
+                    cx.health.degraded("Objects with configuration cannot be read", errors.join("; "));
                 }
                 (there, _) => cx.health.ok(format!("Following {there} objects with configuration")),
             }
@@ -97,11 +97,11 @@ fn follow(p: Parts) -> Result<(), Error> {
 fn take(objects: &mut Objects, view: usize, event: Result<WatchEvent, SourceError>) {
     let object = objects.source(view).to_string();
     match event.map(|event| objects.take(view, event)) {
-        Ok(News::Quiet) => {}
-        Ok(News::Refused(error)) => {
+        Ok(Change::Quiet) => {}
+        Ok(Change::Refused(error)) => {
             tracing::error!(object, error, "Configuration cannot be read, what the object said before stays");
         }
-        Ok(News::Odd(keys)) => {
+        Ok(Change::InvalidKeys(keys)) => {
             tracing::warn!(object, keys = keys.join(","), "Keys that cannot be options are left out");
         }
         Err(error) => objects.fail(view, error.to_string()),

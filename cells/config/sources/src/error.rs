@@ -1,4 +1,4 @@
-//! What can be wrong.
+//! Errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub enum Error {
         /// The fault.
         reason: &'static str,
     },
-    /// Nobody has cluster objects.
+    /// No source has cluster objects.
     #[error("no API server is known: give --k8s-kubeconfig-path or --k8s-api-server-urls, or run as a pod")]
     NoServer,
     /// An object cannot be read.

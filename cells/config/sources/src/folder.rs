@@ -16,14 +16,14 @@ const DATA: &str = "..data";
 /// The same before it is renamed.
 const NEXT: &str = "..data.tmp";
 
-/// For `map_err`: what was tried on which path.
+/// For `map_err`: the operation and its path.
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Folder { action, path, source }
 }
 
-/// Makes the folder say exactly this. Whether anything was changed: a folder that says it already stays as it is, so that
-/// nobody who follows it is woken. A write that was cut off leaves what was there, and the next one clears it up.
+/// Writes exactly these options to the folder. Returns whether anything was changed: an equal folder stays as it is, so
+/// that its followers are not woken. A write that was cut off leaves the folder as it was, and the next one cleans up.
 pub(crate) fn write(folder: &Path, values: &BTreeMap<String, String>) -> Result<bool, Error> {
     fs::create_dir_all(folder).map_err(failed("make", folder))?;
     let (link, before) = (folder.join(DATA), current(folder));
@@ -60,7 +60,7 @@ fn exchange(link: &Path, target: &Path, next: &Path) -> Result<(), Error> {
     fs::rename(next, link).map_err(failed("exchange", link))
 }
 
-/// Removes links of keys that are gone, folders that are not in use, and what an earlier write has left.
+/// Removes links of keys that are gone, folders that are not in use, and leftovers of an earlier write.
 fn clear_up(folder: &Path, values: &BTreeMap<String, String>) -> Result<bool, Error> {
     let used = current(folder);
     let mut changed = false;
@@ -121,7 +121,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Names in the folder, links with what they lead to.
+    /// Names in the folder, links with their targets.
     fn list(folder: &Path) -> Vec<String> {
         let name = |entry: fs::DirEntry| {
             let target = fs::read_link(entry.path()).map(|target| format!(" -> {}", target.display()));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_says_what_was_written_last() {
+    fn the_folder_has_the_last_write() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("deep/config-map");
         assert!(write(&folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
@@ -152,9 +152,9 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("debug")).unwrap(), "false");
     }
 
-    /// Cut off after any step, by a user who wrote a file by hand as well.
+    /// Cut off after any step, also by a user's own file.
     #[test]
-    fn what_an_earlier_write_has_left_is_cleared_up() {
+    fn leftovers_of_an_earlier_write_are_removed() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path();
         write(folder, &values(&[("debug", "true")])).unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_is_told() {
+    fn an_impossible_folder_is_an_error() {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("file"), "").unwrap();
         let error = write(&place.path().join("file"), &values(&[])).unwrap_err().to_string();

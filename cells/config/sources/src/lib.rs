@@ -1,12 +1,12 @@
 //! The agent's configuration as cluster objects have it: ConfigMaps, CiliumNodeConfigs, annotations of the node.
 //!
-//! **Owns** the table `cilium-configs` ([`ClusterConfig`]: an option as one object has it) and the options that say which
-//! objects those are ([`SourcesConfig`]). **Needs** the hive's sources of cluster objects (`Arc<dyn k8s_types::Source>`);
+//! **Owns** the table `cilium-configs` ([`ClusterConfig`]: an option as one object has it) and the options that name
+//! the objects ([`SourcesConfig`]). **Needs** the hive's sources of cluster objects (`Arc<dyn k8s_types::Source>`);
 //! without any the table is complete and empty. **Provides** `Arc<Table<ClusterConfig>>` to
 //! `daemon-config`, which compares it with the running configuration.
 //!
 //! **Life**: one job watches each object by its name. The objects' keys come and go with them; one that cannot be read
-//! leaves what it said before, reported in health and once in the log.
+//! keeps its last good options, reported in health and once in the log.
 //!
 //! Each option has a row for each object that has it, and the row with the lowest priority counts: the last object of
 //! `config-sources`, unless `config-sources-overrides` forbids that the first one's value of the key is changed.
@@ -26,11 +26,11 @@
 //!
 //! [`build()`] is the other half, and no part of an agent: the command `build-config` of an init container, which reads the
 //! same objects once, CiliumNodeConfigs by the labels of the node, and writes the folder that the agent is started with. The
-//! keys `config-sources` and `config-sources-overrides` among them tell the agent what to follow.
+//! keys `config-sources` and `config-sources-overrides` among them name the objects for the agent to follow.
 //!
 //! **Differences from Cilium**: options that are no JSON of the right form are refused at the start, where Cilium
 //! logs an error and follows nothing. One job follows all objects. `build-config` leaves a folder alone
-//! that says the same already, and removes keys that are gone.
+//! that is equal already, and removes keys that are gone.
 
 mod build;
 mod cell;

@@ -1,4 +1,4 @@
-//! What an object says of options.
+//! Options of objects.
 
 use k8s_types::cilium::CiliumNodeConfig;
 use k8s_types::core::{ConfigMap, Node};
@@ -12,18 +12,18 @@ const PREFIX: &str = "config.cilium.io/";
 /// The longest key, as of a ConfigMap.
 const LONGEST_KEY: usize = 253;
 
-/// An object's name and what it says.
+/// An object's name and its options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ObjectOptions {
     pub(crate) key: Key,
     /// Options and their values.
     pub(crate) values: StringMap,
     /// Keys that cannot be names of options.
-    pub(crate) odd: Vec<String>,
+    pub(crate) invalid_keys: Vec<String>,
 }
 
 /// Reads an object of a source.
-pub(crate) fn read(kind: SourceKind, json: &[u8]) -> Result<Said, Refusal> {
+pub(crate) fn read(kind: SourceKind, json: &[u8]) -> Result<ObjectOptions, Refusal> {
     Ok(match kind {
         SourceKind::ConfigMap => of_config_map(&decode::<ConfigMap>(json)?),
         SourceKind::CiliumNodeConfig => of_node_config(&decode::<CiliumNodeConfig>(json)?),
@@ -31,28 +31,28 @@ pub(crate) fn read(kind: SourceKind, json: &[u8]) -> Result<Said, Refusal> {
     })
 }
 
-fn of_config_map(object: &ConfigMap) -> Said {
-    Said { key: key(&object.metadata), values: object.data.clone(), odd: Vec::new() }
+fn of_config_map(object: &ConfigMap) -> ObjectOptions {
+    ObjectOptions { key: key(&object.metadata), values: object.data.clone(), invalid_keys: Vec::new() }
 }
 
-pub(crate) fn of_node_config(object: &CiliumNodeConfig) -> Said {
+pub(crate) fn of_node_config(object: &CiliumNodeConfig) -> ObjectOptions {
     let all = object.spec.defaults.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     checked(&object.metadata, all)
 }
 
 /// Annotations count more than labels.
-fn of_node(object: &Node) -> Said {
+fn of_node(object: &Node) -> ObjectOptions {
     let all = object.metadata.labels.iter().chain(object.metadata.annotations.iter());
     let named = all.filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str())));
     checked(&object.metadata, named)
 }
 
-fn checked<'a>(metadata: &ObjectMeta, all: impl Iterator<Item = (&'a str, &'a str)>) -> Said {
-    let (good, odd): (Vec<_>, Vec<_>) = all.partition(|(key, _)| may_be_option(key));
-    Said {
+fn checked<'a>(metadata: &ObjectMeta, all: impl Iterator<Item = (&'a str, &'a str)>) -> ObjectOptions {
+    let (good, invalid_keys): (Vec<_>, Vec<_>) = all.partition(|(key, _)| may_be_option(key));
+    ObjectOptions {
         key: key(metadata),
         values: good.into_iter().collect(),
-        odd: odd.into_iter().map(|(key, _)| key.to_owned()).collect(),
+        invalid_keys: invalid_keys.into_iter().map(|(key, _)| key.to_owned()).collect(),
     }
 }
 
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
 
     fn text(kind: SourceKind, json: &str) -> (String, Vec<String>) {
-        let said = read(kind, json.as_bytes()).unwrap();
-        (serde_json::to_string(&said.values).unwrap(), said.odd)
+        let options = read(kind, json.as_bytes()).unwrap();
+        (serde_json::to_string(&options.values).unwrap(), options.invalid_keys)
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What is known of the objects: the pure core behind the table.
+//! The state of the objects: the pure core behind the table.
 
 use std::collections::BTreeMap;
 
 use k8s_types::WatchEvent;
 
-use crate::object::{self, Said};
+use crate::object::{self, ObjectOptions};
 use crate::row::ClusterConfig;
 use crate::spec::{ConfigSource, Overrides};
 
@@ -21,28 +21,28 @@ pub(crate) struct Objects {
 struct View {
     /// Its place among the configuration's sources.
     index: usize,
-    /// What it says, if it is there.
-    now: Option<Said>,
+    /// Its options, if it exists.
+    now: Option<ObjectOptions>,
     /// The same of a list that is not complete.
-    listing: Option<Option<Said>>,
+    listing: Option<Option<ObjectOptions>>,
     listed: bool,
-    /// Why the object as it is now cannot be used; what it said before stays.
+    /// Why the present object cannot be used; its last good options stay.
     refused: Option<String>,
     /// The refusal that the log has.
-    told: Option<String>,
-    /// Why the source has nothing to say at the moment.
+    reported: Option<String>,
+    /// Why the source has no objects at the moment.
     failed: Option<String>,
 }
 
 /// The outcome of an event, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
-    /// Nothing to be told.
+pub(crate) enum Change {
+    /// Nothing to report.
     Quiet,
     /// The object cannot be read.
     Refused(String),
     /// Keys are left out.
-    Odd(Vec<String>),
+    InvalidKeys(Vec<String>),
 }
 
 impl Objects {
@@ -58,7 +58,7 @@ impl Objects {
             listing: None,
             listed: false,
             refused: None,
-            told: None,
+            reported: None,
             failed: None,
         });
         self.views.len() - 1
@@ -69,8 +69,8 @@ impl Objects {
         &self.sources[self.views[view].index]
     }
 
-    /// Takes what a source says.
-    pub(crate) fn take(&mut self, view: usize, event: WatchEvent) -> News {
+    /// Applies an event of a source.
+    pub(crate) fn take(&mut self, view: usize, event: WatchEvent) -> Change {
         let source = &self.sources[self.views[view].index];
         let view = &mut self.views[view];
         view.failed = None;
@@ -78,7 +78,7 @@ impl Objects {
             WatchEvent::Restart => (view.listing, view.refused) = (Some(None), None),
             WatchEvent::Listed => {
                 let listing = view.listing.take().flatten();
-                // What is refused is there: its last good version stays.
+                // A refused object exists: its last good version stays.
                 if listing.is_some() || view.refused.is_none() {
                     view.now = listing;
                 }
@@ -86,7 +86,7 @@ impl Objects {
             }
             WatchEvent::Applied { json, .. } => match object::read(source.kind, &json) {
                 // A source may know nothing of selections.
-                Ok(said) if source.is(&said.key) => return view.apply(said),
+                Ok(options) if source.is(&options.key) => return view.apply(options),
                 Ok(_) => {}
                 Err(refusal) => return view.refuse(refusal.to_string()),
             },
@@ -102,7 +102,7 @@ impl Objects {
             }
             WatchEvent::Deleted(_) | WatchEvent::Unreadable { .. } | WatchEvent::Progress => {}
         }
-        News::Quiet
+        Change::Quiet
     }
 
     /// Notes that a source fails; it goes on by itself.
@@ -110,16 +110,16 @@ impl Objects {
         self.views[view].failed = Some(error);
     }
 
-    /// Whether every source has said what there is.
+    /// Whether every source has sent its first list.
     pub(crate) fn is_complete(&self) -> bool {
         self.views.iter().all(|view| view.listed)
     }
 
-    /// How many of the objects are there, and what is wrong with the others.
+    /// Returns the number of existing objects, and the errors of the others.
     pub(crate) fn status(&self) -> (usize, Vec<String>) {
         let troubled = self.views.iter().filter_map(|view| {
-            let trouble = view.refused.as_ref().or(view.failed.as_ref())?;
-            Some(format!("{}: {trouble}", self.sources[view.index]))
+            let error = view.refused.as_ref().or(view.failed.as_ref())?;
+            Some(format!("{}: {error}", self.sources[view.index]))
         });
         (self.views.iter().filter(|view| view.now.is_some()).count(), troubled.collect())
     }
@@ -130,7 +130,7 @@ impl Objects {
         let mut rows: BTreeMap<String, ClusterConfig> = BTreeMap::new();
         for view in &self.views {
             let source = &self.sources[view.index];
-            for (key, value) in view.now.iter().flat_map(|said| said.values.iter()) {
+            for (key, value) in view.now.iter().flat_map(|options| options.values.iter()) {
                 let row = ClusterConfig {
                     key: key.to_string(),
                     source: source.name.clone(),
@@ -149,25 +149,25 @@ impl Objects {
 }
 
 impl View {
-    fn apply(&mut self, said: Said) -> News {
-        (self.refused, self.told) = (None, None);
-        let before = self.now.as_ref().map(|said| &said.odd);
-        let news = match said.odd.is_empty() || before == Some(&said.odd) {
-            true => News::Quiet,
-            false => News::Odd(said.odd.clone()),
+    fn apply(&mut self, options: ObjectOptions) -> Change {
+        (self.refused, self.reported) = (None, None);
+        let before = self.now.as_ref().map(|options| &options.invalid_keys);
+        let change = match options.invalid_keys.is_empty() || before == Some(&options.invalid_keys) {
+            true => Change::Quiet,
+            false => Change::InvalidKeys(options.invalid_keys.clone()),
         };
         match &mut self.listing {
-            Some(listing) => *listing = Some(said),
-            None => self.now = Some(said),
+            Some(listing) => *listing = Some(options),
+            None => self.now = Some(options),
         }
-        news
+        change
     }
 
-    fn refuse(&mut self, error: String) -> News {
+    fn refuse(&mut self, error: String) -> Change {
         self.refused = Some(error.clone());
-        match self.told.replace(error.clone()) == Some(error.clone()) {
-            true => News::Quiet,
-            false => News::Refused(error),
+        match self.reported.replace(error.clone()) == Some(error.clone()) {
+            true => Change::Quiet,
+            false => Change::Refused(error),
         }
     }
 }
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(rows(&o), ["a base 2 1", "c base 2 2"]);
         o.take(2, node(r#"{"config.cilium.io/a":"3","x/y":"z"}"#));
         assert_eq!(rows(&o), ["a base 2 1", "a n1 1 3", "c base 2 2"]);
-        // A list again: what it does not name is gone, at its end.
+        // Another list: what it does not name is gone, at its end.
         o.take(0, WatchEvent::Restart);
         assert_eq!(rows(&o).len(), 3);
         o.take(0, WatchEvent::Listed);
@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_leaves_what_was_said_before() {
+    fn an_unreadable_object_keeps_its_last_good_options() {
         let mut o = objects();
         o.take(0, map("base", r#"{"a":"1"}"#));
-        let News::Refused(error) = o.take(0, map("base", r#"{"a":1}"#)) else { panic!("not refused") };
+        let Change::Refused(error) = o.take(0, map("base", r#"{"a":1}"#)) else { panic!("not refused") };
         assert!(error.contains("data.a: expected a string"), "{error}");
-        assert_eq!(o.take(0, map("base", r#"{"a":1}"#)), News::Quiet, "told once");
+        assert_eq!(o.take(0, map("base", r#"{"a":1}"#)), Change::Quiet, "told once");
         assert_eq!(rows(&o), ["a base 2 1"]);
         assert!(o.status().1[0].starts_with("ConfigMap garden/base: "), "{:?}", o.status());
         // A list in which it is as wrong.
@@ -248,7 +248,7 @@ mod tests {
         o.take(0, map("base", r#"{"a":1}"#));
         o.take(0, WatchEvent::Listed);
         assert_eq!((rows(&o), o.status().1.len()), (vec!["a base 2 1".to_owned()], 1));
-        // One that says nothing more of it: it is gone.
+        // A list without the object: it is gone.
         o.take(0, WatchEvent::Restart);
         o.take(0, WatchEvent::Listed);
         assert_eq!((rows(&o), o.status()), (vec![], (0, vec![])));
@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(o.status().1, ["ConfigMap garden/base: connection refused"]);
         o.take(1, WatchEvent::Progress);
         assert_eq!(o.status(), (0, vec![]));
-        let odd = o.take(2, node(r#"{"config.cilium.io/..":"3"}"#));
-        assert_eq!(odd, News::Odd(vec!["..".to_owned()]));
-        assert_eq!(o.take(2, node(r#"{"config.cilium.io/..":"4"}"#)), News::Quiet);
+        let invalid_keys = o.take(2, node(r#"{"config.cilium.io/..":"3"}"#));
+        assert_eq!(invalid_keys, Change::InvalidKeys(vec!["..".to_owned()]));
+        assert_eq!(o.take(2, node(r#"{"config.cilium.io/..":"4"}"#)), Change::Quiet);
     }
 }

@@ -7,17 +7,17 @@ use k8s_types::cilium::CiliumNodeConfig;
 use k8s_types::core::Node;
 use k8s_types::selector::LabelRequirements;
 
-use crate::object::{Said, of_node_config};
+use crate::object::{ObjectOptions, of_node_config};
 use crate::spec::{ConfigSource, Overrides, SourceKind};
 
 /// The key under which the agent finds the objects again.
 const SOURCES: &str = "config-sources";
 
-/// The same for what later ones may change.
+/// The same for the keys that later objects may change.
 const OVERRIDES: &str = "config-sources-overrides";
 
-/// An object with what it says.
-pub(crate) type Part = (ConfigSource, Said);
+/// An object with its options.
+pub(crate) type Part = (ConfigSource, ObjectOptions);
 
 /// The CiliumNodeConfigs that are for a node, in the order in which they count: by name.
 pub(crate) fn for_node(
@@ -56,12 +56,12 @@ pub(crate) struct Resolved {
 pub(crate) fn merge(sources: Vec<Vec<Part>>, overrides: &Overrides) -> Resolved {
     let (mut values, mut used, mut notes) = (BTreeMap::new(), Vec::new(), Vec::new());
     for (index, parts) in sources.into_iter().enumerate() {
-        for (source, said) in parts {
-            for key in said.odd {
+        for (source, options) in parts {
+            for key in options.invalid_keys {
                 notes.push(format!("{source}: {key:?} cannot be the name of an option and is left out"));
             }
             let (permitted, denied): (Vec<_>, Vec<_>) =
-                said.values.iter().partition(|(key, _)| index == 0 || overrides.permit(key));
+                options.values.iter().partition(|(key, _)| index == 0 || overrides.permit(key));
             for (key, _) in denied {
                 notes.push(format!("{source}: {key} must not be changed here and is left out"));
             }
@@ -85,7 +85,10 @@ mod tests {
 
     fn part(kind: SourceKind, name: &str, values: &[(&str, &str)]) -> Part {
         let values = values.iter().copied().collect();
-        (ConfigSource { kind, namespace: "ns".into(), name: name.into() }, Said { values, ..Said::default() })
+        (
+            ConfigSource { kind, namespace: "ns".into(), name: name.into() },
+            ObjectOptions { values, ..ObjectOptions::default() },
+        )
     }
 
     fn text(resolved: &Resolved) -> String {
@@ -112,7 +115,7 @@ mod tests {
             r#"[{"kind":"config-map","namespace":"ns","name":"map"},{"kind":"cilium-node-config","namespace":"ns","name":"x"},{"kind":"cilium-node-config","namespace":"ns","name":"y"},{"kind":"node","namespace":"ns","name":"n"}]"#
         );
         assert_eq!(all.values["config-sources-overrides"], r#"{"allowConfigKeys":[],"denyConfigKeys":[]}"#);
-        // What is written is what the agent reads.
+        // The agent reads what is written.
         let again = ConfigSource::parse_list(&all.values["config-sources"]).unwrap();
         assert_eq!((again.len(), again[1].name.as_str()), (4, "x"));
 

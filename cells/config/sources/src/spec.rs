@@ -48,7 +48,7 @@ pub struct Overrides {
     pub deny_config_keys: Vec<String>,
 }
 
-/// A list; Go writes `null` for one that nobody made.
+/// A list; Go writes `null` for a nil one.
 fn keys<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -123,7 +123,8 @@ impl ConfigSource {
             serde_json::from_str(text).map_err(|reason| wrong(reason.to_string()))?;
         report_unknown_keys("config-sources", text, &["kind", "namespace", "name"]);
         for (at, source) in sources.iter().enumerate() {
-            let lacks = |what: &str| wrong(format!("entry {at}, a {}, has no {what}", source.kind.word()));
+            let lacks =
+                |selection: &str| wrong(format!("entry {at}, a {}, has no {selection}", source.kind.word()));
             if source.name.is_empty() {
                 return Err(lacks("name"));
             }
@@ -188,13 +189,13 @@ mod tests {
         assert_eq!(priorities(r#"{"allowConfigKeys":null,"denyConfigKeys":null}"#, "a"), [3, 2, 1]);
         assert_eq!(priorities(r#"{"denyConfigKeys":["a"]}"#, "a"), [3, 4, 5]);
         assert_eq!(priorities(r#"{"denyConfigKeys":["a"]}"#, "b"), [3, 2, 1]);
-        // Who allows some keys forbids all others, and need not forbid any.
+        // A list of allowed keys forbids all others, so that none need be forbidden.
         let both = r#"{"allowConfigKeys":["a"],"denyConfigKeys":["a"]}"#;
         assert_eq!((priorities(both, "a"), priorities(both, "b")), ([3, 2, 1], [3, 4, 5]));
     }
 
     #[test]
-    fn wrong_options_say_what_would_be_right() {
+    fn errors_of_options_name_the_remedy() {
         let error = |text: &str| ConfigSource::parse_list(text).unwrap_err().to_string();
         let text = error("config-map:kube-system/cilium-config");
         assert!(

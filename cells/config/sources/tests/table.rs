@@ -11,7 +11,7 @@ use k8s_types::{Key, Kind, Selection, Source, SourceError, WatchEvent};
 use statedb::{Table, TableSpec as _};
 use tokio::sync::broadcast;
 
-/// A source that says what the test says, of ConfigMaps and Nodes alone.
+/// A source whose events the test sends, of ConfigMaps and Nodes alone.
 struct Model {
     said: broadcast::Sender<(Kind, Result<WatchEvent, SourceError>)>,
 }
