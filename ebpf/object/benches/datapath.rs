@@ -9,7 +9,6 @@ mod counts;
 #[expect(dead_code, reason = "a part of what the tests need")]
 mod kit;
 #[path = "../tests/datapath/l4.rs"]
-#[expect(dead_code, reason = "a part of what the tests need")]
 mod l4;
 #[path = "../tests/datapath/packet.rs"]
 #[expect(dead_code, reason = "a part of what the tests need")]

@@ -185,13 +185,13 @@ impl Code {
     fn expand(&mut self, counters: RawFd) -> Result<()> {
         let live = self.live();
         let mut spill = 0;
-        for at in 0..self.instructions.len() {
+        for (at, live) in live.into_iter().enumerate() {
             if self.functions.contains(&at) {
                 spill = self.spill_slot(at)?;
             }
             self.entry.push(self.output.len());
             if self.leaders.contains(&at) {
-                let prologue = self.prologue(at, live[at], spill, counters)?;
+                let prologue = self.prologue(at, live, spill, counters)?;
                 self.output.extend(prologue);
             }
             self.place.push(self.output.len());
@@ -271,6 +271,7 @@ impl Code {
                 live[at] = now;
             }
             if !changed {
+                live.truncate(count);
                 return live;
             }
         }
