@@ -94,7 +94,7 @@ pub mod lxc_flag {
     pub const SKIP_MASQUERADE_V4: u32 = 4;
     /// Not masqueraded, IPv6.
     pub const SKIP_MASQUERADE_V6: u32 = 8;
-    /// Bits that say "deliver to the host's stack".
+    /// Bits for delivery to the host's stack.
     pub const HOST_DELIVERY: u32 = HOST | AT_HOST_NETNS;
 }
 
@@ -141,13 +141,13 @@ pub mod ep_flag {
     pub const LIVE: u32 = 1;
     /// Packets must carry one of the endpoint's own source addresses (else drop 132).
     pub const SOURCE_CHECK: u32 = 2;
-    /// No events of packets that this endpoint's programs drop, whatever the node's switch says.
+    /// No events of packets that this endpoint's programs drop, whatever the node's switch is.
     pub const NO_DROP_NOTIFY: u32 = 4;
-    /// No events of packets that pass this endpoint's programs, whatever the node's switch says.
+    /// No events of packets that pass this endpoint's programs, whatever the node's switch is.
     pub const NO_TRACE_NOTIFY: u32 = 8;
-    /// No events of verdicts of this endpoint's policy, whatever the node's switch says.
+    /// No events of verdicts of this endpoint's policy, whatever the node's switch is.
     pub const NO_POLICY_VERDICT_NOTIFY: u32 = 16;
-    /// Policy lets through what it would drop, and says so (`PolicyAuditMode`).
+    /// Policy lets through what it would drop, and reports it (`PolicyAuditMode`).
     pub const POLICY_AUDIT: u32 = 32;
 
     /// Where the endpoint's level of aggregation stands: three bits.

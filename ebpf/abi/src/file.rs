@@ -1,4 +1,4 @@
-//! Source files by number: drop events and metrics say where in Cilium's sources a packet was counted; our programs
+//! Source files by number: drop events and metrics name the place in Cilium's sources a packet was counted; our programs
 //! use the file that does the same job there (constants: source_file). Line numbers are free.
 
 /// `bpf_host.c`.

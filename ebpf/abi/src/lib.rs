@@ -2,7 +2,7 @@
 //!
 //! Owns: the byte layouts of Cilium's pinned maps and perf events, of our own maps ([`EndpointConfig`],
 //! [`NodeConfig`]) and the codes that travel in them. Needs nothing: `no_std`, no dependencies, the same source
-//! is compiled for the kernel and for the host. Gives: `#[repr(C)]` structs whose sizes and offsets are checked
+//! is compiled for the kernel and for the host. Provides: `#[repr(C)]` structs whose sizes and offsets are checked
 //! when the crate is compiled, the marker [`Pod`], and tables that turn codes into the words Cilium prints.
 //!
 //! Byte order follows Cilium's maps: addresses and ports are kept as on the wire (a field holds the bytes of the

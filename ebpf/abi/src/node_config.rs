@@ -5,7 +5,7 @@ use crate::pod::layout;
 /// The variable `NODE_CONFIG` of every object. The loader writes it before the programs are loaded and freezes it,
 /// so that the verifier takes its fields for constants and removes what is off.
 ///
-/// Switches are 0 or 1. [`Self::default`] is what an object carries until somebody sets it: everything off.
+/// Switches are 0 or 1. [`Self::default`] is what an object carries until a loader sets it: everything off.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -28,7 +28,7 @@ pub struct NodeConfig {
     pub enable_ipv4: u8,
     /// Forward IPv6 (`enable-ipv6`).
     pub enable_ipv6: u8,
-    /// Check source addresses of pods whose row asks for it (`enable-source-ip-verification`).
+    /// Check source addresses of pods whose row requires it (`enable-source-ip-verification`).
     pub source_ip_verification: u8,
     /// Answer ARP requests of pods (off in some chained setups).
     pub arp_responder: u8,
@@ -93,7 +93,7 @@ pub struct NodeConfig {
     /// A service without backends refuses packets, instead of leaving them to the routes of the node
     /// (`enable-no-service-endpoints-routable`).
     pub empty_services_drop: u8,
-    /// It says so to the sender by ICMP (`service-no-backend-response=reject`).
+    /// The sender gets an ICMP error (`service-no-backend-response=reject`).
     pub empty_services_reject: u8,
     /// Deliver packets of devices with `bpf_redirect_peer`, past the host's stack (host routing). Only where packets of pods
     /// leave past it as well: connection tracking of the host would see one direction.

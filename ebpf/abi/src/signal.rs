@@ -33,7 +33,7 @@ layout!(FillUp, 8, { signal: 0, family: 4 });
 pub struct AuthRequired {
     /// [`AUTH_REQUIRED`].
     pub signal: u32,
-    /// Who has to authenticate with whom.
+    /// The two identities that have to authenticate.
     pub key: AuthKey,
 }
 layout!(AuthRequired, 16, { signal: 0, key: 4 });

@@ -7,7 +7,7 @@
 pub const ENTRIES: u32 = 50;
 /// Neighbour solicitations of pods.
 pub const ICMP6_NS: u32 = 4;
-/// IPv6 packets of pods whose hops ended.
+/// IPv6 packets of pods whose hop limit is exceeded.
 pub const ICMP6_TIME_EXCEEDED: u32 = 5;
 /// ARP requests of pods.
 pub const ARP: u32 = 6;

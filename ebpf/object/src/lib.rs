@@ -6,7 +6,7 @@
 //! Provides: [`datapath`], the names in it, and which program belongs where.
 //!
 //! # What a loader does with it
-//! 1. Opens or creates the maps of [`MAPS`] and gives the pins to the parser by name. [`CALLS`] is made anew for
+//! 1. Opens or creates the maps of [`MAPS`] and passes the pins to the parser by name. [`CALLS`] is created for
 //!    every load: it holds the programs of this load and must stay pinned for as long as they run.
 //! 2. Writes a [`datapath_abi::NodeConfig`] to the variable [`NODE_CONFIG`] (frozen `.rodata`: the verifier removes
 //!    what is switched off).
@@ -100,7 +100,7 @@ pub const PROGRAMS: [Program; 22] = [
     tail("tail_ipv6_from_netdev", slot::IPV6_FROM_NETDEV),
 ];
 
-/// Maps that the programs share with everybody else, by their pinned names. Those that begin with `ep_` are our own.
+/// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
 pub const MAPS: [&str; 26] = [
     "cilium_lxc",
     "cilium_ipcache_v2",

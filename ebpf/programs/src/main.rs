@@ -98,7 +98,7 @@ pub fn tail_icmp6_ns(ctx: TcContext) -> i32 {
     ndp::handle((&ctx).into())
 }
 
-/// Answers an IPv6 packet from a pod whose hop limit ended here.
+/// Answers an IPv6 packet from a pod whose hop limit is exceeded.
 #[classifier]
 pub fn tail_icmp6_time_exceeded(ctx: TcContext) -> i32 {
     ndp::time_exceeded((&ctx).into())

@@ -4,8 +4,8 @@
 //! pod opened it, `IN` if others did, and a second row for ICMP errors about it. A packet is looked up as a reply first
 //! (with the direction's bit of the other side), then as one of the connection's own.
 //!
-//! A packet's way: [`flow::of`](crate::packet::flow::of), [`now`] once, [`lookup`], and [`create`] for a new connection that may pass. Services: [`lookup_service`] and
-//! [`create_service`].
+//! A packet's way: [`flow::of`](crate::packet::flow::of), [`now`] once, [`lookup`], and [`create`] for a new
+//! connection that may pass. Services: [`lookup_service`] and [`create_service`].
 
 use crate::maps::cilium_signals;
 use crate::monitor::drop::Drop;
@@ -46,7 +46,7 @@ pub(crate) enum Direction {
 /// What a packet is to the connection it belongs to. The numbers are those of trace reasons.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Nobody knows it.
+    /// Its connection is not known.
     New = 0,
     /// It goes where the first packet went.
     Established = 1,
@@ -88,7 +88,7 @@ impl Found {
         }
     }
 
-    /// True if monitors shall be told of this packet, even if established connections are told of from time to time only.
+    /// True if this packet is reported to monitors even if established connections are reported from time to time only.
     #[inline(always)]
     pub(crate) fn monitor(self) -> bool {
         opaque(self.0) >> Self::MONITOR_SHIFT & 1 != 0
@@ -277,7 +277,7 @@ fn related<A>(flow: &Flow<A>) -> u8 {
 fn row<F: Family>(key: &CtTuple<F::Address>, tcp: bool) -> *mut CtEntry {
     if tcp {
         let row = F::ct_tcp().pointer(key);
-        // SAFETY: sets a register that nobody uses. The compiler must do it here, so it does not make one call of both.
+        // SAFETY: sets a register that is not used. The compiler must do it here, so it does not make one call of both.
         unsafe { core::arch::asm!("{unused} = 0", unused = out(reg) _, options(nomem, nostack)) };
         row
     } else {
@@ -290,7 +290,7 @@ fn insert<F: Family>(key: &CtTuple<F::Address>, entry: &CtEntry, tcp: bool) -> R
     if tcp { F::ct_tcp().insert(key, entry) } else { F::ct_any().insert(key, entry) }
 }
 
-/// What is known of a tuple; its row is refreshed. A closed connection that begins again is nobody's.
+/// What is known of a tuple; its row is refreshed. A closed connection that begins again is not found.
 #[inline(always)]
 fn look<F: Family>(
     skb: Skb,
@@ -370,7 +370,7 @@ fn begin<A>(entry: &mut CtEntry, skb: Skb, flow: &Flow<A>, direction: Direction,
     }
 }
 
-/// Gives a row the life its protocol has; true if monitors shall be told.
+/// Sets a row's lifetime by its protocol; true if monitors get a report.
 #[inline(always)]
 fn refresh(entry: &mut CtEntry, tcp: bool, tcp_flags: u8, direction: Direction, now: u32) -> bool {
     let service = direction == Direction::Service;
@@ -427,7 +427,7 @@ fn add(counter: *mut u64, value: u64) {
     }
 }
 
-/// A map that takes no more rows: the agent is asked to make room.
+/// Reports a full map to the agent, which collects rows, and returns the drop.
 #[inline(always)]
 fn full<F: Family>(skb: Skb, errno: i8) -> Drop {
     const CURRENT_CPU: u64 = 0xffff_ffff;

@@ -20,10 +20,10 @@ const FILE: u8 = file::BPF_HOST;
 #[inline(always)]
 pub(crate) fn from_netdev(skb: Skb) -> i32 {
     skb.clear_cb();
-    let told = trace::wanted(FROM_NETWORK, 0);
-    let l3_device = (told || enabled!(host_routing)) && is_l3_device(skb.ifindex());
+    let traced = trace::wanted(FROM_NETWORK, 0);
+    let l3_device = (traced || enabled!(host_routing)) && is_l3_device(skb.ifindex());
     // A lookup that packets without an event do not need.
-    let src_label = if told { sender(skb, l3_device) } else { identity::UNKNOWN };
+    let src_label = if traced { sender(skb, l3_device) } else { identity::UNKNOWN };
     let at = at_host(FROM_NETWORK, src_label, identity::UNKNOWN);
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), l3_device, ..at });
     if !enabled!(host_routing) || l3_device {

@@ -61,7 +61,7 @@ pub(crate) fn to_pod<F: Family>(
 
 /// Marks a pod's packet with its identity and leaves it to the host's stack, as it is: the host may be its receiver, and
 /// forwarding is a hop of the stack's. Everything that a pod's program leaves to the stack needs the mark: a packet of a
-/// pod without it is one that nobody has announced, which a rule of nftables drops.
+/// pod without it is one of an endpoint that the agent does not know, which a rule of nftables drops.
 #[inline(always)]
 pub(crate) fn to_stack(skb: Skb, src_label: u32) {
     if enabled!(identity_mark) {

@@ -15,7 +15,7 @@ pub(crate) fn lookup<F: Family>(address: F::Address) -> Option<&'static RemoteEn
     cilium_ipcache_v2.get(&key)
 }
 
-/// The identity of an address; the world's if nobody knows it.
+/// The identity of an address; the world's if the ipcache does not have it.
 #[inline(always)]
 pub(crate) fn identity_of<F: Family>(address: F::Address) -> u32 {
     match lookup::<F>(address) {
@@ -24,8 +24,8 @@ pub(crate) fn identity_of<F: Family>(address: F::Address) -> u32 {
     }
 }
 
-/// The identity of a packet's sender: `label` if the packet carried a real one, else what the ipcache says of its
-/// source. The ipcache is not believed when it says "host": masquerading makes strangers look like the host, and
+/// The identity of a packet's sender: `label` if the packet carried a real one, else what the ipcache has for its
+/// source. Its "host" is ignored: masqueraded packets of others carry an address of the host, and
 /// packets of the host carry that label already.
 #[inline(always)]
 pub(crate) fn resolve_source<F: Family>(label: u32, source: F::Address) -> u32 {
@@ -40,7 +40,7 @@ pub(crate) fn resolve_source<F: Family>(label: u32, source: F::Address) -> u32 {
     }
 }
 
-/// The identity of the sender of a packet whose IP header begins at `offset`: `label` unless that says only where the packet
+/// The identity of the sender of a packet whose IP header begins at `offset`: `label` unless that is only where the packet
 /// comes from. UNKNOWN and any world become the world of the packet's family if the ipcache does not know the source.
 /// Other packets than IP keep the label.
 #[inline(always)]
@@ -69,7 +69,7 @@ pub(crate) fn is_world(label: u32) -> bool {
     matches!(label, identity::WORLD | identity::WORLD_IPV4 | identity::WORLD_IPV6)
 }
 
-/// True for identities that say where a packet came from rather than who sent it. The ingress proxy's is not one.
+/// True for identities of the way a packet came, not of its sender. The ingress proxy's is not one.
 #[inline(always)]
 fn is_reserved(label: u32) -> bool {
     const REMOTE_NODE_SCOPE: u32 = 2;

@@ -52,7 +52,7 @@ pub(crate) fn is_of_host(skb: Skb, carried: u32) -> bool {
     carried & mark::MAGIC_MASK == mark::HOST && skb.ingress_ifindex() == 0
 }
 
-/// An IP packet of the host's stack for a pod. One for nobody is dropped: it would come back into the stack, be
+/// An IP packet of the host's stack for a pod. One without a receiver is dropped: it would come back into the stack, be
 /// routed here again and go round until its hops end.
 #[inline(always)]
 pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {

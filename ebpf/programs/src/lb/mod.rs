@@ -1,4 +1,4 @@
-//! Services: which backend a packet to a service goes to, and whose name a reply carries.
+//! Services: the choice of a backend, and replies with the service's address.
 //!
 //! A packet that a pod sends to a service is translated at the pod's interface, before anything else is decided about it:
 //! the rest of its way knows the backend only. Which backend a connection has is in its SERVICE row of the connection
@@ -39,7 +39,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The packet goes where it says.
+    /// No service: the packet goes to its own destination.
     pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false };
 
     /// What a program before this one has found.
@@ -298,7 +298,7 @@ fn remember<F: Services>(client: &F::Address, rev_nat: u16, backend_id: u32, now
         }
         return;
     }
-    // Without room the client goes anywhere the next time.
+    // If the map is full, the next connection of the client chooses a backend again.
     let _ = F::affinity().insert(&key, &LbAffinity { last_used, backend_id, pad: 0 });
 }
 

@@ -49,11 +49,11 @@ impl<K, V, const T: usize, const N: usize, const F: usize> Map<K, V, T, N, F> {
     /// The row of a key, to change it; only for maps whose rows belong to one CPU.
     #[inline(always)]
     pub(crate) fn get_mut(&self, key: &K) -> Option<&'static mut V> {
-        // SAFETY: as `get`; nobody else runs on this CPU meanwhile that holds the same row.
+        // SAFETY: as `get`; no other program with the same row runs on this CPU meanwhile.
         unsafe { self.rows().pointer(key).as_mut() }
     }
 
-    /// Writes a row; a full map is not an error that anybody could treat.
+    /// Writes a row; a full map is ignored, as a program cannot free entries.
     #[inline(always)]
     pub(crate) fn insert(&self, key: &K, value: &V) {
         let _ = self.rows().insert(key, value);

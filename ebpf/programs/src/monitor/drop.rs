@@ -8,7 +8,7 @@ use aya_ebpf::helpers::{bpf_get_hash_recalc, bpf_perf_event_output};
 use datapath_abi::ep_flag;
 use datapath_abi::event::{self, CaptureHeader, DropNotify};
 
-/// Why a packet is dropped (bits 0-7), the file (8-15) and line (16-31) that say so, and more about it (41-47, signed).
+/// Why a packet is dropped (bits 0-7), the file (8-15) and line (16-31) of the decision, and more about it (41-47, signed).
 #[derive(Clone, Copy)]
 pub(crate) struct Drop(u64);
 
@@ -24,7 +24,7 @@ impl Drop {
         Self(self.0 | (detail as u64 & 0x7f) << DETAIL_SHIFT)
     }
 
-    /// The same, as one of many that the verifier does not tell apart.
+    /// The same, as one of many between which the verifier does not distinguish.
     #[inline(always)]
     pub(crate) fn any(self, skb: Skb) -> Self {
         Self(skb.forget(self.0))
@@ -36,14 +36,14 @@ impl Drop {
     }
 }
 
-/// A [`Drop`] with this reason, here. The module's `FILE` says what its work is called in Cilium.
+/// A [`Drop`] with this reason, here. The module's `FILE` is Cilium's file for the same work.
 macro_rules! drop_here {
     ($reason:ident) => {
         $crate::monitor::drop::Drop::new(datapath_abi::drop::$reason, FILE, line!())
     };
 }
 
-/// Who sent a dropped packet to whom, as far as known.
+/// Sender and receiver of a dropped packet, as far as known.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Parties {
     /// The endpoint whose program drops.
@@ -67,7 +67,7 @@ pub(crate) fn dropped(skb: Skb, why: Drop, direction: u8, parties: Parties) -> i
     report(skb.raw(), skb.forget(place), parties.src_label, parties.dst_label, parties.dst_id)
 }
 
-/// The bit of a place that says that nobody is told of it.
+/// The bit of a place that is set if no event is sent.
 const QUIET_SHIFT: u32 = 40;
 /// Where the detail begins: seven bits.
 const DETAIL_SHIFT: u32 = 41;
@@ -117,7 +117,7 @@ pub(crate) fn capture_len(len: u32) -> u32 {
     if len < limit { len } else { limit }
 }
 
-/// Puts an event and `cap` bytes of the packet into the ring of this CPU; lost if nobody reads it.
+/// Puts an event and `cap` bytes of the packet into the ring of this CPU; lost without a reader.
 #[inline(always)]
 pub(crate) fn send<T>(skb: Skb, cap: u32, message: &T) {
     const CURRENT_CPU: u64 = 0xffff_ffff;

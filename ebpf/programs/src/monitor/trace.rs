@@ -17,7 +17,7 @@ pub(crate) struct Trace {
     pub(crate) point: u8,
     /// Why the packet is let through.
     pub(crate) reason: u8,
-    /// True if it is told of also where established connections are told of from time to time only.
+    /// True if it is reported even where established connections are reported from time to time only.
     pub(crate) monitor: bool,
     /// The endpoint whose program this is.
     pub(crate) endpoint: u32,
@@ -55,7 +55,7 @@ pub(crate) fn wanted(point: u8, flags: u32) -> bool {
         && !thinned(ep_flag::aggregation(flags))
 }
 
-/// True if the node or the endpoint with these flags hears of established connections from time to time only.
+/// True if the node or the endpoint with these flags reports established connections from time to time only.
 #[inline(always)]
 fn thins_connections(flags: u32) -> bool {
     node!(monitor_aggregation) >= aggregation::MEDIUM || ep_flag::aggregation(flags) >= aggregation::MEDIUM
@@ -89,7 +89,7 @@ pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
     }
 }
 
-/// The bit of a point's fields, as [`report`] takes them, that says that the device has no Ethernet header.
+/// The bit of a point's fields, as [`report`] takes them, that is set if the device has no Ethernet header.
 const L3_DEVICE_SHIFT: u32 = 48;
 
 #[inline(never)]

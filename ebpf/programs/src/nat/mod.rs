@@ -1,6 +1,6 @@
 //! Other addresses and ports in a packet, and every checksum that covers them.
 //!
-//! A checksum is never computed anew: it moves by the difference between what was and what is, and only by the kernel's
+//! A checksum is never computed from scratch: it moves by the difference between old and new, and only by the kernel's
 //! helper, which knows whether the packet's checksum is complete, left to the device, or summed up by one.
 
 use crate::monitor::drop::Drop;

@@ -33,7 +33,7 @@ pub(crate) trait Family {
     const ECHO_REQUEST: u8;
     const ECHO_REPLY: u8;
 
-    /// The identity of addresses nobody knows.
+    /// The identity of addresses that the ipcache does not have.
     fn world() -> u32;
     fn source(header: &Self::Header) -> Self::Address;
     fn destination(header: &Self::Header) -> Self::Address;
@@ -63,7 +63,7 @@ pub(crate) trait Family {
     fn tracks_fragments() -> bool;
     fn fragments() -> Rows<Self::FragmentKey, FragmentPorts>;
     fn fragment_key(datagram: &Datagram<Self::Address>) -> Self::FragmentKey;
-    /// The key under which the protocol of a datagram is, if its later pieces do not tell it.
+    /// The key under which the protocol of a datagram is, if its later pieces do not have it.
     fn protocol_key(key: &Self::FragmentKey) -> Option<Self::FragmentKey>;
 
     /// The header of a packet; `None` if the packet is too short for it.

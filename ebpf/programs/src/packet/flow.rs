@@ -1,4 +1,4 @@
-//! Who talks to whom in a packet: addresses, protocol and ports, as connection tracking, services and policy see it.
+//! Flows of packets: addresses, protocol and ports, as connection tracking, services and policy see it.
 
 use crate::monitor::drop::Drop;
 use crate::monitor::metrics;
@@ -44,7 +44,7 @@ pub(crate) struct Upper {
 const OFFSET_MASK: usize = 0x3fff;
 
 impl Upper {
-    /// The same, as one of many that the verifier does not tell apart.
+    /// The same, as one of many between which the verifier does not distinguish.
     #[inline(always)]
     pub(crate) fn any(self, skb: Skb) -> Self {
         let packed = u64::from(self.protocol)
@@ -62,7 +62,7 @@ impl Upper {
     }
 }
 
-/// Who talks to whom. What lies behind IP is one packed number and every accessor takes it as an unknown one: a branch on a
+/// The flow of a packet. What lies behind IP is one packed number and every accessor takes it as an unknown one: a branch on a
 /// part of it teaches the verifier nothing about the rest of the program, so paths join again behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct Flow<A> {
@@ -264,8 +264,8 @@ pub(crate) struct Datagram<A> {
     pub(crate) protocol: u8,
 }
 
-/// Keeps the ports of a first fragment for those that follow, and the protocol if they do not tell it. The packet goes on
-/// if there is no room. A function of its own, as [`count`].
+/// Keeps the ports of a first fragment for those that follow, and the protocol if they do not have it. The packet goes on
+/// if the map is full. A function of its own, as [`count`].
 #[inline(never)]
 fn remember<F: Family>(
     datagram: &Datagram<F::Address>,
@@ -275,14 +275,14 @@ fn remember<F: Family>(
     bytes: u32,
 ) -> i32 {
     let key = F::fragment_key(datagram);
-    let told = match F::protocol_key(&key) {
+    let stored = match F::protocol_key(&key) {
         Some(key) => {
             let protocol = FragmentPorts { sport: u16::from(protocol), dport: 0 };
             F::fragments().insert(&key, &protocol).is_ok()
         }
         None => true,
     };
-    if !told || F::fragments().insert(&key, &FragmentPorts { sport, dport }).is_err() {
+    if !stored || F::fragments().insert(&key, &FragmentPorts { sport, dport }).is_err() {
         metrics::count(metric::FRAG_PACKET_UPDATE, direction, FILE, line!() as u16, bytes);
     }
     0

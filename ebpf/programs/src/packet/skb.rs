@@ -142,7 +142,7 @@ impl Skb {
         set_field!(self, value, cb[slot])
     }
 
-    /// Forgets what somebody before us left in the control block.
+    /// Clears what earlier programs left in the control block.
     #[inline(always)]
     pub(crate) fn clear_cb(self) {
         self.set_cb(0, 0);
@@ -196,7 +196,7 @@ impl Skb {
     /// Bytes of the packet, wherever they lie; false if it is too short.
     #[inline(always)]
     pub(crate) fn load<T>(self, offset: usize, into: &mut T) -> bool {
-        // SAFETY: `into` has room for the length given.
+        // SAFETY: `into` has the length given.
         unsafe {
             bpf_skb_load_bytes(self.0.cast(), offset as u32, (&raw mut *into).cast(), size_of::<T>() as u32)
                 == 0
@@ -229,7 +229,7 @@ impl Skb {
         unsafe { bpf_skb_change_tail(self.0, len, 0) == 0 }
     }
 
-    /// Tells the packet's checksum that a 16-bit word of it changed (packets whose device summed all of them up).
+    /// Updates the packet's checksum after a 16-bit word of it changed (packets whose device summed all of them up).
     #[inline(always)]
     pub(crate) fn word_changed(self, from: u16, to: u16) {
         // SAFETY: the context is valid.

@@ -156,7 +156,7 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
     // The world's is a constant, which the verifier would follow through all that comes.
     let dst_label = skb.forget(u64::from(ipcache::identity_of::<F>(destination))) as u32;
     if matches!(found.status(), Status::New | Status::Established) {
-        // Nobody writes a policy about a pod and itself.
+        // Policy does not apply between a pod and itself.
         if !service.loopback {
             policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
         }
@@ -201,14 +201,14 @@ pub(crate) fn policy(skb: Skb) -> i32 {
     drop_unknown(skb, drop_here!(MISSED_TAIL_CALL))
 }
 
-/// Drops a packet on its way into nobody knows which pod.
+/// Drops a packet on its way into an unknown pod.
 #[inline(always)]
 fn drop_unknown(skb: Skb, why: Drop) -> i32 {
     let parties = Parties { src_label: skb.cb(cb::SRC_LABEL), ..Parties::default() };
     dropped(skb, why, direction::INGRESS, parties)
 }
 
-/// The guard of every pod: called with the sender's identity in `cb[0]`, and in `cb[1]` how to deliver and to whom.
+/// The guard of every pod: called with the sender's identity in `cb[0]`, and in `cb[1]` how to deliver and to which endpoint.
 #[inline(always)]
 pub(crate) fn policy_of<F: Services>(skb: Skb) -> i32 {
     let (src_label, call) = (skb.cb(cb::SRC_LABEL), skb.cb(cb::DELIVERY_FLAGS));

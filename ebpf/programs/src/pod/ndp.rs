@@ -1,4 +1,4 @@
-//! ICMPv6 that is answered for the node: neighbour discovery of pods, and packets whose hops ended.
+//! ICMPv6 that is answered for the node: neighbour discovery of pods, and packets whose hop limit was exceeded.
 
 use crate::endpoint;
 use crate::endpoint::deliver;
@@ -93,7 +93,7 @@ fn pass(skb: Skb, me: &EndpointConfig) -> i32 {
 }
 
 /// Answers a pod's solicitation: for the router and for pods of this node with the MAC address of the host's side.
-/// Addresses of the host are left to the stack, which then also learns who asked; any other is dropped.
+/// Addresses of the host are left to the stack, which then also learns the sender's address; any other is dropped.
 #[inline(always)]
 pub(crate) fn handle(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -163,7 +163,7 @@ const ERROR_HOPS: u8 = 64;
 /// ICMPv6 types below this one are errors, which are never answered by errors.
 const FIRST_INFORMATIONAL: u32 = 128;
 
-/// Tells a pod that its packet's hops ended here (RFC 4443, 3.3), as the router.
+/// Answers, as the router, a pod's packet whose hop limit is exceeded (RFC 4443, 3.3).
 #[inline(always)]
 pub(crate) fn time_exceeded(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {

@@ -1,4 +1,4 @@
-//! Services without backends: the sender is told by ICMP that nobody listens there, as by a host with a closed port.
+//! Services without backends: the sender gets an ICMP error, port unreachable, as from a host with a closed port.
 
 use crate::endpoint;
 use crate::monitor::drop::Drop;

@@ -1,4 +1,4 @@
-//! Policy: may an endpoint and a peer talk.
+//! Policy: verdicts about packets between an endpoint and a peer.
 
 use crate::conntrack::Status;
 use crate::maps::btf::Rows;
@@ -24,7 +24,7 @@ pub(crate) enum Way {
     Ingress,
 }
 
-/// What a lookup gave.
+/// The result of a lookup.
 #[derive(Clone, Copy)]
 struct Verdict {
     denied: Option<Drop>,
@@ -44,8 +44,8 @@ struct Winner {
     other: Option<&'static PolicyEntry>,
 }
 
-/// Asks the endpoint's policy about a packet from or to a peer. Replies need not ask. Tells monitors of drops and of new
-/// connections.
+/// Asks the endpoint's policy about a packet from or to a peer. Not needed for replies. Reports drops and new connections to
+/// monitors.
 #[inline(always)]
 pub(crate) fn check<F: Family>(
     skb: Skb,
@@ -189,7 +189,7 @@ fn account(skb: Skb, me: &EndpointConfig, key: &PolicyKey, label: u32, bits: u8)
     const PROTOCOL_BITS: u8 = 8;
     const PORT_BITS: u32 = 16;
     let port_bits = u32::from(bits.saturating_sub(PROTOCOL_BITS));
-    // The bits of the port that the row says nothing about.
+    // The bits of the port that the row leaves open.
     let rest = if port_bits < PORT_BITS { u16::MAX >> port_bits } else { 0 };
     let row = PolicyStatsKey {
         endpoint_id: me.id as u16,
