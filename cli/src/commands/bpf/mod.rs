@@ -1,0 +1,65 @@
+//! `bpf`: pinned maps, read from the kernel whether an agent runs or not.
+//!
+//! `pinned` finds and reads maps, `format` writes their entries as Cilium's tools do; every other file is a command.
+
+mod ct;
+mod endpoint;
+mod format;
+mod ipcache;
+mod lb;
+mod maglev;
+mod metrics;
+mod pinned;
+mod policy;
+
+use crate::client::Agent;
+use crate::commands::list::{List, Listing};
+use anyhow::bail;
+use clap::Subcommand;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::ExitCode;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BpfCommand {
+    /// Local endpoint map
+    #[command(subcommand)]
+    Endpoint(List<Listing>),
+    /// The IPCache mappings for IP/CIDR to identities
+    #[command(subcommand)]
+    Ipcache(ipcache::IpcacheCommand),
+    /// BPF datapath traffic metrics
+    #[command(subcommand)]
+    Metrics(List<Listing>),
+    /// Policy related BPF maps
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// Connection tracking tables
+    #[command(subcommand)]
+    Ct(ct::CtCommand),
+    /// Load-balancing configuration
+    #[command(subcommand)]
+    Lb(lb::LbCommand),
+}
+
+/// Runs a command on maps, which only root may read.
+pub(crate) fn run(agent: &mut Agent, command: &BpfCommand, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    require_root()?;
+    let done = match command {
+        BpfCommand::Endpoint(List::List(options)) => endpoint::list(&options.output, out),
+        BpfCommand::Ipcache(command) => return ipcache::run(command, out),
+        BpfCommand::Metrics(List::List(options)) => metrics::list(&options.output, out),
+        BpfCommand::Policy(command) => policy::run(agent, command, out),
+        BpfCommand::Lb(command) => lb::run(command, out),
+        BpfCommand::Ct(command) => ct::run(agent, command, out),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+fn require_root() -> anyhow::Result<()> {
+    match fs::metadata("/proc/self") {
+        Ok(process) if process.uid() != 0 => bail!("please run this command with root privileges"),
+        _ => Ok(()),
+    }
+}

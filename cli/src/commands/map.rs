@@ -1,0 +1,88 @@
+//! `map`: the open maps with their cached contents.
+
+use crate::client::Agent;
+use crate::output::{Output, table};
+use anyhow::Context as _;
+use api_client::escape;
+use api_models::{BpfMap, BpfMapList};
+use clap::Subcommand;
+use std::fmt::Write as _;
+use std::io::Write;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MapCommand {
+    /// List all open BPF maps
+    #[command(visible_alias = "ls")]
+    List {
+        /// Print cache contents of all maps
+        #[arg(long)]
+        verbose: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Display cached content of given BPF map
+    Get {
+        /// Name of the map
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// Runs a verb of `map`.
+pub(crate) fn run(agent: &mut Agent, command: &MapCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+    match command {
+        MapCommand::List { verbose, output } => list(agent, *verbose, output, out),
+        MapCommand::Get { name, output } => get(agent, name, output, out),
+    }
+}
+
+fn list(agent: &mut Agent, verbose: bool, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
+    let list: BpfMapList = agent.get("/map").context("cannot get maps")?;
+    if output.write(&list, out)? {
+        return Ok(());
+    }
+    if verbose {
+        for map in list.maps.iter() {
+            writeln!(out, "## Map: {}", name(map))?;
+            entries(map, out)?;
+            writeln!(out)?;
+        }
+        return Ok(());
+    }
+    let mut text = "Name\tNum entries\tNum errors\tCache enabled\n".to_owned();
+    for map in list.maps.iter() {
+        let errors = map.cache.iter().filter(|entry| !entry.last_error.is_empty()).count();
+        let _ = writeln!(text, "{}\t{}\t{errors}\t{}", name(map), map.cache.len(), map.cache.0.is_some());
+    }
+    Ok(table(&text, 5, out)?)
+}
+
+fn get(agent: &mut Agent, name: &str, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
+    let map: BpfMap =
+        agent.get(&format!("/map/{}", escape(name))).with_context(|| format!("cannot get map {name}"))?;
+    if output.write(&map, out)? { Ok(()) } else { entries(&map, out) }
+}
+
+fn name(map: &BpfMap) -> &str {
+    map.path.rsplit('/').next().unwrap_or_default()
+}
+
+fn entries(map: &BpfMap, out: &mut dyn Write) -> anyhow::Result<()> {
+    match &map.cache.0 {
+        None => writeln!(out, "Cache is disabled\n")?,
+        Some(cache) if cache.is_empty() => writeln!(out, "Cache is empty\n")?,
+        Some(cache) => {
+            let mut text = "Key\tValue\tState\tError\n".to_owned();
+            for entry in cache {
+                let _ = writeln!(
+                    text,
+                    "{}\t{}\t{}\t{}",
+                    entry.key, entry.value, entry.desired_action, entry.last_error
+                );
+            }
+            table(&text, 5, out)?;
+        }
+    }
+    Ok(())
+}

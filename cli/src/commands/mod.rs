@@ -1,0 +1,134 @@
+//! The command line's grammar, in `cilium-dbg`'s words: a file or a folder for each command, with its arguments.
+//!
+//! Commands may use each other's parts: `endpoint` shows options as `config` does, `ip` and `bpf policy` name identities
+//! by `identity`, `db` runs commands by `shell`, `why` writes addresses as `service` does.
+//!
+//! Sibling folders that it uses: `client`, `output`.
+
+mod agent_verb;
+mod bpf;
+mod config;
+mod db;
+mod endpoint;
+mod get;
+mod identity;
+mod ip;
+mod list;
+mod lrp;
+mod map;
+mod node;
+mod policy;
+mod service;
+mod shell;
+mod statedb;
+mod status;
+mod unserved;
+mod version;
+mod why;
+
+use crate::client::Agent;
+use crate::output::Output;
+use clap::{Parser, Subcommand};
+use list::{List, Listing};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+#[derive(Debug, Parser)]
+#[command(about = "Looks into a running agent and its datapath", disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    /// Address of the agent: a path, unix://PATH or tcp://IP:PORT (default: CILIUM_SOCK)
+    #[arg(short = 'H', long, global = true)]
+    host: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Display status of daemon
+    Status(status::StatusOptions),
+    /// Print version information
+    Version(Output),
+    /// Cilium configuration options
+    Config(config::ConfigOptions),
+    /// Manage endpoints
+    #[command(subcommand, visible_alias = "ep")]
+    Endpoint(endpoint::EndpointCommand),
+    /// Manage security identities
+    #[command(subcommand)]
+    Identity(identity::IdentityCommand),
+    /// Manage IP addresses and associated information
+    #[command(subcommand)]
+    Ip(ip::IpCommand),
+    /// Manage security policies
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// Manage services and their backends
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
+    /// Manage local redirect policies
+    #[command(subcommand)]
+    Lrp(lrp::LrpCommand),
+    /// Tell whether SOURCE may talk to DESTINATION, and which rule says so
+    Why(why::WhyOptions),
+    /// Show the cluster objects that the agent holds, from an API server or a folder, as kubectl shows them
+    Get(get::GetOptions),
+    /// Dump tables of the agent
+    Statedb(statedb::TablesOptions),
+    /// Look into tables of the agent: their rows by key, as tables, JSON or YAML, and as they change
+    Db(db::DbOptions),
+    /// Manage cluster nodes
+    #[command(subcommand)]
+    Node(List<Listing>),
+    /// Access userspace cached content of BPF maps
+    #[command(subcommand)]
+    Map(map::MapCommand),
+    /// Direct access to local BPF maps
+    #[command(subcommand)]
+    Bpf(bpf::BpfCommand),
+    /// Connect to the agent's shell: its commands, one or at a prompt
+    Shell(shell::ShellOptions),
+    /// Write the configuration that cluster objects have for this node into a folder: runs `agent build-config`, whose
+    /// --help tells its options
+    #[command(disable_help_flag = true)]
+    BuildConfig {
+        /// Options of `agent build-config`: --dest, --node-name, --source, and where the API server is
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Remove what agents have left on this node: runs `agent cleanup`, whose --help tells its options
+    #[command(visible_alias = "post-uninstall-cleanup", disable_help_flag = true)]
+    Cleanup {
+        /// Options of `agent cleanup`: --dry-run, --force, --bpf-state, and where things are
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+}
+
+/// Runs the command; returns the exit code of the process.
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let agent = &mut Agent::new(arguments.host.as_deref());
+    let done = match &arguments.command {
+        Command::Status(options) => return status::run(agent, options, out),
+        Command::Version(options) => return version::run(agent, options, out),
+        Command::Config(options) => config::run(agent, options, out),
+        Command::Endpoint(command) => endpoint::run(agent, command, out),
+        Command::Identity(command) => identity::run(agent, command, out),
+        Command::Ip(command) => ip::run(agent, command, out),
+        Command::Policy(command) => policy::run(agent, command, out),
+        Command::Service(command) => service::run(agent, command, out),
+        Command::Lrp(command) => lrp::run(agent, command, out),
+        Command::Why(options) => return why::run(agent, options, out),
+        Command::Get(options) => return get::run(agent, options, out),
+        Command::Statedb(options) => statedb::run(agent, options, out),
+        Command::Db(options) => return db::run(options, out),
+        Command::Node(List::List(options)) => node::list(agent, options, out),
+        Command::Map(command) => map::run(agent, command, out),
+        Command::Bpf(command) => return bpf::run(agent, command, out),
+        Command::Shell(options) => return shell::run(options, out),
+        Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),
+        Command::Cleanup { arguments } => agent_verb::run("cleanup", arguments),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,308 @@
+//! `why`: whether one may talk to another, by which rule, and what the kernel does.
+
+use crate::client::Agent;
+use crate::commands::service;
+use crate::output::Output;
+use anyhow::{Context as _, bail};
+use api_client::escape;
+use api_models::{Service, ServiceSpec};
+use clap::Args;
+use datapath_abi::drop;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+#[derive(Debug, Args)]
+pub(crate) struct WhyOptions {
+    /// Who sends: an endpoint's number, namespace/name of a pod, an address, or identity:NUMBER
+    pub(crate) source: String,
+    /// Who receives, likewise
+    pub(crate) destination: String,
+    /// Destination port and protocol, as 80/TCP; of ICMP the type, as 8/ICMP
+    #[arg(value_name = "PORT/PROTOCOL")]
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `PORT/PROTOCOL`, as `80/TCP`; of ICMP the type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    port: u16,
+    protocol: String,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (port, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        let port =
+            port.parse().map_err(|_| "want PORT/PROTOCOL, for instance 80/TCP or 8/ICMP".to_owned())?;
+        Ok(Target { port, protocol: protocol.to_ascii_lowercase() })
+    }
+}
+
+/// What the agent answers.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    source: Party,
+    destination: Party,
+    protocol: String,
+    port: u16,
+    allowed: bool,
+    egress: Option<Decision>,
+    ingress: Option<Decision>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Party {
+    name: String,
+    pod: Option<String>,
+    endpoint: Option<u16>,
+    addresses: Vec<String>,
+    identity: u32,
+    labels: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Decision {
+    endpoint: u16,
+    allowed: bool,
+    #[serde(default)]
+    audited: bool,
+    drop: Option<Drop>,
+    reason: String,
+    enforced: bool,
+    rules: Vec<Rule>,
+    entry: Option<Entry>,
+    revision: u64,
+    wanted_revision: u64,
+    differs: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Drop {
+    code: u8,
+    text: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Rule {
+    object: String,
+    origins: Vec<String>,
+    path: String,
+    action: String,
+    selector: String,
+    labels: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    identity: u32,
+    protocol: String,
+    first_port: u16,
+    last_port: u16,
+    deny: bool,
+    precedence: u32,
+}
+
+/// A service in front of the destination.
+#[derive(Debug, Serialize)]
+struct Translated {
+    service: String,
+    frontend: String,
+    backends: Vec<Answer>,
+}
+
+/// The exit code says the verdict too: 0 allowed, 2 denied. Of a service's address each backend is asked for, because
+/// packets meet policy after their translation.
+pub(crate) fn run(agent: &mut Agent, options: &WhyOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let WhyOptions { source, destination, target, output } = options;
+    let allowed = match behind(agent, destination, target)? {
+        None => {
+            let answer = ask(agent, source, destination, target.port, &target.protocol)?;
+            if !output.write(&answer, out)? {
+                out.write_all(text(&answer).as_bytes())?;
+            }
+            answer.allowed
+        }
+        Some(spec) => {
+            let frontend =
+                service::endpoint(destination, target.port.into(), &target.protocol.to_uppercase());
+            let flags = spec.flags.unwrap_or_default();
+            let mut translated = Translated {
+                service: format!("{}/{}", flags.namespace, flags.name),
+                frontend,
+                backends: Vec::new(),
+            };
+            for backend in spec.backend_addresses.iter().filter(|backend| backend.state == "active") {
+                let port = u16::try_from(backend.port)?;
+                translated.backends.push(ask(agent, source, &backend.ip.0, port, &target.protocol)?);
+            }
+            if !output.write(&translated, out)? {
+                out.write_all(translated.text(source).as_bytes())?;
+            }
+            !translated.backends.is_empty() && translated.backends.iter().all(|answer| answer.allowed)
+        }
+    };
+    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+fn ask(
+    agent: &mut Agent,
+    source: &str,
+    destination: &str,
+    port: u16,
+    protocol: &str,
+) -> anyhow::Result<Answer> {
+    let (src, dst, protocol) = (escape(source), escape(destination), escape(protocol));
+    let path = format!("/apiary/why?src={src}&dst={dst}&port={port}&protocol={protocol}");
+    let answer = agent.call_plain("GET", &path)?;
+    if answer.status != 200 {
+        bail!(answer.words());
+    }
+    serde_json::from_slice(&answer.body).context("the agent's answer cannot be decoded")
+}
+
+/// The service whose address the destination is.
+fn behind(agent: &mut Agent, destination: &str, target: &Target) -> anyhow::Result<Option<ServiceSpec>> {
+    let Ok(address) = destination.parse::<IpAddr>() else { return Ok(None) };
+    let services: Option<Vec<Service>> = agent.find("/service").context("cannot get services")?;
+    let specs = services.unwrap_or_default().into_iter().filter_map(|service| service.status?.realized);
+    Ok(specs.into_iter().find(|spec| {
+        let frontend = &spec.frontend_address;
+        frontend.ip.parse() == Ok(address)
+            && frontend.port == i64::from(target.port)
+            && frontend.protocol.eq_ignore_ascii_case(&target.protocol)
+            && frontend.scope != "internal"
+    }))
+}
+
+impl Translated {
+    fn text(&self, source: &str) -> String {
+        let Translated { service, frontend, backends } = self;
+        let mut text = format!("{frontend} is service {service}, ");
+        match backends.len() {
+            0 => {
+                let code = drop::SERVICE_BACKEND_NOT_FOUND;
+                let _ = writeln!(
+                    text,
+                    "which has no active backend\nDENIED: {source} -> {frontend}\n  drop: {} ({code})",
+                    drop::label(code).unwrap_or_default()
+                );
+            }
+            1 => text.push_str("whose backend is asked for\n"),
+            many => _ = writeln!(text, "whose {many} backends are asked for"),
+        }
+        for answer in backends {
+            text.push('\n');
+            text.push_str(&self::text(answer));
+        }
+        text
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
+    let mut text = format!(
+        "{verdict}: {} -> {} {}/{}\n",
+        answer.source.title(),
+        answer.destination.title(),
+        answer.port,
+        answer.protocol
+    );
+    for (word, party) in [("From", &answer.source), ("To", &answer.destination)] {
+        let _ = writeln!(text, "\n{word}: {}", party.title());
+        let _ = writeln!(text, "  identity {}: {}", party.identity, or_none(&party.labels, ", "));
+        if !party.addresses.is_empty() {
+            let _ = writeln!(text, "  addresses: {}", party.addresses.join(", "));
+        }
+        match party.endpoint {
+            Some(endpoint) => _ = writeln!(text, "  endpoint {endpoint} of this node"),
+            None => {
+                text.push_str("  no endpoint of this node: its side of the policy is decided elsewhere\n")
+            }
+        }
+    }
+    let sides = [("Egress of the sender", &answer.egress), ("Ingress of the receiver", &answer.ingress)];
+    for (side, decision) in sides {
+        if let Some(decision) = decision {
+            decision.write(side, &mut text);
+        }
+    }
+    text
+}
+
+fn or_none(words: &[String], between: &str) -> String {
+    if words.is_empty() { "no labels".to_owned() } else { words.join(between) }
+}
+
+impl Party {
+    fn title(&self) -> &str {
+        self.pod.as_deref().unwrap_or(&self.name)
+    }
+}
+
+impl Decision {
+    fn write(&self, side: &str, text: &mut String) {
+        let verdict = match (self.allowed, self.audited) {
+            (true, false) => "allowed",
+            (true, true) => "allowed, as the endpoint is in policy audit mode",
+            (false, _) => "denied",
+        };
+        let _ = writeln!(text, "\n{side}: {verdict}\n  why: {}", self.reason);
+        if let Some(Drop { code, text: words }) = &self.drop {
+            let _ = writeln!(text, "  drop: {words} ({code})");
+        }
+        if !self.enforced {
+            text.push_str("  no rule decides about this direction\n");
+        }
+        for Rule { object, origins, path, action, selector, .. } in &self.rules {
+            let _ = writeln!(text, "  rule: {object} {path} ({action}), from {}", origins.join(", "));
+            let _ = writeln!(text, "  selector: {selector}");
+        }
+        match &self.entry {
+            Some(entry) => _ = writeln!(text, "  map entry: {}", entry.text()),
+            None => text.push_str("  map entry: none\n"),
+        }
+        let _ = write!(text, "  revision: {}", self.revision);
+        if self.wanted_revision > self.revision {
+            let _ = write!(text, ", {} is on its way", self.wanted_revision);
+        }
+        text.push('\n');
+        if self.differs {
+            text.push_str("  the kernel's row is not the computed one\n");
+        }
+    }
+}
+
+impl Entry {
+    fn text(&self) -> String {
+        let Entry { identity, protocol, first_port, last_port, precedence, .. } = self;
+        let peer = if *identity == 0 { "anybody".to_owned() } else { format!("identity {identity}") };
+        let ports = match (*first_port, *last_port) {
+            (0, u16::MAX) => protocol.clone(),
+            (first, last) if first == last => format!("{first}/{protocol}"),
+            (first, last) => format!("{first}-{last}/{protocol}"),
+        };
+        format!("{} {peer} {ports}, precedence {precedence:#x}", if self.deny { "deny" } else { "allow" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_ports_and_protocols() {
+        let target = |text: &str| text.parse::<Target>().map(|t| (t.port, t.protocol));
+        assert_eq!(target("80/TCP"), Ok((80, "tcp".to_owned())));
+        assert_eq!(target("53"), Ok((53, "tcp".to_owned())));
+        assert!(target("http/TCP").unwrap_err().contains("80/TCP"));
+        assert!(target("70000/TCP").is_err());
+    }
+}
