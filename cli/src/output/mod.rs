@@ -56,8 +56,11 @@ impl Format {
     pub(crate) fn write(&self, data: &impl Serialize, out: &mut dyn Write) -> anyhow::Result<()> {
         match self {
             Self::Json => serde_json::to_writer_pretty(&mut *out, data)?,
-            // Names and order as in JSON.
-            Self::Yaml => out.write_all(serde_saphyr::to_string(data)?.trim_end().as_bytes())?,
+            Self::Yaml => {
+                // Its last line ends already.
+                out.write_all(k8s_types::yaml::print(&serde_json::to_value(data)?).as_bytes())?;
+                return Ok(());
+            }
             Self::JsonPath(path) => out.write_all(path.evaluate(&serde_json::to_value(data)?)?.as_bytes())?,
         }
         Ok(writeln!(out)?)

@@ -66,8 +66,7 @@ pub(super) fn data(object: &Value, format: &Format, out: &mut dyn Write) -> anyh
             ))?;
             writeln!(out)?;
         }
-        Format::Yaml => out.write_all(k8s_types::yaml::print(object).as_bytes())?,
-        Format::JsonPath(_) => format.write(object, out)?,
+        Format::Yaml | Format::JsonPath(_) => format.write(object, out)?,
     }
     Ok(())
 }
