@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let result = commands::run(&arguments, &mut out);
     match result.and_then(|code| out.flush().map(|()| code).map_err(Into::into)) {
         Ok(code) => code,
-        // Whoever read us has seen enough.
+        // The reader has closed the pipe, as `head` does: no error.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = out.flush();

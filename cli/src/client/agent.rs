@@ -18,7 +18,7 @@ impl Agent {
         Self { address: host.map_or_else(Address::from_env, Address::parse), connection: None }
     }
 
-    /// What a GET answers with 200.
+    /// Sends a GET; returns the body of an answer 200.
     pub(crate) fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         let answer = self.call("GET", path, &[], None)?;
         read(&answer)
@@ -37,7 +37,7 @@ impl Agent {
         if (200..300).contains(&answer.status) { Ok(()) } else { bail!(answer.words()) }
     }
 
-    /// What a GET with labels as its body answers with 200; 404 is none.
+    /// Sends a GET with labels as its body; returns the body of an answer 200, none for 404.
     pub(crate) fn find_by_labels<T: DeserializeOwned>(
         &mut self,
         path: &str,

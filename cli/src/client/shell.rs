@@ -34,7 +34,7 @@ impl Connection {
             match UnixStream::connect(socket) {
                 Ok(stream) => return Ok(Self { read: BufReader::new(stream) }),
                 Err(error) => {
-                    // Nobody gets the right to connect by waiting.
+                    // Waiting does not cure a lack of permission.
                     let waits =
                         error.kind() != std::io::ErrorKind::PermissionDenied && begin.elapsed() < WAIT;
                     if !waits {
@@ -53,7 +53,7 @@ impl Connection {
         self.read.get_ref()
     }
 
-    /// Whether a part of an answer has been read but not looked at.
+    /// Whether a part of an answer is read but not processed.
     pub(crate) fn has_more(&self) -> bool {
         !self.read.buffer().is_empty()
     }

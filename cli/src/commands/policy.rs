@@ -150,7 +150,7 @@ impl Progress {
                 progress.all += 1;
                 continue;
             };
-            // Who is leaving gets no policy any more.
+            // An endpoint that is being deleted gets no more policy: waiting for it would time out.
             if matches!(status.state.as_str(), "disconnecting" | "disconnected") {
                 continue;
             }

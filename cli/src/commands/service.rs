@@ -56,7 +56,7 @@ fn get(agent: &mut Agent, id: i64, output: &Output, out: &mut dyn Write) -> anyh
     if output.write(&service, out)? { Ok(()) } else { print(&[service], false, out) }
 }
 
-/// What the datapath has.
+/// Returns the realized state.
 fn realized(service: &Service) -> Option<&ServiceSpec> {
     service.status.as_ref()?.realized.as_ref()
 }

@@ -46,7 +46,7 @@ impl FromStr for Target {
     }
 }
 
-/// What the agent answers.
+/// The answer of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     source: Party,

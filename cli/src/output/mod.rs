@@ -22,7 +22,7 @@ pub(crate) struct Output {
     pub(crate) format: Option<Format>,
 }
 
-/// What `-o` asks for.
+/// A format of `-o`.
 #[derive(Clone, Debug)]
 pub(crate) enum Format {
     Json,
@@ -44,7 +44,7 @@ impl FromStr for Format {
 }
 
 impl Output {
-    /// Writes `data` if `-o` was given; says whether it did.
+    /// Writes `data` in the format of `-o`; returns false if there is none.
     pub(crate) fn write(&self, data: &impl Serialize, out: &mut dyn Write) -> anyhow::Result<bool> {
         let Some(format) = &self.format else { return Ok(false) };
         format.write(data, out)?;

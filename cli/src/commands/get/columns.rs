@@ -123,7 +123,7 @@ fn printer_columns(kind: Kind) -> Vec<Value> {
     }
 }
 
-/// Of policies the agent holds what somebody wishes, not what others say of it.
+/// Whether the agent holds the field: of policies it has the spec, not the status.
 fn is_held(kind: Kind, path: &str) -> bool {
     !(matches!(kind, Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy)
         && path.starts_with(".status"))
