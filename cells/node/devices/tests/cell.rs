@@ -20,7 +20,7 @@ fn hive(tables: Arc<parking_lot::Mutex<Option<Tables>>>) -> TestHive {
                   lifecycle: Lifecycle| {
                 let (found, slot) = (Arc::clone(&devices), Arc::clone(&tables));
                 lifecycle.hook("user").on_start(move |_| async move {
-                    // Whoever takes a table finds it filled at its own start.
+                    // Cells that need a table find it filled in their start hooks.
                     let snapshot = found.snapshot();
                     anyhow::ensure!(found.initialized(&snapshot));
                     anyhow::ensure!(found.get(&snapshot, Device::by_name("lo")).is_some());

@@ -51,7 +51,7 @@ fn the_nodes_number_is_in_the_map_and_stays() {
         let path = first.get::<maps::Maps>().path("cilium_node_map_v2");
         first.stop().await;
 
-        // An earlier agent gave another number: it stays.
+        // The id of the previous run stays.
         let map = bpf::Map::<NodeKey, NodeValue>::open(&path).unwrap();
         map.update(&NodeKey::from(own), &NodeValue { id: 3829, spi: 0, pad: 0 }).unwrap();
         map.delete(&NodeKey::from("fd99::7".parse::<IpAddr>().unwrap())).unwrap();

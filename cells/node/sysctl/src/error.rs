@@ -11,7 +11,7 @@ pub enum Error {
         "'{name}' is not a kernel setting: write it as net.ipv4.ip_forward or net/ipv4/conf/eth0.1/rp_filter"
     )]
     Name {
-        /// The given value.
+        /// The name as it was written.
         name: String,
     },
     /// The kernel refused the value.

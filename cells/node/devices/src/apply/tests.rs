@@ -209,7 +209,7 @@ fn default_routes_are_found_by_family_and_table() {
 }
 
 proptest::proptest! {
-    /// Any order of events followed by a listing gives what the listing alone gives.
+    /// Any order of events followed by a listing has the result of the listing alone.
     #[test]
     fn a_listing_repairs_every_history(picks in proptest::collection::vec(0usize..12, 0..60)) {
         let events = |pick: usize| match pick {

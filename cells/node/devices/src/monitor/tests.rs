@@ -127,7 +127,7 @@ fn a_flood_that_overflows_the_socket_is_repaired() {
             writeln!(lines, "link add a{i} type veth peer name b{i}").unwrap();
             writeln!(lines, "addr add 10.{}.{}.1/32 dev a{i}", i / 250, i % 250).unwrap();
         }
-        // Blocks this thread, and with it the monitor: nobody reads.
+        // Blocks this thread, and with it the monitor: notifications are not read.
         host.ip_batch(&lines).unwrap();
         eventually(db, "all links with addresses", |s| {
             t.devices.len(s) == 1 + 2 * PAIRS
