@@ -397,6 +397,7 @@ fn file_flags() -> Vec<Flag> {
         name,
         short: None,
         kind: Kind::Text,
+        expected: None,
         default: String::new(),
         help,
         unit: None,
@@ -408,7 +409,7 @@ fn file_flags() -> Vec<Flag> {
         live: false,
         secret: false,
         joins: false,
-        check: |value| PathBuf::__take(value).map(drop),
+        check: |value| PathBuf::take(value).map(drop),
     };
     vec![
         flag(

@@ -49,6 +49,13 @@ pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
     let ident = &input.ident;
     Ok(quote! {
         #[automatically_derived]
+        impl #generics ::std::default::Default for #ident #arguments #bounds {
+            #[allow(unused_variables)]
+            fn default() -> Self {
+                ::hive::config::__defaults(|values| ::std::result::Result::Ok(Self { #(#values),* }))
+            }
+        }
+        #[automatically_derived]
         impl #generics ::hive::ConfigSpec for #ident #arguments #bounds {
             fn flags() -> ::std::vec::Vec<::hive::config::Flag> {
                 ::std::vec![#(#flags),*]
@@ -70,6 +77,12 @@ pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let ident = &input.ident;
     quote! {
+        #[automatically_derived]
+        impl #generics ::std::default::Default for #ident #arguments #bounds {
+            fn default() -> Self {
+                ::std::unreachable!()
+            }
+        }
         #[automatically_derived]
         impl #generics ::hive::ConfigSpec for #ident #arguments #bounds {
             fn flags() -> ::std::vec::Vec<::hive::config::Flag> {
@@ -127,15 +140,17 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
     };
     check_name(&name)?;
     let ty = &field.ty;
-    let (kind, check, value) = match &options.parse {
+    let (kind, expected, check, value) = match &options.parse {
         Some(what) => (
             quote!(::hive::config::Kind::Parsed(#what)),
+            quote!(::std::option::Option::None),
             quote_spanned!(ty.span()=> |value| value.parse::<#ty>().map(|_| ())),
             quote_spanned!(ty.span()=> values.parse::<#ty>(#name)?),
         ),
         None => (
             quote_spanned!(ty.span()=> <#ty as ::hive::config::FlagValue>::KIND),
-            quote_spanned!(ty.span()=> |value| <#ty as ::hive::config::FlagValue>::__take(value).map(|_| ())),
+            quote_spanned!(ty.span()=> <#ty as ::hive::config::FlagValue>::EXPECTED),
+            quote_spanned!(ty.span()=> |value| <#ty as ::hive::config::FlagValue>::take(value).map(|_| ())),
             quote_spanned!(ty.span()=> values.get::<#ty>(#name)?),
         ),
     };
@@ -154,6 +169,7 @@ fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, Tok
             name: #name,
             short: #short,
             kind: #kind,
+            expected: #expected,
             default: #default,
             help: #help,
             unit: #unit,

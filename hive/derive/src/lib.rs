@@ -1,8 +1,9 @@
-//! Derive macros of the hive: Params, Outputs, Object, Config, ShakuDeps.
+//! Derive macros of the hive: Params, Outputs, Object, Config, FlagValue, ShakuDeps.
 //!
 //! They are re-exported by the `hive` crate, whose documentation shows their use.
 
 mod config;
+mod flag_value;
 mod literal;
 mod object;
 mod params;
@@ -57,6 +58,9 @@ pub fn object(input: TokenStream) -> TokenStream {
 /// `#[config(..)]` on the struct takes:
 /// - `check = path`: a `fn(&Self) -> Result<(), String>` that tells what is wrong with the options together
 /// - `group = "Network"`: the heading of all its options
+///
+/// The struct gets [`Default`] as well: each option at its default, without `check`. It panics if a default is not of its
+/// option's type, which a hive reports when it is built.
 #[proc_macro_derive(Config, attributes(flag, config))]
 pub fn config(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -64,6 +68,13 @@ pub fn config(input: TokenStream) -> TokenStream {
     config::config(input)
         .unwrap_or_else(|error| [error.into_compile_error(), stub].into_iter().collect())
         .into()
+}
+
+/// An enum as the type of an option. Each variant is one of the option's values, written as its name in lower case or as
+/// `#[flag(name = "..")]` has it; other texts are refused by a list of these. The first is the default of fields without one.
+#[proc_macro_derive(FlagValue, attributes(flag))]
+pub fn flag_value(input: TokenStream) -> TokenStream {
+    expand(input, flag_value::flag_value)
 }
 
 /// The dependencies of a shaku component, for `hive_shaku::Shaku`: read from the same `#[shaku(inject)]` attributes that

@@ -17,6 +17,8 @@ pub struct Flag {
     pub short: Option<char>,
     /// Its type.
     pub kind: Kind,
+    /// A description of valid values, if they are fewer than those of its kind.
+    pub expected: Option<&'static str>,
     /// Its default, as it would be written.
     pub default: String,
     /// The purpose.
@@ -103,6 +105,14 @@ impl<'a> Known<'a> {
         }
     }
 
+    /// A description of valid values.
+    pub(crate) fn expected(&self) -> String {
+        match self {
+            Known::Declared(Flag { expected: Some(expected), .. }) => (*expected).to_owned(),
+            _ => self.kind().expected(),
+        }
+    }
+
     /// Whether only files and folders may set it.
     pub(crate) fn is_file_only(&self) -> bool {
         match self {
@@ -154,7 +164,7 @@ impl Schema {
             reason: format!(
                 "\"{}\" is not {}{}",
                 flag.default,
-                flag.kind.expected(),
+                Known::Declared(&flag).expected(),
                 detail.map(|d| format!(" ({d})")).unwrap_or_default()
             ),
             site: site.clone(),

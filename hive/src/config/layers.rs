@@ -215,7 +215,7 @@ impl Loader<'_> {
                 from: source,
                 key: known.name().to_owned(),
                 value: if known.is_secret() { SECRET.to_owned() } else { raw.to_owned() },
-                expected: known.kind().expected(),
+                expected: known.expected(),
                 // What a parser says may quote the value.
                 detail: detail.filter(|_| !known.is_secret()),
             }))),
@@ -282,7 +282,7 @@ fn said(known: Known<'_>, raw: &str, source: &Source, parsed: &Result<Value, Opt
         (_, Err(detail)) => {
             let detail = detail.as_ref().filter(|_| !known.is_secret());
             let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
-            What::Wrong(format!("not {}{detail}", known.kind().expected()))
+            What::Wrong(format!("not {}{detail}", known.expected()))
         }
         (Known::Declared(_), Ok(value)) => What::Declared(value.clone()),
         (Known::Foreign(_), Ok(_)) => What::Foreign(shown != known.default()),

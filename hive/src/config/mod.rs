@@ -10,6 +10,7 @@
 //! take a [`ConfigWatch`] follow.
 
 mod args;
+mod defaults;
 mod dir;
 mod error;
 mod file;
@@ -31,10 +32,13 @@ use std::sync::Arc;
 
 pub use args::Arguments;
 pub(crate) use args::parse as parse_args;
+#[doc(hidden)]
+pub use defaults::__defaults;
 pub use error::{BadValue, ConfigError};
 pub(crate) use flag::{CONFIG_DIR, CONFIG_FILE, Schema};
 pub use flag::{Flag, Foreign};
 pub use go_duration::{format as format_duration, parse as parse_duration};
+pub use hive_derive::FlagValue;
 pub(crate) use kind::Form;
 pub use kind::Kind;
 pub use layers::Origin;

@@ -14,18 +14,41 @@ use super::format_duration;
 use super::kind::Kind;
 use super::settings::Settings;
 
-/// A type of configuration fields.
+/// A type of configuration fields. `#[derive(FlagValue)]` implements it for enums; other types are read by one of these
+/// implementations and checked:
+///
+/// ```
+/// use hive::config::{FlagValue, Kind, Parsed};
+///
+/// struct Percent(u8);
+///
+/// impl FlagValue for Percent {
+///     const KIND: Kind = u8::KIND;
+///     const ZERO: &'static str = u8::ZERO;
+///     const EXPECTED: Option<&'static str> = Some("a share from 0 to 100");
+///
+///     fn take(value: &Parsed<'_>) -> Result<Self, String> {
+///         u8::take(value).ok().filter(|share| *share <= 100).map(Percent).ok_or_else(String::new)
+///     }
+///
+///     fn render(&self) -> String {
+///         self.0.render()
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an option",
-    note = "a type that reads itself from text (`FromStr`) can: `#[flag(parse = \"what it looks like\")]`"
+    note = "an enum can with `#[derive(hive::config::FlagValue)]`, a type that reads itself from text (`FromStr`) with `#[flag(parse = \"what it looks like\")]`"
 )]
 pub trait FlagValue: Sized {
     /// How it is written.
     const KIND: Kind;
     /// Its default if the field declares none.
     const ZERO: &'static str;
-    #[doc(hidden)]
-    fn __take(value: &Parsed<'_>) -> Result<Self, String>;
+    /// A description of valid values, if they are fewer than those of its kind.
+    const EXPECTED: Option<&'static str> = None;
+    /// Converts a value that was read as its kind. The error says more than the description of valid values, or is empty.
+    fn take(value: &Parsed<'_>) -> Result<Self, String>;
     /// Writes it as it may be read again.
     fn render(&self) -> String;
 }
@@ -53,7 +76,7 @@ impl FlagValue for bool {
     const KIND: Kind = Kind::Bool;
     const ZERO: &'static str = "false";
 
-    fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
         value.0.to_bool().ok_or_else(String::new)
     }
 
@@ -68,7 +91,7 @@ macro_rules! numbers {
             const KIND: Kind = $kind;
             const ZERO: &'static str = "0";
 
-            fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+            fn take(value: &Parsed<'_>) -> Result<Self, String> {
                 let number = value.0.to_num().and_then(|number| number.$get());
                 number.and_then(|n| <$t>::try_from(n).ok()).ok_or_else(String::new)
             }
@@ -95,7 +118,7 @@ impl FlagValue for Duration {
     const KIND: Kind = Kind::Duration;
     const ZERO: &'static str = "0s";
 
-    fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
         let nanos = value.0.to_num().and_then(|number| number.to_u128());
         nanos.and_then(|n| u64::try_from(n).ok()).map(Duration::from_nanos).ok_or_else(String::new)
     }
@@ -109,7 +132,7 @@ impl FlagValue for String {
     const KIND: Kind = Kind::Text;
     const ZERO: &'static str = "";
 
-    fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
         Ok(value.text().to_owned())
     }
 
@@ -122,7 +145,7 @@ impl FlagValue for Vec<String> {
     const KIND: Kind = Kind::Strings;
     const ZERO: &'static str = "";
 
-    fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
         Ok(value.items().map(str::to_owned).collect())
     }
 
@@ -135,7 +158,7 @@ impl FlagValue for BTreeMap<String, String> {
     const KIND: Kind = Kind::Map;
     const ZERO: &'static str = "";
 
-    fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
         let pairs = value.items().filter_map(|pair| pair.split_once('='));
         Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
     }
@@ -151,7 +174,7 @@ macro_rules! texts {
             const KIND: Kind = Kind::Parsed($what);
             const ZERO: &'static str = $zero;
 
-            fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+            fn take(value: &Parsed<'_>) -> Result<Self, String> {
                 value.parse()
             }
 
@@ -175,7 +198,7 @@ impl FlagValue for PathBuf {
     const KIND: Kind = Kind::Text;
     const ZERO: &'static str = "";
 
-    fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
         Ok(value.text().into())
     }
 
@@ -188,11 +211,12 @@ impl FlagValue for PathBuf {
 impl<T: FlagValue> FlagValue for Option<T> {
     const KIND: Kind = T::KIND;
     const ZERO: &'static str = "";
+    const EXPECTED: Option<&'static str> = T::EXPECTED;
 
-    fn __take(value: &Parsed<'_>) -> Result<Self, String> {
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
         match value.0.as_str() {
             Some("") => Ok(None),
-            _ => T::__take(value).map(Some),
+            _ => T::take(value).map(Some),
         }
     }
 
@@ -209,7 +233,7 @@ pub struct Values<'a> {
 impl Values<'_> {
     /// The value of an option.
     pub fn get<T: FlagValue>(&self, key: &str) -> Result<T, ConfigError> {
-        self.take(key, T::__take)
+        self.take(key, T::take)
     }
 
     /// The value of an option of a type that is read from text.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hive::config::{Foreign, Kind, Origin, Source};
+use hive::config::{FlagValue, Foreign, Kind, Origin, Parsed, Source};
 use hive::prelude::*;
 use hive::{HiveBuilder, HiveError, Setting, Settings};
 use ipnetwork::IpNetwork;
@@ -360,6 +360,80 @@ fn the_help_text_shows_type_unit_and_default() {
     assert_eq!(line("wait"), Some("--wait duration           How long to wait, at most (default 1m30s)"));
     assert_eq!(line("enable-source-ip-verification"), None);
     assert_eq!(line("monitor-aggregation"), None);
+}
+
+#[derive(Debug, PartialEq, Eq, hive::config::FlagValue)]
+enum Routing {
+    Native,
+    #[flag(name = "tunnel-all")]
+    Tunnel,
+}
+
+#[derive(Debug, PartialEq)]
+struct Ports(u16, u16);
+
+impl FlagValue for Ports {
+    const KIND: Kind = Vec::<String>::KIND;
+    const ZERO: &'static str = "1,2";
+    const EXPECTED: Option<&'static str> = Some("two ports separated by a comma");
+
+    fn take(value: &Parsed<'_>) -> Result<Self, String> {
+        let ports: Option<Vec<u16>> =
+            Vec::<String>::take(value)?.iter().map(|port| port.parse().ok()).collect();
+        match ports.as_deref() {
+            Some([first, last]) => Ok(Ports(*first, *last)),
+            _ => Err(String::new()),
+        }
+    }
+
+    fn render(&self) -> String {
+        format!("{},{}", self.0, self.1)
+    }
+}
+
+#[derive(Debug, hive::Config)]
+#[config(check = |_: &Self| Err("never right".to_owned()))]
+struct Typed {
+    routing: Routing,
+    #[flag(default = Ports(3, 4))]
+    ports: Ports,
+    other: Ports,
+}
+
+#[test]
+fn a_struct_has_the_defaults_of_its_attributes() {
+    let options = Options::default();
+    assert_eq!((options.device_mtu, options.offset, options.wait), (1500, -1, Duration::from_secs(90)));
+    assert_eq!(options.labels, BTreeMap::from([("a".to_owned(), "b".to_owned())]));
+    assert_eq!((options.range, options.mode), (None, Mode::Tunnel));
+    // The check is about values that are set.
+    let typed = Typed::default();
+    assert_eq!((typed.routing, typed.ports, typed.other), (Routing::Native, Ports(3, 4), Ports(1, 2)));
+}
+
+#[test]
+#[should_panic = "default of option `port`: \"x\" is not two ports separated by a comma"]
+fn a_default_that_is_not_of_its_type_is_a_fault_of_the_program() {
+    #[derive(hive::Config)]
+    #[expect(dead_code, reason = "cannot be made")]
+    struct Wrong {
+        #[flag(default = "x")]
+        port: Ports,
+    }
+    Wrong::default();
+}
+
+#[test]
+fn values_of_own_types_are_described() {
+    let given = |args: &[&str]| faults(Hive::builder(config::<Typed>()).args(args.iter().copied()));
+    assert_eq!(
+        given(&["--routing=tunnel", "--ports=80"]),
+        [
+            "command line: option routing: \"tunnel\" is not native or tunnel-all",
+            "command line: option ports: \"80\" is not two ports separated by a comma",
+        ]
+    );
+    assert_eq!(given(&["--routing=tunnel-all"]), ["never right (set: routing=tunnel-all (command line))"]);
 }
 
 #[derive(hive::Config)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// How often rows that have ended are collected.
-#[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Connections")]
 pub struct ConntrackGcConfig {
     /// Time between two collections of ended connections; 0 to choose it by how much there is to collect

@@ -12,14 +12,8 @@ pub struct FamilyConfig {
     pub enable_ipv6: bool,
 }
 
-impl Default for FamilyConfig {
-    fn default() -> FamilyConfig {
-        FamilyConfig { enable_ipv4: true, enable_ipv6: true }
-    }
-}
-
 /// The clock that the datapath reads. A change takes effect at the next start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Connections")]
 pub struct ClockConfig {
     /// Let connections end by the kernel's jiffies, which are read faster than seconds, when the kernel allows
@@ -120,37 +114,6 @@ pub struct MapsConfig {
     /// Entries of the maglev map; 0 for bpf-lb-map-max
     #[flag(default = 0, hidden)]
     pub bpf_lb_maglev_map_max: u32,
-}
-
-impl Default for MapsConfig {
-    fn default() -> MapsConfig {
-        MapsConfig {
-            bpf_root: "/sys/fs/bpf".to_owned(),
-            preallocate_bpf_maps: true,
-            bpf_distributed_lru: false,
-            bpf_map_dynamic_size_ratio: 0.0025,
-            bpf_ct_global_tcp_max: 524_288,
-            bpf_ct_global_any_max: 262_144,
-            bpf_nat_global_max: 524_288,
-            bpf_neigh_global_max: 524_288,
-            bpf_sock_rev_map_max: 0,
-            bpf_auth_map_max: 524_288,
-            bpf_node_map_max: 16_384,
-            bpf_policy_map_max: 16_384,
-            bpf_policy_stats_map_max: 65_536,
-            bpf_fragments_map_max: 8_192,
-            enable_ipv4_fragment_tracking: true,
-            enable_ipv6_fragment_tracking: true,
-            egress_gateway_policy_map_max: 16_384,
-            bpf_lb_map_max: 65_536,
-            bpf_lb_service_map_max: 0,
-            bpf_lb_service_backend_map_max: 0,
-            bpf_lb_rev_nat_map_max: 0,
-            bpf_lb_affinity_map_max: 0,
-            bpf_lb_source_range_map_max: 0,
-            bpf_lb_maglev_map_max: 0,
-        }
-    }
 }
 
 /// A size outside the range that Cilium accepts.

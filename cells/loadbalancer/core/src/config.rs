@@ -85,37 +85,6 @@ pub struct ServicesConfig {
     pub k8s_service_proxy_name: String,
 }
 
-impl Default for ServicesConfig {
-    fn default() -> ServicesConfig {
-        ServicesConfig {
-            kube_proxy_replacement: false,
-            lb_state_file: String::new(),
-            lb_state_file_interval: Duration::from_secs(1),
-            lb_init_wait_timeout: Duration::from_secs(60),
-            lb_retry_backoff_min: Duration::from_secs(1),
-            lb_retry_backoff_max: Duration::from_secs(1),
-            node_port_range: vec!["30000".to_owned(), "32767".to_owned()],
-            enable_service_topology: false,
-            lb_reflector_wait_time: Duration::from_millis(500),
-            lb_pressure_metrics_interval: Duration::from_secs(300),
-            default_lb_service_ipam: "lbipam".to_owned(),
-            bpf_lb_algorithm: "random".to_owned(),
-            bpf_lb_algorithm_annotation: false,
-            bpf_lb_maglev_table_size: 16381,
-            bpf_lb_maglev_hash_seed: "JLfvgnHc2kaSUFaI".to_owned(),
-            bpf_lb_external_clusterip: false,
-            bpf_lb_source_range_all_types: false,
-            bpf_lb_mode: "snat".to_owned(),
-            bpf_lb_mode_annotation: false,
-            bpf_lb_dsr_dispatch: "opt".to_owned(),
-            enable_dynamic_source_lookup_nodeport: false,
-            enable_lb_ipam: true,
-            fixed_zone_mapping: BTreeMap::new(),
-            k8s_service_proxy_name: String::new(),
-        }
-    }
-}
-
 /// An option that the agent cannot start with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("option {option}: '{value}' is wrong; {right}")]

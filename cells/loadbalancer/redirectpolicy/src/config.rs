@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 /// Whether and what local redirect policies may redirect.
-#[derive(Clone, Debug, Default, PartialEq, Eq, hive::Config)]
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Services", check = |config: &Self| config.ranges().map(drop).map_err(|error| error.to_string()))]
 pub struct RedirectConfig {
     /// Follow CiliumLocalRedirectPolicies: what is meant for a service or an address goes to pods of this node

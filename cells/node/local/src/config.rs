@@ -35,21 +35,3 @@ pub struct LocalNodeConfig {
     #[flag(default = "fe80::1")]
     pub ipv6_service_loopback_address: String,
 }
-
-#[cfg(test)]
-impl Default for LocalNodeConfig {
-    fn default() -> Self {
-        Self {
-            cluster_name: "default".into(),
-            cluster_id: 0,
-            max_connected_clusters: 255,
-            ipv4_node: "auto".into(),
-            ipv6_node: "auto".into(),
-            ipv4_range: "auto".into(),
-            ipv6_range: "auto".into(),
-            ipv6_cluster_alloc_cidr: "f00d::/64".into(),
-            ipv4_service_loopback_address: "169.254.42.1".into(),
-            ipv6_service_loopback_address: "fe80::1".into(),
-        }
-    }
-}
