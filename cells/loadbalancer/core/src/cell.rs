@@ -98,7 +98,7 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
         register_features(&metrics, &p.config);
     }
     let rules = Rules {
-        node_port_range: p.config.node_ports()?,
+        node_port_range: p.config.node_port_range.ports(),
         node_ports: p.config.kube_proxy_replacement,
         topology: p.config.enable_service_topology,
         modes: p.config.bpf_lb_mode_annotation,
@@ -217,9 +217,9 @@ fn state_file(
     writer: Arc<ServicesWriter>,
     jobs: JobGroup,
 ) {
-    let Some(path) = config.state_file() else { return };
+    let Some(path) = &config.lb_state_file else { return };
     let file = StateFile {
-        path,
+        path: path.as_ref().to_owned(),
         interval: config.lb_state_file_interval,
         families: Families { v4: families.enable_ipv4, v6: families.enable_ipv6 },
         largest: memory.unwrap_or_default().largest_input(k8s_tables::MAX_FILE),
@@ -294,7 +294,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     }
     let all = p.writer.frontends();
     let context = ReconcileContext {
-        settings: Settings::of(&p.config),
+        settings: Settings::from_config(&p.config),
         addresses: p.addresses,
         frontends: all.clone(),
     };

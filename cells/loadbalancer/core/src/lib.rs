@@ -58,6 +58,7 @@ mod config;
 mod lbmap;
 mod metrics;
 mod model;
+mod option_values;
 mod reconciler;
 mod reflectors;
 mod rest;
@@ -68,7 +69,7 @@ mod tests;
 mod writer;
 
 pub use cell::{cell, control_plane};
-pub use config::{ServicesConfig, WrongOption};
+pub use config::ServicesConfig;
 pub use lbmap::dump;
 pub use lbmap::kernel::KernelMaps;
 pub use lbmap::maglev;
@@ -85,6 +86,10 @@ pub use model::service::{
     Algorithm, ForwardingMode, NatPolicy, ProxyRedirect, Service, TrafficDistribution, TrafficPolicy,
 };
 pub use model::source::Source;
+pub use option_values::{
+    DsrDispatch, LbMode, MaglevSeed, MaglevTableSize, NodePortRange, ServiceIpam, ServiceProxyName,
+    StateFilePath, ZoneIds,
+};
 pub use reflectors::state_file::{StateFileError, parse as parse_state_file, read as read_state_file};
 pub use writer::services_writer::{Initializers, Rules, ServicesWriter, State};
 pub use writer::txn::ServicesTxn;

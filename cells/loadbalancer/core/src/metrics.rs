@@ -1,5 +1,6 @@
 //! Metrics of services, by the names of Cilium.
 
+use hive::config::FlagValue as _;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -106,8 +107,8 @@ impl MapOperations {
 pub(crate) fn register_features(metrics: &metrics::Metrics, config: &ServicesConfig) {
     let labels = [
         ("acceleration", "disabled".to_owned()),
-        ("algorithm", config.bpf_lb_algorithm.clone()),
-        ("mode", config.bpf_lb_mode.clone()),
+        ("algorithm", config.bpf_lb_algorithm.render()),
+        ("mode", config.bpf_lb_mode.render()),
     ];
     let configuration = Family::<Vec<(&'static str, String)>, Gauge>::default();
     configuration.get_or_create(&labels.to_vec()).set(1);

@@ -15,8 +15,9 @@ use crate::model::annotations;
 use crate::model::backend::Backend;
 use crate::model::frontend::{Frontend, FrontendType};
 use crate::model::name::ServiceName;
-use crate::model::service::NatPolicy;
+use crate::model::service::{Algorithm, NatPolicy};
 use crate::model::source::Source;
+use crate::option_values::{DsrDispatch, LbMode};
 
 pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
     Response::json(200, &list(frontends))
@@ -54,25 +55,25 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
 
 /// How ports of the node are in the maps; that they are not served yet is said by `enabled`.
 fn node_port(config: &ServicesConfig) -> NodePort {
-    let ports = config.node_ports().unwrap_or(0..=0);
-    let has_maglev = config.bpf_lb_algorithm == "maglev";
-    let mode = match config.bpf_lb_mode.as_str() {
-        "dsr" => "DSR",
-        "hybrid" => "Hybrid",
-        _ => "SNAT",
+    let ports = config.node_port_range.ports();
+    let has_maglev = config.bpf_lb_algorithm == Algorithm::Maglev;
+    let mode = match config.bpf_lb_mode {
+        LbMode::Dsr => "DSR",
+        LbMode::Hybrid => "Hybrid",
+        LbMode::Snat => "SNAT",
     };
-    let dsr_mode = match config.bpf_lb_dsr_dispatch.as_str() {
-        "geneve" => "Geneve",
-        "ipip" => "IPIP",
-        _ => "IP Option/Extension",
+    let dsr_mode = match config.bpf_lb_dsr_dispatch {
+        DsrDispatch::Geneve => "Geneve",
+        DsrDispatch::Ipip => "IPIP",
+        DsrDispatch::Opt => "IP Option/Extension",
     };
-    let has_dsr = mode != "SNAT" || config.bpf_lb_mode_annotation;
+    let has_dsr = config.bpf_lb_mode != LbMode::Snat || config.bpf_lb_mode_annotation;
     NodePort {
         acceleration: "None".to_owned(),
         algorithm: if has_maglev { "Maglev" } else { "Random" }.to_owned(),
         dsr_mode: if has_dsr { dsr_mode } else { "" }.to_owned(),
         enabled: false,
-        lut_size: if has_maglev { config.bpf_lb_maglev_table_size.into() } else { 0 },
+        lut_size: if has_maglev { config.bpf_lb_maglev_table_size.positions().into() } else { 0 },
         mode: mode.to_owned(),
         port_max: (*ports.end()).into(),
         port_min: (*ports.start()).into(),

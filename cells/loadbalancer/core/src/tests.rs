@@ -26,6 +26,7 @@ use crate::model::address::LbAddress;
 use crate::model::families::Families;
 use crate::model::frontend::Frontend;
 use crate::model::source::Source;
+use crate::option_values::{MaglevSeed, MaglevTableSize};
 use crate::reconciler::balancer::Balancer;
 use crate::reconciler::desired::{Desired, Settings};
 use crate::reconciler::operations::{LbOps, ReconcileContext};
@@ -74,7 +75,7 @@ fn of(frontend: &Frontend, settings: &Settings) -> Desired {
 }
 
 fn tables() -> Maglev {
-    Maglev::new(251, "JLfvgnHc2kaSUFaI").unwrap()
+    Maglev::new(MaglevTableSize::new(251).unwrap(), MaglevSeed::from_base64("JLfvgnHc2kaSUFaI").unwrap())
 }
 
 /// An agent without a hive: its tables, the addresses of the node among them, and what reconciles them, which has taken the

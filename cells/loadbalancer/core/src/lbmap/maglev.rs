@@ -4,11 +4,11 @@
 //! Texts, hash, order and turns are those of Cilium byte for byte: a connection that another node takes over, or
 //! this one after an upgrade, goes on to the same backend.
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::model::address::LbAddress;
+use crate::option_values::{MaglevSeed, MaglevTableSize};
 
 /// Sizes that a table can have: primes, so that every step through a table meets all its positions.
 pub const TABLE_SIZES: [u32; 10] = [251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131_071];
@@ -73,11 +73,9 @@ pub fn digest(table: &[u32]) -> u64 {
 }
 
 impl Maglev {
-    /// Tables of one of [`TABLE_SIZES`]. The seed is a base64 text of 12 bytes, the first four of which count here.
-    pub fn new(size: u32, seed: &str) -> Option<Maglev> {
-        let seed = decode_seed(seed)?;
-        let seed = u32::from_be_bytes([seed[0], seed[1], seed[2], seed[3]]);
-        TABLE_SIZES.contains(&size).then_some(Maglev { size, seed })
+    /// Tables of that size and seed.
+    pub fn new(size: MaglevTableSize, seed: MaglevSeed) -> Maglev {
+        Maglev { size: size.positions(), seed: seed.of_backends() }
     }
 
     /// How many positions a table has.
@@ -193,11 +191,6 @@ fn text(address: &LbAddress) -> String {
     text
 }
 
-/// Bytes of a seed: base64 with its padding, 12 bytes.
-pub(crate) fn decode_seed(text: &str) -> Option<[u8; 12]> {
-    BASE64_STANDARD.decode(text).ok()?.try_into().ok()
-}
-
 /// MurmurHash3 of 128 bits for 64-bit machines, as its author published it; both halves have the same seed.
 pub(crate) fn murmur3_128(bytes: &[u8], seed: u32) -> (u64, u64) {
     const C1: u64 = 0x87c3_7b91_1142_53d5;
@@ -244,7 +237,10 @@ mod tests {
 
     use super::*;
 
-    const SEED: &str = "JLfvgnHc2kaSUFaI";
+    /// Tables of that size and the default seed.
+    fn tables(size: u32) -> Maglev {
+        Maglev::new(MaglevTableSize::new(size).unwrap(), MaglevSeed::from_base64("JLfvgnHc2kaSUFaI").unwrap())
+    }
 
     fn share(ip: &str, port: u16, weight: u16, id: u32) -> Share {
         Share { address: format!("{ip}:{port}/TCP").parse().unwrap(), weight, id }
@@ -305,21 +301,19 @@ mod tests {
 
     #[test]
     fn seeds_are_twelve_bytes() {
-        assert_eq!(&decode_seed(SEED).unwrap()[..4], [0x24, 0xb7, 0xef, 0x82]);
         for wrong in ["", "JLfvgnHc2kaSUFa", "JLfvgnHc2kaSUFaIJLfv", "JLfvgnHc2kaSUFa=", "JLfvgnHc 2kaSUFa"] {
-            assert_eq!(decode_seed(wrong), None, "{wrong}");
+            assert_eq!(MaglevSeed::from_base64(wrong), None, "{wrong}");
         }
-        assert_eq!(Maglev::new(16_000, SEED), None);
-        assert_eq!(Maglev::new(16_381, SEED), Some(Maglev::default()));
+        assert_eq!(tables(16_381), Maglev::default());
     }
 
     #[test]
-    fn shares_are_those_that_were_recorded_of_the_original() {
-        let maglev = Maglev::new(251, SEED).unwrap();
+    fn shares_are_those_recorded_from_cilium() {
+        let maglev = tables(251);
         let even: Vec<Share> = (1..4).map(|n| share(&format!("10.55.0.{n}"), 9696, 100, n)).collect();
         assert_eq!(counts(&maglev.table(&even)), [(1, 84), (2, 84), (3, 83)]);
         assert_eq!(counts(&maglev.table(&[even[0], even[2]])), [(1, 126), (3, 125)]);
-        let maglev = Maglev::new(509, SEED).unwrap();
+        let maglev = tables(509);
         let of = |weight| [share("10.55.1.1", 9797, weight, 1), share("10.55.1.2", 9797, 150, 2)];
         assert_eq!(counts(&maglev.table(&of(50))), [(2, 381), (1, 128)]);
         assert_eq!(counts(&maglev.table(&of(150))), [(1, 255), (2, 254)]);
@@ -328,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_largest_table_is_exact() {
-        let maglev = Maglev::new(131_071, SEED).unwrap();
+        let maglev = tables(131_071);
         let shares: Vec<Share> = (1..=7).map(|n| share(&format!("10.0.0.{n}"), 80, 100, n)).collect();
         assert_eq!(maglev.table(&shares), plain(maglev, &shares));
     }
@@ -343,7 +337,7 @@ mod tests {
             equal in any::<bool>(),
             v6 in any::<bool>(),
         ) {
-            let maglev = Maglev::new(size, SEED).unwrap();
+            let maglev = tables(size);
             let share = |(n, weight): (usize, &u16)| {
                 let ip = if v6 { format!("[fd00::{n:x}]") } else { format!("10.1.{}.{n}", n % 3) };
                 share(&ip, 8080, if equal { 100 } else { *weight }, n as u32 + 1)

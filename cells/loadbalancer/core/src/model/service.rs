@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hive::config::FlagValue;
 use ipnetwork::IpNetwork;
 use k8s_tables::{SmolStr, StringMap};
 use serde::ser::SerializeMap;
@@ -129,7 +130,7 @@ impl TrafficDistribution {
 }
 
 /// Which algorithm chooses the backend of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FlagValue)]
 pub enum Algorithm {
     /// Any of them.
     Random,

@@ -16,6 +16,7 @@ use crate::model::annotations;
 use crate::model::backend::{Backend, BackendState};
 use crate::model::frontend::{Frontend, FrontendType};
 use crate::model::service::{Algorithm, ForwardingMode, NatPolicy, TrafficPolicy};
+use crate::option_values::{LbMode, ServiceIpam};
 
 /// Longest time that a client stays with its backend: the field has 24 bits.
 const MAX_TIMEOUT: u64 = (1 << 24) - 1;
@@ -73,8 +74,8 @@ pub(crate) struct Settings {
     pub(crate) external_cluster_ip: bool,
     /// Whether source ranges count for all types.
     pub(crate) ranges_of_all_types: bool,
-    /// Protocols whose replies go straight to the client.
-    pub(crate) dsr: Dsr,
+    /// How replies of backends on other nodes reach clients.
+    pub(crate) mode: LbMode,
     /// Whether services may choose that.
     pub(crate) mode_annotation: bool,
     /// Numbers of zones that have one.
@@ -85,36 +86,19 @@ pub(crate) struct Settings {
     pub(crate) node_port_addresses: BTreeSet<IpAddr>,
 }
 
-/// Which replies go straight to the client (`bpf-lb-mode`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Dsr {
-    /// None: all come back through this node (snat).
-    #[default]
-    Never,
-    /// Of TCP (hybrid).
-    Tcp,
-    /// All (dsr).
-    Always,
-}
-
 impl Settings {
-    /// As the options say, which have been checked.
-    pub(crate) fn of(config: &ServicesConfig) -> Settings {
-        let tables = Maglev::new(config.bpf_lb_maglev_table_size, &config.bpf_lb_maglev_hash_seed);
+    /// The values of the options; addresses of the node are added to those of each batch.
+    pub(crate) fn from_config(config: &ServicesConfig) -> Settings {
         Settings {
-            owns_classless: config.enable_lb_ipam && config.default_lb_service_ipam == "lbipam",
-            maglev: config.bpf_lb_algorithm == "maglev",
+            owns_classless: config.enable_lb_ipam && config.default_lb_service_ipam == ServiceIpam::LbIpam,
+            maglev: config.bpf_lb_algorithm == Algorithm::Maglev,
             algorithm_annotation: config.bpf_lb_algorithm_annotation,
-            tables: tables.unwrap_or_default(),
+            tables: Maglev::new(config.bpf_lb_maglev_table_size, config.bpf_lb_maglev_hash_seed),
             external_cluster_ip: config.bpf_lb_external_clusterip,
             ranges_of_all_types: config.bpf_lb_source_range_all_types,
-            dsr: match config.bpf_lb_mode.as_str() {
-                "dsr" => Dsr::Always,
-                "hybrid" => Dsr::Tcp,
-                _ => Dsr::Never,
-            },
+            mode: config.bpf_lb_mode,
             mode_annotation: config.bpf_lb_mode_annotation,
-            zones: config.zones().unwrap_or_default().into(),
+            zones: config.fixed_zone_mapping.ids().clone().into(),
             node_addresses: Vec::new(),
             node_port_addresses: BTreeSet::new(),
         }
@@ -302,10 +286,10 @@ fn is_dsr(asked: ForwardingMode, address: &LbAddress, settings: &Settings) -> bo
     match asked {
         ForwardingMode::Dsr if settings.mode_annotation => true,
         ForwardingMode::Snat if settings.mode_annotation => false,
-        _ => match settings.dsr {
-            Dsr::Never => false,
-            Dsr::Tcp => address.protocol == Protocol::Tcp,
-            Dsr::Always => true,
+        _ => match settings.mode {
+            LbMode::Snat => false,
+            LbMode::Hybrid => address.protocol == Protocol::Tcp,
+            LbMode::Dsr => true,
         },
     }
 }

@@ -55,7 +55,7 @@ impl Direct {
             (services.db().table()?, services.db().table()?);
         let objects = (manifests.reader(), slices.reader());
         let reflector = Reflector::new(writer.clone(), objects, families, String::new(), BTreeMap::new);
-        let settings = Settings::of(&ServicesConfig::default());
+        let settings = Settings::from_config(&ServicesConfig::default());
         let context = ReconcileContext { settings, addresses: None, frontends: writer.frontends() };
         let balancer = Balancer::restore(maps)?;
         let ops = LbOps { balancer, comparisons: Arc::default(), context, unserved: Unserved::default() };

@@ -222,10 +222,10 @@ fn health_says_which_duties_of_kube_proxy_are_taken_over() {
     assert_eq!(named(features), 5);
     let on = replaced(&crate::ServicesConfig {
         kube_proxy_replacement: true,
-        bpf_lb_algorithm: "maglev".to_owned(),
+        bpf_lb_algorithm: crate::model::service::Algorithm::Maglev,
         bpf_lb_algorithm_annotation: true,
-        bpf_lb_mode: "dsr".to_owned(),
-        bpf_lb_dsr_dispatch: "geneve".to_owned(),
+        bpf_lb_mode: crate::option_values::LbMode::Dsr,
+        bpf_lb_dsr_dispatch: crate::option_values::DsrDispatch::Geneve,
         ..config
     });
     let ports = &on["features"]["nodePort"];

@@ -43,7 +43,7 @@ struct FollowParams {
 fn follow(p: FollowParams) -> anyhow::Result<()> {
     let families = Families { v4: p.families.enable_ipv4, v6: p.families.enable_ipv6 };
     let (writer, wait) = ((*p.writer).clone(), p.config.lb_reflector_wait_time);
-    let proxy_name = p.config.k8s_service_proxy_name.clone();
+    let proxy_name = p.config.k8s_service_proxy_name.as_str().to_owned();
     if let (Some(services), Some(slices)) = (p.services, p.slices) {
         let node = p.node.clone();
         let labels = move || {
@@ -56,7 +56,7 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
         p.jobs.one_shot("reflect-services-endpoints", move |cx: JobCx| reflector.follow(wait, node, cx));
     }
     if let Some(pods) = p.pods {
-        let range = p.config.node_ports()?;
+        let range = p.config.node_port_range.ports();
         let host_ports = HostPorts::new(writer, (*pods).clone(), families, range);
         p.jobs.one_shot("reflect-pods", move |cx: JobCx| host_ports.follow(wait, cx));
     }
