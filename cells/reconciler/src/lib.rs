@@ -70,6 +70,7 @@ mod report;
 mod retries;
 mod round;
 mod run;
+mod shared;
 mod status;
 mod status_set;
 mod waits;

@@ -13,6 +13,7 @@ use local_node::{LocalNode, StateConfig};
 use maps::FamilyConfig;
 use memory_limit::MemoryLimit;
 use metrics::Metrics;
+use parking_lot::Mutex;
 use reconciler::Reconciler;
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
@@ -28,7 +29,7 @@ use crate::model::families::Families;
 use crate::model::frontend::Frontend;
 use crate::model::service::Service;
 use crate::reconciler::balancer::Balancer;
-use crate::reconciler::control::{Control, Shared};
+use crate::reconciler::control::Control;
 use crate::reconciler::desired::Settings;
 use crate::reconciler::id_file::{self, IdFile};
 use crate::reconciler::operations::{LbOps, OWNER, ReconcileContext, Unserved};
@@ -299,7 +300,8 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
         frontends: all.clone(),
     };
     let unserved = Unserved::new(cx.health.scope("node-ports"));
-    let ops = Shared::new(LbOps { balancer, comparisons: comparisons.clone(), context, unserved });
+    let ops = LbOps { balancer, comparisons: comparisons.clone(), context, unserved };
+    let ops = Arc::new(Mutex::new(ops));
     let health = cx.health.clone();
     let (handle, reconciler) = Reconciler::builder(frontends)
         .status(|frontend| &frontend.status, |frontend, status| frontend.status = status)
@@ -312,7 +314,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
         .report(move |state| state.tell(&health))
         .build();
     let reconciler = reconciler.refreshing_in(&p.jobs);
-    p.control.runs(maps, ops.clone(), handle.clone());
+    p.control.set_running(maps, ops.clone(), handle.clone());
     let compare = async {
         loop {
             comparisons.turn(OWNER).await;

@@ -20,16 +20,17 @@ use reconciler::Reconciler;
 use statedb::{Db, RwTable, Table};
 
 use crate::lbmap::maglev::Maglev;
-use crate::lbmap::rows::{Key, LbMaps, Value};
+use crate::lbmap::rows::{Key, LbMaps, MapError, Value};
 use crate::metrics::Events;
 use crate::model::address::LbAddress;
 use crate::model::families::Families;
 use crate::model::frontend::Frontend;
 use crate::model::source::Source;
 use crate::option_values::{MaglevSeed, MaglevTableSize};
-use crate::reconciler::balancer::Balancer;
+use crate::reconciler::balancer::{Balancer, UpsertError};
 use crate::reconciler::desired::{Desired, Settings};
 use crate::reconciler::operations::{LbOps, ReconcileContext};
+use crate::reconciler::record::{Removal, Upsert};
 use crate::testing::FakeMaps;
 use crate::writer::select::Place;
 use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter, State};
@@ -71,7 +72,7 @@ fn desired(writer: &ServicesWriter) -> Vec<Desired> {
 }
 
 fn of(frontend: &Frontend, settings: &Settings) -> Desired {
-    Desired::of(frontend, frontend.address(), settings, &Default::default()).unwrap()
+    Desired::new(frontend, frontend.address(), settings, &Default::default()).unwrap()
 }
 
 fn tables() -> Maglev {
@@ -100,6 +101,22 @@ fn settings() -> Settings {
         algorithm_annotation: true,
         tables: tables(),
         ..Settings::default()
+    }
+}
+
+impl Balancer {
+    /// Upserts entries; returns the results in order.
+    fn update(&mut self, batch: &[Desired]) -> Vec<Result<u16, UpsertError>> {
+        let mut upserts: Vec<Upsert> = batch.iter().cloned().map(Upsert::from).collect();
+        self.upsert(upserts.iter_mut());
+        upserts.into_iter().map(|upsert| upsert.result).collect()
+    }
+
+    /// Removes entries; returns the results in order.
+    fn delete(&mut self, addresses: &[LbAddress]) -> Vec<Result<(), MapError>> {
+        let mut removals: Vec<Removal> = addresses.iter().copied().map(Removal::from).collect();
+        self.remove(&mut removals);
+        removals.into_iter().map(|removal| removal.result).collect()
     }
 }
 

@@ -163,25 +163,25 @@ where
         })
     }
 
-    fn put(&self, rows: &Sorted<A>, operations: &MapOperations) -> Result<(), MapError> {
+    fn put_sorted(&self, rows: &Sorted<A>, operations: &MapOperations) -> Result<(), MapError> {
         let counted = |map, count, result| operations.count(map, Operation::Update, count, result);
         let Sorted { services, backends, reverse, ranges } = rows;
-        counted(LbMap::Backends(A::FAMILY), backends.len(), put(&self.backends, backends))?;
-        counted(LbMap::ReverseNat(A::FAMILY), reverse.len(), put(&self.reverse, reverse))?;
-        counted(LbMap::SourceRanges(A::FAMILY), ranges.len(), put(&self.ranges, ranges))?;
-        counted(LbMap::Services(A::FAMILY), services.len(), put(&self.services, services))
+        counted(LbMap::Backends(A::FAMILY), backends.len(), update_map(&self.backends, backends))?;
+        counted(LbMap::ReverseNat(A::FAMILY), reverse.len(), update_map(&self.reverse, reverse))?;
+        counted(LbMap::SourceRanges(A::FAMILY), ranges.len(), update_map(&self.ranges, ranges))?;
+        counted(LbMap::Services(A::FAMILY), services.len(), update_map(&self.services, services))
     }
 
-    fn delete(&self, rows: &Sorted<A>, operations: &MapOperations) -> Result<(), MapError> {
+    fn delete_sorted(&self, rows: &Sorted<A>, operations: &MapOperations) -> Result<(), MapError> {
         let counted = |map, count, result| operations.count(map, Operation::Delete, count, result);
         let Sorted { services, backends, reverse, ranges } = rows;
-        counted(LbMap::Services(A::FAMILY), services.len(), delete(&self.services, services))?;
-        counted(LbMap::SourceRanges(A::FAMILY), ranges.len(), delete(&self.ranges, ranges))?;
-        counted(LbMap::ReverseNat(A::FAMILY), reverse.len(), delete(&self.reverse, reverse))?;
-        counted(LbMap::Backends(A::FAMILY), backends.len(), delete(&self.backends, backends))
+        counted(LbMap::Services(A::FAMILY), services.len(), delete_from_map(&self.services, services))?;
+        counted(LbMap::SourceRanges(A::FAMILY), ranges.len(), delete_from_map(&self.ranges, ranges))?;
+        counted(LbMap::ReverseNat(A::FAMILY), reverse.len(), delete_from_map(&self.reverse, reverse))?;
+        counted(LbMap::Backends(A::FAMILY), backends.len(), delete_from_map(&self.backends, backends))
     }
 
-    fn get(&self, key: &Key) -> Result<Option<Value>, MapError> {
+    fn lookup(&self, key: &Key) -> Result<Option<Value>, MapError> {
         let mut rows = Sorted::<A>::default();
         rows.add(key, None);
         Ok(match rows {
@@ -305,7 +305,7 @@ fn affinity_match(id: u16, backend_id: u32) -> LbAffinityMatch {
     LbAffinityMatch { backend_id, rev_nat_id: id.to_be(), pad: 0 }
 }
 
-fn put<K: Pod, V: Pod>(map: &Map<K, V>, rows: &[(K, V)]) -> Result<(), MapError> {
+fn update_map<K: Pod, V: Pod>(map: &Map<K, V>, rows: &[(K, V)]) -> Result<(), MapError> {
     match rows {
         [] => {}
         [(key, value)] => map.update(key, value)?,
@@ -314,7 +314,7 @@ fn put<K: Pod, V: Pod>(map: &Map<K, V>, rows: &[(K, V)]) -> Result<(), MapError>
     Ok(())
 }
 
-fn delete<K: Pod, V: Pod>(map: &Map<K, V>, rows: &[(K, V)]) -> Result<(), MapError> {
+fn delete_from_map<K: Pod, V: Pod>(map: &Map<K, V>, rows: &[(K, V)]) -> Result<(), MapError> {
     match rows {
         [] => {}
         [(key, _)] => _ = map.delete(key)?,
@@ -348,9 +348,9 @@ impl LbMaps for KernelMaps {
         let mut all = All::default();
         rows.iter().for_each(|(key, value)| all.add(key, Some(value)));
         let operations = &self.operations;
-        self.v4.as_ref().map_or(Ok(()), |maps| maps.put(&all.v4, operations))?;
-        self.v6.as_ref().map_or(Ok(()), |maps| maps.put(&all.v6, operations))?;
-        let result = put(&self.matches, &all.matches);
+        self.v4.as_ref().map_or(Ok(()), |maps| maps.put_sorted(&all.v4, operations))?;
+        self.v6.as_ref().map_or(Ok(()), |maps| maps.put_sorted(&all.v6, operations))?;
+        let result = update_map(&self.matches, &all.matches);
         operations.count(LbMap::AffinityMatch, Operation::Update, all.matches.len(), result)
     }
 
@@ -358,9 +358,9 @@ impl LbMaps for KernelMaps {
         let mut all = All::default();
         keys.iter().for_each(|key| all.add(key, None));
         let operations = &self.operations;
-        self.v4.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v4, operations))?;
-        self.v6.as_ref().map_or(Ok(()), |maps| maps.delete(&all.v6, operations))?;
-        let result = delete(&self.matches, &all.matches);
+        self.v4.as_ref().map_or(Ok(()), |maps| maps.delete_sorted(&all.v4, operations))?;
+        self.v6.as_ref().map_or(Ok(()), |maps| maps.delete_sorted(&all.v6, operations))?;
+        let result = delete_from_map(&self.matches, &all.matches);
         operations.count(LbMap::AffinityMatch, Operation::Delete, all.matches.len(), result)?;
         for family in [Family::V4, Family::V6] {
             let of_family = |key: &Key| match key {
@@ -404,11 +404,11 @@ impl LbMaps for KernelMaps {
                 Ok(self.matches.lookup(&affinity_match(*id, *backend))?.map(|_| Value::Present))
             }
             (Key::Maglev(..), _) => Ok(self.table(key)?.map(|table| Value::Maglev(digest(&table)))),
-            (_, LbMap::Services(Family::V4) | LbMap::Backends(Family::V4)) => get(self.v4.as_ref(), key),
+            (_, LbMap::Services(Family::V4) | LbMap::Backends(Family::V4)) => lookup(self.v4.as_ref(), key),
             (_, LbMap::ReverseNat(Family::V4) | LbMap::SourceRanges(Family::V4)) => {
-                get(self.v4.as_ref(), key)
+                lookup(self.v4.as_ref(), key)
             }
-            _ => get(self.v6.as_ref(), key),
+            _ => lookup(self.v6.as_ref(), key),
         }
     }
 
@@ -442,12 +442,12 @@ impl LbMaps for KernelMaps {
     }
 }
 
-fn get<A: Address>(maps: Option<&OfFamily<A>>, key: &Key) -> Result<Option<Value>, MapError>
+fn lookup<A: Address>(maps: Option<&OfFamily<A>>, key: &Key) -> Result<Option<Value>, MapError>
 where
     LbServiceKey<A>: Pod,
     LbBackend<A>: Pod + Default,
     LbReverseNat<A>: Pod + Default,
     LbSourceRange<A>: Pod,
 {
-    maps.map_or(Ok(None), |maps| maps.get(key))
+    maps.map_or(Ok(None), |maps| maps.lookup(key))
 }

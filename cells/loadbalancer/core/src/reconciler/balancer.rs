@@ -23,13 +23,13 @@ use crate::reconciler::desired::Desired;
 use crate::reconciler::id_file::{BACKENDS_AHEAD, FRONTENDS_AHEAD, IdFile, Positions};
 use crate::reconciler::ids::Ids;
 use crate::reconciler::mirror::Mirror;
-use crate::reconciler::record::{Need, Plan, Record};
+use crate::reconciler::record::{Need, Plan, Record, Removal, Upsert};
 use crate::reconciler::store::Slot;
 use crate::reconciler::wildcards::Wildcards;
 
 /// Why a frontend is not in the maps.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failed {
+pub(crate) enum UpsertError {
     #[error("map {} is full: it has room for {capacity} rows, this frontend needs {missing} more; \
              delete services or set a larger {}", .map.name(), .map.option())]
     Full { map: LbMap, capacity: usize, missing: usize },
@@ -63,55 +63,47 @@ pub(crate) struct Balancer {
 }
 
 impl Balancer {
-    /// Brings frontends into the maps, many at once; gives the number of each.
-    pub(crate) fn update(&mut self, batch: &[Desired]) -> Vec<Result<u16, Failed>> {
-        let mut results = Vec::with_capacity(batch.len());
-        let mut chunk = Vec::with_capacity(batch.len());
+    /// Upserts the entries of many frontends at once. Each gets its own result.
+    pub(crate) fn upsert<'d>(&mut self, batch: impl Iterator<Item = &'d mut Upsert>) {
+        let mut chunk = Vec::with_capacity(batch.size_hint().0);
         let (mut need, mut room) = (Need::default(), Need::room(&self.mirror));
-        for desired in batch {
+        for Upsert { desired, result } in batch {
             need.add(desired);
             if !need.fits(&room) {
                 // Space is scarce: what is planned is written first, then rows are counted one by one.
-                self.flush(&mut chunk, &mut results);
+                self.flush(&mut chunk);
                 let fits = self.ensure_capacity(desired);
                 (need, room) = (Need::default(), Need::room(&self.mirror));
                 need.add(desired);
                 if let Err(error) = fits {
                     need = Need::default();
-                    results.push(Err(error));
+                    *result = Err(error);
                     continue;
                 }
             }
-            match self.plan(desired) {
-                Ok(plan) => chunk.push(plan),
-                Err(error) => {
-                    self.flush(&mut chunk, &mut results);
-                    results.push(Err(error));
-                }
-            }
+            chunk.extend(self.plan(desired, result));
         }
-        self.flush(&mut chunk, &mut results);
-        results
+        self.flush(&mut chunk);
     }
 
     /// Writes what is planned; when the maps refuse something, one by one.
-    fn flush(&mut self, chunk: &mut Vec<Plan<'_>>, results: &mut Vec<Result<u16, Failed>>) {
+    fn flush(&mut self, chunk: &mut Vec<Plan<'_>>) {
         self.reserve_ids();
-        let plans = std::mem::take(chunk);
-        let first = results.len();
-        match self.write(&plans) {
-            Err(error) if plans.len() == 1 => results.push(Err(Failed::Map(error))),
-            Err(_) => {
-                results.extend(plans.iter().map(|plan| Ok(plan.id)));
-                let mut order: Vec<usize> = (0..plans.len()).collect();
-                order.sort_by_key(|index| Reverse(plans[*index].desired.address.scope));
-                for index in order {
-                    if let Err(error) = self.write(&plans[index..=index]) {
-                        results[first + index] = Err(Failed::Map(error));
+        let mut plans = std::mem::take(chunk);
+        let written = self.write(&plans);
+        plans.iter_mut().for_each(|plan| *plan.result = Ok(plan.id));
+        match (written, &mut plans[..]) {
+            (Ok(()), _) => {}
+            (Err(error), [only]) => *only.result = Err(UpsertError::Map(error)),
+            (Err(_), plans) => {
+                // Rows of external scopes lead to internal ones, which therefore come first.
+                plans.sort_by_key(|plan| Reverse(plan.desired.address.scope));
+                for plan in plans {
+                    if let Err(error) = self.write(std::slice::from_ref(plan)) {
+                        *plan.result = Err(UpsertError::Map(error));
                     }
                 }
             }
-            Ok(()) => results.extend(plans.iter().map(|plan| Ok(plan.id))),
         }
     }
 
@@ -143,15 +135,26 @@ impl Balancer {
         }
     }
 
-    /// Numbers for the frontend and its backends. From here on the maps may have its rows.
-    fn plan<'d>(&mut self, desired: &'d Desired) -> Result<Plan<'d>, Failed> {
+    /// Assigns ids to the frontend and its backends; none if they are exhausted, which `result` then reports. From here
+    /// on the maps may have its entries.
+    fn plan<'d>(
+        &mut self,
+        desired: &'d Desired,
+        result: &'d mut Result<u16, UpsertError>,
+    ) -> Option<Plan<'d>> {
         let address = desired.address;
         let record = match self.frontends.get_mut(&address) {
             Some(record) => record,
             None => {
                 let id = match self.id_of_any_protocol(address) {
                     Some(id) => id,
-                    None => self.ids.take().ok_or(NoNumber("frontend"))? as u16,
+                    None => match self.ids.take() {
+                        Some(id) => id as u16,
+                        None => {
+                            *result = Err(NoNumber("frontend").into());
+                            return None;
+                        }
+                    },
                 };
                 let slots = self.stray_slots.remove(&address).unwrap_or(0);
                 self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
@@ -160,7 +163,8 @@ impl Balancer {
         // Numbers of the previous run may stand for one backend twice: the first one counts.
         let known = if record.restored { &[][..] } else { &record.backends[..] };
         let id = record.id;
-        let mut plan = Plan { desired, id, backends: Numbers::new(), stale: Numbers::new(), cleans: false };
+        let mut plan =
+            Plan { desired, result, id, backends: Numbers::new(), stale: Numbers::new(), cleans: false };
         let mut hold = || {
             let wanted = desired.slots.iter().chain(&desired.without_slot);
             let mut next = 0;
@@ -182,14 +186,15 @@ impl Balancer {
             }
             Ok(())
         };
-        let held = hold();
+        let held: Result<(), NoNumber> = hold();
         record.restored = false;
-        if held.is_err() {
+        if let Err(error) = held {
             add(&mut record.backends, &plan.backends);
+            *plan.result = Err(error.into());
+            return None;
         }
-        held.map_err(Failed::NoNumber)?;
         plan.cleans = record.expect(&plan);
-        Ok(plan)
+        Some(plan)
     }
 
     /// The number that versions without protocols have given to an address.
@@ -213,7 +218,7 @@ impl Balancer {
             let matches = plan.matches().iter();
             rows.extend(matches.map(|backend| (Key::AffinityMatch(plan.id, *backend), Value::Present)));
         }
-        self.mirror.put(rows)?;
+        self.mirror.write(rows)?;
         plans.iter().for_each(|plan| self.backends.written(&plan.stale));
 
         // Slots that are about to take no more connections leave the count before they get other backends.
@@ -244,8 +249,8 @@ impl Balancer {
         let counts = counts.into_iter().map(|(desired, old)| {
             (Key::master(desired.address), Value::Service(LbService { count: desired.active, ..old }))
         });
-        self.mirror.put(counts.collect())?;
-        self.mirror.put(slots)?;
+        self.mirror.write(counts.collect())?;
+        self.mirror.write(slots)?;
         // A few at a time, for they are large.
         plans.chunks(64).try_for_each(|plans| self.write_tables(plans))?;
 
@@ -264,7 +269,7 @@ impl Balancer {
             self.wildcards.want(plan.desired);
             rows.extend(self.wildcards.row(plan.desired.address.ip));
         }
-        self.mirror.put(rows)?;
+        self.mirror.write(rows)?;
         self.clean(plans)
     }
 
@@ -281,7 +286,7 @@ impl Balancer {
                 rows.push((key, Value::Service(LbService { qcount: 0, ..old })));
             }
         }
-        self.mirror.put(rows)
+        self.mirror.write(rows)
     }
 
     /// Whether slots behind the count, and the states of their backends, are to be what they are.
@@ -323,7 +328,7 @@ impl Balancer {
             record.more().table = Some((source, digest(&table)));
             tables.push((key, table));
         }
-        self.mirror.put_tables(tables)
+        self.mirror.write_tables(tables)
     }
 
     /// Deletes what the frontends had before and do not have any more.
@@ -358,16 +363,22 @@ impl Balancer {
         self.settle()
     }
 
-    /// Removes frontends from the maps, all at once; when the maps refuse something, one by one.
-    pub(crate) fn remove(&mut self, batch: &[LbAddress]) -> Vec<Result<(), MapError>> {
-        match self.remove_all(batch) {
-            Err(error) if batch.len() == 1 => vec![Err(error)],
-            Err(_) => batch.iter().map(|address| self.remove_all(&[*address])).collect(),
-            Ok(()) => batch.iter().map(|_| Ok(())).collect(),
+    /// Deletes the entries of those that have not failed before, all at once; when the maps refuse something, one by one.
+    pub(crate) fn remove(&mut self, batch: &mut [Removal]) {
+        let mut pending: Vec<&mut Removal> = batch.iter_mut().filter(|one| one.result.is_ok()).collect();
+        let addresses: Vec<LbAddress> = pending.iter().map(|removal| removal.address).collect();
+        match (self.delete_entries(&addresses), &mut pending[..]) {
+            (Ok(()), _) => {}
+            (Err(error), [only]) => only.result = Err(error),
+            (Err(_), pending) => {
+                for removal in pending {
+                    removal.result = self.delete_entries(&[removal.address]);
+                }
+            }
         }
     }
 
-    fn remove_all(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
+    fn delete_entries(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
         self.part_scopes(batch)?;
         let known = || batch.iter().filter(|address| self.frontends.contains_key(address));
         let mut masters: Vec<LbAddress> = known().copied().collect();
@@ -391,7 +402,7 @@ impl Balancer {
         }
         self.mirror.delete(keys)?;
         let shared = batch.iter().filter_map(|address| self.wildcards.row(address.ip)).collect();
-        self.mirror.put(shared)?;
+        self.mirror.write(shared)?;
         for address in batch {
             self.expansions.remove(address);
             self.quarantined.remove(address);
@@ -417,7 +428,7 @@ impl Balancer {
                 rows.push((Key::master(external), Value::Service(LbService { flags2, ..row })));
             }
         }
-        self.mirror.put(rows)
+        self.mirror.write(rows)
     }
 
     /// Ends the wait for updates that were announced: backends that none of them has taken over go.
@@ -431,7 +442,7 @@ impl Balancer {
     /// Brings rows of backends up to date that frontends have let go of. Also what an earlier failure has left.
     pub(crate) fn settle(&mut self) -> Result<(), MapError> {
         let (changed, orphans) = self.backends.left_over();
-        self.mirror.put(changed)?;
+        self.mirror.write(changed)?;
         self.mirror.delete(orphans)?;
         self.backends.settled();
         Ok(())

@@ -6,18 +6,18 @@ use datapath_abi::LbService;
 
 use crate::lbmap::rows::{Family, Key, LbMap, Value};
 use crate::model::numbers::difference;
-use crate::reconciler::balancer::{Balancer, Failed};
+use crate::reconciler::balancer::{Balancer, UpsertError};
 use crate::reconciler::desired::Desired;
 
 impl Balancer {
     /// Fails if a map has no room for the rows that the frontend does not have yet: there is no half a service.
-    pub(crate) fn ensure_capacity(&mut self, desired: &Desired) -> Result<(), Failed> {
+    pub(crate) fn ensure_capacity(&mut self, desired: &Desired) -> Result<(), UpsertError> {
         let full = match self.fits(desired) {
-            Err(full @ Failed::Full { .. }) => full,
+            Err(full @ UpsertError::Full { .. }) => full,
             other => return other,
         };
         match full {
-            Failed::Full { map: LbMap::Backends(_), missing, .. }
+            UpsertError::Full { map: LbMap::Backends(_), missing, .. }
                 if self.evict_own_backends(desired, missing)? =>
             {
                 self.fits(desired)
@@ -26,7 +26,7 @@ impl Balancer {
         }
     }
 
-    fn fits(&self, desired: &Desired) -> Result<(), Failed> {
+    fn fits(&self, desired: &Desired) -> Result<(), UpsertError> {
         let address = desired.address;
         let family = Family::of(address.ip);
         let id = self.frontends.get(&address).map(|record| record.id);
@@ -64,7 +64,7 @@ impl Balancer {
         for (map, count) in new {
             let missing = count.saturating_sub(self.mirror.room(map));
             if missing > 0 {
-                return Err(Failed::Full { map, capacity: self.mirror.capacity(map), missing });
+                return Err(UpsertError::Full { map, capacity: self.mirror.capacity(map), missing });
             }
         }
         Ok(())
@@ -72,7 +72,7 @@ impl Balancer {
 
     /// Takes the frontend's former backends out of the maps before its new ones come, if that makes room enough: for a
     /// moment it has fewer, which is better than to keep former ones for ever. False if it would not help.
-    fn evict_own_backends(&mut self, desired: &Desired, missing: usize) -> Result<bool, Failed> {
+    fn evict_own_backends(&mut self, desired: &Desired, missing: usize) -> Result<bool, UpsertError> {
         let address = desired.address;
         let Some(record) = self.frontends.get(&address) else { return Ok(false) };
         let id = record.id;
@@ -85,7 +85,7 @@ impl Balancer {
         let slots = record.slots;
         if let Some(Value::Service(old)) = self.mirror.get(&Key::master(address))? {
             let none = LbService { count: 0, qcount: 0, ..old };
-            self.mirror.put(vec![(Key::master(address), Value::Service(none))])?;
+            self.mirror.write(vec![(Key::master(address), Value::Service(none))])?;
         }
         let mut keys: Vec<Key> = (1..=slots).map(|slot| Key::Service(address, slot)).collect();
         keys.extend(leaving.iter().map(|backend| Key::AffinityMatch(id, *backend)));

@@ -120,9 +120,9 @@ pub(crate) enum Impossible {
 }
 
 impl Desired {
-    /// The frontend at its own address, or at one of the node's that it expands to. Backends in `quarantined` were found
-    /// unhealthy in the previous run, and nobody has said otherwise since.
-    pub(crate) fn of(
+    /// Computes the entries of a frontend at its own address, or at one of the node's that it expands to. Backends in
+    /// `quarantined` were found unhealthy in the previous run, and no health check has reported on them since.
+    pub(crate) fn new(
         frontend: &Frontend,
         address: LbAddress,
         settings: &Settings,

@@ -24,7 +24,7 @@ impl Mirror {
         levels.set_capacities(|map| maps.capacity(map));
         let rows = maps.rows()?.into();
         let mirror = Mirror { maps, rows, levels };
-        mirror.tell_levels();
+        mirror.report_levels();
         Ok(mirror)
     }
 
@@ -32,7 +32,7 @@ impl Mirror {
     pub(crate) fn reload(&mut self) -> Result<HashSet<Key>, MapError> {
         let rows: Store = self.maps.rows()?.into();
         let before = std::mem::replace(&mut self.rows, rows);
-        self.tell_levels();
+        self.report_levels();
         let missing = before.iter().filter(|(key, value)| self.rows.get(key) != Some(*value));
         let new = self.rows.iter().filter(|(key, _)| before.get(key).is_none());
         Ok(missing.chain(new).map(|(key, _)| key).collect())
@@ -86,7 +86,7 @@ impl Mirror {
     }
 
     /// Writes the rows that are not there already.
-    pub(crate) fn put(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
+    pub(crate) fn write(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
         rows.retain(|(key, value)| self.rows.replace(*key, *value) != Some(Some(*value)));
         if rows.is_empty() {
             return Ok(());
@@ -96,7 +96,7 @@ impl Mirror {
     }
 
     /// Writes the Maglev tables that are not there already.
-    pub(crate) fn put_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
+    pub(crate) fn write_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
         tables.retain(|(key, table)| {
             let value = Value::Maglev(digest(table));
             self.rows.replace(*key, value) != Some(Some(value))
@@ -117,7 +117,7 @@ impl Mirror {
         if result.is_err() {
             keys.for_each(|key| _ = self.rows.insert(key, None));
         }
-        self.tell_levels();
+        self.report_levels();
         result
     }
 
@@ -134,7 +134,7 @@ impl Mirror {
                 Err(_) => _ = self.rows.insert(key, None),
             }
         }
-        self.tell_levels();
+        self.report_levels();
         result
     }
 
@@ -143,7 +143,7 @@ impl Mirror {
         self.levels.clone()
     }
 
-    fn tell_levels(&self) {
+    fn report_levels(&self) {
         self.levels.tell(|map| self.rows.count(map));
     }
 }

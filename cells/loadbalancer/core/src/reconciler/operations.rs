@@ -1,6 +1,6 @@
-//! Frontends into the maps: the operations of the reconciler.
+//! The operations of the reconciler: frontends of a batch to entries of the maps.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use devices::NodeAddress;
 use hive::Health;
 use maps::DriftChecks;
 use reconciler::{BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops};
+use smallvec::SmallVec;
 use statedb::{Obj, Rows, Snapshot, Table};
 
 use crate::lbmap::rows::Key;
@@ -15,9 +16,10 @@ use crate::model::address::{LbAddress, Scope};
 use crate::model::frontend::{Frontend, FrontendType};
 use crate::reconciler::balancer::Balancer;
 use crate::reconciler::desired::{Desired, Settings};
+use crate::reconciler::record::{Removal, Upsert};
 use crate::reconciler::restore::Pruned;
 
-/// The input of rows besides the frontends themselves.
+/// The input of entries besides the frontend itself.
 pub(crate) struct ReconcileContext {
     /// The values of the options.
     pub(crate) settings: Settings,
@@ -42,7 +44,7 @@ impl ReconcileContext {
         found.filter(|frontend| frontend.is_reconciled()).cloned()
     }
 
-    /// Where a port of the node has rows: at all addresses for such ports that are not a frontend of their own.
+    /// Returns the addresses that a port of the node expands to: all addresses for such ports without a frontend of their own.
     fn expansion(&self, snapshot: &Snapshot, address: LbAddress, settings: &Settings) -> Vec<LbAddress> {
         let same = |ip: &&IpAddr| ip.is_ipv4() == address.ip.is_ipv4();
         let at = settings.node_port_addresses.iter().filter(same).map(|ip| LbAddress { ip: *ip, ..address });
@@ -58,7 +60,7 @@ impl ReconcileContext {
     }
 }
 
-/// Who compares the load balancer maps.
+/// The owner of the load balancer maps in drift checks.
 pub(crate) const OWNER: &str = "loadbalancer";
 
 /// The reconciler's operations.
@@ -66,35 +68,35 @@ pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
     pub(crate) comparisons: Arc<DriftChecks>,
     pub(crate) context: ReconcileContext,
-    /// Where ports of the node are distinguished, which the datapath does not serve.
+    /// Reports ports of the node, which the datapath does not serve.
     pub(crate) unserved: Unserved,
 }
 
-/// Tells how many frontends are in the maps that the datapath does not serve.
+/// Reports how many frontends in the maps the datapath does not serve.
 #[derive(Default)]
 pub(crate) struct Unserved {
     health: Option<Health>,
-    told: usize,
+    reported: usize,
 }
 
 impl Unserved {
     pub(crate) fn new(health: Health) -> Unserved {
-        Unserved { health: Some(health), told: 0 }
+        Unserved { health: Some(health), reported: 0 }
     }
 
-    fn tell(&mut self, count: usize) {
-        let Some(health) = self.health.as_ref().filter(|_| count != self.told) else { return };
+    fn report(&mut self, count: usize) {
+        let Some(health) = self.health.as_ref().filter(|_| count != self.reported) else { return };
         match count {
             0 => health.close(),
             _ => health
                 .ok(format!("{count} port(s) of the node are in the maps; the datapath does not serve them")),
         }
-        self.told = count;
+        self.reported = count;
     }
 }
 
 impl LbOps {
-    /// Brings frontends into the maps, each at all its addresses; gives the number of each.
+    /// Upserts the entries of frontends, each at all its addresses; returns the id of each, in order.
     pub(crate) fn upsert_batch<'f>(
         &mut self,
         snapshot: &Snapshot,
@@ -102,46 +104,41 @@ impl LbOps {
     ) -> Vec<Result<u16, OpError>> {
         let settings = self.context.settings(snapshot);
         let frontends: Vec<&Frontend> = frontends.collect();
-        self.place(&settings, &frontends);
-        // Rows of external scopes lead to internal ones: those that are not there come along.
-        let mut needed: BTreeSet<LbAddress> =
-            frontends.iter().filter_map(|frontend| internal_scope(frontend)).collect();
+        let requested = frontends.len();
+        self.set_zones(&settings, &frontends);
+        let internal = self.missing_internal_scopes(snapshot, &frontends);
+        let all = frontends.into_iter().chain(internal.iter().map(|frontend| &**frontend));
+        let mut updates: Vec<Update<'_>> = all
+            .map(|frontend| Update { frontend, upserts: self.desired(snapshot, frontend, &settings) })
+            .collect();
+        self.balancer.upsert(updates.iter_mut().flat_map(Update::upserts));
+        updates.truncate(requested);
+        let finish = |update: Update<'_>| {
+            let removed = self.remove_stale_expansions(snapshot, update.frontend, &settings);
+            let id = update.id()?;
+            removed.map(|()| id)
+        };
+        let results = updates.into_iter().map(finish).collect();
+        self.unserved.report(self.balancer.expansions.len());
+        results
+    }
+
+    /// Returns the frontends of internal scopes that entries of external scopes lead to and that have no entries yet.
+    fn missing_internal_scopes(&self, snapshot: &Snapshot, frontends: &[&Frontend]) -> Vec<Obj<Frontend>> {
+        let internal = frontends.iter().filter_map(|frontend| internal_scope(frontend));
+        let mut needed: BTreeSet<LbAddress> = internal.collect();
         if !needed.is_empty() {
             frontends.iter().for_each(|frontend| _ = needed.remove(&frontend.address()));
         }
-        let missing: Vec<Obj<Frontend>> = needed
+        needed
             .into_iter()
             .filter(|address| !self.balancer.mirror.has(&Key::master(*address)))
             .filter_map(|address| self.context.frontend(snapshot, address))
-            .collect();
-        let (mut of, mut wanted) = (Vec::with_capacity(frontends.len()), Vec::with_capacity(frontends.len()));
-        let mut results: Vec<Result<Option<u16>, OpError>> = Vec::with_capacity(frontends.len());
-        for (index, frontend) in frontends.iter().copied().chain(missing.iter().map(|row| &**row)).enumerate()
-        {
-            results.push(self.add_desired_rows(snapshot, frontend, &settings, &mut wanted).map(|()| None));
-            of.resize(wanted.len(), index);
-        }
-        for (index, result) in of.into_iter().zip(self.balancer.update(&wanted)) {
-            match (&mut results[index], result) {
-                (Ok(id @ None), Ok(given)) => *id = Some(given),
-                (known @ Ok(_), Err(error)) => *known = Err(error.into()),
-                _ => {}
-            }
-        }
-        let vanished = self.vanished(&frontends, &settings, snapshot);
-        for (index, addresses) in vanished {
-            let removed = self.remove_all(&addresses);
-            if let (known @ Ok(_), Err(error)) = (&mut results[index], removed) {
-                *known = Err(error);
-            }
-        }
-        self.unserved.tell(self.balancer.expansions.len());
-        results.truncate(frontends.len());
-        results.into_iter().map(|result| result.map(Option::unwrap_or_default)).collect()
+            .collect()
     }
 
-    /// Notes the zones of backends, where zones have numbers.
-    fn place(&mut self, settings: &Settings, frontends: &[&Frontend]) {
+    /// Sets the zones of backends, if zones have ids.
+    fn set_zones(&mut self, settings: &Settings, frontends: &[&Frontend]) {
         let (zones, backends) = (&settings.zones, &mut self.balancer.backends);
         if zones.is_empty() && !backends.has_zones() {
             return;
@@ -152,22 +149,21 @@ impl LbOps {
         }
     }
 
-    /// Adds what the maps should have of a frontend: at its own address, then at those that it expands to.
-    fn add_desired_rows(
+    /// Returns the desired entries of a frontend: at its own address, then at those that it expands to.
+    fn desired(
         &mut self,
         snapshot: &Snapshot,
         frontend: &Frontend,
         settings: &Settings,
-        wanted: &mut Vec<Desired>,
-    ) -> OpResult {
+    ) -> Result<Upserts, OpError> {
         let address = frontend.address();
         let expansions = &mut self.balancer.expansions;
-        let mut at = Vec::new();
+        let mut expanded = Vec::new();
         if expands(frontend) {
-            at = self.context.expansion(snapshot, address, settings);
-            expansions.entry(address).or_default().extend(at.iter().map(|address| address.ip));
+            expanded = self.context.expansion(snapshot, address, settings);
+            expansions.entry(address).or_default().extend(expanded.iter().map(|address| address.ip));
         } else if !expansions.is_empty() {
-            // An address of its own is not another's any more.
+            // A port of the node does not expand to an address that has a frontend of its own.
             if let Some(known) = expansions.get_mut(&unspecified(address)) {
                 known.remove(&address.ip);
             }
@@ -175,70 +171,53 @@ impl LbOps {
         }
         let two_scopes = internal_scope(frontend)
             .is_some_and(|internal| self.context.frontend(snapshot, internal).is_some());
-        let before = wanted.len();
-        for address in std::iter::once(address).chain(at) {
+        let mut upserts = Upserts::new();
+        for address in std::iter::once(address).chain(expanded) {
             let none = BTreeSet::new();
             let quarantined = match self.balancer.quarantined.is_empty() {
                 true => &none,
                 false => self.balancer.still_quarantined(frontend, address).unwrap_or(&none),
             };
-            match Desired::of(frontend, address, settings, quarantined) {
-                Ok(desired) => {
-                    let needs = two_scopes.then_some(LbAddress { scope: Scope::Internal, ..address });
-                    wanted.push(Desired { needs, ..desired });
-                }
-                Err(error) => {
-                    wanted.truncate(before);
-                    return Err(error.into());
-                }
-            }
+            let desired = Desired::new(frontend, address, settings, quarantined)?;
+            let needs = two_scopes.then_some(LbAddress { scope: Scope::Internal, ..address });
+            upserts.push(Desired { needs, ..desired }.into());
         }
-        Ok(())
+        Ok(upserts)
     }
 
-    /// Addresses that frontends do not expand to any more, with the place of the frontend.
-    fn vanished(
+    /// Removes the entries at addresses that a frontend does not expand to any more.
+    fn remove_stale_expansions(
         &mut self,
-        frontends: &[&Frontend],
-        settings: &Settings,
         snapshot: &Snapshot,
-    ) -> Vec<(usize, Vec<LbAddress>)> {
-        let mut vanished = Vec::new();
-        if self.balancer.expansions.is_empty() {
-            return vanished;
-        }
-        for (index, frontend) in frontends.iter().enumerate() {
-            let address = frontend.address();
-            let Some(known) = self.balancer.expansions.get(&address) else { continue };
-            let now: BTreeSet<IpAddr> = match expands(frontend) {
-                true => {
-                    let now = self.context.expansion(snapshot, address, settings);
-                    now.into_iter().map(|address| address.ip).collect()
-                }
-                false => BTreeSet::new(),
-            };
-            let gone: Vec<LbAddress> =
-                known.difference(&now).map(|ip| LbAddress { ip: *ip, ..address }).collect();
-            // A redirection that has become a frontend of its own stays.
-            let (owned, gone): (Vec<_>, Vec<_>) =
-                gone.into_iter().partition(|address| self.context.frontend(snapshot, *address).is_some());
-            if let Some(known) = self.balancer.expansions.get_mut(&address) {
-                owned.iter().for_each(|address| _ = known.remove(&address.ip));
-            }
-            if !gone.is_empty() {
-                vanished.push((index, gone));
-            }
-        }
-        vanished
+        frontend: &Frontend,
+        settings: &Settings,
+    ) -> OpResult {
+        let address = frontend.address();
+        let Some(known) = self.balancer.expansions.get_mut(&address) else { return Ok(()) };
+        let now: BTreeSet<IpAddr> = match expands(frontend) {
+            true => self.context.expansion(snapshot, address, settings).iter().map(|at| at.ip).collect(),
+            false => BTreeSet::new(),
+        };
+        // Entries at an address that has become a frontend of its own are that frontend's now: they stay.
+        let is_owned = |ip| self.context.frontend(snapshot, LbAddress { ip, ..address }).is_some();
+        known.retain(|ip| now.contains(ip) || !is_owned(*ip));
+        let stale: Vec<LbAddress> =
+            known.difference(&now).map(|ip| LbAddress { ip: *ip, ..address }).collect();
+        self.remove_expansions(&stale)
     }
 
-    /// Removes rows of expanded addresses and forgets those that are gone.
-    fn remove_all(&mut self, addresses: &[LbAddress]) -> OpResult {
+    /// Removes entries at addresses that frontends expand to, and forgets those addresses.
+    fn remove_expansions(&mut self, addresses: &[LbAddress]) -> OpResult {
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let mut removals: Vec<Removal> = addresses.iter().copied().map(Removal::from).collect();
+        self.balancer.remove(&mut removals);
         let mut result = Ok(());
-        for (address, removed) in addresses.iter().zip(self.balancer.remove(addresses)) {
+        for Removal { address, result: removed } in removals {
             match removed {
                 Ok(()) => {
-                    if let Some(known) = self.balancer.expansions.get_mut(&unspecified(*address)) {
+                    if let Some(known) = self.balancer.expansions.get_mut(&unspecified(address)) {
                         known.remove(&address.ip);
                     }
                 }
@@ -248,7 +227,7 @@ impl LbOps {
         result
     }
 
-    /// Whether a frontend has lost rows, at whichever address.
+    /// Whether a frontend has lost entries, at any of its addresses.
     fn has_lost_rows(&self, damaged: &HashSet<LbAddress>, frontend: &Frontend) -> bool {
         let address = frontend.address();
         let expanded = self.balancer.expansions.get(&address).into_iter().flatten();
@@ -256,64 +235,74 @@ impl LbOps {
             || expanded.into_iter().any(|ip| damaged.contains(&LbAddress { ip: *ip, ..address }))
     }
 
-    /// Takes frontends out of the maps. The row of an external scope must not send clients on to the internal one any
-    /// more when that goes.
+    /// Deletes the entries of frontends; returns the result of each, in order.
     pub(crate) fn delete_frontends(&mut self, snapshot: &Snapshot, addresses: &[LbAddress]) -> Vec<OpResult> {
-        let internal = addresses.iter().filter(|address| address.scope == Scope::Internal);
-        let external: Vec<Obj<Frontend>> =
-            internal.filter_map(|address| self.context.other_scope(snapshot, *address)).collect();
-        let brought = self.upsert_batch(snapshot, external.iter().map(|frontend| &**frontend));
-        let waits: HashMap<LbAddress, String> = external
-            .iter()
-            .zip(brought)
-            .filter_map(|(frontend, result)| Some((frontend.address(), result.err()?.to_string())))
-            .collect();
-        let reason = |address: &LbAddress| match address.scope {
-            Scope::Internal => waits.get(&self::external(*address)),
-            Scope::External => None,
-        };
-        let free: Vec<LbAddress> =
-            addresses.iter().filter(|address| reason(address).is_none()).copied().collect();
-        // Rows at other addresses go with the frontend that they are of.
-        let expanded = |address: &LbAddress| {
-            let known = self.balancer.expansions.get(address).into_iter().flatten();
-            known.map(|ip| LbAddress { ip: *ip, ..*address }).collect::<Vec<_>>()
-        };
-        let expansions: Vec<Vec<LbAddress>> = free.iter().map(expanded).collect();
-        let parts: Vec<OpResult> = expansions.iter().map(|addresses| self.remove_all(addresses)).collect();
-        let whole: Vec<LbAddress> =
-            free.iter().zip(&parts).filter(|(_, part)| part.is_ok()).map(|(address, _)| *address).collect();
-        let mut removed = self.balancer.remove(&whole).into_iter();
-        self.unserved.tell(self.balancer.expansions.len());
-        let mut parts = parts.into_iter();
-        let mut next = || match parts.next() {
-            Some(Err(error)) => Err(error),
-            _ => removed.next().unwrap_or(Err("no result".into())),
-        };
-        let result = |address: &LbAddress| match reason(address) {
-            Some(error) => Err(error.clone().into()),
-            None => next(),
-        };
-        let mut results: Vec<OpResult> = addresses.iter().map(result).collect();
-        // An address of the node that was a frontend's own is a port of the node again.
-        for (address, result) in addresses.iter().zip(&mut results) {
-            let port = unspecified(*address);
-            if result.is_ok()
-                && port != *address
-                && self.balancer.expansions.contains_key(&port)
-                && let Some(frontend) = self.context.frontend(snapshot, port)
-            {
-                *result = self
-                    .upsert_batch(snapshot, std::iter::once(&*frontend))
-                    .into_iter()
-                    .try_for_each(|r| r.map(drop));
-            }
+        let mut removals: Vec<Removal> = addresses.iter().copied().map(Removal::from).collect();
+        self.detach_internal_scopes(snapshot, &mut removals);
+        // Entries at addresses of the node go before the frontend's own, which names them in `expansions`.
+        for Removal { address, result } in removals.iter_mut().filter(|removal| removal.result.is_ok()) {
+            let expanded = self.balancer.expansions.get(address).into_iter().flatten();
+            let expanded: Vec<LbAddress> = expanded.map(|ip| LbAddress { ip: *ip, ..*address }).collect();
+            *result = self.remove_expansions(&expanded);
         }
-        results
+        self.balancer.remove(&mut removals);
+        self.unserved.report(self.balancer.expansions.len());
+        for Removal { address, result } in removals.iter_mut().filter(|removal| removal.result.is_ok()) {
+            *result = self.restore_expansion(snapshot, *address);
+        }
+        removals.into_iter().map(|removal| removal.result).collect()
+    }
+
+    /// Rewrites the entries of external scopes that lead to internal ones to be removed. Where that fails, the internal one
+    /// must stay: clients would be led to nothing.
+    fn detach_internal_scopes(&mut self, snapshot: &Snapshot, removals: &mut [Removal]) {
+        let internal = removals.iter_mut().filter(|removal| removal.address.scope == Scope::Internal);
+        let (external, internal): (Vec<Obj<Frontend>>, Vec<&mut Removal>) = internal
+            .filter_map(|removal| Some((self.context.other_scope(snapshot, removal.address)?, removal)))
+            .unzip();
+        let rewritten = self.upsert_batch(snapshot, external.iter().map(|frontend| &**frontend));
+        for (removal, rewritten) in internal.into_iter().zip(rewritten) {
+            removal.result = rewritten.map(drop);
+        }
+    }
+
+    /// Expands a port of the node to an address again that a frontend of its own has released.
+    fn restore_expansion(&mut self, snapshot: &Snapshot, released: LbAddress) -> OpResult {
+        let port = unspecified(released);
+        if port == released || !self.balancer.expansions.contains_key(&port) {
+            return Ok(());
+        }
+        let Some(frontend) = self.context.frontend(snapshot, port) else { return Ok(()) };
+        let results = self.upsert_batch(snapshot, std::iter::once(&*frontend));
+        results.into_iter().try_for_each(|result| result.map(drop))
     }
 }
 
-/// Whether a frontend has rows at addresses of the node, too.
+/// The desired entries of a frontend by address, with their results.
+type Upserts = SmallVec<[Upsert; 1]>;
+
+/// A frontend of a batch.
+struct Update<'f> {
+    frontend: &'f Frontend,
+    /// An error if there can be no entries of it.
+    upserts: Result<Upserts, OpError>,
+}
+
+impl Update<'_> {
+    fn upserts(&mut self) -> impl Iterator<Item = &mut Upsert> {
+        self.upserts.as_mut().into_iter().flatten()
+    }
+
+    /// Returns the id of the frontend at its own address, or the first error at any.
+    fn id(self) -> Result<u16, OpError> {
+        let mut results = self.upserts?.into_iter().map(|upsert| upsert.result);
+        let id = results.next().unwrap_or(Ok(0))?;
+        results.try_for_each(|other| other.map(drop))?;
+        Ok(id)
+    }
+}
+
+/// Whether a frontend has entries at addresses of the node, too.
 fn expands(frontend: &Frontend) -> bool {
     match frontend.params.kind {
         FrontendType::NodePort => true,
@@ -330,16 +319,12 @@ fn unspecified(address: LbAddress) -> LbAddress {
     LbAddress { ip, ..address }
 }
 
-/// Where its row of the external scope sends clients inside the cluster on to.
+/// Returns the internal scope of a frontend whose external one sends clients inside the cluster there.
 fn internal_scope(frontend: &Frontend) -> Option<LbAddress> {
     let (address, service) = (frontend.address(), &frontend.service);
     let differ = service.ext_traffic_policy != service.int_traffic_policy
         && (frontend.params.kind != FrontendType::ClusterIP || frontend.redirect_to.is_some());
     (differ && address.scope == Scope::External).then_some(LbAddress { scope: Scope::Internal, ..address })
-}
-
-fn external(address: LbAddress) -> LbAddress {
-    LbAddress { scope: Scope::External, ..address }
 }
 
 impl Ops<Frontend> for LbOps {
@@ -376,7 +361,7 @@ impl BatchOps<Frontend> for LbOps {
                 Err(error) => entry.result = Err(error),
             }
         }
-        // An update that is repeated deletes what is left over.
+        // The retry of one update deletes what is left over: it suffices that one reports the failure.
         if let Err(error) = self.balancer.drop_awaited()
             && let Some(last) = batch.last_mut()
             && last.result.is_ok()

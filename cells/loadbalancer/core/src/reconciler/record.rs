@@ -2,8 +2,10 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::lbmap::rows::{Family, LbMap};
+use crate::lbmap::rows::{Family, LbMap, MapError};
+use crate::model::address::LbAddress;
 use crate::model::numbers::{Numbers, add};
+use crate::reconciler::balancer::UpsertError;
 use crate::reconciler::desired::Desired;
 use crate::reconciler::mirror::Mirror;
 
@@ -82,9 +84,38 @@ impl Record {
     }
 }
 
+/// Map entries to upsert for a frontend at one address, and what has come of it.
+#[derive(Debug)]
+pub(crate) struct Upsert {
+    pub(crate) desired: Desired,
+    /// The frontend's id, 0 before the entries are written.
+    pub(crate) result: Result<u16, UpsertError>,
+}
+
+impl From<Desired> for Upsert {
+    fn from(desired: Desired) -> Upsert {
+        Upsert { desired, result: Ok(0) }
+    }
+}
+
+/// The entries of a frontend at one address to delete, and what has come of it.
+#[derive(Debug)]
+pub(crate) struct Removal {
+    pub(crate) address: LbAddress,
+    pub(crate) result: Result<(), MapError>,
+}
+
+impl From<LbAddress> for Removal {
+    fn from(address: LbAddress) -> Removal {
+        Removal { address, result: Ok(()) }
+    }
+}
+
 /// A frontend on its way into the maps.
 pub(crate) struct Plan<'d> {
     pub(crate) desired: &'d Desired,
+    /// Set when the entries are written, or refused.
+    pub(crate) result: &'d mut Result<u16, UpsertError>,
     pub(crate) id: u16,
     /// Numbers of the backends of the slots, then of those without.
     pub(crate) backends: Numbers,

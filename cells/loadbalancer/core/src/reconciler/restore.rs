@@ -1,12 +1,13 @@
 //! What the previous run has left in the maps: numbers that stay, and what is to go when nobody asks for it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use datapath_abi::LbService;
+use smallvec::SmallVec;
 
 use crate::lbmap::maglev::LastTable;
-use crate::lbmap::rows::{Family, Key, LbMaps, MapError, Value, backend_state};
+use crate::lbmap::rows::{BackendValue, Family, Key, LbMaps, MapError, Value, backend_state};
 use crate::model::address::{LbAddress, Protocol};
 use crate::model::backend::BackendState;
 use crate::model::fast_map::FastMap;
@@ -15,11 +16,14 @@ use crate::reconciler::backends::Backends;
 use crate::reconciler::balancer::Balancer;
 use crate::reconciler::ids::Ids;
 use crate::reconciler::mirror::Mirror;
-use crate::reconciler::record::Record;
+use crate::reconciler::record::{Record, Removal};
 use crate::reconciler::wildcards::Wildcards;
 
 /// Largest number of a frontend.
 const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
+
+/// The entries of a frontend by slot, its own at slot 0.
+type Slots = SmallVec<[(u16, LbService); 2]>;
 
 /// The result of comparing whole maps.
 #[derive(Debug, Default)]
@@ -48,68 +52,90 @@ impl Balancer {
             restored_wildcards: 0,
             id_file: None,
         };
-        balancer.take_over();
+        balancer.restore_records();
         Ok(balancer)
     }
 
-    fn take_over(&mut self) {
-        let mut masters: Vec<(LbAddress, u16)> = Vec::new();
-        let mut slots: Vec<(LbAddress, u16, LbService)> = Vec::new();
-        let mut backends = Vec::new();
-        let mut states = FastMap::default();
-        let (mut matches, mut ranges) = (Vec::new(), Vec::new());
-        let mut inactive: HashMap<LbAddress, (u16, u16)> = HashMap::new();
+    /// Rebuilds the records of backends and frontends from the entries. They are visited in order, so that of entries that
+    /// contradict each other every restart believes the same.
+    fn restore_records(&mut self) {
+        let mut services = BTreeMap::<LbAddress, Slots>::new();
+        let (mut backends, mut of_frontends) = (Vec::new(), Vec::new());
         for (key, value) in self.mirror.rows() {
             match (key, value) {
-                (Key::Service(address, 0), Some(Value::Service(row))) if row.rev_nat_index != 0 => {
-                    masters.push((address, u16::from_be(row.rev_nat_index)));
-                    if row.qcount > 0 {
-                        inactive.insert(address, (row.count, row.count.saturating_add(row.qcount)));
-                    }
+                (Key::Service(address, slot), Some(Value::Service(row))) => {
+                    services.entry(address).or_default().push((slot, row));
                 }
-                (Key::Service(address, 0), _) if address.protocol == Protocol::Any => {
-                    self.restored_wildcards += 1;
-                }
-                (Key::Service(address, slot @ 1..), Some(Value::Service(row))) => {
-                    slots.push((address, slot, row));
-                }
-                (Key::Backend(_, id), Some(Value::Backend(row))) => {
-                    backends.push((id, row));
-                    states.insert(id, backend_state(row.state));
-                }
-                (Key::AffinityMatch(id, backend), _) => matches.push((id, backend)),
-                (Key::SourceRange(id, range), _) => ranges.push((id, range)),
+                (Key::Backend(_, id), Some(Value::Backend(row))) => backends.push((id, row)),
+                (Key::AffinityMatch(id, _) | Key::SourceRange(id, _), _) => of_frontends.push((id, key)),
                 (Key::ReverseNat(_, id) | Key::Maglev(_, id), _) => self.ids.seen(id.into()),
                 _ => {}
             }
         }
-        backends.sort();
-        for (id, row) in backends {
-            self.backends.restore(id, row);
+        backends.sort_unstable();
+        backends.dedup_by_key(|(id, _)| *id);
+        for (id, row) in &backends {
+            self.backends.restore(*id, *row);
         }
-        masters.sort();
-        let mut by_id = FastMap::default();
-        self.frontends.reserve(masters.len());
-        for (address, id) in masters {
-            // Rows of versions that did not distinguish protocols give their numbers to those that come.
-            let known = address.protocol != Protocol::Any;
-            if !known && self.ids.reserve(id.into()) {
-                self.of_any_protocol.insert(address, id);
+        for (address, mut slots) in services {
+            slots.sort_unstable_by_key(|(slot, _)| *slot);
+            self.restore_frontend(address, &slots, &backends);
+        }
+        let owners: FastMap<u16, LbAddress> =
+            self.frontends.iter().map(|(address, record)| (record.id, *address)).collect();
+        for (id, key) in of_frontends {
+            self.ids.seen(id.into());
+            let owner = owners.get(&id).and_then(|address| self.frontends.get_mut(address));
+            match key {
+                Key::AffinityMatch(_, backend) => {
+                    self.backends.seen(backend);
+                    owner.into_iter().for_each(|record| record.more().matches.push(backend));
+                }
+                Key::SourceRange(_, range) => {
+                    owner.into_iter().for_each(|record| record.more().ranges.push(range));
+                }
+                _ => {}
             }
-            if known && self.ids.reserve(id.into()) {
-                by_id.insert(id, address);
-                self.frontends.insert(address, Record { id, restored: true, ..Record::default() });
+        }
+        for more in self.frontends.values_mut().filter_map(|record| record.more.as_mut()) {
+            more.ranges.sort();
+        }
+    }
+
+    /// Rebuilds the record of a frontend from its entries, those of its slots in order. `backends` are all, by id.
+    fn restore_frontend(
+        &mut self,
+        address: LbAddress,
+        slots: &[(u16, LbService)],
+        backends: &[(u32, BackendValue)],
+    ) {
+        let (master, slots) = match slots {
+            [(0, master), slots @ ..] => (*master, slots),
+            slots => (LbService::default(), slots),
+        };
+        let id = u16::from_be(master.rev_nat_index);
+        if self.ids.reserve(id.into()) {
+            match address.protocol {
+                // Versions that did not distinguish protocols: the first frontend at this address gets the id.
+                Protocol::Any => _ = self.of_any_protocol.insert(address, id),
+                _ => {
+                    let record = Record { id, restored: true, ..Record::default() };
+                    self.frontends.insert(address, record);
+                }
             }
+        } else if address.protocol == Protocol::Any && id == 0 && slots.is_empty() {
+            self.restored_wildcards += 1;
         }
-        let mut found: HashMap<LbAddress, u16> = HashMap::new();
-        for (address, ..) in slots.iter().filter(|(address, ..)| inactive.contains_key(address)) {
-            *found.entry(*address).or_default() += 1;
-        }
-        inactive.retain(|address, (_, all)| found.get(address) == Some(all));
-        for (address, slot, row) in slots {
-            // Those that were leaving say so again themselves; an active one behind the count was unhealthy.
-            if inactive.get(&address).is_some_and(|(count, _)| slot > *count)
-                && states.get(&row.backend_id) == Some(&BackendState::Active)
+        let all = master.count.saturating_add(master.qcount);
+        let is_complete = slots.len() == usize::from(all);
+        for (slot, row) in slots {
+            let found = backends.binary_search_by_key(&row.backend_id, |(id, _)| *id);
+            let state = found.ok().map(|at| backend_state(backends[at].1.state));
+            // Backends that terminate are reported so by their slices again; an active one behind the count was unhealthy.
+            // A crash between two writes leaves slots that the counts do not cover, which must not make backends unhealthy.
+            if is_complete
+                && *slot > master.count
+                && state == Some(BackendState::Active)
                 && let Some(backend) = self.backends.address(row.backend_id)
             {
                 self.quarantined.entry(address).or_default().insert(backend);
@@ -118,36 +144,18 @@ impl Balancer {
             self.ids.seen(u16::from_be(row.rev_nat_index).into());
             match self.frontends.get_mut(&address) {
                 Some(record) => {
-                    record.slots = record.slots.max(slot);
-                    let state = states.get(&row.backend_id).copied().unwrap_or_default();
-                    if self.backends.hold_restored(row.backend_id, record.id, state) {
+                    record.slots = *slot;
+                    if self.backends.hold_restored(row.backend_id, id, state.unwrap_or_default()) {
                         record.backends.push(row.backend_id);
                     }
                 }
-                None => {
-                    let highest = self.stray_slots.entry(address).or_default();
-                    *highest = slot.max(*highest);
-                }
+                None => _ = self.stray_slots.insert(address, *slot),
             }
         }
-        for (id, backend) in matches {
-            self.ids.seen(id.into());
-            self.backends.seen(backend);
-            if let Some(record) = by_id.get(&id).and_then(|address| self.frontends.get_mut(address)) {
-                record.more().matches.push(backend);
-            }
-        }
-        for (id, range) in ranges {
-            self.ids.seen(id.into());
-            if let Some(record) = by_id.get(&id).and_then(|address| self.frontends.get_mut(address)) {
-                record.more().ranges.push(range);
-            }
-        }
-        for record in self.frontends.values_mut() {
+        if let Some(record) = self.frontends.get_mut(&address) {
             // Two slots may name one backend.
             record.backends.sort_unstable();
             record.backends.dedup();
-            record.more.iter_mut().for_each(|more| more.ranges.sort());
         }
     }
 
@@ -183,11 +191,15 @@ impl Balancer {
     /// The same, but for frontends of the previous run that the tables have: they wait for room.
     pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
         let restored = self.frontends.iter().filter(|(_, record)| record.restored);
-        let unclaimed: Vec<LbAddress> =
-            restored.map(|(address, _)| *address).filter(|address| !waits(address)).collect();
+        let mut unclaimed: Vec<Removal> = restored
+            .map(|(address, _)| *address)
+            .filter(|address| !waits(address))
+            .map(Removal::from)
+            .collect();
         self.of_any_protocol.drain().for_each(|(_, id)| self.ids.give_back(id.into()));
         self.restored_wildcards = 0;
-        let mut result = self.remove(&unclaimed).into_iter().collect::<Result<(), _>>();
+        self.remove(&mut unclaimed);
+        let mut result = unclaimed.into_iter().try_for_each(|removal| removal.result);
         self.backends.drop_all_unused();
         result = result.and(self.settle());
         let changed = self.mirror.reload()?;

@@ -2,7 +2,7 @@
 
 use super::model::{actual, expected, leads_nowhere};
 use super::*;
-use crate::reconciler::balancer::Failed;
+use crate::reconciler::balancer::UpsertError;
 use crate::testing::Fault;
 
 fn with_backends(addresses: &[&str]) -> State {
@@ -79,7 +79,7 @@ fn a_fault_at_any_operation_leaves_nothing_behind() {
                     }
                     None => {
                         let address = desired(&writer)[0].address;
-                        balancer.remove(&[address]).into_iter().for_each(|result| result.unwrap());
+                        balancer.delete(&[address]).into_iter().for_each(|result| result.unwrap());
                         assert_eq!(text(&maps.dump()), [] as [String; 0], "fault after {fault}");
                     }
                 }
@@ -124,7 +124,7 @@ fn a_slot_leaves_the_count_before_it_gets_another_kind_of_backend() {
     assert!(text(&maps.dump()).iter().any(|row| row.contains("SLOT=2 BEID=3")));
 }
 
-fn refusal(result: Result<u16, Failed>) -> String {
+fn refusal(result: Result<u16, UpsertError>) -> String {
     result.unwrap_err().to_string()
 }
 

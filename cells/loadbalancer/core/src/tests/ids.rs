@@ -44,7 +44,7 @@ fn brought_ids(balancer: &mut Balancer, desired: &[Desired]) -> Vec<(u16, u32)> 
 
 fn removed(balancer: &mut Balancer, desired: &[Desired]) {
     let addresses: Vec<LbAddress> = desired.iter().map(|desired| desired.address).collect();
-    for result in balancer.remove(&addresses) {
+    for result in balancer.delete(&addresses) {
         result.unwrap();
     }
 }

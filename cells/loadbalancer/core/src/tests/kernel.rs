@@ -59,7 +59,7 @@ fn all_kinds_of_rows_are_written_read_and_deleted() {
     assert_eq!(balancer.prune().unwrap().damaged.len(), 0);
     assert_eq!(rows(&kernel), written);
     let all: Vec<LbAddress> = desired(&writer).iter().map(|desired| desired.address).collect();
-    balancer.remove(&all).into_iter().for_each(|result| result.unwrap());
+    balancer.delete(&all).into_iter().for_each(|result| result.unwrap());
     assert_eq!(rows(&kernel), BTreeMap::new());
 }
 
@@ -133,7 +133,7 @@ fn a_full_map_of_the_kernel_refuses_whole_services() {
     fewer.backends.remove(0);
     let gone = desired(&writer)[0].address;
     writer.replace(Source::Api, fewer.clone());
-    balancer.remove(&[gone]).into_iter().for_each(|result| result.unwrap());
+    balancer.delete(&[gone]).into_iter().for_each(|result| result.unwrap());
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
     assert_eq!(actual(&rows(&kernel)), expected(&fewer));
 }

@@ -197,13 +197,13 @@ fn a_backend_of_two_services_has_the_better_state_and_goes_with_the_last() {
             .into_iter()
             .filter(|address| now.iter().all(|desired| desired.address != *address))
             .collect();
-        balancer.remove(&gone).into_iter().for_each(|result| result.unwrap());
+        balancer.delete(&gone).into_iter().for_each(|result| result.unwrap());
         balancer.update(&now).into_iter().for_each(|result| _ = result.unwrap());
         let expected = format!("BE: ID=1 ADDR=10.1.0.1:8080/TCP STATE={shown}");
         assert_eq!(backend(&text_of(&maps)), Some(expected));
     }
     let all: Vec<LbAddress> = desired(&writer).iter().map(|desired| desired.address).collect();
-    balancer.remove(&all).into_iter().for_each(|result| result.unwrap());
+    balancer.delete(&all).into_iter().for_each(|result| result.unwrap());
     assert_eq!(text_of(&maps), [] as [String; 0]);
     assert_eq!((balancer.backends.in_use(), balancer.ids.in_use(), balancer.frontends.len()), (0, 0, 0));
 }

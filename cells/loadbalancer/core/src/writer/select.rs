@@ -1,4 +1,4 @@
-//! Which of a service's backends a frontend uses.
+//! Selection of the backends of a frontend among those of its service.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ use crate::model::backend::{Backend, BackendState};
 use crate::model::frontend::{Frontend, FrontendParams, FrontendType};
 use crate::model::service::{Service, TrafficDistribution, TrafficPolicy};
 use crate::writer::mesh::{is_global, prefer_cluster};
+use crate::writer::services_writer::IsChecked;
 
-/// Where this node is.
+/// The location of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Its name.
     pub(crate) node: String,
-    /// Its zone, if its labels tell.
+    /// Its zone, if its labels name one.
     pub(crate) zone: Option<SmolStr>,
-    /// The number of its cluster, 0 for none.
+    /// The id of its cluster, 0 for none.
     pub(crate) cluster_id: u32,
 }
 
@@ -30,18 +31,25 @@ impl Place {
     }
 }
 
-/// The input that selects the backends of a frontend.
-pub(crate) struct Selection<'s> {
-    pub(crate) frontend: &'s Frontend,
+/// Selects the backends of frontends.
+pub(crate) struct Selector<'s> {
     pub(crate) place: &'s Place,
     /// Whether backends may be preferred by where they are.
     pub(crate) topology: bool,
-    /// Whether somebody checks the backends of its service.
-    pub(crate) is_checked: bool,
+    /// Whether a service's backends are health-checked.
+    pub(crate) is_checked: Option<&'s IsChecked>,
+}
+
+/// The input that selects the backends of one frontend.
+struct Selection<'s> {
+    frontend: &'s Frontend,
+    place: &'s Place,
+    topology: bool,
+    is_checked: bool,
 }
 
 /// Backends by address, one row each.
-pub(crate) struct Chosen {
+pub(crate) struct Selected {
     pub(crate) backends: Arc<[Obj<Backend>]>,
     /// Those that are to be checked.
     pub(crate) to_check: Arc<[Obj<Backend>]>,
@@ -56,10 +64,19 @@ fn shared(fitting: Fitting) -> Arc<[Obj<Backend>]> {
     }
 }
 
+impl Selector<'_> {
+    /// Selects the backends of a frontend among those of its service, or of the service that it is redirected to.
+    pub(crate) fn select(&self, frontend: &Frontend, backends: &statedb::Writer<'_, Backend>) -> Selected {
+        let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
+        let is_checked = self.is_checked.is_some_and(|is| is(&frontend.service));
+        let selection = Selection { frontend, place: self.place, topology: self.topology, is_checked };
+        selection.run(backends.prefix(Backend::of_service(from)))
+    }
+}
+
 impl Selection<'_> {
-    /// The backends of the frontend. `rows` are all rows of the service in the table's order: by address, the most
-    /// believed source first.
-    pub(crate) fn of<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Chosen {
+    /// `rows` are all rows of the service in the table's order: by address, the most trusted source first.
+    fn run<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Selected {
         // Mostly as many as before.
         let mut fitting = Fitting::with_capacity(self.frontend.backends.len());
         let (mut last, mut any_remote) = (None, false);
@@ -76,7 +93,7 @@ impl Selection<'_> {
                 prefer_cluster(&self.frontend.service, self.place, &mut fitting);
             }
             let backends = shared(fitting);
-            return Chosen { to_check: backends.clone(), backends };
+            return Selected { to_check: backends.clone(), backends };
         }
         let to_check: Arc<[Obj<Backend>]> = fitting.as_slice().into();
         self.prefer(&mut fitting);
@@ -84,7 +101,7 @@ impl Selection<'_> {
         if any_remote {
             prefer_cluster(&self.frontend.service, self.place, &mut fitting);
         }
-        Chosen { backends: shared(fitting), to_check }
+        Selected { backends: shared(fitting), to_check }
     }
 
     fn fits(&self, row: &Backend) -> bool {
@@ -98,7 +115,7 @@ impl Selection<'_> {
                 || row.node_name == self.place.node)
     }
 
-    /// Leaves out backends that are elsewhere, if there are such that may take connections where they should be.
+    /// Leaves only preferred backends, if any of these may take connections.
     fn prefer(&self, rows: &mut Fitting) {
         if !self.topology || self.frontend.redirect_to.is_some() {
             return;

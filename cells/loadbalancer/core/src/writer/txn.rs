@@ -18,7 +18,7 @@ use crate::model::frontend::{Frontend, FrontendParams, FrontendType};
 use crate::model::name::ServiceName;
 use crate::model::service::{ForwardingMode, ProxyRedirect, Service};
 use crate::model::source::Source;
-use crate::writer::select::{Chosen, Place, Selection};
+use crate::writer::select::{Place, Selected, Selector};
 use crate::writer::services_writer::{IsChecked, ServicesWriter, State, Tables};
 
 /// Changes that become visible together. Dropped without [`commit`](ServicesTxn::commit), nothing has happened.
@@ -338,11 +338,11 @@ impl<'a> ServicesTxn<'a> {
         let touched = touched.in_order();
         // Frontends get their ids in the order in which they are written: that of arrival.
         for (name, _) in touched.iter().filter(|(_, users)| *users == Users::All) {
-            self.choose(Frontend::by_service(name));
+            self.reselect(Frontend::by_service(name));
         }
         if !touched.is_empty() && self.txn.split().1.prefix(Frontend::redirected()).next().is_some() {
             for (name, _) in touched {
-                self.choose(Frontend::by_redirect(name));
+                self.reselect(Frontend::by_redirect(name));
             }
         }
         self.txn.commit();
@@ -433,9 +433,9 @@ impl<'a> ServicesTxn<'a> {
     /// Writes a frontend with the backends that there are, to be reconciled.
     fn put_frontend(&mut self, frontend: Frontend) {
         let (_, table, backends) = self.txn.split();
-        let chooser =
-            Chooser { writer: self.writer, place: &self.place, is_checked: self.is_checked.as_deref() };
-        let Chosen { backends, to_check: health_check_backends } = chooser.choose(&frontend, backends);
+        let topology = self.writer.rules.topology;
+        let selector = Selector { place: &self.place, topology, is_checked: self.is_checked.as_deref() };
+        let Selected { backends, to_check: health_check_backends } = selector.select(&frontend, backends);
         let status = status(&frontend.params, self.writer);
         table.insert(Frontend { backends, health_check_backends, status, ..frontend });
     }
@@ -454,51 +454,31 @@ impl<'a> ServicesTxn<'a> {
         table.insert(backend);
     }
 
-    /// Chooses the backends of frontends; those that get others are to be reconciled.
-    fn choose(&mut self, frontends: Query<Frontend>) {
+    /// Selects the backends of frontends again; those whose backends have changed become pending.
+    fn reselect(&mut self, frontends: Query<Frontend>) {
         let (_, table, backends) = self.txn.split();
-        let chooser =
-            Chooser { writer: self.writer, place: &self.place, is_checked: self.is_checked.as_deref() };
+        let topology = self.writer.rules.topology;
+        let selector = Selector { place: &self.place, topology, is_checked: self.is_checked.as_deref() };
         let frontends: SmallVec<[Obj<Frontend>; 2]> = table.list(frontends).cloned().collect();
-        let choose = |frontend: Obj<Frontend>| {
-            let chosen = chooser.choose(&frontend, backends);
+        let select = |frontend: Obj<Frontend>| {
+            let selected = selector.select(&frontend, backends);
             let both = |a: &Arc<[Obj<Backend>]>, b| Arc::ptr_eq(a, b);
-            let one = both(&chosen.backends, &chosen.to_check)
+            let one = both(&selected.backends, &selected.to_check)
                 && both(&frontend.backends, &frontend.health_check_backends);
-            let changed = !same(&chosen.backends, &frontend.backends)
-                || !one && !same(&chosen.to_check, &frontend.health_check_backends);
-            (frontend, chosen, changed)
+            let changed = !same(&selected.backends, &frontend.backends)
+                || !one && !same(&selected.to_check, &frontend.health_check_backends);
+            (frontend, selected, changed)
         };
-        let chosen: SmallVec<[(Obj<Frontend>, Chosen, bool); 2]> =
-            frontends.into_iter().map(choose).collect();
-        let any = chosen.iter().any(|(.., changed)| *changed);
-        for (frontend, chosen, changed) in chosen {
+        let selected: SmallVec<[(Obj<Frontend>, Selected, bool); 2]> =
+            frontends.into_iter().map(select).collect();
+        let any = selected.iter().any(|(.., changed)| *changed);
+        for (frontend, selected, changed) in selected {
             if changed || (any && waits_for_number(&frontend)) {
                 let status = status(&frontend.params, self.writer);
-                let Chosen { backends, to_check: health_check_backends } = chosen;
+                let Selected { backends, to_check: health_check_backends } = selected;
                 table.insert(Frontend { backends, health_check_backends, status, ..(*frontend).clone() });
             }
         }
-    }
-}
-
-/// Chooses the backends of frontends.
-struct Chooser<'t> {
-    writer: &'t ServicesWriter,
-    place: &'t Place,
-    is_checked: Option<&'t IsChecked>,
-}
-
-impl Chooser<'_> {
-    fn choose(&self, frontend: &Frontend, backends: &statedb::Writer<'_, Backend>) -> Chosen {
-        let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
-        let selection = Selection {
-            frontend,
-            place: self.place,
-            topology: self.writer.rules.topology,
-            is_checked: self.is_checked.is_some_and(|is| is(&frontend.service)),
-        };
-        selection.of(backends.prefix(Backend::of_service(from)))
     }
 }
 
