@@ -53,14 +53,15 @@ pub fn object(input: TokenStream) -> TokenStream {
 /// - `deprecated = "set x instead"`: the log says so when it is set
 /// - `file_only`: read from files and folders, no flag and no environment variable
 /// - `alias = "old"`, repeatable: an old name that files and folders may use
-/// - `parse = "what it looks like"`: the field's type reads itself from text by `FromStr`; a literal default is required
+/// - `parse = "what it looks like"`: the field's type reads itself from text by `FromStr`; a literal default is
+///   required
 ///
 /// `#[config(..)]` on the struct takes:
 /// - `check = path`: a `fn(&Self) -> Result<(), String>` that tells what is wrong with the options together
 /// - `group = "Network"`: the heading of all its options
 ///
-/// The struct gets [`Default`] as well: each option at its default, without `check`. It panics if a default is not of its
-/// option's type, which a hive reports when it is built.
+/// The struct gets [`Default`] as well: each option at its default, without `check`. It panics if a default is not of
+/// its option's type, which a hive reports when it is built.
 #[proc_macro_derive(Config, attributes(flag, config))]
 pub fn config(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -70,15 +71,16 @@ pub fn config(input: TokenStream) -> TokenStream {
         .into()
 }
 
-/// An enum as the type of an option. Each variant is one of the option's values, written as its name in lower case or as
-/// `#[flag(name = "..")]` has it; other texts are refused by a list of these. The first is the default of fields without one.
+/// An enum as the type of an option. Each variant is one of the option's values, written as its name in lower case or
+/// as `#[flag(name = "..")]` has it; other texts are refused by a list of these. The first is the default of fields
+/// without one.
 #[proc_macro_derive(FlagValue, attributes(flag))]
 pub fn flag_value(input: TokenStream) -> TokenStream {
     expand(input, flag_value::flag_value)
 }
 
-/// The dependencies of a shaku component, for `hive_shaku::Shaku`: read from the same `#[shaku(inject)]` attributes that
-/// shaku's own derive reads. `Arc<I>`, `Vec<Arc<I>>` and `HashMap<K, Arc<I>>` are known.
+/// The dependencies of a shaku component, for `hive_shaku::Shaku`: read from the same `#[shaku(inject)]` attributes
+/// that shaku's own derive reads. `Arc<I>`, `Vec<Arc<I>>` and `HashMap<K, Arc<I>>` are known.
 #[proc_macro_derive(ShakuDeps, attributes(shaku))]
 pub fn shaku_deps(input: TokenStream) -> TokenStream {
     expand(input, shaku::shaku_deps)

@@ -47,7 +47,8 @@ pub trait FlagValue: Sized {
     const ZERO: &'static str;
     /// A description of valid values, if they are fewer than those of its kind.
     const EXPECTED: Option<&'static str> = None;
-    /// Converts a value that was read as its kind. The error says more than the description of valid values, or is empty.
+    /// Converts a value that was read as its kind. The error says more than the description of valid values, or is
+    /// empty.
     fn take(value: &Parsed<'_>) -> Result<Self, String>;
     /// Writes it as it may be read again.
     fn render(&self) -> String;

@@ -39,13 +39,13 @@ use crate::rest;
 use crate::writer::select::Place;
 use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 
-/// Provides `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer maps
-/// like them, follows the state file, serves `GET /service`.
+/// Provides `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer
+/// maps like them, follows the state file, serves `GET /service`.
 pub fn cell() -> Cell {
     group([control_plane(), provider::pinned()])
 }
 
-/// The same for the maps that somebody else provides as `Arc<LbMapsProvider>`.
+/// Returns the same for maps that another cell provides as `Arc<LbMapsProvider>`.
 pub fn control_plane() -> Cell {
     group([
         module(
@@ -132,7 +132,8 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
 /// How often at most frontends are written again because the node's addresses have changed.
 const ADDRESS_PACE: Duration = Duration::from_secs(1);
 
-/// Has frontends brought in again that depend on the node's addresses: a first change at once, those that follow together.
+/// Makes frontends that depend on the node's addresses pending when these change. The first change counts at once,
+/// those that follow are coalesced.
 pub(crate) async fn follow_addresses(
     writer: Arc<ServicesWriter>,
     addresses: Arc<Table<NodeAddress>>,
@@ -158,7 +159,7 @@ pub(crate) async fn follow_addresses(
     cx.token().run_until_cancelled(follow).await.unwrap_or(Ok(()))
 }
 
-/// Where the node is, as its row says.
+/// Returns the location of the node from its row.
 fn place(node: &Table<LocalNode>) -> Place {
     let snapshot = node.snapshot();
     let Some(node) = node.get(&snapshot, LocalNode::query()) else { return Place::default() };
@@ -175,7 +176,7 @@ fn node_port_addresses(addresses: &Table<NodeAddress>) -> BTreeSet<IpAddr> {
     addresses.all(&snapshot).filter(|row| row.node_port).map(|row| row.addr).collect()
 }
 
-/// Has backends chosen anew when the node has another name or zone.
+/// Has backends selected again when the node's name or zone changes.
 async fn follow_node(
     writer: Arc<ServicesWriter>,
     node: Arc<Table<LocalNode>>,
@@ -271,7 +272,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     let comparisons = p.maps.comparisons.clone();
     let frontends = p.writer.frontends_for_statuses();
     let begin = Instant::now();
-    let Some((maps, mut balancer)) = take_over(&p, &cx).await else { return Ok(()) };
+    let Some((maps, mut balancer)) = open_maps(&p, &cx).await else { return Ok(()) };
     if let Some(ids) = ids {
         balancer.resume_ids(ids);
     }
@@ -288,7 +289,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
         tokio::select! {
             () = frontends.wait_initialized() => {}
             () = tokio::time::sleep(p.config.lb_init_wait_timeout) => {
-                tracing::warn!("Not all sources of services have spoken, going on with those that have");
+                tracing::warn!("Not all sources of services are complete, continuing with those that are");
             }
             () = cx.cancelled() => return Ok(()),
         }
@@ -340,8 +341,9 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     Ok(())
 }
 
-/// Opens the maps and reads what the previous run has left in them, until it succeeds; none when the agent stops first.
-async fn take_over(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, Balancer)> {
+/// Opens the maps and restores the state of the previous run from them, retrying until it succeeds; none when the agent
+/// stops first.
+async fn open_maps(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, Balancer)> {
     let (first, longest) = (p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max);
     let mut wait = first;
     loop {

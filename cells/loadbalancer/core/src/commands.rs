@@ -61,7 +61,7 @@ pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
             }
         });
     let prune =
-        Command::new("lb/prune", "delete what no service has asked for, and wait for it", move |_| {
+        Command::new("lb/prune", "delete entries that no service desires, and wait for it", move |_| {
             let control = control.clone();
             async move {
                 control.running().await?.handle.pruned().await?;
@@ -74,7 +74,7 @@ pub(crate) fn commands(control: Arc<Control>) -> Members<Command> {
         saves.detail("Services, backends, reverse NAT and source ranges. Further copies are added to it."),
         restores
             .detail("Rows that are there otherwise stay, unless they have the same key.")
-            .flag(Flag::switch("any-proto", "as written by versions that did not tell protocols apart")),
+            .flag(Flag::switch("any-proto", "as written by versions that did not distinguish protocols")),
         prune,
     ])
 }

@@ -45,7 +45,7 @@ pub struct ServicesConfig {
     /// How old levels of maps in metrics may be, 0 for none; they are counted along, so that they never are
     #[flag(default = "5m", hidden)]
     pub lb_pressure_metrics_interval: Duration,
-    /// Who gives addresses to load balancers without a class: lbipam, nodeipam or none
+    /// Owner of the addresses of load balancers without a class: lbipam, nodeipam or none
     #[flag(default = "lbipam")]
     pub default_lb_service_ipam: ServiceIpam,
     /// How backends are chosen: random, or maglev by a table that is the same on all nodes
@@ -78,10 +78,10 @@ pub struct ServicesConfig {
     /// Take the source address of packets for backends on other nodes from the route, not from the device
     #[flag(default = false)]
     pub enable_dynamic_source_lookup_nodeport: bool,
-    /// Give addresses of pools to load balancers; without it those without a class are not of this cluster's agents
+    /// Assign addresses of pools to load balancers; without it those without a class are not of this cluster's agents
     #[flag(default = true)]
     pub enable_lb_ipam: bool,
-    /// Numbers of zones in the rows of backends, 1 to 255: zone=number, separated by commas
+    /// Ids of zones in the map entries of backends, 1 to 255: zone=id, separated by commas
     #[flag(default = "", file_only)]
     pub fixed_zone_mapping: ZoneIds,
     /// Handle the services and slices with this label service.kubernetes.io/service-proxy-name, not those without one

@@ -1,17 +1,17 @@
-//! Services, frontends and backends as tables, load balancer maps as their mirror.
+//! Services, frontends and backends as tables, and the load balancer maps that are reconciled with them.
 //!
-//! **Owns** the tables `services`, `frontends` and `backends`, and the rows of the pinned maps
+//! **Owns** the tables `services`, `frontends` and `backends`, and the entries of the pinned maps
 //! `cilium_lb{4,6}_{services_v2,backends_v3,reverse_nat,source_range,maglev}` and `cilium_lb_affinity_match`; the file
 //! `service-ids.json` of the agent's state.
 //! **Needs** the maps, the node's name and addresses.
-//! **Provides** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`. Sources of its own are the state file of
-//! option `lb-state-file`, and Services, EndpointSlices and Pods of the cluster, where the hive has their tables. The commands
-//! `lb/*` look at the maps.
+//! **Provides** [`ServicesWriter`] to the sources, the tables to readers, `GET /service`, the commands `lb/*` on the
+//! maps. Its own sources are the state file of option `lb-state-file`, and Services, EndpointSlices and Pods of the
+//! cluster, if the hive has their tables.
 //!
-//! **Life.** Ids of the previous run are read from the maps and stay; new ones follow the position in `service-ids.json`, so
-//! that ids which connections may still name are not given to others. Nothing in the maps is changed before all sources
-//! that were [registered](ServicesWriter::register) have said what they know (or `lb-init-wait-timeout` is over), and
-//! nothing is deleted as stale before they have. Nothing is removed at stop: the kernel goes on.
+//! **Life.** Ids of the previous run are restored from the maps; new ones follow the position in `service-ids.json`:
+//! ids that connections may still use are not assigned again. Nothing in the maps is changed before all
+//! [registered](ServicesWriter::register) sources are complete (or `lb-init-wait-timeout` is over), and nothing is
+//! pruned before they are. Nothing is removed at stop: the kernel continues to forward.
 //!
 //! ```
 //! use loadbalancer::{Backend, FrontendParams, FrontendType, LbAddress, Protocol, Service, ServiceName, ServicesWriter, Source};
@@ -26,31 +26,32 @@
 //!     let mut txn = services.write();
 //!     txn.upsert_service(Service::new(name.clone(), Source::Api), vec![frontend])?;
 //!     txn.set_backends(&name, Source::Api, vec![Backend::new(name.clone(), backend, Source::Api)]);
-//!     txn.commit(); // the frontend's status says when the kernel has it
+//!     txn.commit(); // the frontend's status is done when the kernel has it
 //!     Ok(())
 //! }
 //! ```
 //!
 //! **Differences from Cilium.**
-//! - Backends that are not used any more leave the maps last, not first, and a count shrinks before its slots change: no
-//!   packet meets a slot whose backend is gone.
-//! - A service whose rows do not all fit is not written at all; its status names the map and the option.
-//! - Rows are compared with what the maps hold, so that a restart writes nothing, and rows that another program has changed
-//!   are put right.
-//! - A backend that several services use has the best state that one of them gives it, not the latest.
-//! - Affinity matches go with every backend that leaves a frontend, also while others use it.
-//! - Ports of the node (NodePort with `kube-proxy-replacement`, HostPort) have all their rows in the maps; the datapath does not serve them yet, which
-//!   health says (`node-ports`). At addresses of the node they come back at once when a frontend that had the address goes.
-//! - Of slots behind the count of the previous run only those of active backends count as unhealthy; the others say
-//!   themselves that they are leaving.
-//! - A service that was refused is taken once nothing stands against it any more, whoever did; not only with its own changes.
-//! - A wrong field of a cluster's object is reported in health (`passed-over`) and in the log, not only left out. Services for
-//!   nodes with certain labels are looked at again when the node's labels change.
-//! - A state file with any wrong field changes nothing, and says which, in which line; fields that are not known are
-//!   ignored as in Cilium, and reported. A port without protocol is TCP. As long as the file is wrong from the start,
+//! - Backends that are not used any more leave the maps last, not first, and a count shrinks before its slots change:
+//!   no packet meets a slot whose backend is gone.
+//! - A service whose entries do not all fit is not written at all; its status names the map and the option.
+//! - Desired entries are compared with those in the maps: a restart writes nothing, and entries that another program
+//!   has changed are repaired.
+//! - A backend that several services use has the best state that it has for any of them, not the latest.
+//! - Affinity matches are deleted with every backend that leaves a frontend, also while others use it.
+//! - Ports of the node (NodePort with `kube-proxy-replacement`, HostPort) have all their entries in the maps; the
+//!   datapath does not serve them yet, which health reports (`node-ports`). At an address of the node they are restored
+//!   at once when a frontend that had the address is deleted.
+//! - Of slots behind the count of the previous run only those of active backends count as unhealthy; slices report
+//!   terminating backends again.
+//! - A refused service is retried once its addresses are released, by any source; not only when it changes itself.
+//! - An invalid field of a cluster's object is reported in health (`passed-over`) and in the log, not only ignored.
+//!   Services for nodes with certain labels are evaluated again when the node's labels change.
+//! - A state file with an invalid field changes nothing, and the error names the field and its line; unknown fields are
+//!   ignored as in Cilium, and reported. A port without protocol is TCP. As long as the file is invalid from the start,
 //!   services of the previous run stay.
-//! - An address in two slices of a service is one backend with the names of both and the better state. A source range with
-//!   blanks around it counts, as for the API server: without it the service would be open to all.
+//! - An address in two slices of a service is one backend with the names of both and the better state. A source range
+//!   with blanks around it counts, as for the API server: without it the service would be open to all.
 
 mod cell;
 mod commands;

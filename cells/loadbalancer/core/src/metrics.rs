@@ -66,8 +66,8 @@ struct OfMap {
     outcome: &'static str,
 }
 
-/// `cilium_bpf_map_ops_total` of the load balancer maps: each row that was written or deleted, and each call that the kernel
-/// refused, as it does not say at which row. Clones count together.
+/// `cilium_bpf_map_ops_total` of the load balancer maps: each row that was written or deleted, and each call that the
+/// kernel refused, as it does not report the entry that failed. Clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct MapOperations(Family<OfMap, Counter>);
 
@@ -78,7 +78,7 @@ impl MapOperations {
         metrics.register("bpf_map_ops_total", help, self.0.clone());
     }
 
-    /// Counts an operation on so many rows by its result, which is given back.
+    /// Counts an operation on so many entries by its result, and returns the result.
     pub(crate) fn count<E>(
         &self,
         map: LbMap,

@@ -32,12 +32,12 @@ pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
 
 /// The parts of kube-proxy that the agent replaces, in `GET /healthz`.
 ///
-/// The datapath serves services where packets of pods come in, so what clients from outside use is off.
+/// The datapath serves services where packets of pods come in, so features for clients outside the cluster are off.
 pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     let replaces = config.kube_proxy_replacement;
     let (off, replaced) = (Some(Switch::default()), replaces.then_some(Switch { enabled: true }));
     let features = KubeProxyReplacementFeatures {
-        annotations: if replaces { looked_at(config).into() } else { Default::default() },
+        annotations: if replaces { annotations_in_use(config).into() } else { Default::default() },
         graceful_termination: replaced,
         external_ips: off.clone(),
         host_port: off.clone(),
@@ -53,7 +53,7 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     replacement.features = Some(features);
 }
 
-/// How ports of the node are in the maps; that they are not served yet is said by `enabled`.
+/// Returns how ports of the node are in the maps; `enabled` is false because the datapath does not serve them yet.
 fn node_port(config: &ServicesConfig) -> NodePort {
     let ports = config.node_port_range.ports();
     let has_maglev = config.bpf_lb_algorithm == Algorithm::Maglev;
@@ -80,8 +80,8 @@ fn node_port(config: &ServicesConfig) -> NodePort {
     }
 }
 
-/// The annotations of services that are looked at, in order.
-fn looked_at(config: &ServicesConfig) -> Vec<String> {
+/// Returns the annotations of services that have an effect, in order.
+fn annotations_in_use(config: &ServicesConfig) -> Vec<String> {
     let optional = [
         (annotations::FORWARDING_MODE, config.bpf_lb_mode_annotation),
         (annotations::ALGORITHM, config.bpf_lb_algorithm_annotation),

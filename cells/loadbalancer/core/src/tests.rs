@@ -79,8 +79,8 @@ fn tables() -> Maglev {
     Maglev::new(MaglevTableSize::new(251).unwrap(), MaglevSeed::from_base64("JLfvgnHc2kaSUFaI").unwrap())
 }
 
-/// An agent without a hive: its tables, the addresses of the node among them, and what reconciles them, which has taken the
-/// maps over.
+/// An agent without a hive: its tables, the addresses of the node among them, and what reconciles them, which has taken
+/// the maps over.
 fn agent(maps: Arc<dyn LbMaps>) -> (ServicesWriter, RwTable<NodeAddress>, LbOps) {
     let writer = writer();
     let addresses: RwTable<NodeAddress> = writer.frontends().db().table().unwrap();

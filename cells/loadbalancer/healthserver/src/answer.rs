@@ -1,4 +1,4 @@
-//! What a load balancer is told of a service.
+//! The response to a load balancer's health check of a service.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
@@ -24,7 +24,7 @@ impl Tables {
         Tables { services: writer.services(), backends: writer.backends(), node }
     }
 
-    /// How many active backends of the service this node has; one if a proxy of the node takes its connections.
+    /// Returns how many active backends of the service this node has; one if a proxy of the node takes its connections.
     pub(crate) fn local_endpoints(&self, name: &ServiceName) -> usize {
         let snapshot = self.services.snapshot();
         let Some(service) = self.services.get(&snapshot, Service::by_name(name)) else { return 0 };
@@ -35,7 +35,7 @@ impl Tables {
         let is_local = |backend: &Backend| {
             backend.node_name.is_empty() || node.is_some_and(|node| backend.node_name == *node)
         };
-        // Of the rows of one address the first is the most believed source's.
+        // Of the rows of one address the first is that of the most trusted source.
         let mut last = None;
         let rows = self.backends.prefix(&snapshot, Backend::of_service(name));
         rows.filter(|row| last.replace(row.address) != Some(row.address))
@@ -43,12 +43,12 @@ impl Tables {
             .count()
     }
 
-    /// The answer to any request about the service.
-    pub(crate) fn answer(&self, name: &ServiceName) -> Response<Full<Bytes>> {
+    /// Returns the response to any request about the service.
+    pub(crate) fn respond(&self, name: &ServiceName) -> Response<Full<Bytes>> {
         let local_endpoints = self.local_endpoints(name);
-        let said =
-            Said { service: Named { namespace: name.namespace(), name: name.name() }, local_endpoints };
-        let Ok(mut body) = serde_json::to_vec(&said) else { unreachable!("strings and a number") };
+        let body =
+            Body { service: Named { namespace: name.namespace(), name: name.name() }, local_endpoints };
+        let Ok(mut body) = serde_json::to_vec(&body) else { unreachable!("strings and a number") };
         body.push(b'\n');
         let mut response = Response::new(Full::from(body));
         if local_endpoints == 0 {
@@ -64,7 +64,7 @@ impl Tables {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Said<'s> {
+struct Body<'s> {
     service: Named<'s>,
     local_endpoints: usize,
 }

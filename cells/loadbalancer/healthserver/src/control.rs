@@ -16,22 +16,22 @@ use crate::redirect::Redirects;
 use crate::wanted::{self, All};
 
 /// The least time between two rounds, and between a change and its round.
-const REST: Duration = Duration::from_millis(100);
+const MIN_ROUND_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Changes of a round at most.
-const BATCH: usize = 1000;
+const MAX_CHANGES: usize = 1000;
 
 /// The name under which sources of services wait for this one.
 const INITIALIZER: &str = "healthserver";
 
-/// Keeps a server for each service that wants one.
+/// Keeps a server for each service that requires one.
 pub(crate) struct Control {
     frontends: Table<Frontend>,
     changes: Changes<Frontend>,
     all: All,
     redirects: Option<Redirects>,
     addresses: Option<Table<NodeAddress>>,
-    /// Until all other sources have said what they know, and services that lead to the servers are made of it.
+    /// Kept until all other sources are complete and the services that redirect to the servers are written.
     initializers: Option<(ServicesWriter, Initializers)>,
     servers: Servers,
     health: Health,
@@ -64,7 +64,7 @@ impl Control {
         let frontends = writer.frontends();
         let of_redirects = addresses.clone().filter(|_| redirects);
         Control {
-            changes: frontends.changes().named("loadbalancer-healthserver").limit(BATCH),
+            changes: frontends.changes().named("loadbalancer-healthserver").limit(MAX_CHANGES),
             frontends,
             all: All::default(),
             redirects: redirects.then(|| Redirects::new(writer.clone(), of_redirects.clone())),
@@ -94,18 +94,18 @@ impl Control {
                 }
             }
             // Changes that come together are coalesced: a service and its slices arrive one after the other.
-            let rest = tokio::time::sleep(REST);
+            let rest = tokio::time::sleep(MIN_ROUND_INTERVAL);
             if cx.token().run_until_cancelled(rest).await.is_none() {
                 return Ok(());
             }
         }
     }
 
-    /// Takes what has changed.
+    /// Processes the changes since the last round.
     fn round(&mut self) -> Waits {
         let snapshot = self.frontends.snapshot();
         let addresses = self.addresses.as_ref().map(|addresses| addresses.watch(&snapshot));
-        let (changes, frontends) = self.changes.read(&snapshot, BATCH);
+        let (changes, frontends) = self.changes.read(&snapshot, MAX_CHANGES);
         let mut concerned = BTreeSet::new();
         for change in &changes {
             concerned.extend(self.all.concerned(&change.object));
@@ -118,13 +118,13 @@ impl Control {
             }
         }
         self.redirect(changed, &snapshot);
-        let more = changes.len() == BATCH;
-        let others_spoke = || {
+        let more = changes.len() == MAX_CHANGES;
+        let others_complete = || {
             let pending = self.frontends.pending_initializers(&snapshot);
             pending.iter().all(|name| **name == *INITIALIZER)
         };
         if !more
-            && others_spoke()
+            && others_complete()
             && let Some((writer, initializers)) = self.initializers.take()
         {
             writer.complete(initializers);
@@ -132,7 +132,7 @@ impl Control {
         Waits { more, frontends, addresses }
     }
 
-    /// Leads load balancer addresses of these services to their servers.
+    /// Redirects load balancer addresses of these services to their servers.
     fn redirect(&mut self, mut changed: BTreeSet<ServiceName>, snapshot: &Snapshot) {
         let Some(redirects) = &mut self.redirects else { return };
         if redirects.node_moved() {
@@ -141,7 +141,7 @@ impl Control {
         if !changed.is_empty() {
             changed.extend(redirects.again().cloned());
         }
-        // Numbers go by the order of writing: the service's own frontends are first.
+        // Ids follow the order of writing: the service's own frontends are first.
         let at_once = !self.frontends.initialized(snapshot);
         let all = &self.all;
         let services = changed.iter().map(|name| (name, all.get(name)));
@@ -181,7 +181,7 @@ impl Control {
 }
 
 impl Servers {
-    /// Makes them those of these services, by port.
+    /// Starts and stops servers until they are those of these services, by port.
     async fn keep(&mut self, wanted: BTreeMap<u16, ServiceName>) {
         let gone: Vec<u16> = self
             .running

@@ -61,7 +61,7 @@ impl Server {
         cx.health.ok("Running");
         let tables = self.tables;
         let answer = service_fn(move |_: Request<Incoming>| {
-            std::future::ready(Ok::<_, Infallible>(tables.answer(&service)))
+            std::future::ready(Ok::<_, Infallible>(tables.respond(&service)))
         });
         let bounds =
             Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT).buffer(BUFFER).title_case_headers();

@@ -12,7 +12,7 @@ use statedb::Table;
 
 use crate::wanted::Wanted;
 
-/// Keeps them as the services want them.
+/// Keeps the redirecting services as required.
 pub(crate) struct Redirects {
     writer: ServicesWriter,
     addresses: Option<Table<NodeAddress>>,
@@ -30,7 +30,7 @@ impl Redirects {
         Redirects { writer, addresses, refused, written, node: UNSPECIFIED }
     }
 
-    /// Looks at the node's addresses; true if the servers are elsewhere now.
+    /// Reads the node's addresses; true if the servers have other ones now.
     pub(crate) fn node_moved(&mut self) -> bool {
         let before = self.node;
         if let Some(addresses) = &self.addresses {
@@ -56,7 +56,7 @@ impl Redirects {
         self.refused.iter().map(|(name, error)| format!("health checks of service {name}: {error}")).collect()
     }
 
-    /// Makes those of these services as they want them, in one transaction.
+    /// Writes the redirecting services of these services, in one transaction.
     pub(crate) fn write<'w>(
         &mut self,
         services: impl Iterator<Item = (&'w ServiceName, Option<&'w Wanted>)>,

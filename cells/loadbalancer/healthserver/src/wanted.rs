@@ -1,4 +1,4 @@
-//! Which services want a server, where, by their frontends.
+//! The services that require a server, and where, by their frontends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -50,7 +50,7 @@ pub(crate) fn of<'f>(frontends: impl Iterator<Item = &'f Frontend>) -> Option<Wa
 #[derive(Debug, Default)]
 pub(crate) struct All {
     services: BTreeMap<ServiceName, Wanted>,
-    /// Whose each frontend is: one that changes hands is told as the new owner's alone.
+    /// The service of each frontend: a frontend that moves is reported as a change of the new service alone.
     of_address: HashMap<LbAddress, ServiceName>,
 }
 
@@ -71,7 +71,7 @@ impl All {
         self.services.keys()
     }
 
-    /// Notes what a service wants now; true if that has changed.
+    /// Stores the requirement of a service; true if it has changed.
     pub(crate) fn set(&mut self, name: &ServiceName, wanted: Option<Wanted>) -> bool {
         let before = match &wanted {
             Some(wanted) => self.services.insert(name.clone(), wanted.clone()),
@@ -89,7 +89,8 @@ impl All {
         changed
     }
 
-    /// Who gets which port: who has it already, else the first by name. Also those who do not get theirs.
+    /// Assigns ports: to the present owner, else to the first service by name. Also returns the services without
+    /// theirs.
     pub(crate) fn ports(
         &self,
         has: impl Fn(u16) -> Option<ServiceName>,
@@ -110,7 +111,7 @@ impl All {
     }
 }
 
-/// A port that a service wants and another one has.
+/// A port that a service requires and another one owns.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) port: u16,

@@ -108,7 +108,7 @@ impl Node {
     }
 }
 
-/// A port that nobody has.
+/// Returns a free port.
 fn free_port() -> u16 {
     StdListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap().port()
 }
@@ -250,7 +250,7 @@ async fn load_balancer_addresses_lead_to_the_servers() {
         let backends: Vec<String> = frontend.backends.iter().map(|row| row.address.to_string()).collect();
         Some((frontend.service.name.to_string(), backends))
     };
-    // Somebody has the address and port already.
+    // Another listener has the address and port already.
     let mut txn = node.writer.write();
     let taken = FrontendParams {
         address: LbAddress::new([192, 0, 2, 1].into(), port, Protocol::Tcp),
@@ -324,7 +324,7 @@ async fn bad_clients_hurt_only_themselves() {
         let _sent = stream.write_all(sent).await;
         held.push(stream);
     }
-    // Requests without end, whose answers nobody reads.
+    // Requests without end, whose responses the client does not read.
     let mut pipelining = JoinSet::new();
     for _ in 0..100 {
         let stream = TcpStream::connect(address).await.unwrap();

@@ -32,7 +32,7 @@ pub fn cell() -> Cell {
     group([control_plane(), module("loadbalancer-skip-maps", "The pinned skip maps", [provide(pinned)])])
 }
 
-/// The same for the maps that somebody else provides as `Arc<SkipMapsProvider>`.
+/// Returns the same for maps that another cell provides as `Arc<SkipMapsProvider>`.
 pub fn control_plane() -> Cell {
     module(
         "local-redirect-policies",
@@ -65,11 +65,11 @@ struct FollowParams {
     jobs: JobGroup,
 }
 
-/// Seconds of a round.
-const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
+/// Upper bounds of the histogram of rounds, in seconds.
+const DURATION_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
 fn follow(p: FollowParams) -> anyhow::Result<()> {
-    let durations = Histogram::new(BUCKETS);
+    let durations = Histogram::new(DURATION_BUCKETS);
     if let Some(metrics) = &p.metrics {
         let help = "Duration of a round of the controller of local redirect policies in seconds";
         metrics.register("localredirectpolicy_controller_duration_seconds", help, durations.clone());

@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Services", check = |config: &Self| config.ranges().map(drop).map_err(|error| error.to_string()))]
 pub struct RedirectConfig {
-    /// Follow CiliumLocalRedirectPolicies: what is meant for a service or an address goes to pods of this node
+    /// Follow CiliumLocalRedirectPolicies: redirect traffic to a service or an address to pods of this node
     #[flag(default = false)]
     pub enable_local_redirect_policy: bool,
     /// Prefixes whose addresses local redirect policies may take (addressMatcher); without any they may take all

@@ -1,4 +1,4 @@
-//! Keeps the tables as the policies want them.
+//! Keeps the tables of services and skips equal to the policies.
 
 use hive::health::{SHOWN, summarize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +20,15 @@ use crate::policy::LocalRedirectPolicy;
 use crate::skip::DesiredSkip;
 
 /// Changes within this time are coalesced.
-const SETTLE: Duration = Duration::from_millis(100);
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long changes of pods rest before they count, as Cilium's table of pods gathers them: a service that is deleted along
-/// with its pods goes first then, and does not get its own backends for a moment in place of those of the policy.
-const POD_REST: Duration = Duration::from_millis(50);
+/// How long pods must be unchanged before they count, as Cilium's table of pods coalesces changes: a service that is
+/// deleted along with its pods goes first then, and does not get its own backends for a moment in place of those of the
+/// policy.
+const POD_QUIET_TIME: Duration = Duration::from_millis(50);
 
-/// How often at most a round waits once more because pods go on changing.
-const MAX_POD_RESTS: usize = 4;
+/// How often at most a round waits again because pods continue to change.
+const MAX_POD_WAITS: usize = 4;
 
 /// The initializer's name.
 pub(crate) const INITIALIZER: &str = "lrp-controller";
@@ -54,8 +55,8 @@ pub(crate) struct Controller {
     initializers: Option<Initializers>,
     skip_initializer: Option<Initializer<DesiredSkip>>,
     durations: Histogram,
-    /// How many pods skip redirections, as health was told.
-    told: usize,
+    /// How many pods skip redirections, as last reported to health.
+    reported: usize,
 }
 
 impl Controller {
@@ -70,7 +71,7 @@ impl Controller {
             applied: Desired::default(),
             malformed: BTreeMap::new(),
             durations,
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -87,26 +88,26 @@ impl Controller {
             (self, snapshot) = round.await;
             self.durations.observe(begin.elapsed().as_secs_f64());
             self.report(&cx);
-            self.tell_skips(&cx);
+            self.report_skips(&cx);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = self.changed(&snapshot) => {}
             }
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
-                settled = self.settled() => snapshot = settled,
+                debounced = self.debounced() => snapshot = debounced,
             }
         }
     }
 
-    /// The tables after [`SETTLE`], later if pods have changed within [`POD_REST`].
-    async fn settled(&self) -> Snapshot {
+    /// The tables after [`DEBOUNCE_INTERVAL`], later if pods have changed within [`POD_QUIET_TIME`].
+    async fn debounced(&self) -> Snapshot {
         let pods = &self.tables.pods;
-        tokio::time::sleep(SETTLE - POD_REST).await;
+        tokio::time::sleep(DEBOUNCE_INTERVAL - POD_QUIET_TIME).await;
         let mut snapshot = pods.snapshot();
-        for _ in 0..=MAX_POD_RESTS {
+        for _ in 0..=MAX_POD_WAITS {
             let before = pods.revision(&snapshot);
-            tokio::time::sleep(POD_REST).await;
+            tokio::time::sleep(POD_QUIET_TIME).await;
             snapshot = pods.snapshot();
             if pods.revision(&snapshot) == before {
                 break;
@@ -127,17 +128,17 @@ impl Controller {
         }
     }
 
-    /// Tells what the datapath leaves out.
-    fn tell_skips(&mut self, cx: &JobCx) {
+    /// Reports skips that the datapath does not implement yet.
+    fn report_skips(&mut self, cx: &JobCx) {
         let pods = self.applied.skips.len();
-        if pods != self.told {
+        if pods != self.reported {
             let health = cx.health.scope("skip-redirect");
             match pods {
                 0 => health.close(),
                 _ => health
                     .ok(format!("{pods} pod(s) are in the skip maps; the datapath does not read them yet")),
             }
-            self.told = pods;
+            self.reported = pods;
         }
     }
 
@@ -165,12 +166,12 @@ impl Controller {
             () = frontend_watch.changed(), if follows => {}
             () = skip_watch.changed(), if follows => {}
             () = of_endpoints, if follows || has_skips => {}
-            // Whose turn it is to be complete no single watch tells.
-            () = tokio::time::sleep(SETTLE), if starts => {}
+            // No single watch reports that the other sources are complete.
+            () = tokio::time::sleep(DEBOUNCE_INTERVAL), if starts => {}
         }
     }
 
-    /// Brings the tables to what the objects say in a snapshot.
+    /// Updates the tables from the objects of a snapshot.
     pub(crate) fn round(&mut self, snapshot: &Snapshot) {
         self.read(snapshot);
         let policies: Vec<_> = {
@@ -183,7 +184,7 @@ impl Controller {
         };
         let seen = Seen { table: self.writer.frontends(), snapshot };
         let desired = evaluate(policies.iter().map(|policy| &**policy), &pods, &seen);
-        self.tell(&desired);
+        self.log_conflicts(&desired);
         if self.differs(&desired, snapshot) {
             self.apply(&desired);
         }
@@ -192,7 +193,7 @@ impl Controller {
         self.complete(snapshot);
     }
 
-    /// Brings the table of policies to what the objects say.
+    /// Updates the table of policies from the objects.
     fn read(&mut self, snapshot: &Snapshot) {
         let Tables { objects, policies, .. } = &self.tables;
         let mut wanted = BTreeMap::new();
@@ -233,8 +234,8 @@ impl Controller {
         });
     }
 
-    /// Logs what is new among the conflicts.
-    fn tell(&self, desired: &Desired) {
+    /// Logs new conflicts.
+    fn log_conflicts(&self, desired: &Desired) {
         for (policy, conflicts) in &desired.conflicts {
             let known = self.applied.conflicts.get(policy);
             for conflict in
@@ -245,7 +246,7 @@ impl Controller {
         }
     }
 
-    /// Whether the tables of services do not have what is wanted.
+    /// Whether the tables of services differ from the desired rows.
     fn differs(&self, desired: &Desired, snapshot: &Snapshot) -> bool {
         let frontends = self.writer.frontends();
         let redirected = |(address, to): (&LbAddress, &ServiceName)| {
@@ -256,7 +257,7 @@ impl Controller {
         before.services != after.services
             || before.redirects != after.redirects
             || !desired.redirects.iter().all(redirected)
-            // Another owner had an address when it was asked for.
+            // Another service owned an address when it was requested.
             || !desired.services.iter().all(|(name, redirect)| {
                 redirect.frontends.iter().all(|params| {
                     let frontend = frontends.get(snapshot, Frontend::by_address(&params.address));
@@ -276,7 +277,7 @@ impl Controller {
         {
             txn.set_redirect_to(address, None);
         }
-        // Addresses that go over to another policy are free before it takes them.
+        // Addresses that move to another policy are released before it claims them.
         for (name, before) in &self.applied.services {
             let Some(after) = desired.services.get(name) else { continue };
             let kept: Vec<FrontendParams> = before
@@ -290,7 +291,7 @@ impl Controller {
             }
         }
         for (name, Redirect { frontends, backends }) in &desired.services {
-            // First where to, so that a redirected frontend has its backends at once.
+            // Backends first, so that a redirected frontend has them at once.
             txn.set_backends(name, Source::Kubernetes, backends.clone());
             upsert(&mut txn, name, frontends.clone());
         }
@@ -300,7 +301,7 @@ impl Controller {
         txn.commit();
     }
 
-    /// Brings the table of skips to what is wanted. Rows stay until their pods' endpoints go.
+    /// Updates the table of skips. Rows stay until their pods' endpoints go.
     fn skip(&self, desired: &Desired, snapshot: &Snapshot) {
         let Tables { skips, endpoints, .. } = &self.tables;
         let now = skips.snapshot();
@@ -313,7 +314,7 @@ impl Controller {
             let new = DesiredSkip::new(pod.to_owned());
             let row = rows.get(pod).copied();
             let old = row.unwrap_or(&new);
-            // Without the table of endpoints cookies come by another way.
+            // Without the table of endpoints another program writes the cookies.
             let cookie = match endpoints {
                 Some(endpoints) => cookie(endpoints, snapshot, pod),
                 None => Cookie::Known(old.netns_cookie),
@@ -327,7 +328,7 @@ impl Controller {
                 }
                 Cookie::NoEndpoint => None,
             };
-            // What another program has written into the row stays.
+            // Addresses that another program has written into the row stay.
             let before = self.applied.skips.get(pod);
             let mut addresses = old.skips.clone();
             addresses.retain(|service, _| before.is_none_or(|skips| !skips.addresses.contains_key(service)));
@@ -353,8 +354,8 @@ impl Controller {
         });
     }
 
-    /// Says that all there was at first is taken in. Services wait for it: a frontend that is to be redirected is not
-    /// written with backends of its own first.
+    /// Marks the initial objects as complete. The reconciler of services waits for it: a frontend that will be
+    /// redirected must not be written with its own backends first.
     fn complete(&mut self, snapshot: &Snapshot) {
         let Tables { objects, pods, endpoints, skips, .. } = &self.tables;
         if !objects.initialized(snapshot) || !pods.initialized(snapshot) {
@@ -379,7 +380,7 @@ impl Controller {
 fn upsert(txn: &mut loadbalancer::ServicesTxn<'_>, name: &ServiceName, frontends: Vec<FrontendParams>) {
     let service = loadbalancer::Service::new(name.clone(), Source::Kubernetes);
     if let Err(error) = txn.upsert_service(service, frontends) {
-        // It was taken meanwhile, and the next round sees by whom.
+        // Another service has claimed it meanwhile; the next round reports the conflict.
         tracing::debug!(service = %name, %error, "Address of a local redirect policy is taken");
     }
 }

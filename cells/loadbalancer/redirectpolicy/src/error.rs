@@ -1,4 +1,4 @@
-//! What can be wrong with a policy.
+//! Errors of policies.
 
 /// A policy that cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! What policies ask for: a pure function of policies, pods and frontends.
+//! The desired redirections: a pure function of policies, pods and frontends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +21,11 @@ pub(crate) trait Frontends {
 pub(crate) struct Desired {
     /// The services that stand for policies.
     pub(crate) services: BTreeMap<ServiceName, Redirect>,
-    /// Where frontends of other services are redirected to.
+    /// The targets of redirected frontends of other services.
     pub(crate) redirects: BTreeMap<LbAddress, ServiceName>,
-    /// By `NAMESPACE/NAME` of a pod: whose traffic goes where it was meant to.
+    /// By `NAMESPACE/NAME` of a pod: frontends at which its own traffic is not redirected.
     pub(crate) skips: BTreeMap<String, Skips>,
-    /// By policy: what it does not get because another program has it.
+    /// By policy: addresses that have another owner.
     pub(crate) conflicts: BTreeMap<ServiceName, Vec<Conflict>>,
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct Redirect {
 /// Frontends that a pod is not redirected from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Skips {
-    /// The last of the policies that want it.
+    /// The last of the policies that request it.
     pub(crate) policy: ServiceName,
     /// By the services that stand for the policies.
     pub(crate) addresses: BTreeMap<ServiceName, Vec<LbAddress>>,
 }
 
-/// An address that a policy wants and does not get.
+/// An address that a policy requests and that has another owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Conflict {
     /// It is a service's own.
@@ -87,7 +87,7 @@ pub(crate) fn evaluate<'p>(
         let mut taken: Vec<LbAddress> = Vec::new();
         let mut refused = Vec::new();
         match &policy.frontend {
-            // Without pods everything goes where it was meant to.
+            // Without pods no traffic is redirected.
             _ if matching.is_empty() => {}
             Matched::Address(..) => {
                 for params in policy.frontends() {

@@ -1,27 +1,29 @@
-//! Local redirect policies: what is meant for a service or an address goes to pods of the same node.
+//! Local redirect policies: traffic to a service or an address is redirected to pods of the same node.
 //!
-//! **Owns** the tables `localredirectpolicies` and `desired-skiplbmap`, the rows of the pinned maps `cilium_skip_lb4` and
-//! `cilium_skip_lb6`; of the tables of services those named `NAMESPACE/POLICY:local-redirect`, and the redirections.
-//! **Needs** option `enable-local-redirect-policy`, objects (CiliumLocalRedirectPolicy, the node's pods), the writer of
-//! services, endpoints for the cookies of their network namespaces.
-//! **Provides** `GET /lrp` and the command `skiplbmap`.
+//! **Owns** the tables `localredirectpolicies` and `desired-skiplbmap`, the rows of the pinned maps `cilium_skip_lb4`
+//! and `cilium_skip_lb6`; of the tables of services those named `NAMESPACE/POLICY:local-redirect`, and the
+//! redirections. **Needs** option `enable-local-redirect-policy`, objects (CiliumLocalRedirectPolicy, the node's pods),
+//! the writer of services, endpoints for the cookies of their network namespaces. **Provides** `GET /lrp` and the
+//! command `skiplbmap`.
 //!
 //! **Life.** A policy of an address (`addressMatcher`) makes frontends of its own, one of a service (`serviceMatcher`)
 //! redirects the service's cluster addresses; both lead to ready pods of this node in the policy's namespace, and only
-//! as long as there are any. Changes are taken together for 100 ms, those of pods once they rest for 50 ms, then all policies are evaluated anew; the tables get
-//! what differs. Services are complete (`lrp-controller`) once policies, pods and all other sources of services were
-//! taken in, so that a restart never leads a redirected frontend to backends of its own.
+//! as long as there are any. Changes within 100 ms are coalesced, those of pods until none has changed for 50 ms; then
+//! all policies are evaluated, and differences are written to the tables. Services are complete (`lrp-controller`) once
+//! policies, pods and all other sources of services are, so that a restart never leads a redirected frontend to
+//! backends of its own.
 //!
 //! With `skipRedirectFromBackend` the skip maps get a row for each frontend and the network namespace of each pod that
-//! takes the traffic, once its endpoint has told the cookie. **The datapath does not read them yet:** what such a pod
+//! takes the traffic, once its endpoint has the cookie. **The datapath does not read them yet:** what such a pod
 //! sends to the frontend itself is redirected, too.
 //!
-//! A policy that is malformed is as one that is not there; health, the row of the job `controller`, names object and field,
-//! one line of the log says so.
+//! A policy that is malformed is as one that is not there; health, the row of the job `controller`, names object and
+//! field, one line of the log says so.
 //!
-//! **Differences from Cilium.** Of two policies that want the same address or service the older one has it, of equally old
-//! ones the first by name; Cilium has one by accident, or both in turn. A policy that goes takes only its own rows
-//! of the skip maps with it, also where a pod serves several policies, and rows that were not requested are pruned.
+//! **Differences from Cilium.** Of two policies that request the same address or service the older one has it, of
+//! equally old ones the first by name; Cilium has one by accident, or both in turn. A policy that goes takes only its
+//! own rows of the skip maps with it, also where a pod serves several policies, and rows that were not requested are
+//! pruned.
 
 mod candidate;
 mod cell;

@@ -16,7 +16,7 @@ use statedb::{Index, IndexDef, TableSpec};
 use crate::config::Ranges;
 use crate::error::Malformed;
 
-/// What a name of a service that stands for a policy ends with; no service of Kubernetes can be called so.
+/// Suffix of the names of services that stand for policies; no service of Kubernetes can have it.
 const SUFFIX: &str = ":local-redirect";
 
 /// Whether a service stands for a policy.
@@ -27,7 +27,7 @@ pub(crate) fn stands_for_policy(service: &ServiceName) -> bool {
 /// A port of either side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// Its number, never 0.
+    /// The port, never 0.
     pub port: u16,
     /// Its protocol.
     pub protocol: Protocol,
@@ -51,7 +51,7 @@ pub struct LocalRedirectPolicy {
     pub id: ServiceName,
     /// The object's uid.
     pub uid: SmolStr,
-    /// When it was made: of two policies that want the same the older one has it.
+    /// Its creation time: of two policies that request the same address the older one has it.
     pub created: Option<Time>,
     /// The traffic to redirect.
     pub frontend: Matched,
@@ -59,7 +59,7 @@ pub struct LocalRedirectPolicy {
     pub backend_selector: Selector,
     /// Their ports.
     pub backend_ports: Vec<Port>,
-    /// Whether what these pods send themselves goes where it was meant to.
+    /// Whether traffic of these pods themselves skips the redirection.
     pub skip_redirect_from_backend: bool,
 }
 
@@ -221,7 +221,7 @@ impl LocalRedirectPolicy {
                 || self.backend_ports.iter().any(|port| *port.name == *frontend.port_name))
     }
 
-    /// Whether a pod's port of this number, protocol and name takes the traffic.
+    /// Whether a pod's port of this address, protocol and name takes the traffic.
     pub(crate) fn leads_to(&self, address: &LbAddress, name: &str) -> bool {
         let by_name = matches!(self.kind(), Kind::ServiceNamed | Kind::AddressNamed);
         let named = |port: &Port| !port.name.is_empty() && port.name == name.to_lowercase();
@@ -355,7 +355,7 @@ impl Matched {
         }
     }
 
-    /// The service whose traffic is meant.
+    /// Returns the service whose traffic is redirected.
     pub fn service(&self) -> Option<&ServiceName> {
         match self {
             Matched::Address(..) => None,

@@ -44,7 +44,7 @@ fn model(
             let at = |port: u16, protocol: &str| frontend(ip.to_string(), port, protocol);
             ("addr", ports.iter().map(|port| mapping(at(port.port, port.protocol.name()))).collect())
         }
-        // Which addresses the service has tells `GET /service`.
+        // The addresses of the service are in `GET /service`.
         Matched::Service(_, ports) => {
             let at = |port: u16, protocol: &str| frontend(String::new(), port, protocol);
             ("svc", ports.iter().map(|port| mapping(at(port.port, port.protocol.name()))).collect())

@@ -1,4 +1,4 @@
-//! The table `desired-skiplbmap`: pods whose own traffic is not redirected.
+//! The table `desired-skiplbmap`: pods that skip redirections.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use statedb::{Index, IndexDef, Query, TableSpec, age};
 
 use crate::skip_map::SkipKey;
 
-/// A pod, and the frontends whose redirection does not concern it.
+/// A pod, with the frontends whose redirection it skips.
 #[derive(Debug, Clone)]
 pub struct DesiredSkip {
     /// `NAMESPACE/NAME`.
@@ -57,7 +57,7 @@ impl DesiredSkip {
         self.addresses().into_iter().map(key).collect()
     }
 
-    /// The same with what is wanted now; `None` if that is no change.
+    /// Returns the row with new desired values; `None` if nothing changes.
     pub(crate) fn with(
         &self,
         policy: Option<ServiceName>,
@@ -95,7 +95,7 @@ impl Serialize for DesiredSkip {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Shown<'r> {
+        struct Model<'r> {
             pod_namespaced_name: &'r str,
             #[serde(rename = "LRPID")]
             policy: &'r str,
@@ -105,7 +105,7 @@ impl Serialize for DesiredSkip {
             status: &'r Status,
         }
         let skips = self.skips.iter().map(|(service, addresses)| (service.as_str(), addresses.as_slice()));
-        let shown = Shown {
+        let model = Model {
             pod_namespaced_name: &self.pod,
             policy: self.policy.as_ref().map(ServiceName::as_str).unwrap_or_default(),
             skip_redirect_for_frontends: skips.collect(),
@@ -113,7 +113,7 @@ impl Serialize for DesiredSkip {
             netns_cookie: self.netns_cookie,
             status: &self.status,
         };
-        shown.serialize(serializer)
+        model.serialize(serializer)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The maps `cilium_skip_lb4` and `cilium_skip_lb6`, and what brings rows into them.
+//! The maps `cilium_skip_lb4` and `cilium_skip_lb6`, and their reconciler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::skip::DesiredSkip;
 /// Why an operation on a map failed.
 pub type MapError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A row of the skip maps: traffic of a network namespace to an address goes where it was meant to.
+/// An entry of the skip maps: traffic of a network namespace to an address is not redirected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SkipKey {
     /// The cookie of the network namespace.
@@ -36,15 +36,15 @@ impl fmt::Display for SkipKey {
 
 /// The skip maps of both families.
 pub trait SkipMaps: Send + Sync {
-    /// Writes a row.
+    /// Writes an entry.
     fn put(&self, key: &SkipKey) -> Result<(), MapError>;
-    /// Deletes a row, if there is one.
+    /// Deletes an entry, if it exists.
     fn delete(&self, key: &SkipKey) -> Result<(), MapError>;
-    /// All rows.
+    /// Returns all entries.
     fn rows(&self) -> Result<Vec<SkipKey>, MapError>;
 }
 
-/// Those of the kernel, of the families that are on.
+/// The kernel's maps, of the enabled families.
 pub struct KernelSkipMaps {
     v4: Option<Map<SkipLb4Key, u8>>,
     v6: Option<Map<SkipLb6Key, u8>>,
@@ -132,7 +132,7 @@ impl SkipMaps for KernelSkipMaps {
 
 type Open = dyn Fn() -> Result<Arc<dyn SkipMaps>, MapError> + Send + Sync;
 
-/// Where the skip maps come from: the agent has pinned ones, tests have others.
+/// Opens the skip maps: the agent's are pinned, those of tests are not.
 pub struct SkipMapsProvider {
     open: Box<Open>,
     opened: Mutex<Option<Arc<dyn SkipMaps>>>,
@@ -176,8 +176,8 @@ impl SkipOps {
         SkipOps { provider, written: BTreeMap::new() }
     }
 
-    /// Makes these the rows of a pod.
-    fn bring(&mut self, pod: &str, wanted: &BTreeSet<SkipKey>) -> OpResult {
+    /// Makes these the entries of a pod.
+    fn reconcile(&mut self, pod: &str, wanted: &BTreeSet<SkipKey>) -> OpResult {
         let before = self.written.get(pod).cloned().unwrap_or_default();
         if before.is_empty() && wanted.is_empty() {
             return Ok(());
@@ -188,7 +188,7 @@ impl SkipOps {
             self.written.entry(pod.to_owned()).or_default().insert(*key);
         }
         for key in before.difference(wanted) {
-            // Pods of one network namespace share rows.
+            // Pods of one network namespace share entries.
             let others = self.written.iter().filter(|(other, _)| *other != pod);
             if !others.into_iter().any(|(_, keys)| keys.contains(key)) {
                 maps.delete(key)?;
@@ -207,16 +207,16 @@ impl SkipOps {
 impl Ops<DesiredSkip> for SkipOps {
     fn update(&mut self, _: &OpCx<'_>, row: &mut DesiredSkip) -> OpResult {
         let wanted = row.keys();
-        self.bring(&row.pod, &wanted)?;
+        self.reconcile(&row.pod, &wanted)?;
         row.reconciled = if row.netns_cookie.is_some() { row.addresses() } else { BTreeSet::new() };
         Ok(())
     }
 
     fn delete(&mut self, _: &OpCx<'_>, row: &DesiredSkip) -> OpResult {
-        self.bring(&row.pod, &BTreeSet::new())
+        self.reconcile(&row.pod, &BTreeSet::new())
     }
 
-    /// Rows that nobody wants go: those of previous runs, of network namespaces that are gone.
+    /// Deletes entries without a pod: those of previous runs, of network namespaces that are gone.
     fn prune(&mut self, _: &OpCx<'_>, rows: Rows<'_, DesiredSkip>) -> OpResult {
         let maps = self.provider.maps()?;
         let wanted: BTreeSet<SkipKey> = rows.flat_map(|row| row.keys()).collect();

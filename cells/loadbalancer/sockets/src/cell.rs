@@ -19,7 +19,7 @@ pub fn cell() -> Cell {
     group([termination(), module("socket-maps", "Sockets that were led to backends", [provide(pinned)])])
 }
 
-/// The same by the maps that somebody else provides as `Arc<ReverseSockets>`.
+/// Returns the same for maps that another cell provides as `Arc<ReverseSockets>`.
 pub fn termination() -> Cell {
     let cells = [config::<SocketConfig>(), invoke(start)];
     module("socket-termination", "Ends sockets that are connected to backends that are gone", cells)

@@ -1,10 +1,11 @@
 //! The options, in Cilium's spelling. Changes take effect at the next start.
 
-/// Load balancing at sockets, and what becomes of sockets whose backend goes.
+/// Load balancing at sockets, and the termination of sockets whose backend goes.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Services")]
 pub struct SocketConfig {
-    /// Translate services when sockets connect; the programs do not do so yet, but sockets of others' programs are ended
+    /// Translate services when sockets connect; the programs do not do so yet, but sockets of another agent's programs
+    /// are ended
     #[flag(default = false)]
     pub bpf_lb_sock: bool,
     /// The same for sockets of the host alone

@@ -80,8 +80,8 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
     }
 }
 
-/// Probes whether the kernel can end sockets, until it gives an answer that will stay: a lack of descriptors or memory
-/// says nothing about the kernel.
+/// Probes whether the kernel can end sockets, until the result is permanent: a lack of descriptors or memory is no
+/// property of the kernel.
 async fn supported(
     probe: impl Fn() -> Result<(), netlink::Error> + Clone + Send + 'static,
     report: impl Fn(&netlink::Error),
@@ -96,7 +96,7 @@ async fn supported(
     }
 }
 
-/// Says how a round went; gives how many sockets were ended.
+/// Reports the result of a round; returns how many sockets were ended.
 fn tell(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
     match ended {
         Err(error) => {
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Probes a kernel with these answers; the number of probes, and their result.
+    /// Probes a kernel with these results; returns the count of probes, and the final result.
     async fn probed(answers: &'static [Result<(), Errno>]) -> (usize, Result<(), netlink::Error>) {
         let probes = Arc::new(AtomicUsize::new(0));
         let count = probes.clone();

@@ -1,23 +1,28 @@
 //! Ends sockets that are connected to backends that are gone.
 //!
-//! A socket that was led to a backend when it connected stays with it: a UDP client would send into the void for as long as
-//! it lives. This cell has the kernel abort such sockets (`SOCK_DESTROY`), whose owner gets `ECONNABORTED` and connects anew.
+//! A socket that was translated to a backend when it connected stays with it: a UDP client would send to a backend that
+//! is gone as long as the socket lives. This cell aborts such sockets (`SOCK_DESTROY`); the owner gets `ECONNABORTED`
+//! and connects again.
 //!
-//! **Owns** nothing that lasts. **Needs** the tables of [`loadbalancer`], and the pinned maps `cilium_lb{4,6}_reverse_sk`, by which
-//! it knows the sockets that were led to a backend: all others are left alone. **Provides** nothing to other cells.
+//! **Owns** nothing that lasts. **Needs** the tables of [`loadbalancer`], and the pinned maps
+//! `cilium_lb{4,6}_reverse_sk`, by which it knows the sockets that were translated to a backend: all others stay.
+//! **Provides** nothing to other cells.
 //!
-//! **Life.** On with `bpf-lb-sock` or `bpf-lb-sock-hostns-only`. What happens to backends within 50 ms is one round. A backend
-//! is gone when it was deleted, is neither active nor terminating, or was found unhealthy. UDP, and TCP with
-//! `lb-sock-terminate-all-protos`; in the agent's network namespace, and with `bpf-lb-sock-terminate-pod-connections` in those
-//! of pods, which are files of the folder `netns` below `state-dir`. Entering these takes `CAP_SYS_ADMIN`, which the agent
-//! keeps for it then. Once all sources of services have spoken after a start, all such sockets are looked at: backends may have
-//! gone while no agent ran. On a kernel without `SOCK_DESTROY` (`CONFIG_INET_DIAG_DESTROY`) health says so and the job ends.
+//! **Life.** On with `bpf-lb-sock` or `bpf-lb-sock-hostns-only`. What happens to backends within 50 ms is one round. A
+//! backend is gone when it was deleted, is neither active nor terminating, or was found unhealthy. UDP, and TCP with
+//! `lb-sock-terminate-all-protos`; in the agent's network namespace, and with `bpf-lb-sock-terminate-pod-connections`
+//! in those of pods, which are files of the folder `netns` below `state-dir`. Entering these takes `CAP_SYS_ADMIN`,
+//! which the agent keeps for it then. Once all sources of services are complete after a start, all such sockets are
+//! checked: backends may have gone while no agent ran. On a kernel without `SOCK_DESTROY` (`CONFIG_INET_DIAG_DESTROY`)
+//! health reports it and the job ends.
 //!
-//! **What is missing.** The programs of this agent do not translate at sockets yet: nobody but the programs of another
-//! agent on the node writes the maps, which health says (`socket-lb`). As long as they are empty, a round costs nothing.
+//! **What is missing.** The programs of this agent do not translate at sockets yet: only the programs of another
+//! agent on the node write the maps, which health reports (`socket-lb`). As long as they are empty, a round costs
+//! nothing.
 //!
-//! **Differences from Cilium.** A socket stays if the service whose address it was connected to still has the backend; Cilium
-//! ends it when any service loses the backend. `kube-proxy-replacement` does not switch socket load balancing on yet.
+//! **Differences from Cilium.** A socket stays if the service whose address it was connected to still has the backend;
+//! Cilium ends it when any service loses the backend. `kube-proxy-replacement` does not switch socket load balancing on
+//! yet.
 
 mod cell;
 mod config;

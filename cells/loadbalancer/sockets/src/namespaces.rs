@@ -32,8 +32,8 @@ impl Closed {
     }
 }
 
-/// Calls `visit` with each namespace of the folder but the agent's own, each once. A folder that is not there has none; files
-/// that are no namespaces (any more) are passed over.
+/// Calls `visit` with each namespace of the folder but the agent's own, each once. A folder that is not there has none;
+/// files that are no namespaces (any more) are skipped.
 pub(crate) fn each(folder: &Path, mut visit: impl FnMut(Diag)) -> Closed {
     let mut closed = Closed::default();
     let files = match fs::read_dir(folder) {
@@ -45,11 +45,11 @@ pub(crate) fn each(folder: &Path, mut visit: impl FnMut(Diag)) -> Closed {
             return closed;
         }
     };
-    let number = |file: &fs::Metadata| (file.dev(), file.ino());
-    let mut seen: HashSet<(u64, u64)> = fs::metadata(OWN).iter().map(number).collect();
+    let inode = |file: &fs::Metadata| (file.dev(), file.ino());
+    let mut seen: HashSet<(u64, u64)> = fs::metadata(OWN).iter().map(inode).collect();
     for path in files.flatten().map(|file| file.path()) {
-        let opened = File::open(&path).and_then(|file| Ok((number(&file.metadata()?), file)));
-        let (number, file) = match opened {
+        let opened = File::open(&path).and_then(|file| Ok((inode(&file.metadata()?), file)));
+        let (id, file) = match opened {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => {
@@ -57,12 +57,12 @@ pub(crate) fn each(folder: &Path, mut visit: impl FnMut(Diag)) -> Closed {
                 continue;
             }
         };
-        if !seen.insert(number) {
+        if !seen.insert(id) {
             continue;
         }
         match inside(&file) {
             Ok(diag) => visit(diag),
-            // A file whose namespace was unmounted.
+            // The namespace of the file was unmounted.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             Err(error) => closed.add(&path, &error),
         }
@@ -70,7 +70,8 @@ pub(crate) fn each(folder: &Path, mut visit: impl FnMut(Diag)) -> Closed {
     closed
 }
 
-/// A socket of the namespace, opened by a thread that ends in it: no other ever runs there.
+/// Opens a socket in the namespace, by a thread that ends there: threads of the runtime must never change their
+/// namespace.
 fn inside(namespace: &File) -> io::Result<Diag> {
     std::thread::scope(|scope| {
         let enter = || {

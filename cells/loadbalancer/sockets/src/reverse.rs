@@ -1,4 +1,4 @@
-//! The maps of sockets that were led to a backend when they connected, by socket and backend.
+//! The maps of sockets that were translated to a backend when they connected, by socket and backend.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ type Open = dyn Fn(&str) -> anyhow::Result<Option<RawMap>> + Send + Sync;
 const V4: &str = "cilium_lb4_reverse_sk";
 const V6: &str = "cilium_lb6_reverse_sk";
 
-/// Sockets that were led to a backend: `cilium_lb4_reverse_sk` and `cilium_lb6_reverse_sk`.
+/// Sockets that were translated to a backend: `cilium_lb4_reverse_sk` and `cilium_lb6_reverse_sk`.
 pub struct ReverseSockets {
     open: Box<Open>,
     v4: OnceLock<Option<RawMap>>,
@@ -19,10 +19,10 @@ pub struct ReverseSockets {
 }
 
 impl ReverseSockets {
-    /// The maps that this function opens by their names when they are first asked; a node may have one family alone.
+    /// Maps that this function opens by their names at the first use; a node may have one family alone.
     ///
-    /// Keys: 8 bytes cookie of the socket, the backend's address (4 or 16 bytes), its port big-endian, 2 bytes 0. Values: the
-    /// frontend's address, port and number, big-endian.
+    /// Keys: 8 bytes cookie of the socket, the backend's address (4 or 16 bytes), its port big-endian, 2 bytes 0.
+    /// Values: the frontend's address, port and id, big-endian.
     pub fn new(
         open: impl Fn(&str) -> anyhow::Result<Option<RawMap>> + Send + Sync + 'static,
     ) -> ReverseSockets {
@@ -37,7 +37,7 @@ impl ReverseSockets {
     fn map(&self, v4: bool) -> anyhow::Result<Option<&RawMap>> {
         let (slot, name) = if v4 { (&self.v4, V4) } else { (&self.v6, V6) };
         if slot.get().is_none() {
-            // Whoever else opened it meanwhile has opened the same.
+            // Another thread may have opened it meanwhile: then both have the same map.
             let _opened = slot.set((self.open)(name)?);
         }
         Ok(slot.get().and_then(Option::as_ref))
@@ -55,7 +55,7 @@ impl ReverseSockets {
         Ok(true)
     }
 
-    /// The frontend that a socket with this cookie was connected to when it was led to this backend.
+    /// Returns the frontend that a socket with this cookie was connected to when it was translated to this backend.
     pub(crate) fn frontend(&self, cookie: u64, backend: SocketAddr) -> anyhow::Result<Option<SocketAddr>> {
         let Some(map) = self.map(backend.is_ipv4())? else { return Ok(None) };
         let mut key = cookie.to_ne_bytes().to_vec();

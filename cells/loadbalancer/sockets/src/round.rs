@@ -1,4 +1,4 @@
-//! One round: of all sockets those are ended that were led to a backend that is gone.
+//! One round: ends the sockets that were translated to a backend that is gone.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,7 +17,7 @@ pub(crate) struct Sockets {
     pub(crate) frontends: Table<Frontend>,
     pub(crate) backends: Table<Backend>,
     pub(crate) reverse: Arc<ReverseSockets>,
-    /// The folder of the pods' namespaces, if they are looked into.
+    /// The folder of the pods' namespaces, if their sockets are checked.
     pub(crate) namespaces: Option<PathBuf>,
     pub(crate) transports: Vec<Transport>,
 }
@@ -29,12 +29,12 @@ pub(crate) struct Ended {
     pub(crate) closed: Closed,
 }
 
-/// Whose sockets are looked at.
+/// The backends whose sockets are checked.
 #[derive(Debug)]
 pub(crate) enum Of {
     /// Those of backends that a service has lost.
     Lost(HashSet<LbAddress>),
-    /// All: which backends have gone while no agent ran nobody can tell.
+    /// All: backends that have gone while no agent ran are unknown.
     All,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn is_alive(backend: &Backend) -> bool {
 }
 
 impl Sockets {
-    /// Ends the sockets that were led to these backends, unless their service still has them.
+    /// Ends the sockets that were translated to these backends, unless their service still has them.
     pub(crate) fn end(&self, of: &Of) -> anyhow::Result<Ended> {
         let mut ended = Ended::default();
         let transports: Vec<Transport> =
@@ -111,8 +111,8 @@ impl Sockets {
         Ok(!self.backends.list(&snapshot, Backend::by_address(backend)).into_iter().any(|row| keeps(row)))
     }
 
-    /// The services whose backends an address leads to: its own and where that is redirected to, or those of the same port
-    /// of all addresses of the node.
+    /// Returns the services whose backends an address is translated to: its own and the target of its redirection, or
+    /// those of the same port at all addresses of the node.
     fn services_at(&self, frontend: SocketAddr, protocol: Protocol, snapshot: &Snapshot) -> Vec<ServiceName> {
         let all: IpAddr = match frontend {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -77,7 +77,7 @@ impl Node {
         node
     }
 
-    /// One whose source of services has yet to say what it knows.
+    /// Returns one whose source of services is not complete yet.
     async fn silent(sandbox: &Sandbox, options: &[(&str, &str)]) -> Node {
         let source = Arc::new(Mutex::new(None));
         let slot = source.clone();
@@ -109,7 +109,7 @@ impl Node {
         Node { hive, writer, maps, source }
     }
 
-    /// The source has said all that it knows.
+    /// Marks the source as complete.
     fn speak(&mut self) {
         self.writer.complete(self.source.take().unwrap());
     }
@@ -287,7 +287,7 @@ fn a_start_ends_sockets_of_backends_that_went_while_no_agent_ran() {
         let by_itself = udp("127.0.0.1:5309").0;
         node.service("web", web, &[(first, ACTIVE)]);
         node.service("other", other, &[(second, ACTIVE)]);
-        // Somebody is still to speak: a backend that comes later is none that has gone.
+        // A source is incomplete: a backend that comes later is not one that has gone.
         let probe = led(udp("127.0.0.1:5310"), web);
         node.service(
             "probe",

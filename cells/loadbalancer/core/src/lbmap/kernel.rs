@@ -121,7 +121,7 @@ impl KernelMaps {
         })
     }
 
-    /// Has what is done with the maps counted here.
+    /// Sets the counters of map operations.
     pub fn with_operations(self, operations: MapOperations) -> KernelMaps {
         KernelMaps { operations, ..self }
     }

@@ -1,4 +1,4 @@
-//! How full the maps are, for those who ask: counted along, so that nobody has to walk through the maps.
+//! Fill levels of the maps, counted along with each write, so that a reader does not iterate over the maps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::lbmap::rows::LbMap;
 
-/// The maps that are hash tables, of which Cilium tells the level: they come before the others.
+/// The maps that are hash tables, whose level Cilium exports: they come before the others.
 const MAPS: &[LbMap] = LbMap::ALL.split_at(7).0;
 
 /// Rows of each map.
@@ -29,7 +29,7 @@ impl Levels {
     }
 
     /// Notes how many rows each map has now.
-    pub(crate) fn tell(&self, count: impl Fn(LbMap) -> usize) {
+    pub(crate) fn report(&self, count: impl Fn(LbMap) -> usize) {
         for (map, slot) in MAPS.iter().zip(&self.counts) {
             slot.store(count(*map), Ordering::Relaxed);
         }
@@ -67,7 +67,7 @@ mod tests {
     fn maps_with_entries_have_a_series_and_empty_ones_have_none() {
         let levels = Arc::<Levels>::default();
         levels.set_capacities(|map| if map == LbMap::Services(Family::V6) { 0 } else { 8 });
-        levels.tell(|map| match map {
+        levels.report(|map| match map {
             LbMap::Services(Family::V4) | LbMap::SourceRanges(Family::V4) => 6,
             _ => 0,
         });

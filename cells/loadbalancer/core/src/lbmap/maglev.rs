@@ -23,11 +23,11 @@ pub struct Maglev {
 /// A backend in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share {
-    /// Where it is; tables depend on addresses, not on numbers.
+    /// Its address; tables depend on addresses, not on ids.
     pub address: LbAddress,
     /// How much of the table it gets, compared with others.
     pub weight: u16,
-    /// Its number, which differs from node to node.
+    /// Its id, which differs from node to node.
     pub id: u32,
 }
 
@@ -48,7 +48,7 @@ impl LastTable {
     }
 }
 
-/// No backend has this number.
+/// No backend has this id.
 const FREE: u32 = u32::MAX;
 
 /// A backend's way through the positions of a table.
@@ -83,7 +83,7 @@ impl Maglev {
         self.size
     }
 
-    /// The numbers of the backends by position; in whatever order they are given. Empty without backends.
+    /// Returns the ids of the backends by position, independent of the order of `shares`. Empty without backends.
     pub fn table(self, shares: &[Share]) -> Vec<u32> {
         if shares.is_empty() {
             return Vec::new();
@@ -96,7 +96,7 @@ impl Maglev {
         let sum: u64 = shares.iter().map(|share| u64::from(share.weight)).sum();
         let mut table = Table::new(self.size);
         if equal || sum / shares.len() as u64 <= 1 {
-            // With equal weights nobody ever skips a turn.
+            // With equal weights no backend ever skips a turn.
             let mut turn = 0;
             for _ in 0..self.size {
                 table.take(&mut walks[turn]);
@@ -120,7 +120,7 @@ impl Maglev {
 struct Table {
     size: u32,
     ids: Vec<u32>,
-    /// Which positions are taken: smaller than the ids, and looked at much more often.
+    /// The positions that are taken: smaller than the ids, and read much more often.
     taken: Vec<bool>,
 }
 
@@ -130,7 +130,7 @@ impl Table {
         Table { size, ids, taken: vec![false; size as usize] }
     }
 
-    /// Gives the walker its next free position.
+    /// Takes the next free position of a backend.
     #[inline]
     fn take(&mut self, walk: &mut Walk) {
         let at = self.next(walk);
@@ -139,7 +139,7 @@ impl Table {
         walk.at = self.plus(at, walk.steps[0]);
     }
 
-    /// Weights decide who skips a turn, as in Cilium: with its rounding.
+    /// Weights decide which backend skips a turn, as in Cilium: with its rounding.
     fn take_weighted(&mut self, walks: &mut [Walk], sum: u64) {
         let count = walks.len();
         let weight = |walk: &Walk| u64::from(walk.share.weight);

@@ -14,7 +14,7 @@ const INNER: &str = "cilium_maglev_inner";
 
 /// Tables of one family.
 pub(crate) struct MaglevMap {
-    /// Numbers of frontends, big endian, and of the maps with their tables.
+    /// Ids of frontends, big endian, and of the maps with their tables.
     outer: Map<u16, u32>,
     inner: MapSpec,
 }
@@ -41,7 +41,7 @@ impl MaglevMap {
         Ok(MaglevMap { outer: Map::new(outer)?, inner: MapSpec { name: INNER.into(), layout, inner: None } })
     }
 
-    /// The kernel tells the size of tables only by refusing others. No frontend has the number 0.
+    /// The kernel reports the size of tables only by refusing others. No frontend has the id 0.
     fn try_size(&self) -> Result<(), MapError> {
         self.set(&[(0, RawMap::create(&self.inner)?)])?;
         self.outer.delete(&0)?;
@@ -55,7 +55,7 @@ impl MaglevMap {
         Ok(self.outer.raw().update_batch(bytes_of(&keys), bytes_of(&fds))?)
     }
 
-    /// Writes tables by the numbers of frontends. Each comes whole: a packet meets the former one or this one.
+    /// Writes tables by the ids of frontends. Each is replaced atomically: a packet meets the former one or this one.
     pub(crate) fn put(&self, tables: &[(u16, &[u32])]) -> Result<(), MapError> {
         let filled = tables.iter().map(|(id, table)| {
             let map = RawMap::create(&self.inner)?;
@@ -90,7 +90,7 @@ impl MaglevMap {
     }
 }
 
-/// The table in a map with this number of the kernel.
+/// Returns the table in a map by the kernel's id of the map.
 fn read(map: u32) -> Result<Arc<[u32]>, MapError> {
     let map = RawMap::open_id(map)?;
     let mut value = vec![0; map.value_len()];

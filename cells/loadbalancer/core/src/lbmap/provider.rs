@@ -14,7 +14,7 @@ use crate::metrics::MapOperations;
 
 type Open = dyn Fn() -> Result<Arc<dyn LbMaps>, MapError> + Send + Sync;
 
-/// How the load balancer maps are opened, and who is told when they were compared as a whole.
+/// Opens the load balancer maps, and reports drift checks of them.
 pub struct LbMapsProvider {
     open: Box<Open>,
     pub(crate) comparisons: Arc<DriftChecks>,
@@ -58,7 +58,7 @@ impl fmt::Debug for LbMapsProvider {
     }
 }
 
-/// Gives the pinned maps to the reconciler.
+/// Provides the pinned maps to the reconciler.
 pub(crate) fn pinned() -> Cell {
     let provider = |maps: Arc<Maps>,
                     families: Config<FamilyConfig>,

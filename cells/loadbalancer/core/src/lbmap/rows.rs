@@ -1,4 +1,4 @@
-//! Rows of the load balancer maps, of both families alike, and what holds them.
+//! Entries of the load balancer maps, of both families alike, and the trait of the maps.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -18,13 +18,13 @@ pub enum Key {
     Service(LbAddress, u16),
     /// A backend.
     Backend(Family, u32),
-    /// The frontend's address by the number of its rows.
+    /// The frontend's address by its id.
     ReverseNat(Family, u16),
-    /// A backend that clients of a frontend may stay with: numbers of both.
+    /// A backend that clients of a frontend may stay with: ids of both.
     AffinityMatch(u16, u32),
-    /// The Maglev table of a frontend, by its number.
+    /// The Maglev table of a frontend, by its id.
     Maglev(Family, u16),
-    /// Clients that are checked: the frontend's number and the range.
+    /// A source range: the frontend's id and the range.
     SourceRange(u16, IpNetwork),
 }
 
@@ -37,9 +37,9 @@ pub enum Value {
     Backend(BackendValue),
     /// Of [`Key::ReverseNat`].
     ReverseNat(IpAddr, u16),
-    /// Of [`Key::Maglev`]: the [`digest`](crate::lbmap::maglev::digest) of the table, of which nobody keeps a copy.
+    /// Of [`Key::Maglev`]: the [`digest`](crate::lbmap::maglev::digest) of the table, which is not kept.
     Maglev(u64),
-    /// Of the keys that say all.
+    /// Of keys without a value.
     Present,
 }
 
@@ -50,11 +50,11 @@ pub struct BackendValue {
     pub address: LbAddress,
     /// One of [`lb_backend_state`].
     pub state: u8,
-    /// The number of its zone, 0 for none (`fixed-zone-mapping`).
+    /// The id of its zone, 0 for none (`fixed-zone-mapping`).
     pub zone: u8,
 }
 
-/// IP family of a row, where the key itself does not tell.
+/// IP family of an entry, where the key itself does not contain an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4
@@ -106,7 +106,7 @@ impl LbMap {
         LbMap::Maglev(Family::V6),
     ];
 
-    /// A number below [`COUNT`](Self::COUNT).
+    /// Its index, below [`COUNT`](Self::COUNT).
     pub(crate) fn index(self) -> usize {
         match self {
             LbMap::AffinityMatch => 0,
@@ -188,7 +188,7 @@ impl Key {
         Key::Service(address, 0)
     }
 
-    /// The row that says of an address that it is a service's, whatever the port.
+    /// The entry that marks an address as a service's, for all ports.
     pub fn wildcard(ip: IpAddr) -> Key {
         Key::Service(LbAddress::new(ip, 0, Protocol::Any), 0)
     }
@@ -230,15 +230,16 @@ pub(crate) fn backend_state(kernel: u8) -> BackendState {
 /// Why rows were not written, deleted or read.
 pub type MapError = reconciler::OpError;
 
-/// The load balancer maps, or a stand-in for them in tests. Whoever writes them is alone.
+/// The load balancer maps, or a fake in tests. They have one writer at a time.
 pub trait LbMaps: Send + Sync + 'static {
     /// Writes rows, in any order; on an error some of them.
     fn put(&self, rows: &[(Key, Value)]) -> Result<(), MapError>;
 
-    /// Writes Maglev tables by their keys, in any order; on an error some of them. [`put`](Self::put) writes all others.
+    /// Writes Maglev tables by their keys, in any order; on an error some of them. [`put`](Self::put) writes all
+    /// others.
     fn put_tables(&self, tables: &[(Key, Arc<[u32]>)]) -> Result<(), MapError>;
 
-    /// A Maglev table: numbers of backends by position.
+    /// Returns a Maglev table: ids of backends by position.
     fn table(&self, key: &Key) -> Result<Option<Arc<[u32]>>, MapError>;
 
     /// Deletes rows, in any order; missing ones are no error. On an error some of them.
@@ -250,7 +251,7 @@ pub trait LbMaps: Send + Sync + 'static {
     /// All rows.
     fn rows(&self) -> Result<Vec<(Key, Value)>, MapError>;
 
-    /// All rows, for those who look at the maps from outside: a stand-in that fails on demand does not fail here.
+    /// Returns all entries, for commands: a fake that fails on demand does not fail here.
     fn all_rows(&self) -> Result<Vec<(Key, Value)>, MapError> {
         self.rows()
     }

@@ -73,7 +73,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Who meets a frontend: everybody, or clients inside the cluster where the traffic policies differ.
+/// The clients of a frontend: all, or those inside the cluster where the traffic policies differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// All clients, or those from outside.
@@ -82,8 +82,8 @@ pub enum Scope {
     Internal,
 }
 
-/// Address, port and protocol of a frontend or a backend. Text: `1.2.3.4:80/TCP`, `[fd00::1]:80/UDP`, `/i` behind it for
-/// [`Scope::Internal`].
+/// Address, port and protocol of a frontend or a backend. Text: `1.2.3.4:80/TCP`, `[fd00::1]:80/UDP`, `/i` behind it
+/// for [`Scope::Internal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LbAddress {
     /// The address.
@@ -97,7 +97,8 @@ pub struct LbAddress {
 }
 
 impl LbAddress {
-    /// An address of external scope. An IPv4 address that is written as one of IPv6 (`::ffff:1.2.3.4`) is the IPv4 address.
+    /// An address of external scope. An IPv4 address that is written as one of IPv6 (`::ffff:1.2.3.4`) is the IPv4
+    /// address.
     pub fn new(ip: IpAddr, port: u16, protocol: Protocol) -> LbAddress {
         LbAddress { ip: ip.to_canonical(), port, protocol, scope: Scope::External }
     }

@@ -1,4 +1,4 @@
-//! What services and slices are annotated with.
+//! Annotations of services and slices.
 
 /// Which algorithm chooses the backends of a service: `random` or `maglev`.
 pub(crate) const ALGORITHM: &str = "service.cilium.io/lb-algorithm";
@@ -19,7 +19,7 @@ pub(crate) const AFFINITY: [&str; 2] = ["service.cilium.io/affinity", "io.cilium
 pub(crate) const FORWARDING_MODE: &str = "service.cilium.io/forwarding-mode";
 /// The only type of frontends that it is to have.
 pub(crate) const TYPE: &str = "service.cilium.io/type";
-/// The node's label of the same name must say the same.
+/// The node's label of the same name must have the same value.
 pub(crate) const NODE: &str = "service.cilium.io/node";
 /// Labels of the nodes that are to have it; counts before [`NODE`].
 pub(crate) const NODE_SELECTOR: &str = "service.cilium.io/node-selector";

@@ -1,4 +1,4 @@
-//! The table `backends`: where connections of a service can go, as each source says it.
+//! The table `backends`: destinations of a service's connections, a row for each source.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, yaml};
 use crate::model::name::ServiceName;
 use crate::model::source::Source;
 
-/// Weight of a backend that was given none.
+/// Weight of a backend without an explicit one.
 pub const DEFAULT_WEIGHT: u16 = 100;
 
 /// The state of a backend, the most usable first.
@@ -50,11 +50,11 @@ impl BackendState {
 pub struct Zone {
     /// Its zone.
     pub zone: SmolStr,
-    /// The zones whose clients it is meant for; empty if nothing has said.
+    /// The zones whose clients it is meant for; empty without hints.
     pub for_zones: Vec<SmolStr>,
 }
 
-/// A backend of a service, as one source says it. Of several rows of one address the most believed source's counts.
+/// A backend of a service, by one source. Of several rows of one address that of the most trusted source counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backend {
     /// The service.
@@ -71,13 +71,13 @@ pub struct Backend {
     pub zone: Option<Arc<Zone>>,
     /// Its cluster, 0 for this one.
     pub cluster_id: u32,
-    /// Who says it.
+    /// Its source.
     pub source: Source,
-    /// What the source says it may be used for.
+    /// Its state by the source.
     pub state: BackendState,
-    /// Found unhealthy by whoever checks this service.
+    /// Found unhealthy by the service's health check.
     pub unhealthy: bool,
-    /// When that was said last.
+    /// The time of the last health check.
     pub unhealthy_updated_at: Option<SystemTime>,
 }
 

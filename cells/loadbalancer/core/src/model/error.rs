@@ -1,4 +1,4 @@
-//! What can go wrong with services.
+//! Errors of services.
 
 use crate::model::address::LbAddress;
 use crate::model::name::ServiceName;
@@ -13,7 +13,7 @@ pub enum Refused {
     Owned {
         /// The address.
         address: LbAddress,
-        /// Who has it.
+        /// Its owner.
         owner: ServiceName,
     },
     /// A source that is believed more defines the service.

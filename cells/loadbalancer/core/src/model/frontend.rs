@@ -20,7 +20,7 @@ pub enum FrontendType {
     ClusterIP,
     /// A port of every node.
     NodePort,
-    /// An address that somebody routes to the cluster.
+    /// An address that is routed to the cluster from outside.
     ExternalIPs,
     /// An address of a load balancer.
     LoadBalancer,
@@ -66,11 +66,11 @@ pub struct Frontend {
     pub service: Obj<Service>,
     /// Where its connections go: rows of the table `backends`, by address, one an address.
     pub backends: Arc<[Obj<Backend>]>,
-    /// The backends that are to be checked: the same, and those that nobody has checked yet where only checked ones count.
+    /// The backends to health-check: the same, and those not checked yet where only checked ones count.
     pub health_check_backends: Arc<[Obj<Backend>]>,
-    /// The service whose backends it uses in place of its own's.
+    /// The service whose backends it uses instead of its own's.
     pub redirect_to: Option<ServiceName>,
-    /// Number of its rows in the kernel, 0 before it has any.
+    /// Its id in the kernel (rev_nat), 0 before it has entries.
     pub id: u16,
     /// Whether the kernel has it.
     pub status: Status,
@@ -105,7 +105,7 @@ impl Frontend {
         BY_REDIRECT.prefix("")
     }
 
-    /// Whether the maps are to have it; its status says why not.
+    /// Whether it is desired in the maps; otherwise its status has the reason.
     pub fn is_reconciled(&self) -> bool {
         self.status.kind() != StatusKind::Unset
     }

@@ -1,5 +1,5 @@
-//! How rows are written: as JSON with the names that Go's types have, and as YAML with the same in lower case, other words
-//! for what is not there, and durations as text.
+//! How rows are written: as JSON with the names that Go's types have, and as YAML with the same in lower case, other
+//! words for what is not there, and durations as text.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl<M: SerializeMap> Fields<'_, M> {
         }
     }
 
-    /// A list of what is written in both forms, never null.
+    /// Adds a list of values that are written in both encodings, never null.
     pub(crate) fn rows<'r, T: GoSerialize + 'r>(
         &mut self,
         name: &str,
@@ -81,7 +81,7 @@ impl<T: GoSerialize> Serialize for Encoded<'_, T> {
     }
 }
 
-/// What [`TableSpec::yaml`](statedb::TableSpec::yaml) gives for a row.
+/// Returns a row as [`TableSpec::yaml`](statedb::TableSpec::yaml) does.
 pub(crate) fn yaml<T: GoSerialize>(row: &T) -> Option<String> {
     serde_json::to_string(&Encoded(row, Encoding::Yaml)).ok()
 }

@@ -25,7 +25,8 @@ impl ServiceName {
         ServiceName(format!("{namespace}/{pod}:host-port:{port}:{uid}").into())
     }
 
-    /// The name of a service that belongs to this one; with a `:` in the suffix no service of Kubernetes can be called so.
+    /// The name of a service that belongs to this one; with a `:` in the suffix no service of Kubernetes can be called
+    /// so.
     pub fn with_suffix(&self, suffix: &str) -> ServiceName {
         ServiceName(format!("{self}{suffix}").into())
     }

@@ -1,11 +1,11 @@
-//! Lists of distinct numbers that mostly stay as they are.
+//! Lists of distinct ids that mostly stay as they are.
 
 use smallvec::SmallVec;
 
-/// Numbers of backends, each once, in the order of a frontend's slots.
+/// Ids of backends, each once, in the order of a frontend's slots.
 pub(crate) type Numbers = SmallVec<[u32; 4]>;
 
-/// The numbers of one list that another has not. Both mostly begin and end alike, which costs nearly nothing.
+/// Returns the ids of one list that another lacks. Both mostly begin and end alike, which costs nearly nothing.
 pub(crate) fn difference(these: &[u32], others: &[u32]) -> Vec<u32> {
     let same = these.iter().zip(others).take_while(|(a, b)| a == b).count();
     let (these, others) = (&these[same..], &others[same..]);
@@ -19,7 +19,7 @@ pub(crate) fn difference(these: &[u32], others: &[u32]) -> Vec<u32> {
     these.iter().filter(|number| others.binary_search(number).is_err()).copied().collect()
 }
 
-/// Adds the numbers that a list has not yet.
+/// Adds the ids that a list lacks.
 pub(crate) fn add(numbers: &mut Numbers, more: &[u32]) {
     match numbers.is_empty() {
         true => numbers.extend_from_slice(more),

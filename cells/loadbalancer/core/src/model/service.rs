@@ -1,4 +1,4 @@
-//! The table `services`: what is said of a service as a whole.
+//! The table `services`: properties of services as a whole.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl TrafficPolicy {
 /// Whether addresses are translated between the families.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NatPolicy {
-    /// Nobody has said.
+    /// Not specified.
     #[default]
     Unset,
     /// They are not.
@@ -65,7 +65,7 @@ impl NatPolicy {
 /// How packets come to backends of other nodes, and replies back to clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ForwardingMode {
-    /// As the node's options say.
+    /// By the node's options.
     #[default]
     Default,
     /// Replies go straight to the client.
@@ -115,11 +115,11 @@ impl TrafficDistribution {
         }
     }
 
-    /// What a name says; other names say nothing.
+    /// Returns the preference by its name; default for unknown names.
     pub fn from_name(name: &str) -> TrafficDistribution {
         use TrafficDistribution::{Default, PreferClose, PreferSameNode, PreferSameZone};
         let known =
-            [PreferSameZone, PreferClose, PreferSameNode].into_iter().find(|said| said.name() == name);
+            [PreferSameZone, PreferClose, PreferSameNode].into_iter().find(|known| known.name() == name);
         known.unwrap_or(Default)
     }
 
@@ -186,19 +186,19 @@ impl GoSerialize for ProxyRedirect {
     }
 }
 
-/// A service. Its frontends and backends are rows of their own tables. Maps and lists that are empty take no memory, and
-/// those of the manifest are shared with it.
+/// A service. Its frontends and backends are rows of their own tables. Maps and lists that are empty take no memory,
+/// and those of the manifest are shared with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Its name.
     pub name: ServiceName,
-    /// Who says it.
+    /// Its source.
     pub source: Source,
     /// Labels of the manifest.
     pub labels: StringMap,
     /// Annotations of the manifest.
     pub annotations: StringMap,
-    /// Which pods are its backends, for those who ask; backends come from endpoint slices.
+    /// The labels of its pods, for readers of the table; backends come from endpoint slices.
     pub selector: StringMap,
     /// Whether addresses are translated between the families.
     pub nat_policy: NatPolicy,
@@ -210,7 +210,7 @@ pub struct Service {
     pub forwarding_mode: ForwardingMode,
     /// How long a client stays with its backend; `None` for not at all.
     pub session_affinity: Option<Duration>,
-    /// Who manages the addresses of type LoadBalancer.
+    /// The class that manages the addresses of type LoadBalancer.
     pub load_balancer_class: Option<SmolStr>,
     /// Proxies that take its connections.
     pub proxy_redirects: Arc<[ProxyRedirect]>,
@@ -269,8 +269,8 @@ impl Service {
     /// Whether connections to backends of this node are left to a proxy there (annotation
     /// `service.cilium.io/proxy-delegation`).
     pub fn delegates_if_local(&self) -> bool {
-        let said = self.annotations.get(annotations::PROXY_DELEGATION);
-        said.is_some_and(|said| said.eq_ignore_ascii_case("delegate-if-local"))
+        let delegation = self.annotations.get(annotations::PROXY_DELEGATION);
+        delegation.is_some_and(|value| value.eq_ignore_ascii_case("delegate-if-local"))
     }
 
     /// The port of the proxy that takes connections to a port of the service.
@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_as_the_original_fills_them() {
+    fn columns_as_cilium_fills_them() {
         let redirect = |proxy_port, ports: &[u16]| ProxyRedirect { proxy_port, ports: ports.to_vec() };
         let service = Service {
             session_affinity: Some(Duration::from_secs(10_800)),

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use k8s_tables::SmolStr;
 
-/// So many different ones are found again; then it begins anew, which costs nothing but memory.
+/// Capacity of an interner. At the limit it is cleared, which costs only memory.
 const ROOM: usize = 1024;
 
-/// Values of rows, found again by what they are.
+/// Interned values of rows.
 pub(crate) struct Shared<T: ?Sized>(HashSet<Arc<T>, RandomState>);
 
 impl<T: ?Sized + Eq + Hash> Shared<T>
@@ -43,7 +43,7 @@ impl<T: ?Sized> Default for Shared<T> {
 pub(crate) struct Names {
     /// Of a frontend.
     pub(crate) of_frontend: Shared<str>,
-    /// Of a service, with their numbers.
+    /// Port names of a service, with the port numbers.
     pub(crate) of_service: Shared<[(SmolStr, u16)]>,
     /// Of a backend.
     pub(crate) of_backend: Shared<[SmolStr]>,

@@ -1,4 +1,4 @@
-//! Who says that a service or a backend exists, and who is believed.
+//! Sources of services and backends, and their precedence.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum Source {
     ClusterMesh,
     /// A directory of manifests.
     Directory,
-    /// The state file, and whoever embeds the agent.
+    /// The state file, and programs that embed the agent.
     Api,
     /// Made by the agent without knowledge.
     Generated,

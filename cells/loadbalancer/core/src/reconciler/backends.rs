@@ -1,4 +1,4 @@
-//! Backends in the kernel: numbers by address, and which frontends use them.
+//! Backends in the kernel: their ids by address, and the frontends that use them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::model::backend::{Backend, BackendState};
 use crate::model::fast_map::{FastMap, FastSet};
 use crate::reconciler::ids::Ids;
 
-/// Backends of all frontends. One address has one number, whoever uses it.
+/// The backends of all frontends. An address has one id, shared by all its users.
 #[derive(Debug)]
 pub(crate) struct Backends {
     ids: Ids,
     by_address: FastMap<LbAddress, u32>,
-    /// Numbers of the zones of those that are in one with a number.
+    /// Ids of zones, of the backends whose zone has one.
     zones: FastMap<LbAddress, u8>,
     used: FastMap<u32, Used>,
     /// Rows that are not used any more and that are still to be deleted.
     orphans: BTreeSet<Key>,
-    /// Backends whose rows may have another state, since a frontend has let go of them.
+    /// Backends whose entries may need another state, because a frontend has released them.
     changed: BTreeSet<u32>,
-    /// What the updates that follow use: a backend among it that loses its last user stays for the next one.
+    /// The backends of announced updates: one that loses its last user stays for the next one.
     announced: Announced,
     /// Backends without users that stay so.
     awaited: Vec<u32>,
@@ -54,7 +54,7 @@ struct Used {
     address: LbAddress,
     /// The maps may have another row of it.
     stale: bool,
-    /// Numbers of frontends, and what each says of the state.
+    /// Ids of frontends, with the state of the backend for each.
     by: SmallVec<[(u16, BackendState); 2]>,
 }
 
@@ -63,7 +63,7 @@ impl Used {
         Used { address, stale: true, by: SmallVec::new() }
     }
 
-    /// The best state that a frontend gives it.
+    /// Returns the best state that it has for any frontend.
     fn state(&self) -> Option<BackendState> {
         self.by.iter().map(|(_, state)| *state).min()
     }
@@ -89,10 +89,10 @@ pub(crate) struct Held {
     pub(crate) stale: bool,
 }
 
-/// All numbers are taken.
+/// All ids are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no number is left for another {0}; delete services")]
-pub(crate) struct NoNumber(pub(crate) &'static str);
+pub(crate) struct IdsExhausted(pub(crate) &'static str);
 
 impl Backends {
     pub(crate) fn new() -> Backends {
@@ -108,13 +108,13 @@ impl Backends {
         }
     }
 
-    /// Says which backends frontends use that are written next. Costs nothing per backend unless one loses its last user
+    /// Announces the backends of updates that follow. Costs nothing per backend unless one loses its last user
     /// before.
     pub(crate) fn announce(&mut self, lists: impl Iterator<Item = Arc<[Obj<Backend>]>>) {
         self.announced = Announced { lists: lists.collect(), addresses: None };
     }
 
-    /// Ends what [`announce`](Self::announce) began; gives whether any backend is left without a user.
+    /// Ends the effect of [`announce`](Self::announce); true if any backend is left without a user.
     pub(crate) fn drop_awaited(&mut self) -> bool {
         self.announced = Announced::default();
         let unused = |used: &Used| used.by.is_empty();
@@ -128,7 +128,7 @@ impl Backends {
         any
     }
 
-    /// Takes over a row of the previous run. Of two rows of one address the first is given to new users.
+    /// Restores an entry of the previous run. Of two entries with one address the first gets new users.
     pub(crate) fn restore(&mut self, id: u32, row: BackendValue) {
         let address = row.address;
         if self.ids.reserve(id) {
@@ -138,7 +138,7 @@ impl Backends {
         }
     }
 
-    /// Says in which zone a backend is, 0 for none that has a number.
+    /// Sets the zone of a backend, 0 for one without an id.
     pub(crate) fn set_zone(&mut self, address: LbAddress, zone: u8) {
         let before = match zone {
             0 => self.zones.remove(&address),
@@ -151,7 +151,7 @@ impl Backends {
         }
     }
 
-    /// Whether any backend is in a zone that has a number.
+    /// Whether any backend is in a zone with an id.
     pub(crate) fn has_zones(&self) -> bool {
         !self.zones.is_empty()
     }
@@ -161,7 +161,7 @@ impl Backends {
         &mut self.ids
     }
 
-    /// Says that a number stands somewhere in the maps.
+    /// Notes that an id occurs in the maps, so that it is not assigned soon.
     pub(crate) fn seen(&mut self, id: u32) {
         self.ids.seen(id);
     }
@@ -176,13 +176,13 @@ impl Backends {
         address: LbAddress,
         frontend: u16,
         state: BackendState,
-    ) -> Result<Held, NoNumber> {
+    ) -> Result<Held, IdsExhausted> {
         let id = match self.by_address.get(&address) {
             Some(id) => *id,
             None => {
                 let id = match self.of_any_protocol(address) {
                     Some(id) => id,
-                    None => self.ids.take().ok_or(NoNumber("backend"))?,
+                    None => self.ids.take().ok_or(IdsExhausted("backend"))?,
                 };
                 self.by_address.insert(address, id);
                 id
@@ -193,7 +193,7 @@ impl Backends {
         Ok(Held { id, stale: used.stale })
     }
 
-    /// As [`hold`](Self::hold), if this is the number of that backend.
+    /// As [`hold`](Self::hold), if this is the id of that backend.
     pub(crate) fn hold_known(
         &mut self,
         id: u32,
@@ -215,14 +215,14 @@ impl Backends {
         }
     }
 
-    /// Another program has changed the row of this number.
+    /// Marks an entry as stale that another program has changed.
     pub(crate) fn damaged(&mut self, id: u32) {
         if let Some(used) = self.used.get_mut(&id) {
             used.stale = true;
         }
     }
 
-    /// The number of a row that did not distinguish protocols, which becomes this backend's.
+    /// Returns the id of an entry that did not distinguish protocols, which becomes this backend's.
     fn of_any_protocol(&mut self, address: LbAddress) -> Option<u32> {
         let any = LbAddress { protocol: Protocol::Any, ..address };
         let id = *self.by_address.get(&any)?;
@@ -236,14 +236,14 @@ impl Backends {
         self.used.get(&id).map(|used| used.address)
     }
 
-    /// As [`hold`](Self::hold), for a backend of the previous run that is known by its number only; false if there is none.
+    /// As [`hold`](Self::hold), for a backend of the previous run by its id; false if there is none.
     pub(crate) fn hold_restored(&mut self, id: u32, frontend: u16, state: BackendState) -> bool {
         let Some(used) = self.used.get_mut(&id) else { return false };
         used.hold(frontend, state);
         true
     }
 
-    /// The row of a backend: the best state that a frontend gives it.
+    /// Returns the entry of a backend, with the best state that it has for any frontend.
     pub(crate) fn row(&self, id: u32) -> Option<(Key, Value)> {
         let used = self.used.get(&id)?;
         let value = BackendValue {
@@ -254,7 +254,7 @@ impl Backends {
         Some((Key::Backend(Family::of(used.address.ip), id), Value::Backend(value)))
     }
 
-    /// Whether nobody but this frontend uses the backend.
+    /// Whether this frontend is the only user of the backend.
     pub(crate) fn is_only_of(&self, id: u32, frontend: u16) -> bool {
         self.used.get(&id).is_some_and(|used| used.by.iter().all(|(by, _)| *by == frontend))
     }
@@ -278,10 +278,10 @@ impl Backends {
             self.zones.remove(&used.address);
         }
         self.orphans.insert(Key::Backend(Family::of(used.address.ip), id));
-        self.ids.give_back(id);
+        self.ids.release(id);
     }
 
-    /// Gives up the backends of the previous run that no frontend has asked for.
+    /// Releases the backends of the previous run that no frontend uses.
     pub(crate) fn drop_all_unused(&mut self) {
         let unused: Vec<u32> =
             self.used.iter().filter(|(_, used)| used.by.is_empty()).map(|(id, _)| *id).collect();
@@ -290,7 +290,7 @@ impl Backends {
 
     /// Work left by releases: rows to write again, and rows to delete.
     pub(crate) fn left_over(&mut self) -> (Vec<(Key, Value)>, Vec<Key>) {
-        // A number that is in use again is no orphan.
+        // An id that is in use again is no orphan.
         let used = &self.used;
         self.orphans.retain(|key| !matches!(key, Key::Backend(_, id) if used.contains_key(id)));
         let changed = self.changed.iter().filter_map(|id| self.row(*id)).collect();
@@ -298,24 +298,24 @@ impl Backends {
     }
 
     /// That has been done.
-    pub(crate) fn settled(&mut self) {
+    pub(crate) fn flushed(&mut self) {
         self.orphans.clear();
         self.changed.clear();
     }
 
-    /// Whether frontends use the backend of this number and family.
+    /// Whether frontends use the backend of this id and family.
     pub(crate) fn is_used(&self, id: u32, family: Family) -> bool {
         let used = self.used.get(&id).filter(|used| Family::of(used.address.ip) == family);
         used.is_some_and(|used| !used.by.is_empty())
     }
 
-    /// Numbers of the frontends that use a backend.
+    /// Returns the ids of the frontends that use a backend.
     pub(crate) fn frontends(&self, id: u32) -> impl Iterator<Item = u16> {
         self.used.get(&id).into_iter().flat_map(|used| used.by.iter().map(|(by, _)| *by))
     }
 
-    /// How many are used by frontends that this is true for, and how many are not, where one without a protocol is one of
-    /// each.
+    /// How many are used by frontends that this is true for, and how many are not, where one without a protocol is one
+    /// of each.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn counts(&self, is_known: impl Fn(u16) -> bool) -> (usize, usize) {
         let is_used = |used: &&Used| used.by.iter().any(|(by, _)| is_known(*by));
@@ -324,7 +324,7 @@ impl Backends {
         (used.len(), unused.iter().map(each).sum())
     }
 
-    /// Numbers in use, for tests.
+    /// Returns how many ids are in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.ids.in_use()

@@ -1,8 +1,9 @@
-//! Frontends into the maps: what is written in which order, and what is remembered of it.
+//! Writes frontends into the maps, in an order that is safe for packets at every step, and records what the maps may
+//! have.
 //!
 //! Every packet finds a living backend, or the one it would have found before: rows of backends come before the slots
 //! that name them, slots before the count that covers them, and all that is not named any more goes last. A failure at
-//! any point leaves that true; what may have been written is remembered until it is known to be gone.
+//! any point leaves that true; entries that may have been written are recorded until they are known to be deleted.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +19,7 @@ use crate::model::address::{LbAddress, Protocol, Scope};
 use crate::model::backend::BackendState;
 use crate::model::fast_map::FastMap;
 use crate::model::numbers::{Numbers, add, difference};
-use crate::reconciler::backends::{Backends, NoNumber};
+use crate::reconciler::backends::{Backends, IdsExhausted};
 use crate::reconciler::desired::Desired;
 use crate::reconciler::id_file::{BACKENDS_AHEAD, FRONTENDS_AHEAD, IdFile, Positions};
 use crate::reconciler::ids::Ids;
@@ -30,11 +31,11 @@ use crate::reconciler::wildcards::Wildcards;
 /// Why a frontend is not in the maps.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpsertError {
-    #[error("map {} is full: it has room for {capacity} rows, this frontend needs {missing} more; \
+    #[error("map {} is full: it holds at most {capacity} entries, this frontend needs {missing} more; \
              delete services or set a larger {}", .map.name(), .map.option())]
     Full { map: LbMap, capacity: usize, missing: usize },
     #[error(transparent)]
-    NoNumber(#[from] NoNumber),
+    IdsExhausted(#[from] IdsExhausted),
     #[error(transparent)]
     Map(#[from] MapError),
 }
@@ -45,16 +46,16 @@ pub(crate) struct Balancer {
     pub(crate) ids: Ids,
     pub(crate) frontends: FastMap<LbAddress, Record>,
     pub(crate) backends: Backends,
-    /// Which frontends want the row for all ports of an address.
+    /// The frontends that desire the entry for all ports of an address.
     pub(crate) wildcards: Wildcards,
     /// Highest slot of frontends of the previous run that have no row of their own.
     pub(crate) stray_slots: HashMap<LbAddress, u16>,
     pub(crate) last_table: LastTable,
-    /// Addresses of the node that ports of the node have rows at, by the frontend that says so, scope and all.
+    /// Addresses of the node that ports of the node expand to, by the frontend, with its scope.
     pub(crate) expansions: HashMap<LbAddress, BTreeSet<IpAddr>>,
     /// Backends that the previous run had found unhealthy, by frontend.
     pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
-    /// Numbers of frontends of versions that did not distinguish protocols.
+    /// Ids of frontends of versions that did not distinguish protocols.
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
     /// Rows for all ports of an address that were there at the start, until the first comparison.
     pub(crate) restored_wildcards: usize,
@@ -66,14 +67,14 @@ impl Balancer {
     /// Upserts the entries of many frontends at once. Each gets its own result.
     pub(crate) fn upsert<'d>(&mut self, batch: impl Iterator<Item = &'d mut Upsert>) {
         let mut chunk = Vec::with_capacity(batch.size_hint().0);
-        let (mut need, mut room) = (Need::default(), Need::room(&self.mirror));
+        let (mut need, mut free) = (Need::default(), Need::free(&self.mirror));
         for Upsert { desired, result } in batch {
             need.add(desired);
-            if !need.fits(&room) {
-                // Space is scarce: what is planned is written first, then rows are counted one by one.
+            if !need.fits(&free) {
+                // Capacity is scarce: planned entries are written first, then entries are counted one by one.
                 self.flush(&mut chunk);
                 let fits = self.ensure_capacity(desired);
-                (need, room) = (Need::default(), Need::room(&self.mirror));
+                (need, free) = (Need::default(), Need::free(&self.mirror));
                 need.add(desired);
                 if let Err(error) = fits {
                     need = Need::default();
@@ -86,7 +87,7 @@ impl Balancer {
         self.flush(&mut chunk);
     }
 
-    /// Writes what is planned; when the maps refuse something, one by one.
+    /// Writes planned entries; when the maps refuse one, frontend by frontend.
     fn flush(&mut self, chunk: &mut Vec<Plan<'_>>) {
         self.reserve_ids();
         let mut plans = std::mem::take(chunk);
@@ -107,7 +108,7 @@ impl Balancer {
         }
     }
 
-    /// Has the file know the ids that were given, and many to come. Seldom anything to do.
+    /// Reserves ids ahead in the file, so that a restart after a crash does not assign them again. Seldom writes.
     fn reserve_ids(&mut self) {
         let Some(file) = &self.id_file else { return };
         let backends = self.backends.ids();
@@ -119,7 +120,7 @@ impl Balancer {
         }
     }
 
-    /// Goes on with the ids that follow those of the previous run, as the file says.
+    /// Continues with the ids that follow those of the previous run, by the file.
     pub(crate) fn resume_ids(&mut self, file: Arc<IdFile>) {
         let positions = file.positions();
         self.ids.resume(positions.map(|positions| positions.frontends));
@@ -127,7 +128,7 @@ impl Balancer {
         self.id_file = Some(file);
     }
 
-    /// Has the file know exactly which ids come next: nothing is given any more. No file is made for ids that never were.
+    /// Stores the exact next ids, called when no more are assigned. Creates no file if none were assigned.
     pub(crate) fn release_reserved_ids(&mut self) {
         let (frontends, backends) = (self.ids.position_after(0), self.backends.ids().position_after(0));
         if let Some(file) = self.id_file.as_ref().filter(|file| file.positions().is_some()) {
@@ -151,7 +152,7 @@ impl Balancer {
                     None => match self.ids.take() {
                         Some(id) => id as u16,
                         None => {
-                            *result = Err(NoNumber("frontend").into());
+                            *result = Err(IdsExhausted("frontend").into());
                             return None;
                         }
                     },
@@ -160,7 +161,7 @@ impl Balancer {
                 self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
             }
         };
-        // Numbers of the previous run may stand for one backend twice: the first one counts.
+        // Ids of the previous run may name one backend twice: the first one counts.
         let known = if record.restored { &[][..] } else { &record.backends[..] };
         let id = record.id;
         let mut plan =
@@ -186,7 +187,7 @@ impl Balancer {
             }
             Ok(())
         };
-        let held: Result<(), NoNumber> = hold();
+        let held: Result<(), IdsExhausted> = hold();
         record.restored = false;
         if let Err(error) = held {
             add(&mut record.backends, &plan.backends);
@@ -197,7 +198,7 @@ impl Balancer {
         Some(plan)
     }
 
-    /// The number that versions without protocols have given to an address.
+    /// Returns the id that versions without protocols have assigned to an address.
     fn id_of_any_protocol(&mut self, address: LbAddress) -> Option<u16> {
         if self.of_any_protocol.is_empty() {
             return None;
@@ -266,15 +267,15 @@ impl Balancer {
                 return Err(format!("{needed} is not written yet").into());
             }
             rows.push(plan.desired.master(plan.id));
-            self.wildcards.want(plan.desired);
+            self.wildcards.set(plan.desired);
             rows.extend(self.wildcards.row(plan.desired.address.ip));
         }
         self.mirror.write(rows)?;
         self.clean(plans)
     }
 
-    /// A start takes active backends behind the count for unhealthy ones. Where others come there, none are counted until
-    /// all is written: what a kill leaves in between is no word on anybody's health.
+    /// A start reads active backends behind the count as unhealthy. Where others come there, the count behind is zero
+    /// until all is written: a crash in between must not mark backends unhealthy.
     fn forget_unhealthy(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         let mut rows = Vec::new();
         for plan in plans {
@@ -289,7 +290,7 @@ impl Balancer {
         self.mirror.write(rows)
     }
 
-    /// Whether slots behind the count, and the states of their backends, are to be what they are.
+    /// Whether slots behind the count, and the states of their backends, stay as they are.
     fn stay_behind(&mut self, plan: &Plan<'_>, old: &LbService) -> Result<bool, MapError> {
         let Plan { desired, backends, .. } = plan;
         let slots = desired.slots.len();
@@ -331,7 +332,7 @@ impl Balancer {
         self.mirror.write_tables(tables)
     }
 
-    /// Deletes what the frontends had before and do not have any more.
+    /// Deletes entries that the frontends do not desire any more.
     fn clean(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         let mut keys = Vec::new();
         for plan in plans {
@@ -360,10 +361,11 @@ impl Balancer {
             record.done(plan);
             gone.into_iter().for_each(|gone| self.backends.release(gone, plan.id));
         }
-        self.settle()
+        self.flush_backends()
     }
 
-    /// Deletes the entries of those that have not failed before, all at once; when the maps refuse something, one by one.
+    /// Deletes the entries of those that have not failed before, all at once; when the maps refuse something, one by
+    /// one.
     pub(crate) fn remove(&mut self, batch: &mut [Removal]) {
         let mut pending: Vec<&mut Removal> = batch.iter_mut().filter(|one| one.result.is_ok()).collect();
         let addresses: Vec<LbAddress> = pending.iter().map(|removal| removal.address).collect();
@@ -407,12 +409,12 @@ impl Balancer {
             self.expansions.remove(address);
             self.quarantined.remove(address);
             let Some(record) = self.frontends.remove(address) else { continue };
-            self.ids.give_back(record.id.into());
+            self.ids.release(record.id.into());
             for backend in record.backends {
                 self.backends.release(backend, record.id);
             }
         }
-        self.settle()
+        self.flush_backends()
     }
 
     /// Rows of external scopes that stay do not lead to internal ones any more that go, whatever comes of them later.
@@ -431,20 +433,20 @@ impl Balancer {
         self.mirror.write(rows)
     }
 
-    /// Ends the wait for updates that were announced: backends that none of them has taken over go.
+    /// Ends the wait for announced updates: deletes backends that none of them uses.
     pub(crate) fn drop_awaited(&mut self) -> Result<(), MapError> {
         match self.backends.drop_awaited() {
-            true => self.settle(),
+            true => self.flush_backends(),
             false => Ok(()),
         }
     }
 
-    /// Brings rows of backends up to date that frontends have let go of. Also what an earlier failure has left.
-    pub(crate) fn settle(&mut self) -> Result<(), MapError> {
+    /// Updates the entries of released backends, and deletes those without users. Also retries earlier failures.
+    pub(crate) fn flush_backends(&mut self) -> Result<(), MapError> {
         let (changed, orphans) = self.backends.left_over();
         self.mirror.write(changed)?;
         self.mirror.delete(orphans)?;
-        self.backends.settled();
+        self.backends.flushed();
         Ok(())
     }
 }

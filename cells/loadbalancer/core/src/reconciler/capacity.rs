@@ -10,7 +10,8 @@ use crate::reconciler::balancer::{Balancer, UpsertError};
 use crate::reconciler::desired::Desired;
 
 impl Balancer {
-    /// Fails if a map has no room for the rows that the frontend does not have yet: there is no half a service.
+    /// Fails if a map has no capacity for the entries that the frontend lacks: a service is written as a whole or not
+    /// at all.
     pub(crate) fn ensure_capacity(&mut self, desired: &Desired) -> Result<(), UpsertError> {
         let full = match self.fits(desired) {
             Err(full @ UpsertError::Full { .. }) => full,
@@ -32,7 +33,7 @@ impl Balancer {
         let id = self.frontends.get(&address).map(|record| record.id);
         let mut keys: Vec<Key> = (0..=desired.slots.len() as u16).map(|n| Key::Service(address, n)).collect();
         keys.extend(desired.wildcard.map(|_| Key::wildcard(address.ip)));
-        // Rows whose number is not given yet are new ones.
+        // Entries whose id is not assigned yet are new.
         let mut new: BTreeMap<LbMap, usize> = BTreeMap::new();
         for (index, (backend, _)) in desired.slots.iter().chain(&desired.without_slot).enumerate() {
             let number = self.backends.id(backend);
@@ -62,7 +63,7 @@ impl Balancer {
             *new.entry(key.map()).or_default() += 1;
         }
         for (map, count) in new {
-            let missing = count.saturating_sub(self.mirror.room(map));
+            let missing = count.saturating_sub(self.mirror.free(map));
             if missing > 0 {
                 return Err(UpsertError::Full { map, capacity: self.mirror.capacity(map), missing });
             }
@@ -98,7 +99,7 @@ impl Balancer {
             }
         }
         leaving.iter().for_each(|backend| self.backends.release(*backend, id));
-        self.settle()?;
+        self.flush_backends()?;
         Ok(true)
     }
 }

@@ -21,15 +21,15 @@ use crate::option_values::{LbMode, ServiceIpam};
 /// Longest time that a client stays with its backend: the field has 24 bits.
 const MAX_TIMEOUT: u64 = (1 << 24) - 1;
 
-/// Classes of load balancers whose addresses the agent itself announces.
+/// Classes of load balancers whose addresses this agent announces.
 const OWN_CLASSES: [&str; 2] = ["io.cilium/bgp-control-plane", "io.cilium/l2-announcer"];
 
 /// Bits of flags and flags2.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(pub(crate) u8, pub(crate) u8);
 
-/// Backends with what they may be used for.
-type Wanted = SmallVec<[(LbAddress, BackendState); 1]>;
+/// Backends with their states.
+type StatedBackends = SmallVec<[(LbAddress, BackendState); 1]>;
 
 /// The desired map entries of a frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,9 +41,9 @@ pub(crate) struct Desired {
     /// How many of the slots take new connections.
     pub(crate) active: u16,
     /// The backends in slots 1, 2, ..., usable ones first.
-    pub(crate) slots: Wanted,
+    pub(crate) slots: StatedBackends,
     /// Backends that have rows but no slot.
-    pub(crate) without_slot: Wanted,
+    pub(crate) without_slot: StatedBackends,
     /// How many of the slots clients may stay with.
     pub(crate) matches: u16,
     pub(crate) ranges: Vec<IpNetwork>,
@@ -78,7 +78,7 @@ pub(crate) struct Settings {
     pub(crate) mode: LbMode,
     /// Whether services may choose that.
     pub(crate) mode_annotation: bool,
-    /// Numbers of zones that have one.
+    /// Ids of zones.
     pub(crate) zones: Arc<BTreeMap<String, u8>>,
     /// The node's own addresses.
     pub(crate) node_addresses: Vec<IpAddr>,
@@ -105,7 +105,7 @@ impl Settings {
     }
 }
 
-/// Why there can be no rows of a frontend.
+/// The reason why a frontend can have no entries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Impossible {
     #[error("{0} backends are more than the {max} that a frontend can have", max = u16::MAX)]
@@ -153,7 +153,7 @@ impl Desired {
         let healthy = of_state(BackendState::Active);
         // The last resort, when there is no other.
         let active = if healthy == 0 { of_state(BackendState::Terminating) } else { healthy };
-        let (mut slots, mut without_slot) = (Wanted::with_capacity(count), Wanted::new());
+        let (mut slots, mut without_slot) = (StatedBackends::with_capacity(count), StatedBackends::new());
         for ((_, state), backend) in &backends {
             let pairs = match state {
                 BackendState::Maintenance => &mut without_slot,
@@ -306,7 +306,8 @@ fn type_flag(kind: FrontendType) -> u8 {
     }
 }
 
-/// Addresses of which the agent knows all ports get a row that tells packets for others from packets for nobody.
+/// Returns the flags of the entry for all ports of an address, if the agent knows all its ports: by it the datapath
+/// recognizes packets to ports without a service.
 fn wildcard(frontend: &Frontend, address: &LbAddress, settings: &Settings) -> Option<Flags> {
     let kind = frontend.params.kind;
     let own = match frontend.service.load_balancer_class.as_deref() {

@@ -25,7 +25,7 @@ pub(crate) const BACKENDS_AHEAD: u32 = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
     pub(crate) next: u32,
-    /// All ids were given at least once: those before and behind the position are equally old.
+    /// All ids were assigned at least once: those before and behind the position are equally old.
     pub(crate) wrapped: bool,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn version() -> Version {
     Version::of::<Positions>()
 }
 
-/// The file, and what it is to hold.
+/// The file and its desired content.
 #[derive(Debug)]
 pub(crate) struct IdFile {
     file: StateFile,
@@ -59,13 +59,13 @@ impl IdFile {
         IdFile { file: StateFile::new(path), content: Mutex::default(), rewrite: OnceLock::new() }
     }
 
-    /// Has a job write again what could not be written.
+    /// Sets the job that retries failed writes.
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         // Set once, by the cell.
         let _ = self.rewrite.set(rewrite);
     }
 
-    /// Reads the file. A damaged one is put aside and counts as missing.
+    /// Reads the file. A damaged one is quarantined and counts as missing.
     pub(crate) fn load(&self) -> Result<(), Error> {
         let loaded = match self.file.load::<Positions>() {
             Err(error @ Error::Damaged { .. }) => {

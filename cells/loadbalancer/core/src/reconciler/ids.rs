@@ -1,4 +1,4 @@
-//! Numbers of frontends and backends in the kernel.
+//! Allocation of ids of frontends and backends.
 
 use std::collections::HashSet;
 
@@ -13,11 +13,11 @@ pub(crate) struct Ids {
     used: HashSet<u32, RandomState>,
     next: u32,
     max: u32,
-    /// All were given at least once.
+    /// All were assigned at least once.
     wrapped: bool,
-    /// So many from the next one on may be given before the file is to be written again.
+    /// So many from the next one on may be assigned before the file must be written again.
     reserved: u32,
-    /// More were given.
+    /// More were assigned.
     overdrawn: bool,
 }
 
@@ -26,13 +26,13 @@ impl Ids {
         Ids { used: HashSet::default(), next: 1, max, wrapped: false, reserved: 0, overdrawn: false }
     }
 
-    /// Goes on where the previous run has been at most, as its file says; called once all ids of rows are known. Ids that
-    /// were released then may still be named by connections. Without a file, but with rows, it goes on half a cycle
-    /// further: as far as can be from the ids that were in use last.
+    /// Goes on where the previous run has been at most, as its file says; called once all ids of rows are known. Ids
+    /// that were released then may still be named by connections. Without a file, but with rows, it goes on half a
+    /// cycle further: as far as can be from the ids that were in use last.
     pub(crate) fn resume(&mut self, file: Option<Position>) {
         match file {
             Some(Position { next, wrapped }) if (1..=self.max).contains(&next) => {
-                // Before all ids were given once, rows behind the position are of another agent that ran since.
+                // Before all ids were assigned once, entries behind the position are of another agent that ran since.
                 if wrapped || next > self.next {
                     self.next = next;
                 }
@@ -46,12 +46,12 @@ impl Ids {
         }
     }
 
-    /// Whether the file is to be written before the ids that were given last are in use.
+    /// Whether the file must be written before the ids that were assigned last are in use.
     pub(crate) fn is_reservation_due(&self, stride: u32) -> bool {
         self.overdrawn || (self.reserved > 0 && self.reserved < stride / 2)
     }
 
-    /// Reserves so many ids from the next one on; gives the position for the file.
+    /// Reserves so many ids from the next one on; returns the position for the file.
     pub(crate) fn reserve_ahead(&mut self, stride: u32) -> Position {
         (self.reserved, self.overdrawn) = (stride, false);
         self.position_after(stride)
@@ -71,7 +71,7 @@ impl Ids {
         self.reserved = self.reserved.saturating_sub(1);
     }
 
-    /// A free number; none if all are in use.
+    /// Assigns a free id; none if all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.used.len() >= self.max as usize {
             return None;
@@ -85,20 +85,20 @@ impl Ids {
         Some(id)
     }
 
-    /// Marks a number of the previous run as used; false if it is already, or is none.
+    /// Marks an id of the previous run as used; false if it is already, or is no valid id.
     pub(crate) fn reserve(&mut self, id: u32) -> bool {
         self.seen(id);
         (1..=self.max).contains(&id) && self.used.insert(id)
     }
 
-    /// Makes the next number a later one: some row names this one.
+    /// Moves the next id behind this one, which occurs in the maps.
     pub(crate) fn seen(&mut self, id: u32) {
         if (self.next..=self.max).contains(&id) {
             self.next = if id >= self.max { 1 } else { id + 1 };
         }
     }
 
-    pub(crate) fn give_back(&mut self, id: u32) {
+    pub(crate) fn release(&mut self, id: u32) {
         self.used.remove(&id);
     }
 
@@ -116,9 +116,9 @@ mod tests {
     fn numbers_come_again_only_after_all_others() {
         let mut ids = Ids::new(4);
         assert_eq!([ids.take(), ids.take()], [Some(1), Some(2)]);
-        ids.give_back(1);
+        ids.release(1);
         assert_eq!([ids.take(), ids.take(), ids.take(), ids.take()], [Some(3), Some(4), Some(1), None]);
-        ids.give_back(3);
+        ids.release(3);
         assert_eq!(ids.take(), Some(3));
     }
 

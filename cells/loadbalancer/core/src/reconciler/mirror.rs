@@ -1,4 +1,4 @@
-//! What the maps are known to hold, so that only differences are written.
+//! A copy of the maps' entries, so that only differences are written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::reconciler::store::{Slot, Store};
 /// The maps, with a copy of their rows.
 pub(crate) struct Mirror {
     maps: Arc<dyn LbMaps>,
-    /// `None` for a row that may be there: its last write or delete failed.
+    /// `None` for an entry whose last write or delete failed: it may exist.
     rows: Store,
     levels: Arc<Levels>,
 }
@@ -28,7 +28,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Reads the maps again; gives the rows that others have changed.
+    /// Reads the maps again; returns the entries that other programs have changed.
     pub(crate) fn reload(&mut self) -> Result<HashSet<Key>, MapError> {
         let rows: Store = self.maps.rows()?.into();
         let before = std::mem::replace(&mut self.rows, rows);
@@ -48,18 +48,18 @@ impl Mirror {
         self.rows.len()
     }
 
-    /// What is known of the slots of an address, from 0 on. What is missing may be there all the same, and is not
-    /// written again then.
+    /// Returns the known slots of an address, from 0 on. A missing one may exist all the same: a write that changes
+    /// nothing is skipped later.
     pub(crate) fn slots(&self, address: &LbAddress) -> &[Slot] {
         self.rows.slots(address)
     }
 
-    /// Whether the row is, or may be, there.
+    /// Whether the entry exists or may exist.
     pub(crate) fn has(&self, key: &Key) -> bool {
         self.rows.get(key).is_some()
     }
 
-    /// The row as it is; asks the kernel where a failure has left it unknown.
+    /// Returns the entry; reads it from the kernel where a failure has left it unknown.
     pub(crate) fn get(&mut self, key: &Key) -> Result<Option<Value>, MapError> {
         match self.rows.get(key) {
             None => Ok(None),
@@ -75,8 +75,8 @@ impl Mirror {
         }
     }
 
-    /// How many rows a map has room for.
-    pub(crate) fn room(&self, map: LbMap) -> usize {
+    /// Returns how many more entries a map can take.
+    pub(crate) fn free(&self, map: LbMap) -> usize {
         self.capacity(map).saturating_sub(self.rows.count(map))
     }
 
@@ -85,7 +85,7 @@ impl Mirror {
         self.maps.capacity(map)
     }
 
-    /// Writes the rows that are not there already.
+    /// Writes the entries that differ from the copy.
     pub(crate) fn write(&mut self, mut rows: Vec<(Key, Value)>) -> Result<(), MapError> {
         rows.retain(|(key, value)| self.rows.replace(*key, *value) != Some(Some(*value)));
         if rows.is_empty() {
@@ -95,7 +95,7 @@ impl Mirror {
         self.written(rows.into_iter().map(|(key, _)| key), result)
     }
 
-    /// Writes the Maglev tables that are not there already.
+    /// Writes the Maglev tables that differ from the copy.
     pub(crate) fn write_tables(&mut self, mut tables: Vec<(Key, Arc<[u32]>)>) -> Result<(), MapError> {
         tables.retain(|(key, table)| {
             let value = Value::Maglev(digest(table));
@@ -108,7 +108,7 @@ impl Mirror {
         self.written(tables.into_iter().map(|(key, _)| key), result)
     }
 
-    /// Of rows that were noted as written; after a failure it is unknown which were.
+    /// Marks entries as unknown if their write failed: a batch does not report how far it came.
     fn written(
         &mut self,
         keys: impl Iterator<Item = Key>,
@@ -138,12 +138,12 @@ impl Mirror {
         result
     }
 
-    /// How full the maps are, as it changes.
+    /// Returns the fill levels of the maps, which follow each change.
     pub(crate) fn levels(&self) -> Arc<Levels> {
         self.levels.clone()
     }
 
     fn report_levels(&self) {
-        self.levels.tell(|map| self.rows.count(map));
+        self.levels.report(|map| self.rows.count(map));
     }
 }

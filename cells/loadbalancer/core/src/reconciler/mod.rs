@@ -1,4 +1,5 @@
-//! Frontends into the maps: what a frontend wants, what the maps are known to hold, and the differences in order.
+//! Drives the maps from the table of frontends: desired entries, a copy of the maps' entries, the differences in a safe
+//! order.
 //!
 //! Sibling folders that it uses: `lbmap`, `model`.
 

@@ -44,7 +44,8 @@ impl ReconcileContext {
         found.filter(|frontend| frontend.is_reconciled()).cloned()
     }
 
-    /// Returns the addresses that a port of the node expands to: all addresses for such ports without a frontend of their own.
+    /// Returns the addresses that a port of the node expands to: all addresses for such ports without a frontend of
+    /// their own.
     fn expansion(&self, snapshot: &Snapshot, address: LbAddress, settings: &Settings) -> Vec<LbAddress> {
         let same = |ip: &&IpAddr| ip.is_ipv4() == address.ip.is_ipv4();
         let at = settings.node_port_addresses.iter().filter(same).map(|ip| LbAddress { ip: *ip, ..address });
@@ -253,8 +254,8 @@ impl LbOps {
         removals.into_iter().map(|removal| removal.result).collect()
     }
 
-    /// Rewrites the entries of external scopes that lead to internal ones to be removed. Where that fails, the internal one
-    /// must stay: clients would be led to nothing.
+    /// Rewrites the entries of external scopes that lead to internal ones to be removed. Where that fails, the internal
+    /// one must stay: clients would be led to nothing.
     fn detach_internal_scopes(&mut self, snapshot: &Snapshot, removals: &mut [Removal]) {
         let internal = removals.iter_mut().filter(|removal| removal.address.scope == Scope::Internal);
         let (external, internal): (Vec<Obj<Frontend>>, Vec<&mut Removal>) = internal

@@ -1,4 +1,4 @@
-//! What may be in the maps of a frontend, and what is to be there next.
+//! The entries that the maps may have of a frontend, and those to be written next.
 
 use ipnetwork::IpNetwork;
 
@@ -19,11 +19,11 @@ pub(crate) struct Record {
     pub(crate) slots: u16,
     /// Backends that slots may name: those of the slots that were written last, in their order, and others behind them.
     pub(crate) backends: Numbers,
-    /// What few frontends have.
+    /// Kept apart because few frontends have any of it, and there are many frontends.
     pub(crate) more: Option<Box<More>>,
 }
 
-/// What few frontends have.
+/// Entries that few frontends have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct More {
     pub(crate) matches: Numbers,
@@ -46,7 +46,7 @@ impl Record {
         self.more.as_ref().map_or(&[], |more| &more.ranges)
     }
 
-    /// Notes all that is about to be written; true if it says more than what is wanted.
+    /// Records all that is about to be written; true if the maps may then have more than the desired entries.
     pub(crate) fn expect(&mut self, plan: &Plan<'_>) -> bool {
         let Plan { desired, backends, .. } = plan;
         let count = desired.slots.len() as u16;
@@ -70,7 +70,7 @@ impl Record {
             || self.ranges() != ranges
     }
 
-    /// Notes that the maps have what was wanted, and nothing else.
+    /// Records that the maps have the desired entries and no others.
     pub(crate) fn done(&mut self, plan: &Plan<'_>) {
         self.slots = plan.desired.slots.len() as u16;
         self.backends = plan.backends.clone();
@@ -84,7 +84,7 @@ impl Record {
     }
 }
 
-/// Map entries to upsert for a frontend at one address, and what has come of it.
+/// Map entries to upsert for a frontend at one address, with the result.
 #[derive(Debug)]
 pub(crate) struct Upsert {
     pub(crate) desired: Desired,
@@ -98,7 +98,7 @@ impl From<Desired> for Upsert {
     }
 }
 
-/// The entries of a frontend at one address to delete, and what has come of it.
+/// A frontend's address whose entries to delete, with the result.
 #[derive(Debug)]
 pub(crate) struct Removal {
     pub(crate) address: LbAddress,
@@ -117,11 +117,11 @@ pub(crate) struct Plan<'d> {
     /// Set when the entries are written, or refused.
     pub(crate) result: &'d mut Result<u16, UpsertError>,
     pub(crate) id: u16,
-    /// Numbers of the backends of the slots, then of those without.
+    /// Ids of the backends of the slots, then of those without.
     pub(crate) backends: Numbers,
-    /// Those of them whose rows may have to be written.
+    /// Those of them whose entries may be stale.
     pub(crate) stale: Numbers,
-    /// The maps may have more than it wants.
+    /// The maps may have entries that are not desired any more.
     pub(crate) cleans: bool,
 }
 
@@ -137,7 +137,7 @@ impl Plan<'_> {
 pub(crate) struct Need([usize; LbMap::COUNT]);
 
 impl Need {
-    /// As if the maps had nothing of it.
+    /// Adds the entries of a frontend, as if the maps had none of it yet.
     pub(crate) fn add(&mut self, desired: &Desired) {
         let family = Family::of(desired.address.ip);
         let needs = [
@@ -151,17 +151,17 @@ impl Need {
         needs.iter().for_each(|(map, count)| self.0[map.index()] += count);
     }
 
-    /// Whether all maps have room for it.
-    pub(crate) fn fits(&self, room: &Need) -> bool {
-        self.0.iter().zip(&room.0).all(|(need, room)| need <= room)
+    /// Whether all maps have the capacity for it.
+    pub(crate) fn fits(&self, free: &Need) -> bool {
+        self.0.iter().zip(&free.0).all(|(need, free)| need <= free)
     }
 
-    /// The room that the maps have.
-    pub(crate) fn room(mirror: &Mirror) -> Need {
-        let mut room = Need::default();
+    /// Returns the free capacity of the maps.
+    pub(crate) fn free(mirror: &Mirror) -> Need {
+        let mut free = Need::default();
         for map in LbMap::ALL {
-            room.0[map.index()] = mirror.room(map);
+            free.0[map.index()] = mirror.free(map);
         }
-        room
+        free
     }
 }

@@ -1,4 +1,4 @@
-//! What the previous run has left in the maps: numbers that stay, and what is to go when nobody asks for it.
+//! Restores ids and records from the entries of the previous run, and prunes those that no frontend desires.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::reconciler::mirror::Mirror;
 use crate::reconciler::record::{Record, Removal};
 use crate::reconciler::wildcards::Wildcards;
 
-/// Largest number of a frontend.
+/// Largest id of a frontend.
 const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
 
 /// The entries of a frontend by slot, its own at slot 0.
@@ -28,9 +28,9 @@ type Slots = SmallVec<[(u16, LbService); 2]>;
 /// The result of comparing whole maps.
 #[derive(Debug, Default)]
 pub(crate) struct Pruned {
-    /// Frontends that have lost rows to somebody else.
+    /// Frontends whose entries another program has changed.
     pub(crate) damaged: HashSet<LbAddress>,
-    /// Rows that another program has changed.
+    /// Entries that another program has changed.
     pub(crate) changed: HashSet<Key>,
 }
 
@@ -56,8 +56,8 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Rebuilds the records of backends and frontends from the entries. They are visited in order, so that of entries that
-    /// contradict each other every restart believes the same.
+    /// Rebuilds the records of backends and frontends from the entries. They are visited in order, so that of entries
+    /// that contradict each other every restart believes the same.
     fn restore_records(&mut self) {
         let mut services = BTreeMap::<LbAddress, Slots>::new();
         let (mut backends, mut of_frontends) = (Vec::new(), Vec::new());
@@ -131,8 +131,9 @@ impl Balancer {
         for (slot, row) in slots {
             let found = backends.binary_search_by_key(&row.backend_id, |(id, _)| *id);
             let state = found.ok().map(|at| backend_state(backends[at].1.state));
-            // Backends that terminate are reported so by their slices again; an active one behind the count was unhealthy.
-            // A crash between two writes leaves slots that the counts do not cover, which must not make backends unhealthy.
+            // Backends that terminate are reported so by their slices again; an active one behind the count was
+            // unhealthy. A crash between two writes leaves slots that the counts do not cover, which must not make
+            // backends unhealthy.
             if is_complete
                 && *slot > master.count
                 && state == Some(BackendState::Active)
@@ -159,7 +160,7 @@ impl Balancer {
         }
     }
 
-    /// The backends of a frontend that were found unhealthy by the previous run, if nothing has said otherwise since.
+    /// Returns the backends of a frontend that the previous run had found unhealthy and that were not checked since.
     pub(crate) fn still_quarantined(
         &mut self,
         frontend: &Frontend,
@@ -177,18 +178,18 @@ impl Balancer {
         self.quarantined.get(&address)
     }
 
-    /// How many frontends of the previous run were not requested yet.
+    /// Returns how many frontends of the previous run were not upserted yet.
     pub(crate) fn restored(&self) -> usize {
         self.frontends.values().filter(|record| record.restored).count()
     }
 
-    /// Deletes what no frontend has asked for, and returns which frontends have lost rows to somebody else.
+    /// Deletes entries that no frontend desires; returns the entries that other programs have changed.
     #[cfg(test)]
     pub(crate) fn prune(&mut self) -> Result<Pruned, MapError> {
         self.prune_but(|_| false)
     }
 
-    /// The same, but for frontends of the previous run that the tables have: they wait for room.
+    /// The same, but keeps frontends of the previous run that the tables have: they wait for free capacity.
     pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
         let restored = self.frontends.iter().filter(|(_, record)| record.restored);
         let mut unclaimed: Vec<Removal> = restored
@@ -196,22 +197,22 @@ impl Balancer {
             .filter(|address| !waits(address))
             .map(Removal::from)
             .collect();
-        self.of_any_protocol.drain().for_each(|(_, id)| self.ids.give_back(id.into()));
+        self.of_any_protocol.drain().for_each(|(_, id)| self.ids.release(id.into()));
         self.restored_wildcards = 0;
         self.remove(&mut unclaimed);
         let mut result = unclaimed.into_iter().try_for_each(|removal| removal.result);
         self.backends.drop_all_unused();
-        result = result.and(self.settle());
+        result = result.and(self.flush_backends());
         let changed = self.mirror.reload()?;
         let owners = Owners::of(self);
         let waiting = self.frontends.iter().filter(|(_, record)| record.restored);
         let waiting: HashSet<Key> = waiting.map(|(address, _)| Key::wildcard(address.ip)).collect();
-        let strangers = self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key));
-        let strangers: Vec<Key> = strangers.filter(|key| !waiting.contains(key)).collect();
+        let orphans = self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key));
+        let orphans: Vec<Key> = orphans.filter(|key| !waiting.contains(key)).collect();
         let damaged = changed.iter().flat_map(|key| owners.served(self, key)).collect();
         // A frontend's own row goes before those it leads to.
         let (masters, others): (Vec<Key>, Vec<Key>) =
-            strangers.into_iter().partition(|key| matches!(key, Key::Service(_, 0)));
+            orphans.into_iter().partition(|key| matches!(key, Key::Service(_, 0)));
         let count = masters.len() + others.len();
         result = result.and(self.mirror.delete(masters)).and_then(|()| self.mirror.delete(others));
         self.stray_slots.clear();
@@ -227,7 +228,7 @@ impl Balancer {
     }
 }
 
-/// Whose numbers are whose.
+/// The frontends by their ids.
 struct Owners {
     by_id: FastMap<u16, LbAddress>,
     matches: HashSet<(u16, u32), foldhash::fast::RandomState>,
@@ -243,12 +244,12 @@ impl Owners {
         }
     }
 
-    /// The frontend of a number, if it is of this family.
+    /// Returns the frontend of an id, if it is of this family.
     fn frontend(&self, id: u16, family: Family) -> Option<&LbAddress> {
         self.by_id.get(&id).filter(|address| Family::of(address.ip) == family)
     }
 
-    /// Whether a row has an owner.
+    /// Whether an entry has an owner.
     fn have(&self, balancer: &Balancer, key: &Key) -> bool {
         let record = |id| balancer.frontends.get(self.by_id.get(id)?);
         match key {
@@ -263,7 +264,7 @@ impl Owners {
         }
     }
 
-    /// The frontends that a row serves, if it has an owner.
+    /// Returns the frontends that an entry serves, if it has an owner.
     fn served(&self, balancer: &Balancer, key: &Key) -> Vec<LbAddress> {
         match key {
             _ if !self.have(balancer, key) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Rows of all maps in little memory: slots of a frontend together, the others by their numbers.
+//! Entries of all maps in little memory: slots of a frontend together, the others by their ids.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ const GAP: usize = 8;
 /// The known content of a slot's row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// There is none, as far as this list tells.
+    /// There is none in this list.
     #[default]
     Missing,
     /// It may be there.
@@ -69,8 +69,7 @@ impl Store {
         if self.others.is_empty() { None } else { self.others.get(key).copied() }
     }
 
-    /// What is known of the slots of an address, from 0 on; of those that are missing here [`get`](Self::get) may know
-    /// more.
+    /// Returns the known slots of an address, from 0 on; for missing ones ask [`get`](Self::get).
     pub(crate) fn slots(&self, address: &LbAddress) -> &[Slot] {
         self.slots.get(address).map_or(&[], |slots| slots)
     }
@@ -80,7 +79,7 @@ impl Store {
         self.set(key, value).is_none()
     }
 
-    /// Sets a row to a value; gives what [`get`](Self::get) would have given before.
+    /// Sets an entry to a value; returns the previous result of [`get`](Self::get).
     pub(crate) fn replace(&mut self, key: Key, value: Value) -> Option<Option<Value>> {
         self.set(key, Some(value))
     }

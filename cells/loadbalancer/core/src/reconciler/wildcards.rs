@@ -1,4 +1,4 @@
-//! Rows for all ports of an address, which frontends want that have the address.
+//! Entries for all ports of an address, desired by the frontends at that address.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ use crate::reconciler::desired::{Desired, Flags, wildcard_row};
 /// A frontend of an address.
 type At = (u16, Protocol, Scope);
 
-/// Which frontends want the row for all ports of an address, sorted.
+/// The frontends that desire the entry for all ports of an address, sorted.
 #[derive(Debug, Default)]
 pub(crate) struct Wildcards(FastMap<IpAddr, SmallVec<[(At, Flags); 2]>>);
 
 impl Wildcards {
-    /// Notes what a frontend wants.
-    pub(crate) fn want(&mut self, desired: &Desired) {
+    /// Records whether a frontend desires the entry.
+    pub(crate) fn set(&mut self, desired: &Desired) {
         let Some(flags) = desired.wildcard else { return self.remove(&desired.address) };
         let wishes = self.0.entry(desired.address.ip).or_default();
         let at = at(&desired.address);
@@ -28,7 +28,7 @@ impl Wildcards {
         }
     }
 
-    /// The frontend wants nothing any more.
+    /// Forgets a frontend.
     pub(crate) fn remove(&mut self, address: &LbAddress) {
         let Some(wishes) = self.0.get_mut(&address.ip) else { return };
         if let Ok(known) = wishes.binary_search_by_key(&at(address), |(at, _)| *at) {
@@ -39,14 +39,14 @@ impl Wildcards {
         }
     }
 
-    /// The row, if a frontend wants it: of all types that do.
+    /// Returns the entry, if a frontend desires it: with the types of all that do.
     pub(crate) fn row(&self, ip: IpAddr) -> Option<(Key, Value)> {
         let wishes = self.0.get(&ip)?;
         let flags = wishes.iter().fold(Flags::default(), |all, (_, one)| Flags(all.0 | one.0, all.1 | one.1));
         Some(wildcard_row(ip, flags))
     }
 
-    /// The frontends that want the row of an address.
+    /// Returns the frontends that desire the entry of an address.
     pub(crate) fn of(&self, ip: IpAddr) -> impl Iterator<Item = LbAddress> {
         let wishes = self.0.get(&ip).into_iter().flatten();
         wishes.map(move |((port, protocol, scope), _)| LbAddress {

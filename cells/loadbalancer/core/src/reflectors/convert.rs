@@ -23,15 +23,15 @@ use crate::model::source::Source;
 
 /// Label of services that are to have no frontends.
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// How long a client stays with its backend when the service does not say.
+/// Default timeout of session affinity.
 const DEFAULT_AFFINITY: u64 = 10_800;
 /// Labels of a place in older slices.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// What an ingress controller gives to services that have no backends.
+/// The address that ingress controllers set as backend of services without any.
 const INGRESS_DUMMY: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 192, 192, 192), 9999);
 
-/// A protocol by its name; TCP is meant if nothing is said. None if it is one without ports.
+/// Returns a protocol by its name, TCP for none; `None` for one without ports.
 pub(crate) fn protocol(name: &str) -> Option<Protocol> {
     match name {
         "" | "TCP" => Some(Protocol::Tcp),
@@ -114,7 +114,7 @@ pub(crate) fn askable_type(name: &str) -> Option<FrontendType> {
     types.into_iter().find(|kind| kind.name() == name)
 }
 
-/// The only type of frontends that it is to have besides external addresses, if it says so.
+/// Returns the only type of frontends that an annotation allows besides external addresses.
 fn only_type(manifest: &core::Service) -> Option<FrontendType> {
     askable_type(manifest.metadata.annotations.get(annotations::TYPE)?)
 }
@@ -133,7 +133,8 @@ fn distribution(manifest: &core::Service) -> TrafficDistribution {
     }
 }
 
-/// The frontends in order of their addresses. Of two with one address the later one counts, in the order of types below.
+/// The frontends in order of their addresses. Of two with one address the later one counts, in the order of types
+/// below.
 fn frontends(manifest: &core::Service, families: Families, names: &mut Names) -> Vec<FrontendParams> {
     let core::Service { metadata, spec, status } = manifest;
     let none = |ip: &SmolStr| ip.eq_ignore_ascii_case("None");
@@ -141,7 +142,7 @@ fn frontends(manifest: &core::Service, families: Families, names: &mut Names) ->
     if headless || metadata.labels.get(HEADLESS).is_some() {
         return Vec::new();
     }
-    // Both fields say the same in objects of the API server.
+    // Both fields have the same value in objects of the API server.
     let mut cluster_ips: Vec<IpAddr> = parsed(&spec.cluster_ips).collect();
     if cluster_ips.is_empty() {
         cluster_ips.extend(parsed::<IpAddr>(std::slice::from_ref(&spec.cluster_ip)));
@@ -199,7 +200,7 @@ fn frontends(manifest: &core::Service, families: Families, names: &mut Names) ->
     frontends
 }
 
-/// Whether ports of the node are for IPv4, for IPv6: as the service says, else as its addresses are.
+/// Whether ports of the node are for IPv4, for IPv6: by the service's `ipFamilies`, else by its addresses.
 fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
     let said = |family| spec.ip_families.iter().any(|said| said == family);
     let has = |of_family: fn(&IpAddr) -> bool| cluster_ips.iter().any(of_family);
@@ -209,7 +210,7 @@ fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
     }
 }
 
-/// The backends of a slice, and what of it was passed over. None if it belongs to no service.
+/// Returns the backends of a slice, and its invalid fields; none if it belongs to no service.
 pub(crate) fn slice(
     manifest: &core::EndpointSlice,
     source: Source,
@@ -281,13 +282,13 @@ fn weight(manifest: &core::EndpointSlice) -> u16 {
     text.parse().unwrap_or(DEFAULT_WEIGHT)
 }
 
-/// What an endpoint says of its place, or its older label says.
+/// Returns the zone of an endpoint, from its field or its older label.
 fn of<'e>(said: &'e Option<SmolStr>, endpoint: &'e Endpoint, label: &str) -> Option<&'e SmolStr> {
     let older = || endpoint.deprecated_topology.get(label);
     said.as_ref().filter(|said| !said.is_empty()).or_else(older)
 }
 
-/// Hints without a zone are of no use: somebody has filled them in by half.
+/// Hints without a zone are unusable: their writer has filled them in by half.
 fn zone(endpoint: &Endpoint) -> Option<Zone> {
     let zone = of(&endpoint.zone, endpoint, ZONE).filter(|zone| !zone.is_empty())?.clone();
     let hints = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
@@ -317,7 +318,7 @@ fn state(endpoint: &Endpoint) -> BackendState {
     }
 }
 
-/// Backends that several slices give to one service, each once: all names, the better state.
+/// Merges backends of one service from several slices: each address once, with all names and the better state.
 pub(crate) fn merge(backends: impl IntoIterator<Item = Backend>) -> Vec<Backend> {
     let mut merged: Vec<Backend> = backends.into_iter().collect();
     let by_name = |a: &Backend, b: &Backend| match a.service_name == b.service_name {

@@ -1,4 +1,4 @@
-//! Where services come from: cluster objects and the state file, converted and given to the writer.
+//! Sources of services: cluster objects and the state file, converted and passed to the writer.
 //!
 //! Sibling folders that it uses: `model`, `writer`.
 

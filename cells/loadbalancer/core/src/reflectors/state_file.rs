@@ -36,7 +36,7 @@ pub enum StateFileError {
         #[source]
         source: std::io::Error,
     },
-    /// What it says is wrong: each fault with its line and path.
+    /// Its content is invalid: each fault with its line and path.
     #[error("state file {}: {}", path.display(), .faults.join("; "))]
     Wrong {
         /// The file.
@@ -51,15 +51,15 @@ pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, Stat
     load(path, families, largest).map(|loaded| loaded.state)
 }
 
-/// What a state file says.
+/// The content of a state file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) state: State,
-    /// What in it has no effect: fields that are not known, and annotations that say nothing.
+    /// Parts without effect: unknown fields, and annotations whose values have no meaning.
     pub(crate) invalid_fields: Vec<String>,
 }
 
-/// As [`read`], with what has no effect.
+/// As [`read`], with the parts without effect.
 pub(crate) fn load(path: &Path, families: Families, largest: u64) -> Result<Loaded, StateFileError> {
     let unreadable = |source: std::io::Error| match source.kind() {
         std::io::ErrorKind::NotFound => StateFileError::Missing(path.to_owned()),
@@ -83,12 +83,12 @@ pub(crate) fn load(path: &Path, families: Families, largest: u64) -> Result<Load
     parse_all(&content, families).map_err(wrong)
 }
 
-/// What a state file's content says. An empty one says that there are no services; what is not known is ignored.
+/// Parses the content of a state file. An empty one has no services; unknown fields are ignored.
 pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     parse_all(content, families).map(|loaded| loaded.state)
 }
 
-/// As [`parse`], with what has no effect.
+/// As [`parse`], with the parts without effect.
 fn parse_all(content: &[u8], families: Families) -> Result<Loaded, Vec<String>> {
     if let Some(loaded) = parse_json(content, families) {
         return Ok(loaded);
@@ -181,7 +181,7 @@ impl Objects {
         Objects { families, names, port_names, services, backends, invalid_fields }
     }
 
-    /// Takes a service, or says what is wrong with it among the others.
+    /// Adds a service, or its faults to the others.
     fn service(&mut self, manifest: &Service, path: impl Fn() -> String) -> Result<(), String> {
         self.pass_over(of_annotations(manifest), path);
         let (service, frontends) =
@@ -193,7 +193,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Takes the backends of a slice, or says what is wrong with its labels.
+    /// Adds the backends of a slice, or the faults of its labels.
     fn slice(&mut self, manifest: &EndpointSlice, path: impl Fn() -> String) -> Result<(), &'static str> {
         self.pass_over(of_weight(manifest), path);
         let backends = convert::slice(manifest, Source::Api, self.families, &mut self.port_names);

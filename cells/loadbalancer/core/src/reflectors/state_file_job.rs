@@ -38,7 +38,7 @@ pub(crate) struct StateFile {
     pub(crate) initializers: Option<Initializers>,
     /// Its services that are not in the tables.
     pub(crate) refused: Vec<Refused>,
-    /// Whether health says that some of its fields have no effect.
+    /// Whether health reports fields without effect.
     pub(crate) has_invalid_fields: bool,
 }
 
@@ -64,7 +64,7 @@ impl StateFile {
     async fn follow_watched(&mut self, health: &Health) -> io::Result<Infallible> {
         let mut watch = FileWatch::new()?.with_writes();
         watch.follow(&self.path)?;
-        // The file as it is now; changes from here on are told.
+        // The watch exists before the file is read, so that no change is missed.
         let mut due = self.load(health).await;
         loop {
             tokio::select! {
@@ -96,8 +96,8 @@ impl StateFile {
         }
     }
 
-    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one. Returns
-    /// when to try again, if nobody may tell.
+    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one.
+    /// Returns when to try again, if nobody may tell.
     async fn load(&mut self, health: &Health) -> Option<Duration> {
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
         let largest = self.largest;
@@ -142,7 +142,7 @@ impl StateFile {
                 if health.degraded_anew("The state file is refused, the services stay as they were", &error) {
                     tracing::error!(%error, "The state file is refused");
                 }
-                // Nobody tells when a disk has recovered.
+                // There is no event for a disk that has recovered.
                 return matches!(error, StateFileError::Unreadable { .. }).then_some(AGAIN);
             }
         }
@@ -339,7 +339,7 @@ mod tests {
         has(&writer, "10.96.0.1:80/TCP").await;
         settled().await;
         let services = writer.services();
-        // One change to what it says last; the steps before it have left no trace.
+        // One change to its last content; the steps before it have left no trace.
         assert_eq!((names(&writer).len(), services.revision(&services.snapshot())), (1, 1));
         hive.stop().await;
     }

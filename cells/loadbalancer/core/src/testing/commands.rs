@@ -1,4 +1,4 @@
-//! The commands `test/*` of scripts: what happens to a load balancer from outside, and what its reconciler remembers.
+//! The commands `test/*` of scripts: external events of a load balancer, and the state of its reconciler.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -29,15 +29,16 @@ pub fn commands() -> Cell {
 
 fn on_reconciler(control: Arc<Control>, writer: Arc<ServicesWriter>) -> Members<Command> {
     let of = control.clone();
-    let reset = Command::new("test/bpfops-reset", "take the maps over anew, as after a restart", move |_| {
-        let control = of.clone();
-        async move {
-            control.restart().await.map_err(|error| anyhow!(error))?;
-            Ok(Output::none())
-        }
-    });
+    let reset =
+        Command::new("test/bpfops-reset", "restore the state from the maps, as after a restart", move |_| {
+            let control = of.clone();
+            async move {
+                control.restart().await.map_err(|error| anyhow!(error))?;
+                Ok(Output::none())
+            }
+        });
     let of = control.clone();
-    let summary = Command::new("test/bpfops-summary", "how much the reconciler remembers", move |_| {
+    let summary = Command::new("test/bpfops-summary", "sizes of the reconciler's state", move |_| {
         let control = of.clone();
         async move { Ok(Output::text(control.inspect(Balancer::summary).await?)) }
     });
@@ -88,7 +89,7 @@ fn on_node(node: Arc<LocalNodeStore>) -> Members<Command> {
 
 fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
     let of = writer.clone();
-    let health = "say that a backend was found healthy or not";
+    let health = "record the result of a health check of a backend";
     let update = Command::new("test/update-backend-health", health, move |call: Call| {
         let writer = of.clone();
         async move {
@@ -109,7 +110,7 @@ fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
             Ok(Output::none())
         }
     });
-    let checked = "say that services with a value of this annotation are health-checked";
+    let checked = "mark services with a value of this annotation as health-checked";
     let checks = Command::new("test/set-is-service-healthchecked", checked, move |call: Call| {
         let writer = writer.clone();
         async move {
@@ -125,7 +126,7 @@ fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
 }
 
 impl Balancer {
-    /// What it remembers, in the words of Cilium.
+    /// Returns the sizes of its collections by Cilium's names.
     fn summary(&self) -> String {
         let mut text = String::new();
         for (name, count) in self.remembered() {
@@ -139,7 +140,7 @@ impl Balancer {
             self.frontends.values().partition(|record| !record.restored);
         let (used, unused) =
             self.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
-        // A row without a protocol counts as one of each. Cilium knows expanded ports by family, protocol and number.
+        // A row without a protocol counts as one of each. Cilium knows expanded ports by family, protocol and port.
         let at = |address: &LbAddress| (address.ip.is_ipv4(), address.protocol, address.port);
         let expanded: HashSet<_> = self.expansions.keys().map(at).collect();
         [

@@ -33,8 +33,8 @@ pub struct Direct {
     handle: Handle,
 }
 
-/// Writes to tables of services that nobody takes to any maps, of both families and with the default rules. Other tables
-/// beside them: `writer().services().db()`.
+/// Returns a writer to tables of services without a reconciler, of both families and with the default rules. Other
+/// tables beside them: `writer().services().db()`.
 pub fn writer() -> Result<ServicesWriter, MapError> {
     let db = Db::new();
     let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
@@ -76,12 +76,12 @@ impl Direct {
         &self.writer
     }
 
-    /// Takes what has changed of the objects.
+    /// Reflects the changes of the objects.
     pub fn reflect(&mut self) {
         while self.reflector.round().more {}
     }
 
-    /// Waits until all frontends are in the maps as they are now, and their statuses say so.
+    /// Waits until all frontends are in the maps as they are now, and their statuses are done.
     pub async fn reconciled(&self) {
         let table = self.writer.frontends();
         let revision = table.revision(&table.snapshot());
@@ -89,7 +89,7 @@ impl Direct {
         let _ = self.handle.wait_until_ok(revision).await;
     }
 
-    /// Waits until what is in the maps was compared as a whole.
+    /// Waits until the maps were pruned.
     pub async fn pruned(&self) {
         let _ = self.handle.pruned().await;
     }

@@ -15,8 +15,8 @@ pub use direct::{Direct, writer};
 /// Rows of all maps.
 pub type FakeRows = HashMap<Key, Value, foldhash::fast::RandomState>;
 
-/// Maps in memory. Each row that is written or deleted is an operation of its own, which may fail: what came before it in
-/// the same call has been done.
+/// Maps in memory. Each row that is written or deleted is an operation of its own, which may fail: what came before it
+/// in the same call has been done.
 #[derive(Debug)]
 pub struct FakeMaps(Mutex<State>);
 
@@ -72,7 +72,7 @@ impl FakeMaps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says which operations fail from now on.
+    /// Sets the operations that fail from now on.
     pub fn fail(&self, fault: Fault) {
         self.state().fault = fault;
     }

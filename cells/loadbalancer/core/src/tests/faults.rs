@@ -138,7 +138,7 @@ fn a_service_that_does_not_fit_is_not_written_at_all() {
     let error = refusal(balancer.update(&desired(&writer)).remove(0));
     assert_eq!(
         error,
-        "map cilium_lb4_services_v2 is full: it has room for 4 rows, this frontend needs 1 more; \
+        "map cilium_lb4_services_v2 is full: it holds at most 4 entries, this frontend needs 1 more; \
          delete services or set a larger bpf-lb-service-map-max"
     );
     assert_eq!(text(&maps.dump()), [] as [String; 0]);

@@ -124,7 +124,10 @@ fn a_full_map_of_the_kernel_refuses_whole_services() {
     let mut balancer = Balancer::restore(kernel.clone()).unwrap();
     let results = balancer.update(&desired(&writer));
     let refused = results[2].as_ref().unwrap_err().to_string();
-    assert!(refused.starts_with("map cilium_lb4_services_v2 is full: it has room for 7 rows"), "{refused}");
+    assert!(
+        refused.starts_with("map cilium_lb4_services_v2 is full: it holds at most 7 entries"),
+        "{refused}"
+    );
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 2);
     assert_eq!(actual(&rows(&kernel)), expected(&text(2)));
     // Space returns.

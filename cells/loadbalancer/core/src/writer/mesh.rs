@@ -1,5 +1,5 @@
-//! Backends of other clusters: whether a service has them, and which clusters' it prefers. What this cluster shows to others
-//! (`service.cilium.io/shared`) is not this agent's: it exports nothing.
+//! Backends of other clusters: whether a service has them, and which clusters' it prefers. What this cluster shows to
+//! others (`service.cilium.io/shared`) is not this agent's: it exports nothing.
 
 use statedb::Obj;
 
@@ -13,13 +13,13 @@ pub(crate) fn is_global(service: &Service) -> bool {
     said(service, annotations::GLOBAL).is_some_and(|said| said.eq_ignore_ascii_case("true"))
 }
 
-/// Whether a value of the annotation `service.cilium.io/affinity` says something.
+/// Whether a value of the annotation `service.cilium.io/affinity` is a preference.
 pub(crate) fn is_affinity(text: &str) -> bool {
     ["local", "remote", "none", ""].iter().any(|right| text.eq_ignore_ascii_case(right))
 }
 
-/// Leaves out the backends of this cluster or those of others, as the annotation `service.cilium.io/affinity` says, while
-/// there is one of the preferred that is well.
+/// Leaves out the backends of this cluster or those of others, as the annotation `service.cilium.io/affinity` says,
+/// while there is one of the preferred that is well.
 pub(crate) fn prefer_cluster(service: &Service, place: &Place, rows: &mut Fitting) {
     let Some(affinity) = said(service, annotations::AFFINITY) else { return };
     let remote = match affinity {
@@ -34,7 +34,7 @@ pub(crate) fn prefer_cluster(service: &Service, place: &Place, rows: &mut Fittin
     }
 }
 
-/// What an annotation says, by its name or its older one.
+/// Returns the value of an annotation, by its name or its older one.
 fn said<'s>(service: &'s Service, names: [&str; 2]) -> Option<&'s str> {
     names.iter().find_map(|name| service.annotations.get(name)).map(|said| said.as_str())
 }

@@ -70,40 +70,36 @@ impl Selector<'_> {
         let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
         let is_checked = self.is_checked.is_some_and(|is| is(&frontend.service));
         let selection = Selection { frontend, place: self.place, topology: self.topology, is_checked };
-        selection.run(backends.prefix(Backend::of_service(from)))
-    }
-}
-
-impl Selection<'_> {
-    /// `rows` are all rows of the service in the table's order: by address, the most trusted source first.
-    fn run<'r>(&self, rows: impl Iterator<Item = &'r Obj<Backend>>) -> Selected {
         // Mostly as many as before.
-        let mut fitting = Fitting::with_capacity(self.frontend.backends.len());
+        let mut fitting = Fitting::with_capacity(frontend.backends.len());
         let (mut last, mut any_remote) = (None, false);
-        for row in rows {
+        // By address, the most trusted source first.
+        for row in backends.prefix(Backend::of_service(from)) {
             // Of one address only the first row counts, whether it is chosen or not.
-            if last.replace(row.address) != Some(row.address) && self.fits(row) {
+            if last.replace(row.address) != Some(row.address) && selection.fits(row) {
                 any_remote |= self.place.is_remote(row);
                 fitting.push(row.clone());
             }
         }
-        if !self.is_checked {
-            self.prefer(&mut fitting);
+        if !is_checked {
+            selection.prefer(&mut fitting);
             if any_remote {
-                prefer_cluster(&self.frontend.service, self.place, &mut fitting);
+                prefer_cluster(&frontend.service, self.place, &mut fitting);
             }
             let backends = shared(fitting);
             return Selected { to_check: backends.clone(), backends };
         }
         let to_check: Arc<[Obj<Backend>]> = fitting.as_slice().into();
-        self.prefer(&mut fitting);
+        selection.prefer(&mut fitting);
         fitting.retain(|row| row.state != BackendState::Active || row.unhealthy_updated_at.is_some());
         if any_remote {
-            prefer_cluster(&self.frontend.service, self.place, &mut fitting);
+            prefer_cluster(&frontend.service, self.place, &mut fitting);
         }
         Selected { backends: shared(fitting), to_check }
     }
+}
 
+impl Selection<'_> {
     fn fits(&self, row: &Backend) -> bool {
         let FrontendParams { address, port_name, .. } = &self.frontend.params;
         row.address.protocol == address.protocol

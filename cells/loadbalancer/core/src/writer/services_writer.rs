@@ -39,10 +39,10 @@ impl Default for Rules {
 
 pub(crate) type IsChecked = dyn Fn(&Service) -> bool + Send + Sync;
 
-/// What the writer asks about the node and by whom services are checked.
+/// The input of the writer besides the tables: the node, and the health checks of services.
 #[derive(Clone)]
 pub(crate) struct NodeInfo {
-    /// Where this node is, for policies that want its backends alone.
+    /// Returns the location of this node, for policies that allow only its backends.
     pub(crate) place: Arc<dyn Fn() -> Place + Send + Sync>,
     /// Addresses of the node at which NodePort services answer.
     pub(crate) node_port_addresses: Arc<dyn Fn() -> BTreeSet<IpAddr> + Send + Sync>,
@@ -78,7 +78,7 @@ pub struct ServicesWriter {
     pub(crate) events: Events,
 }
 
-/// A source that has yet to say what it knows; nothing in the kernel counts as stale before all have.
+/// A source that is not complete yet; nothing in the kernel counts as stale before all are.
 #[must_use = "the tables stay uninitialised until `complete` is called"]
 pub struct Initializers(Initializer<Service>, Initializer<Frontend>, Initializer<Backend>);
 
@@ -132,7 +132,7 @@ impl ServicesWriter {
         initializers
     }
 
-    /// Says that a source has said all it knew at first.
+    /// Marks a source as complete.
     pub fn complete(&self, initializers: Initializers) {
         let mut txn = self.tables();
         let (s, f, b) = txn.split();
@@ -163,7 +163,7 @@ impl ServicesWriter {
         self.choose_again(|_| true);
     }
 
-    /// Chooses the backends of services anew: something that decides about them besides the tables has changed.
+    /// Selects the backends of services again: input of the selection besides the tables has changed.
     pub(crate) fn choose_again(&self, concerned: impl Fn(&Service) -> bool) {
         let mut txn = self.write();
         txn.touch_all(concerned);
@@ -175,7 +175,7 @@ impl ServicesWriter {
     pub(crate) fn node_addresses_changed(&self, addresses: &BTreeSet<IpAddr>) {
         let mut txn = self.frontends.write();
         let of_node = |kind| matches!(kind, FrontendType::NodePort | FrontendType::HostPort);
-        // Those that have no number yet come along, so that all get theirs in the order in which they came.
+        // Those without an id come along, so that ids follow the order of arrival.
         let concerned = |frontend: &&Obj<Frontend>| {
             let new = frontend.id == 0 && frontend.status.kind() == StatusKind::Pending;
             let concerned = addresses.contains(&frontend.address().ip) || of_node(frontend.params.kind);

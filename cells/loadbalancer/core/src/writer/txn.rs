@@ -28,7 +28,7 @@ pub struct ServicesTxn<'a> {
     place: Place,
     is_checked: Option<Arc<IsChecked>>,
     writer: &'a ServicesWriter,
-    /// Services whose backends have changed: what uses them is to choose anew at the commit.
+    /// Services whose backends have changed: their users select again at the commit.
     touched: Touched,
 }
 
@@ -40,7 +40,7 @@ struct Touched {
 }
 
 impl Touched {
-    /// Notes that whoever uses the backends of a service is to choose anew.
+    /// Notes that all users of a service's backends must select again.
     fn touch(&mut self, name: &ServiceName) {
         self.count += 1;
         match self.services.get_mut(name) {
@@ -49,7 +49,7 @@ impl Touched {
         }
     }
 
-    /// Notes that the frontends of a service itself have seen its backends.
+    /// Notes that the service's own frontends were written with its current backends.
     fn written(&mut self, name: &ServiceName) {
         if let Some((users, _)) = self.services.get_mut(name) {
             *users = Users::Others;
@@ -63,10 +63,10 @@ impl Touched {
     }
 }
 
-/// Which frontends are yet to see that the backends of a service have changed.
+/// The frontends that have yet to select among the changed backends of a service.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Users {
-    /// Its own, and those of other services that are led to it.
+    /// Its own, and those of other services that are redirected to it.
     All,
     /// Its own were written since.
     Others,
@@ -91,7 +91,7 @@ impl<'a> ServicesTxn<'a> {
         Ok(())
     }
 
-    /// The same with the backends that a source gives to the service. Addresses of services that `yields` is true for do
+    /// The same with the backends that a source has for the service. Addresses of services that `yields` is true for do
     /// not count as taken: the frontends there change hands and keep their ids. A service that is refused keeps the
     /// backends that it had.
     pub(crate) fn upsert_service_with_backends(
@@ -120,7 +120,7 @@ impl<'a> ServicesTxn<'a> {
         services.map(|service| service.name.clone()).collect()
     }
 
-    /// Gives a frontend the backends of another service in place of its own's, or its own again; false if there is no such
+    /// Redirects a frontend to the backends of another service, or back to its own service's; false if there is no such
     /// frontend.
     pub fn set_redirect_to(&mut self, address: &LbAddress, to: Option<ServiceName>) -> bool {
         let (_, frontends, _) = self.txn.split();
@@ -132,8 +132,8 @@ impl<'a> ServicesTxn<'a> {
         true
     }
 
-    /// Makes these the proxies that take a service's connections; they stay when its source says it anew. False if there
-    /// is no such service.
+    /// Sets the proxies that take a service's connections; they stay when its source updates it. False if there is no
+    /// such service.
     pub fn set_proxy_redirects(&mut self, name: &ServiceName, redirects: Vec<ProxyRedirect>) -> bool {
         let Some(service) = self.service(name) else { return false };
         if *service.proxy_redirects == *redirects {
@@ -149,7 +149,7 @@ impl<'a> ServicesTxn<'a> {
         true
     }
 
-    /// The frontends of these services choose their backends anew.
+    /// Has the users of these services' backends select again.
     pub(crate) fn touch_all(&mut self, concerned: impl Fn(&Service) -> bool) {
         let services = self.txn.split().0.all().filter(|service| concerned(service));
         let mut services: Vec<&Obj<Service>> = services.collect();
@@ -157,8 +157,8 @@ impl<'a> ServicesTxn<'a> {
         services.into_iter().for_each(|service| self.touched.touch(&service.name));
     }
 
-    /// Without ports of the node that somebody else serves, and without addresses of load balancers at which a NodePort
-    /// service of this node may answer.
+    /// Filters out ports of the node if kube-proxy serves them, and addresses of load balancers that a NodePort service
+    /// of this node may answer at.
     fn allowed(&self, service: &Service, mut frontends: Vec<FrontendParams>) -> Vec<FrontendParams> {
         if !self.writer.rules.node_ports {
             frontends.retain(|params| params.kind != FrontendType::NodePort);
@@ -197,12 +197,12 @@ impl<'a> ServicesTxn<'a> {
         }
     }
 
-    /// Makes the backends that a source gives to a service exactly these, whichever cluster they are in.
+    /// Replaces the backends that a source has for a service, in all clusters.
     pub fn set_backends(&mut self, service: &ServiceName, source: Source, backends: Vec<Backend>) {
         self.replace_backends(service, source, backends, |_| true);
     }
 
-    /// Makes the backends that a source gives to a service in one cluster exactly these, 0 for this cluster. Those of other
+    /// Replaces the backends that a source has for a service in one cluster, 0 for this cluster. Those of other
     /// clusters stay.
     pub fn set_backends_of_cluster(
         &mut self,
@@ -241,12 +241,12 @@ impl<'a> ServicesTxn<'a> {
         }
     }
 
-    /// Whether the source of a backend has said of one at its place already.
+    /// Whether there is a row of the same service, address and source.
     pub(crate) fn has_backend(&mut self, backend: &Backend) -> bool {
         self.txn.split().2.get(Query::of(backend)).is_some()
     }
 
-    /// Takes some of the backends that a source gives to a service out, and puts others in or in their place.
+    /// Deletes some of the backends that a source has for a service, and upserts others.
     pub(crate) fn change_backends(
         &mut self,
         service: &ServiceName,
@@ -262,7 +262,7 @@ impl<'a> ServicesTxn<'a> {
         changed.into_iter().for_each(|backend| self.put_backend(backend));
     }
 
-    /// Says that a backend of a service was found healthy or not; false if the service has no such backend.
+    /// Records the result of a health check of a backend; false if the service has no such backend.
     pub fn set_health(
         &mut self,
         service: &ServiceName,
@@ -283,14 +283,14 @@ impl<'a> ServicesTxn<'a> {
         !rows.is_empty()
     }
 
-    /// Makes what a source says exactly this; gives the services that were refused, each as a whole.
+    /// Replaces the whole state of a source; returns the services that were refused, each as a whole.
     pub fn replace(&mut self, source: Source, state: State) -> Vec<Refused> {
         let mut refused = Vec::new();
         let mut accepted: Vec<(Service, Vec<FrontendParams>)> = Vec::new();
         let mut claimed: HashMap<LbAddress, ServiceName> = HashMap::new();
         for (service, frontends) in state.services {
             let frontends = self.allowed(&service, frontends);
-            // Among the services of the source the earlier one has the address, whoever had it before.
+            // Among the services of the source the first one gets the address, also from its previous owner.
             let taken = frontends.iter().find_map(|frontend| {
                 let owner = claimed.get(&frontend.address).filter(|owner| **owner != service.name)?;
                 Some(Refused::Owned { address: frontend.address, owner: owner.clone() })
@@ -348,8 +348,8 @@ impl<'a> ServicesTxn<'a> {
         self.txn.commit();
     }
 
-    /// Whether the service may be written, in place of the one that it gives; addresses of services that `yields` is true
-    /// for do not count as taken.
+    /// Whether the service may be written, in place of the one that it gives; addresses of services that `yields` is
+    /// true for do not count as taken.
     fn check(
         &mut self,
         service: &Service,
@@ -407,10 +407,10 @@ impl<'a> ServicesTxn<'a> {
         };
         let any = params.iter().zip(&known).any(|(params, old)| !stays(params, old));
         for (params, old) in params.into_iter().zip(known) {
-            if stays(&params, &old) && !(any && old.as_ref().is_some_and(|old| waits_for_number(old))) {
+            if stays(&params, &old) && !(any && old.as_ref().is_some_and(|old| waits_for_id(old))) {
                 continue;
             }
-            // Rows of a frontend that changes hands stay under their number.
+            // A frontend that moves to another service keeps its id and thereby its map entries.
             self.put_frontend(match old {
                 Some(old) => Frontend {
                     redirect_to: old.redirect_to.clone().filter(|_| old.service.name == name),
@@ -473,7 +473,7 @@ impl<'a> ServicesTxn<'a> {
             frontends.into_iter().map(select).collect();
         let any = selected.iter().any(|(.., changed)| *changed);
         for (frontend, selected, changed) in selected {
-            if changed || (any && waits_for_number(&frontend)) {
+            if changed || (any && waits_for_id(&frontend)) {
                 let status = status(&frontend.params, self.writer);
                 let Selected { backends, to_check: health_check_backends } = selected;
                 table.insert(Frontend { backends, health_check_backends, status, ..(*frontend).clone() });
@@ -482,9 +482,9 @@ impl<'a> ServicesTxn<'a> {
     }
 }
 
-/// Frontends that have no number yet are written once more with others of their service, all in order of their addresses:
-/// so they get their numbers, however many transactions it took to say what they are.
-fn waits_for_number(frontend: &Frontend) -> bool {
+/// Frontends without an id are written again along with others of their service, all in order of their addresses:
+/// thereby ids follow the order of addresses, independent of how many transactions wrote the service.
+fn waits_for_id(frontend: &Frontend) -> bool {
     frontend.id == 0 && frontend.status.kind() == StatusKind::Pending
 }
 

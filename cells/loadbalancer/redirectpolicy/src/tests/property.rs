@@ -1,4 +1,4 @@
-//! Any order of changes gives what the same objects give at once.
+//! Any order of changes has the same result as the same objects at once.
 
 use proptest::prelude::*;
 

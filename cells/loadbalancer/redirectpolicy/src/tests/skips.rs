@@ -1,4 +1,4 @@
-//! Pods whose own traffic is not redirected, down to the maps.
+//! Skips of pods, from the tables to the maps.
 
 use reconciler::{OpCx, Ops, StatusKind};
 use statedb::TableSpec;
@@ -102,7 +102,7 @@ fn wanted(pod: &str, cookie: Option<u64>, addresses: &[&str]) -> DesiredSkip {
     new.with(Some(ServiceName::new("ns", "p")), skips, cookie).unwrap()
 }
 
-/// Any changes of two pods on maps of which a third of the operations fails end in what is wanted.
+/// Any changes of two pods, on maps of which a third of the operations fails, converge to the desired entries.
 #[test]
 fn maps_end_as_wanted_whatever_fails() {
     for _ in 0..50 {

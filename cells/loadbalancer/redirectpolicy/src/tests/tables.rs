@@ -1,4 +1,4 @@
-//! What policies make of the tables of services.
+//! The rows of policies in the tables of services.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn a_service_is_redirected_where_ports_match() {
     world.policy("p", Some(of_service("s", vec![], several)));
     world.settle();
     assert_eq!(world.frontends(), frontends);
-    // The service is made anew.
+    // The service is created again.
     world.service("s", "10.96.0.1", None);
     world.settle();
     world.service("s", "10.96.0.1", Some([true, true]));
@@ -61,7 +61,7 @@ fn a_redirected_frontend_keeps_the_name_of_its_port() {
     let mut world = World::new();
     world.service("s", "10.96.0.1", Some([false, true]));
     world.pod("a", Some(pod("a", "a", "10.0.0.1", true)));
-    // The pod's port `web` takes it; a port of another name does not, and nobody else either.
+    // The pod's port `web` takes it; a port of another name does not, nor does another pod.
     let web = of_service("s", vec![port(80, "TCP", "")], vec![port(8080, "TCP", "")]);
     world.policy("p", Some(web.clone()));
     world.settle();

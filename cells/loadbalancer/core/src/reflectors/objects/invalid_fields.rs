@@ -1,5 +1,5 @@
-//! What of a Service or an EndpointSlice cannot be understood: each field with its value. A server of another version or
-//! without checks may send such; the rest of the object counts.
+//! What of a Service or an EndpointSlice cannot be understood: each field with its value. A server of another version
+//! or without checks may send such; the rest of the object counts.
 
 use hive::health::summarize;
 use std::collections::BTreeMap;
@@ -24,13 +24,13 @@ const TOLD: usize = 4;
 /// Objects that are served in part.
 #[derive(Default)]
 pub(super) struct InvalidFields {
-    /// What is told of each, by kind and key.
+    /// The invalid fields of each, by kind and key.
     objects: BTreeMap<(&'static str, SmolStr), String>,
     told: bool,
 }
 
 impl InvalidFields {
-    /// Notes what is wrong with an object now; what was not said of it before is logged. Whether it was.
+    /// Records the invalid fields of an object and logs new ones; true if there are new ones.
     pub(super) fn note(&mut self, kind: &'static str, key: &SmolStr, problems: &[Problem]) -> bool {
         if problems.is_empty() {
             if !self.objects.is_empty() {
@@ -47,7 +47,7 @@ impl InvalidFields {
         anew
     }
 
-    /// Tells of all objects in one row, while there are any.
+    /// Reports all objects in one row of health, while there are any.
     pub(super) fn tell(&mut self, health: &Health) {
         let row = health.scope("passed-over");
         if self.objects.is_empty() {
@@ -106,7 +106,7 @@ pub(crate) fn of_service(manifest: &Service) -> Vec<Problem> {
     problems
 }
 
-/// Annotations of a service that say nothing that can be done.
+/// Returns the annotations of a service whose values have no meaning.
 pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
     let wrong_one = |name: &str, is_right: fn(&str) -> bool, right: &str| {
         let value = manifest.metadata.annotations.get(name).filter(|value| !is_right(value))?;
@@ -161,7 +161,7 @@ fn list(name: &str) -> impl Fn(usize) -> String {
     move |index| format!("{name}[{index}]")
 }
 
-/// Adds the texts that cannot be read; empty ones say nothing.
+/// Adds the texts that cannot be parsed; empty ones count as absent.
 fn unread<'t, T: FromStr>(
     texts: impl IntoIterator<Item = &'t SmolStr>,
     path: impl Fn(usize) -> String,

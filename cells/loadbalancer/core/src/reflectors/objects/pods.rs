@@ -97,14 +97,14 @@ impl HostPorts {
         if changed {
             let writer = self.writer.clone();
             let mut txn = writer.write();
-            // Those that go make room for others.
+            // Deletions first: their ports become free for others.
             let (gone, there): (Vec<_>, Vec<_>) =
                 changes.iter().partition(|change| change.deleted || is_over(&change.object));
             for change in gone {
                 self.put(&mut txn, &change.object, Vec::new());
             }
             let there: Vec<Obj<Row<Pod>>> = there.into_iter().map(|change| change.object.clone()).collect();
-            // Who had their ports may have gone.
+            // The owners of their ports may have gone.
             let again = self.refused.keys().filter_map(|name| {
                 let pod = self.pods.get(&snapshot, Query::primary(name.clone()))?;
                 (!there.iter().any(|there| there.key() == *name) && !is_over(pod)).then(|| pod.clone())
@@ -196,8 +196,9 @@ fn is_over(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// Where a port of the host is, and whether for the host itself alone. An unspecified address, given by name, is nowhere,
-/// as in Cilium; a loopback address is there even if the pod has no address of its family, then without backends.
+/// Where a port of the host is, and whether for the host itself alone. An unspecified address, given by name, is
+/// nowhere, as in Cilium; a loopback address is there even if the pod has no address of its family, then without
+/// backends.
 fn host_addresses(port: &ContainerPort, pod: &[IpAddr]) -> (Vec<IpAddr>, bool) {
     let unspecified = |ip: &IpAddr| -> IpAddr {
         match ip {

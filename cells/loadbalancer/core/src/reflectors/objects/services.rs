@@ -30,7 +30,7 @@ use super::slices::{Affected, Slices};
 /// Objects with this label are for the proxy of that name.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Who copies slices of other clusters, which come by another way.
+/// The controller that copies slices of other clusters, which come through the cluster mesh.
 const MESH_CONTROLLER: &str = "endpointslice-mesh-controller.cilium.io";
 /// Changes of a table that are one transaction at most.
 const BATCH: usize = 500;
@@ -59,7 +59,7 @@ pub(crate) struct Reflector {
     initializers: Vec<Initializers>,
 }
 
-/// How long a change waits for what comes along with it: a service and its slices are told one after the other.
+/// How long a change waits for others that belong to it: a service and its slices arrive one after the other.
 const ALONG: Duration = Duration::from_millis(20);
 
 /// How long a start waits for the lists of both kinds: a service alone would be written without backends first.
@@ -91,8 +91,8 @@ impl Reflector {
         }
     }
 
-    /// Follows the objects until the agent stops. A change after a quiet time is taken almost at once, with what comes along
-    /// with it; those that follow within the wait are taken together.
+    /// Follows the objects until the agent stops. A change after a quiet time is taken almost at once, with what comes
+    /// along with it; those that follow within the wait are taken together.
     pub(crate) async fn follow(
         mut self,
         wait: Duration,
@@ -193,7 +193,7 @@ impl Reflector {
                 let object = (!change.deleted).then_some(&*change.object);
                 self.take_service(&mut txn, key, object.map(|row| &**row), &labels);
             }
-            // Who had their addresses may have gone.
+            // The owners of their addresses may have gone.
             for key in again {
                 let row = self.services.get(&snapshot, statedb::Query::primary(key.to_string())).cloned();
                 self.take_service(&mut txn, key, row.as_ref().map(|row| &***row), &labels);

@@ -1,4 +1,4 @@
-//! Which slices a service has, and what a change of one of them changes.
+//! The slices of each service, and the effect of a change of one of them.
 
 use k8s_tables::core::EndpointSlice;
 use k8s_tables::{Row, SmolStr};
@@ -34,7 +34,7 @@ struct Group {
     overlaps: bool,
 }
 
-/// The services whose backends are to be computed again, in the order of the slices that have changed first.
+/// The services whose backends must be computed again, in the order of the slices that have changed first.
 #[derive(Default)]
 pub(super) struct Affected {
     positions: FastMap<ServiceName, usize>,
@@ -77,7 +77,7 @@ impl Slices {
         self.of_service.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name)
     }
 
-    /// Notes a slice, and whose it is, if it has an owner; adds the services whose backends are others now.
+    /// Stores a slice by its service, if it has one; adds the services whose backends have changed.
     pub(super) fn take(
         &mut self,
         key: SmolStr,
