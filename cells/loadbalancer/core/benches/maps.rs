@@ -236,7 +236,7 @@ async fn memory() {
     run.await.unwrap();
 }
 
-/// One of a thousand backends changes: as whoever checks them says it, and as a slice of a hundred does.
+/// One of a thousand backends changes: by a health check, and by a slice of a hundred.
 async fn one_of_many() {
     const CHANGES: usize = 1000;
     let run = Direct::run(Arc::new(FakeMaps::default()), async |direct: &mut Direct| {

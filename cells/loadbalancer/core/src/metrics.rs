@@ -140,7 +140,7 @@ mod tests {
     use crate::lbmap::rows::Family as Of;
 
     #[test]
-    fn operations_are_told_by_map_and_outcome() {
+    fn operations_are_counted_by_map_and_outcome() {
         let (metrics, operations) = (metrics::Metrics::default(), MapOperations::default());
         operations.register(&metrics);
         let count = |map, operation, rows, result| operations.clone().count(map, operation, rows, result);
@@ -165,9 +165,9 @@ mod tests {
     fn how_services_are_served() {
         let metrics = metrics::Metrics::default();
         register_features(&metrics, &ServicesConfig::default());
-        let told = "cilium_feature_adv_connect_and_lb_node_port_configuration{acceleration=\"disabled\",\
+        let expected = "cilium_feature_adv_connect_and_lb_node_port_configuration{acceleration=\"disabled\",\
                     algorithm=\"random\",mode=\"snat\"} 1\n";
-        assert!(metrics.text().contains(told), "{}", metrics.text());
+        assert!(metrics.text().contains(expected), "{}", metrics.text());
         let replacement = "\ncilium_feature_adv_connect_and_lb_kube_proxy_replacement_enabled 1\n";
         assert!(!metrics.text().contains(replacement));
         let metrics = metrics::Metrics::default();

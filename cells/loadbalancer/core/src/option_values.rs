@@ -172,7 +172,7 @@ impl FlagValue for MaglevSeed {
     }
 }
 
-/// The path of a state file, which tells its format by its suffix.
+/// The path of a state file, whose suffix is its format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFilePath(PathBuf);
 

@@ -55,7 +55,7 @@ pub(crate) fn writer_with(rules: Rules) -> ServicesWriter {
     ServicesWriter::new(tables.0, tables.1, tables.2, node_info, FAMILIES, rules, Events::default())
 }
 
-/// What a state file says.
+/// Parses a state file.
 fn state(text: &str) -> State {
     crate::parse_state_file(text.as_bytes(), Families { v4: true, v6: true }).unwrap()
 }
@@ -120,7 +120,7 @@ impl Balancer {
     }
 }
 
-/// The maps after a balancer that is new to them has brought in what the tables say, and pruned.
+/// Returns the maps after a new balancer has restored, upserted the tables' frontends, and pruned.
 fn brought(maps: &Arc<FakeMaps>, writer: &ServicesWriter) -> Vec<String> {
     let mut balancer = Balancer::restore(maps.clone()).unwrap();
     for result in balancer.update(&desired(writer)) {

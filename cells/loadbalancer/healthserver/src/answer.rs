@@ -48,6 +48,7 @@ impl Tables {
         let local_endpoints = self.local_endpoints(name);
         let body =
             Body { service: Named { namespace: name.namespace(), name: name.name() }, local_endpoints };
+        // Cilium ends the body by a newline, as Go's encoder does.
         let Ok(mut body) = serde_json::to_vec(&body) else { unreachable!("strings and a number") };
         body.push(b'\n');
         let mut response = Response::new(Full::from(body));

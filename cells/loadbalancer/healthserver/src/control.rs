@@ -191,6 +191,7 @@ impl Servers {
             .collect();
         for port in gone {
             let Some((_, job)) = self.running.remove(&port) else { continue };
+            // The port must be free before another server may listen on it.
             job.stop().await;
             self.health.scope(&format!("job-{}", name(port))).close();
         }

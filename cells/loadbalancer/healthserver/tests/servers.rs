@@ -103,7 +103,7 @@ impl Node {
     }
 
     async fn until_row(&self, name: &str, level: Level, text: &str) {
-        let is = || self.row(name).is_some_and(|(is, said)| is == level && said.contains(text));
+        let is = || self.row(name).is_some_and(|(is, message)| is == level && message.contains(text));
         self.hive.until(&format!("{name}: {text}"), is).await;
     }
 }
@@ -203,7 +203,7 @@ async fn of_two_services_with_one_port_the_second_waits_and_is_named() {
     node.until_row("ports", Level::Degraded, &error).await;
     node.until_answer(port, r#""name":"b""#).await;
 
-    // The address of its only frontend goes to another service: nothing is said of the old one but that.
+    // The address of its only frontend goes to another service: only that is reported of the old one.
     let mut txn = node.writer.write();
     txn.delete_service(&ServiceName::new("shop", "b"));
     txn.commit();

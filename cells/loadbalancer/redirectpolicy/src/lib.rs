@@ -18,7 +18,7 @@
 //! sends to the frontend itself is redirected, too.
 //!
 //! A policy that is malformed is as one that is not there; health, the row of the job `controller`, names object and
-//! field, one line of the log says so.
+//! field, as does one line of the log.
 //!
 //! **Differences from Cilium.** Of two policies that request the same address or service the older one has it, of
 //! equally old ones the first by name; Cilium has one by accident, or both in turn. A policy that goes takes only its

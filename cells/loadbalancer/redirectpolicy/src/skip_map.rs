@@ -184,6 +184,7 @@ impl SkipOps {
         }
         let maps = self.provider.maps()?;
         for key in wanted {
+            // Not recorded if the write fails: then the entry does not exist.
             maps.put(key)?;
             self.written.entry(pod.to_owned()).or_default().insert(*key);
         }

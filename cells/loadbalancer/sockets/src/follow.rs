@@ -64,7 +64,7 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
             let ended = hive::blocking(move || sockets.end(&of)).await;
             // A round that failed is repeated with the next change.
             is_start &= !initialized || ended.is_err();
-            total += tell(&cx.health, ended, total);
+            total += report_round(&cx.health, ended, total);
         }
         if batch.len() < BATCH {
             tokio::select! {
@@ -97,7 +97,7 @@ async fn supported(
 }
 
 /// Reports the result of a round; returns how many sockets were ended.
-fn tell(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
+fn report_round(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
     match ended {
         Err(error) => {
             if health.degraded_anew("Sockets of backends that are gone may stay connected", &error) {

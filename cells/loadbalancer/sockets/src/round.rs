@@ -65,6 +65,7 @@ impl Sockets {
         let mut ended = Ended::default();
         let transports: Vec<Transport> =
             self.transports.iter().copied().filter(|transport| of.concerns(*transport)).collect();
+        // Without entries no program translates at sockets, and a dump of all sockets would be in vain.
         if transports.is_empty() || self.reverse.is_empty()? {
             return Ok(ended);
         }

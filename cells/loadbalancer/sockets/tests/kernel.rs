@@ -232,7 +232,7 @@ fn sockets_end_with_the_backend_that_they_were_led_to() {
         node.until_ended("the pod's socket", &of_pod).await;
         node.until_ended("the socket of the backend in maintenance", &of_third).await;
         assert!(lives(&by_other_service), "its service still has the backend");
-        assert!(lives(&by_itself), "nobody led it there");
+        assert!(lives(&by_itself), "it was not translated");
         assert!(lives(&of_second) && lives(&of_v6));
         assert!(tcp.take_error().unwrap().is_none() && tcp.peer_addr().is_ok(), "only UDP");
         drop(listener);
@@ -269,7 +269,7 @@ fn a_start_ends_sockets_of_backends_that_went_while_no_agent_ran() {
         symlink(pod.path(), sandbox.dir().join("state/netns/pod")).unwrap();
         let mut node = Node::silent(sandbox, &[]).await;
         let table = node.writer.frontends();
-        let (web, other, nobody): (SocketAddr, SocketAddr, SocketAddr) = (
+        let (web, other, unowned): (SocketAddr, SocketAddr, SocketAddr) = (
             "10.96.0.1:53".parse().unwrap(),
             "10.96.0.2:53".parse().unwrap(),
             "10.96.0.3:53".parse().unwrap(),
@@ -280,10 +280,10 @@ fn a_start_ends_sockets_of_backends_that_went_while_no_agent_ran() {
             socket.0
         };
         let gone = led(udp("127.0.0.1:5309"), web);
-        let gone_in_pod = led(pod.run(|| udp("127.0.0.1:5309")), nobody);
+        let gone_in_pod = led(pod.run(|| udp("127.0.0.1:5309")), unowned);
         let of_another_service = led(udp("127.0.0.1:5302"), web);
         let stays = led(udp("127.0.0.1:5301"), web);
-        let of_no_service = led(udp("127.0.0.1:5301"), nobody);
+        let of_no_service = led(udp("127.0.0.1:5301"), unowned);
         let by_itself = udp("127.0.0.1:5309").0;
         node.service("web", web, &[(first, ACTIVE)]);
         node.service("other", other, &[(second, ACTIVE)]);
@@ -304,7 +304,7 @@ fn a_start_ends_sockets_of_backends_that_went_while_no_agent_ran() {
         node.until_ended("the socket whose service has lost the backend", &of_another_service).await;
         assert!(lives(&stays), "its service has the backend");
         assert!(lives(&of_no_service), "its service is unknown, its backend is there");
-        assert!(lives(&by_itself), "nobody led it there");
+        assert!(lives(&by_itself), "it was not translated");
         let job = || node.hive.health("socket-termination.job-socket-termination").message;
         node.hive.until("all are counted", || job() == "4 sockets ended").await;
         node.hive.stop().await;

@@ -15,7 +15,7 @@ impl ServiceName {
         ServiceName([namespace, "/", name].concat().into())
     }
 
-    /// The service of this cluster whose object has this key, `namespace/name`.
+    /// Returns the name of the service of this cluster by its object's key, `namespace/name`.
     pub(crate) fn of_key(key: &str) -> ServiceName {
         ServiceName(key.into())
     }

@@ -250,6 +250,7 @@ impl Balancer {
         let counts = counts.into_iter().map(|(desired, old)| {
             (Key::master(desired.address), Value::Service(LbService { count: desired.active, ..old }))
         });
+        // In this order: a slot must not change its backend while the count still covers it for new connections.
         self.mirror.write(counts.collect())?;
         self.mirror.write(slots)?;
         // A few at a time, for they are large.

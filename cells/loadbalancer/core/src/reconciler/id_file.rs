@@ -1,9 +1,9 @@
 //! The file of ids that may have been in use.
 //!
 //! Rows of connection tracking and affinity name services and backends by their ids for hours after these are gone, and
-//! the maps do not tell which ids were released last. So the file holds where the allocators are at most: it is written
-//! before they come there, many ids ahead, and exactly at a stop. It is not flushed to the disk, as no connection
-//! outlives the machine.
+//! the maps do not contain which ids were released last. So the file holds where the allocators are at most: it is
+//! written before they come there, many ids ahead, and exactly at a stop. It is not flushed to the disk, as no
+//! connection outlives the machine.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -26,9 +26,9 @@ impl Ids {
         Ids { used: HashSet::default(), next: 1, max, wrapped: false, reserved: 0, overdrawn: false }
     }
 
-    /// Goes on where the previous run has been at most, as its file says; called once all ids of rows are known. Ids
-    /// that were released then may still be named by connections. Without a file, but with rows, it goes on half a
-    /// cycle further: as far as can be from the ids that were in use last.
+    /// Continues at the reserved position of the previous run, from its file; called once all ids in the maps are
+    /// known. Ids that were released then may still be named by connections. Without a file, but with rows, it goes on
+    /// half a cycle further: as far as can be from the ids that were in use last.
     pub(crate) fn resume(&mut self, file: Option<Position>) {
         match file {
             Some(Position { next, wrapped }) if (1..=self.max).contains(&next) => {

@@ -127,6 +127,7 @@ impl Mirror {
         if keys.is_empty() {
             return Ok(());
         }
+        // A failed batch may have deleted some: these are unknown until they are read or deleted again.
         let result = self.maps.delete(&keys);
         for key in keys {
             match result {

@@ -123,8 +123,8 @@ fn distribution(manifest: &core::Service) -> TrafficDistribution {
     if internal_local(&manifest.spec) {
         return TrafficDistribution::Default;
     }
-    if let Some(said) = manifest.spec.traffic_distribution.as_deref().filter(|said| !said.is_empty()) {
-        return TrafficDistribution::from_name(said);
+    if let Some(name) = manifest.spec.traffic_distribution.as_deref().filter(|name| !name.is_empty()) {
+        return TrafficDistribution::from_name(name);
     }
     let annotation = annotations::TOPOLOGY.iter().find_map(|name| manifest.metadata.annotations.get(name));
     match annotation.map(SmolStr::as_str) {
@@ -202,11 +202,11 @@ fn frontends(manifest: &core::Service, families: Families, names: &mut Names) ->
 
 /// Whether ports of the node are for IPv4, for IPv6: by the service's `ipFamilies`, else by its addresses.
 fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
-    let said = |family| spec.ip_families.iter().any(|said| said == family);
+    let listed = |family| spec.ip_families.iter().any(|listed| listed == family);
     let has = |of_family: fn(&IpAddr) -> bool| cluster_ips.iter().any(of_family);
-    match [said("IPv4"), said("IPv6")] {
+    match [listed("IPv4"), listed("IPv6")] {
         [false, false] => [has(IpAddr::is_ipv4), has(IpAddr::is_ipv6)],
-        said => said,
+        listed => listed,
     }
 }
 
@@ -267,7 +267,9 @@ pub(crate) fn add_backends(
                 backends.push(Backend {
                     port_names: names.clone(),
                     weight,
-                    node_name: of(&endpoint.node_name, endpoint, HOSTNAME).cloned().unwrap_or_default(),
+                    node_name: field_or_label(&endpoint.node_name, endpoint, HOSTNAME)
+                        .cloned()
+                        .unwrap_or_default(),
                     zone: zone.clone(),
                     state: if weight == 0 { BackendState::Maintenance } else { state(endpoint) },
                     ..Backend::new(name.clone(), LbAddress::new(ip, port, protocol), source)
@@ -283,14 +285,18 @@ fn weight(manifest: &core::EndpointSlice) -> u16 {
 }
 
 /// Returns the zone of an endpoint, from its field or its older label.
-fn of<'e>(said: &'e Option<SmolStr>, endpoint: &'e Endpoint, label: &str) -> Option<&'e SmolStr> {
+fn field_or_label<'e>(
+    field: &'e Option<SmolStr>,
+    endpoint: &'e Endpoint,
+    label: &str,
+) -> Option<&'e SmolStr> {
     let older = || endpoint.deprecated_topology.get(label);
-    said.as_ref().filter(|said| !said.is_empty()).or_else(older)
+    field.as_ref().filter(|value| !value.is_empty()).or_else(older)
 }
 
 /// Hints without a zone are unusable: their writer has filled them in by half.
 fn zone(endpoint: &Endpoint) -> Option<Zone> {
-    let zone = of(&endpoint.zone, endpoint, ZONE).filter(|zone| !zone.is_empty())?.clone();
+    let zone = field_or_label(&endpoint.zone, endpoint, ZONE).filter(|zone| !zone.is_empty())?.clone();
     let hints = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
     Some(Zone { zone, for_zones: hints.map(|zone| zone.name.clone()).collect() })
 }

@@ -49,10 +49,7 @@ impl StateFile {
             loop {
                 let Err(unwatched) = self.follow_watched(&cx.health).await;
                 self.load(&cx.health).await;
-                cx.health.degraded(
-                    "Changes of the state file are not told, it is read again and again",
-                    unwatched,
-                );
+                cx.health.degraded("Changes of the state file are not reported, it is polled", unwatched);
                 sleep(self.interval.max(UNWATCHED)).await;
             }
         };
@@ -96,8 +93,8 @@ impl StateFile {
         }
     }
 
-    /// Reads the file and makes the tables say what it says. A removed file changes nothing, as does a wrong one.
-    /// Returns when to try again, if nobody may tell.
+    /// Reads the file and replaces the tables' rows of it. A removed file changes nothing, nor does an invalid one.
+    /// Returns the time of the next try, if no event announces it.
     async fn load(&mut self, health: &Health) -> Option<Duration> {
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
         let largest = self.largest;
@@ -248,16 +245,16 @@ mod tests {
 
         std::fs::write(&path, "services: [oops\n").unwrap();
         std::fs::write(folder.path().join("other.yaml"), TWO).unwrap();
-        let told = |hive: &TestHive| hive.health("file-reflector.job-follow");
-        hive.until("a broken file to be told of", || told(&hive).level == Level::Degraded).await;
-        assert_eq!(told(&hive).message, "The state file is refused, the services stay as they were");
-        assert!(told(&hive).error.contains("lb.yaml: document 1, line 2: "));
+        let row = |hive: &TestHive| hive.health("file-reflector.job-follow");
+        hive.until("an invalid file to be reported", || row(&hive).level == Level::Degraded).await;
+        assert_eq!(row(&hive).message, "The state file is refused, the services stay as they were");
+        assert!(row(&hive).error.contains("lb.yaml: document 1, line 2: "));
         assert_eq!(names(&writer), ["default/one"]);
 
         std::fs::rename(folder.path().join("other.yaml"), &path).unwrap();
         has(&writer, "10.96.0.2:80/TCP").await;
         assert_eq!(names(&writer), ["default/two"]);
-        hive.until("all to be well", || told(&hive).level == Level::Ok).await;
+        hive.until("all to be well", || row(&hive).level == Level::Ok).await;
 
         std::fs::remove_file(&path).unwrap();
         settled().await;
@@ -286,14 +283,14 @@ mod tests {
         txn.upsert_service(crate::Service::new(holder.clone(), Source::Local), vec![frontend]).unwrap();
         txn.commit();
         std::fs::write(&path, ONE).unwrap();
-        let told = |hive: &TestHive| hive.health("file-reflector.job-follow");
-        hive.until("the refusal to be told", || told(&hive).level == Level::Degraded).await;
+        let row = |hive: &TestHive| hive.health("file-reflector.job-follow");
+        hive.until("the refusal to be reported", || row(&hive).level == Level::Degraded).await;
         assert_eq!(names(&writer), ["ns/holder"]);
         let mut txn = writer.write();
         txn.delete_service(&holder);
         txn.commit();
         hive.until("the service to be taken", || names(&writer) == ["default/one"]).await;
-        hive.until("all to be well", || told(&hive).level == Level::Ok).await;
+        hive.until("all to be well", || row(&hive).level == Level::Ok).await;
         hive.stop().await;
     }
 

@@ -1,4 +1,4 @@
-//! Failures at every point of an update: full maps, faults, kills, rows that somebody else changes.
+//! Failures at every point of an update: full maps, faults, kills, entries that another program changes.
 
 use super::model::{actual, expected, leads_nowhere};
 use super::*;
@@ -59,18 +59,18 @@ fn a_fault_at_any_operation_leaves_nothing_behind() {
             for fault in 0.. {
                 let (maps, writer) = (Arc::<FakeMaps>::default(), writer());
                 let mut balancer = Balancer::restore(maps.clone()).unwrap();
-                let mut say = |said: State| {
-                    writer.replace(Source::Api, said);
+                let mut publish = |content: State| {
+                    writer.replace(Source::Api, content);
                     balancer.update(&desired(&writer)).into_iter().all(|result| result.is_ok())
                 };
-                assert!(say(with_backends(from)));
+                assert!(publish(with_backends(from)));
                 // The second try of the same round must fail, too.
                 maps.fail(Fault::From(fault));
-                let done = say(with_backends(to));
+                let done = publish(with_backends(to));
                 maps.fail(Fault::Never);
                 match then {
                     Some(then) => {
-                        assert!(say(with_backends(then)));
+                        assert!(publish(with_backends(then)));
                         assert_eq!(
                             actual(&maps.dump()),
                             expected(&with_backends(then)),
@@ -221,8 +221,8 @@ fn a_prune_does_not_leave_an_external_scope_that_leads_nowhere() {
 fn rows_that_somebody_has_changed_are_put_right() {
     let maps = Arc::<FakeMaps>::default();
     let writer = writer();
-    let said = with_backends(&["10.0.0.1", "10.0.0.2"]);
-    writer.replace(Source::Api, said.clone());
+    let content = with_backends(&["10.0.0.1", "10.0.0.2"]);
+    writer.replace(Source::Api, content.clone());
     let mut balancer = Balancer::restore(maps.clone()).unwrap();
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
     maps.tamper(|rows| {
@@ -235,7 +235,7 @@ fn rows_that_somebody_has_changed_are_put_right() {
     let damaged = balancer.prune().unwrap().damaged;
     assert_eq!(damaged.len(), 1);
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
-    assert_eq!(actual(&maps.dump()), expected(&said));
+    assert_eq!(actual(&maps.dump()), expected(&content));
 }
 
 /// The whole way with the reconciler: a fault shows in the status, the retry heals it.
@@ -256,16 +256,16 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
         .build();
     let frontends: Table<Frontend> = writer.frontends();
     let address = "10.96.0.1:80/TCP".parse().unwrap();
-    let said = with_backends(&["10.0.0.1"]);
+    let content = with_backends(&["10.0.0.1"]);
     let test = async {
         maps.fail(Fault::From(2));
-        writer.replace(Source::Api, said.clone());
+        writer.replace(Source::Api, content.clone());
         let failed = frontends.wait_for(Frontend::by_address(&address), |f| f.status.error().is_some()).await;
         assert_eq!((failed.status.error(), failed.id), (Some("injected fault"), 0));
         maps.fail(Fault::Never);
         let done = frontends.wait_for(Frontend::by_address(&address), |f| f.status.is_done()).await;
         assert_eq!(done.id, 1);
-        assert_eq!(actual(&maps.dump()), expected(&said));
+        assert_eq!(actual(&maps.dump()), expected(&content));
         writer.replace(Source::Api, State::default());
         while !maps.dump().is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -287,7 +287,7 @@ async fn a_start_of_many_rounds_leaves_the_maps_as_they_are() {
         (format!("- metadata: {{name: s{n}}}\n  spec: {spec}\n"), format!("- metadata: {slice}\n  {ends}\n"))
     };
     let (services, slices): (String, String) = (10..30).map(service).unzip();
-    let said = state(&format!("services:\n{services}endpoints:\n{slices}"));
+    let content = state(&format!("services:\n{services}endpoints:\n{slices}"));
     let maps = Arc::<FakeMaps>::default();
     for start in 0..2 {
         let writer = writer();
@@ -302,7 +302,7 @@ async fn a_start_of_many_rounds_leaves_the_maps_as_they_are() {
             },
             unserved: Default::default(),
         };
-        writer.replace(Source::Api, said.clone());
+        writer.replace(Source::Api, content.clone());
         writer.complete(initializers);
         let (handle, reconciler) = Reconciler::builder(writer.frontends_for_statuses())
             .status(|frontend: &Frontend| &frontend.status, |frontend, status| frontend.status = status)
@@ -317,7 +317,7 @@ async fn a_start_of_many_rounds_leaves_the_maps_as_they_are() {
             handle.pruned().await.unwrap();
         };
         reconciler.run_until(test).await;
-        assert_eq!(actual(&maps.dump()), expected(&said));
+        assert_eq!(actual(&maps.dump()), expected(&content));
         if start > 0 {
             assert_eq!((maps.operations(), maps.dump()), (operations, before));
         }

@@ -43,12 +43,12 @@ fn all_kinds_of_rows_are_written_read_and_deleted() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let (_maps, kernel) = opened(&sandbox, 1024);
-    let (writer, said) = (writer(), both_families());
-    writer.replace(Source::Api, said.clone());
+    let (writer, content) = (writer(), both_families());
+    writer.replace(Source::Api, content.clone());
     let mut balancer = Balancer::restore(kernel.clone()).unwrap();
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
     let written = rows(&kernel);
-    assert_eq!(actual(&written), expected(&said));
+    assert_eq!(actual(&written), expected(&content));
     for (key, value) in &written {
         assert_eq!(kernel.get(key).unwrap(), Some(*value), "{key:?}");
     }

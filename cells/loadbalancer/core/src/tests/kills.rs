@@ -1,5 +1,5 @@
-//! A kill after every single row of every kind of change, then a start: the maps end as the model says, and on the way
-//! no packet meets a backend that neither the old nor the new state has. On maps in memory and on the kernel's own.
+//! A kill after every single row of every kind of change, then a start: the maps end as the model has them, and on the
+//! way no packet meets a backend that neither the old nor the new state has. On maps in memory and on the kernel's own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ struct World {
 }
 
 impl World {
-    /// Without what was found of the health of backends, which no source says.
+    /// Without health of backends, which is not part of any source.
     fn unmarked(&self) -> World {
         let mut world = self.clone();
         world.state.backends.iter_mut().for_each(|backend| backend.unhealthy = false);
@@ -197,7 +197,7 @@ impl Agent {
         Agent { ops, writer, addresses }
     }
 
-    /// The sources say this, and the reconciler does it; whether all went well.
+    /// Replaces the sources and reconciles; true without failures.
     fn follow(&mut self, world: &World) -> bool {
         let before: BTreeSet<LbAddress> = served(&self.writer).iter().map(Frontend::address).collect();
         let mut txn = self.addresses.write();
@@ -219,7 +219,7 @@ impl Agent {
         removed && brought
     }
 
-    /// Somebody checks health, and says so before the change comes.
+    /// A health check reports before the change comes.
     fn check_health(&mut self, world: &World) {
         let mut txn = self.writer.write();
         for backend in world.state.backends.iter().filter(|backend| backend.unhealthy) {
@@ -232,7 +232,7 @@ impl Agent {
 /// Which backends take new connections, by frontend.
 type Usable = HashMap<LbAddress, HashSet<LbAddress>>;
 
-/// The rows and what they say.
+/// The entries as text.
 struct Seen {
     rows: FakeRows,
     backends: HashMap<(Family, u32), LbAddress>,

@@ -279,8 +279,8 @@ fn what_was_unhealthy_stays_so_over_a_restart_until_somebody_says_otherwise() {
         "{clusterIP: 10.96.1.1, ports: [{port: 80}]}",
         "[{addresses: [10.54.1.1]}, {addresses: [10.54.1.2]}]",
     ));
-    let name = node.said.services[0].0.name.clone();
-    let backends: Vec<LbAddress> = node.said.backends.iter().map(|backend| backend.address).collect();
+    let name = node.content.services[0].0.name.clone();
+    let backends: Vec<LbAddress> = node.content.backends.iter().map(|backend| backend.address).collect();
     let counts = |node: &Node| {
         let rows = text_of(&node.maps);
         let master = rows.iter().find(|row| row.contains("10.96.1.1:80/TCP SLOT=0")).unwrap();
@@ -294,9 +294,9 @@ fn what_was_unhealthy_stays_so_over_a_restart_until_somebody_says_otherwise() {
     };
     report(&mut node, false);
     assert_eq!(counts(&node), "COUNT=1 QCOUNT=1");
-    let said = node.said.clone();
+    let content = node.content.clone();
     let mut node = Node::on(node.maps.clone());
-    node.state(said);
+    node.state(content);
     assert_eq!(counts(&node), "COUNT=1 QCOUNT=1");
     report(&mut node, false);
     assert_eq!(counts(&node), "COUNT=1 QCOUNT=1");
@@ -306,9 +306,9 @@ fn what_was_unhealthy_stays_so_over_a_restart_until_somebody_says_otherwise() {
 
 #[test]
 fn rows_that_did_not_tell_protocols_apart_give_their_numbers() {
-    let said = || one("{clusterIP: 10.96.1.1, ports: [{port: 80}]}", "[{addresses: [10.54.1.1]}]");
+    let content = || one("{clusterIP: 10.96.1.1, ports: [{port: 80}]}", "[{addresses: [10.54.1.1]}]");
     let mut node = Node::new();
-    node.state(said());
+    node.state(content());
     let written = text_of(&node.maps);
     let any = |address: &LbAddress| LbAddress { protocol: crate::Protocol::Any, ..*address };
     node.maps.tamper(|rows| {
@@ -320,14 +320,14 @@ fn rows_that_did_not_tell_protocols_apart_give_their_numbers() {
             row => row,
         });
         rows.extend(old);
-        // Numbers that are given anew are others.
+        // Ids that are assigned again differ.
         rows.insert(
             Key::ReverseNat(crate::lbmap::rows::Family::V4, 7),
             Value::ReverseNat([10, 9, 9, 9].into(), 1),
         );
     });
     let mut node = Node::on(node.maps.clone());
-    node.state(said());
+    node.state(content());
     node.ops.balancer.prune().unwrap();
     assert_eq!(text_of(&node.maps), written);
 }

@@ -18,9 +18,9 @@ fn of_cluster(cluster_id: u32, address: &str) -> Backend {
     Backend { cluster_id, ..Backend::new(web(), address.parse().unwrap(), Source::ClusterMesh) }
 }
 
-/// Says the service anew, with these annotations.
+/// Upserts the service with these annotations.
 fn annotate(writer: &ServicesWriter, annotations: &[(&str, &str)]) {
-    let annotations = annotations.iter().map(|(name, said)| (name.to_string(), said.to_string())).collect();
+    let annotations = annotations.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     let service = Service { annotations, ..Service::new(web(), Source::Kubernetes) };
     let kind = FrontendType::ClusterIP;
     let address = ADDRESS.parse().unwrap();
@@ -104,10 +104,10 @@ fn the_preferred_side_is_used_while_one_of_it_is_well() {
         txn.commit();
     };
     for key in ["service.cilium.io/affinity", "io.cilium/service-affinity"] {
-        let affinity = |said| annotate(&writer, &[("service.cilium.io/global", "true"), (key, said)]);
-        for said in ["none", "", "nearest"] {
-            affinity(said);
-            assert_eq!(chosen(&writer).0, [1, 2, 3, 4], "{said}");
+        let affinity = |value| annotate(&writer, &[("service.cilium.io/global", "true"), (key, value)]);
+        for value in ["none", "", "nearest"] {
+            affinity(value);
+            assert_eq!(chosen(&writer).0, [1, 2, 3, 4], "{value}");
         }
         affinity("local");
         assert_eq!(chosen(&writer), (vec![1, 2], vec![1, 2]));
@@ -129,7 +129,7 @@ fn the_preferred_side_is_used_while_one_of_it_is_well() {
     assert_eq!(chosen(&writer).0, [1, 2, 3, 4]);
 }
 
-/// A backend nobody has checked yet keeps nobody else away.
+/// A backend that is not checked yet does not exclude others.
 #[test]
 fn of_checked_services_those_count_that_were_checked() {
     let writer = world();

@@ -1,4 +1,4 @@
-//! What should be in the maps, computed in the simplest way from what the source says, and what is, without numbers.
+//! The expected entries, computed in the simplest way from the source's content, and the actual ones, without ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTree
     expected_where(state, node, |_, backend| backend.unhealthy)
 }
 
-/// The same, where this says which backends of a frontend are unhealthy.
+/// The same with a predicate for the unhealthy backends of a frontend.
 pub(super) fn expected_where(
     state: &State,
     node: &BTreeMap<IpAddr, bool>,
@@ -57,7 +57,7 @@ pub(super) fn expected_where(
             let mut used: Vec<_> = state.backends.iter().filter(|b| b.service_name == service.name).collect();
             used.retain(|b| b.address.protocol == frontend.address.protocol);
             used.retain(|b| b.address.ip.is_ipv4() == frontend.address.ip.is_ipv4());
-            // Ports of the host lead to their pods, whatever the policies say.
+            // Ports of the host lead to their pods, independent of the policies.
             let obeys = frontend.kind.name() != "HostPort";
             used.retain(|b| {
                 !obeys || policy == TrafficPolicy::Cluster || ["", NODE].contains(&&*b.node_name)

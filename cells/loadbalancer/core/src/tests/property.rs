@@ -19,9 +19,9 @@ use crate::{Protocol, Scope, ServiceName};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// The source says something else of a service, or nothing more, and the frontends that changed are reconciled.
+    /// The source changes or removes a service, and the changed frontends are reconciled.
     Service(u8, Box<Option<(Service, Vec<FrontendParams>)>>),
-    /// The source says something else of a service's backends.
+    /// The source changes a service's backends.
     Backends(u8, Vec<Backend>),
     /// The operation after so many others fails.
     Fault(usize),
@@ -114,8 +114,8 @@ prop_compose! {
 fn step() -> impl Strategy<Value = Step> {
     let of_service = |index: u8| {
         prop_oneof![
-            2 => proptest::option::weighted(0.8, service(index)).prop_map(move |said| Step::Service(index, Box::new(said))),
-            3 => proptest::collection::vec(backend(index), 0..8).prop_map(move |said| Step::Backends(index, said)),
+            2 => proptest::option::weighted(0.8, service(index)).prop_map(move |content| Step::Service(index, Box::new(content))),
+            3 => proptest::collection::vec(backend(index), 0..8).prop_map(move |content| Step::Backends(index, content)),
         ]
     };
     prop_oneof![
@@ -147,10 +147,10 @@ pub(super) struct Node {
     backends: BTreeMap<u8, Vec<Backend>>,
     /// The source's value, and the part of it that was accepted.
     asked: State,
-    pub(super) said: State,
-    /// Backends of services that this agent was told to be unhealthy.
+    pub(super) content: State,
+    /// Backends that were reported unhealthy to this agent.
     unhealthy: BTreeSet<Of>,
-    /// Those that earlier ones were told, or may have taken for such: they were leaving.
+    /// Those reported unhealthy to previous runs, or that these may have taken for such: they were terminating.
     perhaps: BTreeSet<Of>,
     leaving: BTreeSet<Of>,
     /// The agent does not outlive the next change.
@@ -177,7 +177,7 @@ impl Node {
             services: BTreeMap::new(),
             backends: BTreeMap::new(),
             asked: State::default(),
-            said: State::default(),
+            content: State::default(),
             unhealthy: BTreeSet::new(),
             perhaps: BTreeSet::new(),
             leaving: BTreeSet::new(),
@@ -187,7 +187,7 @@ impl Node {
         }
     }
 
-    fn say(&mut self) {
+    fn publish(&mut self) {
         let state = State {
             services: self.services.values().cloned().collect(),
             backends: crate::reflectors::convert::merge(self.backends.values().flatten().cloned()),
@@ -195,7 +195,7 @@ impl Node {
         self.state(state);
     }
 
-    /// The node's address has come, changed or gone: frontends that depend on it are brought in anew.
+    /// The node's address has come, changed or gone: frontends that depend on it become pending.
     pub(super) fn address(&mut self, last: u8, node_port: Option<bool>) {
         let addr = [192, 0, 2, last].into();
         let row = NodeAddress {
@@ -224,7 +224,7 @@ impl Node {
         let before: BTreeSet<LbAddress> =
             desired(&self.writer).iter().map(|desired| desired.address).collect();
         self.asked = state.clone();
-        self.said = state.clone();
+        self.content = state.clone();
         // The health of a backend is removed with it, unless a crash has left it in the maps.
         let now: BTreeSet<Of> = state.backends.iter().map(of).collect();
         self.perhaps.extend(self.unhealthy.difference(&now).cloned());
@@ -234,7 +234,7 @@ impl Node {
         let refused = self.writer.replace(Source::Api, state);
         if !refused.is_empty() {
             let (services, snapshot) = (self.writer.services(), self.writer.services().snapshot());
-            self.said
+            self.content
                 .services
                 .retain(|(service, _)| services.get(&snapshot, Service::by_name(&service.name)).is_some());
         }
@@ -270,7 +270,7 @@ impl Node {
         }
     }
 
-    /// Another agent: it finds the maps, and the source says the same to it. What was found of backends is in the maps
+    /// Another agent: it finds the maps, and its source has the same content. What was found of backends is in the maps
     /// only.
     fn restart(&mut self) {
         self.maps.fail(Fault::Never);
@@ -325,10 +325,10 @@ impl Node {
         }
     }
 
-    /// What the maps should have. Of what earlier agents were told, it is as the maps say.
+    /// Returns the expected entries. Health reported to previous runs is as in the maps.
     fn expected(&self) -> BTreeSet<String> {
         let behind = behind(&self.maps.dump());
-        expected_where(&self.said, &self.node(), |frontend, backend| {
+        expected_where(&self.content, &self.node(), |frontend, backend| {
             let key = of(backend);
             let kept = self.perhaps.contains(&key) && behind.contains(&(*frontend, backend.address));
             self.unhealthy.contains(&key) || kept && backend.state == BackendState::Active
@@ -354,16 +354,16 @@ proptest! {
         let mut strays = false;
         for step in steps {
             match step {
-                Step::Service(index, said) => {
-                    match *said {
-                        Some(said) => node.services.insert(index, said),
+                Step::Service(index, content) => {
+                    match *content {
+                        Some(content) => node.services.insert(index, content),
                         None => node.services.remove(&index),
                     };
-                    node.say();
+                    node.publish();
                 }
-                Step::Backends(index, said) => {
-                    node.backends.insert(index, said);
-                    node.say();
+                Step::Backends(index, content) => {
+                    node.backends.insert(index, content);
+                    node.publish();
                 }
                 Step::Fault(after) if !node.dying => maps.fail(Fault::Once(after)),
                 Step::Weather if !node.dying => maps.fail(Fault::Random(0.1)),
@@ -393,7 +393,7 @@ proptest! {
         // Nothing is remembered of what is gone.
         node.services.clear();
         node.backends.clear();
-        node.say();
+        node.publish();
         prop_assert_eq!(actual(&maps.dump()), BTreeSet::new());
         let left = (node.ops.balancer.backends.in_use(), node.ops.balancer.ids.in_use(), node.ops.balancer.wildcards.len());
         prop_assert_eq!(left, (0, 0, 0));

@@ -58,7 +58,7 @@ fn backends_of_one_cluster_are_replaced_alone() {
 fn rows_of_backends_have_the_numbers_of_their_zones() {
     let maps = Arc::<FakeMaps>::default();
     let writer = writer();
-    let said = |zone: &str| {
+    let set_zone = |zone: &str| {
         let text = format!(
             "services: [{{metadata: {{name: web}}, spec: {{clusterIP: 10.96.0.1, ports: [{{port: 80}}]}}}}]\n\
              endpoints: [{{metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}, addressType: IPv4, \
@@ -86,17 +86,17 @@ fn rows_of_backends_have_the_numbers_of_their_zones() {
     };
     let zoned = |number| vec![("10.0.0.1".to_owned(), number), ("10.0.0.2".to_owned(), 0)];
     let both = [("north", 7), ("south", 255)];
-    said("north");
+    set_zone("north");
     assert_eq!(bring(&[]), zoned(0));
     assert_eq!(bring(&both), zoned(7));
-    said("south");
+    set_zone("south");
     assert_eq!(bring(&both), zoned(255));
     let operations = maps.operations();
     assert_eq!(bring(&both), zoned(255));
     assert_eq!(maps.operations(), operations, "a restart writes nothing");
-    said("west");
+    set_zone("west");
     assert_eq!(bring(&both), zoned(0));
-    said("south");
+    set_zone("south");
     bring(&both);
     assert_eq!(bring(&[]), zoned(0), "the option is gone");
 }
@@ -202,11 +202,11 @@ fn replaced(config: &crate::ServicesConfig) -> serde_json::Value {
 }
 
 #[test]
-fn health_says_which_duties_of_kube_proxy_are_taken_over() {
+fn health_reports_the_replaced_parts_of_kube_proxy() {
     let config = crate::ServicesConfig::default();
     let off = replaced(&config);
     assert_eq!((&off["mode"], &off["features"]["nodePort"]), (&"False".into(), &serde_json::json!({})));
-    // As Cilium writes a list that nobody has made.
+    // As Cilium writes a nil list.
     assert!(off["features"]["annotations"].is_null(), "{off}");
     let on = replaced(&crate::ServicesConfig { kube_proxy_replacement: true, ..config.clone() });
     assert_eq!(on["mode"], "True");

@@ -250,7 +250,7 @@ fn a_redirected_frontend_follows_the_other_service() {
     backends(vec![at(&other, "10.1.0.1:80/TCP")]);
     assert_eq!(used(&writer, address), ["10.1.0.1:80/TCP"]);
     assert_eq!(served(&writer)[0].redirect_to, Some(other.clone()));
-    // Its source says the same service anew: the redirect stays.
+    // Its source upserts the same service again: the redirect stays.
     let mut txn = writer.write();
     let service = Service { health_check_node_port: 7, ..Service::new(web(), Source::Api) };
     txn.upsert_service(service, vec![frontend(address, FrontendType::ClusterIP)]).unwrap();
@@ -261,7 +261,11 @@ fn a_redirected_frontend_follows_the_other_service() {
     let revision = writer.frontends().revision(&writer.frontends().snapshot());
     redirect(None);
     backends(vec![]);
-    assert_eq!(writer.frontends().revision(&writer.frontends().snapshot()), revision, "nobody is concerned");
+    assert_eq!(
+        writer.frontends().revision(&writer.frontends().snapshot()),
+        revision,
+        "no frontend is concerned"
+    );
 }
 
 #[test]

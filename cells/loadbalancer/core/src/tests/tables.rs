@@ -1,4 +1,4 @@
-//! What the tables say.
+//! Rows of the tables.
 
 use statedb::TableSpec;
 
@@ -216,8 +216,8 @@ fn ports_of_the_node_are_frontends() {
 #[test]
 fn families_that_are_off_are_told_of() {
     let writer = ServicesWriter { families: Families { v4: true, v6: false }, ..writer() };
-    let said = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 'fd10::1'], ports: [{port: 80}]}\n";
-    writer.replace(Source::Api, state(said));
+    let content = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 'fd10::1'], ports: [{port: 80}]}\n";
+    writer.replace(Source::Api, state(content));
     let expected = ["10.96.0.1:80/TCP Pending ", "[fd10::1]:80/TCP  IPv6 is off (option enable-ipv6)"];
     assert_eq!(cells(&writer.frontends(), &[0, 6, 8]), expected);
     assert_eq!(served(&writer).len(), 1);
@@ -226,8 +226,8 @@ fn families_that_are_off_are_told_of() {
 #[test]
 fn frontends_at_addresses_of_the_node_are_looked_at_again() {
     let writer = writer();
-    let said = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 10.96.0.2], ports: [{port: 80}]}\n";
-    writer.replace(Source::Api, state(said));
+    let content = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 10.96.0.2], ports: [{port: 80}]}\n";
+    writer.replace(Source::Api, state(content));
     let revision = |address: &str| {
         let frontends = writer.frontends();
         let address = address.parse().unwrap();
@@ -327,7 +327,7 @@ fn frontends_and_backends_in_json_and_yaml() {
         )
     };
     assert_eq!(serde_json::to_string(frontend).unwrap(), format!("{{{head}{}", tail(&json, &other)));
-    // In YAML names are in lower case, and what the source said is a struct of its own.
+    // In YAML names are in lower case, and the source's content is a struct of its own.
     let names = |text: &str| {
         let mut text = text.to_owned();
         for name in [

@@ -7,7 +7,7 @@ use crate::model::frontend::Frontend;
 use crate::model::service::Service;
 use crate::writer::services_writer::ServicesWriter;
 
-/// Whether what stood against one of these is over.
+/// Whether the reason for one of these refusals is gone.
 pub(crate) fn any_freed<'r>(
     refused: impl IntoIterator<Item = &'r Refused>,
     writer: &ServicesWriter,
@@ -25,7 +25,8 @@ pub(crate) fn any_freed<'r>(
     })
 }
 
-/// Waits until it is. Who stood against them may be of another source, whose changes nobody else would tell.
+/// Waits until it is. The owner that they conflict with may be of another source, whose changes the caller does not
+/// watch.
 pub(crate) async fn freed<'r>(
     refused: impl IntoIterator<Item = &'r Refused> + Clone,
     writer: &ServicesWriter,

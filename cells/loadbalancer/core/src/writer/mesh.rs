@@ -10,7 +10,7 @@ use crate::writer::select::{Fitting, Place};
 
 /// Whether backends of other clusters are its, too (annotation `service.cilium.io/global`).
 pub(crate) fn is_global(service: &Service) -> bool {
-    said(service, annotations::GLOBAL).is_some_and(|said| said.eq_ignore_ascii_case("true"))
+    annotation(service, annotations::GLOBAL).is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 /// Whether a value of the annotation `service.cilium.io/affinity` is a preference.
@@ -18,10 +18,10 @@ pub(crate) fn is_affinity(text: &str) -> bool {
     ["local", "remote", "none", ""].iter().any(|right| text.eq_ignore_ascii_case(right))
 }
 
-/// Leaves out the backends of this cluster or those of others, as the annotation `service.cilium.io/affinity` says,
+/// Leaves out the backends of this cluster or those of others, by the annotation `service.cilium.io/affinity`,
 /// while there is one of the preferred that is well.
 pub(crate) fn prefer_cluster(service: &Service, place: &Place, rows: &mut Fitting) {
-    let Some(affinity) = said(service, annotations::AFFINITY) else { return };
+    let Some(affinity) = annotation(service, annotations::AFFINITY) else { return };
     let remote = match affinity {
         _ if affinity.eq_ignore_ascii_case("local") => false,
         _ if affinity.eq_ignore_ascii_case("remote") => true,
@@ -35,6 +35,6 @@ pub(crate) fn prefer_cluster(service: &Service, place: &Place, rows: &mut Fittin
 }
 
 /// Returns the value of an annotation, by its name or its older one.
-fn said<'s>(service: &'s Service, names: [&str; 2]) -> Option<&'s str> {
-    names.iter().find_map(|name| service.annotations.get(name)).map(|said| said.as_str())
+fn annotation<'s>(service: &'s Service, names: [&str; 2]) -> Option<&'s str> {
+    names.iter().find_map(|name| service.annotations.get(name)).map(|value| value.as_str())
 }

@@ -147,7 +147,7 @@ impl ServicesWriter {
         ServicesTxn::new(self, self.tables())
     }
 
-    /// Makes what a source says exactly this, in one transaction; gives the services that were refused, each as a
+    /// Replaces the state of a source in one transaction; returns the services that were refused, each as a
     /// whole.
     pub fn replace(&self, source: Source, state: State) -> Vec<Refused> {
         let mut txn = self.write();
@@ -156,7 +156,7 @@ impl ServicesWriter {
         refused
     }
 
-    /// Says which services are checked by somebody: their backends count from when they were first
+    /// Sets the predicate of services with health checks: their backends count from when they were first
     /// [found healthy or not](ServicesTxn::set_health).
     pub fn set_is_service_health_checked(&self, is: impl Fn(&Service) -> bool + Send + Sync + 'static) {
         *self.node_info.is_checked.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(is));

@@ -26,7 +26,7 @@ const TOLD: usize = 4;
 pub(super) struct InvalidFields {
     /// The invalid fields of each, by kind and key.
     objects: BTreeMap<(&'static str, SmolStr), String>,
-    told: bool,
+    is_reported: bool,
 }
 
 impl InvalidFields {
@@ -39,24 +39,24 @@ impl InvalidFields {
             return false;
         }
         let error = summarize(problems, TOLD, "; ");
-        let anew = self.objects.get(&(kind, key.clone())) != Some(&error);
-        if anew {
+        let is_new = self.objects.get(&(kind, key.clone())) != Some(&error);
+        if is_new {
             tracing::warn!(kind, object = %key, error, "Wrong fields of an object are passed over");
             self.objects.insert((kind, key.clone()), error);
         }
-        anew
+        is_new
     }
 
     /// Reports all objects in one row of health, while there are any.
-    pub(super) fn tell(&mut self, health: &Health) {
+    pub(super) fn report(&mut self, health: &Health) {
         let row = health.scope("passed-over");
         if self.objects.is_empty() {
-            if std::mem::take(&mut self.told) {
+            if std::mem::take(&mut self.is_reported) {
                 row.close();
             }
             return;
         }
-        self.told = true;
+        self.is_reported = true;
         let message = format!("Wrong fields of {} object(s) are passed over", self.objects.len());
         row.degraded_anew(message, self.summary());
     }
@@ -195,7 +195,7 @@ mod tests {
         let problem = |at: usize| Problem::new(format!("spec.ports[{at}].port"), "0 is no port");
         let all: Vec<Problem> = (0..100_000).map(problem).collect();
         assert!(objects.note("Service", &"ns/a".into(), &all));
-        assert!(!objects.note("Service", &"ns/a".into(), &all), "said already");
+        assert!(!objects.note("Service", &"ns/a".into(), &all), "noted already");
         assert!(objects.errors()[0].ends_with("; and 99996 more"), "{:?}", objects.errors());
         assert!(objects.note("Service", &"ns/a".into(), &all[..1]), "it has changed");
         for n in 0..20 {

@@ -141,7 +141,7 @@ impl Reflector {
     }
 
     fn report(&mut self, cx: &JobCx) {
-        self.invalid_fields.tell(&cx.health);
+        self.invalid_fields.report(&cx.health);
         if self.refused.is_empty() {
             cx.health.ok("Running");
             return;
@@ -152,7 +152,7 @@ impl Reflector {
         }
     }
 
-    /// Takes the changes there are.
+    /// Processes the pending changes in one transaction.
     pub(crate) fn round(&mut self) -> Round {
         let snapshot = self.services.snapshot();
         // Objects reported as complete here are among the changes that follow.

@@ -41,7 +41,7 @@ pub(super) struct Affected {
     services: Vec<(ServiceName, Scope)>,
 }
 
-/// Which backends of a service are to be computed again.
+/// The backends of a service to compute again.
 enum Scope {
     /// Those of all its slices.
     All,
@@ -126,7 +126,7 @@ impl Slices {
         }
     }
 
-    /// The merged slices of a service.
+    /// Writes the backends of all slices of a service, merged.
     fn write_all(&mut self, name: &ServiceName, txn: &mut ServicesTxn<'_>) {
         let mut backends = Vec::new();
         if let Some(group) = self.of_service.get_mut(name) {
@@ -141,7 +141,8 @@ impl Slices {
         txn.set_backends(name, Source::Kubernetes, backends);
     }
 
-    /// What is different in one of several slices, unless others have a say in it; gives whether that was all.
+    /// Writes only the difference of one slice, if no other slice shares its backends; false if the service must be
+    /// written as a whole.
     fn write_part(
         &mut self,
         name: &ServiceName,

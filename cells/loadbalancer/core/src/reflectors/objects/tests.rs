@@ -240,7 +240,7 @@ fn ports_of_the_host_live_as_long_as_their_pod_runs() {
     assert_eq!(cluster.frontends(), of("u1"));
     cluster.pod(pod("u1", "Succeeded", ports.clone()));
     assert_eq!((cluster.frontends(), cluster.names(), cluster.backends()), (vec![], vec![], vec![]));
-    // A pod of the same name takes the place of one whose end nobody has seen.
+    // A pod of the same name takes the place of one whose deletion was missed.
     cluster.pod(pod("u2", "Running", ports.clone()));
     cluster.round();
     cluster.pod(pod("u3", "Running", ports));

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Slices of two services that share addresses, one or more of which change at a time: the tables say what a reflector
-/// says that sees the objects for the first time.
+/// Slices of two services that share addresses, one or more of which change at a time: the tables equal those of a
+/// reflector that sees the objects for the first time.
 #[test]
 fn slices_that_change_one_by_one_end_as_if_they_came_at_once() {
     for round in 0..200 {
