@@ -100,7 +100,7 @@ fn sockets_end_with_their_backend_on_the_host_and_in_pods() {
         let peer = SocketAddr::from((backend, 8080));
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(peer).unwrap();
-        let all = Diag::open().and_then(|mut diag| diag.connected(Transport::Udp)).unwrap();
+        let all = Diag::open().unwrap().connected(Transport::Udp).unwrap();
         let cookie = all.iter().find(|socket| socket.peer == peer).unwrap().cookie;
         let port = 8080_u16.to_be_bytes();
         let key = [&cookie.to_ne_bytes()[..], &backend, &port, &[0; 2]].concat();
