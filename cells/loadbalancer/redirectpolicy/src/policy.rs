@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use k8s_tables::SmolStr;
 use k8s_tables::cilium::{CiliumLocalRedirectPolicy, PortInfo};
-use k8s_types::selector::Test;
+use k8s_types::selector::{OperatorError, Test};
 use k8s_types::{LabelSelector, Time};
 use labels::{K8S, LabelArray};
 use loadbalancer::{FrontendParams, FrontendType, LbAddress, Protocol, ServiceName};
@@ -290,8 +290,9 @@ fn selector(selector: &LabelSelector) -> Result<Selector, Malformed> {
     for (index, expression) in selector.match_expressions.iter().enumerate() {
         let values: Vec<String> = expression.values.iter().map(|value| value.to_string()).collect();
         let test = Test::from_operator(&expression.operator, values).map_err(|error| {
-            let field = format!("{BACKEND}.localEndpointSelector.matchExpressions[{index}]");
-            Malformed::new(field, format!("{:?} {error}", expression.operator))
+            let member = if error == OperatorError::UnknownOperator { "operator" } else { "values" };
+            let field = format!("{BACKEND}.localEndpointSelector.matchExpressions[{index}].{member}");
+            Malformed::new(field, format!("'{}' {error}", expression.operator))
         })?;
         requirements.push(Requirement { source: K8S.to_owned(), key: expression.key.to_string(), test });
     }

@@ -55,6 +55,9 @@ fn malformed_policies_are_told_by_field() {
     let mut operator = of_service("s", vec![], to());
     operator["redirectBackend"]["localEndpointSelector"] =
         json!({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["a"]}]});
+    let mut values = operator.clone();
+    values["redirectBackend"]["localEndpointSelector"] =
+        json!({"matchExpressions": [{"key": "app", "operator": "In"}]});
     for (spec, start) in [
         (json!({"redirectFrontend": {}, "redirectBackend": {}}), "spec.redirectFrontend: "),
         (both, "spec.redirectFrontend: "),
@@ -88,6 +91,7 @@ fn malformed_policies_are_told_by_field() {
             "spec.redirectBackend.toPorts[0].name: ''",
         ),
         (operator, "spec.redirectBackend.localEndpointSelector.matchExpressions[0].operator: 'Like'"),
+        (values, "spec.redirectBackend.localEndpointSelector.matchExpressions[0].values: 'In' has no values"),
     ] {
         let error = parse(spec.clone()).unwrap_err();
         assert!(error.starts_with(start), "{error}\n{spec}");
