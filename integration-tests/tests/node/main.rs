@@ -19,4 +19,5 @@ mod runtime_options;
 mod scripts;
 mod services;
 mod shell;
+mod start_order;
 mod untouched;
