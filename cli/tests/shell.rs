@@ -47,6 +47,7 @@ impl Terminal {
         let socket = folder.path().join("shell.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let (seen, commands) = channel();
+        #[expect(clippy::disallowed_methods, reason = "the server of a test, which ends with it")]
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let seen = seen.clone();

@@ -16,7 +16,7 @@ use crate::Row;
 /// An event of a source of rows `R`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ObjectEvent<R> {
-    /// A list begins: the objects until [`Listed`](Event::Listed) are all that exist.
+    /// A list begins: the objects until [`Listed`](ObjectEvent::Listed) are all that exist.
     Restart,
     /// The list is complete.
     Listed,
