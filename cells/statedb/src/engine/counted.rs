@@ -46,7 +46,7 @@ impl<V> Counted<V> {
 impl<V> Clone for Counted<V> {
     #[inline]
     fn clone(&self) -> Self {
-        // Relaxed: whoever has a pointer to copy has the value already.
+        // Relaxed: the owner of the pointer that is cloned already has access to the value.
         if self.inner().count.fetch_add(1, Ordering::Relaxed) > MAX_OWNERS {
             too_many();
         }
@@ -57,8 +57,8 @@ impl<V> Clone for Counted<V> {
 impl<V> Drop for Counted<V> {
     #[inline]
     fn drop(&mut self) {
-        // What others did with the value comes before its end. The last one need not say that it goes: nobody is left to
-        // copy it.
+        // Acquire: accesses by other owners are ordered before the drop. The last owner need not decrement the count:
+        // there is no other pointer that could be cloned.
         if self.inner().count.load(Ordering::Acquire) != 1 {
             if self.inner().count.fetch_sub(1, Ordering::Release) != 1 {
                 return;

@@ -1,4 +1,4 @@
-//! What a transaction has made and put out of use, by birth.
+//! Memory that a transaction has allocated and retired, by birth.
 
 #![expect(unsafe_code, reason = "memory is freed when the last version that can reach it is gone")]
 
@@ -9,12 +9,12 @@ use crate::panics::Panics;
 
 /// A transaction's work on the trees of one table.
 pub(crate) struct Edit {
-    /// What this transaction makes carries this number; see the module's documentation.
+    /// The birth of all nodes and leaves that this transaction allocates; see the module's documentation.
     birth: u64,
     retired: Vec<Retired>,
 }
 
-/// Something that no version to come can reach, and what its end is.
+/// A type-erased allocation that no future version can reach, with its drop function.
 pub(crate) struct Retired {
     what: *mut (),
     birth: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Retired {
 
 /// The drop function of a retired allocation.
 pub(crate) struct Fate {
-    /// Gives its memory back.
+    /// Frees its memory.
     pub(crate) free: unsafe fn(*mut ()),
     /// Closes its watch.
     pub(crate) close: unsafe fn(*mut ()),
@@ -36,17 +36,18 @@ unsafe impl Send for Retired {}
 unsafe impl Sync for Retired {}
 
 thread_local! {
-    /// An empty list with room. Lists of large transactions grow to sizes at which allocators tidy up when they go.
+    /// An empty list with spare capacity, reused because lists of large transactions grow to sizes whose release makes
+    /// allocators consolidate free memory.
     static SPARE: Cell<Vec<Retired>> = const { Cell::new(Vec::new()) };
 }
 
-/// So many things have room in the list that a thread keeps.
-const SPARE_ROOM: usize = 2048;
+/// The maximum capacity, in entries, of the list that a thread keeps.
+const MAX_SPARE_CAPACITY: usize = 2048;
 
 /// Keeps an empty list for the next transaction of this thread.
 pub(crate) fn keep_list(list: Vec<Retired>) {
-    if list.is_empty() && list.capacity() <= SPARE_ROOM {
-        // A thread that ends keeps nothing.
+    if list.is_empty() && list.capacity() <= MAX_SPARE_CAPACITY {
+        // Fails while the thread exits; the list is then dropped.
         let _ = SPARE.try_with(|spare| spare.set(list));
     }
 }
@@ -64,25 +65,26 @@ impl Edit {
         self.retired.push(retired);
     }
 
-    /// Closes the watches of all that is out of use.
+    /// Closes the watches of all retired nodes and leaves.
     pub(crate) fn close_watches(&self, panics: &mut Panics) {
         // JUSTIFICATION: one list holds things of several types.
         // SAFETY: what is on the list has not been freed, and the function is the one of its type.
         panics.each(&self.retired, |retired| unsafe { (retired.fate.close)(retired.what) });
     }
 
-    /// The list, for the root that can still reach what is on it.
+    /// Takes the list, to be attached to the root that can still reach its entries.
     pub(crate) fn take_retired(&mut self) -> Vec<Retired> {
         std::mem::take(&mut self.retired)
     }
 
-    /// Frees what this transaction has both made and put out of use, after its trees are gone; the rest stays in use.
+    /// Frees what this transaction has both allocated and retired; the other entries stay in use by the published
+    /// version. Called after the transaction's trees are gone.
     pub(crate) fn abandon(&mut self) {
         let mut list = std::mem::take(&mut self.retired);
         let mut panics = Panics::default();
         panics.each(list.drain(..).filter(|retired| retired.birth == self.birth), |retired| {
             // JUSTIFICATION: an aborted transaction leaves nothing behind.
-            // SAFETY: nobody but this transaction could reach it, and its trees do not any more.
+            // SAFETY: of this birth, so it was reachable only from this transaction's trees, and these no longer exist.
             unsafe { retired.free() }
         });
         keep_list(list);

@@ -1,4 +1,4 @@
-//! What trees lead to.
+//! The leaves of trees.
 
 #![expect(unsafe_code, reason = "leaves are handles of one pointer, and some are borrowed from another tree")]
 
@@ -17,7 +17,7 @@ use crate::spec::TableSpec;
 /// The type is one pointer that is never null and always even, and `birth` never changes. (A key that changes makes
 /// leaves hard to find, and nothing worse.)
 pub(crate) unsafe trait Leaf: Send + Sync + Sized {
-    /// Of the edit that made it.
+    /// Returns the birth of the edit that allocated it.
     fn birth(&self) -> u64;
 
     /// Calls `f` with its key.
@@ -27,7 +27,7 @@ pub(crate) unsafe trait Leaf: Send + Sync + Sized {
     fn close(&self) {}
 }
 
-/// What has a place in an order of revisions.
+/// A leaf with a revision.
 pub(crate) trait Revisioned {
     fn revision(&self) -> u64;
 }
@@ -55,7 +55,7 @@ impl<T> Revisioned for Obj<T> {
     }
 }
 
-/// A second way to a leaf that another tree of the same table owns: by its revision.
+/// An uncounted second handle, in the revision index, to a leaf that another tree of the same table owns.
 pub(crate) struct Alias<L>(ManuallyDrop<L>);
 
 impl<L> Alias<L> {
@@ -72,7 +72,7 @@ impl<L> Alias<L> {
     }
 }
 
-/// A deleted row that somebody has yet to see.
+/// A deleted row that a change tracker has yet to observe.
 pub(crate) struct Grave<T> {
     /// Not a `Box`: an [`Alias`] has the same pointer, and moving a box claims that there is no other owner.
     buried: NonNull<Buried<T>>,
@@ -211,7 +211,7 @@ unsafe impl<T: TableSpec> Leaf for Keyed<T> {
     #[inline(always)]
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         // JUSTIFICATION: the key is behind the head.
-        // SAFETY: `new` has written so many bytes there, in the same allocation.
+        // SAFETY: `new` has written `len` bytes there, in the same allocation.
         let key =
             unsafe { std::slice::from_raw_parts(self.head.add(1).cast::<u8>().as_ptr(), self.head().len) };
         f(key)

@@ -10,10 +10,10 @@ use super::heap::{Edit, Fate, Retired};
 use super::leaf::Leaf;
 use super::node::{Head, NodeMut, NodeRef};
 
-/// A place in a tree that holds nothing, a leaf or a node.
+/// An edge of a tree: empty, a leaf or a node.
 ///
-/// What it holds is there for as long as the link can be borrowed: that is the promise of versions. Dropping a link
-/// drops nothing.
+/// Its target lives as long as the link can be borrowed, since the version that contains the link keeps it. Dropping
+/// a link drops nothing.
 pub(super) union Link<L> {
     /// Odd if it points at a node, null if at nothing.
     node: *mut Head<L>,
@@ -50,7 +50,7 @@ impl<L> Link<L> {
     }
 
     fn addr(&self) -> usize {
-        // JUSTIFICATION: the tag tells what the link holds.
+        // JUSTIFICATION: the tag distinguishes the variants.
         // SAFETY: each variant is one initialized pointer.
         unsafe { self.node }.addr()
     }
@@ -91,7 +91,7 @@ impl<L> Link<L> {
         unsafe { NonNull::new_unchecked(self.node.map_addr(|addr| addr & !1)) }
     }
 
-    /// A second link to the same thing.
+    /// Returns a second link to the same target.
     ///
     /// # Safety
     /// The versions in which the two are keep to the rules of births: what is below is changed in place by at most one
@@ -102,14 +102,14 @@ impl<L> Link<L> {
         unsafe { std::ptr::read(self) }
     }
 
-    /// What it holds, leaving nothing.
+    /// Takes the target out, leaving an empty link.
     pub(super) fn take(&mut self) -> Self {
         std::mem::replace(self, Link::EMPTY)
     }
 }
 
 impl<L: Leaf> Link<L> {
-    /// The node it holds, which can be changed: a copy if it was not made by this edit.
+    /// Returns its node for mutation, replacing it by a copy first unless this edit allocated it.
     ///
     /// # Panics
     /// If it holds no node.
@@ -134,7 +134,7 @@ impl<L: Leaf> Link<L> {
         unsafe { NodeMut::new(own, PhantomData) }
     }
 
-    /// Puts a leaf in the place of the one it holds.
+    /// Replaces its leaf; returns the old one.
     pub(super) fn replace_leaf(&mut self, leaf: L) -> Removed<L> {
         let new = Link::leaf(leaf);
         let mut old = std::mem::replace(self, new);
@@ -153,11 +153,12 @@ impl<L: Leaf> Link<L> {
         Removed(unsafe { old.leaf })
     }
 
-    /// Gives everything below, and the leaf or node itself, to `each`.
+    /// Passes the target and everything below it to `each`.
     ///
     /// # Safety
-    /// `want` tells of which nodes and leaves, by birth; below one that is not wanted nothing is. Each thing is given
-    /// once in its life to a list that frees it, and nothing reaches it afterwards that lives longer than that list.
+    /// `want` selects nodes and leaves by birth; below a node that is not selected there is none that is. Each
+    /// allocation is passed only once in its life to a list that frees it, and nothing that outlives that list reaches
+    /// it.
     pub(super) unsafe fn dismantle(self, want: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(Retired)) {
         let (mut first, mut stack) = (Some(self), Vec::new());
         while let Some(mut link) = first.take().or_else(|| stack.pop()) {
@@ -185,7 +186,7 @@ impl<L: Leaf> Link<L> {
 impl<L: Leaf> Removed<L> {
     const FATE: &'static Fate = &Fate { free: free_leaf::<L>, close: close_leaf::<L> };
 
-    /// Hands it to the edit. What borrows from another tree has nothing to free.
+    /// Retires it with the edit. A leaf that borrows from another tree owns nothing, so it is skipped.
     pub(crate) fn retire(self, edit: &mut Edit) {
         if std::mem::needs_drop::<L>() {
             edit.retire(self.retired());

@@ -1,8 +1,8 @@
-//! A persistent map from revisions to leaves: a trie of 32 links a node over the bits of the number, as high as what is in
-//! it needs.
+//! A persistent map from revisions to leaves: a trie of 32 links per node over the bits of the revision, only as high
+//! as its content requires.
 //!
-//! Revisions only grow, and small ones go away as rows are written anew: the newest node is at hand for the next one, and
-//! the root is that of the smallest part that holds all.
+//! Revisions only grow, and small ones disappear as rows are rewritten. Hence the newest node of the
+//! lowest level is cached for the next insert, and the root is the lowest node that covers all revisions.
 
 #![expect(unsafe_code, reason = "versions share nodes, as those of trees")]
 
@@ -14,29 +14,30 @@ use super::leaf::Alias;
 use super::range::{Cursor, Ends};
 use super::roots::Garbage;
 
-/// Bits of a revision that a node decides by.
+/// Bits of a revision that one level consumes.
 const BITS: u32 = 5;
 const LINKS: usize = 1 << BITS;
 const MASK: u64 = LINKS as u64 - 1;
-/// So many levels have room for all revisions.
+/// The height of a trie of all 64-bit revisions: 64 bits by 5 a level, rounded up.
 const LEVELS: usize = 13;
 
-/// One version of an order by revisions.
+/// One version of a revision index.
 pub(crate) struct Revisions<L> {
-    /// Null if there is nothing.
+    /// Null if the index is empty.
     root: *mut Node<L>,
-    /// Levels of nodes; those of the lowest link to leaves.
+    /// The number of levels; nodes of the lowest link to leaves.
     height: u32,
-    /// The bits that all revisions have in common above those that the root decides by.
+    /// The common bits of all revisions above those that the root consumes.
     high: u64,
     len: usize,
-    /// The lowest node that was written last, if the edit at work made it, and the revisions it is for.
+    /// The most recently written node of the lowest level, if it is private to the current edit, and the high bits of
+    /// its revisions.
     newest: (*mut Node<L>, u64),
 }
 
 struct Node<L> {
     birth: u64,
-    /// Which links there are.
+    /// A bitmap of the links that are set.
     used: u32,
     links: [Link<L>; LINKS],
 }
@@ -70,12 +71,12 @@ unsafe fn free_node<L>(what: *mut ()) {
 
 unsafe fn close_nothing(_: *mut ()) {}
 
-/// The link of a revision in a node at a level.
+/// Returns the index of a revision's link in a node at a level.
 fn place(revision: u64, level: u32) -> usize {
     ((revision >> (level * BITS)) & MASK) as usize
 }
 
-/// The remaining digits of a revision above so many levels.
+/// Returns the bits of a revision above the lowest `height` levels; 0 if there are none.
 fn above(revision: u64, height: u32) -> u64 {
     revision.checked_shr(height * BITS).unwrap_or(0)
 }
@@ -92,7 +93,7 @@ impl<L> Revisions<L> {
         self.len == 0
     }
 
-    /// The version to work on next.
+    /// Returns a copy for the next version.
     ///
     /// # Safety
     /// As of [`Tree::fork`](super::Tree::fork).
@@ -100,7 +101,7 @@ impl<L> Revisions<L> {
         Revisions { newest: (null_mut(), 0), ..*self }
     }
 
-    /// The leaves of this revision and later ones.
+    /// Returns the leaves of this revision and later ones, in order.
     pub(crate) fn from(&self, revision: u64) -> RevisionRange<'_, L> {
         let mut walk = Walk::new(self.height);
         // JUSTIFICATION: nodes are behind bare pointers.
@@ -150,7 +151,7 @@ impl<L> Revisions<L> {
         true
     }
 
-    /// Makes the node behind a pointer one of the edit, and a new one if there is none.
+    /// Returns the node behind a pointer as private to the edit: copied if it is shared, allocated if null.
     ///
     /// # Safety
     /// The pointer is one of this version, and private to the edit.
@@ -215,7 +216,7 @@ impl<L> Revisions<L> {
         }
     }
 
-    /// Takes the leaf of a revision out, if there is one.
+    /// Removes the leaf of a revision, if there is one.
     pub(crate) fn remove(&mut self, edit: &mut Edit, revision: u64) {
         if !self.contains(revision) {
             return;
@@ -258,7 +259,7 @@ impl<L> Revisions<L> {
         }
     }
 
-    /// Frees what the edit has made. Nothing is left.
+    /// Frees all nodes of the edit. The index is empty afterwards.
     pub(crate) fn abandon(&mut self, birth: u64) {
         let mut made = Vec::new();
         // JUSTIFICATION: an aborted transaction leaves nothing behind.
@@ -270,7 +271,7 @@ impl<L> Revisions<L> {
         *self = Self::EMPTY;
     }
 
-    /// Puts all nodes out of use.
+    /// Retires all nodes.
     ///
     /// # Safety
     /// As of [`Tree::dismantle`](super::Tree::dismantle).
@@ -301,10 +302,10 @@ impl<L> Revisions<L> {
     }
 }
 
-/// Leaves in the order of their revisions.
+/// An iterator over leaves in the order of their revisions.
 pub(crate) type RevisionRange<'s, L> = Ends<'s, Alias<L>, Walk<'s, L>>;
 
-/// The way to a leaf: the nodes from the root down, and which of their links are still ahead.
+/// The path to a leaf: the nodes from the root down, each with a bitmap of its links not yet visited.
 pub(crate) struct Walk<'s, L> {
     height: u32,
     depth: usize,
@@ -330,7 +331,7 @@ impl<L> Walk<'_, L> {
 }
 
 impl<'s, L> Walk<'s, L> {
-    /// The next leaf by which of the links ahead `pick` takes.
+    /// Returns the next leaf; `pick` selects a link of the unvisited ones (first or last, by direction).
     #[inline(always)]
     fn step(&mut self, pick: impl Fn(u32) -> u32) -> Option<&'s Alias<L>> {
         loop {

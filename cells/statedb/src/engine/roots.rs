@@ -1,4 +1,4 @@
-//! The published roots: how readers take one, how writers replace it, when what it alone reaches is freed.
+//! The published roots: how readers acquire one, how writers replace it, when the nodes that only it reaches are freed.
 
 #![expect(unsafe_code, reason = "readers take a root without a lock")]
 
@@ -10,45 +10,45 @@ use super::sync::{
 
 use crate::panics::Panics;
 
-/// Something that was put out of use.
+/// A retired allocation, freed once no root reaches it.
 pub(crate) trait Garbage: Send {
-    /// No root of a smaller number reaches it.
+    /// Returns the number of the first root that can reach it.
     fn birth(&self) -> u64;
 
     /// # Safety
-    /// It is unreachable by now.
+    /// No root reaches it any more.
     unsafe fn free(self);
 }
 
-/// A root that is published.
+/// A root that can be published.
 pub(crate) trait Root: Clone + Send + Sync {
-    /// What it reaches.
+    /// The type of the allocations that it reaches.
     type Garbage: Garbage;
 
-    /// Makes it reach nothing; gives all that it reached.
+    /// Empties the root; returns everything that it reached.
     fn end(&mut self) -> Vec<Self::Garbage>;
 }
 
-/// The owner of all published roots. Without it, those that are held stay as they are.
+/// The owner of all published roots. Held roots stay valid after it is dropped.
 pub(crate) struct Roots<R: Root>(NonNull<Shared<R>>);
 
-/// A published root that is kept, with all that is reachable from it.
+/// A counted handle of a published root, which keeps all nodes reachable from it.
 pub(crate) struct Held<R: Root>(NonNull<Slot<R>>);
 
-/// A writer, from the beginning to the end of its work. While there is one, readers leave roots to it that they are the
-/// last to hold: they neither wait for its lock nor free what it has put out of use.
+/// A guard for the duration of a write. While one exists, a reader that is the last holder of a root hands the root
+/// over to the writer: the reader neither waits for the lock nor frees what the writer has retired.
 pub(crate) struct Working<'a, R: Root>(&'a Roots<R>);
 
-/// A cache line of its own: what many threads read must not share one with what others write.
+/// A value on its own cache line: avoids false sharing between fields that are read often and fields that are written.
 #[repr(align(64))]
 struct Line<V>(V);
 
-/// Lives until the owner has closed it and the last root is let go.
+/// State shared by the owner and the held roots. Freed once the owner has closed it and the last root is released.
 struct Shared<R: Root> {
-    /// Read at each look whether a root is still the current one; the fields below are written by each transaction.
+    /// Read by each check of whether a root is still current; the fields below are written by each transaction.
     current: Line<AtomicPtr<Slot<R>>>,
-    /// How many writers are at work, times [`WRITER`], and the place of the first slot that is left to them, if not 0: one
-    /// number, so that what is left is left to somebody.
+    /// The number of active writers times [`WRITER`], plus the place of the first slot handed over to them (0: none).
+    /// Both are in one word, so that a slot can only be handed over while a writer is active to release it.
     work: AtomicU64,
     state: Mutex<State<R>>,
 }
@@ -64,8 +64,8 @@ struct State<R: Root> {
     live: Vec<Live<R>>,
     /// All slots, by place, which counts from 1.
     slots: Vec<NonNull<Slot<R>>>,
-    /// Slots that hold no root. They are not freed, since a reader may be about to count itself on one that it takes
-    /// for the current one.
+    /// Slots that hold no root. They are not freed, since a late reader that loaded the pointer before a publish may
+    /// still increment their holder count.
     spare: Vec<NonNull<Slot<R>>>,
     closed: bool,
 }
@@ -73,24 +73,24 @@ struct State<R: Root> {
 struct Live<R: Root> {
     number: u64,
     slot: NonNull<Slot<R>>,
-    /// What this root reaches and the next one does not.
+    /// Allocations that this root reaches and the next one does not.
     garbage: Vec<R::Garbage>,
 }
 
 struct Slot<R: Root> {
-    /// Holders of the root, one of them for being the current one, and readers that are about to find that it is not.
-    /// Written by each snapshot; the root beside it is read by each look at a table.
+    /// The number of holders of the root, plus one while it is the current root, plus late readers that are about to
+    /// find that it is not. Written by each snapshot, whereas the root beside it is read by each access to a table.
     holders: Line<AtomicUsize>,
     shared: NonNull<Shared<R>>,
     place: u32,
-    /// The place of the slot that was left before this one, if both are left.
+    /// The place of the slot that was handed over before this one, if both are handed over.
     next: AtomicU32,
     /// Written under the lock while the slot is spare, read by holders and under the lock.
     root: Guarded<(u64, R)>,
 }
 
 impl<R: Root> Slot<R> {
-    /// Counts one more holder. Ends the process before leaked holders make the count wrap around.
+    /// Increments the holder count. Aborts the process before leaked holders make the count wrap around.
     #[inline(always)]
     fn count(&self, order: Ordering) {
         if self.holders.0.fetch_add(1, order) > MAX_OWNERS {
@@ -100,8 +100,8 @@ impl<R: Root> Slot<R> {
 }
 
 // JUSTIFICATION: the pointers are owned or counted.
-// SAFETY: the protocol of this module is made for any thread; roots are read and dropped on several, garbage is freed
-// on any.
+// SAFETY: slots are shared through atomics and the lock only; `Root` is `Send + Sync`, as it is read and dropped on
+// several threads, and `Garbage` is `Send`, as it may be freed on any.
 unsafe impl<R: Root> Send for Roots<R> {}
 // SAFETY: as above.
 unsafe impl<R: Root> Sync for Roots<R> {}
@@ -120,7 +120,7 @@ impl<R: Root> Roots<R> {
         let roots = Roots(NonNull::from(Box::leak(Box::new(shared))));
         let mut state = roots.shared().state.lock();
         let slot = state.slot(roots.0, root);
-        // JUSTIFICATION: slots outlive those who reach them by the pointer.
+        // JUSTIFICATION: slots outlive all holders of a pointer to them.
         // SAFETY: just made.
         unsafe { slot.as_ref() }.holders.0.store(1, Ordering::SeqCst);
         state.live.push(Live { number: 0, slot, garbage: Vec::new() });
@@ -130,12 +130,12 @@ impl<R: Root> Roots<R> {
     }
 
     fn shared(&self) -> &Shared<R> {
-        // JUSTIFICATION: shared with those who hold roots.
-        // SAFETY: freed after the owner is gone.
+        // JUSTIFICATION: shared with the held roots.
+        // SAFETY: freed only after the owner, which is borrowed here, is gone.
         unsafe { self.0.as_ref() }
     }
 
-    /// The current root.
+    /// Acquires the current root without a lock.
     #[inline]
     pub(crate) fn current(&self) -> Held<R> {
         let current = &self.shared().current.0;
@@ -147,24 +147,25 @@ impl<R: Root> Roots<R> {
                 (*slot).count(Ordering::SeqCst);
                 Held(NonNull::new_unchecked(slot))
             };
-            // Still current after the counting: the count came before the one for being current went away.
+            // Still current after the increment: the increment precedes the release of the count for being current, so
+            // the slot cannot be reused. Otherwise `held` is dropped, which undoes the increment, and the load retried.
             if current.load(Ordering::SeqCst) == slot {
                 return held;
             }
         }
     }
 
-    /// Begins a writer's work.
+    /// Registers a writer until the guard is dropped.
     pub(crate) fn work(&self) -> Working<'_, R> {
         self.shared().work.fetch_add(WRITER, Ordering::SeqCst);
         Working(self)
     }
 
-    /// Makes a changed copy of the current root the current one; gives it and the one before.
+    /// Publishes a changed copy of the current root; returns it and the previous root.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut R)) -> (Held<R>, Held<R>) {
         let mut state = self.shared().state.lock();
         let old = self.shared().current.0.load(Ordering::Relaxed);
-        // JUSTIFICATION: slots are used again, so that a commit need not allocate one.
+        // JUSTIFICATION: slots are reused, so that a commit need not allocate one.
         // SAFETY: the current slot has a root; its number and value are not written to.
         let (number, root) = unsafe { (*old).root.read(|root| ((*root).0 + 1, &(*root).1)) };
         let slot = match state.spare.pop() {
@@ -185,7 +186,8 @@ impl<R: Root> Roots<R> {
             (*place).0 = number;
             change(&mut (*place).1);
         });
-        // Added, not stored: a late reader may have counted itself. One is for being current, one for the caller.
+        // Added, not stored: a late reader may have incremented the count. One is for being current, one for the
+        // caller.
         slot_ref.holders.0.fetch_add(2, Ordering::SeqCst);
         state.live.push(Live { number, slot, garbage: Vec::new() });
         self.shared().current.0.store(slot.as_ptr(), Ordering::SeqCst);
@@ -208,13 +210,13 @@ impl<R: Root> Drop for Roots<R> {
 }
 
 impl<R: Root> Working<'_, R> {
-    /// Lets go the slots that were left, from this place on.
+    /// Releases the slots that readers have handed over, starting with the one at this place.
     fn let_go(&self, mut place: u32, panics: &mut Panics) {
         let mut garbage = Vec::new();
         let mut state = self.0.shared().state.lock();
         while place != 0 {
             let slot = state.slots[place as usize - 1];
-            // JUSTIFICATION: a slot is left by its place.
+            // JUSTIFICATION: a slot is handed over by its place.
             // SAFETY: slots are freed after the owner, which is borrowed.
             let slot_ref = unsafe { slot.as_ref() };
             place = slot_ref.next.load(Ordering::Relaxed);
@@ -223,14 +225,14 @@ impl<R: Root> Working<'_, R> {
             }
         }
         drop(state);
-        // JUSTIFICATION: outside of the lock.
-        // SAFETY: as `State::end` says.
+        // JUSTIFICATION: garbage is freed outside of the lock.
+        // SAFETY: `State::end` returns only garbage that no live root reaches.
         panics.each(garbage, |garbage| unsafe { garbage.free() });
     }
 }
 
 impl<R: Root> Drop for Working<'_, R> {
-    /// Ends when nothing is left, or when it has helped and others are at work.
+    /// Ends when no slot is handed over, or when it has released some and other writers remain to release the rest.
     #[inline]
     fn drop(&mut self) {
         let work = &self.0.shared().work;
@@ -261,24 +263,24 @@ impl<R: Root> Held<R> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether no other root has been published since.
+    /// Returns whether this is still the current root.
     #[inline(always)]
     pub(crate) fn is_current(&self) -> bool {
-        // JUSTIFICATION: one look in place of two counts.
-        // SAFETY: a held root keeps the owner's part that is shared.
+        // JUSTIFICATION: one load in place of an increment and a decrement.
+        // SAFETY: a held root keeps the shared state allocated.
         let current = unsafe { &self.slot().shared.as_ref().current.0 };
-        // A slot is not used again while its root is held: the same slot is the same root.
+        // A slot is not reused while its root is held: the same slot is the same root (no ABA).
         current.load(Ordering::Acquire) == self.0.as_ptr()
     }
 
-    /// The number of the root.
+    /// Returns the number of the root.
     pub(crate) fn number(&self) -> u64 {
         // JUSTIFICATION: see `root`.
         // SAFETY: the root of a slot is not written to while it is held.
         self.slot().root.read(|root| unsafe { (*root).0 })
     }
 
-    /// The root.
+    /// Returns the root.
     #[inline(always)]
     pub(crate) fn root(&self) -> &R {
         // JUSTIFICATION: readers share it without a lock.
@@ -286,22 +288,23 @@ impl<R: Root> Held<R> {
         self.slot().root.read(|root| unsafe { &(*root).1 })
     }
 
-    /// Lets it go and hands over what it, and no root published after it, reaches. Gives an empty list back if there was
-    /// nobody else to wait for.
+    /// Releases the root and attaches the garbage that it reaches and no later root does. Returns the emptied list if
+    /// there was no other holder to wait for.
     pub(crate) fn retire(self, garbage: Vec<R::Garbage>) -> Vec<R::Garbage> {
         let held = std::mem::ManuallyDrop::new(self);
         held.let_go(garbage)
     }
 
-    /// Leaves the count to those who write, if there are any.
+    /// Hands the caller's count over to the active writers; returns false if there are none.
     fn leave(&self) -> bool {
         // JUSTIFICATION: a reader neither waits nor frees what a writer can.
-        // SAFETY: counted until the count is left, after which nothing is looked at.
+        // SAFETY: counted until the count is handed over, after which this function accesses nothing of the slot.
+        // Until then the held root keeps the shared state, and thus `work`, allocated.
         let work = unsafe { &(*self.slot().shared.as_ptr()).work };
         let mut now = work.load(Ordering::Relaxed);
         while now >= WRITER {
-            // Nothing else writes to it: the last one to hold a slot leaves it, and while it is left nobody is the
-            // last.
+            // Nothing else writes to `next`: only the last holder hands a slot over, and the count that it hands over
+            // keeps any other holder from being the last until the slot is released.
             self.slot().next.store(first_left(now), Ordering::Relaxed);
             let left = now - u64::from(first_left(now)) + u64::from(self.slot().place);
             match work.compare_exchange_weak(now, left, Ordering::SeqCst, Ordering::Relaxed) {
@@ -312,7 +315,7 @@ impl<R: Root> Held<R> {
         false
     }
 
-    /// Takes back a count under the lock; the last one ends the root, and gives the list of what was freed.
+    /// Releases a count under the lock; the last holder removes the root and returns the emptied list of its garbage.
     fn let_go(&self, more: Vec<R::Garbage>) -> Vec<R::Garbage> {
         let slot = self.0;
         // JUSTIFICATION: the last one frees.
@@ -335,7 +338,7 @@ impl<R: Root> Held<R> {
         // SAFETY: as `State::end` says.
         panics.each(garbage.drain(..), |garbage| unsafe { garbage.free() });
         if end {
-            // SAFETY: closed, so no reader comes, and no root is held, so nobody is left.
+            // SAFETY: closed, so no reader can arrive, and no root is held, so no pointer to the shared state is left.
             unsafe { free(shared) }
         }
         panics.resume();
@@ -366,13 +369,13 @@ impl<R: Root> State<R> {
         slot
     }
 
-    /// Ends the root of a slot that nobody holds; gives what nobody can reach any more: it was born after the root before
-    /// was published, and no root after this one reaches it.
+    /// Removes the root of a slot without holders from the live ones; returns its garbage that no live root reaches: it
+    /// was born after the preceding root was published, and no later root reaches it.
     fn end(&mut self, slot: NonNull<Slot<R>>) -> Vec<R::Garbage> {
-        // JUSTIFICATION: slots are found by what is in them.
-        // SAFETY: roots are written under the lock, which the caller has.
+        // JUSTIFICATION: the root's number leads from a slot to its entry in the list.
+        // SAFETY: roots are written only under the lock, which the caller holds: `self` is the locked state.
         let number = unsafe { slot.as_ref().root.read(|root| (*root).0) };
-        // Else it ended before: this was a reader who found that it is not the current one.
+        // Otherwise the root was removed earlier, and this count was of a late reader of a root that was not current.
         let Some(at) = self.position(number).filter(|at| self.live[*at].slot == slot) else {
             return Vec::new();
         };
@@ -410,9 +413,10 @@ impl<R: Root> Drop for Held<R> {
     #[inline]
     fn drop(&mut self) {
         let holders = &self.slot().holders.0;
-        // Acquire: what the last one writes to the slot, when it leaves it, comes after all that others did to it.
+        // Acquire: the writes by which the last holder hands the slot over are ordered after all accesses of the other
+        // holders.
         let mut count = holders.load(Ordering::Acquire);
-        // Not the last one goes without the lock, and does not look at anything afterwards.
+        // A holder that is not the last one takes no lock, and does not access the slot after the decrement.
         while count > 1 {
             match holders.compare_exchange_weak(count, count - 1, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => return,

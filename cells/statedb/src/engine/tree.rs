@@ -12,7 +12,7 @@ use super::range::Range;
 use crate::panics::Panics;
 use crate::watch::WatchCell;
 
-/// One version of an index. Reads give references that live as long as the version is borrowed.
+/// One version of an index. Reads return references that live as long as the version is borrowed.
 pub(crate) struct Tree<L> {
     root: Link<L>,
     len: usize,
@@ -31,7 +31,7 @@ impl<L> Tree<L> {
 }
 
 impl<L: Leaf> Tree<L> {
-    /// The version to work on next.
+    /// Returns a copy for the next version.
     ///
     /// # Safety
     /// Of the forks of one version at most one is published; the others are abandoned. Each is changed with one edit
@@ -44,7 +44,7 @@ impl<L: Leaf> Tree<L> {
 
     // ---- reads
 
-    /// The leaf of a key.
+    /// Returns the leaf of a key.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Option<&L> {
         let mut link = &self.root;
@@ -132,7 +132,7 @@ impl<L: Leaf> Tree<L> {
 
     // ---- writes
 
-    /// Stores a leaf under its key; gives the one that had the key.
+    /// Inserts a leaf under its key; returns the leaf that it replaced.
     pub(crate) fn insert(&mut self, edit: &mut Edit, key: &[u8], leaf: L) -> Option<Removed<L>> {
         let mut link = &mut self.root;
         let mut depth = 0;
@@ -181,9 +181,9 @@ impl<L: Leaf> Tree<L> {
         None
     }
 
-    /// Takes the leaf of a key out.
+    /// Removes the leaf of a key.
     pub(crate) fn remove(&mut self, edit: &mut Edit, key: &[u8]) -> Option<Removed<L>> {
-        // Looks first: a key that is not there must not copy nodes.
+        // Checked first: removing a missing key must not copy nodes.
         self.get(key)?;
         self.len -= 1;
         Some(remove_below(&mut self.root, edit, key))
@@ -191,13 +191,13 @@ impl<L: Leaf> Tree<L> {
 
     // ---- the end
 
-    /// Frees what the edit has made. The tree is empty afterwards.
+    /// Frees all nodes and leaves of the edit. The tree is empty afterwards.
     pub(crate) fn abandon(&mut self, birth: u64) {
         self.len = 0;
         let (mut made, mut panics) = (Vec::new(), Panics::default());
         // JUSTIFICATION: an aborted transaction leaves nothing behind.
-        // SAFETY: a node of another birth is shared, and below it nothing is of this one, since whoever changes a node
-        // changes all above it. Only this tree reaches what is of this birth, and it is not used any more.
+        // SAFETY: a node of another birth is shared, and nothing below it is of this birth, since an edit makes all
+        // nodes above a changed node its own. Only this tree reaches nodes of this birth, and it is not used any more.
         unsafe {
             self.root.take().dismantle(&|other| other == birth, &mut |retired| made.push(retired));
             panics.each(made, |retired| super::roots::Garbage::free(retired));
@@ -205,7 +205,7 @@ impl<L: Leaf> Tree<L> {
         panics.resume();
     }
 
-    /// Puts everything out of use.
+    /// Retires all nodes and leaves.
     ///
     /// # Safety
     /// No version is made from this one any more, and what is retired ends up with those who can still reach it.
