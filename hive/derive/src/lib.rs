@@ -23,7 +23,7 @@ pub fn params(input: TokenStream) -> TokenStream {
     expand(input, params::params)
 }
 
-/// A struct whose fields are constructor results, given together as one result.
+/// A struct whose fields are constructor results, returned together as one result.
 #[proc_macro_derive(Outputs)]
 pub fn outputs(input: TokenStream) -> TokenStream {
     expand(input, params::outputs)

@@ -1,4 +1,4 @@
-//! Defaults that are written down: what their types cannot read is found while the program is compiled.
+//! Literal defaults: a literal that its type cannot parse is a compile error.
 
 use syn::spanned::Spanned;
 use syn::{Error, Expr, Result, Type};
@@ -6,8 +6,8 @@ use syn::{Error, Expr, Result, Type};
 /// Durations end where Go's do.
 const MAX_NANOSECONDS: f64 = i64::MAX as f64;
 
-/// Refuses a default that a type of options cannot read. Of types that are not known here, and of numbers that are not
-/// decimal, the plan of the graph tells.
+/// Rejects a default that the option's type cannot parse. Types that are not known here, and numbers that are not
+/// decimal, are checked when the graph is planned.
 pub(crate) fn check(ty: &Type, default: &Expr, text: &str) -> Result<()> {
     let Type::Path(path) = ty else { return Ok(()) };
     let Some(name) = path.path.segments.last().map(|segment| segment.ident.to_string()) else {

@@ -14,7 +14,7 @@ pub(crate) fn fields(input: &DeriveInput) -> Result<&Fields> {
     }
 }
 
-/// Names of arguments that code for each field uses; without fields nothing does.
+/// Names of arguments that the code of each field uses; they are unused in a struct without fields.
 fn arguments_for<const N: usize>(fields: &Fields, names: [&str; N]) -> [TokenStream; N] {
     names.map(|name| match fields.is_empty() {
         true => quote!(_),

@@ -1,4 +1,4 @@
-//! `ShakuDeps`: what a shaku component needs, known before it is built.
+//! `ShakuDeps`: the dependencies of a shaku component, known before it is built.
 
 use proc_macro2::TokenStream;
 use quote::quote;
