@@ -1,4 +1,4 @@
-//! What a script can do: commands and conditions, which cells contribute.
+//! Commands and conditions of scripts, which cells contribute.
 
 use std::fmt;
 use std::panic::Location;
@@ -79,7 +79,7 @@ impl Command {
         }
     }
 
-    /// What it takes, as its usage says: `file...`.
+    /// Sets the arguments as its usage shows them: `file...`.
     pub fn takes(mut self, arguments: &'static str) -> Self {
         self.takes = arguments;
         self
@@ -109,7 +109,7 @@ impl Command {
         self
     }
 
-    /// How its arguments may go on. Those that do not begin as typed are left out.
+    /// Sets the completion of its arguments. Candidates without the typed prefix are dropped.
     pub fn completes(
         mut self,
         complete: impl Fn(&Completing) -> Vec<String> + Send + Sync + 'static,
@@ -139,11 +139,11 @@ impl fmt::Debug for Command {
 /// An argument that is being typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completing {
-    /// The arguments before, flags left out.
+    /// The preceding arguments, without flags.
     pub before: Vec<String>,
     /// The flag whose value it is.
     pub flag: Option<String>,
-    /// What is typed of it.
+    /// The typed prefix.
     pub typed: String,
 }
 
@@ -153,7 +153,7 @@ pub struct Call {
     pub state: State,
     /// The flags.
     pub flags: Flags,
-    /// The arguments, flags left out.
+    /// The arguments, without flags.
     pub args: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ impl Call {
         })
     }
 
-    /// The arguments, if there are at least so many.
+    /// Returns the arguments, if there are at least `count`.
     pub fn at_least(&self, count: usize) -> anyhow::Result<&[String]> {
         let found = self.args.len();
         anyhow::ensure!(
@@ -196,7 +196,7 @@ impl Call {
         self.state.log().write(&format!("{line}\n"));
     }
 
-    /// Puts a text into the file that a flag such as `--out` names, or else gives it as the command's output.
+    /// Writes a text to the file that a flag such as `--out` names, or returns it as the command's output.
     pub fn to_file_or_stdout(&self, flag: &str, text: String) -> anyhow::Result<Output> {
         match self.flags.text(flag) {
             "" => Ok(Output::text(text)),
@@ -225,7 +225,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Nothing: the buffers stay as the command before has left them.
+    /// No output: the buffers keep the output of the previous command.
     pub fn none() -> Self {
         Output::default()
     }

@@ -16,7 +16,7 @@ pub(crate) fn complete(command: &Command, typed: &str) -> Vec<String> {
     found.iter().map(|word| format!("{} {begun}{word}", command.name)).collect()
 }
 
-/// The flags whose name may go on, if one is being typed.
+/// Returns the flags whose names match, if one is being typed.
 fn flag_names(command: &Command, typed: &str) -> Vec<String> {
     let word = typed.rsplit(' ').next().unwrap_or_default();
     let Some(name) = word.strip_prefix("--").filter(|name| !name.contains('=')) else { return vec![] };

@@ -84,7 +84,7 @@ impl Engine {
         Session::new(self.clone(), state)
     }
 
-    /// Runs a whole script and what it has left in the background. `file` is its name in errors.
+    /// Runs a whole script and then ends its background commands. `file` is its name in errors.
     pub async fn run(self: &Arc<Self>, state: State, file: &str, script: &str) -> Result<(), ScriptError> {
         let mut session = self.session(state);
         let result = session.script(file, script).await;

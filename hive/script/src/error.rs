@@ -36,7 +36,7 @@ pub enum Fault {
     /// The line is none.
     #[error("{0}")]
     Parse(#[from] LineError),
-    /// A condition is not known, or could not be told.
+    /// A condition is unknown, or could not be evaluated.
     #[error("{0}")]
     Condition(String),
     /// No command has this name.
@@ -53,12 +53,12 @@ pub enum Fault {
     /// The command cannot go on beside the script.
     #[error("{0}: command cannot be run in background")]
     NoBackground(String),
-    /// A command did what it should not.
+    /// A command did not end as its line expects.
     #[error("{command}: {}", causes(.error))]
     Command {
         /// The command with its arguments.
         command: String,
-        /// What it said.
+        /// The message.
         error: anyhow::Error,
     },
     /// There was no more time.
@@ -67,7 +67,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether another try of the section may help.
+    /// Whether a retry of the section may succeed.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Fault::Command { .. })
     }
@@ -79,7 +79,7 @@ pub enum Interrupt {
     /// Its time is over.
     #[error("context deadline exceeded")]
     Deadline,
-    /// Nothing waits for it any more.
+    /// No caller waits for it any more.
     #[error("context canceled")]
     Cancelled,
 }
@@ -108,7 +108,7 @@ pub struct Duplicate {
     pub second: &'static Location<'static>,
 }
 
-/// An error with its causes; those that it already says are not said twice.
+/// Returns an error with its causes, without those that its message already contains.
 pub(crate) fn causes(error: &anyhow::Error) -> String {
     let mut said = error.chain().map(|cause| match cause.downcast_ref::<std::io::Error>() {
         Some(error) => plain(error),

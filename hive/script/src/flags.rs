@@ -89,12 +89,12 @@ impl Flag {
         Flag { name, short: None, kind, default: default.to_string(), help }
     }
 
-    /// A switch that is off unless given.
+    /// Declares a switch, off by default.
     pub fn switch(name: &'static str, help: &'static str) -> Self {
         Flag::new(name, FlagKind::Bool, false, help)
     }
 
-    /// A text that is empty unless given.
+    /// Declares a text, empty by default.
     pub fn text(name: &'static str, help: &'static str) -> Self {
         Flag::new(name, FlagKind::Text, "", help)
     }
@@ -122,7 +122,7 @@ pub enum FlagError {
     Syntax(String),
 }
 
-/// The flags of one call: those given, and the defaults.
+/// The flags of one call: those set, and the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     given: BTreeMap<&'static str, Vec<String>>,
@@ -130,7 +130,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Whether the flag was given.
+    /// Whether the flag was set.
     pub fn given(&self, name: &str) -> bool {
         self.given.contains_key(name)
     }
@@ -177,7 +177,7 @@ pub(crate) enum Special {
     Complete(String),
 }
 
-/// Reads flags and gives the words that are none. Flags and words may mix, `--` ends flags.
+/// Reads flags and returns the other words. Flags and words may mix, `--` ends flags.
 pub(crate) fn parse(declared: &[Flag], words: &[String]) -> Result<(Flags, Vec<String>, Special), FlagError> {
     let defaults = declared.iter().map(|flag| (flag.name, flag.default.clone())).collect();
     let mut flags = Flags { given: BTreeMap::new(), defaults };

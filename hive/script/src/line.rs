@@ -19,7 +19,7 @@ pub enum Expect {
 }
 
 impl Expect {
-    /// Whether the section is repeated when the command does otherwise.
+    /// Whether the section is retried when the command does not end as expected.
     pub fn retries(self) -> bool {
         matches!(self, Expect::EventualSuccess | Expect::EventualFailure)
     }
@@ -74,7 +74,7 @@ pub struct Line {
     pub command: String,
     /// Its arguments.
     pub words: Vec<Word>,
-    /// Whether it goes on while the script does.
+    /// Whether it runs in the background.
     pub background: bool,
 }
 
@@ -90,7 +90,7 @@ pub enum LineError {
     /// `[]` or `[!]`.
     #[error("empty condition")]
     EmptyCondition,
-    /// Conditions or a prefix, and nothing behind but what is in quotes, which is no command.
+    /// Conditions or a prefix without a command after them; a quoted word is no command.
     #[error("missing command")]
     MissingCommand,
 }
@@ -162,7 +162,7 @@ fn bare(word: &Word) -> Option<&str> {
     }
 }
 
-/// The text of a word, nothing expanded.
+/// Returns the text of a word without expansion.
 pub(crate) fn joined(word: &Word) -> String {
     word.iter().map(|piece| piece.text.as_str()).collect()
 }
@@ -196,7 +196,7 @@ fn words(line: &str) -> Result<Vec<Word>, LineError> {
     }
 }
 
-/// The text up to the closing quote, two quotes being one, and what follows.
+/// Returns the text up to the closing quote, where two quotes stand for one, and the rest.
 fn quoted_piece(mut rest: &str) -> Result<(String, &str), LineError> {
     let mut text = String::new();
     loop {

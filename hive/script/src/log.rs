@@ -1,4 +1,4 @@
-//! What a script says while it runs.
+//! The log of a running script.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Bytes kept at most; what comes later is left out and said so once.
+/// The capacity in bytes; later output is dropped, with one notice.
 const KEPT: usize = 16 << 20;
 
 /// The log of a script: lines, outputs of commands, expected errors. Clones are one log.

@@ -43,7 +43,7 @@ fn is_repetition(text: &str) -> bool {
     !least.is_empty() && digits(least) && digits(most)
 }
 
-/// Writes the escape that follows a backslash; gives the rest.
+/// Writes the escape that follows a backslash; returns the rest.
 fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> &'a str {
     let Some(c) = text.chars().next() else {
         out.push('\\');
@@ -60,7 +60,7 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> &'a str {
         _ => None,
     };
     if let Some((negation, members)) = ascii {
-        // A class within a class is a union in the crate's syntax, which is what is meant.
+        // A class within a class is a union in the crate's syntax, as intended here.
         out.push_str(&format!("[{negation}{members}]"));
         return after;
     }
@@ -96,7 +96,7 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> &'a str {
     after
 }
 
-/// Writes the class that follows a `[`; gives the rest.
+/// Writes the class that follows a `[`; returns the rest.
 fn class<'a>(text: &'a str, out: &mut String) -> &'a str {
     out.push('[');
     let mut rest = text;

@@ -195,7 +195,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether a plain scalar of this text would not be a text.
+/// Whether this text as a plain scalar would be read as another type than a string.
 fn is_other_type(text: &str) -> bool {
     const WORDS: &[&str] = &[
         "", "~", "<<", "=", "null", "true", "false", "y", "n", "yes", "no", "on", "off", ".inf", "-.inf",

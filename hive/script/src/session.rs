@@ -85,13 +85,13 @@ impl Session {
         result
     }
 
-    /// Runs one line, as typed by a user. Nothing is repeated.
+    /// Runs one line, as typed by a user, without retries.
     pub async fn line(&mut self, text: &str) -> Result<(), ScriptError> {
         let result = self.line_of(text, None).await;
         result.map(drop).map_err(|fault| ScriptError { file: TYPED.to_owned(), line: 0, fault })
     }
 
-    /// Ends what runs in the background and tells if one ended as it should not.
+    /// Ends background commands; returns an error if one did not end as expected.
     pub async fn finish(&mut self) -> Result<(), ScriptError> {
         self.state.cancel();
         let result = self.join().await.map(drop);
@@ -159,7 +159,7 @@ impl Session {
         Ok(Prepared { command, words, expect: line.expect, background, shown })
     }
 
-    /// Repeats a section from its first command until all of it does what it should.
+    /// Retries a section from its first command until all its commands end as expected.
     async fn retry(&mut self, section: &[Prepared], first: Fault) -> Result<Next, Fault> {
         let (mut fault, mut wait) = (first, self.engine.retry.first);
         loop {
@@ -211,7 +211,7 @@ impl Session {
             }
             Err(_) => Call { state: self.state.clone(), flags: flags::Flags::default(), args: words.clone() },
         };
-        // Errors name the arguments that flags have left.
+        // Errors show the arguments that remain without flags.
         let shown = shown(command.name(), &call.args);
         if prepared.background {
             self.begin(prepared, shown, call);
@@ -234,7 +234,7 @@ impl Session {
         judge(&shown, prepared.expect, failed, &self.state)
     }
 
-    /// Puts what a command has written into buffers and log; gives its error.
+    /// Moves the output of a command into buffers and log; returns its error.
     fn take(&self, output: Output) -> Option<anyhow::Error> {
         if let Some(buffers) = output.buffers {
             self.state.log().block("stdout", &buffers.stdout);
@@ -319,7 +319,7 @@ fn shown(command: &str, words: &[String]) -> String {
     if words.is_empty() { command.to_owned() } else { format!("{command} {}", quote_all(words)) }
 }
 
-/// Which word a command takes as its first argument, as far as the words tell before they are expanded.
+/// Returns the first argument of a command, as far as it is known before expansion.
 fn first_argument(words: &[Word]) -> Option<usize> {
     let first = words.iter().position(|word| {
         let text = joined(word);
@@ -341,7 +341,7 @@ fn judge(shown: &str, expect: Expect, failed: Option<anyhow::Error>, state: &Sta
         state.log().write(&format!("{stop}\n"));
         return Ok(Next::Stop);
     }
-    // What a command in the background did is no matter of how `wait` is expected to end.
+    // The expected end of `wait` does not apply to the commands in the background.
     let error = match error.downcast::<Fault>() {
         Ok(fault) => return Err(fault),
         Err(error) => error,

@@ -1,4 +1,4 @@
-//! What a script works on: its folder, variables, buffers, log.
+//! The state of a script: its folder, variables, buffers, log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -75,7 +75,7 @@ impl State {
         self.0.confined
     }
 
-    /// What the script says.
+    /// The log of the script.
     pub fn log(&self) -> &Log {
         &self.0.log
     }
@@ -154,7 +154,7 @@ impl State {
         read().with_context(|| format!("open {}", path.display()))
     }
 
-    /// Opens a file of a confined state: directly in its folder, no link, nobody else's.
+    /// Opens a file of a confined state: directly in its folder, no link, not owned by another user.
     fn own(&self, path: &Path, options: &mut OpenOptions) -> anyhow::Result<File> {
         let folder = self.folder();
         let direct = path.parent() == Some(folder.as_path()) && path.file_name().is_some();
@@ -176,7 +176,7 @@ impl State {
         }
     }
 
-    /// Writes a file anew.
+    /// Creates or truncates a file and writes it.
     pub fn write(&self, name: &str, data: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let path = self.path(name);
         let write = || -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! Commands that look at files and buffers.
+//! Commands that compare and search files and buffers.
 
 use anyhow::{bail, ensure};
 use regex::bytes::Regex;

@@ -49,7 +49,7 @@ fn find(state: &State, program: &str) -> Option<PathBuf> {
     folders.map(|folder| state.path(folder).join(program)).find(is_program)
 }
 
-/// Ends what a program has started, when nothing waits for it any more.
+/// A guard that ends the processes of a program when no caller waits for it any more.
 struct Group(Option<Pid>);
 
 impl Group {

@@ -38,7 +38,7 @@ async fn cat(call: Call) -> anyhow::Result<Output> {
     for name in call.at_least(1)? {
         match call.state.read(name) {
             Ok(data) => all.extend(data),
-            // The buffers are emptied: it has yielded nothing.
+            // The buffers are cleared, because the command has no output.
             Err(error) => return Ok(Output::text("").failed(error)),
         }
     }

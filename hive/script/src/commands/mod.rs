@@ -10,7 +10,7 @@ pub(crate) use flow::{help, prompt};
 
 use crate::command::Command;
 
-/// The commands that every script has: files, texts, variables, programs, and what steers the script itself.
+/// Returns the commands that every script has: files, texts, variables, programs and control flow.
 pub fn default_commands() -> Vec<Command> {
     let lists =
         [files::commands(), text::commands(), compare::commands(), flow::commands(), vec![exec::exec()]];

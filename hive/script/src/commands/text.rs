@@ -67,7 +67,7 @@ async fn replace(call: Call) -> anyhow::Result<Output> {
     Ok(Output::none())
 }
 
-/// Replaces from left to right; of several that fit at a place the first pair counts.
+/// Replaces from left to right; of several matches at one position the first pair is used.
 fn replaced(text: &[u8], pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let (mut out, mut at, mut after_empty) = (vec![], 0, false);
     while at <= text.len() {

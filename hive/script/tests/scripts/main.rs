@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hive_script::{Archive, Call, Command, Condition, Engine, Flag, Output, Retry, State, default_commands};
 
-/// How a script ended, and what it said.
+/// The result of a script, and its log.
 pub(crate) struct Ran {
     pub(crate) result: Result<(), String>,
     pub(crate) log: String,

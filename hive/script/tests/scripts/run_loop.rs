@@ -1,4 +1,4 @@
-//! The run loop by small scripts: prefixes, sections, buffers, the background, what a failure says.
+//! The run loop by small scripts: prefixes, sections, buffers, background commands, failure messages.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ async fn a_retry_repeats_its_section_with_the_words_of_the_first_pass() {
     )
     .await;
     assert_eq!(log.matches("> count").count(), 2, "a repetition is not another line: {log}");
-    // The word `$N` stays what it was first, the counter goes on.
+    // The word `$N` keeps its first expansion while the counter increases.
     passes("# section\ncount\nenv --from-stdout N\necho $N\ncp stdout f\ncount\n* stdout 4\ncmp f g\nenv N\nstdout N=3\n-- g --\n1\n").await;
     passes("count\n!* stdout ^1$\nstdout 2").await;
 }
