@@ -180,7 +180,7 @@ impl HiveBuilder {
         self
     }
 
-    /// Puts a value in the place of every provider of `T`, also private ones, whose constructors are not planned.
+    /// Replaces every provider of `T`, also private ones, by a value; their constructors are not planned.
     #[track_caller]
     pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
         self.replace_within(None, value, Location::caller())
@@ -221,13 +221,13 @@ impl HiveBuilder {
         self
     }
 
-    /// How long construction and start hooks may take together; 5 minutes if not set.
+    /// Sets the limit of construction and start hooks together; 5 minutes if not set.
     pub fn start_timeout(mut self, limit: Duration) -> Self {
         self.limits.start = limit.min(FOREVER);
         self
     }
 
-    /// How long stop hooks may take together; 1 minute if not set.
+    /// Sets the limit of all stop hooks together; 1 minute if not set.
     pub fn stop_timeout(mut self, limit: Duration) -> Self {
         self.limits.stop = limit.min(FOREVER);
         self
@@ -310,7 +310,7 @@ impl HiveBuilder {
         let live = LiveConfig::new(schema, sources, structs, settings.clone());
         graph.built_in(live);
         let mut faults = loaded.errors;
-        // Options that could not be read have been told of; structs made of the others would only repeat it.
+        // Options that could not be read are already reported; building structs of the others would only repeat it.
         if faults.is_empty() {
             faults = configure(&mut graph, &settings);
         }
@@ -346,7 +346,7 @@ impl HiveBuilder {
     }
 }
 
-/// Another default of an option, and who wants it.
+/// A changed default of an option, and its origin.
 type Preset = (String, String, Site);
 
 /// Collects the declared options.

@@ -52,7 +52,7 @@ pub(crate) enum Repr {
 }
 
 impl Cell {
-    /// This cell, usually a [`module`], only if a configuration struct says so.
+    /// Enables this cell, usually a [`module`], only if a predicate on a configuration struct holds.
     ///
     /// ```
     /// use hive::prelude::*;

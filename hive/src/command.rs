@@ -14,7 +14,7 @@ pub(crate) struct Command {
 impl Command {
     /// Whether the first word of the command line, values of options left out, calls it.
     pub(crate) fn is_called(&self, others: &[Cell], sources: &Sources, foreign: &[Foreign]) -> bool {
-        // Only who has the word must know which words are values, of its own options among others.
+        // Only the owner of the word knows which words are values of options, its own included.
         if !sources.args.iter().any(|arg| self.words.contains(arg)) {
             return false;
         }

@@ -96,7 +96,7 @@ each_arity!(constructor);
 pub(crate) trait Erased: Send + Sync {
     fn deps(&self, deps: &mut Deps);
     fn outs(&self, outs: &mut Outs);
-    /// What is given at once goes into the sink.
+    /// Results that are available at once go into the sink.
     fn call(&self, cx: &mut Cx<'_>, sink: &mut Sink) -> Call;
 }
 

@@ -59,7 +59,7 @@ pub enum GraphError {
     Missing {
         /// The missing type.
         key: Key,
-        /// Who asks for it.
+        /// The node that requires it.
         needed_by: Site,
         /// Things of similar names and their providers; what to do without any.
         hints: Vec<String>,
@@ -71,9 +71,9 @@ pub enum GraphError {
     Private {
         /// The missing type.
         key: Key,
-        /// Who asks for it.
+        /// The node that requires it.
         needed_by: Site,
-        /// Who provides it, out of reach.
+        /// The provider that is out of reach.
         provider: Site,
     },
     /// A required type is provided as `Option`.
@@ -83,9 +83,9 @@ pub enum GraphError {
     Uncertain {
         /// The missing type.
         key: Key,
-        /// Who asks for it.
+        /// The node that requires it.
         needed_by: Site,
-        /// Who provides it perhaps.
+        /// The optional provider.
         provider: Site,
     },
     /// One type is provided twice in one scope.
@@ -100,7 +100,7 @@ pub enum GraphError {
         /// The other one.
         second: Site,
     },
-    /// Two decorators give one type in one scope, so that it is chance which one is seen.
+    /// Two decorators return one type in one scope, so that it is undefined which one takes effect.
     #[error(
         "ambiguous {key}\n    decorated by {first}\n    and by       {second}\n    hint: make one decorator of both, or nest them with `decorate`"
     )]
@@ -121,7 +121,7 @@ pub enum GraphError {
         module: String,
         /// Where that is asked for.
         at: &'static Location<'static>,
-        /// Who else provides it, or which module may be meant.
+        /// The other provider, or the module that may be meant.
         hint: String,
     },
     /// A test replaces something that the cells neither give nor take, so that the test would be of the real thing.
@@ -134,7 +134,7 @@ pub enum GraphError {
         /// Where that is asked for.
         at: &'static Location<'static>,
     },
-    /// A constructor gives nothing, so that nothing can need it and it would never run.
+    /// A constructor returns nothing, so that no node can depend on it and it would never run.
     #[error("{site} gives nothing, so nobody can need it\n    hint: use `invoke` for what is to run")]
     GivesNothing {
         /// The constructor.
@@ -220,7 +220,7 @@ fn show_cycle(steps: &[(Site, Key)]) -> String {
     needs.chain(back).collect()
 }
 
-/// An error with its causes behind it. Errors that already say their cause do not say it twice.
+/// Returns an error followed by its causes, without those that a message already contains.
 pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -245,22 +245,22 @@ pub enum HookError {
     /// The hook ran out of time.
     #[error("did not finish within {limit:?} ({set_by}){}", .own.as_ref().map(|e| format!(": {}", with_causes(e))).unwrap_or_default())]
     TimedOut {
-        /// How long it was allowed to run.
+        /// The limit.
         limit: Duration,
         /// The method that has set the limit.
         set_by: &'static str,
         /// The hook's own error when it was cancelled.
         own: Option<anyhow::Error>,
     },
-    /// The hook ended well, but could not be given up when it ran out of time.
+    /// The hook succeeded, but could not be cancelled when it exceeded its limit.
     #[error("took {took:.1?}, its limit is {limit:?}: it held up its thread; use hive::blocking(..).await")]
     Late {
-        /// How long it ran.
+        /// The elapsed time.
         took: Duration,
-        /// How long it was allowed to run.
+        /// The limit.
         limit: Duration,
     },
-    /// The hook was given up because a shutdown was asked for.
+    /// The hook was cancelled because of a shutdown request.
     #[error("cancelled")]
     Cancelled,
     /// The hook had not begun when the time for all hooks was over.
@@ -288,7 +288,7 @@ pub struct HookFailure {
     pub function: String,
     /// Where it is registered.
     pub at: &'static Location<'static>,
-    /// How long it ran.
+    /// The elapsed time.
     pub elapsed: Duration,
     /// The error.
     pub reason: HookError,
@@ -331,7 +331,7 @@ pub enum HiveError {
     Start {
         /// The hook and its error.
         failure: Box<HookFailure>,
-        /// How many hooks had started and were stopped.
+        /// The number of hooks that had started and were stopped.
         rolled_back: usize,
         /// Stop hooks that failed when the start was undone.
         rollback: Vec<HookFailure>,

@@ -64,32 +64,32 @@ pub enum Event {
         function: &'static str,
         /// Its module.
         module: Arc<str>,
-        /// How long it took.
+        /// The duration.
         duration: Duration,
     },
     /// The start begins.
     Starting,
     /// All constructors have run.
     Populated {
-        /// How long they took.
+        /// The duration.
         duration: Duration,
     },
     /// All start hooks have run.
     Started {
         /// Time since the start began, construction included.
         duration: Duration,
-        /// How many there are, those of jobs left out.
+        /// The number of hooks, without those of jobs.
         hooks: usize,
-        /// How many jobs have been started with them.
+        /// The number of jobs started with them.
         jobs: usize,
     },
-    /// The start failed or was cancelled; the error is given by the call that started the hive.
+    /// The start failed or was cancelled; the call that started the hive returns the error.
     StartFailed {
         /// The error's text.
         error: String,
         /// Time since the start began.
         duration: Duration,
-        /// Whether it was given up because a shutdown was asked for.
+        /// Whether it was cancelled because of a shutdown request.
         cancelled: bool,
     },
     /// A hook begins.
@@ -105,7 +105,7 @@ pub enum Event {
         phase: Phase,
         /// Which one.
         hook: HookId,
-        /// For how long.
+        /// The time since it began.
         elapsed: Duration,
     },
     /// A hook has run.
@@ -114,7 +114,7 @@ pub enum Event {
         phase: Phase,
         /// Which one.
         hook: HookId,
-        /// How long it took.
+        /// The duration.
         duration: Duration,
     },
     /// A hook failed.
@@ -123,11 +123,11 @@ pub enum Event {
         phase: Phase,
         /// Which one.
         hook: HookId,
-        /// How long it took.
+        /// The duration.
         duration: Duration,
         /// The error's text.
         error: String,
-        /// Whether it was given up because a shutdown was asked for.
+        /// Whether it was cancelled because of a shutdown request.
         cancelled: bool,
     },
     /// A hook was registered after the start and will not run.
@@ -142,7 +142,7 @@ pub enum Event {
     },
     /// The hooks that have started are stopped because the start failed.
     RollingBack {
-        /// How many.
+        /// The count.
         hooks: usize,
     },
     /// The stop begins.
@@ -151,21 +151,21 @@ pub enum Event {
     Stopped {
         /// Time since the stop began.
         duration: Duration,
-        /// How many stop hooks failed.
+        /// The number of failed stop hooks.
         failed: usize,
     },
     /// A scope with a life of its own has started.
     ScopeStarted {
         /// The path of its module.
         scope: Arc<str>,
-        /// How long it took.
+        /// The duration.
         duration: Duration,
     },
     /// A scope with a life of its own could not be started.
     ScopeFailed {
         /// The path of its module.
         scope: Arc<str>,
-        /// How long it took.
+        /// The duration.
         duration: Duration,
         /// The error's text.
         error: String,
@@ -174,9 +174,9 @@ pub enum Event {
     ScopeStopped {
         /// The path of its module.
         scope: Arc<str>,
-        /// How long it took.
+        /// The duration.
         duration: Duration,
-        /// How many stop hooks failed.
+        /// The number of failed stop hooks.
         failed: usize,
     },
     /// A signal arrived.
@@ -196,7 +196,7 @@ pub enum Event {
         /// Its module.
         module: Arc<str>,
     },
-    /// Somebody watches a configuration struct that never changes: none of its options is live.
+    /// A cell watches a configuration struct that never changes: none of its options is live.
     WatchIdle {
         /// The type of the struct.
         config: &'static str,
@@ -222,7 +222,7 @@ pub enum Event {
         job: Arc<str>,
         /// Its module.
         module: Arc<str>,
-        /// How long it ran.
+        /// The duration.
         duration: Duration,
     },
     /// A background job has run its function once, well or not.
@@ -233,7 +233,7 @@ pub enum Event {
         job: Arc<str>,
         /// Its module.
         module: Arc<str>,
-        /// How long the run took.
+        /// The duration of the run.
         duration: Duration,
         /// Whether it failed.
         failed: bool,
@@ -255,7 +255,7 @@ pub enum Event {
         job: Arc<str>,
         /// Its module.
         module: Arc<str>,
-        /// How long it was waited for.
+        /// The time for which it was awaited.
         grace: Duration,
     },
 }
@@ -388,7 +388,7 @@ impl Events {
         self.logged(|| tracing::info_span!("cell", module = %module))
     }
 
-    /// The span around a job, whoever adds it: not one within that of the hook that starts it.
+    /// Returns the span around a job, which is no child of the span of the hook that starts it.
     pub(crate) fn job_span(&self, module: &str, job: &str) -> tracing::Span {
         self.logged(|| tracing::info_span!(parent: None, "cell", module = %module, job = %job))
     }
@@ -422,7 +422,7 @@ impl Events {
         self.logged(|| event.log(self.slow));
         let observers = self.observers.lock().clone();
         for observer in observers.iter() {
-            // An observer is a guest: its panic is not one of whom it watches.
+            // An observer's panic must not fail the code that emits the event.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event, at))) {
                 tracing::error!(error = panic_text(&*panic), ?event, "An observer of events panicked");
             }

@@ -139,7 +139,7 @@ impl Graph {
         self.scopes.len() - 1
     }
 
-    /// Makes nodes and scopes of cells. Nobody sees anything of anybody before [`link`](Graph::link).
+    /// Makes nodes and scopes of cells. No node is resolved against another before [`link`](Graph::link).
     pub(crate) fn register(&mut self, cells: &[Cell]) {
         let mut stack = vec![(cells.iter(), Inside { scope: ROOT, switch: None })];
         while let Some((cells, inside)) = stack.last_mut() {
@@ -154,7 +154,7 @@ impl Graph {
         }
     }
 
-    /// Registers one cell; gives the cells in it and where they are.
+    /// Registers one cell; returns the cells in it and their place.
     fn register_cell<'a>(&mut self, cell: &'a Cell, inside: Inside) -> Option<(&'a [Cell], Inside)> {
         match &*cell.0 {
             Repr::Group(cells) => return Some((cells, inside)),
@@ -235,7 +235,7 @@ impl Graph {
         self.nodes.push(Node { kind, place, scope, switch, deps, outs, what });
     }
 
-    /// Adds a node that needs nothing and gives one thing.
+    /// Adds a node without dependencies and with one result.
     fn give(&mut self, key: Key, kind: NodeKind, place: Place, inside: Inside, what: What) -> Slot {
         let Inside { scope, switch } = inside;
         let slot = Slot { node: self.nodes.len(), out: self.outs.list.len() };
@@ -260,17 +260,17 @@ impl Graph {
         &self.outs.list[slot.out]
     }
 
-    /// Whether any cell gives this or takes it, built or not.
+    /// Whether any cell provides or requires this key, built or not.
     pub(crate) fn knows(&self, key: &Key) -> bool {
         self.deps.list.iter().any(|dep| dep.key == *key) || self.outs.list.iter().any(|out| out.key == *key)
     }
 
-    /// How many dependencies all nodes have.
+    /// Returns the number of dependencies of all nodes.
     pub(crate) fn needs(&self) -> usize {
         self.deps.list.len()
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(crate) fn slots(&self) -> usize {
         self.outs.list.len()
     }
@@ -423,7 +423,7 @@ impl Graph {
         if is_own { self.scopes[node.scope].life } else { node.scope }
     }
 
-    /// Who gives `key` to `node`: the nearest decorator that is not the node itself, or provider.
+    /// Returns the provider of `key` for `node`: the nearest decorator that is not the node itself, or the provider.
     pub(crate) fn lookup(&self, node: usize, key: &Key) -> Option<Slot> {
         self.around(self.view(node, key)).find_map(|scope| {
             let decorator = scope.decorators.get(key).filter(|slot| slot.node != node);

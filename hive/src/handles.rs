@@ -20,7 +20,7 @@ pub(crate) struct Handles<'a> {
     pub(crate) node: usize,
 }
 
-/// What all constructors of a hive share.
+/// Handles that all constructors of a hive share.
 pub(crate) struct Shared {
     pub(crate) events: Arc<Events>,
     pub(crate) hooks: Arc<Hooks>,

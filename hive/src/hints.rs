@@ -14,7 +14,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// How alike two type names are, smaller is closer; `None` when they are not.
+/// Returns the distance of two type names, smaller is closer; `None` if they are not similar.
 pub(crate) fn likeness(want: &str, have: &str) -> Option<usize> {
     let (want, have) = (bare(want), bare(have));
     if want == have {
@@ -26,7 +26,7 @@ pub(crate) fn likeness(want: &str, have: &str) -> Option<usize> {
     Some(levenshtein(have, want)).filter(|d| *d <= 1 + want.len() / 4)
 }
 
-/// A type name without `dyn` and auto traits, which make different keys of what reads as one trait.
+/// Returns a type name without `dyn` and auto traits: keys that differ only in these look like one trait to a reader.
 fn bare(name: &str) -> &str {
     let name = name.strip_prefix("dyn ").unwrap_or(name);
     name.split(" + ").next().unwrap_or(name)

@@ -24,7 +24,7 @@ use crate::scope::Core;
 use crate::shutdown::{Reason, Shutdowner};
 use crate::signals::{Armed, ProcessGuard};
 
-/// How long a start or stop may go on beyond its limit.
+/// The grace period of a start or stop beyond its limit.
 const HARD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A planned application: builds its objects, starts and stops them.
@@ -98,7 +98,7 @@ impl Hive {
         T::from_values(&ConfigValues { settings: &self.settings })
     }
 
-    /// What the command line said apart from options.
+    /// The command line without options.
     pub fn arguments(&self) -> &Arguments {
         &self.arguments
     }

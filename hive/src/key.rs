@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What a constructor asks for or gives: one value of a type, a group of them, or a configuration struct.
+/// The key of a dependency or a result: one value of a type, a group of them, or a configuration struct.
 ///
 /// Keys compare by type identity; the name is for messages only.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ impl Key {
         Key { id: TypeId::of::<T>(), name: type_name::<T>(), kind: Kind::Config }
     }
 
-    /// Whether this asks for all members of a group.
+    /// Whether this requests all members of a group.
     pub fn is_group(&self) -> bool {
         self.kind == Kind::Group
     }
@@ -53,7 +53,7 @@ impl Key {
         self.name
     }
 
-    /// The key with module paths left out: `Arc<dyn KvStore>`.
+    /// Returns the key without module paths: `Arc<dyn KvStore>`.
     pub fn short(&self) -> String {
         short(&self.to_string())
     }
@@ -74,7 +74,7 @@ impl Hash for Key {
     }
 }
 
-/// A map by key. A `TypeId` is a hash already, and nobody chooses types in order to make them collide.
+/// A map by key. A `TypeId` is a hash already, and no input can choose types that collide.
 pub(crate) type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<KeyHasher>>;
 
 #[derive(Default)]

@@ -147,14 +147,14 @@
 //! built, 255 or what the [`Shutdowner`] was given after an error. One line, `hive::validate(cells())`, checks a
 //! whole application without side effects.
 //!
-//! # What a constructor may take
+//! # Parameters of a constructor
 //! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config) and [`ConfigWatch<T>`]; [`Group<T>`] (all [`Member`]s, in
 //! order of registration, each a clone); `Option<P>` of any of these (absent when nothing provides it); the handles
 //! [`Lifecycle`], [`JobGroup`], [`Health`], [`Shutdowner`], [`ModuleId`]; `Arc<`[`Scope<T>`]`>`; structs with
 //! `#[derive(Params)]`. Every hive also provides `Arc<`[`Settings`]`>`, `Arc<`[`LiveConfig`]`>`, `Arc<`[`HealthTree`]`>`,
 //! `Arc<`[`Events`]`>`, `Arc<`[`Timeline`]`>` and `Arc<`[`Jobs`](job::Jobs)`>`.
 //!
-//! # What a constructor may give
+//! # Results of a constructor
 //! `Arc<T>`, `Arc<dyn Trait>`, a type with `#[derive(Object)]`, [`Member<T>`], [`Members<T>`], tuples and
 //! `#[derive(Outputs)]` structs of these, nothing, and `Option` or `Result` of all that. Traits should have
 //! `Send + Sync` as supertraits, and objects be written `Arc<dyn Trait>`, because `dyn Trait + Send` is another type.

@@ -1,16 +1,16 @@
-//! How a run ended.
+//! The outcome of a run.
 
 use std::process::ExitCode;
 
 use crate::error::HiveError;
 use crate::shutdown::Reason;
 
-/// How a run ended: what made it end, and everything that went wrong.
+/// The outcome of a run: the cause of its end, and all errors.
 #[derive(Debug)]
 pub struct Outcome {
     /// The signal that ended the run, if one did.
     pub signal: Option<&'static str>,
-    /// What went wrong; empty after an orderly end.
+    /// The errors; empty after an orderly end.
     pub errors: Vec<HiveError>,
     /// The exit code requested with the shutdown.
     pub code: Option<u8>,

@@ -215,7 +215,7 @@ where
     }
 }
 
-/// How the result of a constructor is turned into values.
+/// The conversion of a constructor's result into values.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the result of a constructor",
     label = "this function's result",

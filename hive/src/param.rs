@@ -105,7 +105,7 @@ pub trait Param: Sized + Send + 'static {
     fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent>;
 }
 
-/// What cells may share: any type that is `Send + Sync + 'static`.
+/// A type that cells may share: any that is `Send + Sync + 'static`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be shared by cells, which run on several threads",
     label = "not `Send + Sync`",
@@ -113,7 +113,7 @@ pub trait Param: Sized + Send + 'static {
 )]
 pub trait Shareable: Send + Sync + 'static {}
 
-// The message above says what to do, that of the missing `Sync` does not.
+// The message above contains the fix, that of the missing `Sync` does not.
 #[diagnostic::do_not_recommend]
 impl<T: ?Sized + Send + Sync + 'static> Shareable for T {}
 

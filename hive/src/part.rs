@@ -1,4 +1,4 @@
-//! What is built together: a hive, or a scope with a life of its own.
+//! The unit that is built together: a hive, or a scope with a life of its own.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,14 +25,14 @@ pub(crate) struct Part {
     graph: Arc<Graph>,
     plan: Arc<Plan>,
     order: Vec<usize>,
-    /// What is in the scopes among them, by node.
+    /// The content of the scopes among them, by node.
     scopes: HashMap<usize, Arc<Part>>,
-    /// What it uses from around it, or scopes in it use.
+    /// Values from outside that it, or a scope in it, uses.
     pub(crate) needs: Vec<Slot>,
 }
 
 impl Part {
-    /// What is planned for the life in a scope of the graph.
+    /// Plans the nodes of the life in a scope of the graph.
     pub(crate) fn of(graph: &Arc<Graph>, plan: &Arc<Plan>, life: usize) -> Part {
         let mut lives: HashMap<usize, Vec<usize>> = HashMap::new();
         for node in &plan.order {
@@ -41,7 +41,7 @@ impl Part {
         part(graph, plan, &mut lives, life)
     }
 
-    /// Which nodes each node uses.
+    /// Returns the nodes that each node uses.
     pub(crate) fn uses(&self) -> Uses {
         let mut uses = vec![Vec::new(); self.graph.nodes.len()];
         for node in &self.order {
@@ -50,12 +50,12 @@ impl Part {
         uses
     }
 
-    /// A place for the values of all nodes.
+    /// Returns an empty slot for each value of all nodes.
     pub(crate) fn no_values(&self) -> Values {
         vec![None; self.graph.slots()]
     }
 
-    /// Runs all constructors; gives the scopes that are in it.
+    /// Runs all constructors; returns the scopes in this part.
     pub(crate) async fn construct(
         &self,
         values: &mut Values,

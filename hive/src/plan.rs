@@ -19,7 +19,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What a node needs, in the order in which it declares it; nothing if it is not planned.
+    /// Returns the dependencies of a node in declaration order; none if it is not planned.
     pub(crate) fn edges(&self, node: usize) -> &[Edge] {
         &self.edges[self.of[node].clone()]
     }
@@ -42,7 +42,7 @@ struct Frame {
     node: usize,
     /// The dependency that is being followed.
     dep: usize,
-    /// How many of its slots have been.
+    /// The number of its slots that have been visited.
     slots: usize,
 }
 

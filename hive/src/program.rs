@@ -45,18 +45,18 @@ impl HiveBuilder {
     }
 }
 
-/// What the program is called on its command line.
+/// Returns the name of the program as on its command line.
 fn name() -> String {
     let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Says it on standard error; without one there is nobody to tell.
+/// Writes to standard error; a write error is ignored, because it cannot be reported anywhere.
 fn tell(what: impl std::fmt::Display) {
-    let _nobody = writeln!(io::stderr(), "{}: {what}", name());
+    let _ignored = writeln!(io::stderr(), "{}: {what}", name());
 }
 
-/// A reader that has seen enough is no failure.
+/// Prints a text; a reader that has closed its end of the pipe is no failure.
 fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,

@@ -1,4 +1,4 @@
-//! What a test puts in the place of providers.
+//! Replacements of providers in tests.
 
 use std::panic::Location;
 
@@ -12,7 +12,7 @@ use crate::outputs::Value;
 pub(crate) struct Replacement {
     pub(crate) key: Key,
     pub(crate) value: Value,
-    /// The module whose providers are meant; all without.
+    /// The module whose providers are replaced; `None` for all modules.
     pub(crate) within: Option<String>,
     pub(crate) at: &'static Location<'static>,
 }

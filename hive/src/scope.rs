@@ -25,7 +25,7 @@ tokio::task_local! {
     static WITHIN: Vec<usize>;
 }
 
-/// Starts and stops the cells of a [`scope()`](crate::scope()); `T` only tells one scope from another.
+/// A handle that starts and stops the cells of a [`scope()`](crate::scope()); `T` only identifies the scope.
 ///
 /// A start or stop that has begun goes on to its end, whatever becomes of who asked for it; the next waits for it.
 pub struct Scope<T: ?Sized> {
@@ -91,7 +91,7 @@ impl Drop for Life {
     }
 }
 
-/// What a scope is, whatever the type of its handle.
+/// The state of a scope, independent of the type of its handle.
 pub(crate) struct Core {
     part: Arc<Part>,
     site: Site,

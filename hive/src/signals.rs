@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep_until};
 /// Exit code of a start or stop that hangs.
 const HANGS: i32 = 255;
 
-/// What a shell reports for a process that a signal ended, less the signal.
+/// The base of the exit status that a shell reports for a process killed by a signal.
 const KILLED: i32 = 128;
 
-/// What comes so soon after a signal is that signal once more: to the process, and to its group.
+/// The interval in which a second signal is a duplicate: a terminal or supervisor may signal both process and group.
 const SAME: Duration = Duration::from_millis(100);
 
-/// How long the last line may take to be logged: the log may be what hangs.
+/// The timeout for logging the last line, because the log itself may be blocked.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A thread of the operating system that receives SIGTERM and SIGINT and keeps a deadline. It has a runtime of its own: the
@@ -30,7 +30,7 @@ pub(crate) struct ProcessGuard {
     thread: Option<JoinHandle<()>>,
 }
 
-/// When the process ends, and what it says.
+/// The end of the process, and its last message.
 struct Deadline {
     at: Instant,
     last_words: Box<dyn FnOnce() + Send>,
@@ -165,7 +165,7 @@ fn exit(code: i32, last_words: impl FnOnce() + Send + 'static) -> ! {
         last_words();
         drop(said);
     };
-    // Without a thread nothing is said.
+    // Without a thread the message is lost.
     let _ = std::thread::Builder::new().name("last-words".to_owned()).spawn(say);
     let _ = done.recv_timeout(LAST_WORDS);
     std::process::exit(code)

@@ -18,7 +18,7 @@ pub struct Arguments {
 /// A flag with the text of its value.
 pub(crate) type Given = (String, String);
 
-/// Splits a command line; lists and maps that are given several times are joined, otherwise the last one counts.
+/// Splits a command line; repeated lists and maps are joined, otherwise the last occurrence takes effect.
 pub(crate) fn parse(
     args: &[String],
     schema: &Schema,
@@ -43,7 +43,7 @@ pub(crate) fn parse(
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (flag, None),
         };
-        // Before options are looked up: a folder of options that others know may name these two as well.
+        // Checked before options: a shared folder of options may contain these two keys as well.
         match name {
             "help" if !is_short => {
                 arguments.help = true;

@@ -44,7 +44,7 @@ pub(crate) fn read(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
     Found::default()
 }
 
-/// What changes when the folder is replaced: itself, its list of files, or the link behind which they are.
+/// The paths that change when the folder is replaced: itself, its list of files, or the link that leads to them.
 fn state(dir: &Path) -> Option<(u64, u64, i64, i64, Option<PathBuf>)> {
     let meta = fs::metadata(dir).ok()?;
     let target = fs::read_link(dir.join(EXCHANGED)).ok();
@@ -112,7 +112,7 @@ fn remedy(error: &io::Error) -> String {
 
 /// The content of a file of text.
 pub(crate) fn value(path: &Path) -> Result<String, String> {
-    // Opening a pipe would wait for its other end, and what is a file now may be one in a moment.
+    // `open` blocks on a pipe without a writer, and a file may be replaced by a pipe after it was checked.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(|error| remedy(&error))?;
     if !file.metadata().map_err(|error| remedy(&error))?.is_file() {

@@ -1,4 +1,4 @@
-//! What may be wrong with a configuration.
+//! Errors of a configuration.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct BadValue {
     pub value: String,
     /// A description of valid values.
     pub expected: String,
-    /// The parser's error, if it says more.
+    /// The parser's error, if it adds detail.
     pub detail: Option<String>,
 }
 
@@ -104,16 +104,16 @@ pub enum ConfigError {
     },
 }
 
-/// How much of a value, and of what a parser says of it, an error repeats, in bytes.
+/// The maximum length of a value, and of the parser's message, in an error, in bytes.
 const SHOWN: usize = 200;
 
-/// The beginning of a text, of so many bytes at most.
+/// Returns the beginning of a text, at most `most` bytes.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
-/// A text in one line that nobody has to scroll.
+/// Returns a text as one line of bounded length.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     let odd = text.contains(char::is_control);
     if !odd && text.len() <= SHOWN {

@@ -14,7 +14,7 @@ use super::kind::plain;
 /// How deep brackets may be nested: the time that the parser takes grows with the square.
 const DEEPEST: usize = 500;
 
-/// How many faults of a file are told.
+/// The maximum number of errors that are reported for a file.
 const TOLD: usize = 10;
 
 fn depth(text: &str) -> usize {

@@ -17,13 +17,13 @@ pub struct Flag {
     pub short: Option<char>,
     /// Its type.
     pub kind: Kind,
-    /// A description of valid values, if they are fewer than those of its kind.
+    /// A description of valid values, if they are a subset of those of its kind.
     pub expected: Option<&'static str>,
     /// Its default, as it would be written.
     pub default: String,
     /// The purpose.
     pub help: &'static str,
-    /// The unit of its value, if the type does not say it.
+    /// The unit of its value, if the type does not imply it.
     pub unit: Option<&'static str>,
     /// Whether the help text leaves it out.
     pub hidden: bool,
@@ -35,13 +35,13 @@ pub struct Flag {
     pub group: Option<&'static str>,
     /// The replacement, if it is deprecated.
     pub deprecated: Option<&'static str>,
-    /// Whether a change takes effect while the program runs; others take effect at the next start.
+    /// Whether a change takes effect while the program runs, rather than at the next start.
     pub live: bool,
     /// Whether its value is never shown.
     pub secret: bool,
-    /// Whether several on the command line are one, joined by commas, as lists and maps are.
+    /// Whether occurrences on the command line are joined by commas, as for lists and maps.
     pub joins: bool,
-    /// Checks what the type alone does not.
+    /// Checks constraints that the type does not express.
     pub check: fn(&Parsed<'_>) -> Result<(), String>,
 }
 
@@ -65,7 +65,7 @@ impl Foreign {
     }
 }
 
-/// Options that are read before all others, because they say where the others are.
+/// Options that are read before all others, because they name the sources of the others.
 pub(crate) const CONFIG_FILE: &str = "config";
 pub(crate) const CONFIG_DIR: &str = "config-dir";
 
@@ -126,7 +126,7 @@ impl<'a> Known<'a> {
         matches!(self, Known::Declared(flag) if flag.secret)
     }
 
-    /// Whether several on the command line are one.
+    /// Whether occurrences on the command line are joined.
     pub(crate) fn joins(&self) -> bool {
         let of_kind = matches!(self.kind(), Kind::Strings | Kind::Map);
         of_kind || matches!(self, Known::Declared(flag) if flag.joins)

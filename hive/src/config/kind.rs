@@ -11,9 +11,9 @@ use super::{format_duration, parse_duration};
 pub enum Kind {
     /// `true` or `false` in any of Go's spellings.
     Bool,
-    /// A signed number of so many bits.
+    /// A signed integer with this number of bits.
     Int(u32),
-    /// An unsigned number of so many bits.
+    /// An unsigned integer with this number of bits.
     Uint(u32),
     /// A number with a fraction.
     Float,
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(list("\"a,b\",c\"", Form::Flag), ["a,b", "c\""]);
         assert_eq!(list("", Form::Flag), Vec::<String>::new());
         assert!(split_list("\"a", Form::Flag).is_err());
-        // What is shown means the same when it is given again, in any place.
+        // The displayed value parses to the same value again, from any source.
         for raw in ["a b", "k8s:a=b c", "\"a b\"", "a b,c", " ", "\"a, b\""] {
             let value = Kind::Strings.parse(raw, Form::Flag).unwrap();
             let shown = Kind::Strings.render(&value);

@@ -34,7 +34,7 @@ pub(crate) struct Sources {
 pub enum Origin {
     /// The configuration file and the folder.
     Files,
-    /// Variables with the prefix whose names are nearly those of options.
+    /// Variables with the prefix whose names resemble those of options.
     Environment,
 }
 
@@ -181,7 +181,7 @@ impl Loader<'_> {
         }
     }
 
-    /// A key that says where options are, among the options: nobody reads them again because of it.
+    /// Reports a key that names a source of options inside a file or folder: it has no effect there.
     fn misplaced(&mut self, key: String, text: String, source: Source) {
         const NOTE: &str = "it counts on the command line and in the environment only";
         let what = What::Wrong(NOTE.to_owned());
@@ -216,7 +216,7 @@ impl Loader<'_> {
                 key: known.name().to_owned(),
                 value: if known.is_secret() { SECRET.to_owned() } else { raw.to_owned() },
                 expected: known.expected(),
-                // What a parser says may quote the value.
+                // The parser's error may quote the value.
                 detail: detail.filter(|_| !known.is_secret()),
             }))),
         }

@@ -106,8 +106,8 @@ impl<T> ConfigWatch<T> {
         self.0.borrow().clone()
     }
 
-    /// Waits until there is another than [`get`](ConfigWatch::get) gave when this last returned, or at first the one of the
-    /// start. Changes that follow one another quickly may be told as one. Forever if the hive is gone.
+    /// Waits until the struct differs from that of the previous call, or at first from the initial one. Rapid changes
+    /// may be coalesced. Never returns once the hive is gone.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -133,7 +133,7 @@ impl<T: ConfigSpec> Param for ConfigWatch<T> {
     }
 }
 
-/// An option whose value is another one than the running one.
+/// An option whose value differs from the running one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The option.
@@ -165,7 +165,7 @@ pub struct Reloaded {
 /// How much of the reason is repeated with each value that waits, in bytes.
 const REFUSAL: usize = 300;
 
-/// Reads the configuration again and tells who watches it. Take it as `Arc<LiveConfig>`.
+/// A handle that reads the configuration again and notifies its watchers. Take it as `Arc<LiveConfig>`.
 pub struct LiveConfig {
     pub(crate) schema: Schema,
     sources: Sources,
@@ -232,29 +232,29 @@ impl LiveConfig {
         self.structs.iter().any(|of| of.key == config && of.flags.iter().any(|flag| flag.live))
     }
 
-    /// The configuration in force, with what has changed since the start.
+    /// Returns the configuration in force, including changes since the start.
     pub fn settings(&self) -> Arc<Settings> {
         self.state.lock().settings.borrow().clone()
     }
 
-    /// The same, for those who follow options of all structs: [`changed`](ConfigWatch::changed) once those of a reload are in
-    /// force.
+    /// Returns a watch on the options of all structs: [`changed`](ConfigWatch::changed) returns once the values of a
+    /// reload are in force.
     pub fn watch_settings(&self) -> ConfigWatch<Settings> {
         ConfigWatch(self.state.lock().settings.subscribe())
     }
 
-    /// What each source said when they were read last, and what came of it: where the program has drifted from its
-    /// configuration, and why.
+    /// Returns the values of each source at the last read and their standing: the drift of the program from its
+    /// configuration, and the reasons.
     pub fn observed(&self) -> Arc<Vec<Observed>> {
         self.state.lock().observed.borrow().clone()
     }
 
-    /// The same as it changes.
+    /// Returns a watch on [`observed`](LiveConfig::observed).
     pub fn watch_observed(&self) -> ConfigWatch<Vec<Observed>> {
         ConfigWatch(self.state.lock().observed.subscribe())
     }
 
-    /// The configuration file or folder that is read, for those who want to know when it changes.
+    /// Returns the configuration file or folder that is read, for callers that watch it for changes.
     pub fn place(&self) -> Option<PathBuf> {
         let settings = self.settings();
         let named = [CONFIG_FILE, CONFIG_DIR].into_iter().filter_map(|key| settings.get(key));
@@ -266,15 +266,16 @@ impl LiveConfig {
         usual.or(named)
     }
 
-    /// Options that can be changed now: those that are live and whose struct is watched.
+    /// Returns options that can be changed now: they are live and their struct is watched.
     pub fn live(&self) -> Vec<&'static str> {
         let state = self.state.lock();
         let watched = self.structs.iter().filter(|of| state.watched.contains_key(&of.key));
         watched.flat_map(|of| of.flags.iter().filter(|flag| flag.live).map(|flag| flag.name)).collect()
     }
 
-    /// Reads all sources again, with what was [supplied](LiveConfig::supply) last. Without a fault, live options get their new values, whoever watches their structs is told,
-    /// and all others are named in the result; with a fault, in whatever option, everything stays as it is.
+    /// Reads all sources again, with the values [supplied](LiveConfig::supply) last. Without an error, live options get
+    /// their new values, watchers of their structs are notified, and all other changed options are named in the result.
+    /// With an error in any option, nothing changes.
     pub fn reload(&self) -> Result<Reloaded, Vec<ConfigError>> {
         let supplied = self.supplied.lock().clone();
         let loaded = self.sources.load(&self.schema, &supplied);

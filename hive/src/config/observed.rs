@@ -1,4 +1,4 @@
-//! What each source says of an option, and what came of it.
+//! The value of each source for an option, and its standing against the running value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct Observed {
 pub enum Standing {
     /// It is the one that counts.
     InForce,
-    /// Another source says more.
+    /// Another source has precedence.
     Overridden(Source),
     /// It counts when the program starts again.
     NextStart,
@@ -39,14 +39,14 @@ pub enum Standing {
     Refused(String),
     /// It is no value of this option, for this reason.
     Wrong(String),
-    /// The option is known, and nothing in this program acts on it.
+    /// The option is known, but this program does not use it.
     NoEffect,
     /// The option is unknown; this one may be meant.
     Unknown(Option<String>),
 }
 
 impl Standing {
-    /// Whether the program runs as this value wants it, or as one that counts before it.
+    /// Whether the program runs with this value, or with one that has precedence over it.
     pub fn is_settled(&self) -> bool {
         matches!(self, Standing::InForce | Standing::Overridden(_))
     }
@@ -101,7 +101,7 @@ pub(crate) enum What {
     Unknown(Option<String>),
 }
 
-/// What is said, against what is in force; `refusal` if the former is refused as a whole.
+/// Compares the values of the sources with the running ones; `refusal` if the former are refused as a whole.
 pub(crate) fn observe(said: &[Said], running: &Settings, refusal: Option<&str>) -> Vec<Observed> {
     let waiting = || refusal.map_or(Standing::NextStart, |reason| Standing::Refused(reason.to_owned()));
     let mut strongest: HashMap<&str, (usize, &Said)> = HashMap::new();
@@ -131,7 +131,7 @@ pub(crate) fn observe(said: &[Said], running: &Settings, refusal: Option<&str>) 
             standing,
         }
     };
-    // What the program runs with though nobody says so any more.
+    // Running values that no source contains any more.
     let left = |setting: &&Setting| {
         setting.source != Source::Default
             && !setting.is_default()

@@ -1,6 +1,6 @@
 //! A value that its type allows and its meaning does not.
 
-/// An option with a value that is of the right type and still wrong: what a configuration's own `check` finds.
+/// An option whose value has the right type and is still invalid, as found by a configuration's own `check`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("option {option}: '{value}' is wrong; give {expected}")]
 pub struct OptionError {

@@ -17,13 +17,13 @@ use super::observed::{self, Observed, Said};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// Nobody set it.
+    /// No source has set it.
     Default,
     /// A file of the configuration folder.
     Directory(PathBuf),
     /// The configuration file.
     File(PathBuf),
-    /// What the program follows by itself, in its words: an object of a cluster.
+    /// A source that the program watches itself, such as an object of a cluster; the text names it.
     Supplied(String),
     /// An environment variable of this name.
     Environment(String),
@@ -46,7 +46,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What stands for the value of an option that is never shown.
+/// The placeholder for the value of an option that is never shown.
 pub(crate) const SECRET: &str = "(secret)";
 
 /// One option in force.
@@ -60,7 +60,7 @@ pub struct Setting {
     pub default: String,
     /// Its type.
     pub kind: Kind,
-    /// Whether a change takes effect while the program runs, if somebody in it follows.
+    /// Whether a change takes effect while the program runs, if a cell watches the option.
     pub live: bool,
     /// Where the value came from.
     pub source: Source,
@@ -110,7 +110,7 @@ pub struct Unknown {
     pub key: String,
     /// Where it was found.
     pub source: Source,
-    /// The known option whose name is nearest, if one is near.
+    /// Returns the known option with the most similar name, if one is similar enough.
     pub nearest: Option<String>,
     /// The reason for the warning, if it is more than the name.
     pub note: Option<&'static str>,
@@ -182,7 +182,7 @@ impl Settings {
         &self.renamed
     }
 
-    /// What each source says of each option, in order of name, those that count first; defaults are left out.
+    /// Returns the value of each source for each option, by name, highest precedence first, without defaults.
     pub fn observed(&self) -> Vec<Observed> {
         observed::observe(&self.said, self, None)
     }

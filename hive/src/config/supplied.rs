@@ -1,4 +1,4 @@
-//! Values that a program learns of while it runs, and how far it has drifted from them.
+//! Values that a program supplies while it runs, and the drift of the running configuration from them.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct Supplied {
     pub key: String,
     /// Its value, as a file would have it.
     pub value: String,
-    /// Who says so, in words.
+    /// The source of the values, as text.
     pub source: String,
 }
 
@@ -41,15 +41,15 @@ impl fmt::Display for Drift {
 }
 
 impl LiveConfig {
-    /// Takes values that count more than file and folder and less than the environment, in place of those given before.
-    /// They come into force with the next [`reload`](LiveConfig::reload), as those of files do.
+    /// Replaces the supplied values, whose precedence is above file and folder and below the environment.
+    /// They take effect at the next [`reload`](LiveConfig::reload), as those of files do.
     pub fn supply(&self, values: Vec<Supplied>) {
         *self.supplied.lock() = values;
     }
 
-    /// Whether the program runs otherwise than a value of an option wants it. Values are compared by the option's type:
-    /// `60s` is `1m`. For a key that this program does not act on, what other sources than
-    /// [supplied](LiveConfig::supply) ones say of it counts, else its default.
+    /// Compares the running value of an option with a desired one; returns the drift, if any. Values are compared by
+    /// the option's type: `60s` equals `1m`. For a key that this program does not use, the running value is that of
+    /// sources that are not [supplied](LiveConfig::supply), or else its default.
     pub fn drift(&self, key: &str, value: &str) -> Option<Drift> {
         let (key, value) = (key.to_ascii_lowercase(), value.trim());
         let settings = self.settings();
@@ -81,7 +81,7 @@ impl LiveConfig {
     }
 }
 
-/// What sources that are not supplied say of a key: of those that count most, the last.
+/// Returns the value of a key in sources that are not supplied: the last one of the highest precedence.
 fn elsewhere(settings: &Settings, key: &str) -> Option<String> {
     let said = settings.said.iter().filter(|said| said.key == key && is_value(said));
     let count = |said: &&Said| std::cmp::Reverse(said.source.priority());

@@ -242,7 +242,7 @@ impl Values<'_> {
         self.take(key, |value| value.parse())
     }
 
-    /// The error of a struct whose options are wrong together; `keys` are all of them.
+    /// The error of a struct whose options are invalid in combination; `keys` are all of them.
     pub fn invalid(&self, keys: &[&str], reason: impl ToString) -> ConfigError {
         let settings = keys.iter().filter_map(|key| self.settings.get(key));
         let set = settings.filter(|setting| !setting.is_default());

@@ -1,4 +1,4 @@
-//! What has gone wrong or ended: the lines that a tree of health keeps beside its reports.
+//! The history of a health tree: lines about failures and ends, kept beside its reports.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{Level, Status};
 
-/// Lines kept at most; older ones go.
+/// The maximum number of lines; older ones are dropped.
 const MAX_LINES: usize = 1000;
 
 /// Columns of a level, so that what follows is in line.
@@ -31,8 +31,8 @@ impl History {
         self.lines.push_back(line);
     }
 
-    /// Puts lines of before in front of those there are, as far as there is room; gives the number of the first that was
-    /// there.
+    /// Prepends lines of the previous run, up to the capacity; returns the sequence number of the first line of this
+    /// run.
     pub(super) fn restore(&mut self, older: impl DoubleEndedIterator<Item = String>) -> u64 {
         let there = self.lines.len();
         for line in older.rev().take(MAX_LINES - there) {

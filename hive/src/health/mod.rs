@@ -18,12 +18,12 @@ use tokio::sync::watch;
 use crate::lifecycle::panic_text;
 use history::History;
 
-/// How a reporter is doing.
+/// The state of a reporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// It works.
     Ok,
-    /// It does not work as it should; `error` says why.
+    /// It does not work as it should; `error` is the reason.
     Degraded,
     /// It has ended and will report no more.
     Stopped,
@@ -45,17 +45,17 @@ pub type HealthId = Vec<Arc<str>>;
 /// The latest report of one reporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Who reports.
+    /// The path of the reporter.
     pub id: HealthId,
-    /// How it is doing.
+    /// The state.
     pub level: Level,
-    /// What it says; of a reporter that has stopped what it said before.
+    /// The message; of a stopped reporter, the message before the stop.
     pub message: String,
-    /// The last word of a reporter that has stopped; empty otherwise.
+    /// The final message of a stopped reporter; empty otherwise.
     pub last_word: String,
     /// Why it is degraded; empty otherwise.
     pub error: String,
-    /// How often it has reported the same in a row.
+    /// The number of consecutive equal reports.
     pub count: u64,
     /// When it last reported.
     pub updated: SystemTime,
@@ -63,7 +63,7 @@ pub struct Status {
     pub last_ok: Option<SystemTime>,
     /// When it was stopped.
     pub stopped: Option<SystemTime>,
-    /// How many segments of `id` are the module's path.
+    /// The number of segments of `id` that are the module's path.
     pub module_segments: usize,
 }
 
@@ -88,9 +88,9 @@ const MAX_TEXT: usize = 2048;
 /// A change of a tree of health.
 #[derive(Clone, Copy, Debug)]
 pub enum HealthChange<'a> {
-    /// A reporter has said something.
+    /// A reporter has reported.
     Report(&'a Status),
-    /// A reporter has gone; this was its last report.
+    /// A reporter was closed; this was its last report.
     Closed(&'a Status),
 }
 
@@ -154,7 +154,7 @@ impl HealthTree {
         self.inner.lock().history.from(from)
     }
 
-    /// Puts lines of the previous run in front of the history; gives the number of the first line of this run.
+    /// Prepends lines of the previous run to the history; returns the sequence number of the first line of this run.
     pub fn restore_history(&self, lines: Vec<String>) -> u64 {
         self.inner.lock().history.restore(lines.into_iter())
     }
@@ -256,7 +256,7 @@ impl Status {
         }
     }
 
-    /// Takes a report; true if it says something new.
+    /// Stores a report; returns true if it differs from the last one.
     fn report(&mut self, level: Level, message: String, error: String, now: SystemTime) -> bool {
         let said = if level == Level::Stopped { &self.last_word } else { &self.message };
         let same = self.count > 0 && self.level == level && *said == message && self.error == error;
@@ -314,13 +314,13 @@ impl Health {
         self.degraded_anew(message, error);
     }
 
-    /// Reports that something is wrong; true if it is not what was reported last. Whoever tries again and again logs it
-    /// then, not each time.
+    /// Reports an error; returns true if it differs from the last report. A caller that retries logs it only then,
+    /// not at each attempt.
     pub fn degraded_anew(&self, message: impl fmt::Display, error: impl fmt::Display) -> bool {
         self.report(Level::Degraded, message.to_string(), format!("{error:#}"))
     }
 
-    /// Reports the end. What was said before stays; this is the last word.
+    /// Reports the end. The previous message stays; this one is the final message.
     pub fn stopped(&self, last_word: impl fmt::Display) {
         self.report(Level::Stopped, last_word.to_string(), String::new());
     }
@@ -340,7 +340,7 @@ impl Health {
         self.heard.swap(false, Ordering::Relaxed)
     }
 
-    /// How it last said to be doing.
+    /// Returns the last reported state.
     pub(crate) fn level(&self) -> Option<Level> {
         self.tree.inner.lock().statuses.get(&self.id).map(|status| status.level)
     }

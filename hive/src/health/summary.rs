@@ -1,12 +1,12 @@
-//! How much of what is wrong is shown at once.
+//! The limit of errors that are shown at once.
 
 use std::fmt::Display;
 
-/// How many items of a list are shown where nothing speaks for another number.
+/// The default number of items of a list that are shown.
 pub const SHOWN: usize = 8;
 
-/// The first `shown` items, and how many more there are: whoever can make many objects must not fill the log and health
-/// with what is wrong with them. Empty if there are none.
+/// Returns the first `shown` items and the number of further ones, so that a client that creates many invalid objects
+/// cannot flood log and health. Empty if there are none.
 ///
 /// ```
 /// use hive::health::summarize;

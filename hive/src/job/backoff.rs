@@ -30,13 +30,13 @@ impl Backoff {
         self
     }
 
-    /// How far a waiting time may be off, as a fraction of it.
+    /// The jitter, as a fraction of the delay.
     pub fn jitter(mut self, fraction: f64) -> Self {
         self.jitter = fraction.clamp(0.0, 1.0);
         self
     }
 
-    /// How long to wait before the next attempt; `None` when it is time to give up.
+    /// Returns the delay before the next attempt; `None` when no retry is left.
     pub fn next_wait(&mut self) -> Option<Duration> {
         if self.retries.is_some_and(|retries| self.attempt >= retries) {
             return None;
@@ -46,7 +46,7 @@ impl Backoff {
         Some(spread(doubled.min(self.max), self.jitter))
     }
 
-    /// How many retries there have been since the last success.
+    /// The number of retries since the last success.
     pub fn attempts(&self) -> u32 {
         self.attempt
     }

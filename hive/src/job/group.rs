@@ -19,10 +19,10 @@ use crate::handles::{Handles, Shared};
 use crate::health::{Health, Level};
 use crate::lifecycle::{Lifecycle, State, catch};
 
-/// How long a job may take to end after it was asked to.
+/// The grace period of a job after cancellation.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What a job gets.
+/// The context of a job.
 #[derive(Clone)]
 pub struct JobCx {
     /// The reporter of this job. What it says in a run stays: a run that reports nothing and ends well is reported as
@@ -44,7 +44,7 @@ impl JobCx {
         self.token.is_cancelled()
     }
 
-    /// Says that the job works on something until the guard is dropped, which must be before its deadline.
+    /// Marks the job as working until the guard is dropped, which must happen before its deadline.
     ///
     /// For jobs that go round by themselves: hold it while there is something to do, not while waiting for events.
     ///
@@ -165,7 +165,7 @@ impl JobGroup {
     }
 }
 
-/// What all kinds of jobs have in common.
+/// Properties that all kinds of jobs share.
 pub(crate) struct Spec {
     pub(crate) group: JobGroup,
     kind: JobKind,
@@ -200,7 +200,7 @@ fn sanitized(name: &str) -> String {
 /// A job's whole life as a future.
 pub(crate) type Body = Box<dyn FnOnce(Env) -> BoxFuture<'static, ()> + Send>;
 
-/// What the loop around a job's function works with.
+/// The state of the loop around a job's function.
 #[derive(Clone)]
 pub(crate) struct Env {
     pub(crate) cx: JobCx,

@@ -39,7 +39,7 @@ impl JobHandle {
         handle
     }
 
-    /// What tells the job to end.
+    /// The token that cancels the job.
     pub(super) fn token(&self) -> &CancellationToken {
         &self.token
     }
@@ -54,7 +54,7 @@ impl JobHandle {
         self.done.clone().drop_guard()
     }
 
-    /// Tells the job to end.
+    /// Cancels the job.
     pub fn cancel(&self) {
         self.token.cancel();
     }

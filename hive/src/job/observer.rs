@@ -9,7 +9,7 @@ use super::JobHandle;
 use super::group::{Body, Env, JobCx, JobGroup, Spec};
 use crate::event::JobKind;
 
-/// How often a healthy observer says so.
+/// The interval at which a healthy observer reports.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// A job that follows a stream; added when dropped. See [`JobGroup::observer`].
@@ -38,7 +38,7 @@ impl ObserverJob {
         self
     }
 
-    /// How long an item may take before the job counts as stuck; the watchdog's default if not set.
+    /// Sets the maximum duration of an item before the job counts as stuck; the watchdog's default if not set.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         if let Some((spec, _)) = &mut self.parts {
             spec.deadline = Some(deadline);
@@ -46,7 +46,7 @@ impl ObserverJob {
         self
     }
 
-    /// Adds the job now and gives a handle to it.
+    /// Adds the job now and returns a handle to it.
     pub fn submit(mut self) -> JobHandle {
         self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))
     }

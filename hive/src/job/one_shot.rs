@@ -88,7 +88,7 @@ impl OneShotJob {
         self
     }
 
-    /// How long the job may take to end after it was asked to; 5 s if not set.
+    /// Sets the grace period of the job after cancellation; 5 s if not set.
     pub fn grace(mut self, grace: Duration) -> Self {
         if let Some((spec, _)) = &mut self.parts {
             spec.grace = grace;
@@ -116,7 +116,7 @@ impl OneShotJob {
         self
     }
 
-    /// Adds the job now and gives a handle to it.
+    /// Adds the job now and returns a handle to it.
     pub fn submit(mut self) -> JobHandle {
         self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))
     }

@@ -31,7 +31,7 @@ pub struct Schedule {
     pub retries: bool,
 }
 
-/// What a job tells of itself. No clock is read for it.
+/// The progress counters of a job. Updating them reads no clock.
 pub(crate) struct Track {
     health: Health,
     /// Odd while the job's code runs on a thread.
@@ -97,7 +97,7 @@ impl Jobs {
         other
     }
 
-    /// How the jobs that have not ended run, by the paths of their reporters of health.
+    /// Returns the progress of running jobs, by the paths of their health reporters.
     pub fn schedules(&self) -> BTreeMap<String, Schedule> {
         let running = self.running();
         running.iter().filter_map(|track| Some((track.health.path(), *track.schedule.get()?))).collect()
@@ -240,7 +240,7 @@ pub struct Working {
 }
 
 impl Working {
-    /// Part of the work is done: the deadline begins anew.
+    /// Reports a finished part of the work, which restarts the deadline.
     pub fn step(&self) {
         self.track.steps.fetch_add(1, Ordering::Release);
     }
@@ -291,7 +291,7 @@ pub struct Stuck {
     pub reason: Reason,
     /// For how long it has been seen like this.
     pub since: Duration,
-    /// How long it might be like this.
+    /// The deadline.
     pub deadline: Duration,
 }
 
@@ -343,7 +343,7 @@ pub struct Watchdog {
     seen: Vec<(Arc<Track>, Seen)>,
 }
 
-/// What the samples before have shown of a job.
+/// The state of a job as of the previous samples.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     polls: u64,

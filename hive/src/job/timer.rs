@@ -86,17 +86,17 @@ impl TimerJob {
         self.change(|spec, _| spec.shutdown_on_error = true)
     }
 
-    /// How long a run may take to end after it was asked to; 5 s if not set.
+    /// Sets the grace period of a run after cancellation; 5 s if not set.
     pub fn grace(self, grace: Duration) -> Self {
         self.change(|spec, _| spec.grace = grace)
     }
 
-    /// How long a run may take, and may begin late, before the job counts as stuck; the watchdog's default if not set.
+    /// Sets the maximum duration and delay of a run before the job counts as stuck; the watchdog's default if not set.
     pub fn deadline(self, deadline: Duration) -> Self {
         self.change(|spec, _| spec.deadline = Some(deadline))
     }
 
-    /// Adds the job now and gives a handle to it.
+    /// Adds the job now and returns a handle to it.
     pub fn submit(mut self) -> JobHandle {
         self.parts.take().map_or_else(JobHandle::ended, |(spec, timer)| {
             spec.submit(Box::new(move |env| timer.life(env).boxed()))

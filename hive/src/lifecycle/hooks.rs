@@ -66,14 +66,14 @@ struct Task {
     handle: AbortHandle,
 }
 
-/// Whose task it is.
+/// A task, by its name and the module that owns it.
 #[derive(Clone)]
 pub(crate) struct TaskId {
     pub(crate) name: Arc<str>,
     pub(crate) module: Arc<str>,
 }
 
-/// Why a sequence of start hooks ended early.
+/// The cause of an early end of a sequence of start hooks.
 pub(crate) struct StartFailure {
     pub(crate) failure: HookFailure,
     pub(crate) started: usize,
@@ -93,7 +93,7 @@ impl StartFailure {
     }
 }
 
-/// How start hooks are ordered.
+/// The order of start hooks.
 pub(crate) struct Ordering<'a> {
     pub(crate) uses: &'a (dyn Fn() -> Uses + Sync),
     /// Any legal order instead of that of registration.
@@ -146,7 +146,7 @@ impl Hooks {
         }
     }
 
-    /// Jobs run on the runtime on which the hive was populated, whoever adds them.
+    /// Jobs run on the runtime on which the hive was populated, on whatever thread they are added.
     pub(crate) fn use_current_runtime(&self) {
         let _already = self.runtime.set(tokio::runtime::Handle::current());
     }
@@ -203,7 +203,7 @@ impl Hooks {
         drop(hooks);
     }
 
-    /// Drops the start hooks that have not run, once none will: whoever waits for their jobs need not wait any longer.
+    /// Drops the start hooks that have not run, once none will, so that waiters for their jobs are released.
     pub(crate) fn drop_pending(&self) {
         let mut inner = self.inner.lock();
         let start = |hook: &mut Hook| Some((hook.id.clone(), hook.start.take()?));
@@ -265,7 +265,7 @@ impl Hooks {
         all
     }
 
-    /// How many hooks have started, and how many of jobs beside them.
+    /// Returns the number of started hooks, and separately of those of jobs.
     pub(crate) fn started(&self) -> (usize, usize) {
         let inner = self.inner.lock();
         let jobs = inner.hooks.iter().filter(|hook| hook.place.along == Along::Job).count();

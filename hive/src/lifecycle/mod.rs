@@ -53,7 +53,7 @@ impl fmt::Display for State {
     }
 }
 
-/// What a hook gets: a token that is cancelled when the hook should give up.
+/// The context of a hook: a token that is cancelled when the hook should end early.
 #[derive(Clone, Debug, Default)]
 pub struct HookCx {
     /// Made on request for it, which few hooks do.
@@ -61,12 +61,12 @@ pub struct HookCx {
 }
 
 impl HookCx {
-    /// Ends when the hook should give up: its time is over or the start is cancelled.
+    /// Waits until the hook is cancelled: its limit has passed or the start is cancelled.
     pub async fn cancelled(&self) {
         self.token().cancelled().await;
     }
 
-    /// Whether the hook should give up.
+    /// Whether the hook is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.token().is_cancelled()
     }
@@ -76,7 +76,7 @@ impl HookCx {
         self.token.get_or_init(CancellationToken::new)
     }
 
-    /// The hook is over: tells whoever has kept its token or may still ask for it.
+    /// Marks the hook as ended: cancels its token, also for holders that kept it or request it later.
     fn end(&mut self) {
         let is_kept = Arc::get_mut(&mut self.token).is_none_or(|token| token.get().is_some());
         if is_kept {
@@ -90,8 +90,8 @@ impl HookCx {
 /// Hooks start in the order of construction, so after those of everything that the constructor depends on, and stop in
 /// exactly the reverse of the order in which they have started.
 ///
-/// What a hook relies on is what its constructor takes. Where that says too little - two cells that meet in the kernel, or
-/// in a file - it is said by a token, any type of their own:
+/// A hook depends on the parameters of its constructor. A dependency that these do not express, such as two cells that
+/// share kernel state or a file, is declared by a token, any type of their own:
 ///
 /// ```
 /// # use hive::prelude::*;
@@ -141,7 +141,7 @@ pub struct HookBuilder {
 }
 
 impl HookBuilder {
-    /// What to do at the start.
+    /// Sets the function that runs at the start.
     pub fn on_start<F, Fut>(self, f: F) -> Self
     where
         F: FnOnce(HookCx) -> Fut + Send + 'static,
@@ -150,7 +150,7 @@ impl HookBuilder {
         self.set(|hook| hook.start = Some(Box::new(move |cx| Box::pin(f(cx)))))
     }
 
-    /// What to do at the stop, or when a later start hook fails. It is not called if this hook's own start failed.
+    /// Sets the function that runs at the stop, or when a later start hook fails, but not if this hook's start failed.
     pub fn on_stop<F, Fut>(self, f: F) -> Self
     where
         F: FnOnce(HookCx) -> Fut + Send + 'static,
@@ -159,7 +159,7 @@ impl HookBuilder {
         self.set(|hook| hook.stop = Some(Box::new(move |cx| Box::pin(f(cx)))))
     }
 
-    /// How long each of start and stop may take; the hive's own limits hold in any case.
+    /// Sets the limit of each of start and stop; the hive's own limits apply in any case.
     pub fn timeout(self, limit: Duration) -> Self {
         self.set(|hook| hook.timeout = Some(limit.min(FOREVER)))
     }
@@ -175,7 +175,7 @@ impl HookBuilder {
         self.set(|hook| hook.place.along = Along::Job)
     }
 
-    /// Brings about what `T` stands for, together with all other hooks that say so.
+    /// Provides the token `T`, together with all other hooks that provide it.
     pub fn provides<T: 'static>(self) -> Self {
         self.set(|hook| hook.place.brings.push(Token::of::<T>()))
     }

@@ -13,7 +13,7 @@ impl Token {
     }
 }
 
-/// What the start of a hook waits for beside what it must.
+/// Additional dependencies of the start of a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Along {
     /// For all hooks registered before.
@@ -25,7 +25,7 @@ pub(super) enum Along {
     Job,
 }
 
-/// What the order needs to know of a hook.
+/// The properties of a hook that decide its order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
     /// The constructor that has added it; if there is no such, it comes after all that have one.
@@ -37,7 +37,7 @@ pub(super) struct Place {
     pub(super) awaits: Vec<Token>,
 }
 
-/// Which constructors use what others give, by node.
+/// The dependencies between constructors, by node.
 pub(crate) type Uses = Vec<Vec<usize>>;
 
 /// Hooks with what has to happen before each. Beside the hooks there is a point for each constructor, reached when all its
@@ -45,9 +45,9 @@ pub(crate) type Uses = Vec<Vec<usize>>;
 #[derive(Clone)]
 pub(super) struct Order {
     hooks: usize,
-    /// What each hook and point still waits for.
+    /// The unmet dependencies of each hook and point.
     waits: Vec<usize>,
-    /// What waits for it.
+    /// Its dependents.
     next: Vec<Vec<usize>>,
 }
 
@@ -132,7 +132,7 @@ impl Order {
         ready
     }
 
-    /// A hook has run: gives those that now wait for nothing.
+    /// Marks a hook as run; returns the hooks that are now ready.
     pub(super) fn ran(&mut self, hook: usize) -> Vec<usize> {
         let mut ready = Vec::new();
         self.reached(hook, &mut ready);
@@ -230,7 +230,7 @@ mod tests {
         places[2].brings = vec![Token::of::<A>(), Token::of::<B>()];
         let order = Order::new(&places, &vec![vec![]; 3]);
         assert_eq!(order.sequence(registered), Ok(vec![1, 2, 0]));
-        // Nobody brings this one.
+        // No hook provides this one.
         let mut alone = [hook(0)];
         alone[0].awaits = vec![Token::of::<B>()];
         assert_eq!(Order::new(&alone, &vec![]).sequence(registered), Ok(vec![0]));

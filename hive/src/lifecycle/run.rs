@@ -16,7 +16,7 @@ use crate::event::{Event, Events, HookId, Phase};
 
 pub(super) type HookFn = Box<dyn FnOnce(HookCx) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
 
-/// How hooks are run.
+/// The settings by which hooks are run.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) deadline: Instant,
@@ -72,7 +72,7 @@ impl CancelSource for crate::shutdown::Shutdowner {
     }
 }
 
-/// How long a hook that is out of time may take to say why.
+/// The grace period in which a hook that exceeded its limit may return its error.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 pub(super) struct HookRun<'a> {
@@ -102,7 +102,7 @@ pub(crate) fn in_start_hook() -> bool {
     PHASE.try_with(|phase| *phase == Phase::Start).unwrap_or(false)
 }
 
-/// What became of a hook: its result, or the message of its panic.
+/// The outcome of a hook: its result, or the message of its panic.
 type Ran = Result<anyhow::Result<()>, String>;
 
 impl HookRun<'_> {
@@ -212,7 +212,7 @@ fn flatten(ran: Ran) -> Result<(), HookError> {
     }
 }
 
-/// Runs a future and gives the message of its panic as an error.
+/// Runs a future and returns the message of its panic as an error.
 pub(crate) async fn catch<F: Future>(future: F) -> Result<F::Output, String> {
     AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic))
 }

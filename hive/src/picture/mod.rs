@@ -21,9 +21,9 @@ pub use timeline::{Span, Step, Timeline};
 pub struct Unused {
     /// The constructor.
     pub site: Site,
-    /// What it would give.
+    /// Its result.
     pub outputs: Vec<Key>,
-    /// Why it could not be built if something did need it; empty if it could.
+    /// The errors that a dependency on it would cause; empty if it could be built.
     pub faults: Vec<GraphError>,
 }
 
@@ -111,7 +111,7 @@ struct Need {
     from: Vec<usize>,
 }
 
-/// What all pictures ask of a hive.
+/// Queries that all pictures use.
 struct View<'a> {
     hive: &'a Hive,
     used: HashSet<usize>,
@@ -181,7 +181,7 @@ impl<'a> View<'a> {
         graph.outs(&graph.nodes[index]).iter()
     }
 
-    /// What a node gives; in `Option<..>` if it may give nothing.
+    /// Returns the result of a node; in `Option<..>` if it is optional.
     fn gives(&self, index: usize) -> Vec<String> {
         self.outs(index).map(|out| perhaps(out.key.short(), out.maybe)).collect()
     }

@@ -20,14 +20,14 @@ pub struct Timeline {
 struct Recording {
     begin: Option<Instant>,
     spans: Vec<Span>,
-    /// How long the whole start took, and its error if it failed.
+    /// The duration of the whole start, and its error if it failed.
     end: Option<(Duration, Option<String>)>,
 }
 
 /// One step of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What kind of step.
+    /// The kind of step.
     pub step: Step,
     /// The module that it belongs to.
     pub module: Arc<str>,
@@ -69,7 +69,7 @@ impl Timeline {
         self.recording.lock().spans.clone()
     }
 
-    /// How long the start took; `None` while it is going on.
+    /// Returns the duration of the start; `None` while it runs.
     pub fn duration(&self) -> Option<Duration> {
         self.recording.lock().end.as_ref().map(|(duration, _)| *duration)
     }

@@ -20,7 +20,7 @@ use crate::outputs::{Call, Out, Outs, Sink, Value};
 use crate::param::{Cx, Dep, Deps, Param};
 use crate::scope::Scope;
 
-/// A way to ask for one of the types.
+/// A parameter of one of the types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     Required(usize),
@@ -28,7 +28,7 @@ pub(super) enum Ask {
     Group(usize),
 }
 
-/// A way to give one of the types.
+/// A result of one of the types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Give {
     Plain(usize),

@@ -27,7 +27,7 @@ pub(super) enum Role {
     DecorateAll,
 }
 
-/// Of what kind, about which key, whose; and how often.
+/// Errors by kind, key and node, with their count.
 pub(super) type Faults = BTreeMap<(&'static str, String, usize), usize>;
 
 pub(super) struct Model {
@@ -93,7 +93,7 @@ impl Model {
         nodes.flat_map(|(number, node)| std::iter::repeat_n(number, count(node))).collect()
     }
 
-    /// The scopes in which a node looks for a key, from the inside out.
+    /// Returns the scopes in which a key is resolved for a node, innermost first.
     fn views(&self, number: usize, key: Key) -> Vec<Vec<usize>> {
         let node = &self.nodes[number];
         let own = node.role == Role::DecorateAll && node.gives.iter().any(|give| give.key() == key);
@@ -101,7 +101,7 @@ impl Model {
         (0..=path.len()).rev().map(|length| path[..length].to_vec()).collect()
     }
 
-    /// Who serves a parameter.
+    /// Returns the providers of a parameter.
     pub(super) fn served(&self, number: usize, key: Key) -> Vec<usize> {
         let mut members = vec![];
         for scope in self.views(number, key) {
@@ -123,7 +123,7 @@ impl Model {
         members
     }
 
-    /// Whether a node may give nothing for a key.
+    /// Whether a node's result for a key is optional.
     fn is_maybe(&self, number: usize, key: Key) -> bool {
         let give = self.nodes[number].gives.iter().find(|give| give.key() == key);
         matches!(give, Some(Give::Maybe(..)))
@@ -158,7 +158,7 @@ impl Model {
         order.push(number);
     }
 
-    /// The faults apart from cycles: what kind, about which key, whose.
+    /// Returns the errors except cycles, by kind, key and node.
     pub(super) fn faults(&self) -> Faults {
         let mut faults = BTreeMap::new();
         let mut add =

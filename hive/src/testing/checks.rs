@@ -1,4 +1,4 @@
-//! What tests see of a hive, and what they assert of it.
+//! Observations and assertions of tests about a hive.
 
 use std::panic::Location;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::{Record, Stage, TestHive, fail, fail_at};
 use crate::event::{Event, Phase};
 use crate::health::{Level, Status};
 
-/// How long something may take to come about.
+/// The timeout of an awaited condition.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Lines that are printed when a test fails.
 const PRINTED: usize = 300;
 
-/// Lines that are told when something is waited for in vain.
+/// The number of log lines that are shown when an awaited condition times out.
 const LAST: usize = 8;
 
 impl TestHive {
@@ -105,7 +105,7 @@ impl TestHive {
         in_order("stop hooks", hooks, &self.stop_order());
     }
 
-    /// What this hive has logged, oldest first: its last 20,000 lines of every level.
+    /// Returns the log of this hive, oldest first: its last 20,000 lines of every level.
     pub fn logs(&self) -> Vec<Record> {
         self.logs.records()
     }
@@ -116,7 +116,7 @@ impl TestHive {
         self.logs.records().iter().any(|record| is(record, level, text))
     }
 
-    /// Checks that a line of this level with this text has been logged, and gives the last such.
+    /// Checks that a line of this level with this text has been logged, and returns the last one.
     #[track_caller]
     pub fn logged(&self, level: tracing::Level, text: &str) -> Record {
         let Some(found) = self.logs.records().into_iter().rfind(|record| is(record, level, text)) else {
@@ -141,7 +141,7 @@ impl TestHive {
         }
     }
 
-    /// The lines that a person wants to see: those of level info and above, or as `RUST_LOG=debug` says.
+    /// Returns the lines to print: those of level info and above, or of the level in `RUST_LOG`.
     fn printed(&self) -> Vec<Record> {
         let wanted = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
         let wanted = wanted.unwrap_or(tracing::Level::INFO);

@@ -1,4 +1,4 @@
-//! Objects of a hive that are still there when the hive is gone.
+//! Objects of a hive that outlive it.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -13,9 +13,9 @@ use crate::param::Edge;
 
 /// Sees an object without keeping it.
 pub(crate) trait Remains: Send + Sync {
-    /// How many hold the object.
+    /// The number of references to the object.
     fn holders(&self) -> usize;
-    /// Where it is, to tell that two are one.
+    /// The address of the object, to detect that two are the same.
     fn address(&self) -> usize;
 }
 
@@ -51,7 +51,7 @@ struct Given {
 }
 
 impl Tally {
-    /// Notes what a constructor has given.
+    /// Records the results of a constructor.
     pub(crate) fn note(
         &self,
         node: usize,
@@ -116,7 +116,7 @@ pub struct LeftObject {
     pub types: Vec<&'static str>,
     /// The constructor that gave it.
     pub given_by: Site,
-    /// How many hold it.
+    /// The number of references to it.
     pub holders: usize,
     /// Constructors that took it, and whose own objects are left as well.
     pub taken_by: Vec<String>,
@@ -144,7 +144,7 @@ pub struct LeftJob {
     pub job: Arc<str>,
     /// Its module.
     pub module: Arc<str>,
-    /// After how long it was dropped in the middle, because it did not end when it was told to; without, it still runs.
+    /// The time after which it was dropped, because it did not end when cancelled; `None` if it still runs.
     pub dropped_after: Option<Duration>,
 }
 
@@ -161,7 +161,7 @@ impl fmt::Display for LeftJob {
     }
 }
 
-/// What is left of a hive: jobs that did not end, objects that something outside of it still holds.
+/// Leaks of a hive: jobs that did not end, objects that are still referenced from outside.
 ///
 /// An object that is left means two objects that hold each other, a task that escaped its job group, or a handle that
 /// somebody keeps.

@@ -1,4 +1,4 @@
-//! What the cells of one hive write to the log.
+//! The log lines of the cells of one hive.
 //!
 //! Nothing is global: the hive polls its constructors, hooks and jobs with a subscriber of its own, on whatever thread
 //! they run. So hives side by side do not see each other's lines, and whoever has a global subscriber keeps it.
@@ -15,20 +15,20 @@ use tracing::span::{Attributes, Id};
 use tracing::{Event, Metadata, Subscriber};
 use tracing_core::span::Current;
 
-/// Lines that are kept; older ones are forgotten.
+/// The number of lines that are kept; older ones are dropped.
 const KEPT: usize = 20_000;
 
 /// A line that a cell, or the hive about it, has written to the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// How important it is.
+    /// The level.
     pub level: tracing::Level,
     /// The path of the module whose code wrote it, or that the hive tells of; empty for the hive as a whole.
     pub module: Arc<str>,
     /// Where in the code, as a path of Rust modules unless the line says otherwise.
     pub target: &'static str,
-    /// What it says.
+    /// The message.
     pub message: String,
     /// Its other fields in order, the values as they are printed.
     pub fields: Vec<(&'static str, String)>,
@@ -47,7 +47,7 @@ impl fmt::Display for Record {
 pub(super) struct Logs(Arc<Kept>);
 
 struct Kept {
-    /// Tells the entered spans of this hive from those of others on the same thread.
+    /// Distinguishes the entered spans of this hive from those of other hives on the same thread.
     number: u64,
     inner: Mutex<Inner>,
 }

@@ -27,9 +27,9 @@ pub(crate) use left::{Look, Tally, look};
 use logs::Logs;
 pub use logs::Record;
 
-/// How often jobs and objects are looked for that should be gone with the hive: tasks end when their thread comes to it.
+/// The number of checks for leaked jobs and objects: tasks end only when their thread is scheduled.
 const LOOKS: u32 = 400;
-/// How long to wait between two looks; where the clock stands still other tasks get their turn.
+/// The delay between two checks; with a paused clock it yields to other tasks.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A hive with methods that tests like: values replaced, options set, the log, health and order of hooks observed, what is
@@ -129,7 +129,7 @@ fn fail(what: &str, error: &dyn std::fmt::Display) -> ! {
     panic!("{what}: {error}")
 }
 
-/// As [`fail`] in a future, whose own place says nothing: `at` is the test's line.
+/// As [`fail`], in a future, where the caller's location is not available: `at` is the test's line.
 fn fail_at(what: &str, at: &Location<'_>, error: &dyn std::fmt::Display) -> ! {
     panic!("{what} at {}:{}: {error}", at.file(), at.line())
 }
@@ -159,7 +159,7 @@ impl TestHive {
         TestHive::new([group(cells), Cell(Arc::new(Repr::Invoke(needs)))])
     }
 
-    /// What the hive's builder can do and has no method here: words of a command line, folders, other limits.
+    /// Sets builder options that have no method here: words of a command line, folders, other limits.
     #[track_caller]
     pub fn with(mut self, change: impl FnOnce(HiveBuilder) -> HiveBuilder) -> Self {
         match &mut self.stage {
@@ -266,7 +266,7 @@ impl TestHive {
         tracing::dispatcher::with_default(&self.dispatch, || drop(stage));
     }
 
-    /// Says that the test, or what it has put into the hive, may hold this object when the hive is gone.
+    /// Permits the test, or objects that it has put into the hive, to hold this object when the hive is gone.
     pub fn holding<T: ?Sized + Send + Sync + 'static>(mut self) -> Self {
         self.held.push(Key::of::<T>());
         self
@@ -286,7 +286,7 @@ impl TestHive {
         }
     }
 
-    /// As [`finish`](TestHive::finish); the error is what is left.
+    /// As [`finish`](TestHive::finish); the error lists the leaks.
     #[track_caller]
     pub fn try_finish(mut self) -> impl Future<Output = Result<(), Leftovers>> {
         let at = Location::caller();
