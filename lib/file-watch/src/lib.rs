@@ -1,4 +1,4 @@
-//! Tells when a file or a folder of files may have changed, through all links on the way.
+//! Reports when a file or a folder of files may have changed, through all links on the way.
 //!
 //! **Provides** [`resolve()`], the names that decide where a path leads, and [`FileWatch`], which watches all of them: a mounted
 //! ConfigMap whose `..data` is exchanged, a link that leads elsewhere, a folder that comes late. **Needs** nothing.

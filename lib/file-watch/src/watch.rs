@@ -18,7 +18,7 @@ pub const WAY: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// What changes files, too: once whoever writes has closed them.
+/// Events of [`WAY`] and changes of files, the latter once the writer has closed them.
 const FILES: WatchMask = WAY.union(WatchMask::CLOSE_WRITE).union(WatchMask::ATTRIB);
 
 /// Events that end the being of a watched folder under its path.
@@ -27,7 +27,7 @@ const LOST: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union
 /// How often places are looked up that change meanwhile.
 const TRIES: usize = 8;
 
-/// Room for events that come at once.
+/// Bytes of the buffer for events read at once.
 const BUFFER: usize = 4096;
 
 /// A file, or a folder with its files, and everything on the way to them.
@@ -56,7 +56,7 @@ impl FileWatch {
         Ok(FileWatch { events, places: HashMap::new(), wanted: HashMap::new(), files: FILES })
     }
 
-    /// Tells of each write to a file as well, not only of its end: for those who wait until nobody writes.
+    /// Reports each write to a file as well, not only its close: for callers that wait until writes have ceased.
     pub fn with_writes(mut self) -> FileWatch {
         self.files |= WatchMask::MODIFY;
         self
@@ -98,7 +98,7 @@ impl FileWatch {
                     added |= self.places.get(&descriptor) != Some(path);
                     places.insert(descriptor, path.clone());
                 }
-                // It went meanwhile, of which its parent tells.
+                // Deleted since it was resolved: the watch of its parent reports that.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
                 Err(error) => return Err(error),

@@ -1,16 +1,16 @@
-//! Where connections come from.
+//! Listeners and the peers of their connections.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// Who is at the other end of a connection: the process on a unix socket; nobody in particular over TCP.
+/// The peer of a connection: the process id on a unix socket; the same value for all peers over TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(i32);
 
 impl Peer {
-    /// The peer of this number.
+    /// Returns the peer with this process id.
     pub fn new(process: i32) -> Self {
         Peer(process)
     }

@@ -1,4 +1,4 @@
-//! The connections that are open, and which of them makes room.
+//! The open connections, and the choice of the one to close at capacity.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use crate::accept::Accept;
 use crate::bounds::Bounds;
 use crate::open::{Busy, Connection, Open};
 
-/// The pause after an accept that failed, and the longest wait for a connection that was told to close.
+/// The pause after an accept that failed, and the longest wait for a connection that was asked to close.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of several listeners, which have one bound together. Cheap to clone.

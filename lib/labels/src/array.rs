@@ -1,4 +1,4 @@
-//! Labels in the order in which selectors look at them.
+//! Labels in the order in which selectors read them.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ pub const ANY: &str = "any";
 pub const CIDR: &str = "cidr";
 /// Key of a pod's namespace.
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-/// What the keys of a namespace's own labels begin with, the dot included.
+/// Prefix of the keys of a namespace's own labels, including the dot.
 pub const NAMESPACE_LABELS: &str = "io.cilium.k8s.namespace.labels.";
 /// Key of the cluster's name.
 pub const POLICY_CLUSTER: &str = "io.cilium.k8s.policy.cluster";

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Source of labels that only the agent gives.
+/// Source of labels that only the agent assigns.
 pub const RESERVED: &str = "reserved";
 /// Source of labels that the agent derives from others.
 pub const GENERATED: &str = "cilium-generated";
@@ -22,7 +22,7 @@ pub struct Label {
     /// Its value, often empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
-    /// Who gave it: `k8s`, `reserved`, `unspec`, ...
+    /// The origin of the label: `k8s`, `reserved`, `unspec`, ...
     #[serde(default)]
     pub source: String,
 }
@@ -69,7 +69,7 @@ impl Labels {
         texts.into_iter().map(Label::parse).filter(|label| !label.key.is_empty()).collect()
     }
 
-    /// Those of the given source.
+    /// Returns the labels of the given source.
     pub fn of_source(&self, source: &str) -> Labels {
         self.0.values().filter(|label| label.source == source).cloned().collect()
     }
@@ -89,7 +89,7 @@ impl Labels {
         })
     }
 
-    /// The texts of the labels, as the API gives them.
+    /// Returns the labels as texts, as the API returns them.
     pub fn texts(&self) -> Vec<String> {
         self.0.values().map(Label::to_string).collect()
     }

@@ -1,4 +1,4 @@
-//! What is damaged is kept for a human to look at, but not all of it for ever.
+//! Quarantine of damaged files: the newest copies are kept for the operator to inspect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::file::gone;
 
-/// How many damaged ones are kept of each file: `NAME.unreadable`, the newest, then `NAME.unreadable-1` and so on.
+/// Maximum number of damaged copies of each file: `NAME.unreadable`, the newest, then `NAME.unreadable-1` and so on.
 pub const MAX_CORRUPT_COPIES: usize = 3;
 
 /// Moves a file or folder out of the way, whatever it is, without looking into it. Returns its new name.

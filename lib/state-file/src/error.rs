@@ -1,4 +1,4 @@
-//! What can be wrong with a file, and what to do about it.
+//! Errors of state files, with their remedies.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Error {
         Error::Damaged { path: path.to_owned(), problem: problem.to_string() }
     }
 
-    /// Whether trying again later can help.
+    /// Whether a later retry can succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Io { .. })
     }

@@ -1,4 +1,4 @@
-//! One file.
+//! A single state file: atomic replacement, bounded reads.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -54,7 +54,7 @@ impl StateFile {
         self
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -82,7 +82,7 @@ impl StateFile {
         self.put(&next)
     }
 
-    /// As [`write`](Self::write), unless the file has this content already: what does not change needs no room.
+    /// As [`write`](Self::write), but skipped if the file has this content already: that needs no disk space.
     pub fn write_changed(&self, content: &[u8]) -> Result<(), Error> {
         match self.read() {
             Ok(Some(old)) if old == content => Ok(()),
@@ -93,7 +93,7 @@ impl StateFile {
     /// As [`write`](Self::write), and what was there before stays under the names of `older`, each moving on to the
     /// one behind it, the last one going. The file itself is there all the time.
     pub fn write_keeping(&self, content: &[u8], older: &[PathBuf]) -> Result<(), Error> {
-        // First what needs room: without, nothing moves.
+        // Write the new content first: if the disk is full, no file is renamed.
         let next = self.prepare(content)?;
         for (from, to) in older.iter().zip(older.iter().skip(1)).rev() {
             gone(fs::rename(from, to)).map_err(Error::io("rename", from))?;
@@ -141,7 +141,7 @@ impl StateFile {
             if self.flush { file.sync_data() } else { Ok(()) }
         };
         if let Err(error) = fill() {
-            // It takes room that is short already; the next write would remove it as well.
+            // The disk may be full, so free the space now; the next write would remove the file as well.
             let _ = fs::remove_file(&next);
             return Err(Error::io("write", &next)(error));
         }
@@ -219,7 +219,7 @@ fn open(path: &Path) -> Result<Option<(File, u64)>, Error> {
     }
 }
 
-/// What is not there need not be removed.
+/// Treats `NotFound` as success, so that removal is idempotent.
 pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -6,8 +6,8 @@
 //! form).
 //!
 //! **Writing.** A file is written beside its place under the name `NAME.next` and renamed into it, so that a stop at any
-//! instruction leaves the old file or the new one. The next file is always created, never opened: what a stop - or
-//! somebody else - has left under that name is removed before, and nothing is written through a link.
+//! instruction leaves the old file or the new one. The next file is always created, never opened: what a crash or
+//! another process has left under that name is removed before, and nothing is written through a link.
 //!
 //! **The disk.** What describes pods, numbers of identities among it, is not flushed: after a power cut there are no pods
 //! and no packets with these numbers. What decides about the pods that come then ([`StateFile::flushed`]) is: the last
@@ -16,7 +16,7 @@
 //! **Reading** takes a regular file of bounded size and nothing else: no link is followed, no pipe waited for.
 //!
 //! **What a file can be**, and what its owner does:
-//! - *damaged* ([`Error::Damaged`]): put aside by [`quarantine`], told in log and health, and the agent goes on with
+//! - *damaged* ([`Error::Damaged`]): renamed by [`quarantine`], reported in log and health, and the agent goes on with
 //!   what kernel and other files know;
 //! - *from a newer agent* ([`Error::Newer`]): the start fails and the file stays untouched. To go on would be to forget
 //!   what it holds - whose identity a number is, which policy holds - while programs and pods still go by it; the

@@ -24,7 +24,7 @@ const SHOWN: usize = 80;
 
 /// Values by key, on the disk, flushed. No caller waits for it: what changes is taken at once and written by a job.
 ///
-/// What the previous run has left waits, by key, until somebody [claims](Self::claim) it, puts another value or removes it.
+/// Values of the previous run wait, by key, until the owner [claims](Self::claim), replaces or removes them.
 #[derive(Debug)]
 pub struct Records<T> {
     folder: PathBuf,
@@ -32,13 +32,13 @@ pub struct Records<T> {
     consequence: &'static str,
     /// What is to be written; none for what is to be removed.
     pending: Mutex<BTreeMap<String, Option<Vec<u8>>>>,
-    /// Keys of the run before that nobody has spoken of.
+    /// Keys of the previous run that are neither claimed, replaced nor removed yet.
     unclaimed: Mutex<BTreeSet<String>>,
     rewrite: OnceLock<Rewrite>,
     values: PhantomData<fn() -> T>,
 }
 
-/// What a file says besides its version.
+/// The content of a file besides its version.
 #[derive(Serialize, Deserialize)]
 struct Record<T> {
     key: String,
