@@ -1,4 +1,4 @@
-//! What can go wrong when leftovers are looked for or removed.
+//! Errors of finding and removing leftovers.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub enum Error {
     Running {
         /// Its run folder.
         folder: PathBuf,
-        /// Its number, if it has said so.
+        /// Its process id, if it has recorded one.
         pid: Option<u32>,
     },
     /// The run folder cannot be asked for its agent.
@@ -40,7 +40,7 @@ pub enum Error {
     Iptables {
         /// The tool.
         tool: String,
-        /// What it has said.
+        /// Its error output, or why it could not be run.
         said: String,
     },
     /// The rule of nftables.

@@ -130,7 +130,7 @@ fn saved(tool: &str) -> Result<Option<String>, Error> {
 
 fn restore(tool: &str, script: &str) -> Result<(), Error> {
     let mut command = Command::new(format!("{tool}-restore"));
-    // Somebody may be changing the same tables.
+    // Another process may be changing the same tables.
     command
         .args(["--noflush", "--wait=5"])
         .stdin(Stdio::piped())

@@ -21,7 +21,7 @@ pub enum Leftover {
     Interface {
         /// Its name.
         name: String,
-        /// Its number.
+        /// Its interface index.
         index: u32,
     },
     /// A pinned link of a program to an interface or a cgroup.
@@ -32,7 +32,7 @@ pub enum Leftover {
         name: String,
         /// The interface's name.
         interface: String,
-        /// The interface's number.
+        /// The interface's index.
         index: u32,
         /// Which packets it sees.
         direction: Direction,
@@ -126,7 +126,7 @@ impl Leftover {
 
 fn remove_interface(name: &str, index: u32) -> Result<(), Error> {
     let mut nl = Netlink::open()?;
-    // Its number may be another's by now.
+    // The index may have been reused for another interface by now.
     if nl.find_link(name)?.is_none_or(|link| link.index != index) {
         return Ok(());
     }
@@ -136,7 +136,7 @@ fn remove_interface(name: &str, index: u32) -> Result<(), Error> {
 fn remove_rule(rule: &Rule) -> Result<(), Error> {
     let mut nl = Netlink::open()?;
     if rule.table == TABLE_LOCAL {
-        // First: in between nobody would reach this node.
+        // Add the rule at its place first: without a local rule this node would be unreachable in between.
         match nl.add_rule(&Rule { priority: 0, ..*rule }) {
             Err(e) if !e.is_exists() => return Err(e.into()),
             _ => {}

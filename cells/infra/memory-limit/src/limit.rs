@@ -66,7 +66,7 @@ impl MemoryLimit {
         MemoryLimit::default()
     }
 
-    /// A limit of so many bytes, of which nothing is ever in use.
+    /// Returns a limit of `bytes` of which nothing is ever in use.
     #[must_use]
     pub fn of(bytes: u64) -> MemoryLimit {
         MemoryLimit { limit: Some(Limit { bytes, group: None }) }
@@ -137,7 +137,7 @@ impl MemoryLimit {
         self.limit.as_ref()?.group.as_ref()?.used()
     }
 
-    /// Whether there is room for something that makes the agent larger. Reads two small files.
+    /// Returns an error if the limit is nearly reached, before the caller grows the agent. Reads two small files.
     pub fn room(&self) -> Result<(), Full> {
         match (self.used(), self.bytes()) {
             (Some(used), Some(limit)) if used > limit / 100 * FULL => Err(Full { used, limit }),

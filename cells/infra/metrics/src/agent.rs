@@ -47,7 +47,7 @@ const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 
 type Runs = Family<JobLabels, Histogram, fn() -> Histogram>;
 
-/// Counts what the hive tells of its life.
+/// Counters of the hive's life-cycle events.
 pub(crate) struct Framework {
     populate: Seconds,
     start: Seconds,

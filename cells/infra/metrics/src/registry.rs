@@ -26,7 +26,7 @@ pub struct Metrics {
     /// Metrics whose names have no prefix.
     foreign: Mutex<Registry>,
     selection: Mutex<Selection>,
-    /// Who measures only what is exported.
+    /// Flags of callers that measure only exported families.
     wanted: Mutex<Vec<Wanted>>,
 }
 
@@ -70,7 +70,7 @@ impl Metrics {
         self.register_foreign(name, help, metric);
     }
 
-    /// Adds a metric, and gives it to who counts with it.
+    /// Adds a metric and returns it to the caller that counts with it.
     pub fn added<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         self.register(name, help, metric.clone());
         metric
@@ -115,7 +115,7 @@ impl Metrics {
         self.register_collector(collector);
     }
 
-    /// Whether one of some families that are off by default is exported now, for those who measure nothing otherwise.
+    /// Whether one of these families, off by default, is exported now: callers measure nothing otherwise.
     pub fn wanted(&self, names: &[&str]) -> Arc<AtomicBool> {
         let names: Vec<String> = names.iter().map(|name| format!("{PREFIX}_{name}")).collect();
         let mut selection = self.selection.lock();
