@@ -8,7 +8,16 @@ use serde_json::Value;
 
 /// Crates by layer, from the leaf to the binary. A crate uses only crates of its own or an earlier layer.
 const LAYERS: &[&[&str]] = &[
-    &["go-duration", "token-bucket", "hive-derive", "hive", "hive-script", "hive-shaku", "hive-shell", "cell-template"],
+    &[
+        "go-duration",
+        "token-bucket",
+        "hive-derive",
+        "hive",
+        "hive-script",
+        "hive-shaku",
+        "hive-shell",
+        "cell-template",
+    ],
     &[
         "statedb-derive",
         "statedb",
