@@ -85,7 +85,7 @@ fn start_and_idle() {
         node.stop();
     }
     row("exec to healthz", median(healthy), "s", 0.10);
-    row("exec to host datapath ready", median(ready), "s", 0.25);
+    row("exec to host datapath ready", median(ready), "s", 0.15);
 
     let node = Node::started();
     std::thread::sleep(Duration::from_secs(60));
@@ -110,7 +110,7 @@ fn endpoints() {
 
     let one_by_one: Vec<f64> =
         (0..100).map(|i| Candidate::new(&node, &pods, i).create(&socket) * 1e3).collect();
-    row("endpoint create by PUT, p50 of 100", median(one_by_one), "ms", 2.0);
+    row("endpoint create by PUT, p50 of 100", median(one_by_one), "ms", 1.0);
     for i in 0..100 {
         let path = format!("/v1/endpoint/cni-attachment-id:bench{i}:eth{i}");
         assert_eq!(node.request("DELETE", &path, None).unwrap().status, 200);
@@ -121,7 +121,7 @@ fn endpoints() {
     from_clients(8, &storm, |candidate| {
         candidate.create(&socket);
     });
-    row("storm of 50 from 8 clients", seconds(begin), "s", 0.1);
+    row("storm of 50 from 8 clients", seconds(begin), "s", 0.025);
 
     let mut restarts = Vec::new();
     for _ in 0..5 {
@@ -131,7 +131,7 @@ fn endpoints() {
         node.wait_ready();
         restarts.push(seconds(begin));
     }
-    row("restart with 50 endpoints to all ready", median(restarts), "s", 0.3);
+    row("restart with 50 endpoints to all ready", median(restarts), "s", 0.07);
 }
 
 /// Whole processes of the plugin, as a container runtime starts them.
