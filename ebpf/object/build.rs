@@ -8,7 +8,7 @@ use std::{env, fs, io};
 
 /// Folder with objects to use instead of the prebuilt ones (tests of rebuilt objects, packagers).
 const OBJECT_DIR: &str = "APIARY_EBPF_OBJECT_DIR";
-/// What an object is made from, from the root of the repository. tools/build-ebpf hashes the same.
+/// The sources of an object, from the root of the repository. tools/build-ebpf hashes the same.
 const SOURCES: [&str; 6] = [
     "ebpf/abi/Cargo.toml",
     "ebpf/abi/src",

@@ -1,4 +1,4 @@
-//! What an API server does, as cells may rely on it: one body of assertions for everything that claims to be one.
+//! The behaviour of an API server on which cells may rely: one body of assertions for every implementation.
 //!
 //! It runs against the tracker and against a real kube-apiserver, so that nothing of Kubernetes is believed because the
 //! tracker does it.

@@ -145,7 +145,7 @@ impl Cluster {
         truth.into_iter().map(|(table, objects)| (table, objects.len())).collect()
     }
 
-    /// What kubectl shows, as the tables should have it.
+    /// Objects as kubectl shows them, in the form that the tables should have.
     fn truth(&self) -> BTreeMap<&'static str, BTreeMap<String, Value>> {
         let mut truth: BTreeMap<&'static str, BTreeMap<String, Value>> = BTreeMap::new();
         for (table, kind) in TABLES {

@@ -1,4 +1,4 @@
-//! What monitors are told: the events that programs put into `cilium_events`.
+//! Events for monitors, which programs put into `cilium_events`.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const PAGES: usize = 256;
 /// The reader's end of the ring, one part a CPU.
 pub struct Events(Vec<PerfEventArrayBuffer<MapData>>);
 
-/// What one event says first.
+/// The first fields of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A packet was dropped.
@@ -57,7 +57,7 @@ impl Events {
         Self(cpus.into_iter().map(|cpu| ring.open(cpu, Some(PAGES)).unwrap()).collect())
     }
 
-    /// What comes in for a moment. What came before, or is on its way now, does not count.
+    /// Returns the events that arrive for a moment, without earlier ones and those in flight now.
     pub fn of_a_moment(&mut self) -> Vec<Event> {
         sleep(Duration::from_millis(20));
         self.read();
@@ -65,7 +65,7 @@ impl Events {
         self.read()
     }
 
-    /// What came in since the last call, or since the start.
+    /// Returns the events since the last call, or since the start.
     pub fn all_so_far(&mut self) -> Vec<Event> {
         sleep(Duration::from_millis(20));
         self.read()

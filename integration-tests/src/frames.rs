@@ -34,7 +34,7 @@ impl Token {
     pub const LEN: usize = 8;
     const PREFIX: [u8; 2] = [0x02, 0xa7];
     const SUFFIX: [u8; 2] = [0x5c, 0x3d];
-    /// What [`mark`](Self::mark) replaces.
+    /// The bytes that [`mark`](Self::mark) replaces.
     pub const PLACEHOLDER: [u8; Self::LEN] = Self(0).bytes();
 
     const fn bytes(self) -> [u8; Self::LEN] {
@@ -80,7 +80,7 @@ pub struct Packet {
     pub destination: IpAddr,
     /// TTL or hop limit.
     pub hops: u8,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub protocol: u8,
     /// The header behind IP and what follows.
     pub payload: Vec<u8>,
@@ -117,7 +117,7 @@ pub struct Fragment {
     pub offset: u16,
     /// Whether more pieces follow.
     pub more: bool,
-    /// What IPv6's Fragment header says that the payload is, if not the truth.
+    /// The protocol that IPv6's Fragment header claims for the payload, if it is a false one.
     pub next: Option<u8>,
 }
 

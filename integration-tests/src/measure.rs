@@ -1,4 +1,4 @@
-//! What benchmarks share: rows of the table that `tools/bench` makes, endpoints without a plugin, memory of a process.
+//! Shared parts of benchmarks: rows of the table that `tools/bench` makes, endpoints without a plugin, memory of a process.
 
 use std::fs;
 use std::path::Path;

@@ -297,7 +297,7 @@ impl Node {
     pub fn stop(&mut self) {
         let mut agent = self.agent.take().expect("the agent runs");
         agent.terminate().unwrap();
-        // What is written to disk at the end may wait for what others write.
+        // The last flush to disk may wait for writes of other processes.
         let status =
             agent.wait(Duration::from_secs(60)).unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
         assert!(status.success(), "the agent ended with {status}\nlog of the agent:\n{}", self.log());
@@ -329,7 +329,7 @@ impl Node {
         self.host().exec(&format!("kill -{name} {}", self.agent_pid())).unwrap();
     }
 
-    /// What the agent exports, at option `prometheus-serve-addr`, as lines.
+    /// Returns the metrics that the agent exports at option `prometheus-serve-addr`, as lines.
     ///
     /// # Panics
     /// When it does not answer, or the option is not set.
@@ -356,7 +356,7 @@ impl Node {
         self.agent.as_ref().expect("the agent runs").id()
     }
 
-    /// What the agent has logged over all its starts.
+    /// Returns the agent's log over all its starts.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()

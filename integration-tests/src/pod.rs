@@ -22,7 +22,7 @@ pub struct Pod {
     pub ipv4: IpAddr,
     /// Its IPv6 address.
     pub ipv6: IpAddr,
-    /// What the plugin answered to ADD.
+    /// The plugin's answer to ADD.
     pub result: Value,
 }
 
@@ -101,7 +101,7 @@ pub fn plugin(node: &Node, verb: &str, namespace: &str, name: &str, ns: &NetNs) 
     command
 }
 
-/// What a runtime writes to the plugin's standard input.
+/// Returns the configuration that a runtime writes to the plugin's standard input.
 #[must_use]
 pub fn plugin_input(node: &Node) -> String {
     let log = node.sandbox().dir().join("cni.log");

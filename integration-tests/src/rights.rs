@@ -1,4 +1,4 @@
-//! What the agent may ask an API server for, and what it has asked for.
+//! Permissions of the agent at an API server, and the requests that it has made.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ impl Right {
     }
 }
 
-/// What `config/roles.yaml`, once it was applied, lets the agent do.
+/// The permissions that `config/roles.yaml` grants the agent once it was applied.
 ///
 /// # Panics
 /// When the roles are not there.
@@ -48,7 +48,7 @@ pub fn granted(stage: &Stage) -> BTreeSet<Right> {
     rights
 }
 
-/// What the agent has asked a stage with an audit log for, and what of it was refused for want of a right.
+/// The agent's requests by the audit log of a stage, and those that were refused for lack of a permission.
 ///
 /// # Panics
 /// When there is no audit log.
@@ -70,7 +70,7 @@ pub fn asked(stage: &Stage) -> (BTreeSet<Right>, BTreeSet<Right>) {
         if request["responseStatus"]["code"] == 403 {
             refused.insert(right.clone());
         }
-        // What is no resource, as `/version`, everybody may ask for.
+        // Paths that are no resources, as `/version`, are open to all clients.
         if !right.resource.is_empty() {
             asked.insert(right);
         }

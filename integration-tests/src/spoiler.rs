@@ -14,7 +14,7 @@ use std::time::Duration;
 use cluster_stage::Stage;
 use test_kit::{Process, wait_until};
 
-/// What becomes of a request: the client, and the whole answer of the real server when it is asked for.
+/// The handling of a request: the client, and the complete answer of the real server when it is requested.
 type Spoil = Arc<dyn Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync>;
 
 /// Plain HTTP/1.1, one request a connection. It passes everything on to the API server, as administrator, but requests

@@ -118,7 +118,7 @@ fn openssl(arguments: &[&str]) {
     assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What becomes of a connection.
+/// The handling of a connection.
 #[derive(Clone)]
 pub enum Front {
     /// TLS, and then what is behind.
@@ -253,7 +253,7 @@ fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
         }
         Front::Cut => client.read(&mut [0; 16 << 10]).map(drop),
     };
-    // What was said arrives, as the client's own last words are taken.
+    // Reading the client's last bytes lets the alert arrive: an unread socket would be reset.
     client.shutdown(Shutdown::Write)?;
     client.set_read_timeout(Some(LINGER))?;
     while client.read(&mut [0; 16 << 10])? > 0 {}

@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md promises about the shape of the repository, checked on the repository itself.
+//! The promises of ARCHITECTURE.md about the shape of the repository, checked on the repository itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -352,7 +352,7 @@ fn inner_folders_use_the_siblings_that_they_name() {
             }
             assert_eq!(&used, siblings, "{name}/{folder}: left what is used, right what its mod.rs names");
         }
-        // What is used by nobody any more is taken away until nothing is left.
+        // Remove files that no remaining file uses, until none is left.
         let mut left = named;
         while !left.is_empty() {
             let used: BTreeSet<String> = left.values().flatten().cloned().collect();

@@ -25,7 +25,7 @@ fn everything_is_as_it_was_after_many_pods_and_kills() {
     assert!(report.killed_plugins >= 2 && report.killed_agents >= 1, "{report:?}");
 }
 
-/// What is forgotten shows in the allocator's count, what is freed does not. Not a test of its own: others that run in
+/// Leaked memory shows in the allocator's count, freed memory does not. Not a test of its own: others that run in
 /// the same process would be counted.
 fn a_real_leak_would_be_seen() {
     let grows = |forgotten: usize| {

@@ -127,7 +127,7 @@ pub struct FragmentKey6 {
     pub id: u32,
     /// Next header of the Fragment header.
     pub proto: u8,
-    /// What the row holds: zero for ports, or [`FragmentKey6::PROTOCOL`]. Padding in Cilium.
+    /// The content of the entry: zero for ports, or [`FragmentKey6::PROTOCOL`]. Padding in Cilium.
     pub row: u8,
     /// Zero.
     pub pad: [u8; 2],

@@ -23,7 +23,7 @@ pub struct FragmentedDatagram {
     /// The first fragment has a Destination Options header in front of the Fragment header, the second has none. Linux
     /// copies a packet that was reassembled from such fragments when it fragments it again.
     pub first_has_options: bool,
-    /// What the datagram carries, more than 512 bytes.
+    /// The payload of the datagram, more than 512 bytes.
     pub payload: Vec<u8>,
 }
 

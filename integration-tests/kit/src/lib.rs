@@ -1,4 +1,4 @@
-//! What tests share: sandboxes of namespaces, packets, counted skips.
+//! Shared parts of tests: sandboxes of namespaces, packets, counted skips.
 //!
 //! **Owns**: nothing of the machine. A [`Sandbox`] gives a test its own network
 //! and mount namespace, BPF file system, run and state folder, and on request a

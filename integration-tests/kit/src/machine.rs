@@ -62,7 +62,7 @@ impl MachineState {
         Self { facts }
     }
 
-    /// What differs in `after`, one line each; empty if nothing was touched.
+    /// Returns the differences of `after`, one line each; empty if nothing was touched.
     #[must_use]
     pub fn changes(&self, after: &Self) -> Vec<String> {
         let keys = self.facts.keys().chain(after.facts.keys());

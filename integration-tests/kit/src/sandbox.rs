@@ -13,7 +13,7 @@ use crate::{NetNs, sys};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// What a sandbox has beyond its namespaces.
+/// Optional parts of a sandbox beyond its namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxOptions {
     /// Also make a cgroup v2 below the machine's root one.

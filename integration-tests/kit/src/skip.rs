@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
-/// What a test function returns when it is skipped; lets [`skip!`](crate::skip!)
+/// The return value of a test function that is skipped; lets [`skip!`](crate::skip!)
 /// serve tests with and without a `Result`.
 pub trait SkipValue {
     /// The value to return.

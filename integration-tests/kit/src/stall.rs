@@ -12,7 +12,7 @@ use crate::{NetNs, sys};
 /// Between two packets: 5,000 a second.
 const INTERVAL: Duration = Duration::from_micros(200);
 const RECEIVE_BUFFER: i32 = 32 << 20;
-/// What is under way when the sender ends has so long.
+/// Time for packets in flight when the sender ends.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// A stream of packets, 5,000 a second, until [`stop`](Self::stop). The kernel notes when they arrive: a receiver that
@@ -24,7 +24,7 @@ pub struct StallFlow {
     receiver: JoinHandle<Vec<(Duration, Duration)>>,
 }
 
-/// What became of the packets.
+/// The outcome of the packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StallReport {
     /// Packets sent.

@@ -21,7 +21,7 @@ pub struct TcpFlow {
     receiver: JoinHandle<(Duration, Option<String>)>,
 }
 
-/// What became of the connection.
+/// The outcome of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpReport {
     /// Numbers written.

@@ -24,7 +24,7 @@ pub struct UdpFlow {
     sender_done: Arc<AtomicBool>,
 }
 
-/// What became of the packets.
+/// The outcome of the packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UdpReport {
     /// Packets handed to the kernel: numbers 0 up to this.

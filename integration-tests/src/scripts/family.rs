@@ -11,7 +11,7 @@ use super::{
     dynamic_config, example, health, healthserver, k8s, k8s_tables, loadbalancer, metrics, redirectpolicy,
 };
 
-/// What the scripts of a family run against.
+/// The environment of a family of scripts.
 pub struct Family {
     /// Its name, as `--family` has it.
     pub name: &'static str,

@@ -44,7 +44,7 @@ pub(super) fn foreign() -> impl Iterator<Item = Foreign> {
 
 pub(super) const RETRY: Retry = Retry { first: Duration::from_millis(20), most: Duration::from_millis(500) };
 
-/// What is wrong with the maps on purpose.
+/// Faults injected into the maps.
 #[derive(hive::Config)]
 pub(super) struct FaultConfig {
     /// Probability that an operation on maps in memory fails
@@ -68,7 +68,7 @@ pub(super) fn cells(maps: Cell) -> Vec<Cell> {
     cells
 }
 
-/// What redirect policies stand beside.
+/// Services beside redirect policies.
 pub(super) fn balancer(maps: Cell) -> Vec<Cell> {
     cells_at(maps, healthserver::address())
 }

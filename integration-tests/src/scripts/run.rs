@@ -18,7 +18,7 @@ pub(super) struct Environment(pub(super) Vec<(&'static str, String)>);
 pub struct Ran {
     /// The error, if it failed.
     pub result: Result<(), String>,
-    /// What it said.
+    /// Its output.
     pub log: String,
     /// How long it ran.
     pub took: Duration,

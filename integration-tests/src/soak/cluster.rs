@@ -1,4 +1,4 @@
-//! What comes and goes around the pods: manifests, policies, services.
+//! Objects that come and go around the pods: manifests, policies, services.
 
 use super::random::Random;
 use crate::{Node, ServiceFixture, pod_manifest, state_file};

@@ -1,4 +1,4 @@
-//! What a node has at a quiet moment, compared with what it had at the start.
+//! The objects of a node at a quiet moment, compared with those at the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -67,7 +67,7 @@ impl Inventory {
         Ok(all)
     }
 
-    /// What there is of one kind.
+    /// The objects of one kind.
     pub fn items(&self, kind: &str) -> impl Iterator<Item = &str> {
         self.0.get(kind).into_iter().flatten().map(String::as_str)
     }
@@ -117,7 +117,7 @@ impl Inventory {
         Ok(dump(node)?.iter().flat_map(|(_, rows)| rows).filter(|row| rests(row)).count())
     }
 
-    /// What is here and was not there, and the other way round; one text each.
+    /// Returns the objects that were added and those that are missing, one text each.
     #[must_use]
     pub fn beyond(&self, start: &Inventory) -> Vec<String> {
         let mut found = Vec::new();

@@ -44,7 +44,7 @@ const RESERVE: usize = 256;
 /// How long it may take until no address rests, which each does for half a minute.
 const REST: Duration = Duration::from_secs(60);
 
-/// What is to be done.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Decides about everything that is random.
@@ -58,7 +58,7 @@ pub struct Plan {
     pub samples: usize,
 }
 
-/// What was done.
+/// The counts of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Pods that were added, or tried to, and removed.
@@ -77,7 +77,7 @@ pub struct Report {
 /// line for each quiet moment.
 ///
 /// # Errors
-/// What has leaked, grown or failed.
+/// Leaks, growth and failures.
 ///
 /// # Panics
 /// When the node itself cannot be made, or its agent does not start.
@@ -152,7 +152,7 @@ impl Soak {
         grown.unwrap_or_else(|error| panic!("the reserve does not grow: {error}"));
     }
 
-    /// What the node has once it changes no more.
+    /// Returns the inventory of the node once it no longer changes.
     fn steady(&self) -> Inventory {
         let mut last = Inventory::default();
         let same = try_wait_until(SETTLE, || {

@@ -106,7 +106,7 @@ impl Call {
 /// Repeats a DEL until it is done.
 ///
 /// # Errors
-/// What the plugin says last, when that takes too long.
+/// The plugin's last output when it takes too long.
 pub(super) fn delete(node: &Node, container: &Container) -> Result<(), String> {
     let begin = Instant::now();
     loop {

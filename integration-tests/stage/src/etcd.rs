@@ -1,4 +1,4 @@
-//! What the stage asks etcd itself, over its JSON gateway.
+//! Requests of the stage to etcd itself, over its JSON gateway.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

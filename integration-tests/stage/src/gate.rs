@@ -24,7 +24,7 @@ pub struct Gate {
     files: PathBuf,
 }
 
-/// What becomes of bytes that arrive.
+/// The handling of bytes that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,

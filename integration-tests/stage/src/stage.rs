@@ -23,7 +23,7 @@ fn api_server(number: usize) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 6443 + number as u16))
 }
 
-/// What a stage has beyond the usual.
+/// Optional parts of a stage.
 #[derive(Clone, Debug, Default)]
 pub struct StageOptions {
     /// Ask roles and bindings what a user may do; else everybody with a token may do everything.

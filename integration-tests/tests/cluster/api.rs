@@ -61,7 +61,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// What kubectl shows.
+/// Returns the objects as kubectl shows them.
 fn truth(stage: &Stage, arguments: &[&str]) -> BTreeMap<Key, String> {
     let list = stage.get(arguments).unwrap();
     versions(list["items"].as_array().unwrap())

@@ -18,7 +18,7 @@ const ATTACK: Duration = Duration::from_secs(4);
 
 type Spoil = Box<dyn Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync>;
 
-/// What is spoiled, how, and what health and log must say of it.
+/// The request that is spoiled, how, and the texts that health and log must have.
 struct Attack {
     plural: &'static str,
     path: &'static str,
@@ -86,7 +86,7 @@ impl Spoiled {
         let row = |unwell: &[String], plural: &str, told: &str| {
             unwell.iter().any(|row| row.contains(&format!("[\"{plural}\"]")) && row.contains(told))
         };
-        // What comes of it later may say something else.
+        // Consequences later may have another text.
         let mut missing = expected.clone();
         self.until("all is told", || {
             let unwell = self.cluster.unwell();
@@ -109,7 +109,7 @@ impl Spoiled {
         let (used, memory) = (self.cpu() - cpu, measure::resident(node.agent_pid()) - memory);
         assert!(used < begun.elapsed(), "{used:?} of the processor\n{log}");
         assert!(memory < 48.0, "{memory} MB more\n{log}");
-        // What was in force stays.
+        // The version in force stays.
         let services = node.get("/statedb/dump/k8s-services").to_string();
         assert!(services.contains("first"), "{services}");
 
@@ -353,7 +353,7 @@ fn objects_that_are_wrong() {
     let row = unwell.iter().find(|row| row.contains("k8s-networkpolicies")).unwrap();
     assert!(row.contains("NetworkPolicy default/first: has more than 16 MiB"), "{row}");
 
-    // What is right applies, and of what is wrong the version before stays.
+    // Valid objects apply; of invalid ones the previous version stays.
     let ports = |table: &str, path: &str| -> Vec<String> {
         let rows = node.get(&format!("/statedb/dump/{table}"));
         let of_row = |row: &Value| {
@@ -373,7 +373,7 @@ fn objects_that_are_wrong() {
     let memory = measure::resident(node.agent_pid()) - memory;
     assert!(memory < 48.0, "{memory} MB more");
 
-    // What was told stays until it is listed again, as after a compaction.
+    // Objects that were announced stay until the next list, as after a compaction.
     for path in [SERVICES, POLICIES] {
         it.spoiler.spoil(path, |client, real| match real.asked().contains("sendInitialEvents") {
             true => io::copy(&mut real.stream()?, client).map(drop),

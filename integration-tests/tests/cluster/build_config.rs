@@ -57,7 +57,7 @@ fn objects() -> Vec<Value> {
 
 const SOURCES: [&str; 3] = ["config-map:cilium-config", "cilium-node-config", "node"];
 
-/// What the folder has to say of these objects, if `ipam` must not be changed.
+/// Returns the folder that these objects must give, if `ipam` must not be changed.
 fn expected() -> BTreeMap<String, String> {
     let source = |kind: &str, name: &str| {
         let namespace = if kind == "node" { "" } else { NAMESPACE };

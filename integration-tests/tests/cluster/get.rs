@@ -75,7 +75,7 @@ items:
 - {apiVersion: cilium.io/v2, kind: CiliumEndpoint, metadata: {name: database-0, namespace: default}, status: {}}
 "#;
 
-/// What the server lets nobody write with the object.
+/// Writes the status, which the server drops when the object is created.
 fn settle(cluster: &Cluster) {
     let patch = |what: &[&str], status: Value| {
         let patch = json!({"status": status}).to_string();
@@ -136,7 +136,7 @@ fn seconds(age: &str) -> u64 {
     total
 }
 
-/// What kubectl and the tool show of a resource is the same, but for the columns that the tool lacks.
+/// kubectl and the tool show the same of a resource, but for the columns that the tool lacks.
 fn compare(cluster: &Cluster, words: &[&str], missing: &[&str]) -> Result<(), String> {
     let words = [&["get"], words].concat();
     let ours = || columns(&cluster.node.apiary(&words));

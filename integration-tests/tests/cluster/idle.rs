@@ -36,7 +36,7 @@ fn lasts(uri: &str) -> f64 {
     seconds.unwrap_or_else(|| panic!("{uri} has no end")).parse().unwrap()
 }
 
-/// What is asked while nothing happens, and on top of it the watches that are open, each of which is asked for again when
+/// The requests while nothing happens, and on top of them the watches that are open, each of which is asked for again when
 /// its time is up: of those the few that end by chance within the test would say nothing.
 #[test]
 fn an_agent_that_is_left_alone_asks_less_than_once_in_ten_seconds() {
@@ -45,7 +45,7 @@ fn an_agent_that_is_left_alone_asks_less_than_once_in_ten_seconds() {
     let mut cluster = Cluster::with(&options, &custom_resource_definitions());
     cluster.start();
     cluster.until_equal();
-    // What follows a start is over.
+    // The requests of the start are over.
     thread::sleep(Duration::from_secs(10));
     let before = requests(&cluster.stage);
     thread::sleep(IDLE);

@@ -32,7 +32,7 @@ fn past(stage: &Stage, namespace: &str, version: &str) -> anyhow::Result<Value> 
     Ok(serde_json::from_str(&stage.kubectl(&["get", "--raw", &uri])?)?)
 }
 
-/// What a watch of a namespace's ConfigMaps from `version` on tells within a second or two.
+/// Returns the events of a watch of a namespace's ConfigMaps from `version` on, within a second or two.
 fn events(stage: &Stage, namespace: &str, version: &str) -> Vec<Value> {
     let uri = format!(
         "/api/v1/namespaces/{namespace}/configmaps?watch=1&resourceVersion={version}&timeoutSeconds=1"
@@ -41,8 +41,8 @@ fn events(stage: &Stage, namespace: &str, version: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What somebody without a credential gets through the gate, in the calling thread's namespace: an HTTP answer to an HTTP
-/// request on a port for TLS, which only the server itself can give.
+/// Returns the answer to a client without credentials through the gate, in the calling thread's namespace: an HTTP
+/// answer to an HTTP request on a port for TLS, which only the server itself can give.
 fn answer(gate: &Gate) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(gate.address())?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;

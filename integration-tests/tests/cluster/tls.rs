@@ -1,4 +1,4 @@
-//! What can be wrong with certificates and TLS: each is reported once with what to do, the agent goes on, and all of it heals.
+//! Faults of certificates and TLS: each is reported once with its remedy, the agent goes on, and recovers from each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl Secured {
         self.replace("ca.crt", &fs::read(authority.certificate()).unwrap());
     }
 
-    /// What the agent shows.
+    /// Returns the objects that the agent shows.
     fn show(&self, identity: &Identity) {
         self.replace("agent.crt", &fs::read(&identity.certificate).unwrap());
         self.replace("agent.key", &fs::read(&identity.key).unwrap());

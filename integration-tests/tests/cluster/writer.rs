@@ -62,7 +62,7 @@ fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
         flows::an_endpoint_is_made_patched_and_deleted_by_its_uid(&ground).await;
         flows::an_identity_is_made_once_and_kept_from_collection(&ground).await;
 
-        // What the roles do not say is told by name, and done once they do.
+        // A missing permission is reported by name, and the write succeeds once it is granted.
         let (node, annotations) = (Key::new("", "n1"), json!({"metadata": {"annotations": {"a": "b"}}}));
         stage.apply("{apiVersion: v1, kind: Node, metadata: {name: n1}}").unwrap();
         let patch = Patch::Strategic(annotations.to_string().into());

@@ -63,7 +63,7 @@ pub(crate) fn check(operation: &str, test: &str, work: impl Fn(u64)) {
         work(rounds);
         ALLOCATIONS.get() - before
     };
-    // What is made once in a process is made before.
+    // Initialization that happens once per process is done before.
     work(1);
     costs::check(operation, "allocations", each(allocations));
     require_command!("valgrind");

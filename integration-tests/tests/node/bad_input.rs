@@ -219,7 +219,7 @@ fn a_pinned_map_of_another_layout() {
 fn state(node: &Node) -> (Vec<String>, BTreeMap<String, Vec<u8>>, String) {
     let addresses = node.get("/v1/healthz")["ipam"].to_string();
     let mut kept = files(&node.endpoint_files());
-    // What jobs of the start report is no answer to anybody's request.
+    // Reports of the start's jobs are no answers to requests.
     kept.retain(|name, _| !name.ends_with("cilium-agent-health-history.log"));
     (node.endpoints(), kept, addresses)
 }

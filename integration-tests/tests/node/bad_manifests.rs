@@ -169,7 +169,7 @@ fn every_wrong_field_of_a_manifest_is_refused_with_its_path() {
             !fault.is_empty() && (fault.starts_with(path.as_str()) || path.starts_with(fault.as_str()))
         };
         let faults = told.get(file).cloned().unwrap_or_default();
-        // What makes a manifest none of its kind has the manifest itself as its path.
+        // A fault of the kind itself has the path of the manifest.
         let whole = path.is_empty() || !path.contains('.');
         if faults.is_empty() || !(whole || faults.iter().any(near)) {
             writeln!(wrong, "{file}: {path} is wrong, but told is {faults:?} of\n  {manifest}").unwrap();

@@ -89,7 +89,7 @@ fn pass() -> Program {
 fn everything_goes(tcx: bool) {
     let mut node = Node::new();
     node.config.insert("enable-tcx".into(), tcx.to_string());
-    // What others have must stay.
+    // Objects of other programs must stay.
     let host = node.host().clone();
     let eth0 = host.ip("-o link show dev eth0").unwrap().split(':').next().unwrap().parse().unwrap();
     let tc = Tc::new().unwrap();
@@ -199,7 +199,7 @@ fn only_programs_links_and_maps_go() {
     assert!(!left.iter().any(|line| line.starts_with("pin ") || line.starts_with("link ")), "{left:#?}");
 }
 
-/// What Cilium alone leaves: chains of iptables as recorded from one, and what routes to its proxies.
+/// Leftovers of Cilium alone: chains of iptables as recorded from one, and the routes to its proxies.
 #[test]
 fn what_the_original_has_put_into_iptables_and_routing_goes() {
     require_root!();

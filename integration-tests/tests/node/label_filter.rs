@@ -51,7 +51,7 @@ fn the_filter_decides_which_pods_share_an_identity() {
     });
     assert_eq!(all()[0].2, "k8s:app=web k8s:app-hash=1");
 
-    // What cannot be used is told, and nothing starts.
+    // An unusable filter is reported, and the agent does not start.
     node.stop();
     fs::write(&file, r#"{"version": 2, "valid-prefixes": []}"#).unwrap();
     node.spawn();

@@ -35,7 +35,7 @@ impl Running {
         fs::write(self.folder.join(key), value).unwrap();
     }
 
-    /// What `GET /config` shows of `Debug`, `PolicyAuditMode` and the enforcement of policy.
+    /// Returns the values in `GET /config` of `Debug`, `PolicyAuditMode` and the enforcement of policy.
     fn options(&self) -> [Value; 3] {
         let spec = self.node.get("/v1/config")["spec"].clone();
         let option = |name: &str| spec["options"][name].clone();
@@ -121,7 +121,7 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
     r.wait_for("Disabled", "Enabled", "always");
     wait_until("no drift", PATIENCE, || r.drift() == "0");
 
-    // What was patched stays until the folder says something else about it.
+    // A patched value stays until the folder changes it.
     let patch = r#"{"options":{"Debug":"true"}}"#;
     assert_eq!(r.node.request("PATCH", "/v1/config", Some(patch)).unwrap().status, 200);
     r.write("policy-audit-mode", "false");
@@ -179,7 +179,7 @@ fn loops_metrics_and_the_log_follow_the_folder() {
     r.write("metrics", "");
     wait_until("a metric to come back", PATIENCE, || has("cilium_endpoint "));
 
-    // What the pod's arrival changes is done, and link-local addresses of the host's devices are known to be unique, up to
+    // The changes of the pod's arrival are done, and link-local addresses of the host's devices are known to be unique, up to
     // two seconds after the start: that changes their routes, after which all of it is looked at.
     sleep(Duration::from_secs(3));
     let rule = Lost::delete(&r.node, &format!("cilium_policy_v2_{endpoint:05}"));
@@ -201,7 +201,7 @@ fn loops_metrics_and_the_log_follow_the_folder() {
 
     r.write("log-opt", "format=json,level=debug");
     wait_until("a debug line as JSON", PATIENCE, || {
-        // What ends a connection is worth one.
+        // The end of a connection is worth one.
         let mut stream = UnixStream::connect(r.node.socket()).unwrap();
         stream.write_all(b"nonsense\r\n\r\n").unwrap();
         let _ = stream.read_to_end(&mut Vec::new());

@@ -110,7 +110,7 @@ fn storm(node: &Node) {
     });
 }
 
-/// What would not fit is refused before it is read whole; the rest applies.
+/// A file that would not fit is refused before it is read whole; the others apply.
 fn large_inputs(node: &Node) {
     // A body is cut off at its limit, from several clients at once.
     let body = json!({"addressing": {"ipv4": "x".repeat(8 << 20)}}).to_string();
@@ -143,7 +143,7 @@ fn large_inputs(node: &Node) {
     }
 }
 
-/// What options ask for and the limit cannot hold is refused with their names, before the kernel ends the agent for it.
+/// Options that need more than the limit are refused by name, before the kernel kills the agent for it.
 #[test]
 fn sizes_that_exceed_the_limit_are_refused_by_name() {
     require_root!();
@@ -155,7 +155,7 @@ fn sizes_that_exceed_the_limit_are_refused_by_name() {
     assert!(node.log().contains("bpf-ct-global-tcp-max"), "{}", node.log());
 }
 
-/// What would make the agent larger is refused while memory is short, and taken when it is not any more.
+/// Requests that need memory are refused while it is short, and accepted afterwards.
 #[test]
 fn new_endpoints_are_refused_while_memory_is_short() {
     require_root!();

@@ -5,7 +5,7 @@ use std::process::Output;
 use integration_tests::{Node, binary};
 use test_kit::require_root;
 
-/// What `agent hive` prints with these words behind it.
+/// Runs `agent hive` with these arguments.
 fn hive(node: &Node, words: &[&str]) -> Output {
     let mut command = node.host().command(binary("agent").to_str().unwrap());
     command.arg("--socket-path").arg(node.socket()).arg("hive").args(words).output().unwrap()

@@ -36,7 +36,7 @@ fn start_with(node: &mut Node, capabilities: &[&str]) {
     node.wait_ready();
 }
 
-/// What a set of capabilities of all threads of the agent is, as the kernel prints it; the test fails if they differ.
+/// Returns a set of capabilities of all threads of the agent, as the kernel prints it; the test fails if threads differ.
 fn capabilities(node: &Node, set: &str) -> String {
     let tasks = fs::read_dir(format!("/proc/{}/task", node.agent_pid())).unwrap().flatten();
     let of_thread = |status: String| {
@@ -113,7 +113,7 @@ fn the_listed_capabilities_are_enough() {
     node.delete_pod(server);
     node.stop();
 
-    // What this agent has left is another's to take over, and to remove.
+    // The leftovers of this agent can be taken over and removed by another one.
     start_with(&mut node, &["net_admin", "sys_admin"]);
     assert_eq!(
         capabilities(&node, "CapEff"),

@@ -226,7 +226,7 @@ fn source_verification_of_the_node_counts_for_endpoints_that_come() {
     let after = node.add_pod("after");
     assert_eq!((verified(&node, "before"), verified(&node, "after")), ("Enabled".into(), "Disabled".into()));
 
-    // What it sends from an address that it has not is no drop any more.
+    // Packets from an address that the pod does not have are no longer dropped.
     let mut events = Events::of(&node);
     after.ns.ip(&format!("addr add {STRANGER}/32 dev lo")).unwrap();
     let stranger = after.ns.run(|| UdpSocket::bind((STRANGER, 0)).unwrap());
@@ -248,7 +248,7 @@ fn debug_lines_come_and_go() {
         let body = format!(r#"{{"options":{{"Debug":"{value}"}}}}"#);
         assert_eq!(node.request("PATCH", "/v1/config", Some(&body)).unwrap().status, 200);
     };
-    // What ends a connection is worth a debug line.
+    // The end of a connection is worth a debug line.
     let lines = || {
         let mut stream = UnixStream::connect(node.socket()).unwrap();
         stream.write_all(b"nonsense\r\n\r\n").unwrap();

@@ -89,7 +89,7 @@ fn a_file_becomes_rows_and_stays_over_restarts() {
         assert_eq!(rows(&node), in_kernel);
     }
 
-    // What changed while no agent ran: numbers of what stays stay, what is gone goes, no number comes twice.
+    // Changes while no agent ran: remaining services keep their ids, removed ones go, no id is used twice.
     node.kill();
     let web = Fixture::new("web", &["10.96.0.1"], &["10.1.0.2"]);
     let new = Fixture::new("new", &["10.96.0.3"], &["10.1.0.9"]);

@@ -10,7 +10,7 @@ use test_kit::{require_command, require_root};
 const PATIENCE: Duration = Duration::from_secs(1);
 const PORT: u16 = 7000;
 
-/// What kube-proxy and common firewalls have: packets of no known connection are dropped, connections that begin in pods
+/// Rules of kube-proxy and common firewalls: packets of no known connection are dropped, connections that begin in pods
 /// get the node's address.
 const FIREWALL: &str = "table inet firewall {
     chain forward {

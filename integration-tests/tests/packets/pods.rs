@@ -267,7 +267,7 @@ fn veths_of_others_named_lxc_are_left_alone() {
     let unknown = foreign(&node, "lxc66da2a01a00f", 99);
     assert_eq!(foreign_passes(&unknown), [] as [&str; 0]);
     assert!(filters("lxc66da2a01a00f").contains("cil_from_container"));
-    // What an earlier build has attached to a veth of another name goes at the next start.
+    // A filter that an earlier build has attached to a veth of another name is removed at the next start.
     node.kill();
     node.host().ip("link set lxc66da2a01a00f down").unwrap();
     node.host().ip("link set lxc66da2a01a00f name lxcguest2").unwrap();

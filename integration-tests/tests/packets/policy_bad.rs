@@ -49,7 +49,7 @@ fn reach(clients: [&Pod; 2], server: &Pod) -> [bool; 2] {
     })
 }
 
-/// What the agent exports, read in its namespace.
+/// Returns the agent's metrics, read in its namespace.
 fn metrics() -> std::io::Result<String> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect("127.0.0.1:9962")?;

@@ -278,9 +278,9 @@ fn a_denied_pod_whose_link_is_up_before_it_is_announced_gets_nothing_through() {
                 (through.len(), got.len()) == (2, 2)
             };
             match talk {
-                // What must not arrive has some time to do so, what must is waited for.
+                // Packets that must not arrive get some time to do so; those that must are waited for.
                 "no" => thread::sleep(AFTER),
-                // What is missing is asserted below, with the agent's log.
+                // Missing packets are asserted below, with the agent's log.
                 _ => drop(try_wait_until(LIMIT, || if receive() { Ok(()) } else { Err(String::new()) })),
             }
             assert!(sender.stop() > 0 && back.stop() > 0);

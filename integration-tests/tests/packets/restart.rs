@@ -51,7 +51,7 @@ fn restarts(count: usize) {
             restart_under_traffic(&mut node, &pods, end);
         }
     }
-    // What was restored can still be used and deleted.
+    // Restored endpoints can still be used and deleted.
     let late = node.add_pod("late");
     let udp = UdpFlow::start(&late.ns, &pods[0].ns, pods[0].ipv4).unwrap();
     sleep(Duration::from_millis(100));

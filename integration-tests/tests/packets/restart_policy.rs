@@ -75,7 +75,7 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
     assert!(flows.into_iter().all(|flow| flow.stop().received > 0));
 }
 
-/// What the REST API says of identities and of an endpoint's policy.
+/// Returns the identities and an endpoint's policy as the REST API shows them.
 #[test]
 fn identities_and_policy_are_shown() {
     require_root!();

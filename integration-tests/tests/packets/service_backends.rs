@@ -275,7 +275,7 @@ impl Flows {
     }
 }
 
-/// What runs stays where it is while backends come and go, until its own one is gone.
+/// Connections keep their backend while others come and go, until their own one is gone.
 #[test]
 fn connections_stay_while_backends_come_and_go() {
     require_root!();

@@ -85,7 +85,7 @@ fn a_restart_with_thousands_of_services_touches_none_of_them() {
     let held = synced(&node, 2);
     assert_eq!(differences(&before, &node.service_rows()), [""; 0], "{}", node.log());
 
-    // What has gone meanwhile goes when all have spoken, and nothing else.
+    // Services removed meanwhile are pruned once all sources are complete, and no others.
     node.kill();
     let fewer = many_services(COUNT - 1, &[web]);
     node.write_services(&fewer);

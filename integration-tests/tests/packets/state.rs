@@ -1,4 +1,4 @@
-//! What the state folder carries from run to run, by packets: policies whose files break while no agent runs.
+//! The state folder from run to run, as packets see it: policies whose files break while no agent runs.
 
 use std::fs;
 use std::thread::sleep;

@@ -250,7 +250,7 @@ fn what_does_not_fit_is_kept_or_refused_by_name() {
     assert_perfect(flows, "kept and refused", &cast.node);
 }
 
-/// What a newer agent has left is not touched, whether its maps say so or one of its files.
+/// State of a newer agent is not touched, whether its maps or one of its files show the version.
 #[test]
 fn what_a_newer_agent_has_left_is_refused_and_forwards_on() {
     require_root!();

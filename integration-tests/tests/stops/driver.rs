@@ -24,7 +24,7 @@ pub(crate) struct Scenario<'a> {
     pub(crate) build: &'a dyn Fn() -> Stage,
     /// Begins the change; the agent may do `k` writes.
     pub(crate) act: &'a dyn Fn(&mut Stage, u64) -> Option<Call>,
-    /// What a container runtime does when its call got no answer.
+    /// The reaction of a container runtime to a call without an answer.
     pub(crate) repeat: &'a dyn Fn(&Stage),
     /// Takes the change back; a node is made anew if there is no way.
     pub(crate) undo: Option<&'a dyn Fn(&Stage)>,
@@ -37,7 +37,7 @@ pub(crate) struct PluginScenario<'a> {
     pub(crate) pod: &'a str,
     /// Makes the node as it is before.
     pub(crate) build: &'a dyn Fn() -> Stage,
-    /// What a container runtime does then.
+    /// The reaction of a container runtime then.
     pub(crate) repeat: &'a dyn Fn(&Stage),
     /// Takes the change back.
     pub(crate) undo: &'a dyn Fn(&Stage),
@@ -105,7 +105,7 @@ impl Kinds {
 /// The end of the name of a scenario of which a run has a part.
 const PART: &str = " from there)";
 
-/// What one and the same node is like before and after an undisturbed run, each with another start of the agent behind it.
+/// The state of a node before and after an undisturbed run, each after one more start of the agent.
 struct Undisturbed {
     before: (Snapshot, Verdicts),
     after: (Snapshot, Verdicts),

@@ -1,4 +1,4 @@
-//! What the kernel has of the agent: pins, rows of maps, programs where they are attached.
+//! The agent's state in the kernel: pins, map entries, attached programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

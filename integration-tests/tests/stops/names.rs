@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value};
 
-/// What numbers, addresses and MACs of one moment mean.
+/// The meaning of ids, addresses and MACs of one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// Endpoints by number: their pods' names.
@@ -41,7 +41,7 @@ impl Names {
         for row in rows(tables, "identities") {
             let labels: Vec<&str> =
                 row["Labels"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            // What all pods of these tests have tells nobody anything.
+            // A part that all pods of these tests share identifies none of them.
             let own = labels.iter().filter(|label| !label.starts_with("k8s:io."));
             let own: Vec<&str> = own.copied().collect();
             names.identities.insert(row["Id"].as_u64().unwrap_or(0), own.join(","));
@@ -174,7 +174,7 @@ fn replace(text: &str, from: &str, to: &str) -> String {
     result + rest
 }
 
-/// What a text ends with that may be of an address.
+/// Returns the end of a text that may belong to an address.
 fn address(text: &str) -> &str {
     &text[text.trim_end_matches(is_of_address).len()..]
 }

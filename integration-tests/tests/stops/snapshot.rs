@@ -145,7 +145,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What differs, by section: what was expected and is missing, and what was not expected.
+    /// Returns the differences by section: missing and unexpected lines.
     pub(crate) fn diff(&self, found: &Snapshot) -> String {
         let mut text = String::new();
         let sections: BTreeSet<&String> = self.0.keys().chain(found.0.keys()).collect();
@@ -170,7 +170,7 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
         "neighbors" | "routes" => return None,
         // Who has reported how often and when; an agent that is not well is seen in its status.
         "health" => return None,
-        // What the files of the configuration say, with the folder of this node.
+        // The contents of the configuration's files, with the folder of this node.
         "configuration" => return None,
         "devices" => {
             format!("{} {} {}", row["Name"], names.of(&row["HardwareAddr"].to_string()), row["Selected"])

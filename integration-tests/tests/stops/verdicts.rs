@@ -63,7 +63,7 @@ impl Actors {
         Actors { actors, services, round: AtomicU32::new(0) }
     }
 
-    /// What holds now, when nothing changes any more.
+    /// Returns the verdicts once they no longer change.
     pub(crate) fn measure(&self) -> Verdicts {
         let mut last = self.attempts(4);
         loop {
@@ -156,7 +156,7 @@ fn send(round: u32, from: u32, targets: &[(String, SocketAddr)]) {
             IpAddr::V6(ip) => ip,
         };
         let packet = [round, from, to as u32].map(u32::to_ne_bytes).concat();
-        // What has no route does not arrive.
+        // A packet without a route does not arrive.
         let _ = socket.send_to(&packet, (ip, address.port()));
     }
 }

@@ -173,7 +173,7 @@ fn tcp_lives_and_ends_by_its_flags() -> Result<()> {
         let closed = ct_flag::SEEN_NON_SYN | ct_flag::TX_CLOSING | ct_flag::RX_CLOSING;
         assert_eq!(c.row()?.flags, closed);
         c.assert_lifetime(times.ct_close_timeout, "both closed")?;
-        // What comes now does not prolong it.
+        // Later packets do not prolong it.
         c.change(|row| row.lifetime -= 5)?;
         c.out(ACK)?;
         c.assert_lifetime(times.ct_close_timeout - 5, "packet of a closed connection")?;

@@ -1,4 +1,4 @@
-//! What the perf ring carries: the exact bytes of drop and trace events.
+//! Contents of the perf ring: the exact bytes of drop and trace events.
 
 use crate::kit::*;
 use crate::l4::{SYN, TCP, addresses};

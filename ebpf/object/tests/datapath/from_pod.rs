@@ -1,4 +1,4 @@
-//! What pods send: to each other, to the host, outside, and what is refused.
+//! Packets from pods: to each other, to the host, outside, and those that are refused.
 
 use crate::kit::*;
 use crate::packet::*;

@@ -65,7 +65,7 @@ pub(crate) const B: Pod = Pod {
     node_mac: [2, 0, 0, 0, 0, 0xb2],
 };
 
-/// What a node has by default.
+/// The default state of a node.
 pub(crate) fn default_config() -> NodeConfig {
     NodeConfig {
         router_ipv6: ipv6_words(ROUTER),
@@ -130,7 +130,7 @@ impl Incoming {
     }
 }
 
-/// What became of a packet.
+/// The outcome of a packet.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) verdict: u32,

@@ -120,7 +120,7 @@ pub(crate) fn frame(destination: [u8; 6], source: [u8; 6], packet: &[u8]) -> Vec
     crate::packet::eth(destination, source, protocol, packet)
 }
 
-/// What a frame says: addresses, protocol, ports, and whether every checksum in it is right.
+/// The contents of a frame: addresses, protocol, ports, and whether every checksum in it is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) source: SocketAddr,

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 pub(crate) const OUT: u8 = 1;
 pub(crate) const IN: u8 = 0;
 
-/// What a row says. The number is its priority, 0 the highest.
+/// The verdict of an entry. The number is its priority, 0 the highest.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Allow(u32),
@@ -202,7 +202,7 @@ fn icmp_types_are_judged_like_ports() -> Result<()> {
     Ok(())
 }
 
-/// What tells a sender to send smaller packets passes unless it shall not; other errors ask policy.
+/// Errors that ask a sender for smaller packets pass unless that is switched off; other errors ask policy.
 #[test]
 fn fragmentation_needed_passes_policy() -> Result<()> {
     test_kit::require_root!();

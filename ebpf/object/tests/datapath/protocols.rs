@@ -1,4 +1,4 @@
-//! What lies behind the IP header: protocols that are tracked, those that are not, and extension headers.
+//! Protocols behind the IP header: those that are tracked, those that are not, and extension headers.
 
 use crate::kit::*;
 use crate::packet::*;

@@ -107,7 +107,7 @@ pub(crate) fn quoted(frame: &[u8]) -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(source, port(0)), SocketAddr::new(destination, port(2)))
 }
 
-/// What became of a packet.
+/// The outcome of a packet.
 pub(crate) fn seen_at(outcome: &Outcome) -> Seen {
     seen(&outcome.packet)
 }

@@ -96,7 +96,7 @@ fn a_direct_connection_stays_direct() -> Result<()> {
     Ok(())
 }
 
-/// What is left to the routes of the node, for want of a backend, is what policy lets out.
+/// Packets to a service without backends are left to the node's routes only if policy lets them out.
 #[test]
 fn policy_judges_packets_to_services_without_backends() -> Result<()> {
     test_kit::require_root!();

@@ -9,9 +9,9 @@ use super::sys::{self, pid_t};
 /// A call that has changed kernel or files.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Write {
-    /// What kind of call, as `bpf MAP_UPDATE_ELEM` or `rename`.
+    /// The kind of call, as `bpf MAP_UPDATE_ELEM` or `rename`.
     pub kind: String,
-    /// What it was about: a path, a map's name.
+    /// The object of the call: a path, a map's name.
     pub what: String,
 }
 
@@ -78,11 +78,11 @@ pub(super) fn watched() -> Vec<i64> {
     all.into_iter().chain(old).collect()
 }
 
-/// What a call is about to change; `None` if nothing that outlives the process.
+/// Returns the change that a call is about to make; `None` if nothing of it outlives the process.
 pub(super) fn write(tid: pid_t, call: i64, arguments: &[u64; 6]) -> Option<Write> {
     let process = Process(tid);
     let [first, second, third, fourth, ..] = *arguments;
-    // What is logged is nobody's state, devices have none of ours.
+    // Log files are not state, and devices have no state of the agent.
     let about = |kind: &str, what: String| {
         (!what.ends_with(".log") && !what.starts_with("/dev/")).then(|| Write { kind: kind.to_owned(), what })
     };
@@ -262,7 +262,7 @@ impl Process {
     /// A text that ends with 0.
     fn text(&self, address: u64) -> String {
         let mut bytes = [0; 4096];
-        // What follows the text may lie on a page that does not exist.
+        // Bytes after the text may lie on a page that is not mapped.
         let to_page = 4096 - (address as usize & 4095);
         let read = |bytes: &mut [u8]| self.memory()?.read_at(bytes, address).ok();
         let first = read(&mut bytes[..to_page]).unwrap_or(0);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 pub(crate) use libc::pid_t;
 
-/// What a stopped thread is about to do or has done, as the kernel tells it.
+/// The system call that a stopped thread is about to make or has made, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyscallInfo {
     /// Held by the filter before a call: its number and arguments.

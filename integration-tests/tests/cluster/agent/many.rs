@@ -24,7 +24,7 @@ const CUTS: Duration = Duration::from_secs(60);
 /// Requests at once.
 const AT_ONCE: usize = 16;
 
-/// What is done with an object.
+/// An operation on an object.
 #[derive(Clone, Copy)]
 enum Act {
     Create,
@@ -118,7 +118,7 @@ fn many_objects_of_each_kind_while_watches_are_cut_every_second() {
             hive.start().await;
             let api = hive.get::<dyn Api>();
             Act::Create.on_all(&api).await;
-            // What was is forgotten, and etcd dies.
+            // Compaction removes the history, then etcd dies.
             stage.compact().unwrap();
             stage.kill_etcd().unwrap();
             stage.start_etcd().unwrap();

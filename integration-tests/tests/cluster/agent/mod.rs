@@ -104,7 +104,7 @@ fn servers_are_killed_history_is_compacted_tokens_are_replaced() {
     write(&cluster, 4..7, 0);
     assert_eq!(services(&cluster), 8);
 
-    // What happens while the agent hears nothing, and is forgotten by etcd and server: 410.
+    // Changes while the agent is cut off, which etcd and the server have compacted: 410.
     cluster.gate.hold();
     write(&cluster, 7..9, 0);
     cluster.stage.kubectl(&["delete", "service", "o-0", "o-8"]).unwrap();

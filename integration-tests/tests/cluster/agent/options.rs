@@ -53,7 +53,7 @@ fn a_config_map_changes_live_options_and_a_wrong_value_changes_nothing() {
     says("enable-policy", "never", "perhaps");
     assert_eq!(options(), ["Enabled", "never"]);
 
-    // What happens while nobody hears it counts as well; and without the map the files count.
+    // Changes while the agent is cut off count as well; without the ConfigMap the files count.
     cluster.gate.close();
     write("false", "always");
     cluster.gate.open();

@@ -1,4 +1,4 @@
-//! What the agent asks a server for, and what `config/roles.yaml` lets it.
+//! The agent's requests to a server, and the permissions of `config/roles.yaml`.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -11,7 +11,7 @@ use test_kit::require_root;
 
 use super::objects::{KINDS, list, object};
 
-/// What Cilium's chart lets an agent read for features that this one does not have yet. Who adds a reader takes its kind out.
+/// Kinds that Cilium's chart lets an agent read for features that this one lacks; a new reader removes its kind.
 const LATER: [&str; 11] = [
     "ciliumbgpadvertisements",
     "ciliumbgpnodeconfigs",

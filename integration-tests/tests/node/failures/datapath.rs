@@ -115,7 +115,7 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     assert_eq!(repairs(&node, "bpffs"), 1);
     until_well(&node);
 
-    // What was pinned again carries a restart.
+    // The restored pins carry a restart.
     node.kill();
     sleep(Duration::from_millis(100));
     node.start();

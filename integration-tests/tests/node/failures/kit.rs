@@ -47,7 +47,7 @@ pub(crate) fn until_equal<T: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// What `apiary status` says of the agent as a whole: degraded modules with their errors.
+/// Returns the agent's modules that `apiary status` shows as degraded, with their errors.
 pub(crate) fn health(node: &Node) -> String {
     let status = node.get("/v1/healthz");
     format!("{} {}", status["cilium"]["state"].as_str().unwrap(), status["cilium"]["msg"].as_str().unwrap())

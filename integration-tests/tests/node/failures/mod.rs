@@ -1,4 +1,4 @@
-//! What the kernel refuses or others remove: named where an operator looks, nothing opened, and gone when its cause is.
+//! Refusals of the kernel and removals by other processes: reported, nothing is opened by them, gone with their cause.
 
 mod datapath;
 mod inputs;

@@ -56,7 +56,7 @@ fn rows_that_were_deleted_overwritten_or_added_are_as_before() {
         ServiceFixture::new("other", &["10.96.0.2", "fd00:96::2"], &backends),
     ]);
     until_well(&node);
-    // What is as it should be is no repair.
+    // An entry that is correct already is no repair.
     sleep(Duration::from_secs(1));
     assert_eq!(repairs(&node, "row"), 0, "{}", node.log());
     let before = all(&node);

@@ -32,7 +32,7 @@ fn fill(folder: &std::path::Path) {
             size /= 2;
         }
     }
-    // What is left takes no file.
+    // The remaining free space is too small for a file.
     assert!(fs::write(folder.join("probe"), vec![1u8; 8192]).is_err());
     let _ = fs::remove_file(folder.join("probe"));
     let mut n = 0;

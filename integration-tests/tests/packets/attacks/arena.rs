@@ -48,7 +48,7 @@ pub(crate) enum Place {
 }
 use Place::{Friend, Host, Mallory, Victim, World};
 
-/// What must become of a packet.
+/// The expected outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It arrives there and nowhere else.
@@ -126,7 +126,7 @@ pub(crate) struct Arena {
     pub(crate) victim: Pod,
     pub(crate) friend: Pod,
     links: BTreeMap<Place, Link>,
-    /// What listens in the host; in pods only so that nobody answers by ICMP errors.
+    /// Listeners in the host; in pods only so that no ICMP errors are sent.
     listeners: Vec<(Place, UdpSocket)>,
     events: Events,
     next_token: u16,
@@ -317,7 +317,7 @@ impl Arena {
         test_kit::try_wait_until(Duration::from_millis(500), reached).is_ok()
     }
 
-    /// What has arrived since the last call, and where.
+    /// Returns the packets that have arrived since the last call, with the place of arrival.
     pub(crate) fn seen(&mut self) -> BTreeSet<(Token, Place)> {
         let mut seen = BTreeSet::new();
         for (place, link) in &self.links {

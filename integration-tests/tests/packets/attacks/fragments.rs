@@ -43,7 +43,7 @@ fn lawful(open: &Packet, id: u32) -> Vec<Step> {
     vec![step(open.clone().first(id), At(Victim)), step(open.clone().later(id, 4, false), At(Victim))]
 }
 
-/// What both families have.
+/// The part that both families share.
 pub(crate) fn of_both_families(arena: &Arena) -> Vec<Case> {
     let mut cases = Vec::new();
     for ipv6 in [false, true] {

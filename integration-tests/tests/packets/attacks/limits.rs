@@ -108,7 +108,7 @@ fn of_ipv4_options(arena: &Arena) -> Vec<Case> {
     let [own, victim] = [Mallory, Victim].map(|place| arena.ip(place, false));
     let open = Packet::udp(own, victim, (SPORT, OPEN));
     let closed = Packet::udp(own, victim, (SPORT, FRIENDS));
-    // What looks like the header of an allowed datagram, where a header without options would be.
+    // Bytes that look like the header of an allowed datagram, where a header without options would be.
     let disguise = || [SPORT, OPEN].map(u16::to_be_bytes).concat();
     // A loose source route by way of the victim.
     let octets = match victim {

@@ -116,7 +116,7 @@ pub(crate) fn destinations(arena: &Arena) -> Vec<Case> {
     let victim = [false, true].map(|ipv6| arena.ip(Victim, ipv6));
     let IpAddr::V4(victims_v4) = victim[0] else { unreachable!() };
     let unused = arena.node.unused_ipv4().to_string();
-    // What the stack routes by the default route leaves the node, under the pod's own source.
+    // Packets that the stack routes by the default route leave the node with the pod's own source.
     let destinations = [
         ("an address of the pods' range that nobody has", &*unused, Drop(STALE_OR_UNROUTABLE_IP)),
         ("the same for IPv6", "fd00:10:244::fa", Drop(STALE_OR_UNROUTABLE_IP)),

@@ -1,4 +1,4 @@
-//! What a pod sends while something changes: policies, identities, programs, the agent, pods that come and go.
+//! Packets of a pod during changes: policies, identities, programs, the agent, pods that come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

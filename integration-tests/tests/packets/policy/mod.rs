@@ -170,7 +170,7 @@ fn round(random: &mut Random, world: &World, number: usize) -> (Vec<Policy>, Vec
     (set, flows)
 }
 
-/// What is tried is of every kind, and the model has an opinion: half of it is denied.
+/// The tried packets are of every kind, and the model denies half of them.
 #[test]
 fn what_is_tried_covers_everything() {
     let world = world();

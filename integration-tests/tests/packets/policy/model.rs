@@ -1,4 +1,4 @@
-//! What policies mean, written down a second time: plain loops over the rules, no identities, no maps, no precedence.
+//! The meaning of policies, written a second time: plain loops over the rules, no identities, no maps, no precedence.
 //! It shares nothing with the agent, so that the two can disagree.
 
 use std::net::IpAddr;
@@ -89,7 +89,7 @@ pub(crate) enum Peers {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefix(pub(crate) &'static str);
 
-/// What an entry says of protocols.
+/// The protocols of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum Ports {
     Absent,

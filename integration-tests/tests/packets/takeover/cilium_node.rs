@@ -1,4 +1,4 @@
-//! What an agent of Cilium leaves on a node, as recorded from one: names, pins, links, layouts, records, devices. The
+//! Leftovers of an agent of Cilium on a node, as recorded from one: names, pins, links, layouts, records, devices. The
 //! programs are small ones of this test's own.
 
 use std::fs;

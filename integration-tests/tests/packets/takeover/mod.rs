@@ -1,4 +1,4 @@
-//! What an agent of Cilium has left is taken over while packets flow: maps and links stay and get our programs,
+//! The leftovers of an agent of Cilium are taken over while packets flow: maps and links stay and get our programs,
 //! endpoints keep their numbers, what policy denied stays denied. What cannot be taken over is refused whole.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ spec:
     - fromEndpoints: [{matchLabels: {app: client}}]
 "#;
 
-/// What may pass, and did with Cilium: from the client to the server, and through the service in front of it.
+/// Flows that are allowed, and were with Cilium: from the client to the server, and through the service in front of it.
 fn old_flows(original: &Original) -> Flows {
     let (from, to) = (&original.client.ns, &original.server.ns);
     let (mut udp, mut tcp) = flows(from, to, &original.server.ips);
@@ -104,7 +104,7 @@ fn a_node_of_the_original_is_taken_over() {
         "connections stay"
     );
 
-    // What Cilium's tools read is still of their form.
+    // The maps still have the form that Cilium's tools read.
     for (name, layout) in PINS.lines().map(parse) {
         let found = RawMap::open(&original.node.pin(name)).unwrap().layout();
         let form = |layout: bpf::Layout| (layout.map_type, layout.key_size, layout.value_size);

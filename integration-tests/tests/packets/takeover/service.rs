@@ -15,7 +15,7 @@ use super::cilium_node::OldPod;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// What backends listen above.
+/// The base of the backends' ports.
 const ABOVE: u16 = 8000;
 /// Ports and protocols of the service. Numbers of frontends and of their backends follow the order, from 1.
 const FRONTENDS: [(u16, u8); 4] = [(SHORT, TCP), (SHORT, UDP), (LONG, TCP), (LONG, UDP)];
