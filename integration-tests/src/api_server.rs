@@ -20,7 +20,7 @@ pub struct ApiServer {
     pub source: Arc<dyn Source>,
     /// Requests.
     pub api: Arc<dyn Api>,
-    /// The namespace, which nobody else uses; names of objects that are in none begin with it.
+    /// The namespace, which no other test uses; names of objects that are in none begin with it.
     pub namespace: String,
 }
 
@@ -301,7 +301,7 @@ impl ApiServer {
         assert_eq!(text(&self.get(Kind::Pod, "near").await, "/status/phase"), "Succeeded");
     }
 
-    /// A watch that has lost its place tells what there is, also what has gone meanwhile.
+    /// A watch that has lost its place lists all objects anew, so that those removed meanwhile are gone.
     ///
     /// `disturbed` makes watches lose their place, or their connection; what happens meanwhile is that the object `going`
     /// goes and the object `coming` comes.

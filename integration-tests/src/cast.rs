@@ -10,7 +10,7 @@ use test_kit::{NetNs, TcpFlow, UdpFlow, try_wait_until};
 
 use crate::{Node, Pod, ServiceFixture};
 
-/// Clients may reach the server, nobody else; and clients may reach nothing but it.
+/// Only clients may reach the server, and clients may reach nothing else.
 const POLICY: &str = r#"
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy

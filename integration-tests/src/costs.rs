@@ -15,7 +15,7 @@ pub fn check(operation: &str, unit: &str, measured: u64) {
     let limit = limit(recorded);
     let met = if measured <= limit { "yes" } else { "no" };
     let change = (measured as f64 - recorded as f64) / recorded.max(1) as f64 * 100.0;
-    // Not captured by the test harness: whoever runs the tests sees how far each cost is from its limit.
+    // Not captured by the test harness: the output shows how far each cost is from its limit.
     let mut out = std::io::stdout();
     let _ =
         writeln!(out, "costs: {operation}\t{measured}\t{unit}\t{limit}\t{met}\t{change:+.1} % of the record");

@@ -10,7 +10,7 @@ use crate::Node;
 
 /// How long policies may take; no promise, that is measured by the benchmarks.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The label of a rule that tells its object's name.
+/// The label of a rule with its object's name.
 const NAME: &str = "io.cilium.k8s.policy.name";
 
 impl Node {

@@ -39,7 +39,7 @@ const LAYERS: &[&[&str]] = &[
     &["ipcache", "loadbalancer"],
     &["ipam", "policy", "loadbalancer-healthserver", "loadbalancer-sockets"],
     &["endpoints"],
-    // Nobody but the agent and its commands knows the implementation of `datapath-api`.
+    // Only the agent and its commands know the implementation of `datapath-api`.
     &["config-sources", "loadbalancer-redirectpolicy", "loader"],
     &["daemon-config", "status"],
     &["cleanup"],
@@ -229,7 +229,7 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
 ];
 
 /// Tests of cells in a hive with loops of their own that look again and again, and why. The others wait by `TestHive::until`,
-/// which gives up by itself and tells the log and the health.
+/// which gives up by itself and reports to log and health.
 const OWN_WAITS: &[(&str, &str)] = &[
     (
         "cells/infra/status/tests/liveness.rs",

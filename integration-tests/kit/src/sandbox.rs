@@ -93,7 +93,7 @@ impl Sandbox {
     }
 
     /// Lets a namespace of [`netns`](Self::netns) go, as a container runtime
-    /// does: it ends once nobody holds it any more.
+    /// does: it ends with its last reference.
     pub fn remove_netns(&self, ns: NetNs) -> io::Result<()> {
         sys::unmount(ns.path())?;
         fs::remove_file(ns.path())
@@ -205,7 +205,7 @@ fn file_name(dir: &Path) -> io::Result<String> {
 /// that failed half way is left as well.
 fn leave(dir: &Path, cgroup: Option<&Path>, net: &File, mnt: &File, cwd: &Path) {
     // Threads started inside share the thread's root and working folder, and
-    // the kernel lets nobody change namespaces who shares them.
+    // the kernel refuses to change a namespace that is shared.
     if let Err(error) = sys::unshare(libc::CLONE_FS) {
         complain("own working folder", &error);
     }

@@ -65,7 +65,7 @@ macro_rules! require {
 ///
 /// # Panics
 /// If the file named by `APIARY_SKIPS` cannot be appended to: a skip that
-/// nobody counts would look like a pass.
+/// is not counted would look like a pass.
 pub fn record_skip(module: &str, reason: &str) {
     let test = match thread::current().name() {
         Some(name) if name != "main" => test_name(module, name),

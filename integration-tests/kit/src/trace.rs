@@ -147,7 +147,7 @@ impl Traced {
 
     /// Kills it (SIGKILL), with its children, and waits for its end.
     pub fn kill(&mut self) {
-        // Before its end the number cannot be anybody else's.
+        // Until it is reaped its process id is not reused.
         if self.status().is_none() {
             sys::kill(self.pid);
         }
@@ -236,7 +236,7 @@ impl Tracer {
             if state.done.len() as u64 == state.limit {
                 state.killed = true;
                 drop(state);
-                // Nobody is resumed: what others were about to do stays undone.
+                // No thread is resumed: calls that other threads were about to make are not made.
                 return self.threads.iter().for_each(|tid| sys::kill(*tid));
             }
         }

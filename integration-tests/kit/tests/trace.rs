@@ -22,7 +22,7 @@ fn folder(name: &str) -> std::path::PathBuf {
     folder
 }
 
-/// Makes, fills, renames and removes files, itself and by children; fails at one; says something that nobody counts.
+/// Makes, fills, renames and removes files, itself and by children; fails at one; writes to a log, which is not counted.
 const SCRIPT: &str = "echo said; echo 1 > a; mkdir b; mkdir b 2>/dev/null; mv a b/c; (echo 2 > d) & wait; rm d; cat b/c > /dev/null";
 const KINDS: [&str; 7] = ["open", "write", "mkdir", "rename", "open", "write", "unlink"];
 

@@ -83,7 +83,7 @@ pub const FAMILIES: &[Family] = &[
         deadline: SHORT,
         clock: None,
     },
-    // The same without the kernel, on maps that fail now and then, whoever runs it.
+    // The same without the kernel, on maps that fail now and then; needs no root.
     Family {
         name: "healthserver-fake",
         folders: &[],
@@ -114,7 +114,7 @@ pub const FAMILIES: &[Family] = &[
         deadline: SHORT,
         clock: None,
     },
-    // The same without the kernel, whoever runs it.
+    // The same without the kernel; needs no root.
     Family {
         name: "loadbalancer-fake",
         folders: &[],
@@ -145,7 +145,7 @@ pub const FAMILIES: &[Family] = &[
         deadline: SHORT,
         clock: None,
     },
-    // The same without the kernel, whoever runs it, on maps that fail.
+    // The same without the kernel, on maps that fail; needs no root.
     Family {
         name: "redirectpolicy-fake",
         folders: &[],

@@ -40,7 +40,7 @@ pub(super) fn cells() -> Vec<Cell> {
     }
 }
 
-/// Maps in memory, whoever runs it.
+/// Maps in memory; needs no root.
 pub(super) fn fake_cells() -> Vec<Cell> {
     of(loadbalancer::fake_maps(), fake_maps())
 }

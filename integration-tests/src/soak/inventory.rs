@@ -12,7 +12,7 @@ use crate::Node;
 /// Maps whose rows are no possession: counters of the node, which have a row for each reason that ever was.
 const COUNTERS: [&str; 2] = ["cilium_metrics", "cilium_ratelimit_metrics"];
 
-/// Tables whose number of rows may be another although nothing has leaked. Numbers of labels that nobody has any more are
+/// Tables whose number of rows may be another although nothing has leaked. Identities without an endpoint are
 /// kept for 15 minutes, one for each of the few sets of labels that the pods here have; neighbours are the kernel's.
 const UNSTEADY: [&str; 2] = ["identities", "neighbors"];
 
@@ -31,7 +31,7 @@ const LASTING: [&str; 9] = [
     "state/viper-agent-config-2.yaml",
 ];
 
-/// Possessions by kind, each as a text that tells it from all others.
+/// Objects by kind, each as a unique text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory(BTreeMap<String, BTreeSet<String>>);
 
@@ -87,7 +87,7 @@ impl Inventory {
             let Ok(map) = RawMap::open(&entry.path()) else { continue };
             let array = matches!(map.layout().map_type, MapType::Array | MapType::PerCpuArray);
             let mut keys = Vec::new();
-            // Maps of programs and of rings cannot be read by userspace; they have no rows of anybody.
+            // Maps of programs and of rings cannot be read by userspace; they have no entries.
             let _ = map.scan(|some, values| {
                 let rows = some.chunks_exact(map.layout().key_size as usize);
                 for (key, value) in rows.zip(values.chunks_exact(map.value_len())) {

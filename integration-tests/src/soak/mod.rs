@@ -159,7 +159,7 @@ impl Soak {
             sleep(Duration::from_millis(300));
             let now = Inventory::of(&self.node)?;
             let mut difference = now.beyond(&std::mem::replace(&mut last, now.clone()));
-            // The kernel still asks whether anybody has the address: its routes are yet to come.
+            // Duplicate address detection still runs: the address's routes are yet to come.
             difference
                 .extend(now.items("address").filter(|line| line.contains("tentative")).map(str::to_owned));
             if difference.is_empty() { Ok(now) } else { Err(difference.join("\n")) }
@@ -244,7 +244,7 @@ impl Soak {
             }
             if self.random.once_in(16) {
                 container.vanished = true;
-                // Whoever takes the namespace of another gets a new one; this one ends with its last descriptor.
+                // A pod that reuses the name gets a new namespace; this one ends with its last descriptor.
                 let _ = self.node.sandbox().remove_netns(container.ns.clone());
             }
             return Call::start(&self.node, &container, "DEL");
@@ -330,7 +330,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Removes all pods by GC, as a runtime does that knows of none; then tells so of each.
+    /// Removes all pods by GC, as a runtime without containers does; then deletes each by DEL.
     fn collect(&mut self) -> Result<(), String> {
         self.node.wait_ready();
         let Some(first) = self.live.values().next() else { return Ok(()) };
@@ -385,7 +385,7 @@ fn addresses(result: &str) -> Vec<IpAddr> {
 }
 
 /// A few datagrams to the node, the world, a service and the pod itself, so that there are connections to forget. Whether
-/// they arrive is nobody's business here.
+/// they arrive is not checked here.
 fn talk(ns: &NetNs, own: &[IpAddr]) {
     ns.run(|| {
         for (local, remote) in [

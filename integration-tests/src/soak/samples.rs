@@ -15,7 +15,7 @@ use std::fs;
 
 use crate::Node;
 
-/// Bytes a cycle that are a leak. Less than the smallest thing that somebody could forget to free, and its place in a
+/// Bytes a cycle that are a leak. Less than the smallest object that could leak, and its place in a
 /// list.
 pub const LEAK: f64 = 40.0;
 

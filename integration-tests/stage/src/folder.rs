@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Waits for the end of its input, which is the end of whoever holds the other side, then removes the folder. Servers that
+/// Waits for the end of its input, the end of the process on the other side, then removes the folder. Servers that
 /// are being killed may still write to it.
 const REMOVE: &str = r#"read -r _; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0" && exit; sleep 0.2; done"#;
 

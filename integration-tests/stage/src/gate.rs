@@ -14,7 +14,7 @@ use test_kit::Keeper;
 use crate::User;
 use crate::users::Users;
 
-/// A TCP listener in the namespace of whoever has made it, in front of the API server. Dropping it ends its connections.
+/// A TCP listener in the namespace of the thread that made it, in front of the API server. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Gate {
     listener: TcpListener,

@@ -14,8 +14,8 @@
 //! outside of its namespace, so any number of them run side by side; `tools/test` runs the files `cluster_*` of
 //! `integration-tests/tests` with two tests at a time, for the memory.
 //!
-//! There is no controller manager and no kubelet: nobody makes EndpointSlices, service accounts' tokens or a pod's status,
-//! nobody collects garbage, and a deleted namespace stays in `Terminating`.
+//! There is no controller manager and no kubelet: EndpointSlices, tokens of service accounts and pod statuses exist only
+//! if tests write them, no garbage is collected, and a deleted namespace stays in `Terminating`.
 //!
 //! ```no_run
 //! use cluster_stage::{Stage, User};

@@ -1,4 +1,4 @@
-//! One server of the stage: how it is started, killed, and how its log is told.
+//! One server of the stage: how it is started and killed, and how its log is shown.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -344,7 +344,7 @@ fn api_server_arguments(folder: &Path, options: &StageOptions, number: usize) ->
         format!("--service-account-signing-key-file={}", path(ACCOUNTS_KEY)),
         format!("--token-auth-file={}", path("tokens.csv")),
         format!("--authorization-mode={}", if options.rbac { "RBAC" } else { "AlwaysAllow" }),
-        // Nobody makes the service accounts that it wants pods to have.
+        // The service accounts that it requires of pods do not exist.
         "--disable-admission-plugins=ServiceAccount".to_owned(),
     ];
     if options.audit && number == 0 {

@@ -144,7 +144,7 @@ async fn servers_that_go_and_forget_and_tokens_that_change_lose_nothing() {
     change(&stage, &namespace, 1);
     until_true(&stage, &what, &reader).await;
 
-    // While nobody can see it, objects go and etcd forgets how it was.
+    // While the reader is cut off, objects are deleted and etcd is compacted.
     gate.close();
     change(&stage, &namespace, 2);
     stage.kill_api_server().unwrap();

@@ -13,7 +13,7 @@ use test_kit::{require_root, try_wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long answers are spoiled once all is told: nothing else is to come of it.
+/// How long answers are spoiled after the report: no other consequence may follow.
 const ATTACK: Duration = Duration::from_secs(4);
 
 type Spoil = Box<dyn Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync>;

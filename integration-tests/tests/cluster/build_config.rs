@@ -151,7 +151,7 @@ fn a_real_api_server_gives_the_same_folder() {
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
     };
 
-    // A node that is not there is told by name.
+    // A missing node is reported by name.
     let output = build(&folder, &kubeconfig, &["--node-name=nobody"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("Node nobody cannot be read: there is no such node"), "{}", said(&output));

@@ -199,7 +199,7 @@ fn what_the_agent_holds_is_shown_as_kubectl_shows_it() {
     ] {
         compare(&cluster, words, &["READY", "RESTARTS"]).unwrap();
     }
-    // Where no time is told all is the same, and so is what goes wrong.
+    // Without ages the output is equal, and so are errors.
     for words in [
         &["cep", "-A"][..],
         &["cep", "-o", "wide"],

@@ -145,7 +145,7 @@ fn a_gate_leads_out_of_any_namespace_and_can_be_cut_closed_held_and_slow() {
     assert!(gate.accepted() >= 6);
 }
 
-/// Runs the stage's kubectl as somebody else.
+/// Runs the stage's kubectl as another user.
 fn kubectl_by(stage: &Stage, kubeconfig: &Path, arguments: &[&str]) -> std::process::Output {
     let own = stage.kubectl_command(&[]);
     let mut command = Command::new(own.get_program());

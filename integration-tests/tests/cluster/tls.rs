@@ -12,7 +12,7 @@ use test_kit::{require_root, try_wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a fault stays once it is told: nothing else is to come of it.
+/// How long a fault stays after the report: no other consequence may follow.
 const STAYS: Duration = Duration::from_secs(4);
 
 const ADDRESS: &str = "IP:127.0.0.1";

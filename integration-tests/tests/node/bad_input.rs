@@ -1,4 +1,4 @@
-//! Bad input of every kind: what it is told, and that nothing of it is half-applied.
+//! Bad input of every kind: its error, and that nothing of it is half-applied.
 //!
 //! The texts are kept as snapshots, because people search for them; `INSTA_UPDATE=always` accepts new ones.
 

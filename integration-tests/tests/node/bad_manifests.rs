@@ -1,4 +1,4 @@
-//! Manifests with faults and hostile files in the cluster folder: each is told where it is wrong, all others apply.
+//! Manifests with faults and hostile files in the cluster folder: each is reported with the place of the fault, all others apply.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -128,7 +128,7 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
     r.wait_for("Enabled", "Disabled", "always");
 }
 
-/// A row of a map that somebody deletes.
+/// A map entry that another process deletes.
 struct Lost {
     map: RawMap,
     key: Vec<u8>,

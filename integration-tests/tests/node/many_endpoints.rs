@@ -72,7 +72,7 @@ impl Changes {
         let mut command = node.host().command("tc");
         command.arg("monitor").stdin(Stdio::null()).stdout(File::create(&told).unwrap());
         let changes = Self { monitor: Process::start(&mut command).unwrap(), told };
-        // It listens once it tells of a change that is made for it.
+        // It listens once it prints a change that is made for it.
         wait_until("tc monitor", LIMIT, || {
             node.host().exec("tc qdisc replace dev lo clsact").unwrap();
             node.host().exec("tc qdisc del dev lo clsact").unwrap();
@@ -83,7 +83,7 @@ impl Changes {
 
     /// How often the filter of a pod's interface was written.
     fn of_pods(mut self, node: &Node) -> usize {
-        // The kernel tells in order: what comes after the change at the end has nothing before it that is not told.
+        // The kernel reports in order: once the last change is printed, all earlier ones are.
         node.host().exec("tc qdisc replace dev lo ingress").unwrap();
         wait_until("the last change", LIMIT, || {
             fs::read_to_string(&self.told).unwrap().contains("qdisc ingress")

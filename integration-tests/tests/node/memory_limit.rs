@@ -166,7 +166,7 @@ fn new_endpoints_are_refused_while_memory_is_short() {
     let folder = node.sandbox().dir().join("hog");
     fs::create_dir(&folder).unwrap();
     node.host().exec(&format!("mount -t tmpfs hog {}", folder.display())).unwrap();
-    // Somebody else in the container; from 9/10 on it is short.
+    // Another process in the container; from 9/10 on memory is short.
     let bytes = LIMIT * 96 / 100 - used(&group);
     let hog = format!(
         "echo $$ > {}/cgroup.procs && head -c {bytes} /dev/zero > {}/pages",

@@ -285,7 +285,7 @@ fn strangers_get_nowhere_near_socket_ports_and_files() {
     let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
     assert!(!stranger.status.success() && said.contains("PermissionError"), "{said}");
 
-    // Nobody else gets into the state folder, where some files are as open as Cilium's; nobody else writes any.
+    // No other user can enter the state folder, where some files have Cilium's wide modes, and none can write a file.
     assert_eq!(mode(&node.endpoint_files()) & 0o007, 0);
     let mut records = 0;
     let mut folders = vec![node.endpoint_files()];

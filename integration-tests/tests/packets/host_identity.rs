@@ -67,7 +67,7 @@ fn receives(socket: &UdpSocket, payload: &[u8]) -> bool {
     }
 }
 
-/// Sends a datagram in fragments from outside and tells whether the pod gets it.
+/// Sends a datagram in fragments from outside; returns whether the pod receives it.
 fn arrives(
     node: &Node,
     socket: &UdpSocket,

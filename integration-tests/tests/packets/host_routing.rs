@@ -97,7 +97,7 @@ fn connections_from_outside_pass_a_stateful_firewall() {
     // The control: the firewall is in their way.
     apply(&node, CLOSED);
     assert_eq!(passed(&node, &pod), [] as [&str; 0]);
-    // The programs have no way out past the stack, so there is none in either; told as Cilium tells it.
+    // The programs have no way out past the stack, so there is none in either; reported as by Cilium.
     let status = node.get("/v1/healthz");
     assert_eq!(status["routing"]["intra-host-routing-mode"], "Legacy", "{status}");
     assert!(node.log().contains("legacy host routing"), "{}", node.log());

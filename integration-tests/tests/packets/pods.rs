@@ -208,7 +208,7 @@ fn a_pod_resolves_an_address_of_the_host_on_its_link() {
     let learned = node.host().ip(&format!("-6 neigh show dev {device}")).unwrap();
     let own = mac(&pod.ns.ip("-o link show eth0").unwrap());
     assert!(learned.contains(&format!("{} lladdr {own}", pod.ipv6)), "{learned}");
-    // The control: an address of nobody is not resolved.
+    // The control: an unused address is not resolved.
     pod.ns.ip("route add 2001:db8::99/128 dev eth0").unwrap();
     assert!(!pings(&pod.ns, &["-I", &pod.ipv6.to_string(), "2001:db8::99"]));
 }
@@ -263,7 +263,7 @@ fn veths_of_others_named_lxc_are_left_alone() {
     }
     let filters = |name: &str| node_filters(&node, name);
     assert!(others.iter().all(|(name, _)| filters(name).is_empty()));
-    // The control: a name as CNI plugins give it is a pod's that nobody has announced.
+    // The control: a name as CNI plugins give it is a pod's that was not announced.
     let unknown = foreign(&node, "lxc66da2a01a00f", 99);
     assert_eq!(foreign_passes(&unknown), [] as [&str; 0]);
     assert!(filters("lxc66da2a01a00f").contains("cil_from_container"));

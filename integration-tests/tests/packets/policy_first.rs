@@ -259,7 +259,7 @@ fn a_denied_pod_whose_link_is_up_before_it_is_announced_gets_nothing_through() {
             let inside = Receiver::of(&pod.ns);
             let sender = Sender::start(&pod.ns, others.addresses.clone());
             let back = Sender::start(&open.ns, pod.addresses.to_vec());
-            // The order of Cilium's plugin: the link is up, then the agent is told.
+            // The order of Cilium's plugin: the link is up, then the agent is asked for the endpoint.
             node.host().ip(&format!("link set {} up", device(&name))).unwrap();
             thread::sleep(Duration::from_millis(100));
             let before = (others.senders_among(&pod.addresses), inside.senders());

@@ -15,7 +15,7 @@ fn namespace(team: &str) -> String {
     format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{team: {team}}}}}}}\n")
 }
 
-/// Pods of namespaces of a team talk with each other and with nobody else.
+/// Pods of a team's namespaces may reach each other and nothing else.
 fn policy(team: &str) -> Value {
     let of_team = json!({"matchLabels": {"k8s:io.cilium.k8s.namespace.labels.team": team}});
     json!({

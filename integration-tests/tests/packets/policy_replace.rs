@@ -55,7 +55,7 @@ fn policy(namespace: &str, version: usize) -> Value {
     };
     let mut spec = allowed_by;
     spec["endpointSelector"] = json!({"matchLabels": {"app": "server"}});
-    // The object stays the same, a label of its rules tells one version from the next.
+    // The object stays the same, a label of its rules distinguishes its versions.
     spec["labels"] = json!([{"key": "version", "value": version.to_string()}]);
     json!({
         "apiVersion": "cilium.io/v2",

@@ -1,4 +1,4 @@
-//! The backends of a service by real packets: nobody else is asked, closed ports refuse in the service's name, and
+//! The backends of a service by real packets: no other host is asked, closed ports refuse in the service's name, and
 //! connections stay where they are until their backend is gone.
 
 use std::collections::BTreeMap;
@@ -215,7 +215,7 @@ fn clients_reach_every_backend_and_nobody_else() {
         for protocol in PROTOCOLS {
             let names: Vec<String> = answers(&client, service, protocol).into_keys().collect();
             assert_eq!(names, ["one", "two"], "{service} {protocol:?}");
-            // The control: without the service nobody is there.
+            // The control: without the service nothing answers.
             let elsewhere = SocketAddr::new(service.ip(), PORT + 1000);
             assert!(ask(&client, elsewhere, protocol).is_err(), "{elsewhere} {protocol:?}");
         }

@@ -207,7 +207,7 @@ fn a_redirected_address_is_answered_by_the_pod_of_the_node() {
         panic!("{rows}\n{}", node.log());
     }
 
-    // A start of the agent: nobody else answers meanwhile.
+    // A start of the agent: no other backend answers meanwhile.
     node.kill();
     node.spawn();
     let done = AtomicBool::new(false);

@@ -66,7 +66,7 @@ impl Servers {
         }
     }
 
-    /// Their sockets are closed: whoever is sent there is refused.
+    /// Their sockets are closed: a request that is sent there is refused.
     fn stop(&mut self, pods: &[Pod], ports: Range<u16>) {
         for backend in pods.iter().flat_map(|pod| ports.clone().map(|port| (pod.ipv4, port))) {
             let task = self.running.remove(&backend).unwrap();
@@ -248,7 +248,7 @@ fn no_request_fails_while_a_thousand_backends_roll_over_twice() {
     maps.settle(&node, &pods, &ready, &leaving);
 
     let requests = Requests::start(&client.ns);
-    // From when on nobody may be sent to a port any more.
+    // The time from which no request may be sent to a port any more.
     let mut left: BTreeMap<u16, Instant> = BTreeMap::new();
     let mut times = Vec::new();
     for step in 0..=STEPS {

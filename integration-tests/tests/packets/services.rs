@@ -250,7 +250,7 @@ fn addresses_of_load_balancers_are_served_to_pods() {
     }
 }
 
-/// Requests from ever new ports, a thousand a second, until told to stop; how many, and which ones failed.
+/// Requests from ever new ports, a thousand a second, until the stop; returns how many, and which ones failed.
 struct Requests {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
@@ -370,7 +370,7 @@ fn services_go_on_in_maps_of_another_size() {
     }
 }
 
-/// An address that nobody has does not answer, however the test is made: the controls above can fail.
+/// An unused address does not answer in any of these tests: the controls above can fail.
 #[test]
 fn nobody_answers_where_nobody_is() {
     require_root!();

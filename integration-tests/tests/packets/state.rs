@@ -120,7 +120,7 @@ fn claim(node: &Node, ip: std::net::IpAddr) -> String {
     if answer.status == 200 { String::new() } else { answer.body }
 }
 
-/// A pod whose record is damaged: denied, told by name, and gone by the runtime's deletion; the others go on.
+/// A pod whose record is damaged: denied, reported by name, and removed by the runtime's deletion; the others go on.
 #[test]
 fn a_damaged_record_closes_its_pod_and_is_told_until_the_pod_is_deleted() {
     require_root!();
@@ -145,7 +145,7 @@ fn a_damaged_record_closes_its_pod_and_is_told_until_the_pod_is_deleted() {
     assert!(passes(&client, &other), "{}", node.log());
     assert!(!node.endpoints().iter().any(|row| row.starts_with(&format!("{id} "))));
 
-    // It does not come back, is told by every run, and nobody else is given its addresses.
+    // It does not come back, is reported by every run, and its addresses are not allocated again.
     assert!(server.addresses().into_iter().all(|ip| claim(&node, ip).contains("allocated")));
     node.stop();
     node.start();
@@ -153,7 +153,7 @@ fn a_damaged_record_closes_its_pod_and_is_told_until_the_pod_is_deleted() {
     wait_until("health names it again", LIMIT, || told(&node));
     assert!(server.addresses().into_iter().all(|ip| claim(&node, ip).contains("allocated")));
 
-    // The runtime's deletion ends it: nothing is told any more, and the addresses are free.
+    // The runtime's deletion ends it: no report is left, and the addresses are free.
     let addresses = server.addresses();
     server.cni(&node, "DEL").unwrap();
     wait_until("health is well", LIMIT, || !told(&node));
@@ -224,7 +224,7 @@ fn a_prefix_that_another_replaces_while_no_agent_runs_is_never_denied() {
     let report = flow.stop();
     assert!(report.is_perfect(), "{report:?}\n{}", node.log());
 
-    // The twin: of what is not allowed any more nothing passes, and the tables tell of selectors as the API does.
+    // The twin: of what is not allowed any more nothing passes, and the tables have the same selectors as the API.
     node.stop();
     node.apply("policy.yaml", &allowed(&["198.51.100.0/24"]));
     node.start();

@@ -23,7 +23,7 @@ const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 const OTHER_SERVICE: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
 const NEW_SERVICE: [&str; 2] = ["10.96.0.12", "fd00:10:96::12"];
 
-/// Clients and the world's host may reach the server, nobody else; and clients may reach nothing but it.
+/// Only clients and the world's host may reach the server, and clients may reach nothing else.
 const POLICY: &str = r#"
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
@@ -43,7 +43,7 @@ spec:
     - toEndpoints: [{matchLabels: {app: server}}]
 "#;
 
-/// One more rule, for a pod that had none and of prefixes that nobody has named.
+/// One more rule, for a pod that had none and of prefixes that no rule has named.
 const OTHERS_POLICY: &str = r#"
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy

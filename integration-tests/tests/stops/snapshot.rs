@@ -177,12 +177,12 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
         }
         // A number that is not used any more rests for a while, in memory only, so that packets under way are known.
         "identities" if row["Unused"] == true => return None,
-        // Reserved numbers are never given out, so nobody needs to know who uses them.
+        // Reserved identities are never allocated, so their users are not compared.
         "identities" if row["Id"].as_u64() < Some(256) => row["Labels"].to_string(),
         "identities" => format!("{} {}", row["Labels"], names.json("Users", &row["Users"])),
-        // In memory only: an address that was given back rests for a while, one that nobody has come back for expires.
+        // In memory only: a released address rests for a while, one that is not claimed expires.
         "ipam" if row["Lease"]["Resting"].is_object() || row["Lease"]["Expiring"].is_object() => return None,
-        // The owner is only a text, which tells that a start has restored it.
+        // The owner is only a text, by which a start marks a restored address.
         "ipam" => format!(
             "{} {} {}",
             names.of(&row["Address"].to_string()),

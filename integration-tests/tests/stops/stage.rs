@@ -134,7 +134,7 @@ impl Stage {
         }
     }
 
-    /// Adds a namespace for a pod, and somebody in it.
+    /// Adds a namespace for a pod, and an actor in it.
     pub(crate) fn guest(&mut self, name: &str) -> Actor {
         let ns = self.node.sandbox().netns(name).unwrap();
         let actor = Actor::new(name, &ns, "eth0").unwrap();

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long answers of one sending are waited for; they come with the sending itself.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Somebody who sends and receives.
+/// A sender and receiver of packets.
 #[derive(Debug)]
 pub(crate) struct Actor {
     name: String,
@@ -45,7 +45,7 @@ impl Actor {
     }
 }
 
-/// Who is reached at each target from each actor; nobody where no packet arrived.
+/// The actor that each actor reaches at each target; none where no packet arrived.
 pub(crate) type Verdicts = BTreeMap<String, BTreeSet<String>>;
 
 /// The actors of a node.

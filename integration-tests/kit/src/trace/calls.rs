@@ -21,7 +21,7 @@ impl fmt::Display for Write {
     }
 }
 
-/// The calls that are looked at. Maps, programs and BTF that nobody pins or links die with the process, so a kill after
+/// Counted calls. Maps, programs and BTF that are neither pinned nor linked die with the process, so a kill after
 /// making one is a kill before it; of bpf(2) only what changes objects that stay counts, of open(2) only what makes or
 /// empties a file.
 pub(super) fn watched() -> Vec<i64> {
@@ -72,7 +72,7 @@ pub(super) fn watched() -> Vec<i64> {
         libc::SYS_move_mount,
         libc::SYS_setxattr,
         libc::SYS_fsetxattr,
-        // Writes that would not be seen: nobody may use it unnoticed.
+        // Writes that the trace would miss: their use fails the test.
         libc::SYS_io_uring_setup,
     ];
     all.into_iter().chain(old).collect()

@@ -26,7 +26,7 @@ pub(crate) enum Waited {
     Stopped(pid_t, i32),
     /// A thread has ended, with its wait status.
     Ended(pid_t, i32),
-    /// Nobody is left.
+    /// No thread is left.
     Nobody,
 }
 

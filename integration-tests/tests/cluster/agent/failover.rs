@@ -63,7 +63,7 @@ fn an_api_server_that_falls_silent_is_left_for_the_other_one_and_back() {
     cluster.until_equal();
     cluster.until_well();
 
-    // It accepts connections, and those that are open stay so; nobody ever answers.
+    // It accepts connections, and those that are open stay so; no request is ever answered.
     for (silent, serves, version) in [(first, &second, 1), (&second, first, 2)] {
         let read = cluster.node.log().len();
         silent.hold();

@@ -106,7 +106,7 @@ fn many_objects_of_each_kind_while_watches_are_cut_every_second() {
             }
         };
         thread::Builder::new().spawn_scoped(scope, cut).unwrap();
-        // A way of its own, which nobody cuts.
+        // A connection of its own, which is never cut.
         let writers = stage.gate().unwrap();
         let kubeconfig = writers.kubeconfig(User::Admin).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -130,7 +130,7 @@ fn many_objects_of_each_kind_while_watches_are_cut_every_second() {
             drop(api);
             hive.stop().await;
         });
-        // Namespaces go when their last finalizer does, which somebody has to take away.
+        // Namespaces go when their last finalizer does, which the test has to remove.
         for number in [0, 7, 14] {
             let mut namespace = object(Kind::Namespace, number, 0);
             namespace["spec"] = serde_json::json!({"finalizers": []});

@@ -46,7 +46,7 @@ fn what_kubectl_does_appears_in_order() {
         }
     };
     for number in 0..10 {
-        // Of what has been told before nothing comes again, nothing is left out, and nothing comes too early.
+        // No event is repeated, none is missing, and none comes too early.
         let service = |version| object(Kind::Service, number, version).to_string();
         cluster.stage.apply(&service(0)).unwrap();
         assert_eq!(next(), format!("o-{number} is 1000"));

@@ -12,7 +12,7 @@ fn a_config_map_changes_live_options_and_a_wrong_value_changes_nothing() {
     let mut cluster = Cluster::new(&[]);
     let sources = r#"[{"kind":"config-map","namespace":"kube-system","name":"cilium-config"}]"#;
     cluster.node.config.insert("config-sources".to_owned(), sources.to_owned());
-    // Nobody has defined Cilium's kinds.
+    // Cilium's kinds are not defined.
     cluster.node.config.insert("crd-wait-timeout".to_owned(), "0s".to_owned());
     cluster.start();
     let write = |debug: &str, enforcement: &str| {
@@ -36,7 +36,7 @@ fn a_config_map_changes_live_options_and_a_wrong_value_changes_nothing() {
     wait("Enabled", "never");
     assert!(!drift().contains("enable-policy"), "{}", drift());
 
-    // A wrong value is told, with where it is from; what is right beside it waits, and what was stays.
+    // An invalid value is reported with its source; valid ones beside it wait, and the values in force stay.
     write("false", "perhaps");
     wait_until("the refusal is told", LIMIT, || {
         let log = cluster.node.log();

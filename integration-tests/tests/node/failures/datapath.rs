@@ -137,7 +137,7 @@ fn programs_that_were_removed_come_back_and_nothing_passes_meanwhile() {
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
     until_loaded(&node);
 
-    // Whoever removes a filter opens nothing: the rule of nftables wants the mark of our programs.
+    // Removing a filter opens nothing: the rule of nftables wants the mark of our programs.
     let host: IpAddr = Node::IPV4.parse().unwrap();
     let flow = UdpFlow::start(&a.ns, node.host(), host).unwrap();
     for removal in ["tc qdisc del dev {} clsact", "tc filter del dev {} ingress"] {

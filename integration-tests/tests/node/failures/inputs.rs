@@ -51,7 +51,7 @@ fn a_cluster_folder_that_cannot_be_read_leaves_policies_in_force() {
         });
     };
 
-    // Nobody may read it; what is written meanwhile counts once somebody may.
+    // It is unreadable; changes meanwhile count once it is readable again.
     set_mode(&folder, 0);
     node.apply("policy.yaml", &allows("c"));
     told(&node);

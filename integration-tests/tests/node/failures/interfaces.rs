@@ -62,7 +62,7 @@ fn the_number_of_an_interface_that_is_gone_is_nobodys() {
     sleep(Duration::from_millis(200));
     assert_eq!(flow.stop().received, 0, "{}", node.log());
 
-    // It is told of, once, and the endpoint goes by itself.
+    // It is reported once, and the endpoint is removed without a request.
     until(&node, "health names the interface", || {
         health(&node).contains(&format!("endpoint {endpoint}: interface {name} is gone"))
     });
@@ -97,7 +97,7 @@ fn an_interface_that_was_moved_or_renamed_is_the_pods_when_it_is_back() {
     until(&node, "the interface is the endpoint's again", || endpoint_at(&node, number) == endpoint);
     until(&node, "packets pass", || passes(&a, &b) && passes(&b, &a));
 
-    // Another name is the same interface: nobody removes its endpoint.
+    // A renamed interface is the same one: its endpoint stays.
     node.host().ip(&format!("link set {name} down")).unwrap();
     node.host().ip(&format!("link set {name} name lxcrenamed")).unwrap();
     node.host().ip("link set lxcrenamed up").unwrap();
@@ -196,7 +196,7 @@ fn an_interface_that_was_made_anew_is_the_pods_if_it_has_its_address() {
     node.start();
     until(&node, "packets pass after a restart", || passes(&a, &b) && passes(&b, &a));
 
-    // Another address is another interface: nothing passes, and it is told before the endpoint goes.
+    // Another address is another interface: nothing passes, and it is reported before the endpoint is removed.
     make("02:00:00:00:00:77");
     until(&node, "health names the interface", || {
         health(&node)

@@ -1,4 +1,4 @@
-//! A node that tells what it repairs, and ways to look at it.
+//! A node whose repairs are observed.
 
 use std::collections::BTreeMap;
 use std::fs;

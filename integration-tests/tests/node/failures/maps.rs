@@ -6,7 +6,7 @@ use test_kit::{UdpFlow, require_root};
 
 use super::kit::{health, logged, node, until, until_well};
 
-/// Fills a pinned map with rows that nobody looks for; gives their keys.
+/// Fills a pinned map with entries that are never looked up; returns their keys.
 fn fill(node: &Node, name: &str, key: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     let map = RawMap::open(&node.pin(name)).unwrap();
     let entries = map.layout().max_entries;

@@ -12,7 +12,7 @@ const LINKS: usize = 60;
 /// Changes of one of them, a message each.
 const CHANGES: usize = 6000;
 
-/// Names and addresses of interfaces, as `ip` tells.
+/// Names and addresses of interfaces, as `ip` prints them.
 fn of_ip(node: &integration_tests::Node) -> BTreeSet<(String, String)> {
     let shown: Value = serde_json::from_str(&node.host().ip("-j addr show").unwrap()).unwrap();
     let mut found = BTreeSet::new();

@@ -395,7 +395,7 @@ impl Arena {
         let mut wrong = Vec::new();
         let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
         for (token, (name, step)) in &steps {
-            // Whoever sends a packet may be told about it by an ICMP error that quotes it.
+            // The sender of a packet may get an ICMP error that quotes it.
             let mut places = seen.remove(token).unwrap_or_default();
             if step.fate != Fate::At(step.from) {
                 places.remove(&step.from);

@@ -1,4 +1,4 @@
-//! ICMP errors that nobody has earned, and other messages that change what a stack believes.
+//! ICMP errors without a cause, and other messages that change the state of a stack.
 
 use datapath_abi::drop::{CT_TRUNCATED_OR_INVALID_HEADER, INVALID_SOURCE_IP, POLICY_DENIED};
 use integration_tests::frames::Packet;
@@ -133,7 +133,7 @@ pub(crate) fn errors(arena: &Arena) -> Vec<Case> {
     cases
 }
 
-/// Once the victim has sent something to a peer, ICMP errors of that peer belong to its connection; of nobody else.
+/// Once the victim has sent something to a peer, ICMP errors of that peer belong to its connection, those of others do not.
 pub(crate) fn related(arena: &Arena) -> Vec<Case> {
     let mut cases = Vec::new();
     for ipv6 in [false, true] {

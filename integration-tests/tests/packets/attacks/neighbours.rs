@@ -144,10 +144,10 @@ pub(crate) fn of_ndp(arena: &Arena) -> Vec<Case> {
     cases
 }
 
-/// Nobody has learned the forged address, and who talked before still does.
+/// No stack has learned the forged address, and earlier connections go on.
 ///
 /// # Panics
-/// When somebody has.
+/// The error if one has.
 pub(crate) fn assert_unchanged(arena: &mut Arena) {
     let pods = [&arena.victim.ns, &arena.friend.ns].map(|ns| ns.clone());
     for ns in pods.iter().chain([arena.node.host(), arena.node.world()]) {

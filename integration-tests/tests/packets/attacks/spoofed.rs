@@ -247,7 +247,7 @@ pub(crate) fn link_layer(arena: &Arena) -> Vec<Case> {
                 vec![Step::new(Mallory, lawful(), At(Victim)).marked(mark)],
             ));
         }
-        // Tunnels that nobody has opened: the frame inside goes nowhere of its own.
+        // Tunnels that do not exist: the inner frame is not delivered.
         let inner = Packet::udp(friend, victim, (SPORT, FRIENDS)).frame(arena.mac(Friend), arena.mac(Victim));
         let vxlan = |destination| {
             let header = [0x08, 0, 0, 0, 0, 0, 6, 0];

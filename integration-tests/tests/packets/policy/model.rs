@@ -78,7 +78,7 @@ pub(crate) enum Where {
 pub(crate) enum Peers {
     /// The field is absent.
     Absent,
-    /// A list with nobody in it.
+    /// An empty list.
     Nobody,
     Endpoints(Vec<(Vec<Requirement>, Where)>),
     Cidrs(Vec<(Prefix, Vec<Prefix>)>),
@@ -228,7 +228,7 @@ impl World {
                 let last = last.unwrap_or(if *first == 0 { u16::MAX } else { *first });
                 port_of(protocol).is_some_and(|port| (*first..=last).contains(&port))
             }),
-            // A name is a port of whoever receives; only pods have names for theirs.
+            // A named port is one of the receiver; only pods have named ports.
             Ports::Named(names) => names.iter().any(|(protocol, wanted)| {
                 let Party::Pod(receiver) = flow.to else { return false };
                 self.pods[receiver].ports.iter().any(|(name, own_protocol, number)| {

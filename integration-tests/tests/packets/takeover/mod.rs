@@ -128,7 +128,7 @@ fn a_node_of_the_original_is_taken_over() {
     }
     let addresses = original.node.host().ip("-o addr show dev cilium_host").unwrap();
     assert!(ROUTER.iter().all(|ip| addresses.contains(&format!("{ip}/"))), "{addresses}");
-    // Nobody needs Cilium's program arrays any more.
+    // Cilium's program arrays are no longer needed.
     let calls = || {
         let names = fs::read_dir(original.node.pin("")).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_str().unwrap().starts_with("cilium_calls_")).count()
