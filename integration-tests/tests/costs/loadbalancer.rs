@@ -36,9 +36,8 @@ fn slice(service: usize, out: Option<usize>) -> Row<EndpointSlice> {
     let port = EndpointPort { name: Some("http".into()), port: Some(8080), protocol: Some("TCP".into()) };
     object.ports = vec![port];
     let endpoint = |backend: usize| {
-        let mut endpoint = Endpoint::default();
-        endpoint.addresses = vec![format!("10.0.{service}.{backend}").into()];
-        endpoint.node_name = Some("other".into());
+        let addresses = vec![format!("10.0.{service}.{backend}").into()];
+        let mut endpoint = Endpoint { addresses, node_name: Some("other".into()), ..Endpoint::default() };
         endpoint.conditions.ready = Some(out != Some(backend));
         endpoint
     };
