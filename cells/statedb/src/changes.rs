@@ -2,7 +2,7 @@
 
 pub(crate) mod trackers;
 
-/// What trackers are made of; the models in `tests/loom` have other definitions.
+/// The primitives under the trackers; the models in `tests/loom` define them differently.
 mod sync {
     pub(super) use std::sync::Arc;
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,20 +26,21 @@ use crate::table::Table;
 use crate::version::Version;
 use crate::watch::{Changed, Watch};
 
-/// So many seen deletes in the graveyard are worth a commit of their own while there is more to read.
+/// The size of the graveyard from which a reader collects seen deletes even if its batch was cut off by the limit.
+/// Below it the commit that this takes is deferred until the reader has caught up.
 const GARBAGE: usize = 256;
 
-/// So many deleted rows are worth a line in the log, with the name of the reader for whom they are kept.
+/// The number of kept deleted rows from which the slowest reader is logged by name.
 pub(crate) const MANY_KEPT: usize = 10_000;
 
-/// What happened to one row, coalesced: only the latest state of each primary key.
+/// A change of one row, coalesced: only the latest state of each primary key.
 #[derive(Clone, Debug)]
 pub struct Change<T> {
     /// The row as it is now, or as it last was before its deletion.
     pub object: Obj<T>,
     /// The revision of the write or the delete.
     pub revision: u64,
-    /// Whether the row is gone.
+    /// Whether the row was deleted.
     pub deleted: bool,
 }
 
@@ -48,17 +49,17 @@ pub struct Change<T> {
 pub struct Batch<T>(Vec<Change<T>>);
 
 impl<T> Batch<T> {
-    /// The changes, oldest first.
+    /// Returns the changes, oldest first.
     pub fn iter(&self) -> std::slice::Iter<'_, Change<T>> {
         self.0.iter()
     }
 
-    /// How many changes there are.
+    /// Returns the number of changes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing has changed.
+    /// Returns whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -84,15 +85,15 @@ impl<'b, T> IntoIterator for &'b Batch<T> {
 
 /// The committed changes of a table, from [`Table::changes`]; a [`Stream`] of batches.
 ///
-/// It begins with all rows there are, each once, and goes on with what changes, deletes too: in order of revision, none
-/// is lost, none comes twice. Several writes of one row between two batches come as one change: an update if the row is
-/// there at the end, else a delete (also of a row that was never seen); a row that was deleted and is there again comes as
-/// an update. [`from_now`](Self::from_now) and [`since`](Self::since) leave out what is known already,
-/// [`limit`](Self::limit) makes batches small.
+/// It begins with all existing rows, each once, and continues with later updates and deletes: in order of revision,
+/// each exactly once. Several writes of one row between two batches are coalesced into one change: an update if the row
+/// exists at the end, else a delete (even of a row that was never returned); a row that was deleted and inserted again
+/// is an update. [`from_now`](Self::from_now) and [`since`](Self::since) skip changes that the caller already knows,
+/// [`limit`](Self::limit) bounds the size of a batch.
 ///
-/// While it lives, the table keeps the rows that are deleted until it has read the deletes: read on, or drop it. Who keeps
-/// how many is in [`TableStats`](crate::TableStats) by name and place in the code; a reader for whom ten thousand are kept
-/// is named in the log, once.
+/// While it exists, the table keeps deleted rows until it has read their deletes: keep reading, or drop it.
+/// [`TableStats`](crate::TableStats) lists the readers, by name and source location, with the number of rows kept for
+/// each; a reader for which ten thousand rows are kept is logged, once.
 ///
 /// ```
 /// # use futures::StreamExt;
@@ -113,8 +114,8 @@ impl<'b, T> IntoIterator for &'b Batch<T> {
 ///
 /// let mut changes = backends.changes().limit(6);
 /// assert_eq!(changes.next().await.len(), 6);
-/// let read = changes.seen(); // six rows are known
-/// let mut others = backends.changes().since(read)?; // somebody else goes on from there
+/// let read = changes.seen(); // the revision of the sixth row
+/// let mut others = backends.changes().since(read)?; // another reader continues from there
 /// backends.transact(|w| w.delete(Query::primary(3)));
 /// let batch = StreamExt::next(&mut others).await.expect("it never ends");
 /// let told: Vec<_> = batch.iter().map(|change| (change.object.id, change.deleted)).collect();
@@ -124,39 +125,39 @@ impl<'b, T> IntoIterator for &'b Batch<T> {
 /// ```
 pub struct Changes<T: TableSpec> {
     table: Table<T>,
-    /// All changes up to this revision were given.
+    /// All changes up to this revision were returned or skipped.
     seen: u64,
-    /// Deletes up to this revision are of rows that it has not given.
+    /// Deletes up to this revision are skipped: they are older than the reader, so it has never returned their rows.
     deletes_after: u64,
-    /// Revisions ahead that are not given, in order.
+    /// Later revisions to skip, in order.
     skipped: VecDeque<RangeInclusive<u64>>,
     limit: usize,
     tracker: Arc<Tracker>,
-    /// Of the stream.
+    /// The pending watch of the [`Stream`].
     waiting: Option<Changed>,
 }
 
-/// Who reads.
+/// The identification of a reader, for statistics and logs.
 pub struct Owner {
     place: &'static Location<'static>,
     name: OnceLock<Box<str>>,
-    /// The log has named it.
+    /// Whether it was logged.
     named: AtomicBool,
 }
 
 pub(crate) type Tracker = trackers::Tracker<Owner>;
 pub(crate) type Trackers = trackers::Trackers<Owner>;
 
-/// A reader of changes, and what is kept for it.
+/// Statistics of one reader of changes.
 #[derive(Clone, Debug)]
 pub struct ReaderStats {
-    /// What it calls itself ([`Changes::named`]), else the place in the code.
+    /// Its name ([`Changes::named`]), else its source location.
     pub owner: String,
-    /// The place in the code that began to read.
+    /// The source location of the call of [`Table::changes`].
     pub place: &'static Location<'static>,
     /// The revision up to which it has read.
     pub seen: u64,
-    /// Deleted rows whose deletes it has yet to read.
+    /// The number of deleted rows whose deletes it has not read yet.
     pub kept: usize,
 }
 
@@ -165,7 +166,7 @@ impl Owner {
         self.name.get().map_or_else(|| self.place.to_string(), |name| name.to_string())
     }
 
-    /// Whether it is not in the log yet.
+    /// Returns true on the first call only: the caller then logs it.
     pub(crate) fn first_time(&self) -> bool {
         !self.named.swap(true, std::sync::atomic::Ordering::Relaxed)
     }
@@ -176,6 +177,7 @@ impl<T: TableSpec> Changes<T> {
     pub(crate) fn new(table: Table<T>) -> Self {
         let owner = Owner { place: Location::caller(), name: OnceLock::new(), named: AtomicBool::new(false) };
         let (now, tracker) = {
+            // Commits hold this lock until their version is published: each delete after `now` finds the new tracker.
             let mut trackers = table.meta.trackers.lock();
             let now = table.revision(&table.snapshot());
             (now, trackers.register(now, owner))
@@ -191,7 +193,8 @@ impl<T: TableSpec> Changes<T> {
         }
     }
 
-    /// Says who reads, for those who look for the reason why deleted rows are kept. Counts the first time.
+    /// Names the reader in statistics and logs, which show for which reader deleted rows are kept. Only the first name
+    /// takes effect.
     pub fn named(self, name: &str) -> Self {
         self.set_name(name);
         self
@@ -201,7 +204,7 @@ impl<T: TableSpec> Changes<T> {
         let _named_already = self.tracker.owner.name.set(name.into());
     }
 
-    /// Leaves out the rows that there are: the changes after this moment.
+    /// Skips the existing rows: only changes after this call are returned.
     pub fn from_now(mut self) -> Self {
         let now = self.table.revision(&self.table.snapshot());
         (self.seen, self.deletes_after) = (now, now);
@@ -209,16 +212,16 @@ impl<T: TableSpec> Changes<T> {
         self
     }
 
-    /// Leaves out what was known at a revision: for those who have read the table up to there.
+    /// Skips all changes up to a revision: for a caller that has read the table up to there.
     ///
     /// # Errors
-    /// If a delete after that revision is not known any more, or the table has not come to it.
+    /// If a delete after that revision is no longer kept, or the table has not reached the revision.
     pub fn since(mut self, revision: u64) -> Result<Self, SinceError> {
         {
             let trackers = self.table.meta.trackers.lock();
             let now = self.table.revision(&self.table.snapshot());
             let (table, forgotten) = (T::NAME, trackers.forgotten());
-            // Who knows of no row need not know of deletes.
+            // A reader that starts from revision 0 knows no rows, so it needs no deletes.
             if forgotten > revision && revision > 0 {
                 return Err(SinceError::Forgotten { table, revision, forgotten });
             }
@@ -233,13 +236,13 @@ impl<T: TableSpec> Changes<T> {
         Ok(self)
     }
 
-    /// Returns at most so many changes in a batch, which is at least one.
+    /// Limits the number of changes in a batch; the minimum is one.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit.max(1);
         self
     }
 
-    /// Waits for changes and gives them all, up to the limit. Cancel safe: a change is given once or not yet.
+    /// Waits for changes and returns all of them, up to the limit. Cancel safe: cancellation loses no change.
     pub async fn next(&mut self) -> Batch<T> {
         loop {
             let (batch, watch) = self.now();
@@ -250,7 +253,7 @@ impl<T: TableSpec> Changes<T> {
         }
     }
 
-    /// The changes there are now, up to the limit, without waiting.
+    /// Returns the changes up to now, at most the limit, without waiting.
     pub fn try_next(&mut self) -> Batch<T> {
         self.now().0
     }
@@ -259,8 +262,8 @@ impl<T: TableSpec> Changes<T> {
         self.read(&self.table.snapshot(), self.limit)
     }
 
-    /// At most `limit` changes up to the snapshot, and a watch for more: closed already if the limit cut some off,
-    /// else it closes with the next change after the snapshot.
+    /// Returns at most `limit` changes up to the snapshot, and a watch for more: it is already closed if the limit cut
+    /// some off, else it closes with the next change after the snapshot.
     pub fn read(&mut self, snapshot: &Snapshot, limit: usize) -> (Batch<T>, Watch) {
         let Some(version) = self.table.meta.version(snapshot) else {
             return (Batch(Vec::new()), Watch::closed());
@@ -287,7 +290,7 @@ impl<T: TableSpec> Changes<T> {
         (Batch(batch), if cut_off { Watch::closed() } else { version.watch.watch() })
     }
 
-    /// Adds the changes of these revisions until there are `limit`; gives whether some were cut off.
+    /// Adds the changes of these revisions to a batch until it has `limit`; returns whether some were cut off.
     fn gather(
         &self,
         version: &Version<T>,
@@ -295,6 +298,7 @@ impl<T: TableSpec> Changes<T> {
         limit: usize,
         batch: &mut Vec<Change<T>>,
     ) -> bool {
+        // Merges two sequences that are each sorted by revision: live rows and graves.
         let from = revisions.start;
         let mut updates = version.by_revision(from).map(|object| (object.revision(), object)).peekable();
         let mut deletes = version.deletes(from.max(self.deletes_after + 1)).peekable();
@@ -314,9 +318,9 @@ impl<T: TableSpec> Changes<T> {
         }
     }
 
-    /// Leaves out what was written at these revisions: the caller's own writes (no deletes) in one transaction, from
-    /// [`Writer::revision`](crate::Writer::revision) at its beginning, without that one, to its end. For who writes to
-    /// the table that it follows.
+    /// Skips the changes of these revisions: the caller's own writes (no deletes) in one transaction, from
+    /// [`Writer::revision`](crate::Writer::revision) at its beginning, exclusive, to that at its end. For a caller that
+    /// writes to the table whose changes it reads.
     pub fn leave_out(&mut self, written: RangeInclusive<u64>) {
         match self.skipped.back_mut() {
             Some(last) if *last.end() + 1 == *written.start() => *last = *last.start()..=*written.end(),
@@ -327,7 +331,7 @@ impl<T: TableSpec> Changes<T> {
         self.tracker.advance(seen);
     }
 
-    /// Moves over what is to be left out next; gives the revision up to which all was given or left out.
+    /// Advances over skipped revisions; returns the revision up to which all changes were returned or skipped.
     fn pass_skipped(&mut self) -> u64 {
         while let Some(skipped) = self.skipped.front()
             && *skipped.start() <= self.seen + 1
@@ -342,7 +346,7 @@ impl<T: TableSpec> Changes<T> {
         self.table.snapshot()
     }
 
-    /// The revision up to which all changes were given.
+    /// Returns the revision up to which all changes were returned or skipped.
     pub fn seen(&self) -> u64 {
         self.seen
     }
@@ -377,7 +381,7 @@ impl<T: TableSpec> Drop for Changes<T> {
 }
 
 impl<T: TableSpec> Table<T> {
-    /// Lets the deleted rows of a version go if there are some that all readers have seen.
+    /// Removes deleted rows from the graveyard if there are some that all readers have seen.
     pub(crate) fn collect_seen(&self, version: &Version<T>) {
         if version.graveyard.is_empty() {
             return;
@@ -388,7 +392,7 @@ impl<T: TableSpec> Table<T> {
         }
     }
 
-    /// The readers of changes, and what is kept for each in a version.
+    /// Returns the statistics of the readers of changes, with the number of rows that a version keeps for each.
     pub(crate) fn readers(trackers: &[Arc<Tracker>], version: Option<&Version<T>>) -> Vec<ReaderStats> {
         let mut readers: Vec<ReaderStats> = (trackers.iter())
             .map(|tracker| ReaderStats {
@@ -398,7 +402,8 @@ impl<T: TableSpec> Table<T> {
                 kept: 0,
             })
             .collect();
-        // In order of their marks: a delete is kept for the first ones.
+        // Sorted by mark: a delete is kept for the readers whose mark is less, a prefix of the list. Each delete is
+        // counted at the last reader of its prefix; the loop below adds up from the end.
         readers.sort_by_key(|reader| reader.seen);
         let mut behind = 0;
         for (revision, _) in version.into_iter().flat_map(|version| version.deletes(0)) {

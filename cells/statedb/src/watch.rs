@@ -3,7 +3,7 @@
 mod cell;
 mod waiting;
 
-/// What these are made of; the models in `tests/loom` have other definitions.
+/// The primitives under the watches; the models in `tests/loom` define them differently.
 mod sync {
     pub(super) use std::sync::Arc;
     pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -20,20 +20,20 @@ use std::time::{Duration, Instant};
 use self::cell::LazyCell;
 use self::waiting::Waiting;
 
-/// Tells once that what was read together with it is out of date.
+/// A one-shot notification that the result of a query is out of date.
 ///
 /// A watch closes after the new state is visible: a task that wakes up and takes a new snapshot always finds the
-/// change. It may close without a change that matters to the reader, never the other way round. Closed is for
-/// good: read again to get the next watch. Many are waited for together by a [`WatchSet`](crate::WatchSet).
+/// change. Spurious closes are possible, missed changes are not. A closed watch stays closed: query again to get the
+/// next watch. A [`WatchSet`](crate::WatchSet) waits for many at once.
 #[derive(Clone)]
 pub struct Watch(Option<Arc<State>>);
 
-/// Ends when a watch closes.
+/// A future that resolves when a watch closes.
 pub(crate) type Changed = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 type State = Waiting<Weak<dyn Listener>>;
 
-/// Told when a watch closes, which is once.
+/// A receiver of the close of a watch, which happens once.
 pub(crate) trait Listener: Send + Sync {
     fn closed(self: Arc<Self>);
 }
@@ -43,7 +43,7 @@ fn close(state: &State) {
 }
 
 impl Watch {
-    /// A watch that has closed already.
+    /// Returns a watch that is already closed.
     pub fn closed() -> Self {
         Watch(None)
     }
@@ -52,11 +52,13 @@ impl Watch {
         self.0.iter().for_each(|state| close(state));
     }
 
-    /// Notifies the listener when the watch closes, at once if it has closed, unless it is gone by then.
+    /// Notifies the listener when the watch closes, immediately if it is closed already. The watch keeps only a weak
+    /// reference: a listener that was dropped is not notified.
     pub(crate) fn listen<L: Listener + 'static>(&self, listener: &Arc<L>) {
         let add = |listeners: &mut Vec<Weak<dyn Listener>>| {
             if listeners.len() == listeners.capacity() {
-                // Those who have lost interest make room: no list grows to more than twice of those who have not.
+                // Dropped listeners are pruned before the list grows: its capacity stays below twice the number of live
+                // ones, and the cost per added listener is amortised O(1).
                 listeners.retain(|listener| listener.strong_count() > 0);
                 let room = listeners.len().max(1);
                 listeners.reserve_exact(room);
@@ -69,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Whether the change has happened.
+    /// Returns whether the watch has closed.
     pub fn is_closed(&self) -> bool {
         self.0.as_ref().is_none_or(|state| state.is_closed())
     }
@@ -81,7 +83,7 @@ impl Watch {
         }
     }
 
-    /// The same as a future of its own.
+    /// As [`changed`](Self::changed), as an owned future.
     pub(crate) fn into_changed(self) -> Changed {
         Box::pin(async move { self.changed().await })
     }
@@ -114,7 +116,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// The place a watch belongs to: made when first asked for, closed once.
+/// The owner of a watch, which is created on the first request and closed once.
 #[derive(Default)]
 pub(crate) struct WatchCell(LazyCell<State>);
 
@@ -129,7 +131,7 @@ impl WatchCell {
 }
 
 impl Drop for WatchCell {
-    /// Nobody can change any more what is gone: an aborted insert, a dropped database.
+    /// Closes the watch: after an aborted insert or the end of the database no later change could close it.
     fn drop(&mut self) {
         if let Some(state) = self.0.take() {
             close(&state);

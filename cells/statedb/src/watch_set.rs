@@ -1,4 +1,4 @@
-//! Many watches, waited for together.
+//! A set of watches that are waited for together.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -11,10 +11,11 @@ use tokio::sync::Notify;
 
 use crate::watch::{Listener, Watch};
 
-/// Watches with keys, of which any number may close while somebody waits for the first.
+/// A set of watches by key.
 ///
-/// A watch that closes puts its key on a list, so a [`wait`](WatchSet::wait) costs what has closed, not what is in the
-/// set. For those who compute something of many queries and want to know which of them to ask again:
+/// A watch that closes puts its key on a list, so the cost of a [`wait`](WatchSet::wait) grows with the number of closed
+/// watches, not with the size of the set. For results that are computed from many queries, of which only the outdated
+/// ones should be repeated:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -40,7 +41,7 @@ use crate::watch::{Listener, Watch};
 /// }
 /// backends.transact(|w| w.insert(Backend { id: 7, healthy: true }));
 /// let changed = set.wait(Duration::from_millis(10)).await;
-/// assert!(changed.contains(&7)); // ask for it again, and add its new watch
+/// assert!(changed.contains(&7)); // query it again, and add its new watch
 /// # Ok(())
 /// # }
 /// ```
@@ -57,11 +58,11 @@ struct Entry<K> {
 /// The action of a watch when it closes.
 struct Closing<K> {
     key: K,
-    /// Weak, since the list may have this.
+    /// Weak, since the list may hold this: a strong reference would be a cycle.
     ready: Weak<Ready<K>>,
 }
 
-/// The keys whose watches have closed, perhaps after they were taken out of the set.
+/// The keys whose watches have closed; some may have been removed from the set.
 struct Ready<K> {
     list: Mutex<Vec<Arc<Closing<K>>>>,
     notify: Notify,
@@ -77,17 +78,17 @@ impl<K: Send + Sync> Listener for Closing<K> {
 }
 
 impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
-    /// A set without watches.
+    /// Creates an empty set.
     pub fn new() -> Self {
         let ready = Ready { list: Mutex::default(), notify: Notify::new() };
         WatchSet { entries: HashMap::new(), ready: Arc::new(ready) }
     }
 
-    /// Waits until a watch closes, and from then on for all of `settle`, whatever else happens; takes the keys whose
-    /// watches have closed out of the set and gives them, in the order in which they closed.
+    /// Waits until a watch closes, and then for the whole duration `settle`, to coalesce further closes; removes the keys
+    /// whose watches have closed from the set and returns them, in the order in which they closed.
     ///
-    /// A watch that has closed before counts as well. With an empty set it waits until it is cancelled. Cancel safe: what
-    /// it does not give stays in the set.
+    /// A watch that has closed before the call counts as well. With an empty set it waits until it is cancelled. Cancel
+    /// safe: keys that it does not return stay in the set.
     pub async fn wait(&mut self, settle: Duration) -> Vec<K> {
         while self.nothing_ready() {
             self.ready.notify.notified().await;
@@ -106,7 +107,7 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
         keys
     }
 
-    /// Adds a watch, in the place of the one that the key had before.
+    /// Adds a watch; replaces the previous one of the key.
     pub fn add(&mut self, key: K, watch: Watch) {
         let closing = Arc::new(Closing { key: key.clone(), ready: Arc::downgrade(&self.ready) });
         watch.listen(&closing);
@@ -114,7 +115,7 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
         self.forget(old);
     }
 
-    /// Takes a key out; whether it was in the set.
+    /// Removes a key; returns whether it was in the set.
     pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -125,7 +126,7 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
         was_there
     }
 
-    /// Whether the key is in the set.
+    /// Returns whether the key is in the set.
     pub fn has<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -133,7 +134,7 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
         self.entries.contains_key(key)
     }
 
-    /// Moves all of another set into this one; its watches take the place of those that keys have here.
+    /// Moves all watches of another set into this one; they replace watches with the same keys.
     pub fn merge(&mut self, other: Self) {
         self.entries.reserve(other.entries.len());
         for (key, entry) in other.entries {
@@ -141,23 +142,23 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
         }
     }
 
-    /// Takes all keys out.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.ready.list.lock().clear();
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are no keys.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The keys, in no order.
+    /// Returns the keys, in arbitrary order.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.entries.keys()
     }
@@ -168,7 +169,8 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
         list.is_empty()
     }
 
-    /// Sees to it that the list does not grow by keys that come, close and go while nobody waits.
+    /// Prunes the list after an entry was removed, so that keys that are added, close and are removed between two waits
+    /// do not make it grow without bound.
     fn forget(&mut self, entry: Option<Entry<K>>) {
         if entry.is_some_and(|entry| entry.watch.is_closed()) {
             let mut list = self.ready.list.lock();
@@ -179,7 +181,7 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
     }
 }
 
-/// Whether what has closed is still in the set.
+/// Returns whether a closed watch is still in the set.
 fn known<K: Hash + Eq>(entries: &HashMap<K, Entry<K>>, closing: &Arc<Closing<K>>) -> bool {
     entries.get(&closing.key).is_some_and(|entry| Arc::ptr_eq(&entry.closing, closing))
 }

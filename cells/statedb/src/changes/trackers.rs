@@ -1,13 +1,14 @@
-//! The readers of a table's changes: how far each has come, what must be kept for them.
+//! The readers of a table's changes: the revision that each has read up to, and the deletes that must be kept for them.
 //!
-//! A commit holds the lock of the trackers from its look at them until its state is published, and a reader takes the
-//! state it begins from under the same lock: a delete is either in the state that the reader begins from, or is kept for
-//! it. Who lets go of deletes that all have seen (a commit, or the reader that was the last) holds the table's lock; one
-//! that does not get it leaves the work to the writer who has it, who looks once more after giving it back.
+//! A commit holds the lock of the trackers from reading them until its state is published, and a reader takes its
+//! initial state under the same lock: a delete is either part of the reader's initial state, or is kept for it. Deletes
+//! that all readers have seen are removed, by a commit or by the reader that was the last to see them, under the table's
+//! lock. A reader that does not get the lock leaves the removal to the writer that holds it: each writer checks again
+//! after it has released the lock.
 
 use super::sync::{Arc, AtomicU64, Ordering};
 
-/// How far a reader has come.
+/// The progress of a reader.
 pub(crate) struct Tracker<O> {
     mark: AtomicU64,
     pub(crate) owner: O,
@@ -16,7 +17,7 @@ pub(crate) struct Tracker<O> {
 /// The readers of a table, behind its lock.
 pub struct Trackers<O> {
     all: Vec<Arc<Tracker<O>>>,
-    /// The newest delete that is not known any more.
+    /// The revision of the newest delete that is no longer kept.
     forgotten: u64,
 }
 
@@ -25,7 +26,7 @@ impl<O> Trackers<O> {
         Trackers { all: Vec::new(), forgotten: 0 }
     }
 
-    /// Begins to keep the deletes after a revision.
+    /// Adds a reader, for which deletes after a revision are kept.
     pub(crate) fn register(&mut self, mark: u64, owner: O) -> Arc<Tracker<O>> {
         let tracker = Arc::new(Tracker { mark: AtomicU64::new(mark), owner });
         self.all.push(tracker.clone());
@@ -36,17 +37,17 @@ impl<O> Trackers<O> {
         self.all.retain(|other| !Arc::ptr_eq(other, tracker));
     }
 
-    /// The reader that has come less far than the others.
+    /// Returns the reader with the lowest mark.
     pub(crate) fn slowest(&self) -> Option<&Arc<Tracker<O>>> {
         self.all.iter().min_by_key(|tracker| tracker.mark())
     }
 
-    /// The revision up to which all have seen the deletes: no limit if there is no reader.
+    /// Returns the revision up to which all readers have seen the deletes; `u64::MAX` if there are no readers.
     pub(crate) fn low_mark(&self) -> u64 {
         self.slowest().map_or(u64::MAX, |tracker| tracker.mark())
     }
 
-    /// Notes that the delete of this revision, and those before it, are not kept any more.
+    /// Records that deletes up to this revision are no longer kept.
     pub(crate) fn forget(&mut self, revision: u64) {
         self.forgotten = self.forgotten.max(revision);
     }
@@ -65,12 +66,13 @@ impl<O> Tracker<O> {
         self.mark.load(Ordering::Acquire)
     }
 
-    /// All deletes up to the revision were seen.
+    /// Records that all deletes up to the revision were seen.
     pub(crate) fn advance(&self, revision: u64) {
         self.mark.fetch_max(revision, Ordering::AcqRel);
     }
 
-    /// Goes back to where deletes are still kept, under the lock.
+    /// Moves the mark back to a revision. The caller holds the lock of the trackers and has checked that all deletes
+    /// after the revision are still kept.
     pub(crate) fn rewind(&self, revision: u64) {
         self.mark.fetch_min(revision, Ordering::AcqRel);
     }

@@ -1,4 +1,4 @@
-//! The place where a reader asks for a watch and a writer closes it, without a lock.
+//! A lock-free cell from which readers request a watch and in which a writer closes it.
 
 #![expect(unsafe_code, reason = "a pointer that is made when first asked for")]
 
@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 
 use super::sync::{Arc, AtomicPtr, Ordering};
 
-/// Holds nothing, the watch of those who have asked, or the mark that it is too late to ask.
+/// A pointer that is null, the shared state of the watches, or a mark that the cell was closed without one.
 ///
-/// Asking and closing meet in one compare-and-swap from nothing: either the reader's watch is there before the close
-/// and gets closed, or the close came first and the reader is told so.
+/// The first request and the close both compare-and-swap from null, so exactly one wins: either the state is stored
+/// before the close, which then closes it, or the close comes first and the request returns none.
 pub(crate) struct LazyCell<S> {
     state: AtomicPtr<S>,
     marker: PhantomData<Arc<S>>,
@@ -20,7 +20,7 @@ const fn closed<S>() -> *mut S {
 }
 
 impl<S> LazyCell<S> {
-    /// The watch, made by `make` if nothing has asked before; none if it has closed without one.
+    /// Returns the state, created by `make` on the first request; none if the cell was closed without one.
     pub(crate) fn get(&self, make: impl FnOnce() -> Arc<S>) -> Option<Arc<S>> {
         let mut state = self.state.load(Ordering::Acquire);
         if state.is_null() {
@@ -29,8 +29,8 @@ impl<S> LazyCell<S> {
             state = match self.state.compare_exchange(state, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => new,
                 Err(other) => {
-                    // JUSTIFICATION: somebody was faster.
-                    // SAFETY: from `into_raw` above, and not stored.
+                    // JUSTIFICATION: another reader or the close won the race; the new state is dropped.
+                    // SAFETY: the pointer is from `into_raw` above and was not stored, so this is its only owner.
                     drop(unsafe { Arc::from_raw(new) });
                     other
                 }
@@ -40,36 +40,40 @@ impl<S> LazyCell<S> {
             return None;
         }
         // JUSTIFICATION: the cell keeps one count, the caller gets one.
-        // SAFETY: from `into_raw`, and counted by the cell until it is dropped, which is not while it is borrowed.
+        // SAFETY: neither null nor the mark, so the pointer is from `into_raw`. The cell owns one count until `take`, by
+        // `drop` at the latest; both need exclusive access, and `self` is borrowed here.
         unsafe {
             Arc::increment_strong_count(state);
             Some(Arc::from_raw(state))
         }
     }
 
-    /// Closes what those who have asked wait for, by `close`; who asks later is told that it is too late.
+    /// Passes the state to `close`, if there is one; otherwise marks the cell, so that later requests return none.
     pub(crate) fn close(&self, close: impl FnOnce(&S)) {
-        let nobody = std::ptr::null_mut();
-        match self.state.compare_exchange(nobody, closed(), Ordering::AcqRel, Ordering::Acquire) {
+        let empty = std::ptr::null_mut();
+        match self.state.compare_exchange(empty, closed(), Ordering::AcqRel, Ordering::Acquire) {
             Err(state) if state != closed() => {
-                // JUSTIFICATION: the state stays where it is, since a reader may be about to count it.
-                // SAFETY: counted by the cell until it is dropped.
+                // JUSTIFICATION: the state stays in the cell, since a reader that has loaded the pointer may be about to
+                // increment its count.
+                // SAFETY: neither null nor the mark, so the pointer is from `into_raw`, and the cell owns one count until
+                // `take`, which needs exclusive access, while `self` is borrowed here.
                 close(unsafe { &*state });
             }
             _ => {}
         }
     }
 
-    /// The state, of a cell that is about to be dropped.
+    /// Takes the state out of a cell that is about to be dropped.
     pub(crate) fn take(&mut self) -> Option<Arc<S>> {
-        // Plain steps: nothing else has the cell.
+        // No compare-and-swap needed: access is exclusive.
         let state = self.state.load(Ordering::Acquire);
         if state.is_null() || state == closed() {
             return None;
         }
         self.state.store(closed(), Ordering::Relaxed);
-        // JUSTIFICATION: gives the cell's count up.
-        // SAFETY: from `into_raw`, and nothing else can look at the cell.
+        // JUSTIFICATION: transfers the cell's count to the caller.
+        // SAFETY: neither null nor the mark, so the pointer is from `into_raw`. Access is exclusive, and the mark that
+        // was stored above prevents a second transfer.
         Some(unsafe { Arc::from_raw(state) })
     }
 }

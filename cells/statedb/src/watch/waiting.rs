@@ -11,16 +11,16 @@ use crate::panics::Panics;
 
 /// A flag that closes once, with the tasks and listeners to notify then.
 ///
-/// The flag is set before the list is locked and emptied. Each waiter reads the flag again under the lock before it goes on
-/// the list, so none is added after the list was emptied.
+/// The flag is set before the list is locked and emptied. Each waiter reads the flag again under the lock before it is
+/// added to the list, so none is added after the list was emptied.
 pub(crate) struct Waiting<L> {
     closed: AtomicBool,
     list: Mutex<List<L>>,
 }
 
 struct List<L> {
-    /// Mostly one. A task keeps its place until it stops waiting, so that neither registration nor cancellation searches:
-    /// tasks that select over a watch of a whole table do both at each turn.
+    /// Mostly one. A task keeps its place until it stops waiting, so that registration and cancellation are O(1): tasks
+    /// that select over a watch of a whole table do both at each turn.
     tasks: SmallVec<[Option<Waker>; 1]>,
     /// Places without a task.
     free: Vec<usize>,
@@ -42,7 +42,7 @@ impl<L> List<L> {
         }
     }
 
-    /// Frees a place and returns its waker; none once the list was emptied.
+    /// Frees a place and returns its waker; none if the list was emptied meanwhile.
     fn cancel(&mut self, place: usize) -> Option<Waker> {
         let waker = self.tasks.get_mut(place)?.take()?;
         self.free.push(place);
@@ -73,7 +73,7 @@ impl<L> Waiting<L> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Waiters that come later find it closed.
+        // Waiters that arrive later see the flag and are not added.
         let List { tasks, listeners, .. } = std::mem::take(&mut *self.list.lock());
         let mut panics = Panics::default();
         panics.each(tasks.into_iter().flatten(), Waker::wake);
@@ -81,7 +81,7 @@ impl<L> Waiting<L> {
         panics.resume();
     }
 
-    /// Lets `add` put a listener on the list, unless it has closed; returns whether `add` was called.
+    /// Calls `add` with the list of listeners, unless it has closed; returns whether `add` was called.
     pub(crate) fn listen(&self, add: impl FnOnce(&mut Vec<L>)) -> bool {
         let mut list = self.list.lock();
         let open = !self.is_closed();
@@ -91,7 +91,7 @@ impl<L> Waiting<L> {
         open
     }
 
-    /// Ends when it closes.
+    /// Waits until it closes.
     pub(crate) fn wait(&self) -> Wait<'_, L> {
         Wait { on: self, place: None }
     }
