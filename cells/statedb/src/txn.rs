@@ -20,7 +20,7 @@ use crate::spec::TableSpec;
 use crate::table::{RwTable, Table};
 use crate::writer::Writer;
 
-/// A write transaction on the tables of `W`. Dropped without [`commit`](Txn::commit), nothing has happened.
+/// A write transaction on the tables of `W`. Dropping it without [`commit`](Txn::commit) aborts it.
 ///
 /// It cannot be sent to another thread, hence not be held across an `await` of a spawned task:
 /// ```compile_fail
@@ -42,12 +42,12 @@ pub struct Txn<'a, W> {
     place: &'static Location<'static>,
     handle: Handle,
     held: Option<Held>,
-    /// After the snapshots and the locks: frees what readers leave.
+    /// Releases roots that readers have handed over. Fields are dropped in order: this one after snapshots and locks.
     _working: Working<'a, Versions>,
     not_send: PhantomData<*const ()>,
 }
 
-/// One of something for each table of a transaction, most of which have one table.
+/// A list with one item for each table of a transaction; most transactions have one table.
 pub(crate) type Few<I> = SmallVec<[I; 1]>;
 
 /// A transaction on one table: has the operations of [`Writer`].
@@ -97,12 +97,12 @@ pub struct TableLock<'a> {
     db: u64,
     position: usize,
     name: &'static str,
-    /// Of the database handle that registered the table.
+    /// The database handle that registered the table.
     handle: Handle,
     lock: &'a Mutex<()>,
 }
 
-/// A write of a table.
+/// The circumstances of a table's last write, for statistics.
 #[derive(Clone, Copy)]
 pub struct Written {
     pub(crate) at: Instant,
@@ -111,7 +111,7 @@ pub struct Written {
     pub(crate) handle: Handle,
 }
 
-/// A writer without its type, for the commit.
+/// A writer without its row type, as the commit uses it.
 pub trait AnyWriter {
     fn position(&self) -> usize;
     fn name(&self) -> &'static str;
@@ -183,6 +183,7 @@ impl<'a, W: Writers> Txn<'a, W> {
     #[track_caller]
     pub(crate) fn begin<S: WriteSet<'a, Writers = W>>(db: &Db, tables: S) -> Self {
         let place = Location::caller();
+        // Lock order: tables are locked in order of registration, so that transactions cannot deadlock each other.
         let mut locks = tables.locks();
         locks.sort_by_key(|lock| lock.position);
         for (at, lock) in locks.iter().enumerate() {
@@ -206,7 +207,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         Self::locked(tables, guards, Some(held), place, named)
     }
 
-    /// As `begin`, with the locks taken already.
+    /// As `begin`, for a caller that holds the locks already.
     fn locked<S: WriteSet<'a, Writers = W>>(
         tables: S,
         guards: Few<MutexGuard<'a, ()>>,
@@ -228,37 +229,37 @@ impl<'a, W: Writers> Txn<'a, W> {
         }
     }
 
-    /// The writers, one for each table, which can be used side by side.
+    /// Returns the writers, one for each table, borrowed separately.
     pub fn split(&mut self) -> W::Split<'_> {
         self.writers.split_mut()
     }
 
-    /// All tables as they were when the transaction began.
+    /// Returns all tables as they were when the transaction began.
     pub fn base(&self) -> &Snapshot {
         self.writers.base()
     }
 
-    /// Makes the writes visible to all, at once, and wakes those who watch. Returns exactly the committed state.
+    /// Publishes the writes atomically and closes watches. Returns exactly the committed state.
     ///
-    /// In this order: new snapshots see the writes, watches close, the tables are free for the next writer,
-    /// initialization is announced. A transaction without writes publishes and wakes nothing.
+    /// In this order: new snapshots see the writes, watches close, the tables are unlocked for the next writer,
+    /// watches of initialization close. A transaction without writes publishes nothing and closes no watch.
     ///
     /// # Panics
-    /// If a write of the transaction panicked, in a key or index function of the row's type, and the panic was caught: the
-    /// row may be in one index and not in another. The transaction is aborted.
+    /// If a write of the transaction panicked, in a key or index function of the row's type, and the panic was caught:
+    /// the row may be in some indexes and not in others. The transaction is aborted.
     ///
-    /// After the writes are visible a panic of foreign code - a waker, [`Metrics`], the drop of a replaced
-    /// row - goes on, once all else is done: the others are woken and told, the tables free, what was replaced freed.
+    /// After the writes are visible, a panic of foreign code - a waker, [`Metrics`], the drop of a replaced row - is
+    /// resumed only after the commit is complete: watches closed, metrics reported, tables unlocked, replaced rows freed.
     pub fn commit(mut self) -> Snapshot {
         let metrics = self.db.0.listener.get();
         let mut writers = self.writers.each_mut();
         let names: Few<_> = metrics.iter().flat_map(|_| &writers).map(|writer| writer.name()).collect();
         let (db, handle, started) = (self.db, self.handle, self.started);
         let committed = || {
-            let tell = |metrics: &Arc<dyn Metrics>| {
+            let report = |metrics: &Arc<dyn Metrics>| {
                 metrics.committed(&db.0.handles.name(handle), &names, started.elapsed());
             };
-            metrics.iter().copied().for_each(tell);
+            metrics.iter().copied().for_each(report);
         };
         for writer in &writers {
             assert!(
@@ -272,6 +273,8 @@ impl<'a, W: Writers> Txn<'a, W> {
             committed();
             return self.db.snapshot();
         }
+        // The trackers stay locked until the versions are published: a reader that registers meanwhile would start from
+        // the old version and miss the deletes, which `prepare` does not keep for it.
         let trackers: Few<_> = writers.iter().map(|writer| writer.trackers()).collect();
         let mut locked: Few<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
         for (writer, trackers) in writers.iter_mut().zip(&mut locked) {
@@ -285,7 +288,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         let mut edits = Few::new();
         let (snapshot, before) = self.db.0.states.publish(|versions| edits = versions.replace(&mut sealed));
         drop(locked);
-        // Visible from here on: what is left is done whatever panics.
+        // The writes are visible from here on: each remaining step is executed even if another one panics.
         let mut panics = Panics::default();
         edits.iter().for_each(|edit| edit.close_watches(&mut panics));
         let now = Instant::now();
@@ -293,6 +296,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         for writer in &writers {
             writer.wrote(Written { at: now, held: now - started, place: self.place, handle: self.handle });
         }
+        // Unlocked before the watches of initialization close, so that woken tasks can write to the tables at once.
         self.guards.clear();
         self.held = None;
         if now - started > locks::LONG && locks::on_executor() {
@@ -310,7 +314,8 @@ impl<'a, W: Writers> Txn<'a, W> {
             }
         }
         panics.each(&mut writers, |writer| writer.after(self.db));
-        // Their snapshots are the last that keep the state before, where nobody else looks at it.
+        // The writers hold snapshots of the previous root. They are released first, so that `before` is its last holder,
+        // unless readers hold it, and frees the retired memory here.
         drop(writers);
         panics.run(|| drop(self.writers));
         panics.run(|| keep_list(before.retire(retired)));
@@ -318,7 +323,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         Snapshot::of(snapshot)
     }
 
-    /// Drops the writes; the same as dropping the transaction, but says so.
+    /// Aborts the transaction. Equivalent to dropping it, but explicit.
     pub fn abort(self) {}
 }
 
@@ -347,7 +352,8 @@ impl<T: TableSpec> DerefMut for TableTxn<'_, T> {
 }
 
 impl<T: TableSpec> Table<T> {
-    /// Clears the graveyard of what all trackers have seen, unless somebody is writing, whose commit will.
+    /// Removes deletes that all trackers have seen from the graveyard. Does nothing while a transaction holds the table:
+    /// its commit does it.
     pub(crate) fn collect_garbage(&self) {
         let Some(guard) = self.meta.lock.try_lock() else { return };
         let table = RwTable(self.clone());
@@ -383,7 +389,7 @@ macro_rules! write_sets {
             }
 
             fn writers(self, base: Snapshot) -> Self::Writers {
-                // The last one takes the snapshot itself, those before a count each.
+                // Each writer but the last gets a clone (one count); the last one gets the snapshot itself.
                 let mut bases = std::iter::repeat_n(base, [$($name::NAME),+].len());
                 ($(Writer::new(&self.$field.0.meta, bases.next().expect("one for each")),)+)
             }

@@ -13,8 +13,8 @@ use crate::watch::{Listener, Watch};
 
 /// A set of watches by key.
 ///
-/// A watch that closes puts its key on a list, so the cost of a [`wait`](WatchSet::wait) grows with the number of closed
-/// watches, not with the size of the set. For results that are computed from many queries, of which only the outdated
+/// A watch that closes puts its key on a list, so the cost of a [`wait`](WatchSet::wait) grows with the number of
+/// closed watches, not with the size of the set. For results that are computed from many queries, of which only the outdated
 /// ones should be repeated:
 ///
 /// ```
@@ -84,8 +84,8 @@ impl<K: Clone + Hash + Eq + Send + Sync + 'static> WatchSet<K> {
         WatchSet { entries: HashMap::new(), ready: Arc::new(ready) }
     }
 
-    /// Waits until a watch closes, and then for the whole duration `settle`, to coalesce further closes; removes the keys
-    /// whose watches have closed from the set and returns them, in the order in which they closed.
+    /// Waits until a watch closes, and then for the whole duration `settle`, to coalesce further closes; removes the
+    /// keys whose watches have closed from the set and returns them, in the order in which they closed.
     ///
     /// A watch that has closed before the call counts as well. With an empty set it waits until it is cancelled. Cancel
     /// safe: keys that it does not return stay in the set.

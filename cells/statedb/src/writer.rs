@@ -20,26 +20,26 @@ use crate::table::{Table, TableMeta};
 use crate::watch::{Watch, WatchCell};
 use crate::work::Work;
 
-/// One table inside a write transaction: reads see the writes before them, nobody else does until the commit.
+/// One table inside a write transaction. Its reads see its earlier writes; other readers see them after the commit.
 pub struct Writer<'a, T: TableSpec> {
     pub(crate) meta: &'a Arc<TableMeta<T>>,
     pub(crate) work: Work<T>,
-    /// Rows were written.
+    /// Whether rows were written.
     changed: bool,
-    /// A smaller graveyard is to be published.
+    /// Whether to publish even without changes, for a smaller graveyard.
     touched: bool,
-    /// Rows and the revisions of their deletes.
+    /// Deleted rows with the revisions of the deletes.
     deleted: Vec<(Obj<T>, u64)>,
     handed: Handed,
-    /// An initializer comes or goes.
+    /// Whether an initializer was registered or finished.
     initializes: bool,
-    /// Deleted rows that are kept after the commit.
+    /// The number of deleted rows that are kept after the commit.
     kept: usize,
-    /// The reader for whom they are too many, if nobody was told yet.
+    /// The slowest reader, if [`MANY_KEPT`] rows or more are kept for it and it was not logged before.
     behind: Option<Arc<Tracker>>,
 }
 
-/// Watches on rows of this transaction: an abort closes them, since these rows never come to be.
+/// Watches on rows of this transaction. An abort closes them, since these rows are never published.
 #[derive(Default)]
 struct Handed(Vec<Watch>);
 
@@ -70,54 +70,54 @@ impl<'a, T: TableSpec> Writer<'a, T> {
 
     // ---- reads
 
-    /// The first row with the key.
+    /// Returns the first row with the key.
     pub fn get(&self, query: impl AsQuery<T>) -> Option<&Obj<T>> {
         self.work.get(&self.meta.indexes, query.as_query())
     }
 
-    /// All rows with the key.
+    /// Returns all rows with the key.
     pub fn list(&self, query: impl AsQuery<T>) -> Rows<'_, T> {
         self.work.list(&self.meta.indexes, query.as_query())
     }
 
-    /// All rows whose key starts with this.
+    /// Returns all rows whose key starts with the prefix.
     pub fn prefix(&self, prefix: Prefix<T>) -> Rows<'_, T> {
         self.work.prefix(&self.meta.indexes, &prefix)
     }
 
-    /// All rows whose key is this or greater.
+    /// Returns all rows whose key is equal or greater.
     pub fn lower_bound(&self, query: impl AsQuery<T>) -> Rows<'_, T> {
         self.work.lower_bound(&self.meta.indexes, query.as_query())
     }
 
-    /// All rows whose key is in the range.
+    /// Returns all rows whose key is in the range.
     pub fn range(&self, range: KeyRange<T>) -> Rows<'_, T> {
         self.work.range(&self.meta.indexes, &range)
     }
 
-    /// All rows.
+    /// Returns all rows in order of their primary keys.
     pub fn all(&self) -> Rows<'_, T> {
         self.work.all()
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.work.primary.len()
     }
 
-    /// Whether there are no rows.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.work.primary.is_empty()
     }
 
-    /// The revision of the last write.
+    /// Returns the revision of the last write.
     pub fn revision(&self) -> u64 {
         self.work.revision
     }
 
     // ---- writes that cannot fail
 
-    /// Stores an object in place of the one with the same primary key, which it gives back.
+    /// Stores an object; replaces and returns the one with the same primary key.
     pub fn insert(&mut self, object: T) -> Option<Obj<T>> {
         const { infallible::<T>() };
         let key = primary(&object);
@@ -151,11 +151,11 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.put(key, object)
     }
 
-    /// Changes a copy of the first row with the key and stores it; returns the old object, none if there is none.
+    /// Changes a copy of the first row with the key and stores it; returns the old object, none if no row has the key.
     /// A changed primary key moves the row.
     ///
     /// # Panics
-    /// If the row is moved to the primary key of another one, which would replace that row unseen.
+    /// If the row is moved to the primary key of another one, which would silently replace that row.
     pub fn update(&mut self, query: impl AsQuery<T>, change: impl FnOnce(&mut T)) -> Option<Obj<T>>
     where
         T: Clone,
@@ -174,18 +174,18 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         Some(old)
     }
 
-    /// Deletes the first row with the key and gives it back.
+    /// Deletes the first row with the key and returns it.
     pub fn delete(&mut self, query: impl AsQuery<T>) -> Option<Obj<T>> {
         let key = primary(&**self.get(query)?);
         self.remove(&key)
     }
 
-    /// Deletes all rows; gives their number.
+    /// Deletes all rows; returns their number.
     pub fn delete_all(&mut self) -> usize {
         self.retain(|_| false)
     }
 
-    /// Deletes the rows that `keep` refuses; gives their number.
+    /// Deletes the rows for which `keep` returns false; returns their number.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
         let gone: Vec<KeyBuf> =
             self.all().filter(|object| !keep(object)).map(|object| primary(&**object)).collect();
@@ -204,7 +204,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         }
     }
 
-    /// Replaces the object with the same primary key if its revision is still this one; gives the old object.
+    /// Replaces the object with the same primary key if its revision is still `revision`; returns the old object.
     pub fn compare_and_swap(&mut self, revision: u64, object: T) -> Result<Obj<T>, CasError<T>> {
         let key = primary(&object);
         let old = self.expect(revision, &key)?;
@@ -215,7 +215,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         Ok(old)
     }
 
-    /// Deletes the first row with the key if its revision is still this one; gives the deleted object.
+    /// Deletes the first row with the key if its revision is still `revision`; returns the deleted object.
     pub fn compare_and_delete(
         &mut self,
         revision: u64,
@@ -249,7 +249,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
 
     // ---- initializers
 
-    /// Makes the table wait for one more source: it counts as initialized when all of them are done.
+    /// Registers a source that is to fill the table, which counts as initialized once all sources are done.
     ///
     /// # Panics
     /// If a source of this name is pending already.
@@ -262,7 +262,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         );
         let (name, id) = (Arc::<str>::from(name), self.meta.next_initializer.fetch_add(1, Ordering::Relaxed));
         pending.push(Pending { name: name.clone(), id });
-        // Those who wait for the others go on to wait: they are woken and look again.
+        // The new state has a new watch and the commit closes the old one: waiting tasks wake, read again and wait on.
         self.work.set_init(InitState { pending, watch: WatchCell::default() });
         self.initializes = true;
         Initializer { table: T::NAME, name, id, finished: false, marker: PhantomData }
@@ -275,7 +275,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.initializes = true;
     }
 
-    /// Publishes even without changes, so that the graveyard is cleared of what trackers have seen.
+    /// Makes the commit publish even without changes, so that seen deletes are removed from the graveyard.
     pub(crate) fn touch(&mut self) {
         self.touched = true;
     }
@@ -286,7 +286,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.changed
     }
 
-    /// Whether an initializer comes or goes.
+    /// Returns whether an initializer was registered or finished.
     pub(crate) fn initializes(&self) -> bool {
         self.initializes
     }
@@ -299,9 +299,9 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         self.work.is_torn()
     }
 
-    /// Completes the version to publish. The trackers are locked until it is published, so that a new one either comes
-    /// before and finds the deletes buried, or after and starts from the new version.
-    /// Measures what the graveyard takes if there is something to measure it in.
+    /// Completes the version to publish. The caller keeps the trackers locked until it is published, so that a new
+    /// tracker either registers before, and the deletes are kept for it, or after, and starts from the new version.
+    /// Measures the time spent on a non-empty graveyard, if `cleaned` is given.
     pub(crate) fn prepare(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) {
         let begin = cleaned.as_ref().filter(|_| !self.work.graveyard.is_empty()).map(|_| Instant::now());
         let slowest = trackers.slowest();
@@ -331,22 +331,22 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         }
     }
 
-    /// Takes the version to publish. Nothing in it is code of the row's type, so that of several tables all are sealed or
-    /// none.
+    /// Takes the version to publish. Calls no code of the row's type, so it cannot panic halfway through several tables:
+    /// all of them are sealed or none.
     pub(crate) fn seal(&mut self) -> Sealed {
         self.work.seal()
     }
 
     pub(crate) fn wake(&mut self) {
-        // Not closed by its drop: these rows have come to be.
+        // Taken out, so that only an abort closes them by the drop of `Handed`: these rows are published.
         let _handed = std::mem::take(&mut self.handed.0);
         if self.changed {
             self.work.before().watch.close();
         }
     }
 
-    /// After the table is free for others: names who keeps too much, and lets go of what was seen meanwhile, since those
-    /// who saw it found the table taken.
+    /// Runs after the table is unlocked: logs a reader that is too far behind, and removes deletes that were seen during
+    /// the transaction, since the readers that saw them last found the table locked.
     pub(crate) fn after(&mut self, db: &Db) {
         if let Some(tracker) = self.behind.take() {
             tracing::warn!(

@@ -1,8 +1,9 @@
 //! The readers of a table's changes: the revision that each has read up to, and the deletes that must be kept for them.
 //!
 //! A commit holds the lock of the trackers from reading them until its state is published, and a reader takes its
-//! initial state under the same lock: a delete is either part of the reader's initial state, or is kept for it. Deletes
-//! that all readers have seen are removed, by a commit or by the reader that was the last to see them, under the table's
+//! initial state under the same lock: a delete is either part of the reader's initial state, or is kept for it.
+//!
+//! Deletes that all readers have seen are removed by a commit or by the last reader to see them, under the table's
 //! lock. A reader that does not get the lock leaves the removal to the writer that holds it: each writer checks again
 //! after it has released the lock.
 

@@ -40,8 +40,8 @@ impl<S> LazyCell<S> {
             return None;
         }
         // JUSTIFICATION: the cell keeps one count, the caller gets one.
-        // SAFETY: neither null nor the mark, so the pointer is from `into_raw`. The cell owns one count until `take`, by
-        // `drop` at the latest; both need exclusive access, and `self` is borrowed here.
+        // SAFETY: neither null nor the mark, so the pointer is from `into_raw`. The cell owns one count until `take`,
+        // by `drop` at the latest; both need exclusive access, and `self` is borrowed here.
         unsafe {
             Arc::increment_strong_count(state);
             Some(Arc::from_raw(state))
@@ -53,10 +53,10 @@ impl<S> LazyCell<S> {
         let empty = std::ptr::null_mut();
         match self.state.compare_exchange(empty, closed(), Ordering::AcqRel, Ordering::Acquire) {
             Err(state) if state != closed() => {
-                // JUSTIFICATION: the state stays in the cell, since a reader that has loaded the pointer may be about to
-                // increment its count.
-                // SAFETY: neither null nor the mark, so the pointer is from `into_raw`, and the cell owns one count until
-                // `take`, which needs exclusive access, while `self` is borrowed here.
+                // JUSTIFICATION: the state stays in the cell, since a reader that has loaded the pointer may be about
+                // to increment its count.
+                // SAFETY: neither null nor the mark, so the pointer is from `into_raw`, and the cell owns one count
+                // until `take`, which needs exclusive access, while `self` is borrowed here.
                 close(unsafe { &*state });
             }
             _ => {}
