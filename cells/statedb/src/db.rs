@@ -1,4 +1,4 @@
-//! The database: a root that points at one version of each table.
+//! The database: a published root that holds one version of each table.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use crate::table::{RwTable, Table, TableMeta};
 use crate::txn::{Txn, WriteSet};
 use crate::version::Version;
 
-/// A set of tables that are read together and written one transaction at a time each. Cheap to clone; a clone has the
-/// name that [`handle`](Db::handle) gave it.
+/// A set of tables that are read together; each is written by one transaction at a time. Cheap to clone; a clone keeps
+/// the handle name set by [`handle`](Db::handle).
 #[derive(Clone)]
 pub struct Db(pub(crate) Arc<DbInner>, pub(crate) Handle);
 
@@ -33,7 +33,7 @@ pub(crate) struct DbInner {
 }
 
 impl Db {
-    /// An empty database.
+    /// Creates an empty database.
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -43,18 +43,18 @@ impl Db {
         Db(Arc::new(DbInner { id, states, handles, listener, tables, attached }), UNNAMED)
     }
 
-    /// The same database under the name of one who writes: its transactions, and those on tables that it registers, are
-    /// told by this name in overviews and metrics. In a hive that is the module's, see [`table()`](crate::table()).
+    /// Returns a handle with a name: its transactions, and those on tables that it registers, appear under this name in
+    /// statistics and metrics. In a hive it is the module's name, see [`table()`](crate::table()).
     pub fn handle(&self, name: &str) -> Db {
         Db(self.0.clone(), self.0.handles.number(name))
     }
 
-    /// Has transactions measured, for as long as `metrics` listens. The first one stays; false if there is one.
+    /// Sets the receiver of measurements of transactions. It can be set once: false if one is set already.
     pub fn measure(&self, metrics: Arc<dyn Metrics>) -> bool {
         self.0.listener.set(metrics)
     }
 
-    /// Registers the table of `T`; possible at any time.
+    /// Registers the table of `T`; possible at any time. Snapshots that are older do not contain it.
     pub fn table<T: TableSpec>(&self) -> Result<RwTable<T>, Error> {
         let mut tables = self.0.tables.lock();
         let known: Vec<_> = tables.iter().map(|table| table.name()).collect();
@@ -66,18 +66,18 @@ impl Db {
         Ok(RwTable(Table { db: self.clone(), meta }))
     }
 
-    /// All tables as they are now. Takes no lock, costs two counters.
+    /// Returns a snapshot of all tables. Takes no lock; costs two atomic operations on a counter.
     #[inline]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.0.states.current())
     }
 
-    /// A reader of its own for a loop that often looks whether something has changed.
+    /// Returns a [`Reader`] for a loop that often checks for changes.
     pub fn reader(&self) -> Reader {
         Reader::new(self.clone())
     }
 
-    /// A transaction on several tables: `db.write((&devices, &routes))`. Waits for the other writers of these.
+    /// Begins a transaction on several tables: `db.write((&devices, &routes))`. Waits for their current writers.
     ///
     /// # Panics
     /// If a table is named twice or belongs to another database; in debug builds also if this thread has a
@@ -87,13 +87,13 @@ impl Db {
         Txn::begin(self, tables)
     }
 
-    /// The registered tables without their types, in order of registration, for the shell and HTTP.
+    /// Returns the registered tables without their types, in order of registration, for the shell and HTTP.
     pub fn tables(&self) -> Vec<Arc<dyn AnyTable>> {
         self.0.tables.lock().clone()
     }
 
-    /// Notes something that works on the tables, such as a reconciler, for those who show what there is. It is not kept
-    /// alive.
+    /// Registers an object that works on the tables, such as a reconciler, for tools that list such objects. Only a weak
+    /// reference is kept.
     pub fn attach<A: Any + Send + Sync>(&self, what: &Arc<A>) {
         let mut attached = self.0.attached.lock();
         attached.retain(|other| other.strong_count() > 0);
@@ -101,13 +101,13 @@ impl Db {
         attached.push(what);
     }
 
-    /// All of a type that was [attached](Db::attach) and is still there, in that order.
+    /// Returns the live [attached](Db::attach) objects of a type, in order of attachment.
     pub fn attached<A: Any + Send + Sync>(&self) -> Vec<Arc<A>> {
         let attached = self.0.attached.lock();
         attached.iter().filter_map(|what| what.upgrade()?.downcast().ok()).collect()
     }
 
-    /// The table of a name.
+    /// Returns the table with a name.
     pub fn table_by_name(&self, name: &str) -> Result<Arc<dyn AnyTable>, Error> {
         let tables = self.0.tables.lock();
         let found = tables.iter().find(|table| table.name() == name);
@@ -127,7 +127,7 @@ impl std::fmt::Debug for Db {
     }
 }
 
-/// All tables at one moment: immutable, shared, sendable, kept alive as long as it is held.
+/// A consistent, immutable view of all tables. Cheap to clone; keeps the rows that it reaches allocated.
 #[derive(Clone)]
 pub struct Snapshot(Held<Versions>);
 
@@ -146,7 +146,7 @@ impl Snapshot {
         self.0.root()
     }
 
-    /// Grows with each published state of the database.
+    /// Returns the number of the published root, which grows with each commit.
     pub(crate) fn number(&self) -> u64 {
         self.0.number()
     }
@@ -158,12 +158,12 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-/// What tables can be read from: a [`Snapshot`], or a transaction, which sees its own uncommitted writes.
+/// A source of table reads: a [`Snapshot`], or a transaction, which sees its own uncommitted writes.
 pub trait ReadSource {
     #[doc(hidden)]
     fn database(&self) -> u64;
 
-    /// The version at a table position, none if the table was registered later.
+    /// Returns the version at a table position, none if the table was registered later.
     #[doc(hidden)]
     fn any_version(&self, position: usize) -> Option<AnyVersionRef<'_>>;
 }

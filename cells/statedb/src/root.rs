@@ -1,4 +1,4 @@
-//! What is published at once: a version of each table.
+//! The published root of a database: a version of each table.
 
 #![expect(unsafe_code, reason = "versions are freed with the last root that reaches them")]
 
@@ -14,7 +14,7 @@ pub(crate) type States = Roots<Versions>;
 
 /// Versions by table position, which is the order of registration.
 pub(crate) struct Versions {
-    /// Of the database.
+    /// The id of the database.
     db: u64,
     tables: Vec<VersionRef>,
 }
@@ -24,18 +24,19 @@ impl Clone for Versions {
         Versions { db: self.db, tables: self.tables.clone() }
     }
 
-    /// Copies into the memory that `self` has: a commit does this under the lock of all commits.
+    /// Copies into the existing allocation of `self`: a commit does this under the lock that all commits share, so it
+    /// should not allocate.
     fn clone_from(&mut self, source: &Self) {
         self.db = source.db;
         self.tables.clone_from(&source.tables);
     }
 }
 
-/// Owned by the roots that it is in.
+/// A version that is owned by the roots that contain it: it is retired like a node when a later root replaces it.
 #[derive(Clone, Copy)]
 struct VersionRef(*const dyn AnyVersion, TypeId);
 
-/// A version whose type is asked for without a virtual call.
+/// A version with its type id, so that a downcast needs no virtual call.
 #[derive(Clone, Copy)]
 pub struct AnyVersionRef<'s> {
     version: *const (),
@@ -52,17 +53,19 @@ impl<'s> AnyVersionRef<'s> {
         }
     }
 
-    /// The version, if it is one of `V`.
+    /// Returns the version, if its type is `V`.
     #[inline]
     pub(crate) fn downcast<V: AnyVersion>(self) -> Option<&'s V> {
-        // JUSTIFICATION: each read of a table goes this way.
-        // SAFETY: borrowed for `'s`, and of the type that the id is that of.
+        // JUSTIFICATION: every read of a table downcasts; this costs one comparison.
+        // SAFETY: the pointer is valid for `'s`, as both constructors (`new` and `Versions::get`) borrow the version for
+        // `'s`, and it points at a `V`, as both store the id of the version's concrete type.
         (self.type_id == TypeId::of::<V>()).then(|| unsafe { &*self.version.cast::<V>() })
     }
 }
 
-// JUSTIFICATION: a pointer that is shared by roots, see `Versions::get`.
-// SAFETY: `AnyVersion` is `Send` and `Sync`.
+// JUSTIFICATION: a bare pointer that several roots share, see `Versions::get`.
+// SAFETY: the version behind it is only read until it is freed, on whichever thread, and `AnyVersion` requires `Send` and
+// `Sync`.
 unsafe impl Send for VersionRef {}
 // SAFETY: as above.
 unsafe impl Sync for VersionRef {}
@@ -77,7 +80,7 @@ impl VersionRef {
 /// The result of a writer's work on a table.
 pub struct Sealed {
     pub(crate) position: usize,
-    /// The version from which the work began, which the work keeps: no other has this address meanwhile.
+    /// The version from which the work began. The work holds it, so no other version can have this address meanwhile.
     pub(crate) began: *const (),
     pub(crate) version: Box<dyn AnyVersion>,
     pub(crate) edit: Edit,
@@ -97,8 +100,8 @@ impl Versions {
         self.tables.len()
     }
 
-    /// The version at a position. A root that is borrowed as a value is held or being published, and its versions are
-    /// freed after its end.
+    /// Returns the version at a position. The borrow is sound because a borrowed root is held or being published, and
+    /// its versions are freed only after no root reaches them.
     #[inline]
     pub(crate) fn get(&self, position: usize) -> Option<AnyVersionRef<'_>> {
         let VersionRef(version, type_id) = *self.tables.get(position)?;
@@ -110,18 +113,20 @@ impl Versions {
         self.tables.push(VersionRef::of(version));
     }
 
-    /// Puts the result of a writer's work in the place of what it began from.
+    /// Replaces the versions from which writers began with the results of their work; returns the edits, to which the
+    /// replaced versions are added as retired.
     ///
     /// # Panics
-    /// If another program has published a version of the table meanwhile.
+    /// If a version of one of the tables was published meanwhile.
     pub(crate) fn replace(&mut self, sealed: &mut Few<Sealed>) -> Few<Edit> {
         for Sealed { position, began, .. } in &*sealed {
             assert!(std::ptr::addr_eq(self.tables[*position].0, *began), "a table has one writer at a time");
         }
         let put = |Sealed { position, version, mut edit, .. }: Sealed| {
             let old = std::mem::replace(&mut self.tables[position], VersionRef::of(version)).0;
-            // JUSTIFICATION: the version before goes the way of its nodes.
-            // SAFETY: made by `Box::into_raw` of the type that tells its fate, out of the root with this, hence once.
+            // JUSTIFICATION: the replaced version is retired with its nodes.
+            // SAFETY: the pointer is from `Box::into_raw` in `VersionRef::of`, and `fate` is that of the boxed type. It
+            // was taken out of the root by the line above, so it is retired once.
             edit.retire(unsafe { Retired::new(old.cast_mut().cast(), (*old).birth(), (*old).fate()) });
             edit
         };
@@ -135,8 +140,9 @@ impl Root for Versions {
     fn end(&mut self) -> Vec<Retired> {
         let mut garbage = Vec::new();
         for VersionRef(version, _) in self.tables.drain(..) {
-            // JUSTIFICATION: the end of a database.
-            // SAFETY: no version is made from these any more, and each is retired once.
+            // JUSTIFICATION: the end of a database retires all that its last root reaches.
+            // SAFETY: `end` is called by the drop of the owner of all roots, so no version is made from these any more;
+            // `drain` yields each version once, so it and its nodes are retired once.
             unsafe {
                 (*version).dismantle(&mut |retired| garbage.push(retired));
                 let (birth, fate) = ((*version).birth(), (*version).fate());
@@ -150,15 +156,15 @@ impl Root for Versions {
 /// Frees a version, for [`Fate`](crate::engine::Fate).
 ///
 /// # Safety
-/// `what` was a `Box<V>`, and is unreachable by now.
+/// `what` is from `Box::<V>::into_raw`, and no root reaches it any more.
 pub(crate) unsafe fn free_version<V>(what: *mut ()) {
-    // JUSTIFICATION: the inverse of `Versions::push` and `replace`.
-    // SAFETY: promised by the caller.
+    // JUSTIFICATION: the inverse of `VersionRef::of`.
+    // SAFETY: the caller guarantees that the pointer is from a `Box<V>` and that nothing else uses it.
     drop(unsafe { Box::from_raw(what.cast::<V>()) });
 }
 
-/// What a version has for a watch closes apart from it.
+/// Does nothing, for [`Fate`](crate::engine::Fate): the watches of a version are closed by the commit, separately.
 ///
 /// # Safety
-/// None needed; the type is that of [`Fate`](crate::engine::Fate).
+/// No requirement; the signature is that of [`Fate`](crate::engine::Fate).
 pub(crate) unsafe fn close_nothing(_: *mut ()) {}

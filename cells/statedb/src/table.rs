@@ -1,4 +1,4 @@
-//! Handles to a table: the reader's half and the writer's half.
+//! Handles to a table: the read handle and the write handle.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -22,23 +22,23 @@ use crate::version::Version;
 use crate::watch::Watch;
 use crate::writer::Writer;
 
-/// The reader's half of a table, what cells export. Cheap to clone.
+/// The read handle of a table, which cells export. Cheap to clone.
 ///
-/// All reads take a source: a [`Snapshot`] or a transaction. The `*_watch` variants also give a [`Watch`] that
-/// closes when the answer may have changed.
+/// All reads take a source: a [`Snapshot`] or a transaction. The `*_watch` variants also return a [`Watch`] that
+/// closes when the result may have changed.
 pub struct Table<T: TableSpec> {
     pub(crate) db: Db,
     pub(crate) meta: Arc<TableMeta<T>>,
 }
 
-/// The writer's half of a table, which its owner keeps private. Reads as [`Table`](struct@Table) does.
+/// The write handle of a table, which its owner keeps private. Dereferences to [`Table`](struct@Table) for reads.
 pub struct RwTable<T: TableSpec>(pub(crate) Table<T>);
 
 pub(crate) struct TableMeta<T> {
     pub(crate) db: u64,
     pub(crate) position: usize,
     pub(crate) indexes: Vec<IndexDef<T>>,
-    /// Held by the one write transaction.
+    /// Held for the duration of a write transaction: one at a time.
     pub(crate) lock: Mutex<()>,
     pub(crate) trackers: Arc<Mutex<Trackers>>,
     pub(crate) next_initializer: AtomicU64,
@@ -87,7 +87,7 @@ impl<T: TableSpec> TableMeta<T> {
         })
     }
 
-    /// This table in a source; none if the source is older than the table.
+    /// Returns the version of this table in a source; none if the source is older than the table.
     pub(crate) fn version<'s>(&self, source: &'s (impl ReadSource + ?Sized)) -> Option<&'s Version<T>> {
         assert_eq!(source.database(), self.db, "table `{}` belongs to another database", T::NAME);
         source.any_version(self.position)?.downcast()
@@ -107,63 +107,63 @@ impl<T: TableSpec> Table<T> {
         self.version(source).map_or_else(|| Rows::one(None), f)
     }
 
-    /// The first row with the key.
+    /// Returns the first row with the key.
     pub fn get<'s>(&self, source: &'s impl ReadSource, query: impl AsQuery<T>) -> Option<&'s Obj<T>> {
         self.version(source)?.get(&self.meta.indexes, query.as_query())
     }
 
-    /// All rows with the key, those of a non-unique index in order of their primary keys.
+    /// Returns all rows with the key, those of a non-unique index in order of their primary keys.
     pub fn list<'s>(&self, source: &'s impl ReadSource, query: impl AsQuery<T>) -> Rows<'s, T> {
         self.rows(source, |version| version.list(&self.meta.indexes, query.as_query()))
     }
 
-    /// All rows whose key starts with this, in the index's order.
+    /// Returns all rows whose key starts with the prefix, in the index's order.
     pub fn prefix<'s>(&self, source: &'s impl ReadSource, prefix: Prefix<T>) -> Rows<'s, T> {
         self.rows(source, |version| version.prefix(&self.meta.indexes, &prefix))
     }
 
-    /// All rows whose key is this or greater, in the index's order.
+    /// Returns all rows whose key is equal or greater, in the index's order.
     pub fn lower_bound<'s>(&self, source: &'s impl ReadSource, query: impl AsQuery<T>) -> Rows<'s, T> {
         self.rows(source, |version| version.lower_bound(&self.meta.indexes, query.as_query()))
     }
 
-    /// All rows whose key is in the range, in the index's order.
+    /// Returns all rows whose key is in the range, in the index's order.
     pub fn range<'s>(&self, source: &'s impl ReadSource, range: KeyRange<T>) -> Rows<'s, T> {
         self.rows(source, |version| version.range(&self.meta.indexes, &range))
     }
 
-    /// All rows in order of their primary keys.
+    /// Returns all rows in order of their primary keys.
     pub fn all<'s>(&self, source: &'s impl ReadSource) -> Rows<'s, T> {
         self.rows(source, Version::all)
     }
 
-    /// The rows last written at this revision or later, oldest change first.
+    /// Returns the rows that were last written at this revision or later, oldest change first.
     pub fn by_revision<'s>(&self, source: &'s impl ReadSource, from: u64) -> Rows<'s, T> {
         self.rows(source, |version| version.by_revision(from))
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn len(&self, source: &impl ReadSource) -> usize {
         self.version(source).map_or(0, |version| version.primary.len())
     }
 
-    /// Whether there are no rows.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self, source: &impl ReadSource) -> bool {
         self.len(source) == 0
     }
 
-    /// The table's revision: that of its last change.
+    /// Returns the table's revision: that of its last change.
     pub fn revision(&self, source: &impl ReadSource) -> u64 {
         self.version(source).map_or(0, |version| version.revision)
     }
 
-    /// Closes with the next change of any row after the snapshot.
+    /// Returns a watch that closes with the next change of any row after the snapshot.
     pub fn watch(&self, snapshot: &Snapshot) -> Watch {
         self.version(snapshot).map_or_else(Watch::closed, |version| version.watch.watch())
     }
 
-    /// As [`get`](Self::get), with a watch that closes when this row changes, or comes to be if there is none (in which
-    /// case others near it in the index may close it, too).
+    /// As [`get`](Self::get), with a watch that closes when this row changes or, if there is none, when it is inserted
+    /// (in which case changes of rows near it in the index may close it, too).
     pub fn get_watch<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -201,7 +201,7 @@ impl<T: TableSpec> Table<T> {
     }
 
     /// As [`range`](Self::range), with a watch that closes when these rows change, or others near them in the index:
-    /// those that start with what all keys of the range start with.
+    /// those whose keys start with the common prefix of the range.
     pub fn range_watch<'s>(&self, snapshot: &'s Snapshot, range: KeyRange<T>) -> (Rows<'s, T>, Watch) {
         let Some(version) = self.version(snapshot) else { return (Rows::one(None), Watch::closed()) };
         let watch = version.range_watch(&self.meta.indexes, &range);
@@ -213,7 +213,7 @@ impl<T: TableSpec> Table<T> {
         (self.all(snapshot), self.watch(snapshot))
     }
 
-    /// Waits until the row is there and as wanted, and gives it.
+    /// Waits until a row with the key exists and `wanted` accepts it; returns the row.
     pub async fn wait_for(&self, query: impl AsQuery<T>, wanted: impl Fn(&T) -> bool) -> Obj<T> {
         loop {
             let watch = {
@@ -227,7 +227,7 @@ impl<T: TableSpec> Table<T> {
         }
     }
 
-    /// The same for at most so long: how long a source needs to tell of something is not for its readers to know.
+    /// As [`wait_for`](Self::wait_for), with a timeout. The error lists the sources that have not filled the table yet.
     pub async fn wait_for_within(
         &self,
         timeout: Duration,
@@ -241,8 +241,8 @@ impl<T: TableSpec> Table<T> {
         })
     }
 
-    /// Waits until `find` finds what it looks for in this table of a snapshot, and gives it. It is asked again after each
-    /// change of the table.
+    /// Waits until `find` returns a result for a snapshot; returns that result. `find` is called again after each change
+    /// of the table.
     pub async fn wait_until<R>(&self, mut find: impl FnMut(&Self, &Snapshot) -> Option<R>) -> R {
         loop {
             let watch = {
@@ -256,24 +256,25 @@ impl<T: TableSpec> Table<T> {
         }
     }
 
-    /// All rows as changes, then every change from now on; see [`Changes`].
+    /// Returns a stream of all rows as changes, then of every later change; see [`Changes`].
     #[track_caller]
     pub fn changes(&self) -> Changes<T> {
         Changes::new(self.clone())
     }
 
-    /// Whether all sources that registered an initializer have filled the table; true if there were none.
+    /// Returns whether all sources that registered an initializer have filled the table; true if there were none.
     pub fn initialized(&self, source: &impl ReadSource) -> bool {
         self.version(source).is_some_and(|version| version.init.pending.is_empty())
     }
 
-    /// The sources that have yet to fill the table.
+    /// Returns the names of the sources that have not filled the table yet.
     pub fn pending_initializers(&self, source: &impl ReadSource) -> Vec<Arc<str>> {
         let pending = self.version(source).map_or(&[][..], |version| &version.init.pending);
         pending.iter().map(|pending| pending.name.clone()).collect()
     }
 
-    /// Whether the table is initialized, and a watch that closes when it becomes so.
+    /// Returns whether the table is initialized, and a watch that closes when a further initializer is done or
+    /// registered.
     pub fn initialized_watch(&self, snapshot: &Snapshot) -> (bool, Watch) {
         match self.version(snapshot) {
             Some(version) if !version.init.pending.is_empty() => (false, version.init.watch.watch()),
@@ -293,29 +294,29 @@ impl<T: TableSpec> Table<T> {
         }
     }
 
-    /// The database this table belongs to.
+    /// Returns the database of this table.
     pub fn db(&self) -> &Db {
         &self.db
     }
 
-    /// All tables as they are now, the same as `db().snapshot()`.
+    /// Returns a snapshot of all tables; the same as `db().snapshot()`.
     pub fn snapshot(&self) -> Snapshot {
         self.db.snapshot()
     }
 
-    /// The table's name.
+    /// Returns the table's name.
     pub fn name(&self) -> &'static str {
         T::NAME
     }
 }
 
 impl<T: TableSpec> RwTable<T> {
-    /// The reader's half.
+    /// Returns the read handle.
     pub fn reader(&self) -> Table<T> {
         self.0.clone()
     }
 
-    /// A transaction on this table. Waits for the writer before; keep it short and take no other lock meanwhile.
+    /// Begins a transaction on this table. Waits for the current writer; keep it short and take no other lock meanwhile.
     /// In async code end its block before the next `await`, or use [`transact`](Self::transact).
     ///
     /// # Panics
@@ -327,7 +328,7 @@ impl<T: TableSpec> RwTable<T> {
 }
 
 impl<T: TableSpec> RwTable<T> {
-    /// A transaction that commits when the function returns: gives its result and the committed state.
+    /// Runs a function in a transaction and commits it; returns the function's result and the committed state.
     ///
     /// For async code, where a transaction in a variable makes the future unable to move between threads even after
     /// its commit, unless a block ends in between.

@@ -249,7 +249,8 @@ impl<'a, W: Writers> Txn<'a, W> {
     /// the row may be in some indexes and not in others. The transaction is aborted.
     ///
     /// After the writes are visible, a panic of foreign code - a waker, [`Metrics`], the drop of a replaced row - is
-    /// resumed only after the commit is complete: watches closed, metrics reported, tables unlocked, replaced rows freed.
+    /// resumed only after the commit is complete: watches closed, metrics reported, tables unlocked, replaced rows
+    /// freed.
     pub fn commit(mut self) -> Snapshot {
         let metrics = self.db.0.listener.get();
         let mut writers = self.writers.each_mut();
@@ -273,8 +274,8 @@ impl<'a, W: Writers> Txn<'a, W> {
             committed();
             return self.db.snapshot();
         }
-        // The trackers stay locked until the versions are published: a reader that registers meanwhile would start from
-        // the old version and miss the deletes, which `prepare` does not keep for it.
+        // The trackers stay locked until the versions are published: a reader that registered meanwhile would start
+        // from the old version and miss the deletes, which `prepare` would not keep for it.
         let trackers: Few<_> = writers.iter().map(|writer| writer.trackers()).collect();
         let mut locked: Few<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
         for (writer, trackers) in writers.iter_mut().zip(&mut locked) {
@@ -296,7 +297,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         for writer in &writers {
             writer.wrote(Written { at: now, held: now - started, place: self.place, handle: self.handle });
         }
-        // Unlocked before the watches of initialization close, so that woken tasks can write to the tables at once.
+        // Unlocked before the watches of initialization close: the woken tasks need not wait for this transaction.
         self.guards.clear();
         self.held = None;
         if now - started > locks::LONG && locks::on_executor() {
@@ -314,8 +315,8 @@ impl<'a, W: Writers> Txn<'a, W> {
             }
         }
         panics.each(&mut writers, |writer| writer.after(self.db));
-        // The writers hold snapshots of the previous root. They are released first, so that `before` is its last holder,
-        // unless readers hold it, and frees the retired memory here.
+        // The writers hold snapshots of the previous root. They are released first, so that `before` is its last
+        // holder, unless readers hold it, and frees the retired memory here.
         drop(writers);
         panics.run(|| drop(self.writers));
         panics.run(|| keep_list(before.retire(retired)));

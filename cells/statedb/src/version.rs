@@ -1,5 +1,4 @@
-//! One version of a table: an index for each way to find a row, which share all that did not change with the versions
-//! before.
+//! One version of a table: its indexes, which share unchanged nodes with earlier versions.
 
 #![expect(unsafe_code, reason = "each tree of a version ends with it")]
 
@@ -18,14 +17,14 @@ use crate::spec::{IndexDef, Matching, TableSpec};
 use crate::watch::{Watch, WatchCell};
 
 pub(crate) struct Version<T> {
-    /// Of the transaction that made it.
+    /// The birth of the edit that made it: one more than the number of the root from which it began.
     pub(crate) birth: u64,
-    /// Grows by one with each insert, update and delete that takes effect.
+    /// Incremented by each insert, update and delete that takes effect.
     pub(crate) revision: u64,
     pub(crate) primary: Tree<Obj<T>>,
     pub(crate) by_revision: Revisions<Obj<T>>,
     pub(crate) secondary: Box<[Secondary<T>]>,
-    /// Deleted objects that trackers have yet to see, by primary key and by the revision of the delete.
+    /// Deleted objects that not all trackers have seen, by primary key and by the revision of the delete.
     pub(crate) graves: Tree<Grave<T>>,
     pub(crate) graveyard: Revisions<Grave<T>>,
     /// Closes with the next change of any row.
@@ -33,23 +32,23 @@ pub(crate) struct Version<T> {
     pub(crate) init: Arc<InitState>,
 }
 
-/// A secondary index: the key alone if unique, else the key and the primary key behind it.
+/// A secondary index. Its tree keys are the index key, followed by the primary key unless the index is unique.
 pub(crate) struct Secondary<T> {
     pub(crate) tree: Tree<Keyed<T>>,
-    /// Some row has had several keys, so that scans may meet a row twice.
+    /// Whether any row ever had several keys, so that a scan may visit a row twice.
     pub(crate) multi: bool,
 }
 
-/// A version without its row type, as the database's root holds it.
+/// A version without its row type, as roots hold it.
 pub(crate) trait AnyVersion: Any + Send + Sync {
     fn birth(&self) -> u64;
 
     fn fate(&self) -> &'static Fate;
 
-    /// Puts everything in the version out of use.
+    /// Passes all nodes and leaves of the version to `each`.
     ///
     /// # Safety
-    /// As of [`Tree::dismantle`].
+    /// As of [`Tree::dismantle`], for each tree of the version.
     unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired));
 }
 
@@ -82,7 +81,7 @@ impl<T: TableSpec> Version<T> {
         found.map(Keyed::row)
     }
 
-    /// All rows with the key.
+    /// Returns all rows with the key.
     pub(crate) fn list(&self, indexes: &[IndexDef<T>], query: &Query<T>) -> Rows<'_, T> {
         let key = query.key.as_bytes();
         match position(indexes, query.index) {
@@ -140,14 +139,14 @@ impl<T: TableSpec> Version<T> {
         Rows::by_revision(self.by_revision.from(from))
     }
 
-    /// Deletes at this revision or later.
+    /// Returns the deletes at this revision or later.
     pub(crate) fn deletes(&self, from: u64) -> impl Iterator<Item = (u64, &Obj<T>)> {
         let graves = self.graveyard.from(from);
         graves.map(|grave| (grave.get().revision(), grave.get().object()))
     }
 
-    /// The watch for the rows that a query gives: on an index with one row a key the row's own, if there is one, else that of
-    /// the part of the index where they would be.
+    /// Returns the watch for the rows of a query: for the primary and unique indexes the found row's own, otherwise that
+    /// of the part of the index in which the rows are or would be inserted.
     pub(crate) fn key_watch(
         &self,
         indexes: &[IndexDef<T>],
@@ -166,7 +165,7 @@ impl<T: TableSpec> Version<T> {
         }
     }
 
-    /// The watch for the rows that a prefix query gives.
+    /// Returns the watch for the rows of a prefix query.
     pub(crate) fn prefix_watch(&self, indexes: &[IndexDef<T>], prefix: &Prefix<T>) -> Watch {
         let key = prefix.key.as_bytes();
         let at = position(indexes, prefix.index);
@@ -176,12 +175,12 @@ impl<T: TableSpec> Version<T> {
         }
     }
 
-    /// The watch for the rows of a range.
+    /// Returns the watch for the rows of a range.
     pub(crate) fn range_watch(&self, indexes: &[IndexDef<T>], range: &KeyRange<T>) -> Watch {
         self.part_watch(position(indexes, range.index), range.common().as_bytes())
     }
 
-    /// The watch for the rows whose key of an index starts with this.
+    /// Returns the watch for the rows whose key in an index starts with these bytes.
     fn part_watch(&self, index: Option<usize>, start: &[u8]) -> Watch {
         let part = match index {
             None => self.primary.prefix_watch(start),
@@ -190,7 +189,7 @@ impl<T: TableSpec> Version<T> {
         part.unwrap_or(&self.watch).watch()
     }
 
-    /// The other row that has a unique key of `object`, if there is one. `keys` is room for keys.
+    /// Returns the conflict with another row that has a unique key of `object`, if any. `keys` is a reused buffer.
     pub(crate) fn conflict(
         &self,
         indexes: &[IndexDef<T>],
@@ -227,8 +226,9 @@ impl<T: TableSpec> AnyVersion for Version<T> {
     }
 
     unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired)) {
-        // JUSTIFICATION: the end of a database.
-        // SAFETY: promised by the caller.
+        // JUSTIFICATION: the last root of a database retires everything it reaches.
+        // SAFETY: the caller guarantees for the whole version what `dismantle` requires of each tree, and each tree is
+        // passed once.
         unsafe {
             self.by_revision.dismantle(each);
             self.graveyard.dismantle(each);
@@ -239,7 +239,7 @@ impl<T: TableSpec> AnyVersion for Version<T> {
     }
 }
 
-/// Where an index is among the secondary ones; none is the primary.
+/// Returns the position of an index among the secondary ones; none for the primary.
 fn position<T: TableSpec>(indexes: &[IndexDef<T>], name: Option<&'static str>) -> Option<usize> {
     let name = name?;
     let at = indexes.iter().position(|index| std::ptr::eq(index.name, name) || index.name == name);

@@ -14,8 +14,8 @@ use crate::watch::{Listener, Watch};
 /// A set of watches by key.
 ///
 /// A watch that closes puts its key on a list, so the cost of a [`wait`](WatchSet::wait) grows with the number of
-/// closed watches, not with the size of the set. For results that are computed from many queries, of which only the outdated
-/// ones should be repeated:
+/// closed watches, not with the size of the set. For results that are computed from many queries, of which only the
+/// outdated ones should be repeated:
 ///
 /// ```
 /// # use std::time::Duration;

@@ -262,7 +262,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         );
         let (name, id) = (Arc::<str>::from(name), self.meta.next_initializer.fetch_add(1, Ordering::Relaxed));
         pending.push(Pending { name: name.clone(), id });
-        // The new state has a new watch and the commit closes the old one: waiting tasks wake, read again and wait on.
+        // The new state has a new watch and the commit closes the old one: waiting tasks wake, read again, wait on.
         self.work.set_init(InitState { pending, watch: WatchCell::default() });
         self.initializes = true;
         Initializer { table: T::NAME, name, id, finished: false, marker: PhantomData }
@@ -331,8 +331,8 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         }
     }
 
-    /// Takes the version to publish. Calls no code of the row's type, so it cannot panic halfway through several tables:
-    /// all of them are sealed or none.
+    /// Takes the version to publish. Calls no code of the row's type, so it cannot panic halfway through several
+    /// tables: all of them are sealed or none.
     pub(crate) fn seal(&mut self) -> Sealed {
         self.work.seal()
     }
@@ -345,8 +345,8 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         }
     }
 
-    /// Runs after the table is unlocked: logs a reader that is too far behind, and removes deletes that were seen during
-    /// the transaction, since the readers that saw them last found the table locked.
+    /// Runs after the table is unlocked: logs a reader that is too far behind, and removes deletes that were seen
+    /// during the transaction, since the readers that saw them last found the table locked.
     pub(crate) fn after(&mut self, db: &Db) {
         if let Some(tracker) = self.behind.take() {
             tracing::warn!(
