@@ -49,7 +49,8 @@ impl Db {
         Db(self.0.clone(), self.0.handles.number(name))
     }
 
-    /// Sets the receiver of measurements of transactions. It can be set once: false if one is set already.
+    /// Sets the receiver of measurements; transactions are measured while it listens. It can be set once: returns false
+    /// if one is set already.
     pub fn measure(&self, metrics: Arc<dyn Metrics>) -> bool {
         self.0.listener.set(metrics)
     }
@@ -92,8 +93,8 @@ impl Db {
         self.0.tables.lock().clone()
     }
 
-    /// Registers an object that works on the tables, such as a reconciler, for tools that list such objects. Only a weak
-    /// reference is kept.
+    /// Registers an object that works on the tables, such as a reconciler, for tools that list such objects. Only a
+    /// weak reference is kept.
     pub fn attach<A: Any + Send + Sync>(&self, what: &Arc<A>) {
         let mut attached = self.0.attached.lock();
         attached.retain(|other| other.strong_count() > 0);

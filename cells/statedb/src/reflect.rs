@@ -1,4 +1,4 @@
-//! A table that mirrors what another program has: a list first, then what changes.
+//! A table that mirrors the objects of a source: a list first, then changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,24 +16,24 @@ use crate::spec::TableSpec;
 use crate::table::RwTable;
 use crate::writer::Writer;
 
-/// Events of a source that are one transaction at most.
+/// The maximum number of events in one transaction.
 const BATCH: usize = 1000;
 
-/// A message of a source.
+/// An event of a source.
 #[derive(Clone)]
 pub enum Event<T> {
-    /// This is all there is.
+    /// The complete list of rows.
     Replace(Vec<T>),
-    /// A list begins: what is upserted from now on until [`Listed`](Event::Listed) is all there is. One that has begun
-    /// before and did not come to its end does not count.
+    /// A list begins: the rows upserted from now until [`Listed`](Event::Listed) are the complete list. An earlier list
+    /// that was not completed is discarded.
     Restart,
     /// The list that began with [`Restart`](Event::Restart) is complete.
     Listed,
-    /// The row is there, new or changed.
+    /// The row is new or has changed.
     Upsert(T),
-    /// The row is gone.
+    /// The row was deleted.
     Delete(Query<T>),
-    /// The row is there, and what it is now cannot be told: if there is one of it, that stays, also over a list.
+    /// The row exists, but its content is unknown: the stored row, if any, is kept, even if a list does not contain it.
     Keep(Query<T>),
 }
 
@@ -96,7 +96,7 @@ pub struct Reflector<T: TableSpec> {
     owns: Box<dyn Fn(&T) -> bool + Send>,
     merge: Merge<T>,
     listing: Option<Listing<T>>,
-    /// Rows whose unique key is taken, with what was said.
+    /// Rows whose unique key belongs to another row, with the error message.
     refused: BTreeMap<KeyBuf, (T, String)>,
 }
 
@@ -116,7 +116,7 @@ type Listing<T> = BTreeMap<KeyBuf, Listed<T>>;
 
 enum Listed<T> {
     New(T),
-    /// As the table has it.
+    /// Equal to the row in the table.
     Same(Obj<T>),
 }
 
@@ -159,7 +159,8 @@ impl<T> Steps<T> {
 }
 
 impl<T: TableSpec + Clone + PartialEq> Reflector<T> {
-    /// Of a source of this name. From now on the table waits for it to be complete.
+    /// Creates a reflector for a source. Registers an initializer of the same name: from now on the table is not
+    /// initialized until the source's first list is complete.
     #[track_caller]
     pub fn new(name: &str, table: &RwTable<T>) -> Self {
         let (initializer, _) = table.transact(|w| w.register_initializer(name));
@@ -176,22 +177,22 @@ impl<T: TableSpec + Clone + PartialEq> Reflector<T> {
 }
 
 impl<T: TableSpec + Clone> Reflector<T> {
-    /// Of several sources of one table each owns some rows: neither a list nor a deletion touches those of the others. What
-    /// becomes of a row of another one that this source has, too, says [`merge`](Self::merge).
+    /// Sets which rows belong to this source, for tables with several sources: lists and deletions do not touch rows of
+    /// other sources. [`merge`](Self::merge) decides about a row of this source that another one owns.
     pub fn owns(mut self, owns: impl Fn(&T) -> bool + Send + 'static) -> Self {
         self.owns = Box::new(owns);
         self
     }
 
-    /// What is stored if there is a row already, for rows of which the source knows only a part: `merge(stored, said)`;
-    /// none leaves the stored one as it is. Unless given, rows that are not equal are replaced.
+    /// Sets the function that merges a row of the source into a stored one, for sources that provide only a part of a
+    /// row: `merge(stored, new)`; none leaves the stored row unchanged. By default rows that differ are replaced.
     pub fn merge(mut self, merge: impl Fn(&T, T) -> Option<T> + Send + 'static) -> Self {
         self.merge = Box::new(merge);
         self
     }
 
-    /// Adds the job, under the source's name. An error of the source degrades its health until it says something again;
-    /// whoever has lost its place says [`Event::Restart`]. A source that ends has said all, and what it said stays.
+    /// Adds the job, under the source's name. An error of the source degrades its health until the next event; a source
+    /// that has lost its position in the stream sends [`Event::Restart`]. When a source ends, its rows stay.
     #[track_caller]
     pub fn spawn<S, E>(self, jobs: &JobGroup, source: S) -> OneShotJob
     where
@@ -209,7 +210,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
         while let Some(Some(events)) = cx.token().run_until_cancelled(source.next()).await {
             let working = cx.working();
             let mut failed = None;
-            let said = events.into_iter().filter_map(|event| match event {
+            let events = events.into_iter().filter_map(|event| match event {
                 Ok(event) => {
                     failed = None;
                     Some(event)
@@ -219,8 +220,8 @@ impl<T: TableSpec + Clone> Reflector<T> {
                     None
                 }
             });
-            let said = said.collect();
-            self.apply(said);
+            let events = events.collect();
+            self.apply(events);
             match (failed, self.refused.values().next()) {
                 (Some(error), _) => cx.health.degraded("The source fails", error),
                 (None, Some((_, error))) => {
@@ -230,7 +231,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
                 (None, None) => cx.health.ok("Following"),
             }
             drop(working);
-            // A source that always has something to say lets others run.
+            // A source that is always ready must not starve other tasks of the thread.
             tokio::task::yield_now().await;
         }
         if cx.is_cancelled()
@@ -240,7 +241,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
         }
     }
 
-    /// Writes what was said: in one transaction, but for lists, which are transactions of their own.
+    /// Writes events in one transaction, except complete lists, each of which is a transaction of its own.
     pub fn apply(&mut self, events: Vec<Event<T>>) -> Applied {
         let mut applied = Applied::default();
         let mut steps = Steps::new();
@@ -248,7 +249,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
             match event {
                 Event::Replace(rows) => {
                     self.listing = None;
-                    // What was said before is in the list or is gone.
+                    // The list supersedes all earlier events.
                     steps.clear();
                     self.refused.clear();
                     let rows = rows.into_iter().map(|row| (key(&row), Listed::New(row))).collect();
@@ -285,7 +286,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
         applied
     }
 
-    /// The primary key of a row that is asked for by any index.
+    /// Returns the primary key of the row that a query by any index finds.
     fn primary(&self, query: Query<T>) -> Option<KeyBuf> {
         match query.index {
             None => Some(query.key),
@@ -293,7 +294,8 @@ impl<T: TableSpec + Clone> Reflector<T> {
         }
     }
 
-    /// Notes a row of a list. What is still to be written came before the list.
+    /// Adds a row to the list. `unwritten` are earlier events of the same batch: a stored row that they change must not
+    /// be kept as equal.
     fn list(&mut self, row: T, unwritten: &Steps<T>) {
         let snapshot = self.table.snapshot();
         let key = key(&row);
@@ -309,7 +311,7 @@ impl<T: TableSpec + Clone> Reflector<T> {
         self.listing.get_or_insert_default().insert(key, listed);
     }
 
-    /// Notes a row that a list has without saying what it is.
+    /// Adds a row of unknown content to the list, as an earlier event or the table has it.
     fn keep(&mut self, key: KeyBuf, unwritten: &Steps<T>) {
         let listed = match unwritten.get(&key) {
             Some(Step::Put(row)) => Some(Listed::New(row.clone())),
@@ -340,7 +342,8 @@ impl<T: TableSpec + Clone> Reflector<T> {
             for (key, row) in rows {
                 match row {
                     Listed::New(row) => applied.upserted += put(w, merge, refused, key, row),
-                    // Another process may have deleted it since; whatever it is now, the source has nothing new to say.
+                    // Another writer may have deleted the row since it was listed: restore it. If it was changed, the
+                    // change stays, since the source's row was equal to the stored one.
                     Listed::Same(row) if w.get(Query::raw_primary(key.clone())).is_none() => {
                         applied.upserted += put(w, merge, refused, key, (*row).clone());
                     }
@@ -379,7 +382,8 @@ impl<T: TableSpec + Clone> Reflector<T> {
 
 type Refused<T> = BTreeMap<KeyBuf, (T, String)>;
 
-/// Stores a row, if that changes anything; sets it aside if its unique key is taken. Returns how many were written.
+/// Stores a row if it differs from the stored one; adds it to `refused` if its unique key belongs to another row.
+/// Returns the number of rows written.
 fn put<T: TableSpec + Clone>(
     w: &mut Writer<'_, T>,
     merge: &Merge<T>,
@@ -405,8 +409,8 @@ fn put<T: TableSpec + Clone>(
     }
 }
 
-/// Tries again what was set aside, until nothing more comes of it: one row may free the key of another. Returns how many were
-/// written.
+/// Retries refused rows until no more can be written: one row may free the unique key of another. Returns the number of
+/// rows written.
 fn retry<T: TableSpec + Clone>(w: &mut Writer<'_, T>, merge: &Merge<T>, refused: &mut Refused<T>) -> usize {
     let mut written = 0;
     loop {

@@ -57,15 +57,15 @@ impl<'s> AnyVersionRef<'s> {
     #[inline]
     pub(crate) fn downcast<V: AnyVersion>(self) -> Option<&'s V> {
         // JUSTIFICATION: every read of a table downcasts; this costs one comparison.
-        // SAFETY: the pointer is valid for `'s`, as both constructors (`new` and `Versions::get`) borrow the version for
-        // `'s`, and it points at a `V`, as both store the id of the version's concrete type.
+        // SAFETY: the pointer is valid for `'s`, as both constructors (`new` and `Versions::get`) borrow the version
+        // for `'s`, and it points at a `V`, as both store the id of the version's concrete type.
         (self.type_id == TypeId::of::<V>()).then(|| unsafe { &*self.version.cast::<V>() })
     }
 }
 
 // JUSTIFICATION: a bare pointer that several roots share, see `Versions::get`.
-// SAFETY: the version behind it is only read until it is freed, on whichever thread, and `AnyVersion` requires `Send` and
-// `Sync`.
+// SAFETY: the version behind it is only read until it is freed, on whichever thread, and `AnyVersion` requires `Send`
+// and `Sync`.
 unsafe impl Send for VersionRef {}
 // SAFETY: as above.
 unsafe impl Sync for VersionRef {}

@@ -241,8 +241,8 @@ impl<T: TableSpec> Table<T> {
         })
     }
 
-    /// Waits until `find` returns a result for a snapshot; returns that result. `find` is called again after each change
-    /// of the table.
+    /// Waits until `find` returns a result for a snapshot; returns that result. `find` is called again after each
+    /// change of the table.
     pub async fn wait_until<R>(&self, mut find: impl FnMut(&Self, &Snapshot) -> Option<R>) -> R {
         loop {
             let watch = {
@@ -316,7 +316,7 @@ impl<T: TableSpec> RwTable<T> {
         self.0.clone()
     }
 
-    /// Begins a transaction on this table. Waits for the current writer; keep it short and take no other lock meanwhile.
+    /// Begins a transaction on this table. Waits for the current writer. Keep it short and take no other lock meanwhile.
     /// In async code end its block before the next `await`, or use [`transact`](Self::transact).
     ///
     /// # Panics

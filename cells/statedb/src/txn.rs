@@ -274,7 +274,7 @@ impl<'a, W: Writers> Txn<'a, W> {
             committed();
             return self.db.snapshot();
         }
-        // The trackers stay locked until the versions are published: a reader that registered meanwhile would start
+        // The trackers stay locked until the versions are published. A reader that registered meanwhile would start
         // from the old version and miss the deletes, which `prepare` would not keep for it.
         let trackers: Few<_> = writers.iter().map(|writer| writer.trackers()).collect();
         let mut locked: Few<_> = trackers.iter().map(|trackers| trackers.lock()).collect();
@@ -316,7 +316,7 @@ impl<'a, W: Writers> Txn<'a, W> {
         }
         panics.each(&mut writers, |writer| writer.after(self.db));
         // The writers hold snapshots of the previous root. They are released first, so that `before` is its last
-        // holder, unless readers hold it, and frees the retired memory here.
+        // holder, unless a reader holds it, and frees the retired memory here.
         drop(writers);
         panics.run(|| drop(self.writers));
         panics.run(|| keep_list(before.retire(retired)));

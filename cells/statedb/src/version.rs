@@ -145,8 +145,8 @@ impl<T: TableSpec> Version<T> {
         graves.map(|grave| (grave.get().revision(), grave.get().object()))
     }
 
-    /// Returns the watch for the rows of a query: for the primary and unique indexes the found row's own, otherwise that
-    /// of the part of the index in which the rows are or would be inserted.
+    /// Returns the watch for the rows of a query: for the primary and unique indexes the found row's own, otherwise
+    /// that of the part of the index in which the rows are or would be inserted.
     pub(crate) fn key_watch(
         &self,
         indexes: &[IndexDef<T>],

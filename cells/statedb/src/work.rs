@@ -1,4 +1,4 @@
-//! A version in the making: the private copy that a transaction writes to.
+//! The private copy of a version that a transaction writes to.
 
 #![expect(unsafe_code, reason = "versions share trees, and revisions borrow the rows of the primary index")]
 
@@ -16,18 +16,18 @@ use crate::root::{AnyVersionRef, Sealed};
 use crate::spec::{IndexDef, TableSpec};
 use crate::version::{Secondary, Version};
 
-/// The next version of a table. Dropped before it is sealed, it leaves nothing.
+/// The next version of a table. Dropping it before it is sealed frees everything that it allocated.
 pub(crate) struct Work<T: TableSpec> {
     /// None once it is sealed.
     version: Option<Box<Version<T>>>,
     edit: Edit,
-    /// Keeps all that the version shares with the one before.
+    /// Keeps the nodes allocated that the version shares with the previous one.
     base: Snapshot,
     position: usize,
-    /// A write is under way. Still set afterwards if code of the row's type panicked in the middle of it: some indexes have
-    /// the row, others do not.
+    /// Set during a write. It stays set if code of the row's type panicked in the middle: the row may then be in some
+    /// indexes and not in others.
     torn: bool,
-    /// Room for the keys of an index.
+    /// Reused buffers for the new and old keys of a row in an index.
     keys: [Vec<KeyBuf>; 2],
 }
 
@@ -60,17 +60,17 @@ impl<T: TableSpec> Work<T> {
         Work { version, edit: Edit::new(birth), base, position, torn: false, keys: Default::default() }
     }
 
-    /// Whether a write panicked before it was complete.
+    /// Returns whether a write panicked before it was complete.
     pub(crate) fn is_torn(&self) -> bool {
         self.torn
     }
 
-    /// All tables as they were at the beginning.
+    /// Returns all tables as they were at the beginning.
     pub(crate) fn base(&self) -> &Snapshot {
         &self.base
     }
 
-    /// The version from which the work began.
+    /// Returns the version from which the work began.
     pub(crate) fn before(&self) -> &Version<T> {
         before(&self.base, self.position)
     }
@@ -79,7 +79,7 @@ impl<T: TableSpec> Work<T> {
         self.version.as_deref_mut().expect(SEALED)
     }
 
-    /// Begins a new watch of the whole table.
+    /// Replaces the watch of the whole table by a new one; the commit closes the old one.
     pub(crate) fn renew_watch(&mut self) {
         self.version_mut().watch = Arc::default();
     }
@@ -98,7 +98,7 @@ impl<T: TableSpec> Work<T> {
         }
     }
 
-    /// Stores `object` under its primary key; gives the replaced one.
+    /// Stores `object` under its primary key; returns the replaced one.
     pub(crate) fn put(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf, object: T) -> Option<Obj<T>> {
         let Work { version, edit, keys, torn, .. } = self;
         let version = version.as_deref_mut().expect(SEALED);
@@ -106,7 +106,9 @@ impl<T: TableSpec> Work<T> {
         version.revision += 1;
         let new = Obj::new(edit.birth(), version.revision, object);
         // JUSTIFICATION: one count for a row in two indexes.
-        // SAFETY: in the primary tree from the next line on; whoever takes it out takes it out of this tree, too.
+        // SAFETY: the row is in the primary tree from the next line on. `put` and `remove`, which alone change that tree,
+        // remove a row that they take out of it from the revision index as well; if code of the row's type panics in
+        // between, the work is torn and is never published.
         let alias = unsafe { Alias::new(&new) };
         let old = version.primary.insert(edit, key.as_bytes(), new);
         if let Some(old) = &old {
@@ -123,7 +125,7 @@ impl<T: TableSpec> Work<T> {
         handle
     }
 
-    /// The other row that has a unique key of `object`, if there is one.
+    /// Returns the conflict with another row that has a unique key of `object`, if any.
     pub(crate) fn conflict(
         &mut self,
         indexes: &[IndexDef<T>],
@@ -134,7 +136,7 @@ impl<T: TableSpec> Work<T> {
         version.as_ref().expect(SEALED).conflict(indexes, key, object, keys)
     }
 
-    /// Takes the row of a primary key out.
+    /// Removes and returns the row with a primary key.
     pub(crate) fn remove(&mut self, indexes: &[IndexDef<T>], key: &KeyBuf) -> Option<Obj<T>> {
         let Work { version, edit, keys, torn, .. } = self;
         let version = version.as_deref_mut().expect(SEALED);
@@ -152,7 +154,8 @@ impl<T: TableSpec> Work<T> {
         Some(handle)
     }
 
-    /// Keeps a deleted row, unless its key is there again, until all have seen it.
+    /// Adds a deleted row to the graveyard, where it stays until all trackers have seen the delete. Does nothing if its
+    /// key was inserted again.
     pub(crate) fn bury(&mut self, object: Obj<T>, revision: u64) {
         let Work { version, edit, .. } = self;
         let version = version.as_deref_mut().expect(SEALED);
@@ -162,14 +165,15 @@ impl<T: TableSpec> Work<T> {
         }
         unbury(version, edit, &key);
         let grave = Grave::new(edit.birth(), revision, object);
-        // JUSTIFICATION: as for rows.
-        // SAFETY: put into the other tree below, and taken out of both together.
+        // JUSTIFICATION: one allocation for a grave in two trees, as for rows.
+        // SAFETY: the grave itself is inserted into `graves` below, and `unbury`, which alone takes graves out, removes
+        // them from both trees.
         let alias = unsafe { Alias::new(&grave) };
         version.graveyard.insert(edit, revision, alias);
         version.graves.insert(edit, key.as_bytes(), grave);
     }
 
-    /// Forgets deletes up to the revision; gives the newest of them.
+    /// Removes deletes up to a revision from the graveyard; returns the revision of the newest of them.
     pub(crate) fn forget_deletes(&mut self, upto: u64) -> Option<u64> {
         let mut forgotten = None;
         let Work { version, edit, .. } = self;
@@ -186,12 +190,13 @@ impl<T: TableSpec> Work<T> {
     }
 }
 
-/// The version of a table in a snapshot of its own database.
+/// Returns the version of a table in a snapshot of its own database.
 fn before<T: TableSpec>(base: &Snapshot, position: usize) -> &Version<T> {
     let before = base.versions().get(position).and_then(AnyVersionRef::downcast);
     before.expect("a table's own database holds it")
 }
 
+/// Removes a key's grave, if there is one, from both trees.
 fn unbury<T: TableSpec>(version: &mut Version<T>, edit: &mut Edit, key: &KeyBuf) {
     if !version.graves.is_empty()
         && let Some(grave) = version.graves.remove(edit, key.as_bytes())
@@ -225,7 +230,7 @@ fn reindex<'v, T: TableSpec>(
                 }
             }
         }
-        // A row that had one key, and has it again, has no other to take out.
+        // If no row ever had several keys, a row whose key was replaced in place has no other key to remove.
         if replaced && !*multi {
             continue;
         }
@@ -257,7 +262,7 @@ impl<T: TableSpec> Drop for Work<T> {
         let birth = edit.birth();
         version.by_revision.abandon(birth);
         version.graveyard.abandon(birth);
-        // Drops rows, which is code of their type.
+        // Dropping rows runs code of their type, which may panic: each remaining step is executed even so.
         let mut panics = Panics::default();
         panics.each(&mut version.secondary, |index| index.tree.abandon(birth));
         panics.run(|| version.graves.abandon(birth));
