@@ -1,4 +1,4 @@
-//! A table that is made of another one, row by row.
+//! A table that is derived from another one, row by row.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,34 +20,34 @@ use crate::table::{RwTable, Table};
 use crate::watch::Watch;
 use crate::writer::Writer;
 
-/// Rows that are worked on before others may run, and written in one transaction.
+/// The default maximum number of rows in one transaction, after which the job yields to other tasks.
 const BATCH: usize = 1000;
 
-/// The waits before a row that has failed is tried again.
+/// The first and the longest wait before a failed row is retried.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The derivation of rows of one table from rows of another.
 #[derive(Clone)]
 pub enum Derive<Out> {
-    /// The row is there, in the place of the one with its primary key.
+    /// Insert the row, or replace the one with its primary key.
     Insert(Out),
-    /// The same, if there is one with its primary key.
+    /// Replace the row with its primary key, if there is one.
     Update(Out),
-    /// The row is not there.
+    /// Delete the row that the query finds, if there is one.
     Delete(Query<Out>),
-    /// Nothing.
+    /// Do nothing.
     Skip,
 }
 
-/// Keeps a table that is made of another one, row by row, as a job.
+/// A job that derives a table from another one, row by row.
 ///
-/// Each change of the input - a row as it is now, or as it was before it was deleted - is given to a function that says
-/// what becomes of the output. All outputs of a batch are one transaction. The output is complete when the input was and
-/// all of its rows were worked on: that comes with the transaction of the last of them.
+/// Each change of the input - a row as it is now, or as it was before it was deleted - is passed to a function that
+/// returns the operation on the output. All outputs of a batch are one transaction. The output is initialized once the
+/// input is and all of its rows were processed: in the transaction that writes the last of them.
 ///
-/// A row for which the function panics, or whose output has a unique key that another one has, fails alone: the job's
-/// health names it, the others go on, and it is tried again after a while and when it changes. As long as rows of the
-/// input's beginning fail, the output is not complete.
+/// A row for which the function panics, or whose output has the unique key of another row, does not affect the others:
+/// it is reported in the job's health, and retried with backoff and when it changes. The output is not initialized while
+/// any row fails.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -121,7 +121,7 @@ struct Deriving<In: TableSpec, Out: TableSpec> {
     failed: BTreeMap<KeyBuf, Failed<In>>,
 }
 
-/// A row that is to be tried again.
+/// A failed row, to be retried.
 struct Failed<In> {
     change: Change<In>,
     error: String,
@@ -130,8 +130,8 @@ struct Failed<In> {
 }
 
 impl<In: TableSpec, Out: TableSpec> Derived<In, Out> {
-    /// `derive` gets a row of the input and whether it was deleted. From now on the output waits for the job, under its
-    /// name, to be complete.
+    /// Creates the derivation. `derive` gets a row of the input and whether it was deleted. Registers an initializer with
+    /// the job's name: from now on the output is not initialized until the job has processed the input.
     #[track_caller]
     pub fn new(
         name: &str,
@@ -150,7 +150,7 @@ impl<In: TableSpec, Out: TableSpec> Derived<In, Out> {
         }
     }
 
-    /// So many rows at most are one transaction, and are worked on before others may run; 1,000 if not set.
+    /// Sets the maximum number of rows in one transaction, after which the job yields to other tasks; 1,000 by default.
     pub fn batch(mut self, rows: usize) -> Self {
         self.batch = rows.max(1);
         self
@@ -203,15 +203,15 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
         }
     }
 
-    /// Works on a batch of what has changed up to the snapshot, and on what is to be tried again. Returns the number of rows,
-    /// a watch for more of them, and one for the input's completeness unless it is complete.
+    /// Processes a batch of changes up to the snapshot and the failed rows whose retry is due. Returns the number of
+    /// rows, a watch for more changes, and, unless the input is initialized, a watch for that.
     fn step(&mut self, snapshot: &Snapshot, now: Instant) -> (usize, Watch, Option<Watch>) {
         let (complete, completes) = self.input.initialized_watch(snapshot);
         let completes = (!complete).then_some(completes);
         let (batch, mut more) = self.changes.read(snapshot, self.batch);
         let mut work: Vec<(Change<In>, Option<Backoff>)> = Vec::new();
         for change in batch {
-            // What is newer takes its place.
+            // The new change supersedes the failed one.
             self.failed.remove(&key(&change));
             work.push((change, None));
         }
@@ -230,7 +230,8 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
         let rows: Vec<&Change<In>> = work.iter().map(|(change, _)| change).collect();
         let errors = match caught(|| self.write(&rows, finish)) {
             Ok(errors) => errors,
-            // It is an index of the output that panics: for which row is found out by a transaction for each.
+            // `write` catches panics of `derive`, so an index function of the output has panicked and the transaction was
+            // aborted. One transaction for each row isolates the faulty ones.
             Err(_) => {
                 more = Watch::closed();
                 let one = |(at, row): (usize, &&Change<In>)| {
@@ -258,8 +259,8 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
         (count, more, completes)
     }
 
-    /// Derives rows and writes what comes of them in one transaction, in which the output becomes complete if it is to
-    /// `finish` and nothing failed. Returns errors by position.
+    /// Derives rows and writes the results in one transaction, which also completes the initializer if `finish` is set
+    /// and no row failed. Returns errors by position.
     fn write(&mut self, rows: &[&Change<In>], finish: bool) -> Vec<(usize, String)> {
         let mut errors = Vec::new();
         let mut derived = Vec::with_capacity(rows.len());
@@ -303,18 +304,18 @@ fn key<T: TableSpec>(change: &Change<T>) -> KeyBuf {
     KeyBuf::of(&change.object.key())
 }
 
-/// How a message names a row: by its first column.
+/// Returns the label of a row in messages: its first column, or its key in hexadecimal.
 pub(crate) fn label<T: TableSpec>(row: &T) -> String {
     let column = caught(|| row.row().into_iter().next()).ok().flatten();
     column.unwrap_or_else(|| format!("{:02x?}", KeyBuf::of(&row.key()).as_bytes()))
 }
 
-/// The result, or what was said in the panic.
+/// Returns the result, or the message of the panic.
 fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| format!("panicked: {}", said(&*panic)))
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| format!("panicked: {}", panic_message(&*panic)))
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }

@@ -1,4 +1,4 @@
-//! Keys of indexes as bytes whose order is the order of the values.
+//! Keys of indexes, encoded as bytes that sort as the values do.
 
 mod bits;
 mod net;
@@ -8,8 +8,9 @@ use std::cmp::Ordering;
 
 pub(crate) use bits::{covering, inside};
 
-/// Keys up to this many bytes live inline and never allocate: with length and tag one cache line. Rows of a primary index
-/// have no stored key, so that each comparison on the way to a row encodes one; names like `namespace/name` must fit.
+/// Keys up to this length are stored inline, without allocation: with length and tag they fill one cache line. Rows of a
+/// primary index have no stored key, so each comparison during a lookup encodes one; names like `namespace/name` must
+/// fit.
 const INLINE: usize = 62;
 
 /// An encoded key under construction or in an index. Cheap to compare and to copy up to 62 bytes.
@@ -23,13 +24,13 @@ enum Bytes {
 }
 
 impl KeyBuf {
-    /// An empty key, which is before all others.
+    /// Returns an empty key, which sorts before all others.
     #[inline]
     pub fn new() -> Self {
         KeyBuf(Bytes::Inline { len: 0, data: [0; INLINE] })
     }
 
-    /// The encoding of `key`.
+    /// Returns the encoding of `key`.
     #[inline]
     pub fn of<K: IndexKey + ?Sized>(key: &K) -> Self {
         let mut buf = KeyBuf::new();
@@ -37,7 +38,7 @@ impl KeyBuf {
         buf
     }
 
-    /// Appends raw bytes. The caller sees to it that no encoding of its type is a prefix of another.
+    /// Appends raw bytes. The caller ensures that no encoding of its type is a prefix of another one.
     #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
         if let Bytes::Inline { len, data } = &mut self.0 {
@@ -76,7 +77,7 @@ impl KeyBuf {
         self.push(&[0, 0]);
     }
 
-    /// What is greater than all that starts with this and not greater than anything else; none if nothing is.
+    /// Returns the least key that is greater than all keys that start with this one; none if there is none.
     pub(crate) fn after(mut self) -> Option<KeyBuf> {
         let last = self.as_bytes().iter().rposition(|byte| *byte != u8::MAX)?;
         let next = self.as_bytes()[last] + 1;
@@ -92,7 +93,7 @@ impl KeyBuf {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -146,13 +147,13 @@ impl std::fmt::Debug for KeyBuf {
     }
 }
 
-/// A text that is not a key of the wanted type.
+/// A text or byte string that is not a key of the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct KeyParseError {
     /// The given value.
     pub text: String,
-    /// What would be right, with its article: "a number", "an IP address".
+    /// The expected form, with its article: "a number", "an IP address".
     pub expected: &'static str,
 }
 
@@ -165,8 +166,8 @@ impl KeyParseError {
 
 /// A value that can be a key of an index.
 ///
-/// Encodings compare as the values do, and none is a prefix of another encoding of the same type. For a type of
-/// your own, delegate to those of its parts:
+/// Encodings compare as the values do, and none is a prefix of another encoding of the same type. To implement it for
+/// another type, delegate to its parts:
 /// ```
 /// # use statedb::{IndexKey, KeyBuf, KeyParseError};
 /// struct EndpointId(u16);
@@ -186,19 +187,19 @@ pub trait IndexKey {
     /// Appends the encoding of a value written as text, for the shell and HTTP.
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError>;
 
-    /// Appends what the keys start with that the text is the beginning of; the whole key unless there is a better way.
+    /// Appends the encoded beginning of all keys whose text starts with `text`. By default the text is a whole key.
     fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         Self::encode_text(text, key)
     }
 
     /// Appends the encoding of the value that Cilium's clients write as these bytes: integers big-endian, strings as
-    /// they are, addresses as 16 bytes. False if there is no such value. An error unless the type offers it.
+    /// they are, addresses as 16 bytes. Returns false if there is no such value. By default an error.
     fn encode_raw(raw: &[u8], _key: &mut KeyBuf) -> Result<bool, KeyParseError> {
         Err(KeyParseError::raw(raw, "a key of an index that can be asked by bytes"))
     }
 
-    /// Appends what sorts before exactly the values whose bytes are these or greater. False if there are none. An
-    /// error unless the type offers it; all types offer no bytes, which all values are greater than.
+    /// Appends the lower bound of exactly the values whose bytes are equal or greater. Returns false if there are none.
+    /// By default an error, except for the empty string, which is the lower bound of all values.
     fn encode_raw_bound(raw: &[u8], _key: &mut KeyBuf) -> Result<bool, KeyParseError> {
         if raw.is_empty() {
             return Ok(true);
@@ -239,7 +240,7 @@ macro_rules! integers {
                 let mut bytes = [0; size_of::<$unsigned>()];
                 let len = raw.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&raw[..len]);
-                // What is longer than a number is greater than the number that it starts with.
+                // Longer bytes are greater than the integer that they start with: the bound is the next integer.
                 let longer = <$unsigned>::from(raw.len() > bytes.len());
                 let bound = <$unsigned>::from_be_bytes(bytes).checked_add(longer);
                 bound.iter().for_each(|bound| bound.encode(key));
@@ -340,7 +341,7 @@ impl IndexKey for [u8] {
         key.push_end();
     }
 
-    /// The text's own bytes.
+    /// Uses the bytes of the text.
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         text.as_bytes().encode(key);
         Ok(())
@@ -362,7 +363,7 @@ impl<const N: usize> IndexKey for [u8; N] {
         key.push(self);
     }
 
-    /// Hexadecimal bytes joined by colons, as MAC addresses are written.
+    /// Parses hexadecimal bytes joined by colons, as MAC addresses are written.
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         let wrong = || KeyParseError { text: text.to_owned(), expected: "hexadecimal bytes joined by `:`" };
         let bytes: Vec<u8> = text
@@ -403,7 +404,7 @@ impl<K: IndexKey + ?Sized> IndexKey for &K {
     }
 }
 
-/// `None` is before all values; as text it is empty.
+/// `None` sorts before all values; its text is empty.
 impl<K: IndexKey> IndexKey for Option<K> {
     fn encode(&self, key: &mut KeyBuf) {
         key.push(&[u8::from(self.is_some())]);
@@ -431,7 +432,7 @@ macro_rules! tuples {
                 $($name::encode_text(parts.next().ok_or_else(wrong)?, key)?;)+
                 if parts.next().is_some() { Err(wrong()) } else { Ok(()) }
             }
-            /// The leading parts; the last one given may be the beginning of a string.
+            /// Parses the leading parts; the last given one may be the beginning of a string.
             fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
                 let mut parts = text.split(',').peekable();
                 $(

@@ -1,4 +1,4 @@
-//! Indexes of prefixes, asked for the longest one that covers a key.
+//! Longest-prefix-match indexes.
 
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,9 +9,9 @@ use crate::key::{KeyBuf, KeyParseError};
 use crate::query::{Prefix, Query};
 use crate::spec::{Index, IndexDef, Keys, Matching};
 
-/// A value that is so many leading bits of something: a network, or an address as a network of its own.
+/// A value that is a prefix of a bit string: a network, or an address as a network of full length.
 ///
-/// For a type of your own, append its bits:
+/// To implement it for another type, append its bits:
 /// ```
 /// # use statedb::{KeyBuf, KeyParseError, PrefixKey};
 /// /// The upper bits of a port.
@@ -31,7 +31,7 @@ use crate::spec::{Index, IndexDef, Keys, Matching};
 /// }
 /// ```
 pub trait PrefixKey {
-    /// What all types have in common that cover each other: an index of networks is asked by addresses, too.
+    /// A marker shared by all types that can cover each other: an index of networks can be queried by addresses, too.
     type Space: ?Sized;
 
     /// Appends the bits, by [`KeyBuf::push_bits`] and nothing else.
@@ -41,7 +41,7 @@ pub trait PrefixKey {
     fn encode_bits_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError>;
 }
 
-/// The first so many bits of some bytes; what comes after them makes no difference.
+/// A number of leading bits of a byte string; the bits behind them are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BitPrefix {
     data: Vec<u8>,
@@ -49,7 +49,7 @@ pub struct BitPrefix {
 }
 
 impl BitPrefix {
-    /// The first `bits` bits of `data`; none if it has fewer.
+    /// Returns the first `bits` bits of `data`; none if it has fewer.
     pub fn new(data: &[u8], bits: u16) -> Option<Self> {
         let mut data = data.get(..usize::from(bits).div_ceil(8))?.to_vec();
         if let Some(last) = data.last_mut().filter(|_| !bits.is_multiple_of(8)) {
@@ -58,12 +58,12 @@ impl BitPrefix {
         Some(BitPrefix { data, bits })
     }
 
-    /// The bytes that have the bits, zeros behind them.
+    /// Returns the bits as bytes, padded with zeros.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// How many bits.
+    /// Returns the number of bits.
     pub fn bits(&self) -> u16 {
         self.bits
     }
@@ -96,7 +96,7 @@ impl PrefixKey for BitPrefix {
     }
 }
 
-/// Bits of IPv6 that IPv4 is mapped behind, `::ffff:0:0`.
+/// The length of the prefix `::ffff:0:0/96` of IPv4-mapped addresses (RFC 4291, section 2.5.5.2).
 const MAPPED: u16 = 96;
 
 fn push_network(ip: IpAddr, len: u8, key: &mut KeyBuf) {
@@ -108,7 +108,7 @@ fn push_network(ip: IpAddr, len: u8, key: &mut KeyBuf) {
 
 macro_rules! networks {
     ($($name:ty: $self:ident => $ip:expr, $len:expr;)*) => {$(
-        /// IPv4 is mapped behind `::ffff:0:0/96`: networks of IPv4 cover IPv4 alone, `::/0` covers all of it.
+        /// IPv4 is mapped to `::ffff:0:0/96`: IPv4 networks cover only IPv4, `::/0` covers both families.
         impl PrefixKey for $name {
             type Space = IpAddr;
             #[inline]
@@ -146,10 +146,10 @@ impl<K: PrefixKey + ?Sized> PrefixKey for &K {
     }
 }
 
-/// Keys that are found by what they cover, in place of the key type of an [`Index`].
+/// The key type of a longest-prefix-match [`Index`] of prefixes `K`.
 pub struct Lpm<K: ?Sized>(PhantomData<fn(&K)>);
 
-/// A secondary index of rows `T` by prefixes `K`, which answers queries with the longest prefix that covers the key.
+/// A secondary index of rows `T` by prefixes `K`. A query finds the longest prefix that covers its key.
 ///
 /// ```
 /// # use std::net::IpAddr;
@@ -159,16 +159,16 @@ pub struct Lpm<K: ?Sized>(PhantomData<fn(&K)>);
 /// const BY_CIDR: LpmIndex<Route, IpNetwork> = Index::lpm("cidr", |route, keys| keys.add(&route.cidr));
 ///
 /// impl Route {
-///     /// The most specific one for an address.
+///     /// Finds the most specific route to an address.
 ///     fn to(address: IpAddr) -> Query<Route> { BY_CIDR.query(&address) }
-///     /// Those inside a network.
+///     /// Finds the routes inside a network.
 ///     fn inside(network: IpNetwork) -> Prefix<Route> { BY_CIDR.prefix(&network) }
 /// }
 /// ```
-/// `get` gives the first row of that prefix, `list` all its rows in order of their primary keys, `prefix` the rows of all
-/// prefixes inside a given one, itself included, `lower_bound` those that come at or after it in order: by their bits, and
-/// what covers before what it covers. Networks of IPv4 are IPv6 networks behind `::ffff:0:0/96`: what is IPv4 covers IPv4
-/// alone, and `::/0` covers both.
+/// `get` returns the first row of that prefix, `list` all its rows in order of their primary keys, `prefix` the rows of
+/// all prefixes inside a given one, itself included, and `lower_bound` those at or after it. Prefixes are ordered by
+/// their bits, a covering prefix before those that it covers. IPv4 networks are mapped to IPv6 networks inside
+/// `::ffff:0:0/96`: they cover only IPv4, and `::/0` covers both families.
 ///
 /// A row may have no prefix, one or several. No such index can be the primary one:
 /// ```compile_fail
@@ -185,33 +185,33 @@ pub struct Lpm<K: ?Sized>(PhantomData<fn(&K)>);
 pub type LpmIndex<T, K> = Index<T, Lpm<K>>;
 
 impl<T, K: PrefixKey + ?Sized> Index<T, Lpm<K>> {
-    /// An index of prefixes that rows may share.
+    /// Creates an index of prefixes that rows may share.
     pub const fn lpm(name: &'static str, emit: fn(&T, &mut Keys<Lpm<K>>)) -> Self {
         Index { name, unique: false, emit }
     }
 
-    /// An index of prefixes, of which no two rows have the same. The table declares
+    /// Creates an index in which no two rows have the same prefix. The table declares
     /// [`TableSpec::UNIQUE_SECONDARY`](crate::TableSpec::UNIQUE_SECONDARY).
     pub const fn unique_lpm(name: &'static str, emit: fn(&T, &mut Keys<Lpm<K>>)) -> Self {
         Index { name, unique: true, emit }
     }
 
-    /// The rows of the longest prefix that covers this; for a lower bound, all from this on.
+    /// Returns a query for the rows of the longest prefix that covers `key`; as a lower bound, for all rows from it on.
     pub fn query<Q: PrefixKey<Space = K::Space> + ?Sized>(&self, key: &Q) -> Query<T> {
         Query::new(Some(self.name), encoded(key))
     }
 
-    /// The rows of the prefixes inside this one.
+    /// Returns a query for the rows of the prefixes inside this one.
     pub fn prefix<Q: PrefixKey<Space = K::Space> + ?Sized>(&self, prefix: &Q) -> Prefix<T> {
         Prefix::new(Some(self.name), encoded(prefix))
     }
 
-    /// All rows that have a prefix, in the order of those.
+    /// Returns a query for all rows that have a prefix, in order of the prefixes.
     pub fn all(&self) -> Prefix<T> {
         Prefix::new(Some(self.name), KeyBuf::new())
     }
 
-    /// The declaration for [`TableSpec::indexes`](crate::TableSpec::indexes).
+    /// Returns the declaration for [`TableSpec::indexes`](crate::TableSpec::indexes).
     pub fn def(&self) -> IndexDef<T>
     where
         T: 'static,
@@ -251,7 +251,7 @@ fn encoded(prefix: &(impl PrefixKey + ?Sized)) -> KeyBuf {
     key
 }
 
-/// Bytes as Cilium's clients write them: the data, then the number of bits as 16 bits.
+/// Parses bytes as Cilium's clients write them: the data, then the number of bits as a 16-bit big-endian integer.
 fn raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
     let prefix = raw.split_last_chunk().and_then(|(data, bits)| {
         let bits = u16::from_be_bytes(*bits);
@@ -263,7 +263,7 @@ fn raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
     Ok(true)
 }
 
-/// As for all keys, no bytes are before everything.
+/// As `raw`, but the empty string is the lower bound of all keys, as for other key types.
 fn raw_bound(bytes: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
     if bytes.is_empty() { Ok(true) } else { raw(bytes, key) }
 }

@@ -33,23 +33,24 @@ pub enum Event<T> {
     Upsert(T),
     /// The row was deleted.
     Delete(Query<T>),
-    /// The row exists, but its content is unknown: the stored row, if any, is kept, even if a list does not contain it.
+    /// The row exists, but its content is unknown: the stored row, if any, is kept; within a list it counts as listed.
     Keep(Query<T>),
 }
 
-/// Keeps a table equal to what a source says, with the semantics of list and watch.
+/// A job that keeps a table in step with a source, with the semantics of list and watch.
 ///
-/// A list replaces what there is in one transaction: rows that it does not name are deleted, those that it changes are
-/// written, and those that are equal stay as they are, so that no watch is woken for them. The first list completes the
-/// table in the same transaction. Between lists what the source says is written as it comes: all that is there at a moment
-/// is one transaction of up to 1,000 events, nothing is waited for, and the source is asked for more once it is
-/// written. Within a transaction rows are deleted first, then written in the order in which the source named each of
-/// them first, so readers of changes see the order of arrival. The rows of a list come in order of their keys.
+/// A list replaces the rows of the table in one transaction: rows that it does not contain are deleted, rows that differ
+/// are written, and equal rows are not touched, so that their watches stay open. The first list marks the table as
+/// initialized in the same transaction. Between lists all events that are available at a moment, up to 1,000, are one
+/// transaction; the source is polled again once it is committed. Within a transaction rows are deleted first, then
+/// written in the order in which they first occurred, so readers of changes see the order of arrival. The rows of a list
+/// are written in order of their keys.
 ///
-/// A list that comes in pieces is gathered until its end, so readers never see a part of it. Of rows that are equal
-/// to those of the table only handles are kept meanwhile: a list again of a large table costs little.
+/// A list of several events is buffered until it is complete, so readers never see a part of it. For rows that are equal
+/// to stored ones only handles are buffered: a repeated list of a large table costs little memory.
 ///
-/// A row whose unique key belongs to another row is set aside, named in health, and tried again with each transaction.
+/// A row whose unique key belongs to another row is refused: it is reported in health, and retried with each
+/// transaction.
 ///
 /// ```
 /// use std::convert::Infallible;

@@ -316,7 +316,7 @@ impl<T: TableSpec> RwTable<T> {
         self.0.clone()
     }
 
-    /// Begins a transaction on this table. Waits for the current writer. Keep it short and take no other lock meanwhile.
+    /// Begins a transaction on this table. Waits for the current writer. Keep it short; take no other lock meanwhile.
     /// In async code end its block before the next `await`, or use [`transact`](Self::transact).
     ///
     /// # Panics

@@ -106,9 +106,9 @@ impl<T: TableSpec> Work<T> {
         version.revision += 1;
         let new = Obj::new(edit.birth(), version.revision, object);
         // JUSTIFICATION: one count for a row in two indexes.
-        // SAFETY: the row is in the primary tree from the next line on. `put` and `remove`, which alone change that tree,
-        // remove a row that they take out of it from the revision index as well; if code of the row's type panics in
-        // between, the work is torn and is never published.
+        // SAFETY: the row is in the primary tree from the next line on. `put` and `remove`, which alone change that
+        // tree, remove a row that they take out of it from the revision index as well; if code of the row's type
+        // panics in between, the work is torn and is never published.
         let alias = unsafe { Alias::new(&new) };
         let old = version.primary.insert(edit, key.as_bytes(), new);
         if let Some(old) = &old {
