@@ -9,18 +9,19 @@ use crate::file::gone;
 /// Maximum number of damaged copies of each file: `NAME.unreadable`, the newest, then `NAME.unreadable-1` and so on.
 pub const MAX_CORRUPT_COPIES: usize = 3;
 
-/// Moves a file or folder out of the way, whatever it is, without looking into it. Returns its new name.
+/// Renames a damaged file, folder, link or pipe to `NAME.unreadable` without opening it. Returns its new path.
 pub fn quarantine(path: &Path) -> Result<PathBuf, Error> {
     set_aside_as(path, path)
 }
 
-/// As [`quarantine`], under the name that a file at `base` would get.
+/// Quarantines `path` as [`quarantine`] does, under the name that a file at `base` would get.
 pub(crate) fn set_aside_as(path: &Path, base: &Path) -> Result<PathBuf, Error> {
     let name = |n: usize| -> PathBuf {
         let mut name = base.as_os_str().to_owned();
         name.push(if n == 0 { ".unreadable".to_owned() } else { format!(".unreadable-{n}") });
         name.into()
     };
+    // Shift the older copies from the oldest on, so that no rename overwrites a newer one.
     let last = name(MAX_CORRUPT_COPIES - 1);
     remove(&last).map_err(Error::io("remove", last))?;
     for n in (0..MAX_CORRUPT_COPIES - 1).rev() {

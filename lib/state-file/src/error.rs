@@ -3,21 +3,21 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a file could not be read or written. The text names file, operation, cause and remedy.
+/// An error of reading or writing a state file. Its text names the file, the operation, the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {action} {}: {source}{}", path.display(), remedy(source, path))]
     Io {
         /// The failed operation.
         action: &'static str,
-        /// On which path.
+        /// The path it was applied to.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// There is something, and it is not what it should be.
+    /// The path exists, but is not a readable file of the expected form.
     #[error("{} is damaged: {problem}", path.display())]
     Damaged {
         /// The file.
@@ -25,7 +25,7 @@ pub enum Error {
         /// The fault.
         problem: String,
     },
-    /// A newer agent has written it.
+    /// The file was written by a newer agent.
     #[error(
         "{} has version {found}, this agent knows version {known}: start an agent that knows it, such as the one that \
          wrote it; to give up what it holds ({holds}) instead, move it away", path.display()
@@ -37,13 +37,13 @@ pub enum Error {
         found: u64,
         /// The newest known version.
         known: u32,
-        /// What would be lost without it.
+        /// The data that would be lost without the file.
         holds: &'static str,
     },
 }
 
 impl Error {
-    /// For `map_err`: what was tried on which path.
+    /// Returns a closure for `map_err` that adds the failed operation and its path.
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
         move |source| Error::Io { action, path, source }
@@ -58,7 +58,7 @@ impl Error {
         matches!(self, Error::Io { .. })
     }
 
-    /// The file or folder that it is about.
+    /// Returns the path of the affected file or folder.
     pub fn path(&self) -> &Path {
         match self {
             Error::Io { path, .. } | Error::Damaged { path, .. } | Error::Newer { path, .. } => path,
@@ -66,7 +66,7 @@ impl Error {
     }
 }
 
-/// What the operator can do; empty where the cause says it all.
+/// Returns the remedy as the end of an error text; empty where the cause already implies it.
 fn remedy(error: &io::Error, path: &Path) -> String {
     let folder = path.parent().unwrap_or(path).display();
     match error.raw_os_error() {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_that_an_operator_can_end_has_its_remedy() {
+    fn each_cause_that_an_operator_can_fix_names_its_remedy() {
         let text = |code| Error::io("write", "/run/s/a.json")(io::Error::from_raw_os_error(code)).to_string();
         assert_eq!(
             text(libc::ENOSPC),

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Bytes that a file may have unless [`StateFile::limit`] says otherwise: 65,000 identities with long labels.
+/// Default maximum size of a file in bytes (see [`StateFile::limit`]): enough for 65,000 identities with long labels.
 pub const LIMIT: u64 = 64 << 20;
 
-/// A file of the run or state folder. Its owner sees to it that there is one writer at a time.
+/// A file of the run or state folder. The owner must ensure that there is one writer at a time: writers share the name
+/// of the temporary file.
 #[derive(Debug, Clone)]
 pub struct StateFile {
     path: PathBuf,
@@ -21,33 +22,33 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// The file at a path: mode 0600, folders that are missing are made with 0750, not flushed to the disk.
+    /// Returns the file at a path: mode 0600, missing folders are created with 0750, not flushed to the disk.
     pub fn new(path: impl Into<PathBuf>) -> StateFile {
         StateFile { path: path.into(), mode: 0o600, folder_mode: 0o750, limit: LIMIT, flush: false }
     }
 
-    /// With another mode.
+    /// Sets the mode of the file.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> StateFile {
         self.mode = mode;
         self
     }
 
-    /// With another mode for folders that are missing.
+    /// Sets the mode of missing folders that a write creates.
     #[must_use]
     pub fn folder_mode(mut self, mode: u32) -> StateFile {
         self.folder_mode = mode;
         self
     }
 
-    /// With another bound on what is read.
+    /// Sets the maximum size in bytes; a larger file reads as damaged.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> StateFile {
         self.limit = bytes;
         self
     }
 
-    /// On the disk when a write returns, so that it outlives a power cut.
+    /// Flushes the file to the disk before a write returns, so that it survives a power failure.
     #[must_use]
     pub fn flushed(mut self) -> StateFile {
         self.flush = true;
@@ -59,10 +60,12 @@ impl StateFile {
         &self.path
     }
 
-    /// What it holds; `None` if there is no such file. A link, a pipe, a folder, or a file beyond the limit is damaged.
+    /// Returns the content; `None` if the file does not exist. A link, a pipe, a folder or a file beyond the limit is
+    /// damaged.
     pub fn read(&self) -> Result<Option<Vec<u8>>, Error> {
         let Some((file, length)) = open(&self.path)? else { return Ok(None) };
         let mut content = Vec::with_capacity(length.min(self.limit) as usize);
+        // One byte more than the limit shows that the file exceeds it, even if it has grown since `open`.
         file.take(self.limit + 1).read_to_end(&mut content).map_err(Error::io("read", &self.path))?;
         match content.len() as u64 > self.limit {
             true => Err(Error::damaged(&self.path, format!("it has more than {} bytes", self.limit))),
@@ -70,19 +73,20 @@ impl StateFile {
         }
     }
 
-    /// As [`read`](Self::read), as text; what is no UTF-8 is damaged.
+    /// Reads the file as [`read`](Self::read) does, as text; a file that is not UTF-8 is damaged.
     pub fn read_text(&self) -> Result<Option<String>, Error> {
         let text = self.read()?.map(String::from_utf8).transpose();
         text.map_err(|error| Error::damaged(&self.path, error))
     }
 
-    /// Replaces the file, whole or not at all. What was there before stays if this fails.
+    /// Replaces the file atomically. The previous content stays if this fails.
     pub fn write(&self, content: &[u8]) -> Result<(), Error> {
         let next = self.prepare(content)?;
         self.put(&next)
     }
 
-    /// As [`write`](Self::write), but skipped if the file has this content already: that needs no disk space.
+    /// Writes as [`write`](Self::write) does, unless the file already has this content: then it succeeds on a full
+    /// disk.
     pub fn write_changed(&self, content: &[u8]) -> Result<(), Error> {
         match self.read() {
             Ok(Some(old)) if old == content => Ok(()),
@@ -90,8 +94,8 @@ impl StateFile {
         }
     }
 
-    /// As [`write`](Self::write), and what was there before stays under the names of `older`, each moving on to the
-    /// one behind it, the last one going. The file itself is there all the time.
+    /// Writes as [`write`](Self::write) does and rotates the previous content through the paths of `older`: each
+    /// version moves to the next path, the last one is dropped. The file itself exists at every step.
     pub fn write_keeping(&self, content: &[u8], older: &[PathBuf]) -> Result<(), Error> {
         // Write the new content first: if the disk is full, no file is renamed.
         let next = self.prepare(content)?;
@@ -99,16 +103,17 @@ impl StateFile {
             gone(fs::rename(from, to)).map_err(Error::io("rename", from))?;
         }
         if let Some(first) = older.first() {
-            // Left there if the one behind it is the same file, as after a stop between these steps.
+            // After a crash between these steps `first` and the next path are links to one inode; `rename` of a file
+            // to itself does nothing (POSIX), so `first` still exists here and would make `hard_link` fail.
             gone(fs::remove_file(first)).map_err(Error::io("remove", first))?;
-            // Where there are no links, the file is away until the next step.
+            // On a file system without hard links the file is missing until `put` below.
             let linked = fs::hard_link(&self.path, first).or_else(|_| fs::rename(&self.path, first));
             gone(linked).map_err(Error::io("rename", &self.path))?;
         }
         self.put(&next)
     }
 
-    /// Removes the file and what a stop has left beside it; none is fine.
+    /// Removes the file and the temporary file of an interrupted write; missing ones are no error.
     pub fn remove(&self) -> Result<(), Error> {
         for path in [self.path.clone(), self.next()] {
             gone(fs::remove_file(&path)).map_err(Error::io("remove", path))?;
@@ -116,14 +121,14 @@ impl StateFile {
         self.flush_folder()
     }
 
-    /// Where the next content is written before it takes the file's place.
+    /// Returns the path of the temporary file that is renamed over the file.
     fn next(&self) -> PathBuf {
         let mut name = self.path.as_os_str().to_owned();
         name.push(".next");
         name.into()
     }
 
-    /// The next file, written.
+    /// Writes the content to the temporary file and returns its path.
     fn prepare(&self, content: &[u8]) -> Result<PathBuf, Error> {
         let next = self.next();
         let mut file = match self.create(&next) {
@@ -148,7 +153,7 @@ impl StateFile {
         Ok(next)
     }
 
-    /// Never opens what is there: that may be another's file, or a link to one.
+    /// Creates the temporary file. Never opens an existing one: it may be a link to a file of another process.
     fn create(&self, next: &Path) -> io::Result<File> {
         let create = || OpenOptions::new().write(true).create_new(true).mode(self.mode).open(next);
         match create() {
@@ -169,6 +174,7 @@ impl StateFile {
         if !self.flush {
             return Ok(());
         }
+        // A rename is durable only once the directory that holds the name is synced, too.
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         match File::open(folder).and_then(|folder| folder.sync_all()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -179,7 +185,7 @@ impl StateFile {
     }
 }
 
-/// Opens a file to lock it, or makes it. Neither follows a link nor waits for a pipe.
+/// Opens a file for locking and creates it if it is missing. Does not follow a link and does not block on a pipe.
 pub fn open_for_lock(path: &Path, mode: u32) -> Result<File, Error> {
     let mut open = OpenOptions::new();
     open.read(true).write(true).create(true).truncate(false).mode(mode);
@@ -192,14 +198,15 @@ pub fn open_for_lock(path: &Path, mode: u32) -> Result<File, Error> {
     }
 }
 
-/// Opens a file that is there to read it; `None` if there is none. A link, a pipe or a folder is damaged, and not waited
-/// for.
+/// Opens a file for reading; `None` if it does not exist. A link, a pipe or a folder is damaged; opening a pipe does
+/// not block.
 pub fn open_to_read(path: &Path) -> Result<Option<File>, Error> {
     Ok(open(path)?.map(|(file, _)| file))
 }
 
-/// The file and its length.
+/// Opens a regular file for reading and returns it with its length.
 fn open(path: &Path) -> Result<Option<(File, u64)>, Error> {
+    // O_NONBLOCK: `open` of a pipe without a writer would block. O_NOCTTY: a terminal must not become the agent's own.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,

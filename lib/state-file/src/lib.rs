@@ -1,33 +1,32 @@
-//! Files that the agent keeps for its next run: whole or not at all, checked, reported in health.
+//! Files that the agent keeps for its next run: replaced atomically, validated, reported in health.
 //!
 //! **Owns** no file: each cell owns its own and keeps it through this crate. **Provides** [`StateFile`] (one file),
-//! [`Records`] (a file for each key, written by a job), [`Rewrite`] (writes again what could not be written, with a row
-//! of health), [`quarantine`] (a damaged file or folder, out of the way), [`Schema`] (the version in files of our own
-//! form).
+//! [`Records`] (a file for each key, written by a job), [`Rewrite`] (retries failed writes and reports them in a row of
+//! health), [`quarantine`] (renames a damaged file or folder), [`Schema`] (the version in files of our own form).
 //!
-//! **Writing.** A file is written beside its place under the name `NAME.next` and renamed into it, so that a stop at any
-//! instruction leaves the old file or the new one. The next file is always created, never opened: what a crash or
-//! another process has left under that name is removed before, and nothing is written through a link.
+//! **Writing.** A file is written in the same folder under the name `NAME.next` and renamed to its own name, so that a
+//! crash at any instruction leaves the old file or the new one. `NAME.next` is always created, never opened: a leftover
+//! of a crash or another process under that name is removed first, and nothing is written through a link.
 //!
-//! **The disk.** What describes pods, numbers of identities among it, is not flushed: after a power cut there are no pods
-//! and no packets with these numbers. What decides about the pods that come then ([`StateFile::flushed`]) is: the last
-//! good policies, and whether there was a folder of them.
+//! **Durability.** State that describes pods, such as ids of identities, is not flushed to the disk: after a power
+//! failure there are no pods and no packets with these ids. State that decides about pods created after it is flushed
+//! ([`StateFile::flushed`]): the last valid policies, and whether there was a folder of them.
 //!
-//! **Reading** takes a regular file of bounded size and nothing else: no link is followed, no pipe waited for.
+//! **Reading** accepts only regular files of bounded size: no link is followed, no pipe blocks the reader.
 //!
-//! **What a file can be**, and what its owner does:
-//! - *damaged* ([`Error::Damaged`]): renamed by [`quarantine`], reported in log and health, and the agent goes on with
-//!   what kernel and other files know;
-//! - *from a newer agent* ([`Error::Newer`]): the start fails and the file stays untouched. To go on would be to forget
-//!   what it holds - whose identity a number is, which policy holds - while programs and pods still go by it; the
-//!   datapath forwards on without an agent, so waiting for the right one costs less;
-//! - *from an older agent*: brought up to date in memory ([`Schema::migrate`]), on disk with the next write;
-//! - *not readable for now* ([`Error::Io`]: EMFILE, EACCES, EIO): the start fails, nothing is put aside.
+//! **States of a file**, and the reaction of its owner:
+//! - *damaged* ([`Error::Damaged`]): renamed by [`quarantine`], reported in log and health; the agent continues with
+//!   the state of the kernel and of other files;
+//! - *from a newer agent* ([`Error::Newer`]): the start fails and the file stays untouched. Continuing would lose its
+//!   content - the labels behind an identity, the policies in force - while programs and pods still depend on it; the
+//!   datapath keeps forwarding without an agent, so waiting for the right one costs less;
+//! - *from an older agent*: migrated in memory ([`Schema::migrate`]), on disk with the next write;
+//! - *temporarily unreadable* ([`Error::Io`]: EMFILE, EACCES, EIO): the start fails, nothing is quarantined.
 //!
 //! Files in Cilium's form (`ep_config.json`, `local_allocator_state.json`, `node_config.h`,
-//! `agent-runtime-config.json`) carry no version, as another agent is to read them. Their rule is Cilium's: forms
-//! only grow, keys that are not known are ignored, keys that are missing have their default; what cannot be read so is
-//! damaged.
+//! `agent-runtime-config.json`) carry no version, as Cilium's agent must be able to read them. Cilium's rule applies:
+//! fields are only added, unknown keys are ignored, missing keys have their default; a file that cannot be read this
+//! way is damaged.
 //!
 //! ```
 //! use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Many files of one form: a folder, in it a file for each key.
+//! A folder of files of one form, one file for each key.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +19,18 @@ use crate::file::{StateFile, gone};
 use crate::rewrite::Rewrite;
 use crate::schema::Schema;
 
-/// Characters of a key that its file's name shows.
-const SHOWN: usize = 80;
+/// Maximum number of leading characters of a key in its file's name: with hash and suffix it stays below `NAME_MAX`.
+const NAME_PREFIX_CHARS: usize = 80;
 
-/// Values by key, on the disk, flushed. No caller waits for it: what changes is taken at once and written by a job.
+/// Values by key, flushed to the disk. Callers do not wait for the disk: a change is queued and written by a job.
 ///
-/// Values of the previous run wait, by key, until the owner [claims](Self::claim), replaces or removes them.
+/// Values of the previous run stay until the owner [claims](Self::claim), replaces or removes them.
 #[derive(Debug)]
 pub struct Records<T> {
     folder: PathBuf,
-    /// What follows from a damaged record.
+    /// The consequence of a damaged record, for log and health.
     consequence: &'static str,
-    /// What is to be written; none for what is to be removed.
+    /// Content to be written by key; `None` if the file is to be removed.
     pending: Mutex<BTreeMap<String, Option<Vec<u8>>>>,
     /// Keys of the previous run that are neither claimed, replaced nor removed yet.
     unclaimed: Mutex<BTreeSet<String>>,
@@ -61,7 +61,8 @@ impl<T: Schema> Schema for Record<T> {
 }
 
 impl<T: Schema> Records<T> {
-    /// Those in a folder, which need not be there. `consequence`: what follows from a damaged one, for log and health.
+    /// Returns the records of a folder, which may be missing. `consequence`: the effect of a damaged record, for log
+    /// and health.
     pub fn new(folder: impl Into<PathBuf>, consequence: &'static str) -> Records<T> {
         Records {
             folder: folder.into(),
@@ -73,16 +74,16 @@ impl<T: Schema> Records<T> {
         }
     }
 
-    /// Has a start hook [restore](Self::restore) them and a job [write](Self::write) them; `name` is that of hook, job
-    /// and row of health. For the constructor of the cell that owns them, once.
+    /// Registers a start hook that [restores](Self::restore) them and a job that [writes](Self::write) them, both under
+    /// `name`, as is the row of health. To be called once, by the constructor of the cell that owns them.
     pub fn run(self: &Arc<Self>, name: &str, lifecycle: &Lifecycle, jobs: &JobGroup, health: &Health) {
         let (written, restored) = (self.clone(), self.clone());
         let _ = self.rewrite.set(Rewrite::new(jobs, health, name, move || written.write()));
         lifecycle.hook(name).on_start(move |_| async move { Ok(restored.restore()?) });
     }
 
-    /// Reads all once: finds the keys, removes what a stop has left, puts damaged files aside. One of a newer agent is an
-    /// error.
+    /// Reads all files once: collects the keys, removes temporary files of interrupted writes, quarantines damaged
+    /// files. A file of a newer agent is an error.
     pub fn restore(&self) -> Result<(), Error> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -110,8 +111,8 @@ impl<T: Schema> Records<T> {
         Ok(())
     }
 
-    /// What the previous run has left under a key, once, unless it was changed since. What cannot be read now is reported and
-    /// given up.
+    /// Returns the value that the previous run has left under a key, once, unless it was changed since. A value that
+    /// cannot be read is logged and dropped.
     pub fn claim(&self, key: &str) -> Option<T> {
         if !self.unclaimed.lock().remove(key) {
             return None;
@@ -122,12 +123,12 @@ impl<T: Schema> Records<T> {
         })
     }
 
-    /// Keys of the run before that were neither claimed nor put nor removed.
+    /// Returns the keys of the previous run that were neither claimed, replaced nor removed.
     pub fn unclaimed(&self) -> Vec<String> {
         self.unclaimed.lock().iter().cloned().collect()
     }
 
-    /// The value of a key, as it is or is about to be on the disk.
+    /// Returns the value of a key, including a change that is not written yet.
     pub fn get(&self, key: &str) -> Result<Option<T>, Error> {
         let pending = self.pending.lock().get(key).cloned();
         let record: Option<Record<T>> = match pending {
@@ -138,9 +139,9 @@ impl<T: Schema> Records<T> {
         Ok(record.map(|record| record.value))
     }
 
-    /// Has a value written.
+    /// Enqueues a value to be written.
     pub fn put(&self, key: &str, value: &T) {
-        /// As [`Record`], of borrowed parts.
+        /// [`Record`] with its version, of borrowed parts.
         #[derive(Serialize)]
         struct Borrowed<'a, T> {
             version: u32,
@@ -150,12 +151,12 @@ impl<T: Schema> Records<T> {
         }
         match serde_json::to_vec(&Borrowed { version: T::VERSION, key, value }) {
             Ok(content) => self.change(key, Some(content)),
-            // Values are made of what JSON has.
+            // Not expected: the types of values have a JSON form.
             Err(error) => tracing::error!(key, %error, "A state file cannot be encoded"),
         }
     }
 
-    /// Has a key removed.
+    /// Enqueues the removal of a key.
     pub fn remove(&self, key: &str) {
         self.change(key, None);
     }
@@ -168,18 +169,17 @@ impl<T: Schema> Records<T> {
         }
     }
 
-    /// Writes what is to be written. What fails stays to be written and keeps nothing else from being so; the first error
-    /// is returned.
+    /// Writes all pending changes. A failed one stays pending and does not hold up the others; returns the first error.
     pub fn write(&self) -> Result<(), Error> {
         let (mut first_error, mut last) = (None, None);
-        while let Some((key, content)) = self.pending_behind(last.as_deref()) {
+        while let Some((key, content)) = self.pending_after(last.as_deref()) {
             let file = self.file(&key);
             let written = match &content {
                 Some(content) => file.write_changed(content).map(drop),
                 None => file.remove(),
             };
             match written {
-                // Another value may have come meanwhile, which has woken the job.
+                // The lock is not held while writing: a newer value stays pending, and its `put` has woken the job.
                 Ok(()) => {
                     if let Entry::Occupied(entry) = self.pending.lock().entry(key.clone())
                         && *entry.get() == content
@@ -194,8 +194,8 @@ impl<T: Schema> Records<T> {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// The next key that is to be written, and its value.
-    fn pending_behind(&self, key: Option<&str>) -> Option<(String, Option<Vec<u8>>)> {
+    /// Returns the next pending key after `key`, and its content.
+    fn pending_after(&self, key: Option<&str>) -> Option<(String, Option<Vec<u8>>)> {
         let behind = key.map_or(Bound::Unbounded, Bound::Excluded);
         let pending = self.pending.lock();
         let (key, content) = pending.range::<str, _>((behind, Bound::Unbounded)).next()?;
@@ -203,7 +203,7 @@ impl<T: Schema> Records<T> {
     }
 
     fn put_aside(&self, error: &Error) -> Result<(), Error> {
-        // One name for all of the folder, so that few are kept however many there were.
+        // One name for all records of the folder bounds the number of copies to that of a single file.
         let kept = set_aside_as(error.path(), &self.folder.join("record"))?;
         if let Some(rewrite) = self.rewrite.get() {
             rewrite.put_aside(error, &kept, self.consequence);
@@ -215,10 +215,10 @@ impl<T: Schema> Records<T> {
         StateFile::new(self.path(key)).flushed()
     }
 
-    /// A name that shows the key's beginning and is the key's alone.
+    /// Returns the file of a key: the start of the key, for people, and its FNV-1a hash, which makes the name unique.
     fn path(&self, key: &str) -> PathBuf {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
-        let shown: String = key.chars().take(SHOWN).map(plain).collect();
+        let shown: String = key.chars().take(NAME_PREFIX_CHARS).map(plain).collect();
         let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });

@@ -1,4 +1,4 @@
-//! What could not be written is written later: a job, and a row of health.
+//! A job that retries failed writes, and its row of health.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use tokio::sync::Notify;
 
 use crate::error::Error;
 
-/// How long what has failed waits before it is tried again: soon, as a full disk may be cleaned at any time, and never
-/// so long that somebody who has cleaned it has to wait.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How often is looked whether another process has removed what was put aside.
-const LOOK: Duration = Duration::from_secs(5);
+/// Shortest and longest delay of a retry. The upper bound is small, so that an operator who has freed disk space need
+/// not wait.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Interval of the check whether the operator has removed the quarantined file.
+const QUARANTINE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Writes a file, or some of one kind, whenever it is woken, and again until that has worked. What is to be written
-/// stays in the memory of its owner. At the stop of the agent it is tried once more.
+/// A job that writes a file, or several of one kind, whenever it is woken, and retries with backoff until that
+/// succeeds. The owner keeps the content in memory. At the stop of the agent a pending write is tried once more.
 ///
-/// The row `FILE` of the module's health is degraded as long as a write fails, and after a damaged file was put aside
-/// until that was removed.
+/// The row `FILE` of the module's health is degraded as long as writes fail, and from the quarantine of a damaged file
+/// until that file is removed.
 #[derive(Clone)]
 pub struct Rewrite {
     wake: Arc<Notify>,
@@ -38,9 +38,9 @@ struct Row {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Why the last write failed.
+    /// Error of the last write.
     failure: Option<String>,
-    /// What was put aside, where to, and what follows from it.
+    /// Path of the quarantined file, and the text for health with the consequence.
     aside: Option<(PathBuf, String)>,
 }
 
@@ -51,7 +51,8 @@ impl std::fmt::Debug for Rewrite {
 }
 
 impl Rewrite {
-    /// Has a job write. `file` names row and job; `write` runs where it may block, and writes what there is then.
+    /// Starts the job. `file` names row and job; `write` runs on a blocking thread and writes the content of that
+    /// moment.
     pub fn new<W, E>(jobs: &JobGroup, health: &Health, file: &str, write: W) -> Rewrite
     where
         W: Fn() -> Result<(), E> + Send + Sync + 'static,
@@ -59,19 +60,19 @@ impl Rewrite {
     {
         let wake = Arc::new(Notify::new());
         let row = Row { health: health.scope(file), file: file.into(), state: Mutex::default() };
-        row.tell();
+        row.publish();
         let rewrite = Rewrite { wake, row: Arc::new(row) };
         let job = rewrite.clone();
         jobs.one_shot(format!("write-{file}"), move |cx: JobCx| job.run(Arc::new(write), cx));
         rewrite
     }
 
-    /// Has the job write.
+    /// Wakes the job, which then writes.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Somebody has tried to write: the job takes over what has failed.
+    /// Records the result of a write that the caller has made itself; the job retries a failed one.
     pub fn tried(&self, result: &Result<(), Error>) {
         let first = self.row.tried(result.as_ref().map_err(ToString::to_string).copied());
         if first {
@@ -79,7 +80,7 @@ impl Rewrite {
         }
     }
 
-    /// A damaged file was put aside, with this consequence. Row and log say so.
+    /// Reports the quarantine of a damaged file, with its consequence, in health and log.
     pub fn put_aside(&self, error: &Error, kept: &Path, consequence: &str) {
         let file = &*self.row.file;
         tracing::error!(file, %error, kept = %kept.display(), consequence, "A state file is damaged; it was put aside");
@@ -88,7 +89,7 @@ impl Rewrite {
             kept.display()
         );
         self.row.state.lock().aside = Some((kept.to_owned(), text));
-        self.row.tell();
+        self.row.publish();
     }
 
     async fn run<W, E>(self, write: Arc<W>, cx: JobCx) -> anyhow::Result<()>
@@ -96,15 +97,15 @@ impl Rewrite {
         W: Fn() -> Result<(), E> + Send + Sync + 'static,
         E: Display + 'static,
     {
-        let mut backoff = Backoff::exponential(RETRY.0, RETRY.1);
+        let mut backoff = Backoff::exponential(RETRY_DELAYS.0, RETRY_DELAYS.1);
         let mut retry = None;
         loop {
             let aside = self.row.state.lock().aside.as_ref().map(|(kept, _)| kept.clone());
             tokio::select! {
                 () = self.wake.notified() => {}
                 Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
-                Some(()) = OptionFuture::from(aside.as_ref().map(|_| tokio::time::sleep(LOOK))) => {
-                    self.row.look();
+                Some(()) = OptionFuture::from(aside.as_ref().map(|_| tokio::time::sleep(QUARANTINE_CHECK_INTERVAL))) => {
+                    self.row.check_quarantine();
                     continue;
                 }
                 () = cx.cancelled() => break,
@@ -121,7 +122,7 @@ impl Rewrite {
                 }
             };
         }
-        // Whoever has woken it just now counts, too.
+        // A wake-up that raced with the stop still needs its write.
         let woken = tokio::time::timeout(Duration::ZERO, self.wake.notified()).await.is_ok();
         if woken || retry.is_some() {
             self.row.tried(attempt(&write).await);
@@ -131,7 +132,7 @@ impl Rewrite {
 }
 
 impl Row {
-    /// Returns whether it is the first failure since the last success.
+    /// Records a result; returns whether it is the first failure since the last success.
     fn tried(&self, result: Result<(), String>) -> bool {
         let before = std::mem::replace(&mut self.state.lock().failure, result.as_ref().err().cloned());
         let file = &*self.file;
@@ -144,20 +145,21 @@ impl Row {
             _ => {}
         }
         if before != result.err() {
-            self.tell();
+            self.publish();
         }
         first
     }
 
-    /// Forgets what was put aside if it is gone.
-    fn look(&self) {
+    /// Clears the report of a quarantined file once that was removed.
+    fn check_quarantine(&self) {
         let gone = |(kept, _): &mut (PathBuf, String)| kept.symlink_metadata().is_err();
         if self.state.lock().aside.take_if(gone).is_some() {
-            self.tell();
+            self.publish();
         }
     }
 
-    fn tell(&self) {
+    /// Writes the state into the row of health.
+    fn publish(&self) {
         let state = self.state.lock();
         match (&state.failure, &state.aside) {
             (Some(error), _) => self.health.degraded("Unable to write, trying again", error),

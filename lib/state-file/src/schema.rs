@@ -1,4 +1,4 @@
-//! Files of our own form: JSON that says its version.
+//! Files of our own form: JSON with a version.
 
 use std::path::Path;
 
@@ -8,15 +8,16 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::file::StateFile;
 
-/// What a file of our own form holds: an object, beside whose members the file has `version`.
+/// The content of a file of our own form: a JSON object, to whose members the file adds `version`.
 pub trait Schema: Serialize + DeserializeOwned + 'static {
-    /// The version that is written. A change that an older agent would read wrongly makes it larger.
+    /// The version that is written. To be increased by each change that an older agent would misread.
     const VERSION: u32;
 
-    /// What is lost without the file, for the message about a newer one.
+    /// The data that is lost without the file, for the error about a newer one.
     const HOLDS: &'static str;
 
-    /// Reads what an older agent has written; version 0 is a file without one. The default knows no older version.
+    /// Converts the content that an older agent has written; version 0 is a file without one. The default refuses every
+    /// older version.
     fn migrate(version: u32, content: &[u8]) -> Result<Self, String> {
         let _ = content;
         Err(match version {
@@ -32,14 +33,14 @@ pub trait Schema: Serialize + DeserializeOwned + 'static {
 pub struct Version(u32);
 
 impl Version {
-    /// That which this agent writes.
+    /// Returns the version that this agent writes.
     pub fn of<T: Schema>() -> Version {
         Version(T::VERSION)
     }
 }
 
-/// An error if a file in the folder, not below it, is newer than all of these: for a start to ask before
-/// it changes anything. The owner of a file judges it again, and what cannot be read is left to its owner.
+/// Returns an error if a file in the folder (not in its subfolders) has a newer version than all of these, so that a
+/// start can fail before it changes anything. The owner of a file checks it again, and handles an unreadable one.
 pub fn check_versions(folder: &Path, known: &[Version]) -> Result<(), Error> {
     let known = known.iter().max().map_or(0, |version| version.0);
     let entries = match std::fs::read_dir(folder) {
@@ -59,7 +60,7 @@ pub fn check_versions(folder: &Path, known: &[Version]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The version alone. A file may say other things that only its own version knows.
+/// The version alone: the other members may have a form that only their own version knows.
 #[derive(Deserialize)]
 struct Head {
     version: Option<u64>,
@@ -73,17 +74,17 @@ struct Whole<'a, T> {
 }
 
 impl StateFile {
-    /// What the file holds, brought up to date; `None` if there is none.
+    /// Returns the content, migrated to the current version; `None` if the file does not exist.
     pub fn load<T: Schema>(&self) -> Result<Option<T>, Error> {
         self.read()?.map(|content| self.parse(&content)).transpose()
     }
 
-    /// What a content of this file says.
+    /// Parses content of this file and migrates it.
     pub(crate) fn parse<T: Schema>(&self, content: &[u8]) -> Result<T, Error> {
         let damaged = |problem: String| Error::damaged(self.path(), problem);
         let version = match serde_json::from_slice::<Head>(content) {
             Ok(head) => head.version.unwrap_or(0),
-            // Older agents may have written something else than JSON.
+            // The form of version 0 need not be a JSON object.
             Err(error) => {
                 return T::migrate(0, content).map_err(|_| damaged(error.to_string()));
             }
@@ -98,7 +99,7 @@ impl StateFile {
         }
     }
 
-    /// What a file in Cilium's form holds, JSON without a version; `None` if there is none.
+    /// Returns the content of a file in Cilium's form, JSON without a version; `None` if the file does not exist.
     pub fn read_json<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
         let Some(content) = self.read()? else { return Ok(None) };
         serde_json::from_slice(&content).map(Some).map_err(|error| Error::damaged(self.path(), error))
@@ -109,7 +110,7 @@ impl StateFile {
         self.write(&self.encode(content)?)
     }
 
-    /// Replaces the file by one of the version that this agent writes.
+    /// Replaces the file, with the version that this agent writes.
     pub fn store<T: Schema>(&self, content: &T) -> Result<(), Error> {
         self.write_json(&Whole { version: T::VERSION, content })
     }

@@ -1,4 +1,4 @@
-//! Files through stops, hostile names, older and newer agents.
+//! State files after crashes, behind links and pipes, of older and newer agents.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -17,7 +17,7 @@ impl Schema for Numbers {
     const VERSION: u32 = 2;
     const HOLDS: &'static str = "numbers in use";
 
-    /// Version 1 had one number, before that the file was the number.
+    /// Version 1 had one number in an object; version 0 was the number alone.
     fn migrate(version: u32, content: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct One {
@@ -58,14 +58,14 @@ fn a_file_is_replaced_whole_with_its_mode() {
     assert_eq!(names(file.path().parent().unwrap()), [""; 0]);
 }
 
-/// Each state that a stop can leave between two steps: the old file or the new one, and the next write goes on.
+/// In each state that a crash between two steps can leave, the file reads as old or new, and the next write succeeds.
 #[test]
-fn a_stop_between_two_steps_leaves_the_old_or_the_new() {
+fn a_crash_between_two_steps_leaves_the_old_or_the_new_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = StateFile::new(folder.path().join("a"));
     let next = folder.path().join("a.next");
     file.write(b"old").unwrap();
-    // Created, half written, written, each with the mode of somebody else's leftover.
+    // Created, half written, written; each read-only, as a leftover of another process may be.
     for left in ["", "ne", "new"] {
         fs::write(&next, left).unwrap();
         fs::set_permissions(&next, fs::Permissions::from_mode(0o400)).unwrap();
@@ -80,9 +80,9 @@ fn a_stop_between_two_steps_leaves_the_old_or_the_new() {
     assert_eq!(names(folder.path()), [""; 0]);
 }
 
-/// The states that `write_keeping` goes through, made one by one.
+/// Each intermediate state of `write_keeping`, produced by hand.
 #[test]
-fn older_versions_move_on_and_survive_a_stop() {
+fn older_versions_are_rotated_and_survive_a_crash() {
     let keeping = |stop: &dyn Fn(&Path)| {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -118,7 +118,7 @@ fn older_versions_move_on_and_survive_a_stop() {
 }
 
 #[test]
-fn what_is_no_file_is_neither_followed_nor_waited_for() {
+fn links_pipes_and_folders_are_neither_followed_nor_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     fs::write(&secret, "precious").unwrap();
@@ -144,7 +144,7 @@ fn what_is_no_file_is_neither_followed_nor_waited_for() {
         assert_eq!(file.read().unwrap(), None);
         assert!(kept.symlink_metadata().is_ok());
     }
-    // In the way of the next file: removed, not written through; a folder is named.
+    // The same under the name of the temporary file: removed, not written through; a folder is an error that names it.
     let next = folder.path().join("a.next");
     for (_, plant) in &plants[..3] {
         plant(&next);
@@ -203,7 +203,7 @@ fn versions_are_migrated_or_refused() {
 }
 
 #[test]
-fn of_damaged_files_the_last_are_kept() {
+fn the_newest_damaged_files_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
     for n in 0..MAX_CORRUPT_COPIES + 2 {
@@ -255,7 +255,7 @@ fn records_are_kept_by_key() {
     assert_eq!((again.get("../b").unwrap(), again.claim("../b")), (None, None));
     again.write().unwrap();
 
-    // A stop, damage, a file under another's name.
+    // A temporary file of a crash, a damaged file, a file under the name of another key.
     let file = |part: &str| {
         let name = names(&root).into_iter().find(|name| name.starts_with(part)).unwrap();
         root.join(name)
@@ -268,7 +268,7 @@ fn records_are_kept_by_key() {
     assert_eq!(left.len(), 3, "{left:?}");
     assert!(left.iter().any(|name| name == "record.unreadable-1"), "{left:?}");
 
-    // One of an older agent, one of a newer.
+    // A record of an older agent, then one of a newer agent.
     let text = fs::read_to_string(file("a_yaml")).unwrap();
     fs::write(file("a_yaml"), "{\"version\":1,\"key\":\"a_yaml\",\"number\":9}").unwrap();
     assert_eq!(restored().get("a_yaml").unwrap(), Some(one(9)));
@@ -277,7 +277,7 @@ fn records_are_kept_by_key() {
 }
 
 #[test]
-fn what_the_run_before_has_kept_is_claimed_once() {
+fn values_of_the_previous_run_are_claimed_once() {
     let folder = tempfile::tempdir().unwrap();
     let one = |n| Numbers { numbers: vec![n] };
     let first = records(folder.path());
@@ -300,7 +300,7 @@ fn what_the_run_before_has_kept_is_claimed_once() {
 }
 
 #[test]
-fn records_that_cannot_be_written_wait() {
+fn records_that_cannot_be_written_stay_pending() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("records");
     fs::write(&root, "in the way").unwrap();

@@ -34,7 +34,7 @@ impl Number {
 }
 
 #[test]
-fn what_does_not_fit_is_told_and_written_when_there_is_room() {
+fn writes_to_a_full_disk_are_reported_and_retried() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let small = sandbox.dir().join("small");
@@ -71,13 +71,13 @@ fn what_does_not_fit_is_told_and_written_when_there_is_room() {
     }
     assert!(number.file.read_text().unwrap().unwrap().ends_with("01"), "the old one stays");
     assert!(!small.join("number.next").exists(), "what did not fit takes no room");
-    // Later changes are not lost: what is written is what there is then.
+    // Later changes are not lost: a retry writes the content of that moment.
     number.value.store(3, Ordering::SeqCst);
     fs::remove_file(small.join("filler")).unwrap();
     becomes(&hive, Level::Ok);
     assert!(number.file.read_text().unwrap().unwrap().ends_with("03"));
 
-    // At the stop it is tried once more.
+    // A pending write is tried once more at the stop.
     mount(&["-o", "remount,ro"], &small);
     number.value.store(4, Ordering::SeqCst);
     hive.get::<Rewrite>().wake();
@@ -89,9 +89,9 @@ fn what_does_not_fit_is_told_and_written_when_there_is_room() {
     assert!(number.file.read_text().unwrap().unwrap().ends_with("04"));
 }
 
-/// The next file fits, or the old one stays; whatever the size of the room.
+/// At any amount of free space the new file fits or the old one stays.
 #[test]
-fn a_write_into_any_room_leaves_old_or_new() {
+fn a_write_with_any_free_space_leaves_old_or_new() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let small = sandbox.dir().join("small");
@@ -111,7 +111,7 @@ fn a_write_into_any_room_leaves_old_or_new() {
         assert_eq!(fs::read_dir(&small).unwrap().count(), 1);
     }
     assert!(whole > 2 && refused > 2, "{whole} {refused}");
-    // Without an inode.
+    // With no free inode.
     for n in 0..2 {
         fs::write(small.join(format!("taken{n}")), "").unwrap();
     }
