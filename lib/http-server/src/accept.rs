@@ -18,10 +18,10 @@ impl Peer {
 
 /// A socket that listens.
 pub trait Accept: Send + Sync {
-    /// A connection of it.
+    /// The type of its connections.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection.
+    /// Waits for the next connection.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 

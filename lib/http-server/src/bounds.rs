@@ -1,4 +1,4 @@
-//! How many connections, and how long a request may take to arrive.
+//! Limits of a server: connections, time for a request's head, buffers.
 
 use std::fs;
 use std::time::Duration;
@@ -12,12 +12,12 @@ pub struct Bounds {
     pub(crate) buffer: Option<usize>,
 }
 
-/// The least that a connection may have for what it reads and writes.
+/// Smallest buffer of a connection: hyper panics below 8 KiB.
 const LEAST_BUFFER: usize = 8192;
 
 impl Bounds {
-    /// At most so many connections at once, and no more than a quarter of the process's descriptors; a request's head
-    /// arrives within 60 s.
+    /// Returns bounds of `connections` at once, but no more than a quarter of the process's descriptors; a request's
+    /// head must arrive within 60 s.
     pub fn new(connections: usize) -> Self {
         let descriptors = limit(&fs::read_to_string("/proc/self/limits").unwrap_or_default());
         let connections = connections.min(descriptors.map_or(usize::MAX, |limit| limit / 4)).max(1);
@@ -29,24 +29,24 @@ impl Bounds {
         }
     }
 
-    /// How long the head of a request may take.
+    /// Sets how long the head of a request may take to arrive.
     pub fn header_timeout(self, header_timeout: Duration) -> Self {
         Bounds { header_timeout, ..self }
     }
 
-    /// How many bytes a connection may take for what it reads, and for what it writes: a longer head gets 431. About
-    /// 400 kB if not set, at least 8 kB.
+    /// Sets the size in bytes of a connection's read buffer and of its write buffer: a longer head gets 431. About 400
+    /// kB if not set, at least 8 KiB.
     pub fn buffer(self, bytes: usize) -> Self {
         Bounds { buffer: Some(bytes.max(LEAST_BUFFER)), ..self }
     }
 
-    /// Writes `Content-Length`, not `content-length`.
+    /// Writes header names as `Content-Length`, not `content-length`.
     pub fn title_case_headers(self) -> Self {
         Bounds { title_case_headers: true, ..self }
     }
 }
 
-/// The soft limit of descriptors in a file such as `/proc/self/limits`; none if there is no limit.
+/// Returns the soft limit of descriptors from the text of `/proc/self/limits`; `None` if there is no limit.
 fn limit(limits: &str) -> Option<usize> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,14 +1,15 @@
-//! HTTP connections within bounds: the one that is idle for longest makes room, no descriptor is taken from others.
+//! HTTP/1.1 connections within bounds: at capacity the longest idle one is closed, and descriptors stay for the rest of
+//! the process.
 //!
-//! **Owns** nothing that lasts. **Needs** a listener and a service. **Provides** [`serve()`], which all servers of the agent
-//! use: each connection is a task of its own and HTTP/1.1.
+//! **Owns** no persistent state. **Needs** a listener and a service. **Provides** [`serve()`], which all servers of the
+//! agent use: each connection is a task of its own.
 //!
-//! So many connections at once as [`Bounds`] say, and no more than a quarter of the descriptors that the process may
-//! have. When one more comes, the connection is closed that waits for a request for longest, of those of the peer that
-//! has most: a client that opens connections and sends nothing, or begins a request and does not end it, holds nothing up
-//! but itself. A connection whose request is being answered is never closed; with nothing but those, the next waits to be
-//! accepted. Listeners may share one bound ([`Pool`]). When the kernel has no descriptor left, idle connections are closed too, and the accept is tried again at
-//! most ten times a second.
+//! [`Bounds`] limit the connections open at once, which are never more than a quarter of the descriptors that the
+//! process may have. At capacity a new connection evicts the longest idle one of the peer with most connections: a
+//! client that opens connections and sends nothing, or an incomplete request, slows down only itself. A connection
+//! whose request is being answered is never closed; if all are busy, the new one waits until one of them becomes idle.
+//! Several listeners may share one bound ([`Pool`]). When the process has no descriptor left, idle connections are
+//! closed as well, and the accept is retried at most ten times a second.
 //!
 //! ```
 //! use std::convert::Infallible;

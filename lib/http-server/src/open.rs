@@ -15,13 +15,14 @@ use crate::accept::Peer;
 #[derive(Default)]
 pub(crate) struct Open {
     list: Mutex<Vec<Known>>,
-    /// How many there have been.
+    /// Connections accepted so far; the source of their ids.
     count: AtomicU64,
-    /// One has ended or become idle.
+    /// Notified when a connection has ended or become idle.
     changed: Notify,
 }
 
 struct Known {
+    /// Unique id of the connection.
     number: u64,
     peer: Peer,
     /// Requests that are being answered.
@@ -35,7 +36,7 @@ impl Open {
         self.list.lock().len()
     }
 
-    /// Adds a connection; it is in the list until what is given is dropped.
+    /// Adds a connection, which stays in the list until the returned guard is dropped.
     pub(crate) fn add(self: &Arc<Self>, peer: Peer) -> Connection {
         let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let close = CancellationToken::new();
@@ -44,8 +45,8 @@ impl Open {
         Connection { open: self.clone(), number, close }
     }
 
-    /// Tells the connection to close that is idle for longest, of those of the peer that has most; not the newest, of this
-    /// number. False if all are busy, or told already.
+    /// Asks the longest idle connection of the peer with most connections to close, but never `newest`, the id of the
+    /// one that needs the slot. Returns false if all others are busy or already asked.
     pub(crate) fn close_idle(&self, newest: Option<u64>) -> bool {
         let list = self.list.lock();
         let mut of_peer: HashMap<Peer, usize> = HashMap::new();
@@ -59,20 +60,21 @@ impl Open {
         victim.inspect(|victim| victim.close.cancel()).is_some()
     }
 
-    /// Ends when a connection has ended or become idle since the last time.
+    /// Waits until a connection has ended or become idle since the last call; `Notify` keeps one permit, so that an
+    /// event between two calls is not lost.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 }
 
-/// A connection in the list.
+/// A reference to a listed connection, by which its requests mark it busy.
 #[derive(Clone)]
 pub(crate) struct Tag {
     open: Arc<Open>,
     number: u64,
 }
 
-/// The connection's place in the list.
+/// The guard of a connection's entry in the list.
 pub(crate) struct Connection {
     open: Arc<Open>,
     pub(crate) number: u64,
@@ -98,7 +100,7 @@ impl Drop for Connection {
 }
 
 impl Tag {
-    /// A request is being answered until what is given is dropped.
+    /// Marks the connection busy until the returned guard is dropped.
     pub(crate) fn busy(&self) -> Busy {
         if let Some(known) = self.open.list.lock().iter_mut().find(|known| known.number == self.number) {
             known.busy += 1;
@@ -107,6 +109,7 @@ impl Tag {
     }
 }
 
+/// The guard of a request that is being answered.
 pub(crate) struct Busy(Tag);
 
 impl Drop for Busy {
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_peer_with_most_connections_makes_room_with_its_oldest() {
+    async fn the_longest_idle_connection_of_the_peer_with_most_is_evicted() {
         let open = Arc::new(Open::default());
         let mut connections = Vec::new();
         for peer in [7, 8, 8, 8, 9] {

@@ -1,4 +1,4 @@
-//! The accept loop, and a connection's life.
+//! The accept loop, and the life of a connection.
 
 use std::convert::Infallible;
 use std::io;
@@ -23,19 +23,20 @@ use crate::open::{Busy, Connection, Open};
 /// The pause after an accept that failed, and the longest wait for a connection that was asked to close.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The connections of several listeners, which have one bound together. Cheap to clone.
+/// The connections of several listeners that share one bound. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Pool(Arc<Open>);
 
-/// Accepts connections and answers their requests until `stop`, then lets those finish that are being answered: `tasks`
-/// tells when that is. `trouble` gets the error when no connection can be accepted, and nothing once one can again.
+/// Accepts connections and answers their requests until `stop`. Requests in flight then finish in `tasks`, for which
+/// the caller waits. `on_accept` is called with the first error of a series of failed accepts, and with `None` once an
+/// accept succeeds again.
 pub async fn serve<L, S, B>(
     listener: &L,
     bounds: Bounds,
     service: S,
     stop: &CancellationToken,
     tasks: &TaskTracker,
-    trouble: impl FnMut(Option<&io::Error>),
+    on_accept: impl FnMut(Option<&io::Error>),
 ) where
     L: Accept,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
@@ -44,10 +45,10 @@ pub async fn serve<L, S, B>(
         + 'static,
     B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
 {
-    serve_in(&Pool::default(), listener, bounds, service, stop, tasks, trouble).await;
+    serve_in(&Pool::default(), listener, bounds, service, stop, tasks, on_accept).await;
 }
 
-/// As [`serve`], with the connections of a pool: `bounds` are for all of it, whichever listener they come from.
+/// Serves as [`serve`] does, with connections counted in a pool: `bounds` apply to the pool as a whole.
 pub async fn serve_in<L, S, B>(
     Pool(open): &Pool,
     listener: &L,
@@ -55,7 +56,7 @@ pub async fn serve_in<L, S, B>(
     service: S,
     stop: &CancellationToken,
     tasks: &TaskTracker,
-    mut trouble: impl FnMut(Option<&io::Error>),
+    mut on_accept: impl FnMut(Option<&io::Error>),
 ) where
     L: Accept,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
@@ -70,9 +71,10 @@ pub async fn serve_in<L, S, B>(
             Ok(accepted) => accepted,
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    trouble(Some(&error));
+                    on_accept(Some(&error));
                 }
-                // Mostly no descriptors are left. One of ours may be enough, and others close theirs.
+                // Usually EMFILE or ENFILE: close an idle connection to free a descriptor, or wait until another part
+                // of the process or machine has freed one.
                 if open.close_idle(None) {
                     let _closed_or_late = timeout(PAUSE, open.changed()).await;
                 } else {
@@ -82,22 +84,24 @@ pub async fn serve_in<L, S, B>(
             }
         };
         if std::mem::take(&mut failing) {
-            trouble(None);
+            on_accept(None);
         }
         let connection = open.add(peer);
-        let room = async {
+        // `changed` may be notified for a connection that is still listed: check the length again after each.
+        let capacity = async {
             while open.len() > bounds.connections {
                 open.close_idle(Some(connection.number));
                 let _changed_or_late = timeout(PAUSE, open.changed()).await;
             }
         };
-        if stop.run_until_cancelled(room).await.is_none() {
+        if stop.run_until_cancelled(capacity).await.is_none() {
             return;
         }
         tasks.spawn(answer(stream, bounds, service.clone(), connection, stop.clone()));
     }
 }
 
+/// Serves one connection until it ends, is evicted or the server stops.
 async fn answer<I, S, B>(
     stream: I,
     bounds: Bounds,
@@ -132,7 +136,7 @@ async fn answer<I, S, B>(
         () = connection.close.cancelled() => {}
         () = stop.cancelled() => {}
     }
-    // A request that has just arrived is answered; one that arrives byte by byte is not waited for.
+    // A request that has just arrived is still answered; an incomplete one gets no longer than PAUSE.
     served.as_mut().graceful_shutdown();
     match timeout(PAUSE, served.as_mut()).await {
         Ok(ended) => log(ended),
@@ -147,7 +151,7 @@ fn log(ended: Result<(), hyper::Error>) {
     }
 }
 
-/// A body whose connection is busy until its last byte is sent.
+/// A body that keeps its connection marked as busy until it is dropped, after its last frame.
 struct Answer<B> {
     body: B,
     _answering: Busy,

@@ -1,4 +1,4 @@
-//! Connections beyond the bounds: idle ones make room, busy ones are waited for.
+//! Connections beyond the bounds: idle ones are evicted, new ones wait for busy ones.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ struct Server {
     folder: tempfile::TempDir,
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// Lets one request to `/slow` go on.
+    /// Releases one request to `/slow`.
     go_on: Arc<Notify>,
 }
 
@@ -71,7 +71,7 @@ async fn ask(stream: &mut UnixStream, path: &str) {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
 }
 
-/// The body, up to its known end; empty if the connection was closed.
+/// Reads the body up to its known end; empty if the connection was closed.
 async fn answer(stream: &mut UnixStream) -> String {
     let mut read = Vec::new();
     let mut buffer = [0; 1024];
@@ -85,7 +85,7 @@ async fn answer(stream: &mut UnixStream) -> String {
 }
 
 #[tokio::test]
-async fn connections_that_send_nothing_hold_up_nobody() {
+async fn connections_that_send_nothing_do_not_block_others() {
     let server = Server::start(8);
     let mut idle = Vec::new();
     for number in 0..50 {
@@ -99,7 +99,7 @@ async fn connections_that_send_nothing_hold_up_nobody() {
         }
     }
     assert_eq!(server.get("/").await, "done");
-    // The oldest have made room, the newest are still welcome.
+    // The oldest connections were evicted, the newest are still served.
     assert_eq!(answer(&mut idle[0]).await, "");
     let newest = idle.last_mut().unwrap();
     ask(newest, "/").await;
@@ -108,7 +108,7 @@ async fn connections_that_send_nothing_hold_up_nobody() {
 }
 
 #[tokio::test]
-async fn requests_that_are_answered_are_never_cut_off() {
+async fn requests_in_flight_are_never_cut_off() {
     let server = Server::start(4);
     let mut busy = Vec::new();
     for _ in 0..4 {
