@@ -1,7 +1,8 @@
-//! Reports when a file or a folder of files may have changed, through all links on the way.
+//! Reports when a file or a folder of files may have changed, through all symbolic links of its path.
 //!
-//! **Provides** [`resolve()`], the names that decide where a path leads, and [`FileWatch`], which watches all of them: a mounted
-//! ConfigMap whose `..data` is exchanged, a link that leads elsewhere, a folder that comes late. **Needs** nothing.
+//! **Provides** [`resolve()`], which returns the directory entries that a path depends on, and [`FileWatch`], which
+//! watches all of them: it notices a mounted ConfigMap whose `..data` is replaced, a link with a new target, a folder
+//! that is created later. **Needs** nothing.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {

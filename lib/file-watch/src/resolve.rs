@@ -1,23 +1,23 @@
-//! Where a path leads, and which names in which folders decide about it.
+//! Resolution of a path, with the directory entries that it depends on.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Symbolic links that are followed on one way, as in the kernel.
+/// Maximum number of symbolic links in one resolution, as in the kernel (`MAXSYMLINKS`).
 const MAX_LINKS: usize = 40;
 
-/// The way along a path.
+/// The resolution of a path.
 #[derive(Debug)]
 pub struct Way {
-    /// Folder and name of each step, up to the end or to what is missing.
+    /// Folder and name of each component, up to the end or to the first missing one.
     pub steps: Vec<(PathBuf, OsString)>,
-    /// Where it ends, without links.
+    /// The resolved path, without links.
     pub end: io::Result<PathBuf>,
 }
 
-/// Walks along an absolute path. Whatever changes the result is a change of one of the steps.
+/// Resolves an absolute path. Each change of the result is a change of one of the returned steps.
 pub fn resolve(path: &Path) -> Way {
     let mut steps = Vec::new();
     let end = walk(path, &mut steps);
@@ -25,6 +25,7 @@ pub fn resolve(path: &Path) -> Way {
 }
 
 fn walk(path: &Path, steps: &mut Vec<(PathBuf, OsString)>) -> io::Result<PathBuf> {
+    // Components not resolved yet; a link puts those of its target in front of them.
     let mut left: VecDeque<OsString> = names(path).collect();
     let mut here = PathBuf::from("/");
     let mut links = 0;
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_goes_through_links() {
+    fn resolution_follows_links() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("v1/sub")).unwrap();

@@ -1,4 +1,4 @@
-//! One path that is followed.
+//! The watch of one path.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use inotify::{Event, EventMask, EventStream, Inotify, WatchDescriptor, WatchMask
 
 use crate::resolve::{Way, resolve};
 
-/// What changes the way to somewhere, of a folder on it.
+/// Events of a folder that can change how a path through it resolves.
 pub const WAY: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE)
     .union(WatchMask::DELETE)
@@ -18,55 +18,58 @@ pub const WAY: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// Events of [`WAY`] and changes of files, the latter once the writer has closed them.
+/// Events of [`WAY`] and changes of files: CLOSE_WRITE reports a file only once it is written completely.
 const FILES: WatchMask = WAY.union(WatchMask::CLOSE_WRITE).union(WatchMask::ATTRIB);
 
-/// Events that end the being of a watched folder under its path.
+/// Events after which a watched folder no longer is at its path.
 const LOST: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::UNMOUNT);
 
-/// How often places are looked up that change meanwhile.
-const TRIES: usize = 8;
+/// Maximum number of passes over a path that keeps changing while it is resolved.
+const MAX_PASSES: usize = 8;
 
-/// Bytes of the buffer for events read at once.
-const BUFFER: usize = 4096;
+/// Size in bytes of the buffer for one read of events.
+const BUFFER_SIZE: usize = 4096;
 
-/// A file, or a folder with its files, and everything on the way to them.
+/// A watch of a file, or of a folder with its files, and of everything their paths depend on.
 pub struct FileWatch {
     events: EventStream<Vec<u8>>,
     places: HashMap<WatchDescriptor, PathBuf>,
     wanted: HashMap<PathBuf, Wanted>,
-    /// What changes files, too.
+    /// Events of folders whose files matter.
     files: WatchMask,
 }
 
-/// What matters in a folder.
+/// The events of interest in a folder.
 #[derive(Default)]
 struct Wanted {
-    /// Whether every name does.
+    /// Whether every name matters.
     all: bool,
     names: HashSet<OsString>,
-    /// Whether the content behind names matters, not only where they lead.
+    /// Whether the content of files matters, not only the entries of the folder.
     files: bool,
 }
 
 impl FileWatch {
-    /// A watch of nothing. Fails where the kernel has no inotify instance left (`fs.inotify` in sysctl).
+    /// Returns a watch without a path. Fails if the limit of inotify instances is reached (sysctl
+    /// `fs.inotify.max_user_instances`).
     pub fn new() -> io::Result<FileWatch> {
-        let events = Inotify::init()?.into_event_stream(vec![0; BUFFER])?;
+        let events = Inotify::init()?.into_event_stream(vec![0; BUFFER_SIZE])?;
         Ok(FileWatch { events, places: HashMap::new(), wanted: HashMap::new(), files: FILES })
     }
 
-    /// Reports each write to a file as well, not only its close: for callers that wait until writes have ceased.
+    /// Reports each write to a file as well, not only its close: for callers that debounce writes.
     pub fn with_writes(mut self) -> FileWatch {
         self.files |= WatchMask::MODIFY;
         self
     }
 
-    /// Watches what is at this path now and what would be there. Call it again after each change, before the path is read:
-    /// what happens to it afterwards is told.
+    /// Watches the path as it resolves now, existing or not. To be called again after each change, before the path is
+    /// read: then each change after the read is reported.
     pub fn follow(&mut self, path: &Path) -> io::Result<()> {
         let path = std::path::absolute(path)?;
-        for _ in 0..TRIES {
+        // A folder may have changed after it was resolved and before its watch was added: resolve again until a pass
+        // adds no watch.
+        for _ in 0..MAX_PASSES {
             self.wanted = wanted(&path);
             if !self.place()? {
                 break;
@@ -77,18 +80,18 @@ impl FileWatch {
 
     /// Waits until something may have changed.
     pub async fn changed(&mut self) -> io::Result<()> {
-        let mut told = false;
-        while !told {
+        let mut matched = false;
+        while !matched {
             let Some(event) = self.events.next().await else { return Err(io::ErrorKind::BrokenPipe.into()) };
-            told |= self.matters(&event?);
+            matched |= self.matters(&event?);
             while let Some(Some(event)) = self.events.next().now_or_never() {
-                told |= self.matters(&event?);
+                matched |= self.matters(&event?);
             }
         }
         Ok(())
     }
 
-    /// True if a place was added, where something may have happened before.
+    /// Adds and removes inotify watches. Returns whether a folder was added, whose earlier changes were missed.
     fn place(&mut self) -> io::Result<bool> {
         let (mut places, mut added) = (HashMap::new(), false);
         for (path, wanted) in &self.wanted {
@@ -105,7 +108,7 @@ impl FileWatch {
             }
         }
         for descriptor in self.places.keys().filter(|descriptor| !places.contains_key(*descriptor)) {
-            // The kernel may have forgotten it before.
+            // Fails if the kernel has removed the watch with its deleted folder.
             let _ = self.events.watches().remove(descriptor.clone());
         }
         self.places = places;
@@ -117,7 +120,7 @@ impl FileWatch {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             return true;
         }
-        // Events of places that are watched no more are ignored.
+        // Events queued before their watch was removed are ignored.
         let Some(wanted) = self.places.get(&event.wd).and_then(|place| self.wanted.get(place)) else {
             return false;
         };
@@ -128,7 +131,7 @@ impl FileWatch {
     }
 }
 
-/// Folders and names that decide about a path and what is in it.
+/// Returns the folders and names that the path and the files in it depend on.
 fn wanted(path: &Path) -> HashMap<PathBuf, Wanted> {
     let mut wanted: HashMap<PathBuf, Wanted> = HashMap::new();
     let mut add = |way: Way, files: bool| {
@@ -146,7 +149,7 @@ fn wanted(path: &Path) -> HashMap<PathBuf, Wanted> {
     if end.is_dir() {
         let listing = std::fs::read_dir(&end).into_iter().flatten().flatten();
         for entry in listing.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink())) {
-            // A link that leads nowhere is no file; where it would lead is watched all the same.
+            // The missing target of a dangling link is watched as well: it may be created.
             let _ = add(resolve(&entry.path()), true);
         }
         let folder = wanted.entry(end).or_default();
@@ -165,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    async fn is_told(watch: &mut FileWatch) -> bool {
+    async fn reports_change(watch: &mut FileWatch) -> bool {
         timeout(Duration::from_millis(300), watch.changed()).await.is_ok()
     }
 
@@ -176,7 +179,7 @@ mod tests {
         let mut watch = FileWatch::new().unwrap();
         watch.follow(&folder).unwrap();
         fs::write(root.path().join("other"), "x").unwrap();
-        assert!(!is_told(&mut watch).await, "a file beside it is none of it");
+        assert!(!reports_change(&mut watch).await, "a file beside it is none of it");
         for change in [
             &|| fs::create_dir(&folder).unwrap(),
             &|| fs::write(folder.join("debug"), "true").unwrap(),
@@ -188,10 +191,10 @@ mod tests {
         {
             watch.follow(&folder).unwrap();
             change();
-            assert!(is_told(&mut watch).await);
+            assert!(reports_change(&mut watch).await);
         }
         watch.follow(&folder).unwrap();
-        assert!(!is_told(&mut watch).await);
+        assert!(!reports_change(&mut watch).await);
     }
 
     #[tokio::test]
@@ -207,12 +210,12 @@ mod tests {
         symlink("..data/debug", root.path().join("debug")).unwrap();
         let mut watch = FileWatch::new().unwrap();
         watch.follow(root.path()).unwrap();
-        assert!(!is_told(&mut watch).await);
+        assert!(!reports_change(&mut watch).await);
         write("..2", "false");
-        assert!(is_told(&mut watch).await);
+        assert!(reports_change(&mut watch).await);
         watch.follow(root.path()).unwrap();
         fs::write(root.path().join("..2/debug"), "true").unwrap();
-        assert!(is_told(&mut watch).await, "the file behind the links");
+        assert!(reports_change(&mut watch).await, "the file behind the links");
     }
 
     #[tokio::test]
@@ -222,14 +225,14 @@ mod tests {
         let mut watch = FileWatch::new().unwrap();
         watch.follow(&path).unwrap();
         fs::write(&path, "a: 1").unwrap();
-        assert!(is_told(&mut watch).await);
+        assert!(reports_change(&mut watch).await);
         watch.follow(&path).unwrap();
-        while is_told(&mut watch).await {}
+        while reports_change(&mut watch).await {}
         fs::write(&path, "a: 2").unwrap();
-        assert!(is_told(&mut watch).await);
+        assert!(reports_change(&mut watch).await);
         fs::write(root.path().join("other"), "x").unwrap();
-        while is_told(&mut watch).await {}
+        while reports_change(&mut watch).await {}
         fs::write(root.path().join("other"), "x").unwrap();
-        assert!(!is_told(&mut watch).await);
+        assert!(!reports_change(&mut watch).await);
     }
 }
