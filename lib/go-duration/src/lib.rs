@@ -11,6 +11,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+/// Units with their nanoseconds. Go accepts both code points of the micro sign: U+00B5 and the Greek letter U+03BC.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -22,8 +23,8 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Parses a duration in Go's syntax: decimal numbers, each with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`); `0` needs none.
-/// Go's durations end at 292 years, so do these; negative ones are refused.
+/// Parses a duration in Go's syntax: decimal numbers, each with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`); `0` needs
+/// none. Durations are limited to `i64::MAX` nanoseconds (292 years), as in Go; negative ones are refused.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     if let Some(positive) = unsigned.strip_prefix('-') {
@@ -53,6 +54,7 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
         let scale = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, scale)| u128::from(*scale));
         let scale = scale.ok_or_else(|| format!("unknown unit \"{unit}\""))?;
         let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| "too long")? };
+        // Digits beyond 18 are below a nanosecond even for hours, and 10^18 keeps the product within u128.
         let fraction = &fraction[..fraction.len().min(18)];
         let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| "too long")? };
         let part = part * scale / 10_u128.pow(fraction.len() as u32);
@@ -62,7 +64,7 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
     u64::try_from(total).ok().filter(|ns| *ns <= i64::MAX as u64).ok_or_else(|| "too long".to_owned())
 }
 
-/// Writes a duration as Go does: `1h15m30.5s`, `0s`, `1.5ms`.
+/// Formats a duration as Go's `Duration.String` does: `1h15m30.5s`, `0s`, `1.5ms`.
 pub fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let below_second = [(1_000_000, "ms"), (1_000, "\u{b5}s"), (1, "ns")];
@@ -99,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_go_reads() {
+    fn parses_as_go_does() {
         for (text, nanos) in [
             ("0", 0),
             ("5m", 300_000_000_000),
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_go_writes() {
+    fn formats_as_go_does() {
         for text in ["0s", "1ns", "1.5\u{b5}s", "300ms", "1.001s", "30s", "5m0s", "1h0m0s", "1h15m30.5s"] {
             assert_eq!(format(parse(text).unwrap()), text);
         }

@@ -6,17 +6,17 @@ use serde::{Serialize, Serializer};
 
 use crate::label::{Label, Labels};
 
-/// Labels sorted by key; labels of one key keep the order in which they were given. Cheap to clone.
+/// Labels sorted by key; labels of one key keep their order of insertion. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LabelArray(Arc<[Label]>);
 
 impl LabelArray {
-    /// The labels, in order.
+    /// Returns the labels, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Label> {
         self.0.iter()
     }
 
-    /// All labels with the key, in order.
+    /// Returns all labels with the key, in order.
     pub fn of_key(&self, key: &str) -> &[Label] {
         let start = self.0.partition_point(|label| label.key.as_str() < key);
         let end = start + self.0[start..].partition_point(|label| label.key == key);
@@ -28,7 +28,7 @@ impl LabelArray {
         self.of_key(key).iter().any(|label| label.source == source)
     }
 
-    /// The labels as texts, in order.
+    /// Returns the labels as texts, in order.
     pub fn texts(&self) -> Vec<String> {
         self.iter().map(Label::to_string).collect()
     }
@@ -48,7 +48,7 @@ impl From<&Labels> for LabelArray {
     }
 }
 
-/// A list of texts.
+/// Serializes as a list of texts.
 impl Serialize for LabelArray {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.texts())

@@ -1,8 +1,8 @@
-//! Sources and keys with a meaning of their own.
+//! Well-known sources and keys of labels.
 
 /// Source of labels that come from Kubernetes objects.
 pub const K8S: &str = "k8s";
-/// Source that stands for every source in a selector.
+/// Source that matches every source in a selector.
 pub const ANY: &str = "any";
 /// Source of the labels of prefixes.
 pub const CIDR: &str = "cidr";

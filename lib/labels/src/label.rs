@@ -9,17 +9,17 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub const RESERVED: &str = "reserved";
 /// Source of labels that the agent derives from others.
 pub const GENERATED: &str = "cilium-generated";
-/// Source of labels that the agent makes of a pod's named ports.
+/// Source of labels that the agent derives from a pod's named ports.
 pub const PORTS: &str = "gen";
 /// Source of a label that was written without one.
 pub const UNSPECIFIED: &str = "unspec";
 
-/// One label: prints as `source:key=value`, without `=value` when that is empty.
+/// One label. Its `Display` is `source:key=value`, without `=value` if the value is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Label {
-    /// Its name.
+    /// The key.
     pub key: String,
-    /// Its value, often empty.
+    /// The value, often empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
     /// The origin of the label: `k8s`, `reserved`, `unspec`, ...
@@ -28,17 +28,18 @@ pub struct Label {
 }
 
 impl Label {
-    /// A label of the agent's own, such as `reserved:init`.
+    /// Returns a label that only the agent assigns, such as `reserved:init`.
     pub fn reserved(key: &str) -> Label {
         Label { key: key.to_owned(), value: String::new(), source: RESERVED.to_owned() }
     }
 
-    /// Reads `[source:]key[=value]`; every text is some label.
+    /// Parses `[source:]key[=value]`; never fails, as every text is a valid label.
     pub fn parse(text: &str) -> Label {
         let (source, rest) = match (text.find(':'), text.find('=')) {
             (Some(colon), equals) if equals.is_none_or(|equals| colon < equals) => {
                 (&text[..colon], &text[colon + 1..])
             }
+            // `$host` is Cilium's short form of `reserved:host`.
             _ if text.starts_with('$') => (RESERVED, &text[1..]),
             _ => (UNSPECIFIED, text),
         };
@@ -58,13 +59,13 @@ impl fmt::Display for Label {
     }
 }
 
-/// A set of labels, one a key, in the order of keys.
+/// A set of labels with one label per key, in the order of keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Labels(pub BTreeMap<String, Label>);
 
 impl Labels {
-    /// The labels of a request; texts without a key are dropped, of two with one key the later counts.
+    /// Parses the labels of a request. Texts without a key are dropped; of several with one key the last is kept.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Labels {
         texts.into_iter().map(Label::parse).filter(|label| !label.key.is_empty()).collect()
     }
@@ -74,7 +75,7 @@ impl Labels {
         self.0.values().filter(|label| label.source == source).cloned().collect()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -89,7 +90,7 @@ impl Labels {
         })
     }
 
-    /// Returns the labels as texts, as the API returns them.
+    /// Returns the labels as texts, in the form of the REST API.
     pub fn texts(&self) -> Vec<String> {
         self.0.values().map(Label::to_string).collect()
     }
@@ -107,7 +108,7 @@ impl fmt::Display for Labels {
     }
 }
 
-/// Cilium writes `null` for an empty map of some agents' versions.
+/// Accepts `null`, which some versions of Cilium write for an empty set.
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
         let map = Option::<BTreeMap<String, Label>>::deserialize(deserializer)?;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_read_as_the_original_does() {
+    fn labels_are_parsed_as_by_cilium() {
         for (text, source, key, value) in [
             ("k8s:app=p1", "k8s", "app", "p1"),
             ("app=p1", "unspec", "app", "p1"),

@@ -1,7 +1,8 @@
-//! Labels of workloads and identities, with the source each came from, and the names of their ports: the facts by which
-//! policy selects them.
+//! Labels of workloads and identities, each with its source, and named ports: the data that policy selects by.
 //!
-//! Owns: reading and printing `source:key=value`, sets of labels, the keys that the agent itself writes, named ports. Needs nothing.
+//! **Owns** parsing and printing of `source:key=value`, sets of labels, the keys that the agent itself writes, named
+//! ports.
+//! **Needs** nothing.
 //!
 //! ```
 //! use labels::{Label, LabelArray, Labels};

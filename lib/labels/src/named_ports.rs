@@ -1,4 +1,4 @@
-//! Names of ports.
+//! Named ports.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use serde::Serialize;
 pub struct NamedPorts(BTreeSet<(Arc<str>, u8, u16)>);
 
 impl NamedPorts {
-    /// Adds a port; the name counts in lower case.
+    /// Adds a port; its name is stored in lower case.
     pub fn add(&mut self, name: &str, protocol: u8, port: u16) {
         self.0.insert((name.to_lowercase().into(), protocol, port));
     }
 
-    /// The one port with this name and protocol; none if there are several.
+    /// Returns the port with this name and protocol; `None` if there is none or more than one.
     pub fn port(&self, name: &str, protocol: u8) -> Option<u16> {
         let mut ports = self.0.iter().filter(|(known, of, _)| **known == *name && *of == protocol);
         match (ports.next(), ports.next()) {
@@ -24,7 +24,7 @@ impl NamedPorts {
         }
     }
 
-    /// Name, protocol and port of each, in the order of names.
+    /// Returns name, protocol and port of each, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u8, u16)> {
         self.0.iter().map(|(name, protocol, port)| (&**name, *protocol, *port))
     }
@@ -34,7 +34,7 @@ impl NamedPorts {
         self.0.is_empty()
     }
 
-    /// Takes over the ports of another.
+    /// Adds the ports of another set.
     pub fn extend(&mut self, other: &NamedPorts) {
         self.0.extend(other.0.iter().cloned());
     }
