@@ -1,21 +1,23 @@
-//! The C library's allocator, set to what an agent needs: little to do, a lot at times, and pages that go back.
+//! Settings of the C library's allocator for an agent: low load, short peaks, pages returned to the kernel afterwards.
 #![expect(unsafe_code, reason = "the C library's allocator has no safe interface")]
 
-/// Free memory at the heap's end beyond which it goes back to the kernel at once. A request for an endpoint takes and
-/// frees about 100 kB several times: with less than that kept, the heap's end moves nine times for each.
+/// Free bytes at the end of the heap beyond which they are returned to the kernel at once (`M_TRIM_THRESHOLD`). A
+/// request for an endpoint allocates and frees about 100 kB several times: with a lower threshold each moves the end of
+/// the heap nine times.
 #[cfg(target_env = "gnu")]
 const TRIM: libc::c_int = 512 << 10;
-/// Allocations of this size are mappings of their own, which go back when they are freed.
+/// Size in bytes from which an allocation is a mapping of its own, unmapped when freed (`M_MMAP_THRESHOLD`).
 #[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 64 << 10;
-/// The increment of the heap.
+/// Bytes that the heap grows by beyond a request (`M_TOP_PAD`).
 #[cfg(target_env = "gnu")]
 const PAD: libc::c_int = 128 << 10;
 
-/// Sets the allocator up: one arena instead of eight a CPU, and no freed memory kept. To be called first in `main`.
+/// Configures the allocator: one arena instead of eight per CPU, and little freed memory retained. To be called first
+/// in `main`.
 ///
-/// Arenas keep threads from waiting for each other, and each keeps the peak of whatever ran on it: with them an agent
-/// takes 4 to 8 MB more. Small allocations have a cache a thread and do not meet.
+/// Separate arenas avoid lock contention between threads, but each retains its own peak: with them an agent takes 4 to
+/// 8 MB more. Small allocations come from a cache per thread and do not contend.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     for (parameter, value) in [
@@ -24,16 +26,17 @@ pub fn tune_allocator() {
         (libc::M_TOP_PAD, PAD),
         (libc::M_MMAP_THRESHOLD, MAPPED),
     ] {
-        // JUSTIFICATION: the alternative is an environment variable, which whoever starts the agent had to set.
+        // JUSTIFICATION: the alternative is the environment (`GLIBC_TUNABLES`), which every unit and container that
+        // starts the agent would have to set.
         // SAFETY: mallopt takes two integers, locks the arenas itself and has no other preconditions.
         unsafe { libc::mallopt(parameter, value) };
     }
 }
 
-/// Gives pages between allocations back that hold none any more: what a start and large changes leave. Takes about a
+/// Returns free pages between allocations to the kernel, such as those left by a start or a large change. Takes about a
 /// millisecond for 10 MB.
 pub fn trim() {
-    // JUSTIFICATION: nothing else makes the allocator look between allocations.
+    // JUSTIFICATION: the threshold above only covers the end of the heap; no safe call releases pages below it.
     // SAFETY: malloc_trim takes an integer, locks the arenas itself and only releases pages without allocations.
     #[cfg(target_env = "gnu")]
     unsafe {

@@ -1,4 +1,4 @@
-//! The wiring: the limit, the row of health that says how much of it is in use, giving memory back.
+//! The wiring: the limit, the row of health with the memory in use, the job that returns free memory to the kernel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +13,24 @@ use crate::allocator::trim;
 use crate::counting::allocated;
 use crate::limit::MemoryLimit;
 
-/// How often the row of health is renewed.
-const TELL: Duration = Duration::from_secs(15);
-/// How often freed memory is given back; the first time when a start has settled.
-const TRIM: Duration = Duration::from_secs(20);
+/// Interval between updates of the row of health.
+const REPORT_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval between calls of [`trim`]; the first one follows the start, which leaves most of the free pages.
+const TRIM_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Looks the limit up; provides `Arc<MemoryLimit>`. Gives freed memory back from time to time, and reports what is in use.
+/// Detects the limit and provides it as `Arc<MemoryLimit>`; reports the memory in use, and returns free pages to the
+/// kernel at intervals.
 pub fn cell() -> Cell {
-    let parts = [provide(found), invoke(watch), invoke(give_back), invoke(export)];
+    let parts = [provide(detect_limit), invoke(watch), invoke(start_trimming), invoke(export)];
     module("memory", "Memory that the agent may use", parts)
 }
 
-fn found() -> Arc<MemoryLimit> {
+fn detect_limit() -> Arc<MemoryLimit> {
     Arc::new(MemoryLimit::detect())
 }
 
-fn give_back(jobs: JobGroup) {
-    jobs.timer("give-back", TRIM, |_| async {
+fn start_trimming(jobs: JobGroup) {
+    jobs.timer("give-back", TRIM_INTERVAL, |_| async {
         trim();
         Ok(())
     });
@@ -39,7 +40,8 @@ fn export(metrics: Arc<Metrics>) {
     metrics.register_collector(Allocated);
 }
 
-/// The allocator's count, looked up on request; not there if it does not count.
+/// The gauge of allocated bytes, read on each request; absent if the process does not use
+/// [`Counting`](crate::Counting).
 #[derive(Debug)]
 struct Allocated;
 
@@ -60,14 +62,14 @@ fn watch(limit: Arc<MemoryLimit>, jobs: JobGroup, health: Health) {
         "Memory is limited: maps are sized by it, and what is read"
     );
     let health = health.scope("limit");
-    jobs.timer("usage", TELL, move |_| {
-        tell(&limit, &health);
+    jobs.timer("usage", REPORT_INTERVAL, move |_| {
+        report(&limit, &health);
         async { Ok(()) }
     })
     .immediate();
 }
 
-fn tell(limit: &MemoryLimit, health: &Health) {
+fn report(limit: &MemoryLimit, health: &Health) {
     let (Some(used), Some(bytes)) = (limit.used(), limit.bytes()) else { return };
     match limit.room() {
         Ok(()) => health.ok(format_args!("{} of {} MiB are in use", used >> 20, bytes >> 20)),
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allocated_is_exported() {
+    fn allocated_bytes_are_exported() {
         let metrics = Arc::new(Metrics::default());
         export(metrics.clone());
         let text = metrics.text();

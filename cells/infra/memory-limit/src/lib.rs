@@ -1,16 +1,16 @@
-//! How much memory the agent may use, and what follows from it.
+//! The agent's memory limit, and the sizes derived from it.
 //!
-//! A container's limit counts all that the agent causes: its own pages, and what the kernel keeps for it, of which the
-//! maps are most. Whoever would exceed the limit is killed, in a loop, so others ask here first: maps are sized to fit
-//! ([`MemoryLimit::for_maps`]), what comes from outside is read up to a size ([`MemoryLimit::largest_input`]), and what
-//! would make the agent larger is refused while there is [no room](MemoryLimit::room).
+//! A container's limit covers all memory charged to the agent: its own pages, and kernel memory, most of it in maps. A
+//! process that exceeds the limit is OOM-killed, and again after each restart, so cells ask here first: maps are sized
+//! to fit ([`MemoryLimit::for_maps`]), external input is read up to a maximum size ([`MemoryLimit::largest_input`]),
+//! and requests that would make the agent larger are refused while there is [no capacity](MemoryLimit::room).
 //!
-//! **Owns** nothing but a row of health, which says how much is in use, the metric `process_allocated_bytes`, and the job
-//! that gives memory back which is not used any more. **Needs** the registry of metrics. **Provides** `Arc<MemoryLimit>`, and
-//! [`tune_allocator()`] and [`Counting`] for `main`. Without a limit nothing is sized or refused.
+//! **Owns** a row of health with the memory in use, the metric `process_allocated_bytes`, and the job that returns free
+//! memory to the kernel. **Needs** the registry of metrics. **Provides** `Arc<MemoryLimit>`, and [`tune_allocator()`]
+//! and [`Counting`] for `main`. Without a limit no map is resized and no request refused.
 //!
-//! **Life.** The limit is looked up when the agent is built: the smallest of its cgroup and those above, of both
-//! versions of cgroups. A limit that changes counts at the next start.
+//! **Life.** The limit is detected when the agent is built: the smallest of its cgroup and that cgroup's ancestors, in
+//! both versions of cgroups. A changed limit takes effect at the next start.
 //!
 //! ```
 //! let limit = memory_limit::MemoryLimit::of(64 << 20);
@@ -19,7 +19,7 @@
 //! assert_eq!(memory_limit::MemoryLimit::none().largest_input(16 << 20), 16 << 20);
 //! ```
 //!
-//! **Differences from Cilium.** Cilium sizes maps by the machine's memory and does not look at its own limit.
+//! **Differences from Cilium.** Cilium sizes maps by the machine's memory and does not consider its own limit.
 
 mod allocator;
 mod cell;

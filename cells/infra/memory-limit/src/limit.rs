@@ -1,17 +1,17 @@
-//! The limit of the agent's cgroup, and how much of it is in use.
+//! The memory limit of the agent's cgroup, and the part of it in use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Of the limit: what the kernel's maps may take before there are endpoints. The rest is for the agent (25 MB and what
-/// endpoints and policies add), for programs being loaded, and for what rows add to maps.
+/// Fraction of the limit that the kernel's maps may take before there are endpoints. The rest is for the agent (25 MB,
+/// plus endpoints and policies), for loading programs, and for the growth of maps with their entries.
 const FOR_MAPS: (u64, u64) = (3, 8);
-/// A text of this share of the limit grows tenfold while it is taken apart, and still leaves most of it.
+/// Divisor of the limit for the largest input: parsing takes about ten times the size of a text, a sixth of the limit.
 const INPUT: u64 = 64;
-/// In hundredths of the limit: beyond this the agent takes nothing that makes it larger.
+/// Percentage of the limit in use beyond which requests that make the agent larger are refused.
 const FULL: u64 = 90;
 
-/// How much memory the agent may use.
+/// The memory limit of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLimit {
     limit: Option<Limit>,
@@ -39,7 +39,7 @@ enum Version {
 /// The limit is nearly reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// Bytes in use that cannot be given back.
+    /// Bytes in use that cannot be reclaimed.
     pub used: u64,
     /// Bytes that may be used.
     pub limit: u64,
@@ -60,19 +60,19 @@ impl std::fmt::Display for Full {
 impl std::error::Error for Full {}
 
 impl MemoryLimit {
-    /// No limit but the machine's memory.
+    /// Returns no limit: the machine's memory is the only bound.
     #[must_use]
     pub fn none() -> MemoryLimit {
         MemoryLimit::default()
     }
 
-    /// Returns a limit of `bytes` of which nothing is ever in use.
+    /// Returns a limit of `bytes` without a cgroup, whose usage is unknown; for tests.
     #[must_use]
     pub fn of(bytes: u64) -> MemoryLimit {
         MemoryLimit { limit: Some(Limit { bytes, group: None }) }
     }
 
-    /// The limit of the cgroup of the second version in this folder; `None` if it has none.
+    /// Returns the limit of the cgroup (v2) in this folder; `None` if it has none.
     #[must_use]
     pub fn of_group(folder: &Path) -> Option<MemoryLimit> {
         let bytes = Version::Two.limit(folder)?;
@@ -80,14 +80,14 @@ impl MemoryLimit {
         Some(MemoryLimit { limit: Some(Limit { bytes, group }) })
     }
 
-    /// The limit of this process.
+    /// Detects the limit of this process.
     #[must_use]
     pub fn detect() -> MemoryLimit {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         MemoryLimit::find(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"))
     }
 
-    /// The smallest limit among a process' cgroups and those above them, as far as they can be seen.
+    /// Returns the smallest limit among a process' cgroups and their ancestors, as far as they are visible.
     fn find(cgroups: &str, mounts: &str) -> MemoryLimit {
         let mounted = mounts.lines().flat_map(|line| {
             [Version::Two, Version::One]
@@ -96,7 +96,7 @@ impl MemoryLimit {
         });
         let groups = mounted.filter_map(|(version, (root, point))| {
             let path = cgroups.lines().find_map(|line| version.path(line))?;
-            // In a container the mount may begin at the process' own cgroup, whatever that is called outside.
+            // In a container the mount's root may be the process' own cgroup, while the path is that of the host.
             let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
             let own = Path::new(point).join(below);
             let own = if own.is_dir() { own } else { PathBuf::from(point) };
@@ -113,25 +113,25 @@ impl MemoryLimit {
         MemoryLimit { limit: limits.min_by_key(|limit| limit.bytes) }
     }
 
-    /// Bytes that may be used; `None` if only the machine's memory ends it.
+    /// Returns the limit in bytes; `None` if there is none but the machine's memory.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.limit.as_ref().map(|limit| limit.bytes)
     }
 
-    /// Bytes that the kernel's maps may take when they are made.
+    /// Returns the bytes that the kernel's maps may take when they are created; `None` without a limit.
     #[must_use]
     pub fn for_maps(&self) -> Option<u64> {
         self.bytes().map(|bytes| bytes / FOR_MAPS.1 * FOR_MAPS.0)
     }
 
-    /// The largest text from outside that is read whole, where `usual` is what is taken without a limit.
+    /// Returns the maximum size of external input that is read as a whole; `usual` is the maximum without a limit.
     #[must_use]
     pub fn largest_input(&self, usual: u64) -> u64 {
         self.bytes().map_or(usual, |bytes| usual.min(bytes / INPUT))
     }
 
-    /// Bytes in use that cannot be given back by dropping copies of files; `None` without a limit.
+    /// Returns the bytes in use, without the page cache, which the kernel can reclaim; `None` without a limit.
     #[must_use]
     pub fn used(&self) -> Option<u64> {
         self.limit.as_ref()?.group.as_ref()?.used()
@@ -145,7 +145,7 @@ impl MemoryLimit {
         }
     }
 
-    /// The cgroup that sets the limit.
+    /// Returns the folder of the cgroup that sets the limit.
     #[must_use]
     pub fn group(&self) -> Option<&Path> {
         Some(&self.limit.as_ref()?.group.as_ref()?.folder)
@@ -153,7 +153,7 @@ impl MemoryLimit {
 }
 
 impl Version {
-    /// The path of the cgroup, from a line of `/proc/self/cgroup`.
+    /// Returns the path of the cgroup from a line of `/proc/self/cgroup`.
     fn path(self, line: &str) -> Option<&str> {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -164,7 +164,7 @@ impl Version {
         ours.then_some(path)
     }
 
-    /// What part of the hierarchy is mounted, and where, from a line of `/proc/self/mountinfo`.
+    /// Returns the root within the hierarchy and the mount point from a line of `/proc/self/mountinfo`.
     fn mount(self, line: &str) -> Option<(&str, &str)> {
         let (mount, kind) = line.split_once(" - ")?;
         let (mut mount, mut kind) = (mount.split(' ').skip(3), kind.split(' '));
@@ -182,13 +182,15 @@ impl Version {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.max",
         };
-        // `max`, or as many pages as a counter can hold: there is none.
+        // No limit is `max` in v2, and the largest page counter in v1 (9223372036854771712).
         number(&folder.join(file)).filter(|bytes| *bytes < 1 << 62)
     }
 }
 
 impl Group {
+    /// Returns the usage of the cgroup without its page cache.
     fn used(&self) -> Option<u64> {
+        // v1 has the sums over descendants in the `total_` rows, v2 in the plain ones.
         let (usage, inactive, active) = match self.version {
             Version::One => ("memory.usage_in_bytes", "total_inactive_file ", "total_active_file "),
             Version::Two => ("memory.current", "inactive_file ", "active_file "),
@@ -209,7 +211,7 @@ fn number(file: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Folders with files, as a cgroup file system shows them.
+    /// A folder with the files of a cgroup file system.
     struct Hierarchy(tempfile::TempDir);
 
     impl Hierarchy {
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_above_a_cgroup_counts() {
+    fn the_smallest_limit_of_a_cgroup_and_its_ancestors_applies() {
         let tree = Hierarchy::new(&[
             ("pod/memory.max", "67108864\n"),
             ("pod/memory.current", "64000000\n"),
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_of_cgroups_counts_as_well() {
+    fn cgroups_v1_are_supported() {
         let tree = Hierarchy::new(&[
             ("memory.limit_in_bytes", "9223372036854771712\n"),
             ("a/memory.limit_in_bytes", "100000000\n"),
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nothing_is_different() {
+    fn without_a_limit_nothing_is_bounded() {
         let tree = Hierarchy::new(&[("memory.max", "max\n")]);
         let limit = MemoryLimit::find("0::/\n", &tree.mount("/", "cgroup2", "rw"));
         assert_eq!(limit, MemoryLimit::none());
