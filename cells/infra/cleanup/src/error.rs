@@ -3,11 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why something cannot be found or removed.
+/// An error of finding or removing a leftover.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An agent runs: it would put back what is removed.
+    /// An agent runs: it would restore the removed objects.
     #[error("an agent{} runs on {folder}: stop it first, it would put back what is removed", pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
     Running {
         /// Its run folder.
@@ -15,7 +15,7 @@ pub enum Error {
         /// Its process id, if it has recorded one.
         pid: Option<u32>,
     },
-    /// The run folder cannot be asked for its agent.
+    /// The agent of the run folder cannot be determined.
     #[error(transparent)]
     Instance(#[from] daemon_config::Error),
     /// A file or folder cannot be read or removed.
@@ -23,19 +23,19 @@ pub enum Error {
     File {
         /// The failed operation.
         action: &'static str,
-        /// On which path.
+        /// The path it was applied to.
         path: PathBuf,
         /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// A program, link or pin.
+    /// A program, link or pin cannot be read or removed.
     #[error(transparent)]
     Bpf(#[from] bpf::Error),
-    /// An interface.
+    /// A request to rtnetlink has failed.
     #[error(transparent)]
     Netlink(#[from] devices::NetlinkError),
-    /// A tool of iptables.
+    /// A tool of iptables has failed.
     #[error("{tool} has failed: {said}; remove the chains CILIUM_* by hand")]
     Iptables {
         /// The tool.
@@ -43,7 +43,7 @@ pub enum Error {
         /// Its error output, or why it could not be run.
         said: String,
     },
-    /// The rule of nftables.
+    /// The nftables rule cannot be read or removed.
     #[error("nftables: {0}")]
     Rule(#[source] netlink::Error),
 }

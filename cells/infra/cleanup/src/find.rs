@@ -1,4 +1,4 @@
-//! What is left, in the order in which it is removed.
+//! The search for leftovers, in the order of their removal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,31 +16,31 @@ use crate::error::Error;
 use crate::iptables;
 use crate::leftover::Leftover;
 
-/// How the interfaces of the host's side begin: `cilium_host`, `cilium_net`, and Cilium's `cilium_vxlan` and others.
+/// Name prefix of interfaces of the host: `cilium_host`, `cilium_net`, and Cilium's `cilium_vxlan` and others.
 const HOST_INTERFACES: &str = "cilium_";
 /// The host side of Cilium's health endpoint.
 const HEALTH_INTERFACE: &str = "lxc_health";
-/// How programs of this datapath and of Cilium's are named, and so their filters.
+/// Name prefix of programs of this datapath and of Cilium's, and so of their tc filters.
 const PROGRAMS: &str = "cil_";
-/// How shared maps are named.
+/// Name prefix of shared maps.
 const MAPS: &str = "cilium_";
-/// Pins of our own policy maps, among links.
+/// Folder of the pins of our own policy maps; the rest of `cilium/` are pinned links.
 const POLICY_MAPS: &str = "cilium/policy_maps";
-/// Routing tables of Cilium's proxies: to itself, and back from it.
+/// Routing tables of Cilium's proxies: to the proxy, and back from it.
 const PROXY_TABLES: [u32; 2] = [2004, 2005];
-/// Bits of the mark by which Cilium routes, and what leads to which table: its proxies, IPsec, WireGuard.
+/// Bits of the mark that Cilium routes by; below, marks with their tables: proxies, IPsec, WireGuard.
 const MARK_MASK: u32 = 0xf00;
 const MARKS: [(u32, u32); 5] =
     [(0x200, PROXY_TABLES[0]), (0xa00, PROXY_TABLES[1]), (0xd00, 200), (0xe00, 200), (0xe00, 201)];
-/// Where Cilium moves the rule for local addresses to, so that those of its proxies come first.
+/// The rule for local addresses after Cilium has moved it, so that the rules of its proxies precede it.
 const MOVED_LOCAL: Rule = Rule { ipv6: false, priority: 100, mark: 0, mask: 0, table: TABLE_LOCAL };
-/// Files and sockets that agents make in their run folder.
+/// Files and sockets that agents create in their run folder.
 const RUN_FILES: [&str; 6] =
     ["cilium.sock", "health.sock", "hubble.sock", "monitor1_2.sock", "shell.sock", "cilium.pid"];
-/// Folders that agents make there, with all that is in them.
+/// Folders that agents create there, removed with their content.
 const RUN_TREES: [&str; 3] = ["deleteQueue", "envoy", "state"];
 
-/// Where agents leave things.
+/// The paths of an agent's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// The bpf file system (`bpf-root`).
@@ -52,7 +52,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// An error if an agent runs here.
+    /// Returns an error if an agent runs here.
     pub fn check_free(&self) -> Result<(), Error> {
         match Instance::holder(&self.run)? {
             Some(holder) => Err(Error::Running { folder: self.run.clone(), pid: holder.pid }),
@@ -61,10 +61,11 @@ impl Places {
     }
 }
 
-/// Everything that an agent has left, in the order in which it has to go. Changes nothing.
+/// Returns all leftovers of an agent, in the order in which they must be removed. Changes nothing.
 pub fn find(places: &Places) -> Result<Vec<Leftover>, Error> {
     let mut nl = Netlink::open()?;
     let links = nl.links()?;
+    // Filters of an interface vanish with it, so only those of remaining interfaces are listed.
     let (going, staying): (Vec<&Link>, Vec<&Link>) = links.iter().partition(|link| is_ours(link));
     let mut found = interfaces(&going, is_pod_side);
     found.extend(pinned_links(&places.bpf_root)?);
@@ -74,7 +75,7 @@ pub fn find(places: &Places) -> Result<Vec<Leftover>, Error> {
         found.push(Leftover::Rule);
     }
     found.extend(iptables::find().into_iter().map(Leftover::Chains));
-    // Rules before the tables they lead to.
+    // Rules before the routes of the tables they lead to.
     found.extend(nl.rules()?.into_iter().filter_map(routing_rule));
     let of_proxies = |route: &Route| {
         PROXY_TABLES.contains(&route.key.table) && going.iter().all(|link| link.index != route.key.link_index)
@@ -150,7 +151,7 @@ fn pins(root: &Path) -> Result<Vec<Leftover>, Error> {
     };
     let names = names_in(&globals)?.into_iter().filter(ours);
     let mut found: Vec<Leftover> = names.map(|name| Leftover::Pin(globals.join(name))).collect();
-    // The innermost first.
+    // Parents before their children; reversed below, so that inner folders are emptied first.
     let mut folders = vec![root.join("tc"), globals, root.join("cilium")];
     walk(&root.join("cilium"), &mut |path, folder| {
         if folder {
@@ -165,7 +166,7 @@ fn pins(root: &Path) -> Result<Vec<Leftover>, Error> {
     Ok(found)
 }
 
-/// Those of the folders that have nothing else in them, inner ones first.
+/// Returns the folders that are empty once the leftovers in `going` are removed. `folders` lists inner ones first.
 fn emptied<'a>(
     folders: impl Iterator<Item = PathBuf>,
     going: impl Iterator<Item = &'a Leftover>,
@@ -181,7 +182,7 @@ fn emptied<'a>(
     Ok(found)
 }
 
-/// The suffix of pins that an interrupted change leaves.
+/// Whether the rest of a pin's name is empty or a suffix of an interrupted replacement.
 fn is_suffix(rest: &str) -> bool {
     rest.is_empty() || rest == "_pending" || rest == "_next"
 }
@@ -201,7 +202,7 @@ fn files(places: &Places) -> Result<Vec<Leftover>, Error> {
     Ok(found)
 }
 
-/// Calls `seen` with everything below a folder, folders before what is in them, and whether it is a folder.
+/// Calls `seen` for each path below a folder, with whether it is a folder; a folder precedes its content.
 fn walk(folder: &Path, seen: &mut impl FnMut(PathBuf, bool)) -> Result<(), Error> {
     for name in names_in(folder)? {
         let path = folder.join(name);
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_others_in_the_run_folder_stay() {
+    fn foreign_files_in_the_run_folder_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         fs::create_dir_all(run.join("state/12")).unwrap();
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_others_stay() {
+    fn foreign_rules_are_kept() {
         let rule = |priority, mark, mask, table| Rule { ipv6: true, priority, mark, mask, table };
         let going = [rule(9, 0x200, 0xf00, 2004), rule(10, 0xa00, 0xf00, 2005), rule(100, 0, 0, TABLE_LOCAL)];
         let staying = [
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_of_interrupted_changes_are_found() {
+    fn pins_of_interrupted_replacements_are_found() {
         assert!(is_suffix("") && is_suffix("_pending") && is_suffix("_next") && !is_suffix("_of_somebody"));
     }
 }

@@ -1,5 +1,5 @@
-//! Cilium's chains in the tables of iptables. The system's own tools list and remove them: they know both forms
-//! that the kernel has of these tables.
+//! Cilium's chains in the tables of iptables. The system's own tools list and remove them, as they support both
+//! backends: legacy and nftables.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,19 +9,19 @@ use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
-/// How Cilium's chains begin: those in use, and those that it is replacing.
+/// Name prefixes of Cilium's chains: those in use, and those that it is replacing.
 const PREFIXES: [&str; 2] = ["CILIUM_", "OLD_CILIUM_"];
-/// The tools of a family, and where the kernel lists tables of the older form, which only one of them sees.
+/// The tools of a family, and the file in which the kernel lists legacy tables, which only the `-legacy` tools see.
 const FAMILIES: [(&str, &str); 2] =
     [("iptables", "/proc/self/net/ip_tables_names"), ("ip6tables", "/proc/self/net/ip6_tables_names")];
 
-/// Chains of Cilium in one table, with the rules of other chains that lead to them.
+/// Chains of Cilium in one table, with the rules of other chains that jump to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chains {
     tool: String,
     table: String,
     names: BTreeSet<String>,
-    /// As the tool lists them: `-A INPUT ... -j CILIUM_INPUT`.
+    /// Rules in the form of `iptables-save`: `-A INPUT ... -j CILIUM_INPUT`.
     feeders: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Chains {
 }
 
 impl Chains {
-    /// Removes what is there now, of one table all or nothing.
+    /// Removes the chains that exist now, in one transaction per table.
     pub(crate) fn remove(&self) -> Result<(), Error> {
         let found = saved(&self.tool)?.unwrap_or_default();
         match parse(&self.tool, &found).into_iter().find(|now| now.table == self.table) {
@@ -43,10 +43,10 @@ impl Chains {
         }
     }
 
-    /// The input of `iptables-restore`.
+    /// Returns the input of `iptables-restore`.
     fn script(&self) -> String {
         let feeders = self.feeders.iter().map(|rule| rule.replacen("-A", "-D", 1));
-        // A chain can only go when no rule leads to it, also from another of them.
+        // A chain can only be deleted once no rule refers to it, so flush all of them before deleting the first.
         let flushed = self.names.iter().map(|name| format!("-F {name}"));
         let removed = self.names.iter().map(|name| format!("-X {name}"));
         let lines: Vec<String> = feeders.chain(flushed).chain(removed).collect();
@@ -54,17 +54,17 @@ impl Chains {
     }
 }
 
-/// All chains of Cilium, by table. What cannot be listed is reported and left.
+/// Returns all chains of Cilium, by table. Tables that cannot be listed are logged and skipped.
 pub(crate) fn find() -> Vec<Chains> {
     let mut found = Vec::new();
     for (family, legacy_tables) in FAMILIES {
         let mut tools = vec![format!("{family}-nft")];
-        // Asking it loads modules of the kernel: not where they are not used.
+        // Listing legacy tables loads their kernel modules, so skip that where none is in use.
         if fs::read_to_string(legacy_tables).is_ok_and(|tables| !tables.trim().is_empty()) {
             tools.push(format!("{family}-legacy"));
         }
         let mut is_installed = false;
-        // Where there is but one kind, it has the plain name.
+        // A system with a single backend has only the plain name.
         for tool in tools.into_iter().chain([family.to_owned()]) {
             if tool == family && is_installed {
                 break;
@@ -72,7 +72,8 @@ pub(crate) fn find() -> Vec<Chains> {
             match saved(&tool) {
                 Ok(None) => continue,
                 Ok(Some(text)) => found.extend(parse(&tool, &text)),
-                // All else can go without it, as on a kernel that has no such tables.
+                // Not fatal: the other leftovers can be removed without it, for instance on a kernel without these
+                // tables.
                 Err(error) => tracing::warn!(%error, "Chains of {tool} are not looked for"),
             }
             is_installed = true;
@@ -86,7 +87,7 @@ pub(crate) fn find() -> Vec<Chains> {
     found
 }
 
-/// Cilium's chains in what `iptables-save` prints.
+/// Parses Cilium's chains from the output of `iptables-save`.
 fn parse(tool: &str, text: &str) -> Vec<Chains> {
     let mut tables: Vec<Chains> = Vec::new();
     for line in text.lines() {
@@ -116,7 +117,7 @@ fn is_ours(chain: &str) -> bool {
     PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
-/// All tables as text; `None` if the tool is not installed.
+/// Returns all tables as text; `None` if the tool is not installed.
 fn saved(tool: &str) -> Result<Option<String>, Error> {
     let output = match Command::new(format!("{tool}-save")).stdin(Stdio::null()).output() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -130,7 +131,7 @@ fn saved(tool: &str) -> Result<Option<String>, Error> {
 
 fn restore(tool: &str, script: &str) -> Result<(), Error> {
     let mut command = Command::new(format!("{tool}-restore"));
-    // Another process may be changing the same tables.
+    // --noflush keeps the other chains. --wait: another process may hold the xtables lock.
     command
         .args(["--noflush", "--wait=5"])
         .stdin(Stdio::piped())
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_and_what_leads_to_them_are_found_and_nothing_else() {
+    fn only_ciliums_chains_and_rules_that_jump_to_them_are_found() {
         let text = r#"# Generated by iptables-save
 *nat
 :PREROUTING ACCEPT [2:168]

@@ -1,4 +1,4 @@
-//! One thing that is left, and its removal.
+//! A leftover and its removal.
 
 use std::fmt;
 use std::fs;
@@ -13,11 +13,11 @@ use devices::{Netlink, NetlinkError, Route, TABLE_LOCAL};
 use crate::error::Error;
 use crate::iptables::Chains;
 
-/// Something that an agent has left. `Display` names it in one line.
+/// A kernel object or file left by an agent. `Display` names it in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Leftover {
-    /// An interface, with its addresses, its routes and what is attached to it.
+    /// An interface, with its addresses, its routes and the programs attached to it.
     Interface {
         /// Its name.
         name: String,
@@ -26,7 +26,7 @@ pub enum Leftover {
     },
     /// A pinned link of a program to an interface or a cgroup.
     Link(PathBuf),
-    /// A tc filter on an interface that stays, and the queueing discipline that holds it, if nothing else is in it.
+    /// A tc filter on an interface that remains, and its clsact qdisc if that has no other filter.
     Filter {
         /// The filter's name.
         name: String,
@@ -34,16 +34,16 @@ pub enum Leftover {
         interface: String,
         /// The interface's index.
         index: u32,
-        /// Which packets it sees.
+        /// The hook it is attached to.
         direction: Direction,
         /// Its priority.
         priority: u16,
     },
     /// The table of nftables.
     Rule,
-    /// Chains of Cilium in one table of iptables, and the rules that lead to them.
+    /// Chains of Cilium in one table of iptables, and the rules that jump to them.
     Chains(Chains),
-    /// A rule of policy routing of Cilium. The one for local addresses goes back to its place.
+    /// A policy routing rule of Cilium. The one for local addresses is moved back to priority 0.
     RoutingRule(Rule),
     /// A route in a table of Cilium's proxies.
     Route(Route),
@@ -51,9 +51,9 @@ pub enum Leftover {
     Pin(PathBuf),
     /// A file or socket.
     File(PathBuf),
-    /// A folder with all that is in it.
+    /// A folder with its content.
     Tree(PathBuf),
-    /// A folder that is empty when all before it are gone; it stays if it is not.
+    /// A folder that is empty once all leftovers before it are removed; kept if it is not.
     Folder(PathBuf),
 }
 
@@ -84,7 +84,7 @@ impl Leftover {
         matches!(self, Leftover::Link(_) | Leftover::Filter { .. } | Leftover::Pin(_))
     }
 
-    /// Where it is, if it is on a file system.
+    /// Returns its path, if it is on a file system.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Leftover::Link(path)
@@ -101,7 +101,7 @@ impl Leftover {
         }
     }
 
-    /// Removes it. What is gone already is no error.
+    /// Removes it; idempotent.
     pub fn remove(&self) -> Result<(), Error> {
         match self {
             Leftover::Interface { name, index } => remove_interface(name, *index),
@@ -145,7 +145,7 @@ fn remove_rule(rule: &Rule) -> Result<(), Error> {
     absent(nl.delete_rule(rule))
 }
 
-/// What is gone need not be removed.
+/// Treats `ENOENT`, `ENODEV` and the like as success, so that removal is idempotent.
 fn absent(removed: Result<(), NetlinkError>) -> Result<(), Error> {
     match removed {
         Err(e) if !e.is_not_found() => Err(e.into()),
@@ -155,8 +155,8 @@ fn absent(removed: Result<(), NetlinkError>) -> Result<(), Error> {
 
 fn remove_link(path: &Path) -> Result<(), Error> {
     if let Ok(link) = Link::open(path) {
-        // Without this the program would stay attached until the kernel gets round to freeing it. A link whose interface
-        // is gone is detached already.
+        // Unpinning alone would leave the program attached until the kernel frees the link, which is deferred.
+        // Detaching fails if the interface is gone: such a link is detached already.
         let _ = link.detach();
     }
     Ok(unpin(path).map(drop)?)

@@ -1,21 +1,21 @@
-//! Finds and removes all that an agent has left on a node: ours, or one of Cilium before us.
+//! Finds and removes all leftovers of an agent on a node: of this agent, or of a previous Cilium.
 //!
-//! **Owns** nothing and is no cell: the agent's verb `cleanup` is its user. **Needs** root, the node's network namespace,
-//! and that no agent runs. **Provides** [`find()`], which changes nothing, and [`Leftover::remove`]; each line that a dry run
-//! prints is one [`Leftover`].
+//! **Owns** nothing and is no cell: it is used by the agent's verb `cleanup`. **Needs** root, the node's network
+//! namespace, and that no agent runs. **Provides** [`find()`], which changes nothing, and [`Leftover::remove`]; each
+//! line that a dry run prints is one [`Leftover`].
 //!
-//! The order is that of [`find()`]: first pods' interfaces, so that none is left that no policy watches over, then programs
-//! and the host's devices, at last pins and files. What has been removed is not found again: a removal that was killed
-//! is finished by the next.
+//! The order is that of [`find()`]: first interfaces of pods, so that no pod stays connected without policy, then
+//! programs and the host's devices, at last pins and files. Removed objects are not found again, so an interrupted
+//! cleanup is completed by the next.
 //!
-//! **Of Cilium** there may be more than an agent of ours makes: chains in the tables of iptables with the rules that
-//! lead to them, rules of policy routing by its marks, the two routing tables of its proxies, and the rule for local
-//! addresses, which it moves from place 0 to 100. Its own `post-uninstall-cleanup` leaves all of these; here they go. Chains
-//! need the system's iptables; without it the log says that they were not looked for. Tables and their own chains stay.
+//! **Cilium** leaves more objects than this agent creates: chains in the tables of iptables with the rules that jump to
+//! them, policy routing rules by its marks, the two routing tables of its proxies, and the rule for local addresses,
+//! which it moves from priority 0 to 100. Its own `post-uninstall-cleanup` keeps all of these; here they are removed.
+//! Chains need the system's iptables; without it a warning is logged. Tables and their built-in chains are kept.
 //!
-//! **What stays.** Kernel settings: what they were before is not known. The bpf file system's mount: others may use it.
-//! Files in the run folder under names that no agent gives. Sets of ipset. Configuration of the CNI plugin: whoever
-//! installed it removes it.
+//! **Kept** are kernel settings, as their previous values are unknown; the mount of the bpf file system, which other
+//! processes may use; files in the run folder under names that no agent uses; sets of ipset; and the configuration of
+//! the CNI plugin, which its installer removes.
 //!
 //! ```no_run
 //! let places = cleanup::Places {
