@@ -1,4 +1,4 @@
-//! `agent build-config`: what an init container runs, the configuration of this node as a folder.
+//! `agent build-config`, for an init container: writes the configuration of this node into a folder.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use hive::{Hive, HiveError};
 use crate::logging::{self, LogOptions};
 use crate::{log_level, print};
 
-/// The command, as the first word.
+/// First word of the command line that selects this command.
 pub(crate) const WORD: &str = "build-config";
 
 const USAGE: &str = "\
@@ -16,7 +16,7 @@ Usage: agent build-config [OPTIONS]   write the configuration of this node, whic
                                       and annotations of the node have parts of, into a folder for --config-dir
 ";
 
-/// Runs a hive of its own: nothing of an agent is there.
+/// Runs the command in a separate hive, without cells of the agent.
 pub(crate) fn run() -> ExitCode {
     let (filter, level) = log_level::filter();
     LogOptions::default().install(filter, &level, false);

@@ -1,4 +1,4 @@
-//! `agent cleanup`: removes what agents have left on this node, ours or one of Cilium before us.
+//! `agent cleanup`: removes kernel state and files that agents, this one or Cilium's, have left on this node.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ pub(crate) fn cell() -> Cell {
     module("cleanup", "Removes what agents have left", [config::<CleanupConfig>()])
 }
 
-/// Lists what is left and removes it.
+/// Lists leftovers and removes them.
 pub(crate) fn run(hive: &Hive) -> ExitCode {
     match clean(hive) {
         Ok(true) => ExitCode::SUCCESS,
@@ -55,7 +55,7 @@ pub(crate) fn run(hive: &Hive) -> ExitCode {
     }
 }
 
-/// Whether nothing is left that was to be removed.
+/// Whether all selected leftovers were removed, or only listed as requested.
 fn clean(hive: &Hive) -> anyhow::Result<bool> {
     let config = hive.config::<CleanupConfig>()?;
     let places = Places {
@@ -89,7 +89,7 @@ fn clean(hive: &Hive) -> anyhow::Result<bool> {
         io::stdin().lock().read_line(&mut answer)?;
         anyhow::ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "nothing was removed");
     }
-    // No agent may start meanwhile.
+    // Hold the instance lock, so that no agent starts during the removal. The first list was made without it: repeat.
     let instance = match places.run.is_dir() {
         true => Some(Instance::take(&places.run)?),
         false => None,

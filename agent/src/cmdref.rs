@@ -1,4 +1,4 @@
-//! `agent --cmdref DIR`: the command reference as a file, as Cilium writes it, instead of running.
+//! `agent --cmdref DIR`: writes the command reference into a file, as Cilium does, instead of running.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -6,10 +6,10 @@ use std::{fs, io};
 use hive::prelude::*;
 use hive::{ConfigError, Hive};
 
-/// The file's name, by which Cilium's documentation finds it.
+/// File name that Cilium's documentation expects.
 const NAME: &str = "cilium-agent.md";
 
-/// Whether to write the reference.
+/// Options of the command reference.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Files")]
 struct ReferenceConfig {
@@ -23,13 +23,13 @@ pub(crate) fn cell() -> Cell {
     module("cmdref", "The command reference", [config::<ReferenceConfig>()])
 }
 
-/// The folder that the command line, or a configuration, asks to write the reference to.
+/// Returns the folder to write the reference to, if one is configured.
 pub(crate) fn folder(hive: &Hive) -> Result<Option<PathBuf>, ConfigError> {
     let folder = hive.config::<ReferenceConfig>()?.cmdref;
     Ok(Some(folder).filter(|folder| !folder.as_os_str().is_empty()))
 }
 
-/// Writes the reference. Returns where it is.
+/// Writes the reference. Returns its path.
 pub(crate) fn write(folder: &Path, usage: &str, options: &str) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = folder.join(NAME);

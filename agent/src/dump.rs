@@ -1,11 +1,11 @@
-//! `agent config`: the options in force, each with where its value came from.
+//! `agent config`: prints the options in force, each with the source of its value.
 
 use std::fmt::Write as _;
 
 use hive::config::{Kind, Unknown};
 use hive::{Setting, Settings};
 
-/// A configuration file that says what is in force; values that are shown to nobody are left to comments.
+/// Formats the options in force as a configuration file. Secrets are masked and commented out.
 pub(crate) fn text(settings: &Settings) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -22,7 +22,7 @@ pub(crate) fn text(settings: &Settings) -> String {
     text
 }
 
-/// As YAML: a JSON string is one, and numbers and bools need no quotes.
+/// Formats a value as YAML: a JSON string is valid YAML, and numbers and bools need no quotes.
 fn value(setting: &Setting) -> String {
     match setting.kind {
         Kind::Bool | Kind::Int(_) | Kind::Uint(_) | Kind::Float if !setting.is_secret() => {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_as_the_same() {
+    fn printed_options_parse_to_the_same_values() {
         let folder = tempfile::tempdir().unwrap();
         for (key, value) in [("wait", "1m"), ("token", "hunter2"), ("waits", "1s"), ("enable-hubble", "true")]
         {

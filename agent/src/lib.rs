@@ -1,6 +1,6 @@
 //! The agent: a list of cells in a hive.
 //!
-//! An agent of your own takes these groups, or some of their cells, and adds others:
+//! A custom agent combines these groups, or some of their cells, with its own:
 //!
 //! ```
 //! use hive::prelude::*;
@@ -10,7 +10,7 @@
 //! }
 //!
 //! let cells = [agent::cells(), greeter()];
-//! hive::validate(cells).unwrap(); // nothing runs, every fault of the composition is found
+//! hive::validate(cells).unwrap(); // runs nothing, reports every error of the composition
 //! ```
 //!
 //! **Modules** are named as Cilium's (`agent.infra`, `agent.datapath`, `agent.controlplane` and most of those inside), since
@@ -35,14 +35,14 @@ pub use options::known_options;
 
 use hive::prelude::*;
 
-/// Everything that the binary `agent` consists of.
+/// Returns all cells of the binary `agent`.
 #[must_use]
 pub fn cells() -> Cell {
     let cells = [daemon_config::instance(), infrastructure(), datapath(), control_plane()];
     module("agent", "Network agent", cells)
 }
 
-/// The infrastructure of other cells: memory, tables, metrics, the REST server, health, the shell.
+/// Returns the infrastructure cells: memory, tables, metrics, the REST server, health, the shell.
 #[must_use]
 pub fn infrastructure() -> Cell {
     let cells = [
@@ -60,14 +60,14 @@ pub fn infrastructure() -> Cell {
     module("infra", "Infrastructure", cells)
 }
 
-/// The kernel's side: maps, devices, settings, programs.
+/// Returns the datapath cells: maps, devices, sysctls, programs, garbage collection of conntrack.
 #[must_use]
 pub fn datapath() -> Cell {
     let cells = [maps::cell(), devices::cell(), sysctl::cell(), loader::cell(), conntrack_gc::cell()];
     module("datapath", "Datapath", cells)
 }
 
-/// Who is on this node, and which addresses they have.
+/// Returns the control-plane cells: Kubernetes, identities, addresses, services, policy, endpoints.
 #[must_use]
 pub fn control_plane() -> Cell {
     module(
@@ -94,7 +94,7 @@ pub fn control_plane() -> Cell {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_cells_fit_together() {
+    fn all_cells_form_a_valid_hive() {
         hive::validate(super::cells()).unwrap();
     }
 }

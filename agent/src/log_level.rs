@@ -1,4 +1,4 @@
-//! The level and the form of the log, which can be changed while the agent runs.
+//! Level and format of the log, both changeable at run time.
 
 use std::sync::Arc;
 
@@ -10,38 +10,38 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::logging::{LogConfig, LogOptions, SharedFormat};
 
-/// Which of the process's events are logged: the first layer of the subscriber.
+/// The first layer of the subscriber, which filters the process's events by level.
 pub(crate) type LogFilter = reload::Layer<LevelFilter, Registry>;
 
-/// The level and form of the log, to be changed while the agent runs.
+/// A handle that changes level and format of the log at run time.
 #[derive(Clone, Debug)]
 pub(crate) struct LogLevel {
     filter: reload::Handle<LevelFilter, Registry>,
     format: SharedFormat,
 }
 
-/// A filter to install, and its handle.
+/// Returns a filter to install, and its handle.
 pub(crate) fn filter() -> (LogFilter, LogLevel) {
     let (layer, filter) = reload::Layer::new(LevelFilter::INFO);
     (layer, LogLevel { filter, format: SharedFormat::default() })
 }
 
 impl LogLevel {
-    /// The form of lines, for the subscriber.
+    /// Returns the shared line format, for the subscriber.
     pub(crate) fn format(&self) -> SharedFormat {
         self.format.clone()
     }
 
-    /// The form and level of these options, with debug lines or without.
+    /// Applies format and level of `options`; with `debug` the level is at least debug.
     pub(crate) fn set(&self, options: LogOptions, debug: bool) {
         let level = if debug { options.level.max(LevelFilter::DEBUG) } else { options.level };
         self.format.set(options.format);
-        // Fails without the subscriber, when nothing is logged anyway.
+        // Fails only if no subscriber holds the filter, in which case nothing is logged.
         let _ = self.filter.modify(|filter| *filter = level);
     }
 }
 
-/// Form and level follow `log-opt`, debug lines also come and go with the option `Debug` of `PATCH /config`.
+/// Declares `log-opt` and the job that applies it; the option `Debug` of `PATCH /config` switches debug lines, too.
 pub(crate) fn cell(level: LogLevel) -> Cell {
     let cells = [
         config::<LogConfig>(),

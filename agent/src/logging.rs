@@ -34,8 +34,8 @@ pub(crate) struct LogConfig {
 }
 
 impl LogConfig {
-    /// The form and level that `log-opt` asks for, and whether debug lines come with it from the start. Read before any
-    /// cell is built: what goes wrong from then on is to be logged as wanted.
+    /// Returns format and level of `log-opt`, and the option `debug`. Call it before any cell is built, so that errors
+    /// of constructors are logged in the configured format.
     pub(crate) fn options(hive: &Hive) -> Result<(LogOptions, bool), ConfigError> {
         Ok((hive.config::<Self>()?.log_opt, hive.config::<RuntimeConfig>()?.debug))
     }
@@ -48,7 +48,7 @@ pub(crate) struct LogOptions {
     pub(crate) level: LevelFilter,
 }
 
-/// Text or JSON, with or without a time.
+/// Line format: text or JSON, with or without a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogFormat {
     json: bool,
@@ -62,7 +62,8 @@ impl Default for LogOptions {
 }
 
 impl LogOptions {
-    /// Sends the process's events to standard error in this form. The first call of a process counts.
+    /// Installs a subscriber that writes events to standard error in this format. Only the first call of a process has
+    /// an effect on the subscriber.
     pub(crate) fn install(self, filter: LogFilter, level: &LogLevel, debug: bool) {
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
@@ -124,7 +125,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The form of lines, which may change while lines are written.
+/// A line format that may change concurrently with writers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedFormat(Arc<AtomicU8>);
 
@@ -172,13 +173,13 @@ where
     }
 }
 
-/// The target of the last words of an agent that cannot go on: they are of level `fatal`, which tracing has not.
+/// Target of events that are logged with level `fatal`, which tracing does not have.
 pub(crate) const FATAL: &str = "agent::fatal";
 
-/// Ends a field in the text that is kept of a span.
+/// Terminator of a field in the formatted fields of a span. A control character, because values may contain spaces.
 const SEPARATOR: char = '\u{1e}';
 
-/// The module whose code runs: the hive keeps it in the span around constructors, hooks and jobs.
+/// Returns the module of the event: the hive records it in the span around constructors, hooks and jobs.
 fn module<S, N>(cx: &FmtContext<'_, S, N>) -> Option<String>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -202,7 +203,7 @@ fn level_name(event: &Metadata<'_>) -> &'static str {
     }
 }
 
-/// The fields of one event, in the order they were written.
+/// Fields of one event, in recording order.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -213,7 +214,7 @@ impl Fields {
     fn push(&mut self, field: &Field, value: String) {
         match field.name() {
             "message" => self.message = value,
-            // A raw identifier (`r#type`) is a field named without its mark.
+            // tracing keeps the prefix of raw identifiers (`r#type`); log readers expect `type`.
             name => self.others.push((name.strip_prefix("r#").unwrap_or(name), value)),
         }
     }
@@ -229,7 +230,7 @@ impl Visit for Fields {
     }
 }
 
-/// A log line that grows by pairs.
+/// A log line under construction.
 struct Line {
     json: bool,
     text: String,
@@ -255,7 +256,7 @@ impl Line {
         }
     }
 
-    /// Quotes and control characters escaped, so that one event stays one line.
+    /// Appends a quoted value with control characters escaped, so that one event stays one line.
     fn quoted(&mut self, value: &str) {
         self.text.push('"');
         for c in value.chars() {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn options_say_what_is_allowed() {
+    fn errors_of_options_list_valid_values() {
         let parse = |text: &str| text.parse::<LogOptions>();
         assert_eq!(
             parse("format=json-ts,level=warning"),

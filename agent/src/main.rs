@@ -1,4 +1,5 @@
-//! `agent --config-dir DIR`; `agent config` shows the options in force, `agent hive` what it is made of.
+//! The binary: `agent --config-dir DIR` runs the agent, `agent config` prints the options in force, `agent hive` the
+//! tree of cells.
 
 mod build_config;
 mod cleanup;
@@ -46,11 +47,11 @@ fn main() -> ExitCode {
         }
     };
     log.install(filter, &level, debug);
-    obey(hive).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error])))
+    dispatch(hive).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error])))
 }
 
-/// Does what the words of the command line ask for.
-fn obey(hive: Hive) -> Result<ExitCode, ConfigError> {
+/// Runs the command that the command line names.
+fn dispatch(hive: Hive) -> Result<ExitCode, ConfigError> {
     let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
@@ -79,7 +80,7 @@ fn obey(hive: Hive) -> Result<ExitCode, ConfigError> {
     })
 }
 
-/// Where Cilium looks for a configuration file when none is named.
+/// Returns the paths at which Cilium searches for a configuration file if none is named.
 fn usual_config_files() -> Vec<PathBuf> {
     let Some(home) = std::env::var_os("HOME") else { return vec![] };
     ["cilium.yaml", "cilium.yml", "cilium.json"].map(|name| Path::new(&home).join(name)).into()
@@ -122,7 +123,7 @@ fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
         return Ok(ExitCode::from(FATAL));
     }
     privileges::raise_descriptors();
-    if !privileges::settle(&hive)? {
+    if !privileges::drop_capabilities(&hive)? {
         return Ok(ExitCode::from(FATAL));
     }
     hive.settings().report();
@@ -134,7 +135,8 @@ fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
         }
     };
     let outcome = runtime.block_on(hive.run());
-    // Everything has been stopped; a thread in a system call that does not return would be waited for.
+    // All jobs have been stopped. Without a timeout, a blocking thread in a system call that does not return would hang
+    // the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     for error in &outcome.errors {
         tracing::error!(target: logging::FATAL, %error, "unable to run agent");
@@ -142,10 +144,10 @@ fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
     Ok(outcome.exit_code())
 }
 
-/// Exit code of an agent that could not go on.
+/// Exit code after a fatal error.
 const FATAL: u8 = 255;
 
-/// Says why the agent does not start: 1 for a wrong command line, 255 for everything else.
+/// Logs why the agent does not start. Returns exit code 1 for an invalid command line, 255 for any other error.
 fn refuse(error: &HiveError) -> ExitCode {
     tracing::error!(target: logging::FATAL, %error, "unable to start agent");
     let command_line = |e: &hive::ConfigError| {
@@ -155,7 +157,7 @@ fn refuse(error: &HiveError) -> ExitCode {
     if error.config().iter().any(command_line) { ExitCode::FAILURE } else { ExitCode::from(FATAL) }
 }
 
-/// Prints what was asked for. A reader that has seen enough is no failure.
+/// Prints to standard output. A closed pipe, as with `| head`, is not a failure.
 fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,

@@ -1,4 +1,4 @@
-//! The options that a Cilium 1.20 agent knows.
+//! Options of a Cilium 1.20 agent, and the health report of those that have no effect here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use hive::{LiveConfig, Setting, Settings};
 
 const TABLE: &str = include_str!("options.tsv");
 
-/// All options of a Cilium 1.20 agent. A configuration that was written for it is accepted: values are checked by their
-/// types, and options that no cell declares have no effect, which the cell beside it tells.
+/// Returns all options of a Cilium 1.20 agent, so that a configuration written for it is accepted: values are checked
+/// by type, and options that no cell declares have no effect, which the cell `options` reports in health.
 pub fn known_options() -> impl Iterator<Item = Foreign> {
     TABLE.lines().filter_map(|line| {
         let mut columns = line.split('\t');
@@ -21,45 +21,45 @@ pub fn known_options() -> impl Iterator<Item = Foreign> {
     })
 }
 
-/// The feature that each of them belongs to, by name.
+/// Returns the feature of each option, by option name.
 fn features() -> BTreeMap<&'static str, &'static str> {
     let feature = |line: &'static str| Some((line.split('\t').next()?, line.split('\t').nth(4)?));
     TABLE.lines().filter_map(feature).collect()
 }
 
-/// Tells in health which options ask for what this agent does not do, a row for each feature.
+/// Reports options without effect in health, one row per feature.
 pub(crate) fn cell() -> Cell {
     module("options", "Options of features that this agent does not have", [invoke(start)])
 }
 
 fn start(live: Arc<LiveConfig>, health: Health, jobs: JobGroup) {
-    let (features, mut settings, mut told) = (features(), live.watch_settings(), BTreeSet::new());
-    tell(&settings.get(), &features, &health, &mut told);
+    let (features, mut settings, mut reported) = (features(), live.watch_settings(), BTreeSet::new());
+    report_unused(&settings.get(), &features, &health, &mut reported);
     jobs.one_shot("options", move |cx: JobCx| async move {
         loop {
             tokio::select! {
-                () = settings.changed() => tell(&settings.get(), &features, &health, &mut told),
+                () = settings.changed() => report_unused(&settings.get(), &features, &health, &mut reported),
                 () = cx.cancelled() => return Ok(()),
             }
         }
     });
 }
 
-/// `told`: features that have a row.
-fn tell(
+/// Updates the health rows. `reported`: features that have a row, which is closed once their options are unset.
+fn report_unused(
     settings: &Settings,
     features: &BTreeMap<&'static str, &'static str>,
     health: &Health,
-    told: &mut BTreeSet<&'static str>,
+    reported: &mut BTreeSet<&'static str>,
 ) {
     let mut wanted: BTreeMap<&'static str, Vec<&Setting>> = BTreeMap::new();
     for setting in settings.unused().iter().filter(is_wanted) {
         wanted.entry(features.get(setting.key.as_str()).unwrap_or(&"other")).or_default().push(setting);
     }
-    for gone in told.iter().filter(|feature| !wanted.contains_key(*feature)) {
+    for gone in reported.iter().filter(|feature| !wanted.contains_key(*feature)) {
         health.scope(gone).close();
     }
-    told.retain(|feature| wanted.contains_key(feature));
+    reported.retain(|feature| wanted.contains_key(feature));
     let count: usize = wanted.values().map(Vec::len).sum();
     match count {
         0 => health.ok("Every option that is set is in force"),
@@ -71,26 +71,26 @@ fn tell(
             count => format!("{count} options have no effect in this agent"),
         };
         health.scope(feature).degraded(message, listed(&settings));
-        told.insert(feature);
+        reported.insert(feature);
     }
 }
 
-/// Asked for, and not what there is anyway.
+/// Whether the option is set to a value other than the default, which asks for nothing.
 fn is_wanted(setting: &&Setting) -> bool {
     !setting.is_default()
 }
 
-/// How much of a value is shown, and how much of a list, in bytes: health keeps no more.
-const SHOWN: (usize, usize) = (60, 1900);
+/// Maximum bytes of a value and of the list: health truncates longer texts.
+const MAX_SHOWN_BYTES: (usize, usize) = (60, 1900);
 
-/// The options with their values; those for which there is no room are counted.
+/// Formats options with their values; options beyond the capacity of the list are only counted.
 fn listed(settings: &[&Setting]) -> String {
     let mut text = String::new();
     for (at, Setting { key, value, .. }) in settings.iter().enumerate() {
-        let cut = (0..=SHOWN.0.min(value.len())).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+        let cut = (0..=MAX_SHOWN_BYTES.0.min(value.len())).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
         let dots = if cut < value.len() { "..." } else { "" };
         let item = format!("{}{key}={}{dots}", if at > 0 { ", " } else { "" }, &value[..cut]);
-        if text.len() + item.len() > SHOWN.1 {
+        if text.len() + item.len() > MAX_SHOWN_BYTES.1 {
             return format!("{text}, and {} more: see agent config", settings.len() - at);
         }
         text += &item;
@@ -154,7 +154,7 @@ mod tests {
         );
     }
 
-    /// However many are set, each feature tells how many they are, and no text is cut in the middle.
+    /// With all options set, each feature reports their count, and no list is truncated within an option.
     #[tokio::test]
     async fn many_options_stay_readable() {
         let set: Vec<(String, String)> = known_options()

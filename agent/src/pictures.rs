@@ -1,4 +1,4 @@
-//! `agent hive ...`: what the agent is made of, and how it started; `agent config drift`.
+//! `agent hive ...`: the composition of the agent and the timeline of its start; `agent config drift`.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use api::ApiConfig;
 use api_client::{Address, Connection};
 use hive::Hive;
 
-/// The picture that these words ask for; `None` if they are no such question.
+/// Returns the output of these command words; `None` if they are no command of this module.
 pub(crate) fn of(hive: &Hive, words: &[&str]) -> Option<io::Result<String>> {
     let rest = match words {
         ["config", "drift"] => return Some(ask(hive, "/apiary/drift")),
@@ -23,7 +23,7 @@ pub(crate) fn of(hive: &Hive, words: &[&str]) -> Option<io::Result<String>> {
     })
 }
 
-/// Returns the answer of the running agent.
+/// Requests a page from the running agent.
 fn ask(hive: &Hive, page: &str) -> io::Result<String> {
     let config = hive.config::<ApiConfig>().map_err(io::Error::other)?;
     let address = Address::Unix(config.socket_path);

@@ -1,7 +1,7 @@
-//! What the process may do: its user, its capabilities, its descriptors.
+//! Privileges of the process: user, capabilities, limit of file descriptors.
 //!
-//! Capabilities are a thread's own and go on to the threads that it starts, so all of this happens while there is one
-//! thread.
+//! Capabilities belong to a thread and are inherited by threads that it starts. They are therefore dropped while the
+//! process has a single thread.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -32,7 +32,7 @@ pub(crate) fn cell() -> Cell {
     module("privileges", "What the process may do", [config::<PrivilegeConfig>()])
 }
 
-/// A capability that the agent cannot do without: name, bit, what for.
+/// A required capability: name, bit, purpose.
 type Needed = (&'static str, CapabilitySet, &'static str);
 
 const NEEDED: [Needed; 3] = [
@@ -45,20 +45,20 @@ const NEEDED: [Needed; 3] = [
     ("CAP_PERFMON", CapabilitySet::PERFMON, "eBPF programs that look into packets"),
 ];
 
-/// Capabilities that `CAP_SYS_ADMIN` includes.
+/// Capabilities that `CAP_SYS_ADMIN` includes (they were split from it in Linux 5.8).
 const OF_SYS_ADMIN: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 
-/// What is used where it is held: the socket's group, files of other users, ports below 1024.
+/// Optional capabilities, kept if held: for the socket's group, files of other users, ports below 1024.
 const USED: CapabilitySet =
     CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::NET_BIND_SERVICE);
 
-/// Says so if the process may not do what the agent does.
+/// Whether the process lacks root or a required capability; logs each one that is missing.
 pub(crate) fn are_missing() -> bool {
     if let Some(user) = other_than_root() {
         tracing::error!(target: logging::FATAL, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
         return true;
     }
-    // Without an answer the kernel itself will say what it refuses.
+    // If capabilities cannot be read, continue: the kernel rejects each operation that is not permitted.
     let lacking = capabilities(None).map_or(Vec::new(), |held| lacking(held.effective));
     for (capability, _, purpose) in &lacking {
         tracing::error!(
@@ -70,7 +70,7 @@ pub(crate) fn are_missing() -> bool {
     !lacking.is_empty()
 }
 
-/// The effective user, unless that is root.
+/// Returns the effective user id, unless it is root.
 fn other_than_root() -> Option<u32> {
     let process = fs::metadata("/proc/self").ok()?;
     Some(process.uid()).filter(|uid| *uid != 0)
@@ -84,10 +84,10 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
     NEEDED.into_iter().filter(|(_, capability, _)| !held.contains(*capability)).collect()
 }
 
-/// Does what needs more than the agent keeps - mounts the bpf file system where it is missing - and drops all
-/// capabilities but those that the agent uses. False if it cannot work then, which is said. Its options are read before any
-/// cell is built: a cell may start threads, which would keep what they had.
-pub(crate) fn settle(hive: &Hive) -> Result<bool, ConfigError> {
+/// Mounts the bpf file system if it is missing, which needs `CAP_SYS_ADMIN`, then drops all capabilities that the agent
+/// does not use. Returns false, after logging the error, if there is no bpf file system. Call it before any cell is
+/// built: a cell may start threads, which would keep the capabilities of this one.
+pub(crate) fn drop_capabilities(hive: &Hive) -> Result<bool, ConfigError> {
     let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
     let enters_pods = hive.config::<SocketConfig>()?.enters_pods();
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
@@ -102,24 +102,28 @@ pub(crate) fn settle(hive: &Hive) -> Result<bool, ConfigError> {
     Ok(true)
 }
 
-/// What stays of these; `administer`: `CAP_SYS_ADMIN`, too.
+/// Returns the subset of `held` to keep; with `administer` it includes `CAP_SYS_ADMIN`.
 fn kept(held: CapabilitySet, administer: bool) -> CapabilitySet {
     let mut kept = NEEDED.into_iter().fold(USED, |kept, (_, capability, _)| kept | capability);
+    // DAC_OVERRIDE includes reading, so DAC_READ_SEARCH is needed only without it.
     if !held.contains(CapabilitySet::DAC_OVERRIDE) {
         kept |= CapabilitySet::DAC_READ_SEARCH;
     }
+    // A container runtime that predates CAP_BPF and CAP_PERFMON can grant SYS_ADMIN only.
     if administer || !held.contains(OF_SYS_ADMIN) {
         kept |= CapabilitySet::SYS_ADMIN;
     }
     held & kept
 }
 
-/// Drops all capabilities of this thread and of what it may ever execute, but those that are chosen of the permitted.
+/// Drops all capabilities of this thread, and of programs that it executes, except those that `choose` returns of the
+/// permitted set. Returns the remaining ones.
 fn drop_all_but(choose: impl Fn(CapabilitySet) -> CapabilitySet) -> rustix::io::Result<CapabilitySet> {
     let held = capabilities(None)?;
     let kept = choose(held.permitted);
     for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
-        // Fails without CAP_SETPCAP, when the agent's starter sees to it, and behind the last capability there is.
+        // Fails without CAP_SETPCAP, in which case the container runtime limits the bounding set, and beyond the last
+        // capability that the kernel knows.
         if !kept.contains(capability) && remove_capability_from_bounding_set(capability).is_err() {
             break;
         }
@@ -133,24 +137,24 @@ fn drop_all_but(choose: impl Fn(CapabilitySet) -> CapabilitySet) -> rustix::io::
     Ok(kept)
 }
 
-/// `CAP_BPF,CAP_NET_ADMIN`.
+/// Formats a set as in `CAP_BPF,CAP_NET_ADMIN`.
 fn names(set: CapabilitySet) -> String {
     let names: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     names.join(",")
 }
 
-/// Fewer descriptors are worth a word: an agent without endpoints has 140, each endpoint one more, and so has each
-/// connection.
-const FEW_DESCRIPTORS: u64 = 640;
+/// Limit of file descriptors below which a warning is logged: an agent without endpoints has 140 open, and each
+/// endpoint and each connection adds one.
+const MIN_DESCRIPTORS: u64 = 640;
 
-/// Lets the process have as many descriptors as it may.
+/// Raises the soft limit of file descriptors to the hard limit; warns if that is low.
 pub(crate) fn raise_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if let Some(limit) = maximum.filter(|limit| *limit < FEW_DESCRIPTORS) {
+    if let Some(limit) = maximum.filter(|limit| *limit < MIN_DESCRIPTORS) {
         tracing::warn!(
             limit,
             "The limit of open files leaves room for few endpoints, each of which takes one: raise LimitNOFILE of the unit, \
-             or the container's limit, to {FEW_DESCRIPTORS} or more"
+             or the container's limit, to {MIN_DESCRIPTORS} or more"
         );
     }
     if current != maximum
@@ -165,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lacking_is_named() {
+    fn missing_capabilities_are_named() {
         let names = |held| lacking(held).iter().map(|(name, ..)| *name).collect::<Vec<_>>();
         let enough = CapabilitySet::NET_ADMIN | CapabilitySet::BPF | CapabilitySet::PERFMON;
         assert_eq!(names(CapabilitySet::all()), [] as [&str; 0]);
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_what_is_used() {
+    fn only_used_capabilities_are_kept() {
         let all = CapabilitySet::all();
         let names = |held, administer| names(kept(held, administer));
         assert_eq!(
@@ -185,7 +189,7 @@ mod tests {
             "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_NET_BIND_SERVICE,CAP_NET_ADMIN,CAP_PERFMON,CAP_BPF"
         );
         assert!(names(all, true).contains("CAP_SYS_ADMIN"));
-        // To an older runtime, which knows no CAP_BPF, it is all there is.
+        // An older runtime, which does not know CAP_BPF, grants SYS_ADMIN instead.
         let old = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
         assert_eq!(names(old, false), "CAP_NET_ADMIN,CAP_SYS_ADMIN");
         assert_eq!(names(all - CapabilitySet::DAC_OVERRIDE, false).matches("DAC").count(), 1);

@@ -1,4 +1,4 @@
-//! How the agent started: `GET /apiary/timeline` answers with a picture (SVG).
+//! Timeline of the agent's start: `GET /apiary/timeline` returns it as SVG.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use api::{Page, Response};
 use hive::Timeline;
 use hive::prelude::*;
 
-/// Answers with the start as it is known.
+/// Serves the timeline, which is incomplete while the agent starts.
 pub(crate) fn cell() -> Cell {
     let page = |timeline: Arc<Timeline>| {
         Member(Page::new("timeline", move |_| {

@@ -1,4 +1,4 @@
-//! What is left of a whole agent that has stopped: nothing.
+//! No job and no object of the hive outlives a stopped agent.
 
 use std::fs;
 use std::process::Stdio;
@@ -9,20 +9,20 @@ use integration_tests::Node;
 use test_kit::require_root;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Makes this test binary an agent, on this configuration, until SIGTERM.
+/// Environment variable: runs this test binary as an agent on that configuration folder, until SIGTERM.
 const CONFIG: &str = "AGENT_THAT_LEAVES_NOTHING";
 
-/// Makes it keep an object of the hive.
+/// Environment variable: makes that agent leak an object of the hive, as a control.
 const KEEPS: &str = "AGENT_THAT_KEEPS_ITS_DATAPATH";
 
-/// No test by itself: the agent of the test below, in a process of its own.
+/// Not a test by itself: the agent of the test below, in a separate process.
 #[test]
 fn agent_that_leaves_nothing() {
     let Some(config) = std::env::var_os(CONFIG) else { return };
     let config = config.to_str().unwrap().to_owned();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut told = signal(SignalKind::terminate()).unwrap();
+        let mut terminated = signal(SignalKind::terminate()).unwrap();
         let mut hive = TestHive::new(agent::cells()).with(|builder| {
             builder.args(["--config-dir", &config]).config_files().foreign(agent::known_options())
         });
@@ -30,7 +30,7 @@ fn agent_that_leaves_nothing() {
         let datapath = hive.get::<dyn Datapath>();
         datapath.ready().await;
         let _kept = std::env::var_os(KEEPS).map(|_| datapath);
-        told.recv().await;
+        terminated.recv().await;
         hive.logged_no_warning();
         hive.is_healthy();
         hive.finish().await;
@@ -39,7 +39,8 @@ fn agent_that_leaves_nothing() {
 
 fn spawn(node: &mut Node, keeps: bool) {
     let itself = std::env::current_exe().unwrap();
-    // For its folder; the options come by another way, past the test harness.
+    // Called for its side effect: it writes the configuration folder. The path is passed in the environment, because the
+    // test harness would parse arguments.
     drop(node.agent_command());
     let log = node.sandbox().dir().join("agent.log");
     let log = fs::File::options().create(true).append(true).open(log).unwrap();
@@ -68,7 +69,7 @@ fn no_job_and_no_object_outlives_the_agent() {
     let _pods = node.add_pods(2);
     node.stop();
 
-    // What is kept shows, and with it what it holds.
+    // Control: a leaked object is reported.
     spawn(&mut node, true);
     assert!(!node.terminate().success());
     let log = node.log();

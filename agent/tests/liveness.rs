@@ -1,4 +1,5 @@
-//! The probes of a whole agent: green while it works, red when a job of it does not, whatever that holds up.
+//! Liveness probes of a whole agent: they succeed while all jobs make progress and fail when one is stuck, even if it
+//! blocks all threads of the runtime.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,14 +11,14 @@ use hive::prelude::*;
 use integration_tests::Node;
 use test_kit::require_root;
 
-/// The deadline of jobs in these tests.
+/// Deadline of jobs in these tests.
 const DEADLINE: Duration = Duration::from_secs(6);
-/// A machine under load is late.
+/// Timeout that allows for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Makes this test binary an agent, with a cell of others, on this configuration.
+/// Environment variable: runs this test binary as an agent with an additional cell, on that configuration folder.
 const CONFIG: &str = "AGENT_WITH_A_CELL_OF_OTHERS";
 
-/// The cell of others: jobs that do what a file says, `go` or nothing else for good.
+/// A third-party cell whose jobs hang or block while the file contains `wait` or `block`.
 fn moody(file: PathBuf) -> Cell {
     let hang = move |jobs: JobGroup| {
         let says = |file: &Path, word: &str| fs::read_to_string(file).is_ok_and(|said| said == word);
@@ -33,7 +34,7 @@ fn moody(file: PathBuf) -> Cell {
             }
             Ok(())
         });
-        // More of them than the runtime has threads.
+        // More jobs than the runtime has threads, so that blocking starves it.
         let threads = std::thread::available_parallelism().map_or(4, usize::from) + 2;
         for hog in 0..threads {
             let blocks = file.clone();
@@ -51,7 +52,7 @@ fn moody(file: PathBuf) -> Cell {
     module("moody", "A cell of others", [invoke(hang)])
 }
 
-/// No test by itself: the agent of the tests below, in a process of its own.
+/// Not a test by itself: the agent of the tests below, in a separate process.
 #[test]
 fn agent_with_a_cell_of_others() {
     let Some(config) = std::env::var_os(CONFIG) else { return };
@@ -78,7 +79,8 @@ impl Subject {
         node.config.insert("status-collector-interval".into(), "1s".into());
         node.config.insert("status-collector-failure-threshold".into(), format!("{}s", DEADLINE.as_secs()));
         let itself = std::env::current_exe().unwrap();
-        // For its folder and its log; the options come by another way, past the test harness.
+        // Called for its side effect: it writes the configuration folder. The path is passed in the environment, because
+        // the test harness would parse arguments.
         drop(node.agent_command());
         let mut command = node.host().command(itself);
         let log = fs::File::create(node.sandbox().dir().join("agent.log")).unwrap();
@@ -145,7 +147,7 @@ fn a_stuck_job_turns_the_probes_red_by_name_until_it_goes_on() {
     subject.mood("go");
     subject.turns(200);
 
-    // Nobody is left to run a job: the probes are answered all the same.
+    // No thread of the runtime is free to run a job; the probes are answered nevertheless.
     subject.mood("block");
     subject.turns(503);
     subject.mood("go");

@@ -7,10 +7,10 @@ use hive::config::{Foreign, Kind};
 use hive::{Hive, HiveBuilder, HiveError, Setting};
 use tempfile::TempDir;
 
-/// What the chart of Cilium 1.20 renders with default values: key and value.
+/// Keys and values that the chart of Cilium 1.20 renders with default values.
 const CHART: &str = include_str!("data/chart.tsv");
 
-/// Keys of the chart that other programs of Cilium read.
+/// Keys of the chart that Cilium's operator and other programs read, not the agent.
 const OF_OTHERS: [&str; 19] = [
     "cilium-endpoint-gc-interval",
     "cluster-pool-ipv4-cidr",
@@ -33,7 +33,7 @@ const OF_OTHERS: [&str; 19] = [
     "unmanaged-pod-watcher-interval",
 ];
 
-/// Options of the chart's defaults that ask this agent for something that it does not have.
+/// Options of the chart's defaults that belong to features that this agent does not have.
 const WITHOUT_EFFECT: [&str; 16] = [
     "cgroup-root",
     "cni-exclusive",
@@ -85,7 +85,7 @@ fn every_key_of_the_chart_is_accounted_for() {
     }
 }
 
-/// Each key of a type with a wrong value is refused by its name, and all at once.
+/// Each typed key with an invalid value is rejected by name, all in one error.
 #[test]
 fn wrong_values_of_the_chart_are_named() {
     let known: BTreeMap<String, Foreign> =
@@ -116,7 +116,7 @@ const LOAD_BALANCER: &str = "\
     bpf-lb-maglev-hash-seed=AAAAAAAAAAAAAAAA fixed-zone-mapping=a=1,b=2 enable-lb-ipam=false \
     default-lb-service-ipam=nodeipam lrp-address-matcher-cidrs=169.254.0.0/16 nodeport-addresses=192.0.2.0/24";
 
-/// Values of them that are refused at the start.
+/// Invalid values of them, rejected at the start.
 const WRONG: &str = "\
     bpf-lb-map-max=-1 bpf-sock-rev-map-max=x node-port-range=2,1 bpf-lb-algorithm=hash bpf-lb-mode=direct \
     bpf-lb-dsr-dispatch=gre enable-dynamic-source-lookup-nodeport=perhaps lb-pressure-metrics-interval=soon \
@@ -158,7 +158,7 @@ fn declared_options_are_those_of_the_original() {
     let mut differ = vec![];
     for theirs in known.settings().unused() {
         let Some(ours) = declared.get(theirs.key.as_str()) else { continue };
-        // Numbers that cannot be negative are refused as such; it makes no other difference.
+        // Unsigned here, signed in Cilium: only the rejection of negative values differs.
         let kind = |kind| match kind {
             Kind::Int(_) | Kind::Uint(_) => "number",
             kind => kind.name(),
@@ -167,7 +167,7 @@ fn declared_options_are_those_of_the_original() {
             differ.push(theirs.key.as_str());
         }
     }
-    // There the empty text means this folder.
+    // In Cilium an empty `bpf-root` selects the folder that is the default here.
     assert_eq!(differ, ["bpf-root"]);
 }
 
@@ -184,7 +184,7 @@ fn every_line_of_the_table_is_an_option() {
     }
 }
 
-/// The help text names the unit of each number, and has each option under a heading.
+/// The help text names the unit of each numeric option, and lists each option under a heading.
 #[test]
 fn the_help_text_has_units_and_headings() {
     let hive = Hive::builder(agent::cells()).config_files().build().unwrap();
@@ -207,7 +207,7 @@ fn the_help_text_has_units_and_headings() {
     }
 }
 
-/// What the documentation lists as live is what the cells declare so.
+/// The documentation lists exactly the options that cells declare live.
 #[test]
 fn live_options_are_those_of_the_documentation() {
     let hive = Hive::builder(agent::cells()).build().unwrap();
@@ -215,7 +215,7 @@ fn live_options_are_those_of_the_documentation() {
     let listed = include_str!("../../cells/config/daemon-config/src/lib.rs").lines();
     let listed = listed.filter_map(|line| line.strip_prefix("//! | `")?.split_once("` |"));
     let mut listed: Vec<&str> = listed.flat_map(|(names, _)| names.split("`, `")).collect();
-    // That of the binary, beside the cells that others take.
+    // Declared by the binary, not by `agent::cells`.
     let log = listed.iter().position(|name| *name == "log-opt").expect("log-opt is live");
     listed.remove(log);
     listed.sort_unstable();

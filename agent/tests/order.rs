@@ -1,4 +1,4 @@
-//! Start hooks of the whole agent in random legal orders: what only works by the order in which cells are listed fails.
+//! Start hooks of the whole agent in random legal orders: a dependency that only the order of listing satisfies fails.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,18 +15,18 @@ use integration_tests::cast::{Cast, LONG, assert_nothing, assert_perfect};
 use serde_json::Value;
 use test_kit::{require_root, try_wait_until};
 
-/// Makes this test binary an agent, on this configuration.
+/// Environment variable: runs this test binary as an agent on that configuration folder.
 const CONFIG: &str = "AGENT_IN_A_RANDOM_ORDER";
-/// The order as a number; empty for that of registration.
+/// Environment variable: seed of the order; empty for the order of registration.
 const SEED: &str = "AGENT_ORDER";
-/// How long it may take until everything is as it should be.
+/// Timeout until a node has the expected state.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long packets flow before and after a restart.
 const WHILE: Duration = Duration::from_millis(150);
-/// How many orders to try, if not 5.
+/// Environment variable: count of orders to try (default 5).
 const SEEDS: &str = "AGENT_ORDERS";
 
-/// No test by itself: the agent of the test below, in a process of its own.
+/// Not a test by itself: the agent of the test below, in a separate process.
 #[test]
 fn agent_in_a_random_order() {
     let Some(config) = std::env::var_os(CONFIG) else { return };
@@ -45,11 +45,11 @@ fn agent_in_a_random_order() {
     assert!(outcome.errors.is_empty(), "{:?}", outcome.errors);
 }
 
-/// The next starts of this node are in this order.
+/// Makes the next starts of this node use the order of `seed`.
 fn order(node: &mut Node, seed: Option<u64>) {
     let program = node.sandbox().dir().join("agent-in-order");
     let itself = std::env::current_exe().unwrap();
-    // Past the test harness, which takes options for its own.
+    // Passed in the environment, because the test harness would parse arguments.
     let script = format!(
         "#!/bin/sh\n{CONFIG}=$2 {SEED}={} exec {} --exact agent_in_a_random_order --nocapture --test-threads=1\n",
         seed.map(|seed| seed.to_string()).unwrap_or_default(),
@@ -60,14 +60,14 @@ fn order(node: &mut Node, seed: Option<u64>) {
     node.program = program;
 }
 
-/// What a node is like, as far as it is the same on each: reporters of health with their levels, rows of tables, maps and
-/// pins, files of the state folder.
+/// Returns the state of a node that is the same on each: reporters of health with their levels, rows of tables, maps
+/// and pins, files of the state folder.
 fn picture(node: &Node) -> BTreeSet<String> {
     let mut picture = BTreeSet::new();
     let tables = node.get("/statedb/dump");
     for (table, rows) in tables.as_object().unwrap() {
         let rows = rows.as_array().unwrap();
-        // The kernel learns neighbours, and the routes of addresses of IPv6, when it comes to it.
+        // The kernel adds neighbours and IPv6 address routes asynchronously, so their counts vary.
         if !["health", "neighbors", "routes"].contains(&table.as_str()) {
             picture.insert(format!("{table}: {} rows", rows.len()));
         }
@@ -92,7 +92,7 @@ fn picture(node: &Node) -> BTreeSet<String> {
     picture
 }
 
-/// Paths below a folder, numbers of endpoints and slots as `N`.
+/// Returns paths below a folder, with ids of endpoints and slots replaced by `N`.
 fn names(folder: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
@@ -114,8 +114,8 @@ fn names(folder: &Path) -> BTreeSet<String> {
     names
 }
 
-/// What the node is like once nothing has changed for a while.
-fn settled(node: &Node) -> BTreeSet<String> {
+/// Returns the state of the node once it is stable.
+fn stable_state(node: &Node) -> BTreeSet<String> {
     let mut last = picture(node);
     loop {
         sleep(Duration::from_secs(1));
@@ -127,9 +127,9 @@ fn settled(node: &Node) -> BTreeSet<String> {
     }
 }
 
-/// Waits until the node is as it should be.
-fn settles(node: &Node, wanted: &BTreeSet<String>, what: &str) {
-    let settled = try_wait_until(PATIENCE, || {
+/// Waits until the node has the expected state.
+fn wait_for_state(node: &Node, wanted: &BTreeSet<String>, what: &str) {
+    let outcome = try_wait_until(PATIENCE, || {
         let now = picture(node);
         let more: Vec<_> = now.difference(wanted).collect();
         let missing: Vec<_> = wanted.difference(&now).collect();
@@ -138,12 +138,12 @@ fn settles(node: &Node, wanted: &BTreeSet<String>, what: &str) {
             false => Err(format!("too much: {more:#?}\nmissing: {missing:#?}")),
         }
     });
-    if let Err(wrong) = settled {
+    if let Err(wrong) = outcome {
         panic!("{what}: {wrong}\nlog of the agent:\n{}", node.log());
     }
 }
 
-/// Nothing was worth a warning, and each start and stop is in the history.
+/// Asserts that no warning was logged, and that the history has each start and stop.
 fn went_well(node: &Node, starts: usize) {
     let log = node.log();
     assert!(!log.contains(" WARN ") && !log.contains(" ERROR "), "{log}");
@@ -158,12 +158,12 @@ fn went_well(node: &Node, starts: usize) {
     }
 }
 
-/// A first start and a restart of each node, by this seed.
+/// Starts and restarts a node in orders derived from `seed`.
 fn any_order(seed: u64, first: &BTreeSet<String>, second: &BTreeSet<String>) {
     let mut node = Node::new();
     order(&mut node, Some(seed));
     let mut cast = Cast::on(node);
-    settles(&cast.node, first, &format!("a first start in order {seed}"));
+    wait_for_state(&cast.node, first, &format!("a first start in order {seed}"));
     let (endpoints, identities) = (cast.node.endpoints(), cast.identities());
     let (allowed, denied) = (cast.allowed(LONG), cast.denied());
     sleep(WHILE);
@@ -173,7 +173,7 @@ fn any_order(seed: u64, first: &BTreeSet<String>, second: &BTreeSet<String>) {
     order(&mut cast.node, Some(again));
     cast.node.start();
     sleep(WHILE);
-    // Whatever its order, another agent touches nothing.
+    // A second agent on the same folder is rejected in any order and changes nothing.
     let piped = || Stdio::piped();
     let refused = cast.node.agent_command().stdout(piped()).stderr(piped()).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stdout);
@@ -181,7 +181,7 @@ fn any_order(seed: u64, first: &BTreeSet<String>, second: &BTreeSet<String>) {
     let what = format!("a restart in order {again}");
     assert_perfect(allowed, &what, &cast.node);
     assert_nothing(denied, &what, &cast.node);
-    settles(&cast.node, second, &what);
+    wait_for_state(&cast.node, second, &what);
     assert_eq!(cast.node.endpoints(), endpoints, "{what}");
     assert_eq!(cast.identities(), identities, "{what}");
     assert_eq!(cast.connections(), connections, "{what}");
@@ -195,10 +195,10 @@ fn any_legal_order_of_hooks_starts_the_agent() {
     let mut node = Node::new();
     order(&mut node, None);
     let mut reference = Cast::on(node);
-    let first = settled(&reference.node);
+    let first = stable_state(&reference.node);
     reference.node.stop();
     reference.node.start();
-    let second = settled(&reference.node);
+    let second = stable_state(&reference.node);
     reference.node.stop();
     went_well(&reference.node, 2);
     let seeds = std::env::var(SEEDS).map_or(5, |seeds| seeds.parse().unwrap());
