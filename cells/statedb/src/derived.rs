@@ -46,8 +46,8 @@ pub enum Derive<Out> {
 /// input is and all of its rows were processed: in the transaction that writes the last of them.
 ///
 /// A row for which the function panics, or whose output has the unique key of another row, does not affect the others:
-/// it is reported in the job's health, and retried with backoff and when it changes. The output is not initialized while
-/// any row fails.
+/// it is reported in the job's health, and retried with backoff and when it changes. The output does not become
+/// initialized while any row fails.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -130,8 +130,8 @@ struct Failed<In> {
 }
 
 impl<In: TableSpec, Out: TableSpec> Derived<In, Out> {
-    /// Creates the derivation. `derive` gets a row of the input and whether it was deleted. Registers an initializer with
-    /// the job's name: from now on the output is not initialized until the job has processed the input.
+    /// Creates the derivation. `derive` gets a row of the input and whether it was deleted. Registers an initializer
+    /// with the job's name: from now on the output is not initialized until the job has processed the input.
     #[track_caller]
     pub fn new(
         name: &str,
@@ -230,8 +230,8 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
         let rows: Vec<&Change<In>> = work.iter().map(|(change, _)| change).collect();
         let errors = match caught(|| self.write(&rows, finish)) {
             Ok(errors) => errors,
-            // `write` catches panics of `derive`, so an index function of the output has panicked and the transaction was
-            // aborted. One transaction for each row isolates the faulty ones.
+            // `write` catches panics of `derive`, so an index function of the output has panicked and the transaction
+            // was aborted. One transaction for each row isolates the faulty ones.
             Err(_) => {
                 more = Watch::closed();
                 let one = |(at, row): (usize, &&Change<In>)| {

@@ -8,9 +8,9 @@ use std::cmp::Ordering;
 
 pub(crate) use bits::{covering, inside};
 
-/// Keys up to this length are stored inline, without allocation: with length and tag they fill one cache line. Rows of a
-/// primary index have no stored key, so each comparison during a lookup encodes one; names like `namespace/name` must
-/// fit.
+/// Keys up to this length are stored inline, without allocation: with length and tag they fill one cache line. Rows of
+/// a primary index have no stored key, so each comparison during a lookup encodes one; names like `namespace/name`
+/// must fit.
 const INLINE: usize = 62;
 
 /// An encoded key under construction or in an index. Cheap to compare and to copy up to 62 bytes.

@@ -1,4 +1,4 @@
-//! Questions to a table, made by functions of the row type so that indexes stay private.
+//! Queries of a table. Functions of the row type create them, so that indexes stay private.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -7,31 +7,31 @@ use std::ops::{Bound, RangeBounds};
 use crate::key::{IndexKey, KeyBuf, PrefixOf};
 use crate::spec::TableSpec;
 
-/// Rows with one key of one index.
+/// A query for the rows with one key of one index.
 ///
-/// Types offer them by functions, `Device::by_name("eth0")`, built from [`Query::primary`] or
+/// Row types provide functions for their indexes, such as `Device::by_name("eth0")`, built from [`Query::primary`] or
 /// [`Index::query`](crate::Index::query).
 pub struct Query<T> {
-    /// None is the primary index.
+    /// The name of the index; none is the primary.
     pub(crate) index: Option<&'static str>,
     pub(crate) key: KeyBuf,
     marker: PhantomData<fn(&T)>,
 }
 
-/// Rows whose keys of one index start alike.
+/// A query for the rows whose key of one index starts with a prefix.
 pub struct Prefix<T> {
     pub(crate) index: Option<&'static str>,
     pub(crate) key: KeyBuf,
     marker: PhantomData<fn(&T)>,
 }
 
-/// Rows whose keys of one index are between two bounds, each of which may count or not, or be missing.
+/// A query for the rows whose key of one index is between two bounds, each of which is inclusive, exclusive or missing.
 ///
 /// Made of ranges, `1..5`, `"a"..="f"`, or pairs of [`Bound`]s, by [`Index::range`](crate::Index::range) and
 /// [`KeyRange::primary`]. A range that ends before it begins has no rows.
 pub struct KeyRange<T> {
     pub(crate) index: Option<&'static str>,
-    /// What the keys of the rows, and what follows them in the index, are not smaller than.
+    /// The inclusive lower bound of the keys in the index, which may have the primary key behind them.
     pub(crate) start: KeyBuf,
     /// The exclusive upper bound.
     pub(crate) end: Option<KeyBuf>,
@@ -45,17 +45,17 @@ impl<T> Query<T> {
 }
 
 impl<T: TableSpec> Query<T> {
-    /// The row with this primary key.
+    /// Queries the row with this primary key.
     pub fn primary(key: T::Key<'_>) -> Self {
         Query::new(None, KeyBuf::of(&key))
     }
 
-    /// The row with this encoded primary key: what `KeyBuf::of(&row.key())` gives.
+    /// Queries the row with this encoded primary key, `KeyBuf::of(&row.key())`.
     pub fn raw_primary(key: KeyBuf) -> Self {
         Query::new(None, key)
     }
 
-    /// The row with the same primary key as this one.
+    /// Queries the row with the same primary key as this one.
     pub fn of(object: &T) -> Self {
         Query::primary(object.key())
     }
@@ -66,7 +66,7 @@ impl<T> Prefix<T> {
         Prefix { index, key, marker: PhantomData }
     }
 
-    /// The rows whose primary key starts with this.
+    /// Queries the rows whose primary key starts with this.
     pub fn primary<P: PrefixOf<T::Key<'static>> + ?Sized>(start: &P) -> Self
     where
         T: TableSpec,
@@ -76,7 +76,7 @@ impl<T> Prefix<T> {
         Prefix::new(None, key)
     }
 
-    /// The rows whose encoded primary key starts with this: the first parts of a key of several.
+    /// Queries the rows whose encoded primary key starts with this: the first parts of a key of several parts.
     pub fn raw_primary(start: KeyBuf) -> Self {
         Prefix::new(None, start)
     }
@@ -88,7 +88,8 @@ impl<T> KeyRange<T> {
         range: impl RangeBounds<B>,
     ) -> Self {
         let key = |key: &B| KeyBuf::of(key.borrow());
-        // No key is the beginning of another: what begins with a key is that key and what follows it in the index.
+        // No key is a prefix of another: entries that start with a key have exactly this key, with the primary key
+        // behind it in a non-unique index. `after` skips all of them.
         let start = match range.start_bound() {
             Bound::Unbounded => Some(KeyBuf::new()),
             Bound::Included(start) => Some(key(start)),
@@ -101,12 +102,12 @@ impl<T> KeyRange<T> {
         };
         match start {
             Some(start) => KeyRange { index, start, end, marker: PhantomData },
-            // Nothing is greater, and nothing is smaller than the empty key.
+            // No key is greater than the excluded start: an empty range, since no key is smaller than the empty key.
             None => KeyRange { index, start: KeyBuf::new(), end: Some(KeyBuf::new()), marker: PhantomData },
         }
     }
 
-    /// The rows whose primary key is in the range.
+    /// Queries the rows whose primary key is in the range.
     pub fn primary<'k>(range: impl RangeBounds<T::Key<'k>>) -> Self
     where
         T: TableSpec,
@@ -114,7 +115,7 @@ impl<T> KeyRange<T> {
         KeyRange::new::<T::Key<'k>, T::Key<'k>>(None, range)
     }
 
-    /// The prefix of all keys in the range.
+    /// Returns the common prefix of all keys in the range.
     pub(crate) fn common(&self) -> KeyBuf {
         let (start, end) = (self.start.as_bytes(), self.end.as_ref().map_or(&[][..], KeyBuf::as_bytes));
         let shared = start.iter().zip(end).take_while(|(a, b)| a == b).count();
@@ -144,7 +145,7 @@ impl<T> Clone for Prefix<T> {
 
 /// A [`Query`] by value or by reference.
 pub trait AsQuery<T> {
-    /// The query.
+    /// Returns the query.
     fn as_query(&self) -> &Query<T>;
 }
 

@@ -39,15 +39,15 @@ pub enum Event<T> {
 
 /// A job that keeps a table in step with a source, with the semantics of list and watch.
 ///
-/// A list replaces the rows of the table in one transaction: rows that it does not contain are deleted, rows that differ
-/// are written, and equal rows are not touched, so that their watches stay open. The first list marks the table as
-/// initialized in the same transaction. Between lists all events that are available at a moment, up to 1,000, are one
-/// transaction; the source is polled again once it is committed. Within a transaction rows are deleted first, then
-/// written in the order in which they first occurred, so readers of changes see the order of arrival. The rows of a list
-/// are written in order of their keys.
+/// A list replaces the rows of the table in one transaction: rows that it does not contain are deleted, rows that
+/// differ are written, and equal rows are not touched, so that their watches stay open. The first list marks the table
+/// as initialized in the same transaction. Between lists all events that are available at a moment, up to 1,000, are
+/// one transaction; the source is polled again once it is committed. Within a transaction rows are deleted first, then
+/// written in the order in which they first occurred, so readers of changes see the order of arrival. The rows of a
+/// list are written in order of their keys.
 ///
-/// A list of several events is buffered until it is complete, so readers never see a part of it. For rows that are equal
-/// to stored ones only handles are buffered: a repeated list of a large table costs little memory.
+/// A list of several events is buffered until it is complete, so readers never see a part of it. For rows that are
+/// equal to stored ones only handles are buffered: a repeated list of a large table costs little memory.
 ///
 /// A row whose unique key belongs to another row is refused: it is reported in health, and retried with each
 /// transaction.

@@ -1,4 +1,4 @@
-//! What makes a type a table: its name, keys, indexes and columns.
+//! The description of a table by its row type: name, keys, indexes and columns.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use crate::key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
 use crate::query::{KeyRange, Prefix, Query};
 
-/// A type whose values are the rows of a table. [`derive(Table)`](derive@crate::Table) writes this from the fields' attributes,
-/// except where keys or columns are computed.
+/// A type whose values are the rows of a table. [`derive(Table)`](derive@crate::Table) generates the implementation from
+/// the attributes of fields, unless keys or columns are computed.
 ///
 /// Rows are immutable once stored: keep `Cell`, `Mutex` and atomics out of them. See the crate's example.
 pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
-    /// The table's name, as the shell and HTTP know it: `[a-z][a-z0-9_-]{0,30}`.
+    /// The table's name in the shell and HTTP: `[a-z][a-z0-9_-]{0,30}`.
     const NAME: &'static str;
 
-    /// The name of the primary index in untyped queries, as clients of the table know it.
+    /// The name of the primary index in untyped queries.
     const PRIMARY: &'static str = crate::any::PRIMARY;
 
     /// Set this if any of [`indexes`](Self::indexes) is unique: inserts can then fail with a conflict, and only the
@@ -39,10 +39,10 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     /// ```
     const UNIQUE_SECONDARY: bool = false;
 
-    /// How a row is made of a value written by hand, for tables that scripts and the shell may fill (`db/insert`);
-    /// of what `db/delete` is given only the key counts. `None`: rows are made by the table's owner alone.
+    /// The conversion of a JSON value into a row, for tables that scripts and the shell may fill (`db/insert`);
+    /// `db/delete` uses only the key. `None`: only the table's owner creates rows.
     ///
-    /// Names are Cilium's in lower case, and what is left out is zero:
+    /// Names are Cilium's in lower case, and omitted fields are zero:
     /// `#[derive(Deserialize)] #[serde(default, rename_all = "lowercase")]` and `Some(|value| serde_json::from_value(value))`.
     const FROM_VALUE: Option<FromValue<Self>> = None;
 
@@ -50,28 +50,28 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     /// string: `type Key<'a> = &'a str`.
     type Key<'a>: IndexKey;
 
-    /// The row's primary key.
+    /// Returns the row's primary key.
     fn key(&self) -> Self::Key<'_>;
 
-    /// The secondary indexes; none if not given.
+    /// Returns the secondary indexes; by default none.
     fn indexes() -> Vec<IndexDef<Self>> {
         Vec::new()
     }
 
-    /// Headings of the columns that [`row`](Self::row) gives.
+    /// Returns the headings of the columns of [`row`](Self::row).
     fn columns() -> &'static [&'static str];
 
-    /// The row as the shell shows it, one text a column.
+    /// Returns the row as the shell prints it, one text for each column.
     fn row(&self) -> Vec<String>;
 
-    /// The row as YAML has it, written as JSON, where that is more than its JSON with names in lower case: names in maps
-    /// that keep their case, other words for what is not there, structs within others.
+    /// Returns the content of the row's YAML, as JSON, if it differs from the row's JSON with names in lower case: for
+    /// names in maps that keep their case, other representations of absent values, nested structs.
     fn yaml(&self) -> Option<String> {
         None
     }
 }
 
-/// Makes a row of a value.
+/// A function that converts a JSON value into a row.
 pub type FromValue<T> = fn(serde_json::Value) -> serde_json::Result<T>;
 
 /// A secondary index of rows `T` by keys `K`, declared as a constant beside the type.
@@ -97,34 +97,34 @@ impl<T, K: ?Sized> Clone for Index<T, K> {
 impl<T, K: ?Sized> Copy for Index<T, K> {}
 
 impl<T, K: IndexKey + ?Sized> Index<T, K> {
-    /// An index in which rows may share keys, and a row may have none, one or several.
+    /// Creates an index in which rows may share keys, and a row may have none, one or several.
     pub const fn new(name: &'static str, emit: fn(&T, &mut Keys<K>)) -> Self {
         Index { name, unique: false, emit }
     }
 
-    /// An index in which no two rows share a key. The table declares [`TableSpec::UNIQUE_SECONDARY`].
+    /// Creates an index in which no two rows share a key. The table declares [`TableSpec::UNIQUE_SECONDARY`].
     pub const fn unique(name: &'static str, emit: fn(&T, &mut Keys<K>)) -> Self {
         Index { name, unique: true, emit }
     }
 
-    /// The rows with this key.
+    /// Returns a query for the rows with this key.
     pub fn query(&self, key: &K) -> Query<T> {
         Query::new(Some(self.name), KeyBuf::of(key))
     }
 
-    /// The rows whose key starts with this.
+    /// Returns a query for the rows whose key starts with this.
     pub fn prefix<P: PrefixOf<K> + ?Sized>(&self, start: &P) -> Prefix<T> {
         let mut key = KeyBuf::new();
         start.encode_prefix(&mut key);
         Prefix::new(Some(self.name), key)
     }
 
-    /// The rows whose key is in the range: `BY_NAME.range("a".."b")`, `BY_PORT.range(80..=443)`.
+    /// Returns a query for the rows whose key is in the range: `BY_NAME.range("a".."b")`, `BY_PORT.range(80..=443)`.
     pub fn range<B: Borrow<K> + ?Sized>(&self, range: impl RangeBounds<B>) -> KeyRange<T> {
         KeyRange::new(Some(self.name), range)
     }
 
-    /// The declaration for [`TableSpec::indexes`].
+    /// Returns the declaration for [`TableSpec::indexes`].
     pub fn def(&self) -> IndexDef<T>
     where
         T: 'static,
@@ -144,14 +144,14 @@ impl<T, K: IndexKey + ?Sized> Index<T, K> {
 }
 
 impl<T, K: ?Sized> Index<T, K> {
-    /// Whether no two rows share a key.
+    /// Returns whether no two rows share a key.
     pub const fn is_unique(&self) -> bool {
         self.unique
     }
 }
 
 impl<T: 'static, K: ?Sized + 'static> Index<T, K> {
-    /// The index function without its key type.
+    /// Returns the index function without its key type.
     pub(crate) fn emit(&self) -> Emit<T> {
         let emit = self.emit;
         Arc::new(move |object, keys| {
@@ -162,14 +162,14 @@ impl<T: 'static, K: ?Sized + 'static> Index<T, K> {
     }
 }
 
-/// Where an index function puts the keys of a row.
+/// The keys of a row, as its index function adds them.
 pub struct Keys<K: ?Sized> {
     pub(crate) keys: Vec<KeyBuf>,
     marker: PhantomData<fn(&K)>,
 }
 
 impl<K: IndexKey + ?Sized> Keys<K> {
-    /// Adds a key. The same key twice counts once.
+    /// Adds a key. Duplicates are ignored.
     pub fn add(&mut self, key: &K) {
         self.keys.push(KeyBuf::of(key));
     }
@@ -185,18 +185,18 @@ impl<K: IndexKey + ?Sized> Keys<K> {
 
 pub(crate) type Emit<T> = Arc<dyn Fn(&T, &mut Vec<KeyBuf>) + Send + Sync>;
 
-/// Makes a key, or the beginning of keys, from text.
+/// A function that appends the key, or the beginning of keys, for a text.
 pub(crate) type Parse = fn(&str, &mut KeyBuf) -> Result<(), KeyParseError>;
 
-/// Makes a key from bytes; returns whether there are such keys.
+/// A function that appends the key for bytes; returns whether such a key exists.
 pub(crate) type ParseRaw = fn(&[u8], &mut KeyBuf) -> Result<bool, KeyParseError>;
 
-/// Which key of an index answers a query.
+/// The way in which an index matches the key of a query.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Matching {
-    /// The same.
+    /// By the same key.
     Exact,
-    /// The longest prefix that covers it.
+    /// By the longest prefix that covers it.
     Longest,
 }
 
@@ -213,7 +213,7 @@ pub struct IndexDef<T> {
 }
 
 impl<T> IndexDef<T> {
-    /// Puts the keys of a row, each once, in order, in place of what `keys` has; of no row there are none.
+    /// Replaces the content of `keys` by the keys of a row, sorted and without duplicates; no row has no keys.
     pub(crate) fn keys_into(&self, object: Option<&T>, keys: &mut Vec<KeyBuf>) {
         keys.clear();
         if let Some(object) = object {
@@ -225,7 +225,7 @@ impl<T> IndexDef<T> {
         }
     }
 
-    /// The same as the index holds them: behind a key that rows may share is the row's primary key.
+    /// As `keys_into`, as the index stores them: in a non-unique index a key is followed by the row's primary key.
     pub(crate) fn full_keys_into(&self, object: Option<&T>, primary: &KeyBuf, keys: &mut Vec<KeyBuf>) {
         self.keys_into(object, keys);
         if !self.unique {

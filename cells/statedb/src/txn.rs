@@ -353,8 +353,8 @@ impl<T: TableSpec> DerefMut for TableTxn<'_, T> {
 }
 
 impl<T: TableSpec> Table<T> {
-    /// Removes deletes that all trackers have seen from the graveyard. Does nothing while a transaction holds the table:
-    /// its commit does it.
+    /// Removes deletes that all trackers have seen from the graveyard. Does nothing while a transaction holds the
+    /// table: its commit removes them.
     pub(crate) fn collect_garbage(&self) {
         let Some(guard) = self.meta.lock.try_lock() else { return };
         let table = RwTable(self.clone());

@@ -1,18 +1,17 @@
-//! Keys that are so many leading bits of something, in a form in which the prefixes that cover a key are found on the way
-//! to it.
+//! Keys that are prefixes of bit strings, encoded so that a lookup passes all prefixes that cover a key on the way to it.
 //!
-//! Such a key is a word of symbols, one byte each. A symbol stands for up to five bits: they are its upper bits, their
-//! number its lower three. All symbols but the last stand for five bits, the last for fewer, maybe none. So no word is a
-//! prefix of another, words compare as the bits do, and what covers comes before what it covers.
+//! The encoding is a word of symbols, one byte each. A symbol stands for up to five bits, which are its upper bits; their
+//! count is in its lower three. All symbols but the last stand for five bits, the last for fewer, possibly none. So no
+//! word is a prefix of another, words compare as the bits do, and a prefix sorts before those that it covers.
 
 use super::{Bytes, INLINE, KeyBuf};
 
-/// Bits a symbol, and the bytes whose bits fill whole symbols.
+/// The number of bits in a symbol, and also of bytes in a block: 5 bytes are 40 bits, which are 8 symbols.
 const STRIDE: usize = 5;
 const SYMBOLS: usize = 8;
 
 impl KeyBuf {
-    /// Appends the first so many bits of `data` as a key of a longest-prefix-match index.
+    /// Appends the first `bits` bits of `data` as a key of a longest-prefix-match index.
     ///
     /// # Panics
     /// If `data` has fewer.
@@ -40,7 +39,7 @@ impl KeyBuf {
         self.push(&last[..=whole]);
     }
 
-    /// The same without a loop, for addresses.
+    /// As `push_bits` for 16 bytes, which all addresses are: a fixed number of blocks, so that the loop is unrolled.
     #[inline]
     fn push_bits_of_16(&mut self, data: u128, bits: usize) {
         let mut all = [0; 4 * SYMBOLS];
@@ -60,7 +59,7 @@ impl KeyBuf {
     }
 }
 
-/// The symbols of 40 bits.
+/// Returns the symbols of 40 bits: spreads them over 8 bytes, then sets the count of each to 5.
 #[inline]
 fn symbols(bits: u64) -> [u8; SYMBOLS] {
     let halves = (bits & 0xff_fff0_0000) << 12 | bits & 0xf_ffff;
@@ -69,22 +68,22 @@ fn symbols(bits: u64) -> [u8; SYMBOLS] {
     (eighths << 3 | 0x0505_0505_0505_0505).to_be_bytes()
 }
 
-/// The symbol of the first so many of a symbol's bits.
+/// Returns the symbol for the first `bits` bits of a symbol.
 #[inline(always)]
 fn first_bits(symbol: u8, bits: u8) -> u8 {
     symbol & !(0xff >> bits) | bits
 }
 
-/// The last symbols of what covers a word that goes on with this one, in ascending order, the longest maybe several times:
-/// itself if it is one.
+/// Returns the possible last symbols of the words that cover a word with `symbol` at this place, in ascending order. The
+/// longest may be repeated; it is `symbol` itself if that is a last symbol.
 #[inline(always)]
 pub(crate) fn covering(symbol: u8) -> [u8; STRIDE] {
     let longest = (symbol & 7).min(STRIDE as u8 - 1);
     std::array::from_fn(|bits| first_bits(symbol, longest.min(bits as u8)))
 }
 
-/// What the words inside a prefix are below: all of them start so, and are between the prefix's own word and this one. None
-/// if all that start so are inside.
+/// Returns the range of the words inside a prefix: their common start, and the exclusive upper bound of those at or
+/// after the prefix's own word. No bound if all words with that start are inside.
 pub(crate) fn inside(word: &[u8]) -> (&[u8], Option<KeyBuf>) {
     match word.split_last() {
         None | Some((0, _)) => (word.split_last().map_or(word, |(_, start)| start), None),

@@ -28,7 +28,7 @@ impl IndexKey for Ipv6Addr {
     }
 }
 
-/// A family tag before the bytes: all of IPv4 sorts before IPv6.
+/// A family tag, then the bytes: all IPv4 addresses sort before IPv6.
 impl IndexKey for IpAddr {
     fn encode(&self, key: &mut KeyBuf) {
         match self {
@@ -55,7 +55,7 @@ impl IndexKey for IpAddr {
     }
 }
 
-/// The masked address, then the length: host bits make no difference, a prefix sorts before those inside it.
+/// The masked address, then the length: host bits are ignored, a prefix sorts before those inside it.
 impl IndexKey for Ipv4Network {
     fn encode(&self, key: &mut KeyBuf) {
         self.network().encode(key);
@@ -68,7 +68,7 @@ impl IndexKey for Ipv4Network {
     }
 }
 
-/// The masked address, then the length: host bits make no difference, a prefix sorts before those inside it.
+/// The masked address, then the length: host bits are ignored, a prefix sorts before those inside it.
 impl IndexKey for Ipv6Network {
     fn encode(&self, key: &mut KeyBuf) {
         self.network().encode(key);
@@ -81,7 +81,7 @@ impl IndexKey for Ipv6Network {
     }
 }
 
-/// A family tag, the masked address, the length: host bits make no difference.
+/// A family tag, the masked address, the length: host bits are ignored.
 impl IndexKey for IpNetwork {
     fn encode(&self, key: &mut KeyBuf) {
         self.network().encode(key);
@@ -103,7 +103,7 @@ impl IndexKey for IpNetwork {
     }
 }
 
-/// The address that 16 bytes stand for, where those of IPv4 are mapped ones.
+/// Returns the address that 16 bytes stand for; IPv4 addresses are IPv4-mapped ones.
 fn mapped(raw: &[u8]) -> Option<IpAddr> {
     let bytes: [u8; 16] = raw.try_into().ok()?;
     Some(Ipv6Addr::from(bytes).to_canonical())
