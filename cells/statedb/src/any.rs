@@ -29,25 +29,25 @@ pub const PRIMARY: &str = "primary";
 
 /// A table of rows whose type is not known.
 pub trait AnyTable: Send + Sync {
-    /// The table's name.
+    /// Returns the table's name.
     fn name(&self) -> &'static str;
 
-    /// The headings of the columns.
+    /// Returns the headings of the columns.
     fn columns(&self) -> &'static [&'static str];
 
-    /// The indexes, the primary first.
+    /// Returns the names of the indexes, the primary first.
     fn indexes(&self) -> Vec<&'static str>;
 
-    /// Counts and states for an overview.
+    /// Returns the table's statistics.
     fn stats(&self, snapshot: &Snapshot) -> TableStats;
 
-    /// All rows in order of their primary keys.
+    /// Returns all rows in order of their primary keys.
     fn all(&self, snapshot: &Snapshot) -> Vec<AnyObj>;
 
-    /// The rows of an index that match a key given as text.
+    /// Returns the rows of an index that match a key given as text.
     fn find(&self, snapshot: &Snapshot, find: Find, index: &str, key: &str) -> Result<Vec<AnyObj>, Error>;
 
-    /// The rows of an index with this key, or from it on, given as the bytes that Cilium's clients write.
+    /// Returns the rows of an index with a key, or from it on, given as the bytes that Cilium's clients write.
     fn find_raw(
         &self,
         snapshot: &Snapshot,
@@ -56,33 +56,33 @@ pub trait AnyTable: Send + Sync {
         key: &[u8],
     ) -> Result<Vec<AnyObj>, Error>;
 
-    /// All rows as changes, then every change from now on; see [`Changes`]. `db` is the table's own.
+    /// Returns all rows as changes, then every later change; see [`Changes`]. `db` is the table's own.
     fn changes(self: Arc<Self>, db: &Db) -> AnyChanges;
 
-    /// Closes with the next change after the snapshot.
+    /// Returns a watch that closes with the next change after the snapshot.
     fn watch(&self, snapshot: &Snapshot) -> Watch;
 
-    /// The sources that have yet to fill the table, and a watch that closes when they are others.
+    /// Returns the sources that have not filled the table yet, and a watch that closes when this list changes.
     fn initialized_watch(&self, snapshot: &Snapshot) -> (Vec<Arc<str>>, Watch);
 
-    /// Makes rows of values and inserts them, or deletes the rows with their primary keys, in one transaction, which an
-    /// error ends without a trace. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
+    /// Converts values into rows and inserts them, or deletes the rows with their primary keys, in one transaction, which
+    /// an error aborts. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
     fn edit(self: Arc<Self>, db: &Db, edit: Edit, rows: Vec<serde_json::Value>) -> Result<(), EditError>;
 
-    /// Deletes rows by their primary keys, in one transaction; how many there were. `db` is the table's own.
+    /// Deletes rows by their primary keys, in one transaction; returns how many existed. `db` is the table's own.
     fn delete(self: Arc<Self>, db: &Db, rows: &[AnyObj]) -> usize;
 }
 
-/// How rows match a key.
+/// The way in which rows match a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
-    /// The first with this key.
+    /// The first row with this key.
     Get,
-    /// All with this key.
+    /// All rows with this key.
     List,
-    /// All that start with it.
+    /// All rows whose key starts with it.
     Prefix,
-    /// All from it on.
+    /// All rows whose key is equal or greater.
     LowerBound,
 }
 
@@ -121,66 +121,66 @@ impl<T: TableSpec> AnyRow for Obj<T> {
 }
 
 impl AnyObj {
-    /// The revision of its last write.
+    /// Returns the revision of its last write.
     pub fn revision(&self) -> u64 {
         self.0.revision()
     }
 
-    /// One text a column.
+    /// Returns one text for each column.
     pub fn row(&self) -> Vec<String> {
         self.0.row()
     }
 
-    /// The object as its type serializes, as JSON on one line, members in the order in which the type writes them; why
-    /// it does not serialize, as a JSON string.
+    /// Returns the object as JSON on one line, members in the order in which its type serializes them. If serialization
+    /// fails, returns the error message as a JSON string.
     pub fn json_text(&self) -> String {
         self.0.json_text()
     }
 
-    /// The object as YAML has it, as JSON, if its type says so: see [`TableSpec::yaml`].
+    /// Returns the content of the object's YAML, as JSON, if its type provides it: see [`TableSpec::yaml`].
     pub fn yaml(&self) -> Option<String> {
         self.0.yaml()
     }
 }
 
-/// Counts and states of a table.
+/// The statistics of a table.
 #[derive(Clone, Debug)]
 pub struct TableStats {
-    /// Rows.
+    /// The number of rows.
     pub objects: usize,
-    /// Deleted rows kept for change iterators.
+    /// The number of deleted rows kept for readers of changes.
     pub zombies: usize,
     /// The revision of the last change.
     pub revision: u64,
-    /// Change iterators.
+    /// The number of readers of changes.
     pub trackers: usize,
-    /// The same one by one, those for whom most deleted rows are kept first.
+    /// The readers of changes, those for which most deleted rows are kept first.
     pub readers: Vec<ReaderStats>,
-    /// Sources that have yet to fill the table.
+    /// The sources that have not filled the table yet.
     pub pending_initializers: Vec<Arc<str>>,
-    /// The row type.
+    /// The name of the row type.
     pub type_name: &'static str,
     /// The last commit that wrote the table.
     pub last_write: Option<LastWrite>,
-    /// Write transactions that held an executor's thread too long, by place, the longest first.
+    /// Write transactions that held an executor's thread too long, by source location, the longest first.
     pub long_writes: Vec<LongWrite>,
 }
 
-/// Who last wrote a table, when and where.
+/// The last write of a table.
 #[derive(Clone, Debug)]
 pub struct LastWrite {
-    /// Who: the name of the database's [`handle`](Db::handle).
+    /// The writer: the name of the database's [`handle`](Db::handle).
     pub handle: Arc<str>,
-    /// The moment of the commit.
+    /// The time of the commit.
     pub at: Instant,
-    /// For how long the transaction held the table.
+    /// The time for which the transaction held the table.
     pub held: Duration,
-    /// The place in the code that began the transaction.
+    /// The source location at which the transaction began.
     pub place: &'static Location<'static>,
 }
 
 impl<T: TableSpec> TableMeta<T> {
-    /// The index of a name; none is the primary.
+    /// Returns the index with a name; none for the primary.
     fn index(&self, name: &str) -> Result<Option<&IndexDef<T>>, Error> {
         if ["", PRIMARY, T::PRIMARY].contains(&name) {
             return Ok(None);
@@ -194,15 +194,15 @@ impl<T: TableSpec> TableMeta<T> {
     }
 }
 
-/// The key that `parse` makes, with what it says.
+/// Returns the key that `parse` appends, with its result.
 fn key<T: TableSpec, R>(
     index: Option<&IndexDef<T>>,
     parse: impl FnOnce(&mut KeyBuf) -> Result<R, KeyParseError>,
 ) -> Result<(KeyBuf, R), Error> {
     let mut key = KeyBuf::new();
     let index = index.map_or(T::PRIMARY, |def| def.name);
-    let said = parse(&mut key).map_err(|source| Error::Key { table: T::NAME, index, source })?;
-    Ok((key, said))
+    let result = parse(&mut key).map_err(|source| Error::Key { table: T::NAME, index, source })?;
+    Ok((key, result))
 }
 
 impl<T: TableSpec> AnyTable for TableMeta<T> {

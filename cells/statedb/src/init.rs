@@ -1,4 +1,4 @@
-//! Initializers: who still has to fill a table before its contents can be trusted to be complete.
+//! Initializers: the sources that have to fill a table before it counts as complete.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::spec::TableSpec;
 use crate::watch::WatchCell;
 
-/// The names that are pending. A table without any is initialized.
+/// The pending initializers of a table. A table without any is initialized.
 #[derive(Default)]
 pub(crate) struct InitState {
     pub(crate) pending: Vec<Pending>,
-    /// Closes when the last one is done.
+    /// Closes when an initializer is registered or done.
     pub(crate) watch: WatchCell,
 }
 
@@ -23,13 +23,14 @@ impl InitState {
 #[derive(Clone)]
 pub(crate) struct Pending {
     pub(crate) name: Arc<str>,
-    /// Tells a name that is registered again from its earlier registration.
+    /// Distinguishes a registration from an earlier one of the same name.
     pub(crate) id: u64,
 }
 
-/// A source's promise to fill the table once: the table counts as initialized when all are done.
+/// A source's promise to fill the table: the table is initialized once all sources are done.
 ///
-/// Pruning of kernel state waits for it, so that a restart does not remove what a slow source is about to want.
+/// Pruning of kernel state waits for that, so that a restart does not remove entries that a slow source is about to
+/// list.
 #[must_use = "a table stays uninitialized until `done` is called"]
 pub struct Initializer<T> {
     pub(crate) table: &'static str,
@@ -46,12 +47,12 @@ impl<T: TableSpec> Initializer<T> {
         txn.finish_initializer(self.id);
     }
 
-    /// Gives up, since the program ends: the table stays uninitialized, and nothing is said.
+    /// Drops the initializer at shutdown: the table stays uninitialized, and nothing is logged.
     pub fn abandon(mut self) {
         self.finished = true;
     }
 
-    /// The source's name.
+    /// Returns the source's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -60,7 +61,7 @@ impl<T: TableSpec> Initializer<T> {
 impl<T> Drop for Initializer<T> {
     fn drop(&mut self) {
         if !self.finished {
-            // Not a warning: a start that fails drops all of them, and `db` shows who is missing.
+            // Not a warning: a failed start drops all initializers, and the shell's `db` command lists the pending ones.
             tracing::debug!(
                 table = self.table,
                 initializer = %self.name,

@@ -1,26 +1,26 @@
-//! Who writes, and what transactions cost, for those who count it.
+//! Measurements of transactions, and the names of their writers.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What a database tells of its write transactions. Nothing is measured for it while it does not listen.
+/// A receiver of measurements of write transactions. While it does not listen, nothing is measured.
 pub trait Metrics: Send + Sync {
-    /// Whether it listens now. Each transaction asks, before it waits for its tables.
+    /// Returns whether it listens now. Called by each transaction before it waits for its tables.
     fn listens(&self) -> bool;
 
-    /// A transaction has its tables; how long it has waited for each.
+    /// Reports that a transaction has locked its tables, with the time that it waited for each.
     fn acquired(&self, handle: &str, tables: &[(&'static str, Duration)]);
 
-    /// A transaction has been committed, so long after it got its tables.
+    /// Reports that a transaction was committed, with the time for which it held its tables.
     fn committed(&self, handle: &str, tables: &[&'static str], held: Duration);
 
-    /// Deleted rows that all have seen were removed from a table, by the commit of the next writer.
+    /// Reports the time that a commit spent on removing deleted rows that all readers of changes have seen.
     fn cleaned(&self, table: &'static str, took: Duration);
 }
 
-/// The one who listens to a database, once there is one.
+/// The receiver of a database's measurements, once it is set.
 #[derive(Default)]
 pub(crate) struct Listener(OnceLock<Arc<dyn Metrics>>);
 
@@ -29,19 +29,19 @@ impl Listener {
         self.0.set(metrics).is_ok()
     }
 
-    /// None while there is no listener.
+    /// Returns the receiver if it is set and listens.
     pub(crate) fn get(&self) -> Option<&Arc<dyn Metrics>> {
         self.0.get().filter(|metrics| metrics.listens())
     }
 }
 
-/// The names of those who write, by number. The first is that of a database without a name.
+/// The names of handles, by id. The first is that of an unnamed database.
 pub(crate) struct Handles(Mutex<Vec<Arc<str>>>);
 
-/// A number of [`Handles`].
+/// The id of a name in [`Handles`].
 pub(crate) type Handle = u32;
 
-/// The handle of a database that nobody has given a name.
+/// The handle of an unnamed database.
 pub(crate) const UNNAMED: Handle = 0;
 
 impl Default for Handles {
@@ -51,7 +51,7 @@ impl Default for Handles {
 }
 
 impl Handles {
-    /// The number of a name, the same each time.
+    /// Returns the id of a name, the same each time.
     pub(crate) fn number(&self, name: &str) -> Handle {
         let mut names = self.0.lock();
         let known = names.iter().position(|known| &**known == name).unwrap_or(names.len());
@@ -66,7 +66,7 @@ impl Handles {
     }
 }
 
-/// Takes the locks one by one and measures what each takes.
+/// Takes the locks in order and measures the wait for each.
 pub(crate) fn timed<L, G>(
     locks: &[L],
     take: impl Fn(&L) -> G,

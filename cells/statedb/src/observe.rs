@@ -1,4 +1,4 @@
-//! A table as a stream, for jobs that follow it.
+//! Streams of a table's changes and snapshots, for jobs.
 
 use futures::Stream;
 use futures::stream::unfold;
@@ -9,12 +9,12 @@ use crate::spec::TableSpec;
 use crate::table::Table;
 
 impl<T: TableSpec> Table<T> {
-    /// What happens to the rows, as a stream for [`JobGroup::observer`](hive::JobGroup::observer).
+    /// Returns the changes of the rows as a stream for [`JobGroup::observer`](hive::JobGroup::observer).
     ///
-    /// First all rows there are, then every change after them, as of [`Changes`]: in order of revision,
-    /// none is lost, none comes twice, several of one row between two batches are one. While a batch is being worked on
-    /// what happens gathers in the next. The stream never ends; while it lives the table keeps deleted rows until it has
-    /// given them, from the moment of this call on.
+    /// First all existing rows, then every later change, as [`Changes`] describes: in order of revision, each exactly
+    /// once, several of one row between two batches coalesced. Changes that occur while a batch is processed are in the
+    /// next one. The stream never ends; from this call until it is dropped, the table keeps deleted rows that it has not
+    /// returned yet.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -57,8 +57,8 @@ impl<T: TableSpec> Table<T> {
         self.changes()
     }
 
-    /// The database as it is at first, then after each change of this table; for those who look at the whole table each
-    /// time. Changes that come close upon each other, or while a snapshot is being worked on, are one. Never ends.
+    /// Returns a stream of the current snapshot, then of one after each change of this table: for jobs that process the
+    /// whole table each time. Changes in quick succession, or while a snapshot is processed, are coalesced. Never ends.
     pub fn snapshots(&self) -> impl Stream<Item = Snapshot> + Send + use<T> {
         unfold((self.clone(), None), |(table, watch): (Table<T>, Option<crate::Watch>)| async {
             if let Some(watch) = watch {

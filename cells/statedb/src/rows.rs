@@ -1,16 +1,16 @@
-//! The rows a query gives.
+//! The rows of a query.
 
 use std::collections::HashSet;
 
 use crate::engine::{Alias, Keyed, Range, RevisionRange};
 use crate::obj::Obj;
 
-/// Rows of a snapshot or transaction, in the order of the index that was asked; `.rev()` gives them descending.
+/// An iterator over rows of a snapshot or transaction, in the order of the queried index; `.rev()` reverses it.
 ///
-/// A row that matches by several of its keys comes once.
+/// A row that matches by several of its keys is returned once.
 pub struct Rows<'s, T> {
     source: Source<'s, T>,
-    /// The rows given so far, kept where a row can have several keys.
+    /// The rows returned so far, recorded if a row can have several keys.
     seen: Option<HashSet<usize>>,
 }
 
@@ -61,7 +61,7 @@ impl<'s, T> Iterator for Rows<'s, T> {
         }
     }
 
-    /// Looks once where the rows come from.
+    /// Matches on the source once, not for each row.
     #[inline]
     fn fold<B, F: FnMut(B, &'s Obj<T>) -> B>(mut self, init: B, mut f: F) -> B {
         if self.seen.is_some() {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
 use crate::query::{KeyRange, Prefix, Query};
 
-/// A type whose values are the rows of a table. [`derive(Table)`](derive@crate::Table) generates the implementation from
-/// the attributes of fields, unless keys or columns are computed.
+/// A type whose values are the rows of a table. [`derive(Table)`](derive@crate::Table) generates the implementation
+/// from the attributes of fields, unless keys or columns are computed.
 ///
 /// Rows are immutable once stored: keep `Cell`, `Mutex` and atomics out of them. See the crate's example.
 pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {

@@ -7,18 +7,18 @@ use crate::changes::{Change, Changes};
 use crate::spec::TableSpec;
 use crate::watch::Watch;
 
-/// An iterator over the committed changes of a table, from [`AnyTable::changes`](crate::AnyTable::changes). While it
-/// lives, the table keeps deleted rows until it has seen them.
+/// A reader of the committed changes of a table, from [`AnyTable::changes`](crate::AnyTable::changes). While it exists,
+/// the table keeps deleted rows until it has read them.
 pub struct AnyChanges(Box<dyn Source>);
 
-/// What happened to one row, coalesced: only the latest state of each primary key.
+/// A change of one row, coalesced: only the latest state of each primary key.
 #[derive(Clone)]
 pub struct AnyChange {
     /// The row as it is now, or as it last was before its deletion.
     pub object: AnyObj,
     /// The revision of the write or the delete.
     pub revision: u64,
-    /// Whether the row is gone.
+    /// Whether the row was deleted.
     pub deleted: bool,
 }
 
@@ -27,14 +27,14 @@ impl AnyChanges {
         AnyChanges(Box::new(changes))
     }
 
-    /// Says who reads; see [`Changes::named`].
+    /// Names the reader; see [`Changes::named`].
     pub fn named(mut self, name: &str) -> Self {
         self.0.name(name);
         self
     }
 
-    /// At most `limit` changes of those that there are now, oldest first, and a watch for more: closed already if
-    /// the limit cut some off.
+    /// Returns at most `limit` changes up to now, oldest first, and a watch for more, which is already closed if the
+    /// limit cut some off.
     pub fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch) {
         self.0.take(limit)
     }

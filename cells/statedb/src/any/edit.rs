@@ -11,31 +11,31 @@ use crate::table::RwTable;
 /// The operation on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// It takes the place of the one with its primary key.
+    /// Insert it, or replace the one with its primary key.
     Insert,
-    /// The one with its primary key goes; only the key counts.
+    /// Delete the one with its primary key; other fields are ignored.
     Delete,
 }
 
-/// A row could not be made or inserted.
+/// A row that could not be created or inserted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// Rows of the table are made by its owner alone.
+    /// Only the table's owner creates its rows.
     #[error("rows of table `{0}` are made by its owner alone")]
     NotByHand(&'static str),
-    /// The value at this place, from 0, is no row.
+    /// A value cannot be converted into a row.
     #[error("{source}")]
     Value {
-        /// Which of the values.
+        /// The position of the value, from 0.
         at: usize,
-        /// The fault.
+        /// The error of the conversion.
         source: serde_json::Error,
     },
     /// Another row has a key that must be unique.
     #[error("{conflict}")]
     Conflict {
-        /// Which of the values.
+        /// The position of the value, from 0.
         at: usize,
         /// The key, and the row that has it.
         conflict: String,
@@ -67,7 +67,7 @@ pub(super) fn delete<'r, T: TableSpec>(table: &RwTable<T>, rows: impl Iterator<I
     table.transact(|w| rows.filter(|row| w.delete(of::<T>(row)).is_some()).count()).0
 }
 
-/// The row with the primary key of this one.
+/// Returns a query for the row with the primary key of this one.
 fn of<T: TableSpec>(row: &T) -> Query<T> {
     Query::new(None, KeyBuf::of(&row.key()))
 }

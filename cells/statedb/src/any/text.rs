@@ -7,22 +7,22 @@ use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter};
 use serde_json::{Serializer, Value};
 
-/// The object on one line; where its type cannot say it, why, as a string.
+/// Returns the object on one line; if its serialization fails or panics, the error message as a JSON string.
 pub(super) fn json<T: Serialize>(object: &T) -> String {
     let written = || {
         let mut text = Vec::new();
         object.serialize(&mut Serializer::with_formatter(&mut text, Escaping))?;
         serde_json::Result::Ok(text)
     };
-    let told = |what: String| Value::String(what).to_string();
+    let quoted = |message: String| Value::String(message).to_string();
     match catch_unwind(AssertUnwindSafe(written)) {
-        Ok(Ok(text)) => String::from_utf8(text).unwrap_or_else(|error| told(error.to_string())),
-        Ok(Err(error)) => told(error.to_string()),
-        Err(_) => told("panic while the object was written".to_owned()),
+        Ok(Ok(text)) => String::from_utf8(text).unwrap_or_else(|error| quoted(error.to_string())),
+        Ok(Err(error)) => quoted(error.to_string()),
+        Err(_) => quoted("panic while the object was written".to_owned()),
     }
 }
 
-/// Without blanks, and what means something in HTML or JavaScript escaped.
+/// A formatter without blanks that escapes the characters that Go's `encoding/json` escapes for HTML and JavaScript.
 struct Escaping;
 
 impl Formatter for Escaping {

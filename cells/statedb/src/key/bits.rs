@@ -1,8 +1,8 @@
-//! Keys that are prefixes of bit strings, encoded so that a lookup passes all prefixes that cover a key on the way to it.
+//! Keys that are prefixes of bit strings, encoded so that a lookup passes all prefixes that cover a key on its way.
 //!
-//! The encoding is a word of symbols, one byte each. A symbol stands for up to five bits, which are its upper bits; their
-//! count is in its lower three. All symbols but the last stand for five bits, the last for fewer, possibly none. So no
-//! word is a prefix of another, words compare as the bits do, and a prefix sorts before those that it covers.
+//! The encoding is a word of symbols, one byte each. A symbol stands for up to five bits, which are its upper bits;
+//! their count is in its lower three. All symbols but the last stand for five bits, the last for fewer, possibly none.
+//! So no word is a prefix of another, words compare as the bits do, and a prefix sorts before those that it covers.
 
 use super::{Bytes, INLINE, KeyBuf};
 
@@ -39,7 +39,7 @@ impl KeyBuf {
         self.push(&last[..=whole]);
     }
 
-    /// As `push_bits` for 16 bytes, which all addresses are: a fixed number of blocks, so that the loop is unrolled.
+    /// As `push_bits`, for the 16 bytes of addresses: always encodes all four blocks, and copies the part that is used.
     #[inline]
     fn push_bits_of_16(&mut self, data: u128, bits: usize) {
         let mut all = [0; 4 * SYMBOLS];
@@ -74,8 +74,8 @@ fn first_bits(symbol: u8, bits: u8) -> u8 {
     symbol & !(0xff >> bits) | bits
 }
 
-/// Returns the possible last symbols of the words that cover a word with `symbol` at this place, in ascending order. The
-/// longest may be repeated; it is `symbol` itself if that is a last symbol.
+/// Returns the possible last symbols of the words that cover a word with `symbol` at this place, in ascending order.
+/// The longest may be repeated; it is `symbol` itself if that is a last symbol.
 #[inline(always)]
 pub(crate) fn covering(symbol: u8) -> [u8; STRIDE] {
     let longest = (symbol & 7).min(STRIDE as u8 - 1);
