@@ -65,8 +65,8 @@ pub trait AnyTable: Send + Sync {
     /// Returns the sources that have not filled the table yet, and a watch that closes when this list changes.
     fn initialized_watch(&self, snapshot: &Snapshot) -> (Vec<Arc<str>>, Watch);
 
-    /// Converts values into rows and inserts them, or deletes the rows with their primary keys, in one transaction, which
-    /// an error aborts. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
+    /// Converts values into rows and inserts them, or deletes the rows with their primary keys, in one transaction,
+    /// which an error aborts. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
     fn edit(self: Arc<Self>, db: &Db, edit: Edit, rows: Vec<serde_json::Value>) -> Result<(), EditError>;
 
     /// Deletes rows by their primary keys, in one transaction; returns how many existed. `db` is the table's own.

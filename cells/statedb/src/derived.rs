@@ -203,7 +203,7 @@ impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
         }
     }
 
-    /// Processes a batch of changes up to the snapshot, and failed rows whose retry is due. Returns the number of
+    /// Processes a batch of changes up to the snapshot, and failed rows with a due retry. Returns the number of
     /// rows, a watch for more changes, and, unless the input is initialized, a watch for that.
     fn step(&mut self, snapshot: &Snapshot, now: Instant) -> (usize, Watch, Option<Watch>) {
         let (complete, completes) = self.input.initialized_watch(snapshot);

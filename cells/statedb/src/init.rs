@@ -61,7 +61,7 @@ impl<T: TableSpec> Initializer<T> {
 impl<T> Drop for Initializer<T> {
     fn drop(&mut self) {
         if !self.finished {
-            // Not a warning: a failed start drops all initializers, and the shell's `db` command lists the pending ones.
+            // Not a warning: a failed start drops all initializers, and the shell's `db` lists the pending ones.
             tracing::debug!(
                 table = self.table,
                 initializer = %self.name,

@@ -1,12 +1,13 @@
 //! In-memory multi-version tables with typed indexes, snapshots and watches.
 //!
-//! **Owns** the agent's state: every cell that has state others read keeps it in a table here.
-//! **Provides** a [`Db`] of tables. The owner of a table writes it through its private [`RwTable`]; all others read
-//! [`Snapshot`]s through [`Table`](struct@Table), without locks, and wait for changes by a [`Watch`] or [`Changes`].
+//! **Owns** the agent's state: a cell keeps state that other cells read in a table here.
+//! **Provides** a [`Db`] of tables. The owner of a table writes it through its private [`RwTable`]; readers take
+//! [`Snapshot`]s and read them through [`Table`](struct@Table), without locks, and wait for changes by a [`Watch`] or
+//! [`Changes`].
 //! **Needs** nothing.
 //!
-//! `README.md` begins with fifteen minutes, from nothing to a program with a table, a target that follows it, and a test, and
-//! goes on with how tables work inside. In short:
+//! `README.md` begins with a tutorial of fifteen minutes, which ends with a program with a table, a target that follows
+//! it, and a test; it continues with the implementation of tables. In short:
 //!
 //! ```
 //! use serde::Serialize;
@@ -27,9 +28,9 @@
 //! # async fn main() -> Result<(), statedb::Error> {
 //! let db = Db::new();
 //! let devices: RwTable<Device> = db.table()?; // stays with the owner
-//! let table: Table<Device> = devices.reader(); // what others get
+//! let table: Table<Device> = devices.reader(); // for readers
 //!
-//! let mut w = devices.write(); // waits for the writer before; dropped without commit, nothing has happened
+//! let mut w = devices.write(); // waits for the current writer; dropped without commit, it is aborted
 //! w.insert(Device { index: 1, name: "eth0".into(), mtu: 1500 });
 //! w.insert(Device { index: 2, name: "lxc1".into(), mtu: 1500 });
 //! w.commit();
@@ -49,7 +50,7 @@
 //! assert_eq!(table.len(&snapshot), 2);
 //! assert_eq!(table.len(&db.snapshot()), 1);
 //!
-//! let mut changes = table.changes(); // first all rows, then what changes, deletes too
+//! let mut changes = table.changes(); // first all rows, then updates and deletes
 //! for change in changes.next().await {
 //!     println!("{} {} {}", change.object.name, change.revision, change.deleted);
 //! }
@@ -57,16 +58,16 @@
 //! # }
 //! ```
 //!
-//! In a hive, `statedb::cell()` provides the `Arc<Db>`, and `statedb::table::<Device>()` inside a module gives the
-//! module an `Arc<RwTable<Device>>` and everybody an `Arc<Table<Device>>`. Jobs follow a table by [`Table::observe`] or
-//! [`Table::snapshots`].
+//! In a hive, `statedb::cell()` provides the `Arc<Db>`, and `statedb::table::<Device>()` inside a module provides an
+//! `Arc<RwTable<Device>>` to the module and an `Arc<Table<Device>>` to all cells. Jobs follow a table by
+//! [`Table::observe`] or [`Table::snapshots`].
 //!
 //! **Rules.** Transactions on one table wait for each other: keep them short, lock nothing else meanwhile, write
-//! several tables by one `db.write((&a, &b))`. What is stored does not change: insert a new object. A table is
-//! complete when its initializers are done ([`Writer::register_initializer`]); pruning waits for that.
+//! several tables by one `db.write((&a, &b))`. Stored objects are immutable: insert a new object. A table is complete
+//! when its initializers are done ([`Writer::register_initializer`]); pruning waits for that.
 //!
-//! **Order.** A commit first becomes visible, then closes watches, then announces initialization: who is woken
-//! always finds the change. Watches may close without need, never fail to close.
+//! **Order.** A commit first becomes visible, then closes watches, then watches of initialization: a woken task always
+//! finds the change. Spurious closes are possible, missed changes are not.
 
 pub mod age;
 mod any;

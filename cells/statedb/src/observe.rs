@@ -12,9 +12,9 @@ impl<T: TableSpec> Table<T> {
     /// Returns the changes of the rows as a stream for [`JobGroup::observer`](hive::JobGroup::observer).
     ///
     /// First all existing rows, then every later change, as [`Changes`] describes: in order of revision, each exactly
-    /// once, several of one row between two batches coalesced. Changes that occur while a batch is processed are in the
-    /// next one. The stream never ends; from this call until it is dropped, the table keeps deleted rows that it has not
-    /// returned yet.
+    /// once, several of one row between two batches coalesced. Changes that occur while a batch is processed are in
+    /// the next one. The stream never ends; from this call until it is dropped, the table keeps deleted rows that it
+    /// has not returned yet.
     ///
     /// ```
     /// use std::sync::Arc;

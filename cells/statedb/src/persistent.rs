@@ -1,4 +1,4 @@
-//! Maps and sets for fields of rows.
+//! Persistent maps and sets for fields of rows.
 
 mod set;
 mod tree;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 pub use set::Set;
 use tree::{Link, Walk};
 
-/// An ordered map for a field of a row: versions share what they have in common, so that a changed copy of a row with
-/// ten thousand entries costs no more than the entries that change.
+/// An ordered map for a field of a row. Copies share unchanged nodes, so that the cost of a changed copy of a row with
+/// ten thousand entries depends on the number of changed entries.
 ///
-/// An update works on a copy of the row; copying the map is counting one reference:
+/// An update works on a copy of the row; copying the map increments one reference count:
 /// ```
 /// # use serde::Serialize;
 /// # use statedb::{Db, Map, RwTable, Table};
@@ -25,7 +25,7 @@ use tree::{Link, Walk};
 ///     #[primary]
 ///     name: String,
 ///     #[index(multi)]
-///     labels: Map<String, String>, // Node::by_labels("zone") finds those with such a key
+///     labels: Map<String, String>, // Node::by_labels("zone") finds rows with that key
 /// }
 /// # let nodes: RwTable<Node> = Db::new().table().unwrap();
 /// # nodes.transact(|w| w.insert(Node { name: "a".into(), labels: Map::new() }));
@@ -34,48 +34,49 @@ use tree::{Link, Walk};
 /// assert_eq!(nodes.get(&snapshot, Node::by_labels("zone")).unwrap().labels.get("zone").unwrap(), "b");
 /// ```
 ///
-/// As JSON and YAML it is a list of `{k: .., v: ..}` in order of keys, as Cilium writes its own; such a list in any
-/// order, or null, is read.
+/// It serializes to JSON and YAML as a list of `{k: .., v: ..}` in order of keys, as Cilium's own maps do; such a
+/// list in any order, or null, deserializes.
 ///
-/// **Cost.** `clone` O(1), `get` O(log n). `insert` and `remove` O(log n): they copy the nodes on the way, keys and values
-/// with them, unless the map is the only one that has these nodes, so keep large ones behind `Arc`. A node is one block of
-/// memory, 40 bytes beside key and value; a map of one entry is one node, an empty one none. Iteration O(1) an entry.
+/// **Cost.** `clone` O(1), `get` O(log n). `insert` and `remove` O(log n): they copy the nodes on the path, with their
+/// keys and values, unless no other map shares these nodes, so keep large keys and values behind `Arc`. A node is one
+/// allocation of 40 bytes beside key and value; a map of one entry is one node, an empty one none. Iteration O(1) for
+/// each entry.
 pub struct Map<K, V> {
     root: Link<K, V>,
 }
 
 impl<K, V> Map<K, V> {
-    /// An empty map.
+    /// Returns an empty map.
     pub const fn new() -> Self {
         Map { root: None }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         tree::len(&self.root)
     }
 
-    /// Whether there are no entries.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.root.is_none()
     }
 
-    /// All entries in order of keys.
+    /// Returns all entries in order of keys.
     pub fn iter(&self) -> MapIter<'_, K, V> {
         MapIter(Walk::all(&self.root))
     }
 
-    /// All keys in order.
+    /// Returns all keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &K> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
-    /// All values in order of their keys.
+    /// Returns all values in order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
         self.iter().map(|(_, value)| value)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -83,7 +84,7 @@ impl<K, V> Map<K, V> {
         tree::get(&self.root, key).map(|node| &node.value)
     }
 
-    /// Whether there is such a key.
+    /// Returns whether the map has the key.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -91,7 +92,7 @@ impl<K, V> Map<K, V> {
         tree::get(&self.root, key).is_some()
     }
 
-    /// The entries from the first key on that is this or greater.
+    /// Returns the entries whose key is equal or greater.
     pub fn lower_bound<Q: Ord + ?Sized>(&self, key: &Q) -> MapIter<'_, K, V>
     where
         K: Borrow<Q>,
@@ -99,7 +100,7 @@ impl<K, V> Map<K, V> {
         MapIter(Walk::from(&self.root, key))
     }
 
-    /// The entries whose key starts with this.
+    /// Returns the entries whose key starts with this.
     pub fn prefix<'m>(&'m self, start: &'m str) -> impl Iterator<Item = (&'m K, &'m V)> + Clone
     where
         K: Borrow<str>,
@@ -107,7 +108,7 @@ impl<K, V> Map<K, V> {
         self.lower_bound(start).take_while(move |(key, _)| (*key).borrow().starts_with(start))
     }
 
-    /// Whether this is a copy of the other that nobody has changed since; true at once, in contrast to `==`.
+    /// Returns whether both are unchanged copies of one map. O(1), in contrast to `==`; equal maps may return false.
     fn is(&self, other: &Self) -> bool {
         match (&self.root, &other.root) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -117,12 +118,12 @@ impl<K, V> Map<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Map<K, V> {
-    /// Sets the value of a key, and gives the one before.
+    /// Sets the value of a key; returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         tree::insert(&mut self.root, key, value)
     }
 
-    /// Takes an entry out, and gives its value.
+    /// Removes an entry; returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -133,7 +134,8 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
         tree::remove(&mut self.root, key)
     }
 
-    /// The entries of both; where both have a key, the other's value. O(m log n), m entries in the smaller one.
+    /// Returns the entries of both maps; for keys in both, the value of `other`. O(m log n), with m entries in the
+    /// smaller one.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         if self.is(other) {
@@ -153,7 +155,7 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
         all
     }
 
-    /// The entries whose key the other has not. O(n log m).
+    /// Returns the entries whose key is not in the other map. O(n log m).
     #[must_use]
     pub fn difference<W>(&self, other: &Map<K, W>) -> Self {
         let mut rest = self.clone();
@@ -164,7 +166,7 @@ impl<K: Ord + Clone, V: Clone> Map<K, V> {
     }
 }
 
-/// The entries of a [`Map`], in order of keys.
+/// An iterator over the entries of a [`Map`], in order of keys.
 pub struct MapIter<'m, K, V>(Walk<'m, K, V>);
 
 impl<'m, K, V> Iterator for MapIter<'m, K, V> {
@@ -224,7 +226,7 @@ impl<K: Ord + Clone, V: Clone, const N: usize> From<[(K, V); N]> for Map<K, V> {
     }
 }
 
-/// Copies of one map are equal at once, others are compared entry by entry.
+/// Unchanged copies of one map compare equal in O(1), others are compared entry by entry.
 impl<K: PartialEq, V: PartialEq> PartialEq for Map<K, V> {
     fn eq(&self, other: &Self) -> bool {
         self.is(other) || self.len() == other.len() && self.iter().eq(other.iter())

@@ -1,4 +1,4 @@
-//! The set.
+//! The persistent set.
 
 use std::borrow::Borrow;
 use std::fmt::{Debug, Formatter};
@@ -7,32 +7,32 @@ use super::Map;
 
 /// An ordered set for a field of a row: a [`Map`] without values, at the same cost.
 ///
-/// As JSON and YAML it is a list in order; a list in any order, or null, is read.
+/// It serializes to JSON and YAML as a sorted list; a list in any order, or null, deserializes.
 #[derive(PartialEq, Eq, Hash)]
 pub struct Set<K>(Map<K, ()>);
 
 impl<K> Set<K> {
-    /// An empty set.
+    /// Returns an empty set.
     pub const fn new() -> Self {
         Set(Map::new())
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All in order.
+    /// Returns all keys in order.
     pub fn iter(&self) -> impl Iterator<Item = &K> + Clone {
         self.0.keys()
     }
 
-    /// Whether it is there.
+    /// Returns whether the set has the key.
     pub fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -40,7 +40,7 @@ impl<K> Set<K> {
         self.0.contains_key(key)
     }
 
-    /// From the first on that is this or greater.
+    /// Returns the keys that are equal or greater.
     pub fn lower_bound<Q: Ord + ?Sized>(&self, key: &Q) -> impl Iterator<Item = &K> + Clone
     where
         K: Borrow<Q>,
@@ -48,7 +48,7 @@ impl<K> Set<K> {
         self.0.lower_bound(key).map(|(key, ())| key)
     }
 
-    /// Those that start with this.
+    /// Returns the keys that start with this.
     pub fn prefix<'m>(&'m self, start: &'m str) -> impl Iterator<Item = &'m K> + Clone
     where
         K: Borrow<str>,
@@ -58,12 +58,12 @@ impl<K> Set<K> {
 }
 
 impl<K: Ord + Clone> Set<K> {
-    /// Adds one; false if it is there already.
+    /// Adds a key; returns false if the set had it already.
     pub fn insert(&mut self, key: K) -> bool {
         !self.contains(&key) && self.0.insert(key, ()).is_none()
     }
 
-    /// Takes one out; false if it is not there.
+    /// Removes a key; returns false if the set did not have it.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -71,13 +71,13 @@ impl<K: Ord + Clone> Set<K> {
         self.0.remove(key).is_some()
     }
 
-    /// Those of both. O(m log n), m in the smaller one.
+    /// Returns the keys of both sets. O(m log n), with m keys in the smaller one.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Set(self.0.union(&other.0))
     }
 
-    /// Those that the other has not. O(n log m).
+    /// Returns the keys that are not in the other set. O(n log m).
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         Set(self.0.difference(&other.0))

@@ -1,4 +1,4 @@
-//! A weight-balanced search tree whose versions share what they have in common.
+//! A persistent weight-balanced search tree: copies share unchanged nodes.
 //!
 //! Neither side of a node is more than [`DELTA`] times as heavy as the other, where the weight is one more than the
 //! number of entries: insertion and removal restore that by at most one rotation a level (Hirai and Yamamoto, "Balancing
@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// How much heavier one side may be.
+/// The maximum ratio of the weights of the two sides of a node.
 const DELTA: usize = 3;
 
-/// When a single rotation is enough: the inner grandchild is less than this times as heavy as the outer.
+/// The ratio of the weights of inner and outer grandchild from which on a double rotation is needed.
 const GAMMA: usize = 2;
 
 /// A tree or nothing.
 pub(super) type Link<K, V> = Option<Arc<Node<K, V>>>;
 
-/// An entry, those before it and those behind it.
+/// An entry with the subtrees of smaller and greater keys.
 #[derive(Clone)]
 pub(super) struct Node<K, V> {
     pub(super) key: K,
@@ -29,7 +29,7 @@ pub(super) struct Node<K, V> {
     len: usize,
 }
 
-/// The number of entries.
+/// Returns the number of entries.
 pub(super) fn len<K, V>(link: &Link<K, V>) -> usize {
     link.as_ref().map_or(0, |node| node.len)
 }
@@ -52,7 +52,7 @@ pub(super) fn get<'t, K: Borrow<Q>, V, Q: Ord + ?Sized>(
     None
 }
 
-/// Returns the value that was there.
+/// Sets the value of a key; returns the previous one.
 pub(super) fn insert<K: Ord + Clone, V: Clone>(link: &mut Link<K, V>, key: K, value: V) -> Option<V> {
     let Some(shared) = link else {
         *link = Some(Arc::new(Node { key, value, left: None, right: None, len: 1 }));
@@ -64,13 +64,13 @@ pub(super) fn insert<K: Ord + Clone, V: Clone>(link: &mut Link<K, V>, key: K, va
         Ordering::Greater => insert(&mut node.right, key, value),
         Ordering::Equal => return Some(std::mem::replace(&mut node.value, value)),
     };
-    if old.is_none() && !node.settle() {
+    if old.is_none() && !node.update_len() {
         rotate(link);
     }
     old
 }
 
-/// Takes an entry out that is there: what is not there would be looked for in copies.
+/// Removes an entry. The caller checks first that it exists: the nodes on the path are copied during the search.
 pub(super) fn remove<K: Borrow<Q> + Clone, V: Clone, Q: Ord + ?Sized>(
     link: &mut Link<K, V>,
     key: &Q,
@@ -91,7 +91,7 @@ pub(super) fn remove<K: Borrow<Q> + Clone, V: Clone, Q: Ord + ?Sized>(
             }
         },
     };
-    if !node.settle() {
+    if !node.update_len() {
         rotate(link);
     }
     Some(removed)
@@ -106,7 +106,7 @@ fn remove_first<K: Clone, V: Clone>(link: &mut Link<K, V>) -> Option<(K, V)> {
             Some(first)
         }
         first => {
-            if !node.settle() {
+            if !node.update_len() {
                 rotate(link);
             }
             first
@@ -115,15 +115,15 @@ fn remove_first<K: Clone, V: Clone>(link: &mut Link<K, V>) -> Option<(K, V)> {
 }
 
 impl<K, V> Node<K, V> {
-    /// Counts again after a change below; false if one side has become too heavy.
-    fn settle(&mut self) -> bool {
+    /// Updates the number of entries after a change below; returns false if one side has become too heavy.
+    fn update_len(&mut self) -> bool {
         let (left, right) = (weight(&self.left), weight(&self.right));
         self.len = left + right - 1;
         left <= DELTA * right && right <= DELTA * left
     }
 }
 
-/// Makes the heavier side the top.
+/// Restores the balance: makes the heavier side the top, by a single or a double rotation.
 fn rotate<K: Clone, V: Clone>(link: &mut Link<K, V>) {
     let Some(shared) = link else { return };
     let node = Arc::make_mut(shared);
@@ -144,7 +144,7 @@ fn rotate<K: Clone, V: Clone>(link: &mut Link<K, V>) {
     }
 }
 
-/// The right side becomes the top.
+/// Makes the right side the top.
 fn rotate_left<K: Clone, V: Clone>(link: &mut Link<K, V>) {
     let Some(mut top) = link.take() else { return };
     let old = Arc::make_mut(&mut top);
@@ -159,7 +159,7 @@ fn rotate_left<K: Clone, V: Clone>(link: &mut Link<K, V>) {
     *link = Some(top);
 }
 
-/// The left side becomes the top.
+/// Makes the left side the top.
 fn rotate_right<K: Clone, V: Clone>(link: &mut Link<K, V>) {
     let Some(mut top) = link.take() else { return };
     let old = Arc::make_mut(&mut top);
@@ -174,9 +174,9 @@ fn rotate_right<K: Clone, V: Clone>(link: &mut Link<K, V>) {
     *link = Some(top);
 }
 
-/// Entries in order of their keys.
+/// An iterator over entries in order of their keys.
 pub(super) struct Walk<'t, K, V> {
-    /// Entries that come next, each before what is to its right.
+    /// The entries to visit, the next one last; each is followed by its right subtree.
     path: SmallVec<[&'t Node<K, V>; 12]>,
 }
 
@@ -187,7 +187,7 @@ impl<'t, K, V> Walk<'t, K, V> {
         walk
     }
 
-    /// From the first key on that is not less.
+    /// Starts at the first key that is not less.
     pub(super) fn from<Q: Ord + ?Sized>(mut link: &'t Link<K, V>, key: &Q) -> Self
     where
         K: Borrow<Q>,
