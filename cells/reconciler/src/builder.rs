@@ -1,4 +1,4 @@
-//! Putting a reconciler together.
+//! The builder of a reconciler.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     backoff: Backoff,
 }
 
-/// How to read and write the status of an object.
+/// The closures that read and write the status of an object.
 pub struct StatusField<T> {
     get: Get<T>,
     set: Set<T>,
@@ -73,7 +73,8 @@ impl<T> StatusField<T> {
 pub struct Operations<T>(Kind<T>);
 
 impl<T: TableSpec + Clone> Reconciler<T> {
-    /// A reconciler that drives a target from this table. It needs the writer's half for the statuses.
+    /// Returns a builder of a reconciler that drives a target from this table. It needs the writer's half for the
+    /// statuses.
     pub fn builder(table: RwTable<T>) -> Builder<T> {
         Builder {
             name: String::new(),
@@ -98,13 +99,15 @@ impl<T: TableSpec + Clone> Reconciler<T> {
 }
 
 impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
-    /// Distinguishes this reconciler from others of the same module, in job names, health, metrics and logs. Default: none.
+    /// Sets a name that distinguishes this reconciler from others of the same module in job names, health, metrics and
+    /// logs. Default: none.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Where in an object this reconciler's status is. A panic of these closures counts as a failure of the object.
+    /// Sets the closures that read and write this reconciler's status in an object. A panic of theirs counts as a failure
+    /// of the object.
     pub fn status(
         self,
         get: impl Fn(&T) -> &Status + Send + Sync + 'static,
@@ -124,17 +127,17 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         Builder { table, status, target, name, options, merge, report }
     }
 
-    /// Operations on one object at a time.
+    /// Sets operations on one object at a time.
     pub fn ops(self, ops: impl Ops<T>) -> Builder<T, S, Operations<T>> {
         self.target(Kind::Single(Box::new(ops)))
     }
 
-    /// Operations on many objects at once; their single ones serve the retries.
+    /// Sets operations on many objects at once; retries use their single operations.
     pub fn batch_ops(self, ops: impl BatchOps<T>) -> Builder<T, S, Operations<T>> {
         self.target(Kind::Batch(Box::new(ops)))
     }
 
-    /// Operations that are awaited.
+    /// Sets asynchronous operations.
     pub fn async_ops(self, ops: impl AsyncOps<T>) -> Builder<T, S, Operations<T>> {
         self.target(Kind::Async(Box::new(ops)))
     }
@@ -144,16 +147,16 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         Builder { table, status, target: Operations(target), name, options, merge, report }
     }
 
-    /// Carries what an operation stored in its object over to an object that was written concurrently,
-    /// `|current, reconciled| current.handle = reconciled.handle`. Without it only the status is carried over. A panic
+    /// Sets a closure that copies fields which an operation has set into an object that was written concurrently:
+    /// `|current, reconciled| current.handle = reconciled.handle`. Without it only the status is copied. A panic
     /// counts as a failure of the object.
     pub fn merge(mut self, merge: impl Fn(&mut T, &T) + Send + Sync + 'static) -> Self {
         self.merge = Some(Box::new(merge));
         self
     }
 
-    /// How many objects a round takes at most (default 1000), how many rounds a second there are (1000) and how many
-    /// may come at once after a pause (100).
+    /// Sets the maximum number of objects in a round (default 1000), the rate limit of rounds per second (1000) and its
+    /// burst (100).
     pub fn round(mut self, size: usize, per_second: u32, burst: u32) -> Self {
         self.options.round_size = size.max(1);
         self.options.rounds_per_second = per_second.max(1);
@@ -161,44 +164,44 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// The wait after the n-th failure in a row is `min * 2^n`, at most `max`. Default: 100 ms, 1 minute.
+    /// Sets the backoff: `min * 2^n` after the n-th failure in a row, at most `max`. Default: 100 ms, 1 minute.
     pub fn retry(mut self, min: Duration, max: Duration) -> Self {
         self.options.backoff = Backoff { min, max };
         self
     }
 
-    /// How often to prune, beginning when the table is initialized and every object that it has by then has been tried.
-    /// Default: every hour; zero: only when asked.
+    /// Sets the interval of prunes. The first runs when the table is initialized and every object that it has by then has
+    /// been tried. Default: one hour; zero: only on request.
     pub fn prune(mut self, interval: Duration) -> Self {
         self.options.prune = interval;
         self
     }
 
-    /// How old a reconciled object gets before it is reconciled again, and how many of them a second. Default: 30
-    /// minutes, 100; zero: never.
+    /// Sets the time after which a reconciled object is reconciled again, and the rate limit of such refreshes. Default:
+    /// 30 minutes, 100 per second; zero: never.
     pub fn refresh(mut self, interval: Duration, per_second: usize) -> Self {
         self.options.refresh = interval;
         self.options.refreshes_per_second = per_second.max(1);
         self
     }
 
-    /// Other reconcilers write their statuses into the same objects. Their writes give an object a later revision than
-    /// the change that is waited for, so that a failure counts for all revisions of its round: without this,
+    /// Declares that other reconcilers write their statuses into the same objects. Their writes raise an object's revision
+    /// above that of the change that a caller waits for, so a failure counts for all revisions of its round: without this,
     /// [`Handle::wait_until_ok`] could miss it.
     pub fn shared(mut self) -> Self {
         self.options.shared = true;
         self
     }
 
-    /// Runs the operations where they may block, for targets that take longer than some microseconds: [as a
-    /// job](Self::spawn) the reconciler has a thread of its own; run otherwise it uses tokio's threads for blocking work, two
-    /// changes of thread a round.
+    /// Runs the operations where they may block, for operations that take longer than a few microseconds: [as a
+    /// job](Self::spawn) the reconciler has its own thread; otherwise it uses tokio's blocking threads, at two thread
+    /// switches a round.
     pub fn blocking(mut self) -> Self {
         self.options.blocking = true;
         self
     }
 
-    /// Gets the state after each round that had something to do. A panic is logged.
+    /// Sets a closure that receives the state after each round that was not empty. A panic is logged.
     pub fn report(mut self, report: impl FnMut(Report) + Send + 'static) -> Self {
         self.report = Box::new(report);
         self
@@ -206,8 +209,8 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
 }
 
 impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
-    /// The handle, and the reconciler to [`run`](Reconciler::run). Changes of the table count from here on, together
-    /// with all rows there are.
+    /// Returns the handle, and the reconciler to [`run`](Reconciler::run), which processes all existing rows and all
+    /// changes of the table from now on.
     pub fn build(self) -> (Handle, Reconciler<T>) {
         let (progress, watched) = watch::channel(Progress::default());
         let name = Arc::<str>::from(self.name);
@@ -262,7 +265,8 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
     }
 }
 
-/// The wall clock as it goes with tokio's, so that both can be virtual and steps of the system's time do not matter.
+/// A wall clock derived from tokio's clock, so that tests can use virtual time and steps of the system clock have no
+/// effect.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     wall: SystemTime,

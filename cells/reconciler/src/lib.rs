@@ -2,7 +2,7 @@
 //!
 //! **Owns** nothing: the table belongs to the cell, and the status of each object is a field of the object.
 //! **Needs** the writer's half of a table whose objects have a [`Status`], and operations on the target.
-//! **Provides** a [`Handle`] that reports how far the target has come.
+//! **Provides** a [`Handle`] that reports the progress of reconciliation.
 //!
 //! ```
 //! use reconciler::{OpCx, OpResult, Ops, Reconciler, Status};
@@ -21,7 +21,7 @@
 //! struct Kernel;
 //! impl Ops<Setting> for Kernel {
 //!     fn update(&mut self, _: &OpCx<'_>, setting: &mut Setting) -> OpResult {
-//!         if setting.name.is_empty() { return Err("no name".into()) } // shown in the status, tried again
+//!         if setting.name.is_empty() { return Err("no name".into()) } // recorded in the status, retried
 //!         Ok(()) // write it
 //!     }
 //!     fn delete(&mut self, _: &OpCx<'_>, _: &Setting) -> OpResult { Ok(()) }
@@ -50,15 +50,15 @@
 //! # }
 //! ```
 //!
-//! **Rounds.** Each takes up to 1000 changes, deletes first. Only objects that are `Pending` or `Refreshing` are
-//! touched; failures come again after 200 ms, 400 ms, ... up to a minute. Results are written back in one
-//! transaction: an object that was written concurrently keeps what was written and comes again, unless only
-//! another field has changed; an object whose key of a unique index another row has stays as it was, with the conflict
-//! as its error, and is retried. Several reconcilers of one table each have their own status field, or share a
+//! **Rounds.** Each round processes up to 1000 changes, deletes first. Only objects that are `Pending` or `Refreshing`
+//! are reconciled; failures are retried after 200 ms, 400 ms, ... up to a minute. Results are written back in one
+//! transaction. A concurrent write of an object wins, and the object is reconciled again, unless its status is still
+//! the one that was reconciled. An object whose key in a unique index belongs to another row stays unchanged, with
+//! the conflict as its error, and is retried. Several reconcilers of one table each have their own status field, or share a
 //! [`StatusSet`].
 //!
-//! **Prune** removes from the target what the table does not have: once when all initializers of the table are
-//! done, then every hour. **Refresh** reconciles again what was reconciled half an hour ago.
+//! **Prune** removes objects from the target that are not in the table: once when all initializers of the table are
+//! done, then every hour. **Refresh** reconciles objects again half an hour after their last reconciliation.
 
 mod builder;
 mod cell;

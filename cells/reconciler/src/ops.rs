@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// Why an operation failed; shown in the object's status and in the health.
+/// The error of an operation, which the object's status and the health report.
 pub type OpError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The result of an operation.
 pub type OpResult = Result<(), OpError>;
 
-/// The outcome of an update that cannot go on before something else changes, such as another cell's table. It is no
-/// failure: the object stays pending, with what the operation has stored in it, and the operation comes again when the
+/// The outcome of an update that waits for a change elsewhere, such as in another cell's table. It is not a failure:
+/// the object stays pending, with the changes that the operation made to it, and the operation is repeated when the
 /// watch closes, at the deadline, or when the object changes. Meanwhile other objects are reconciled.
 ///
 /// ```
@@ -35,50 +35,50 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Until the watch closes.
+    /// Waits until the watch closes.
     pub fn on(watch: Watch) -> Waiting {
         Waiting { watch, deadline: None }
     }
 
-    /// Until then at the latest: the operation comes again, whatever has happened.
+    /// Limits the wait: the operation is repeated at the deadline even if the watch has not closed.
     #[must_use]
     pub fn until(self, deadline: Instant) -> Waiting {
         Waiting { deadline: Some(deadline), ..self }
     }
 }
 
-/// Operations on a target, such as a kernel map. They are idempotent: after a failure, a refresh or a restart they
-/// come again. A panic counts as an error.
+/// Operations on a target, such as a kernel map. They must be idempotent: they are repeated after a failure, for a
+/// refresh and after a restart. A panic counts as an error.
 ///
-/// They run on the reconciler's task, one at a time, so they should take microseconds. For what takes longer there
-/// are [`blocking`](crate::Builder::blocking) and [`AsyncOps`].
+/// They run on the reconciler's task, one at a time, so they should take microseconds. Slower operations use
+/// [`blocking`](crate::Builder::blocking) or [`AsyncOps`].
 pub trait Ops<T: TableSpec>: Send + 'static {
-    /// Makes the target have the object. Changes to the object (a handle that the target gave) are stored with the
+    /// Upserts the object into the target. Changes to the object (such as a handle of the target) are stored with the
     /// status unless the object was written concurrently.
     fn update(&mut self, cx: &OpCx<'_>, object: &mut T) -> OpResult;
 
-    /// Removes the object from the target; not to be there is no error.
+    /// Removes the object from the target; a missing object is not an error.
     fn delete(&mut self, cx: &OpCx<'_>, object: &T) -> OpResult;
 
-    /// Removes from the target what is not among the objects. Called when the table is known to be complete.
+    /// Removes everything from the target that is not among the objects. Called when the table is known to be complete.
     fn prune(&mut self, cx: &OpCx<'_>, objects: Rows<'_, T>) -> OpResult;
 }
 
-/// Operations on many objects at once, for targets that are cheaper that way. Retries come one by one.
+/// Operations on many objects at once, for targets with cheaper batch operations. Retries use the single operations.
 pub trait BatchOps<T: TableSpec>: Ops<T> {
     /// As [`Ops::update`] for each entry; sets the result of those that failed.
     fn update_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<T>]);
 
-    /// As [`Ops::delete`] for each entry; sets the result of those that failed. Comes before the updates of a round.
+    /// As [`Ops::delete`] for each entry; sets the result of those that failed. Runs before the updates of a round.
     fn delete_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Obj<T>>]);
 
-    /// Announces the updates that follow the deletes of a round which has both, before these: so that what a deleted
-    /// object gives up and an updated one takes over can stay in place.
+    /// Announces the updates of a round before its deletes, if it has both, so that entries which a deleted object
+    /// releases and an updated one needs can stay in place.
     fn announce_updates(&mut self, _cx: &OpCx<'_>, _updates: &[BatchEntry<T>]) {}
 }
 
-/// Operations on a target that answers later. Dropping a future of these must leave the target usable: it happens
-/// when the agent stops.
+/// Asynchronous operations on a target. Their futures are dropped when the agent stops, which must leave the target
+/// usable.
 pub trait AsyncOps<T: TableSpec>: Send + 'static {
     /// As [`Ops::update`].
     fn update<'a>(&'a mut self, cx: &'a OpCx<'a>, object: &'a mut T) -> BoxFuture<'a, OpResult>;
@@ -92,7 +92,7 @@ pub trait AsyncOps<T: TableSpec>: Send + 'static {
 
 /// The context of an operation.
 pub struct OpCx<'a> {
-    /// All tables as the round sees them.
+    /// All tables at the start of the round.
     pub snapshot: &'a Snapshot,
     /// The revision of the object; of the table when pruning or for batches.
     pub revision: u64,
@@ -114,14 +114,14 @@ impl<O> BatchEntry<O> {
     }
 }
 
-/// The operations of a reconciler, whichever kind they are.
+/// The operations of a reconciler.
 pub(crate) enum Kind<T> {
     Single(Box<dyn Ops<T>>),
     Batch(Box<dyn BatchOps<T>>),
     Async(Box<dyn AsyncOps<T>>),
 }
 
-/// A target and what is counted of the work on it.
+/// A target and the metrics of its operations.
 pub(crate) struct Target<T> {
     pub(crate) kind: Kind<T>,
     pub(crate) metrics: Arc<Metrics>,
@@ -129,8 +129,8 @@ pub(crate) struct Target<T> {
     pub(crate) timed: bool,
 }
 
-/// Brings a batch to the target, by the operation for one object or by that for a batch. Retries go one by one: of a batch
-/// that has failed it is unknown which object is to blame.
+/// Applies a batch to the target by its batch operation, or by one operation per object. Retries use one operation per
+/// object, because a failed batch may not identify the object that caused the failure.
 macro_rules! apply {
     ($target:ident, $snapshot:ident, $batch:ident, $retry:ident, $one:ident, $all:ident, $times:ident) => {
         let mut times = $target.metrics.$times.tally();
@@ -187,7 +187,7 @@ impl<T: TableSpec> Target<T> {
             && let Some(last) = updates.last()
         {
             let cx = OpCx { snapshot, revision: last.revision };
-            // An optimization of the operations that follow, which do without it.
+            // The announcement only optimizes the operations below, so its failure is logged and they run all the same.
             let announced = guard(|| {
                 ops.announce_updates(&cx, updates);
                 Ok(())
@@ -248,7 +248,8 @@ async fn guard_async<'a>(op: impl FnOnce() -> BoxFuture<'a, OpResult>) -> OpResu
     }
 }
 
-/// A batch that panicked has failed as a whole: it is unknown how far it came, and the retries are one by one.
+/// Runs a batch operation. After a panic all entries have failed: it is unknown which of them were applied, and the
+/// retries use one operation per object.
 fn guard_batch<O>(batch: &mut [BatchEntry<O>], op: impl FnOnce(&mut [BatchEntry<O>])) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| op(batch))) {
         batch.iter_mut().for_each(|entry| entry.result = Err(panicked(&*panic)));

@@ -1,4 +1,4 @@
-//! How far a reconciler has come, and the handle to ask it.
+//! The progress of a reconciler, and the handle that reports it.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use tokio::sync::{Notify, watch};
 
 use crate::metrics::Metrics;
 
-/// How far a reconciler has come.
+/// The progress of a reconciler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Every change of the table up to this revision was tried at least once.
     pub attempted: u64,
-    /// The lowest revision that fails or waits still; none if nothing does.
+    /// The lowest revision that still fails or waits; none if no object does.
     pub failing_since: Option<u64>,
 }
 
@@ -22,12 +22,12 @@ impl Progress {
     }
 }
 
-/// The reconciler has stopped, so that what is waited for will not come.
+/// The error of a wait for a reconciler that has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reconciler has stopped")]
 pub struct Stopped;
 
-/// How many prunes have begun, and how many of these have ended.
+/// Counts of the prunes that have begun and that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prunes {
     pub(crate) begun: u64,
@@ -70,18 +70,18 @@ impl Handle {
         progress.wait_for(|progress| reached(progress)).await.map(|progress| *progress).map_err(|_| Stopped)
     }
 
-    /// How far it has come by now.
+    /// Returns the current progress.
     pub fn progress(&self) -> Progress {
         *self.progress.borrow()
     }
 
-    /// Asks for a prune as soon as the table is initialized and every object that it had then has been tried. Several
-    /// requests before that are one.
+    /// Requests a prune as soon as the table is initialized and every object that it had then has been tried. Several
+    /// requests before that are coalesced.
     pub fn prune(&self) {
         self.prune.notify_one();
     }
 
-    /// Asks for a prune and waits until one that has begun since has ended, whether it failed or not.
+    /// Requests a prune and waits until one that begins after the request has ended, successfully or not.
     pub async fn pruned(&self) -> Result<(), Stopped> {
         let mut prunes = self.prunes.clone();
         let wanted = prunes.borrow().begun + 1;
@@ -89,12 +89,12 @@ impl Handle {
         prunes.wait_for(|prunes| prunes.ended >= wanted).await.map(drop).map_err(|_| Stopped)
     }
 
-    /// The counters.
+    /// Returns the metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// The reconciler's name, empty if it has none.
+    /// Returns the reconciler's name, empty if it has none.
     pub fn name(&self) -> &str {
         &self.name
     }

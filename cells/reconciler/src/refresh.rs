@@ -1,4 +1,4 @@
-//! Reconciling again what was reconciled long ago.
+//! The periodic refresh of reconciled objects, which repairs drift of the target.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use tokio::time::{Instant, sleep};
 use crate::builder::{Clock, StatusField};
 use crate::status::{Status, StatusKind};
 
-/// Marks objects as refreshing that were reconciled long ago, so many a second.
+/// A job that marks objects as refreshing when their last reconciliation is too old, at a limited rate.
 pub(crate) struct Refresher<T: TableSpec> {
     pub(crate) table: RwTable<T>,
     pub(crate) status: Arc<StatusField<T>>,
     pub(crate) clock: Clock,
-    /// How old a reconciled object gets.
+    /// The time from an object's reconciliation to its refresh.
     pub(crate) age: Duration,
     pub(crate) per_second: usize,
-    /// The revision up to which all are looked at: those of them that are still there were not reconciled.
+    /// The revision up to which all rows have been checked: those that still have such a revision were not `Done`.
     pub(crate) seen: u64,
 }
 
@@ -38,16 +38,16 @@ impl fmt::Display for Until {
 
 impl<T: TableSpec + Clone> Refresher<T> {
     /// Runs until it is dropped; reports each wait before it begins.
-    pub(crate) async fn run(mut self, tell: impl Fn(Until)) {
+    pub(crate) async fn run(mut self, report: impl Fn(Until)) {
         loop {
             let wait = self.refresh().max(Duration::from_secs(1));
-            tell(Until(wait));
+            report(Until(wait));
             sleep(wait).await;
         }
     }
 
-    /// Marks the oldest objects that are old enough, those of a second. Returns the wait until the next one is, or zero if
-    /// there are more.
+    /// Marks the oldest objects that are due, at most those of one second. Returns the time until the next one is due,
+    /// zero if more are due now.
     fn refresh(&mut self) -> Duration {
         let now = self.clock.at(Instant::now());
         let snapshot = self.table.snapshot();
@@ -62,7 +62,7 @@ impl<T: TableSpec + Clone> Refresher<T> {
                     continue;
                 }
             };
-            // A time in the future was written before the system clock was set back.
+            // A time in the future was written before the system clock was set back: such an object is due now.
             let since = status.updated_at();
             let at = if since > now { now } else { since + self.age };
             if status.is_done() {
@@ -84,7 +84,7 @@ impl<T: TableSpec + Clone> Refresher<T> {
         wait
     }
 
-    /// Leaves out an object whose status cannot be read or written, until its next write.
+    /// Logs that an object is skipped until its next write, because its status cannot be read or written.
     fn skip(&self, object: &Obj<T>, error: &str) {
         tracing::warn!(
             table = self.table.name(),
@@ -98,7 +98,7 @@ impl<T: TableSpec + Clone> Refresher<T> {
         let mut w = self.table.write();
         for object in objects {
             match self.status.set((**object).clone(), Status::new(StatusKind::Refreshing, now)) {
-                // An object that was written meanwhile is fresh enough.
+                // A concurrent write of the object makes the swap fail, and is reconciled itself.
                 Ok(refreshed) => drop(w.compare_and_swap(object.revision(), refreshed)),
                 Err(error) => self.skip(object, &error),
             }

@@ -1,4 +1,4 @@
-//! The rounds: changes to operations to statuses.
+//! The rounds: changes become operations, whose results become statuses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use crate::retries::{Due, Failure, Retries};
 use crate::status::{Status, StatusKind};
 use crate::waits::Waits;
 
+/// The state of the rounds: the table, its unread changes, the target, retries and waits.
 pub(crate) struct Core<T: TableSpec> {
     pub(crate) table: RwTable<T>,
     pub(crate) changes: Changes<T>,
     pub(crate) status: Arc<StatusField<T>>,
     pub(crate) merge: Option<Merge<T>>,
-    /// Away while it works on a blocking thread.
+    /// None while an operation runs: it may run on a blocking thread, which takes ownership of the target.
     pub(crate) target: Option<Target<T>>,
     pub(crate) retries: Retries<T>,
     pub(crate) waits: Waits,
@@ -31,10 +32,10 @@ pub(crate) struct Core<T: TableSpec> {
     pub(crate) round_size: usize,
     pub(crate) blocking: bool,
     pub(crate) shared: bool,
-    /// The first revision of the round: what is pending in it became so here or later.
+    /// The first revision of the round: objects that are pending in it became pending at this revision or later.
     pub(crate) floor: u64,
     pub(crate) metrics: Arc<Metrics>,
-    /// Room for the next batch.
+    /// Empty buffers that the next batch reuses.
     pub(crate) room: Work<T>,
 }
 
@@ -42,14 +43,14 @@ pub(crate) struct Core<T: TableSpec> {
 pub(crate) struct Round {
     /// Objects were reconciled.
     pub(crate) worked: bool,
-    /// The table has changed, or an object fails no more.
+    /// The table or the number of failing objects has changed.
     pub(crate) changed: bool,
-    /// Closes when there is more to do.
+    /// Closes when there are more changes.
     pub(crate) more: Watch,
 }
 
-/// What is to be done. Of objects to update there are the originals as they are in the table, and copies for the
-/// operations.
+/// The objects to delete and to update. `originals` are the rows to update as they are in the table, `updates` their
+/// copies for the operations, in the same order.
 pub(crate) struct Work<T> {
     originals: Vec<Obj<T>>,
     updates: Vec<BatchEntry<T>>,
@@ -61,7 +62,7 @@ enum Outcome {
     Done,
     Failed(Failure),
     Waits(Waiting),
-    /// The object was written or deleted meanwhile: that is a change, which is tried on its own account.
+    /// The object was written or deleted meanwhile: a later round reads that change.
     Superseded,
 }
 
@@ -102,8 +103,8 @@ impl<T: Clone> Work<T> {
 }
 
 impl<T: TableSpec + Clone> Core<T> {
-    /// Works through the changes, the objects whose waiting is over - `woken` of them - and the retries that are due.
-    /// Changes and retries are at most `round_size` objects.
+    /// Reconciles changed objects, objects that no longer wait (their watch is in `woken` or their deadline has passed)
+    /// and due retries. Changes and retries are at most `round_size` objects.
     pub(crate) async fn round(&mut self, woken: Vec<KeyBuf>) -> Round {
         let snapshot = self.table.snapshot();
         self.floor = self.changes.seen() + 1;
@@ -112,22 +113,22 @@ impl<T: TableSpec + Clone> Core<T> {
         let mut work = std::mem::take(&mut self.room);
         for change in batch {
             if change.deleted {
-                self.start_anew(&change.object);
+                self.reset(&change.object);
                 work.deletes.push(BatchEntry::new(change.object, change.revision));
                 continue;
             }
             match self.status.get(&change.object) {
                 Ok(status) if status.is_pending() => {
-                    self.start_anew(&change.object);
+                    self.reset(&change.object);
                     work.update(change.object);
                 }
                 Ok(_) => {}
-                Err(error) => self.unreadable(&change.object, error),
+                Err(error) => self.record_unreadable(&change.object, error),
             }
         }
         let woken: BTreeSet<KeyBuf> = woken.into_iter().chain(self.waits.overdue(Instant::now())).collect();
         for key in woken {
-            // Its change has come with the batch, or it has gone.
+            // The batch above contained a change of the object, which cleared its wait.
             if !self.waits.contains(&key) {
                 continue;
             }
@@ -154,8 +155,8 @@ impl<T: TableSpec + Clone> Core<T> {
         Round { worked: done + retried > 0, changed, more }
     }
 
-    /// Forgets the failures of an object that has changed, and what it waits for.
-    fn start_anew(&mut self, object: &T) {
+    /// Clears the retry and the wait of an object that has changed or is reconciled.
+    fn reset(&mut self, object: &T) {
         if self.retries.len() > 0 || !self.waits.is_empty() {
             let key = KeyBuf::of(&object.key());
             self.retries.clear(&key);
@@ -163,14 +164,14 @@ impl<T: TableSpec + Clone> Core<T> {
         }
     }
 
-    /// Records the failure of an object whose status cannot be read; the retry finds out whether it is pending.
-    fn unreadable(&mut self, object: &Obj<T>, error: String) {
+    /// Records the failure of an object whose status cannot be read; the retry checks whether it is pending.
+    fn record_unreadable(&mut self, object: &Obj<T>, error: String) {
         self.metrics.errors.add(1);
         let failure = Failure { error, recorded: false };
         self.retries.failed(KeyBuf::of(&object.key()), object.revision(), None, failure, Instant::now());
     }
 
-    /// The objects behind the keys that are due, as they are now.
+    /// Returns the objects of the due keys in their current state.
     fn retry(&mut self, snapshot: &Snapshot, due: Vec<Due<T>>) -> Work<T> {
         let mut work = std::mem::take(&mut self.room);
         for Due { key, deleted, recorded } in due {
@@ -184,9 +185,9 @@ impl<T: TableSpec + Clone> Core<T> {
                     Ok(status) if status.kind() == StatusKind::Error => work.update(current),
                     Ok(status) if status.is_pending() && !recorded => work.update(current),
                     Ok(_) => drop(self.retries.clear(&key)),
-                    Err(error) => self.unreadable(&current, error),
+                    Err(error) => self.record_unreadable(&current, error),
                 },
-                // Written or deleted since: that is a change, which is tried on its own account.
+                // The object was written or deleted since: the next round reads that change.
                 _ => drop(self.retries.clear(&key)),
             }
         }
@@ -220,7 +221,7 @@ impl<T: TableSpec + Clone> Core<T> {
         count
     }
 
-    /// Runs an operation on the target, here or on a blocking thread.
+    /// Runs an operation on the target, on this task or on a blocking thread.
     async fn on_target<A: Send + 'static>(
         &mut self,
         snapshot: &Snapshot,
@@ -232,6 +233,7 @@ impl<T: TableSpec + Clone> Core<T> {
         if self.blocking && !matches!(target.kind, Kind::Async(_)) {
             let snapshot = snapshot.clone();
             let work = move || {
+                // Synchronous operations never yield, so one poll completes them.
                 op(&mut target, &snapshot, &mut args).now_or_never();
                 (target, args)
             };
@@ -243,11 +245,12 @@ impl<T: TableSpec + Clone> Core<T> {
         args
     }
 
+    /// Clears the retries of deleted objects and enqueues those of failed deletes.
     fn deleted(&mut self, deletes: &mut Vec<BatchEntry<Obj<T>>>) {
         let now = Instant::now();
         for BatchEntry { object, revision, result } in deletes.drain(..) {
             match result {
-                Ok(()) => self.start_anew(&object),
+                Ok(()) => self.reset(&object),
                 Err(error) => {
                     self.metrics.errors.add(1);
                     let key = KeyBuf::of(&object.key());
@@ -258,7 +261,7 @@ impl<T: TableSpec + Clone> Core<T> {
         }
     }
 
-    /// Writes the results into the objects, in one transaction, which is not read again as changes.
+    /// Writes the results into the objects in one transaction, whose writes are not read again as changes.
     fn commit(&mut self, work: &mut Work<T>) {
         let now = Instant::now();
         let wall = self.clock.at(now);
@@ -273,7 +276,7 @@ impl<T: TableSpec + Clone> Core<T> {
             let outcome = self.store(&mut w, &key, &original, object, verdict, wall);
             self.metrics.errors.add(usize::from(failed || matches!(outcome, Outcome::Failed(_))));
             match outcome {
-                Outcome::Done | Outcome::Superseded => self.start_anew(&original),
+                Outcome::Done | Outcome::Superseded => self.reset(&original),
                 Outcome::Failed(failure) => {
                     let revision = if self.shared { self.floor } else { original.revision() };
                     let revision = self.waits.clear(&key).unwrap_or(revision);
@@ -292,11 +295,11 @@ impl<T: TableSpec + Clone> Core<T> {
 
     /// Stores an object with its new status.
     ///
-    /// An object that was written meanwhile gets the status only if the status it has is the one that was worked on:
-    /// then the write was about something else, such as another reconciler's status.
+    /// An object that was written meanwhile gets the new status only if it still has the status that was reconciled:
+    /// then the write has changed another field, such as another reconciler's status.
     ///
-    /// If the object cannot be stored as the operation left it, because another row has its key of a unique index or
-    /// because a closure panics, the row stays as it is and gets the error.
+    /// If the result of the operation cannot be stored, because another row has its key in a unique index or because a
+    /// closure panics, only the error is written into the row.
     fn store(
         &self,
         w: &mut statedb::Writer<'_, T>,
@@ -341,14 +344,15 @@ impl<T: TableSpec + Clone> Core<T> {
         }
     }
 
-    /// Whether both have the same status. False if one cannot be read: the change that made it so is read next, and reports it.
+    /// Whether both have the same status. False if one cannot be read: the next round reads the change that made it
+    /// unreadable, and records the error.
     fn same_status(&self, a: &T, b: &T) -> bool {
         let ids =
             (self.status.get(a).map(|status| status.id()), self.status.get(b).map(|status| status.id()));
         matches!(ids, (Ok(a), Ok(b)) if a == b)
     }
 
-    /// Returns a copy of the row with what the operation stored in its object.
+    /// Returns a copy of the row with the fields that `merge` copies from the reconciled object.
     fn merged(&self, row: &T, reconciled: &T) -> Result<T, String> {
         let mut merged = row.clone();
         if let Some(merge) = &self.merge {
@@ -357,7 +361,7 @@ impl<T: TableSpec + Clone> Core<T> {
         Ok(merged)
     }
 
-    /// Returns the object as it waits: pending, also if it has failed before.
+    /// Returns the waiting object as pending, also if it has failed before.
     fn pending(&self, object: T) -> Result<T, String> {
         match self.status.get(&object)?.is_pending() {
             true => Ok(object),
@@ -373,14 +377,14 @@ impl<T: TableSpec + Clone> Core<T> {
         self.status.set(object, status)
     }
 
-    /// The table's revision if all its sources have spoken; a watch that closes when they have.
+    /// Returns the table's revision if all its initializers are done, and a watch that closes when they are.
     pub(crate) fn complete(&self) -> (Option<u64>, Watch) {
         let snapshot = self.table.snapshot();
         let (initialized, watch) = self.table.initialized_watch(&snapshot);
         (initialized.then(|| self.table.revision(&snapshot)), watch)
     }
 
-    /// Removes from the target what the table does not have.
+    /// Removes objects from the target that are not in the table.
     pub(crate) async fn prune(&mut self) -> OpResult {
         let (table, snapshot) = (self.table.reader(), self.table.snapshot());
         self.on_target(&snapshot, Ok(()), move |target, snapshot, result| {
