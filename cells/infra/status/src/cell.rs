@@ -1,4 +1,4 @@
-//! The wiring: rounds, the operation on the socket, the kubelet's server.
+//! The wiring: status rounds, the operation on the socket, the kubelet's server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,7 @@ use crate::report::Report;
 use crate::thread::Thread;
 use crate::watch::Watch;
 
-/// `GET /healthz` on the socket and for the kubelet, and the [`table`].
+/// Returns the cell: `GET /healthz` on the socket and for the kubelet, and the [`table`].
 pub fn cell() -> Cell {
     let cells = [config::<HealthConfig>(), provide(new_collector), provide(new_route), invoke(new_server)];
     group([
@@ -38,8 +38,8 @@ pub fn cell() -> Cell {
     ])
 }
 
-/// The table `health`, the history in the state folder if there is one, and the commands that show both, for the module
-/// around it.
+/// Returns the cells of the table `health`, of the history in the state folder if there is one, and of the commands
+/// that show both, for the enclosing module.
 pub fn table() -> Cell {
     group([statedb::table::<Report>(), invoke(new_table), provide(commands::commands)])
 }
@@ -53,7 +53,8 @@ struct TableParams {
     jobs: JobGroup,
 }
 
-/// The job is called as Cilium's, since its row is in the table, which scripts compare.
+/// Mirrors health into the table and writes the history. The job has the name of Cilium's, as scripts compare its row
+/// of the table.
 fn new_table(p: TableParams) {
     let table = RwTable::clone(&p.table);
     p.tree.mirror(move |change| {
@@ -66,12 +67,12 @@ fn new_table(p: TableParams) {
     let history = Arc::new(OnceLock::new());
     let (tree, opened) = (p.tree, history.clone());
     let ended = history.clone();
-    // A start that other cells refuse must leave no file behind.
+    // A start that fails in another cell must leave no file behind.
     let started = Arc::new(AtomicBool::new(false));
     let past_refusals = started.clone();
     p.lifecycle
         .hook("health-history")
-        // Reports of other hooks belong to this run.
+        // First, so that reports of other hooks follow the line `Started` of this run.
         .first()
         .on_start(move |_| async move {
             let history = folder.map(|folder| History::open(tree.clone(), &folder));
@@ -110,8 +111,8 @@ struct CollectorParams {
     jobs: JobGroup,
 }
 
-/// The first round in the start hook, which runs after those of the sources and before that of the REST server: whoever
-/// asks gets an answer. Then by a job, which proves that the agent's jobs move.
+/// Runs the first round in the start hook, after those of the sources and before that of the REST server, so that each
+/// request finds a status; further rounds in a job, which also proves that the agent's jobs make progress.
 fn new_collector(p: CollectorParams) -> Result<Arc<Collector>, Error> {
     let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health, p.all_jobs));
     let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
@@ -150,7 +151,7 @@ fn new_route(collector: Arc<Collector>) -> Member<Route> {
 #[derive(Params)]
 struct ServerParams {
     config: Config<HealthConfig>,
-    /// Of an agent that has them to switch off.
+    /// Absent in an agent that cannot disable a family.
     families: Option<Config<FamilyConfig>>,
     settings: Arc<Settings>,
     node: Option<Arc<Table<LocalNode>>>,
@@ -164,7 +165,7 @@ struct ServerParams {
 fn new_server(p: ServerParams) {
     let proxy = kube_proxy(&p);
     let families = p.families.map_or_else(FamilyConfig::default, |families| FamilyConfig::clone(&families));
-    // Cilium has the default and does not look at it: its probes pass while the API server is away.
+    // Cilium ignores the default of this option: its probes succeed while the API server is unreachable.
     let option = p.settings.get("agent-health-require-k8s-connectivity");
     let is_set = option.is_some_and(|option| option.source != Source::Default);
     let port = Port {
@@ -193,7 +194,7 @@ fn new_server(p: ServerParams) {
         });
 }
 
-/// Where load balancers ask as they ask kube-proxy, if they do.
+/// Returns the server that answers load balancers in the place of kube-proxy, if it is configured.
 fn kube_proxy(p: &ServerParams) -> Option<Proxy> {
     let address = &p.config.kube_proxy_replacement_healthz_bind_address;
     if address.is_empty() {
@@ -206,7 +207,7 @@ fn kube_proxy(p: &ServerParams) -> Option<Proxy> {
         health.degraded("Nobody answers in the place of kube-proxy", error);
         return None;
     }
-    // It was checked with the options.
+    // The address was validated with the options.
     let address = proxy::address(address).ok()?;
     Some(Proxy { address, node: p.node.clone(), nodes: p.nodes.clone(), health })
 }

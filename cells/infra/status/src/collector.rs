@@ -1,4 +1,4 @@
-//! The agent's status, put together from what cells say and from the health of modules.
+//! The agent's status, collected from the status sources of cells and the health of modules.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,47 +13,47 @@ use parking_lot::Mutex;
 
 use crate::{features, jobs};
 
-/// Who asks for the status, and what for.
+/// The parameters of a request for the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Only the parts that probes look at.
+    /// Whether only the parts that probes evaluate are returned.
     pub brief: bool,
-    /// Whether a lost API server of Kubernetes counts.
+    /// Whether an unreachable API server of Kubernetes is a failure.
     pub require_k8s: bool,
-    /// Whether a degraded module counts. It does not for probes: a restart is no cure for what a module retries.
+    /// Whether a degraded module is a failure. Not for probes: a restart does not fix what the module retries already.
     pub require_modules: bool,
 }
 
-/// Puts the status together.
+/// Collects the status.
 pub struct Collector {
     sources: Vec<StatusSource>,
     health: Arc<HealthTree>,
     jobs: Arc<Jobs>,
     uuids: ControllerUuids,
     rounds: Mutex<Rounds>,
-    /// Jobs that do not move, and since when.
+    /// Jobs without progress, with the time of their last step.
     stuck: Mutex<BTreeMap<String, SystemTime>>,
 }
 
 #[derive(Default)]
 struct Rounds {
-    /// How the agent was in the last round, with a lost API server of Kubernetes counting and without.
+    /// The verdicts of the last round: with an unreachable API server as a failure, and without.
     verdicts: Option<[Status; 2]>,
-    /// When a round last found the agent well, a lost API server aside.
+    /// Time of the last round that found the agent healthy, disregarding the API server.
     well: Option<SystemTime>,
-    /// When each source that fails now worked last.
+    /// Sources that fail now, with the time of their last success.
     failing: BTreeMap<&'static str, Option<SystemTime>>,
     worked: BTreeMap<&'static str, SystemTime>,
 }
 
 impl Collector {
-    /// A collector that has had no round yet.
+    /// Returns a collector before its first round.
     pub fn new(sources: Vec<StatusSource>, health: Arc<HealthTree>, jobs: Arc<Jobs>) -> Self {
         let (uuids, rounds, stuck) = Default::default();
         Self { sources, health, jobs, uuids, rounds, stuck }
     }
 
-    /// A round: asks all sources and keeps the verdict for probes.
+    /// Runs a round: queries all sources and stores the verdicts for probes.
     pub fn round(&self, now: SystemTime) {
         let mut failing = Vec::new();
         let mut status = self.ask_all(&mut failing);
@@ -77,8 +77,8 @@ impl Collector {
         rounds.verdicts = Some(verdicts);
     }
 
-    /// What probes are told: how the agent was in the last round, and that all jobs move. Waits for no cell, so that it
-    /// answers also when they hang.
+    /// Whether the last round found the agent healthy and all jobs make progress: the answer to probes. Waits for no
+    /// cell, so that probes are answered even when cells hang.
     pub fn is_alive(&self, require_k8s: bool) -> bool {
         let rounds = self.rounds.lock();
         let verdict =
@@ -86,12 +86,12 @@ impl Collector {
         verdict.is_some_and(|verdict| is_well(&verdict.state)) && self.stuck.lock().is_empty()
     }
 
-    /// When a round last found the agent well, a lost API server aside.
+    /// Returns the time of the last round that found the agent healthy, disregarding the API server.
     pub fn last_well(&self) -> Option<SystemTime> {
         self.rounds.lock().well
     }
 
-    /// Takes what the watchdog has seen at this time.
+    /// Records the jobs that the watchdog has found stuck at this time.
     pub fn observed(&self, stuck: &[Stuck], now: SystemTime) {
         let mut known = self.stuck.lock();
         known.retain(|job, _| stuck.iter().any(|stuck| stuck.job == *job));
@@ -101,7 +101,7 @@ impl Collector {
         }
     }
 
-    /// The status. `None` before the first round.
+    /// Returns the status; `None` before the first round.
     pub fn status(&self, question: Question) -> Option<StatusResponse> {
         self.rounds.lock().verdicts.as_ref()?;
         let mut status = self.ask_all(&mut Vec::new());
@@ -125,8 +125,8 @@ impl Collector {
         Some(status)
     }
 
-    /// What sources say on top of what is said of features that no cell has. Of a source that panics only counts what it
-    /// had filled before.
+    /// Queries all sources; features without a cell have their disabled state. A source that panics keeps the fields
+    /// that it has filled before, and is added to `failing`.
     fn ask_all(&self, failing: &mut Vec<&'static str>) -> StatusResponse {
         let mut status = features::off();
         for source in &self.sources {
@@ -137,7 +137,7 @@ impl Collector {
         status
     }
 
-    /// How the agent is as a whole: the first of Cilium's rules that applies.
+    /// Returns the state of the agent as a whole: the first of Cilium's rules that applies.
     fn verdict(&self, status: &StatusResponse, question: Question) -> Status {
         let say = |state: &str, msg: String| Status { state: state.to_owned(), msg };
         let bad = |state: &str| !is_well(state);

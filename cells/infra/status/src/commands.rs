@@ -12,7 +12,7 @@ use statedb::{Prefix, Table};
 use crate::report::Report;
 use crate::tree;
 
-/// The first two show the table: what somebody has written into it by hand, too.
+/// Returns the commands. The first two read the table, which includes rows written by hand.
 pub(crate) fn commands(table: Arc<Table<Report>>, tree: Arc<HealthTree>) -> Members<Command> {
     let (shown, judged) = (table.clone(), table.clone());
     let complete = |table: &Table<Report>| {
@@ -50,7 +50,7 @@ pub(crate) fn commands(table: Arc<Table<Report>>, tree: Arc<HealthTree>) -> Memb
     ])
 }
 
-/// The reports that the arguments ask for.
+/// Returns the reports that match the arguments.
 fn wanted(table: &Table<Report>, call: &Call) -> Vec<Status> {
     let prefix = call.args.first().map_or("", String::as_str);
     let (text, levels) = (call.flags.text("match"), call.flags.texts("levels"));

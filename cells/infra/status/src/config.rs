@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::proxy;
 
-/// Where the kubelet asks, and what it is told. A change takes effect at the next start.
+/// Options of the probes and of the watchdog. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Health", check = |config: &Self| config.check().map_err(|error| error.to_string()))]
 pub struct HealthConfig {
@@ -29,7 +29,7 @@ pub struct HealthConfig {
     pub status_collector_probe_check_timeout: Duration,
 }
 
-/// A job that is well may be seen without a step for two samples of the watchdog.
+/// Shortest deadline of the watchdog: it samples once a second, and a healthy job may show no step in two samples.
 const LEAST_DEADLINE: Duration = Duration::from_secs(3);
 
 impl HealthConfig {

@@ -1,4 +1,4 @@
-//! The status of features that no cell of this agent has: as Cilium answers with the feature off.
+//! The status of features without a cell: that of Cilium with the feature disabled.
 
 use api_models::{
     BandwidthManager, ClockSource, ClusterStatus, CniChainingStatus, EncryptionStatus, HostFirewall,
@@ -11,7 +11,7 @@ const DISABLED: &str = "Disabled";
 /// Bytes of a segment without BIG TCP: Linux' `GSO_LEGACY_MAX_SIZE` and `GRO_LEGACY_MAX_SIZE`.
 const MAX_SEGMENTS: i64 = 65_536;
 
-/// Cells put theirs over it.
+/// Returns the status with all features disabled; sources overwrite their parts.
 pub(crate) fn off() -> StatusResponse {
     let disabled = || Status { state: DISABLED.to_owned(), ..Default::default() };
     StatusResponse {

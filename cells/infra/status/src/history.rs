@@ -1,4 +1,4 @@
-//! The history of health as a file, over restarts.
+//! The history of health as a file that survives restarts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use parking_lot::Mutex;
 use state_file::StateFile;
 
 /// The name of the file in the state folder.
-const NAME: &str = "cilium-agent-health-history.log";
+const FILE_NAME: &str = "cilium-agent-health-history.log";
 
-/// Many lines that come together are written together.
-const GATHER: Duration = Duration::from_millis(200);
+/// Delay of a write after a change, so that lines of one burst are written at once.
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// How long after a write that failed the next is tried.
-const RETRY: Duration = Duration::from_secs(5);
+/// Delay of the retry after a failed write.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// The file, and how much of the history is in it.
+/// The file, and the position in the history up to which it is written.
 pub(crate) struct History {
     tree: Arc<HealthTree>,
     file: StateFile,
@@ -26,10 +26,10 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// The history of a state folder, beginning with what previous runs have left. What cannot be read is left out: it
-    /// only reports the past.
+    /// Opens the history of a state folder and restores the lines of previous runs. An unreadable file is logged and
+    /// replaced: it only reports the past.
     pub(crate) fn open(tree: Arc<HealthTree>, folder: &Path) -> Self {
-        let file = StateFile::new(folder.join(NAME)).mode(0o600).limit(8 << 20);
+        let file = StateFile::new(folder.join(FILE_NAME)).mode(0o600).limit(8 << 20);
         let before = match file.read_text() {
             Ok(text) => text.unwrap_or_default().lines().map(str::to_owned).collect(),
             Err(error) => {
@@ -41,7 +41,7 @@ impl History {
         Self { tree, file, written: Mutex::new(written) }
     }
 
-    /// Writes what is not in the file.
+    /// Replaces the file if the history has new lines.
     pub(crate) fn write(&self) -> Result<(), state_file::Error> {
         let mut written = self.written.lock();
         let (new, next) = self.tree.history_from(*written);
@@ -55,7 +55,7 @@ impl History {
         Ok(())
     }
 
-    /// Writes whenever there is something new, until the job is to end.
+    /// Writes new lines until the job is cancelled.
     pub(crate) async fn follow(&self, cx: JobCx) {
         let mut changes = self.tree.watch();
         let mut failed = false;
@@ -73,11 +73,11 @@ impl History {
             }
             let next = async {
                 if failed {
-                    return tokio::time::sleep(RETRY).await;
+                    return tokio::time::sleep(RETRY_DELAY).await;
                 }
-                // The tree lives as long as the hive.
+                // Fails only if the tree is dropped, which lives as long as the hive.
                 let _gone = changes.changed().await;
-                tokio::time::sleep(GATHER).await;
+                tokio::time::sleep(DEBOUNCE).await;
             };
             if cx.token().run_until_cancelled(next).await.is_none() {
                 return;

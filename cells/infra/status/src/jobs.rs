@@ -1,4 +1,4 @@
-//! Background jobs as what Cilium calls controllers.
+//! Background jobs in the form of Cilium's controllers.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use api_models::{ControllerConfiguration, ControllerRuns, ControllerStatus, Date
 use hive::job::Schedule;
 use hive::{Level, Status};
 
-/// The jobs among the reporters of health, by name, with when they run and how their runs went. `schedules` has those of
-/// the reporters' paths.
+/// Returns the jobs among the reporters of health, with their schedules and the results of their runs. `schedules` is
+/// keyed by the reporter's path.
 pub(crate) fn controllers(
     reports: &[Status],
     schedules: &BTreeMap<String, Schedule>,
@@ -28,8 +28,8 @@ pub(crate) fn controllers(
     controllers.collect()
 }
 
-/// A reporter is a job if the part of its path behind the module's names one: `job-X`, `timer-job-X`,
-/// `observer-job-X`.
+/// Converts a reporter into a controller; `None` if it is no job. The path of a job has, after the module's part, a
+/// segment `job-X`, `timer-job-X` or `observer-job-X`.
 fn controller(report: &Status) -> Option<ControllerStatus> {
     let scopes = &report.id[report.module_segments.min(report.id.len())..];
     let job = scopes.iter().find_map(|scope| {

@@ -19,32 +19,32 @@ use tokio_util::task::TaskTracker;
 use crate::collector::Collector;
 use crate::error::Error;
 
-/// Connections at once.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 32;
 
-/// How long a request may take to arrive.
+/// Maximum time until a request's head has arrived.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that a connection may take for what it reads, and for what it writes.
+/// Size in bytes of a connection's read buffer and of its write buffer; the smallest that hyper accepts.
 const BUFFER: usize = 8192;
 
-/// Connections that wait to be accepted.
+/// Length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: u32 = 128;
 
-/// Where probes ask.
+/// The port of the probes.
 #[derive(Clone, Copy)]
 pub(crate) struct Port {
     pub(crate) port: u16,
-    /// On 127.0.0.1.
+    /// Whether to listen on 127.0.0.1.
     pub(crate) ipv4: bool,
-    /// On ::1.
+    /// Whether to listen on ::1.
     pub(crate) ipv6: bool,
-    /// Whether a lost API server counts for those who do not say.
+    /// Whether an unreachable API server is a failure for requests without the header `require-k8s-connectivity`.
     pub(crate) require_k8s: bool,
 }
 
-/// Listens on the port at the loopback address of each family that the node has. Another agent may listen, too: of
-/// an upgrade's two agents the kernel asks either.
+/// Listens on the port at the loopback address of each enabled family. `SO_REUSEPORT` lets two agents listen during an
+/// upgrade; the kernel distributes the connections between them.
 pub(crate) fn bind(Port { port, ipv4, ipv6, .. }: Port) -> Result<Vec<TcpListener>, Error> {
     let addresses = [(ipv4, IpAddr::V4(Ipv4Addr::LOCALHOST)), (ipv6, IpAddr::V6(Ipv6Addr::LOCALHOST))];
     let mut listeners = Vec::new();
@@ -71,7 +71,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Answers until `stop`, by this function. Whoever has a process on this machine may connect.
+/// Serves requests with `answer` until `stop`. Any local process may connect, hence the small bounds.
 pub(crate) async fn serve<B>(
     listener: TcpListener,
     answer: impl Fn(&Request<Incoming>) -> Response<B> + Clone + Send + 'static,
@@ -85,17 +85,17 @@ pub(crate) async fn serve<B>(
     });
     let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT).buffer(BUFFER);
     let tasks = TaskTracker::new();
-    let trouble = |error: Option<&io::Error>| match error {
+    let on_accept = |error: Option<&io::Error>| match error {
         Some(error) => health.degraded("Cannot accept connections", error),
         None => health.ok("serving"),
     };
-    http_server::serve(&listener, bounds, answer, &stop, &tasks, trouble).await;
+    http_server::serve(&listener, bounds, answer, &stop, &tasks, on_accept).await;
     drop(listener);
     tasks.close();
     tasks.wait().await;
 }
 
-/// The answer to the kubelet; `default`: whether a lost API server counts for those who do not say.
+/// Returns the answer to the kubelet; `default` applies if the request has no header `require-k8s-connectivity`.
 pub(crate) fn probe<B>(collector: &Collector, request: &Request<B>, default: bool) -> Response<Empty<Bytes>> {
     let required = request.headers().get("require-k8s-connectivity").and_then(|value| value.to_str().ok());
     let require_k8s =

@@ -1,26 +1,26 @@
-//! Whether the agent works: `GET /healthz` on the socket and for the kubelet.
+//! The agent's status: `GET /healthz` on the socket and for the kubelet.
 //!
 //! **Owns** the agent's status: `GET /healthz` of the REST API, and the probes' server on 127.0.0.1 and ::1
 //! (`--agent-health-port`). **Needs** the [`StatusSource`](api::StatusSource)s of other cells and the hive's health
 //! tree. **Provides** the [`Collector`].
 //!
-//! **Life**: the start hook puts the first status together; then a job does so every `status-collector-interval`. A
-//! thread of its own answers the probes and watches the agent's jobs: one that has work and makes no progress within its
+//! **Life**: the start hook collects the first status; then a job does so every `status-collector-interval`. A thread
+//! of its own answers the probes and watches the agent's jobs: one that has work and makes no progress within its
 //! deadline (`status-collector-failure-threshold` if it has none of its own), or a source that fails, makes the status
-//! stale. The job is named in `stale` of the status, in the log, and in the table `health` below `watchdog`; it is well
-//! again when it goes on. The thread waits for no cell and for no thread of the agent's runtime. Time during which the
-//! process did not run is not held against any job ([`Watchdog`](hive::job::Watchdog)).
+//! stale. The job is named in `stale` of the status, in the log, and in the table `health` below `watchdog`, until it
+//! makes progress again. The thread waits for no cell and for no thread of the agent's runtime. Time during which the
+//! process did not run does not count towards a deadline ([`Watchdog`](hive::job::Watchdog)).
 //!
 //! **The table** `health` has a row for each reporter of the hive's health tree, written with the report itself
-//! ([`Report`]). What went wrong or ended is kept in `state/cilium-agent-health-history.log` over restarts, the last 1,000
-//! lines of it. The commands `health`, `health/ok` and `health/history` show both.
+//! ([`Report`]). The last 1,000 failures and ends of reporters are kept in `state/cilium-agent-health-history.log`
+//! across restarts. The commands `health`, `health/ok` and `health/history` show both.
 //!
 //! **The verdict** (`cilium.state`) follows Cilium's rules in their order: stale data, kvstore, Kubernetes
 //! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
 //! and `Disabled`, else 503, without a body. With `kube-proxy-replacement` and an address in
-//! `kube-proxy-replacement-healthz-bind-address` load balancers get the same there, a lost API server aside, with the times
-//! as kube-proxy gives them (in RFC 3339): `{"lastUpdated": "..","currentTime": ".."}`; and 503 while the node is being
-//! deleted.
+//! `kube-proxy-replacement-healthz-bind-address` load balancers get the same status there, disregarding the API server,
+//! with kube-proxy's body (times in RFC 3339): `{"lastUpdated": "..","currentTime": ".."}`; and 503 while the node is
+//! being deleted.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -47,9 +47,9 @@
 //! # }
 //! ```
 //!
-//! **Differences from Cilium**: on the socket a degraded module makes the state `Warning` and names it; for probes it
-//! does not, for a restart cures nothing that a module retries. Controllers are the hive's jobs. The
-//! status on the socket is that of the moment, not that of the last round; probes get that of the last round.
+//! **Differences from Cilium**: on the socket a degraded module makes the state `Warning` and is named; it does not
+//! fail probes, as a restart does not fix what the module retries already. Controllers are the hive's jobs. The status
+//! on the socket is collected for each request; probes get that of the last round.
 
 mod cell;
 mod collector;

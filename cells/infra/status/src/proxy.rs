@@ -1,4 +1,4 @@
-//! `GET /healthz` as kube-proxy answers it, for load balancers that ask whether a node forwards at all.
+//! `GET /healthz` in the form of kube-proxy, for load balancers that check whether a node forwards traffic.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::collector::Collector;
 use crate::error::Error;
 use crate::kubelet;
 
-/// The option that says where.
+/// The option with the address.
 const OPTION: &str = "kube-proxy-replacement-healthz-bind-address";
 
-/// Where load balancers ask, and what the answer is made from.
+/// The server for load balancers: its address and the sources of its answer.
 #[derive(Clone)]
 pub(crate) struct Proxy {
-    /// An IP address for all addresses of both families is none.
+    /// IP address and port; no IP address stands for all addresses of both families.
     pub(crate) address: (Option<IpAddr>, u16),
     pub(crate) node: Option<Arc<Table<LocalNode>>>,
     pub(crate) nodes: Option<Arc<Table<Row<Node>>>>,
     pub(crate) health: Health,
 }
 
-/// `10.0.0.1:10256`, `[fd00::1]:10256`, or `:10256` for all addresses.
+/// Parses `10.0.0.1:10256`, `[fd00::1]:10256`, or `:10256` for all addresses.
 pub(crate) fn address(text: &str) -> Result<(Option<IpAddr>, u16), Error> {
     let wrong = || Error::Address { option: OPTION, value: text.to_owned() };
     if let Some(port) = text.strip_prefix(':') {
@@ -53,12 +53,13 @@ impl Proxy {
         };
         match ip {
             Some(ip) => at(ip),
-            // A kernel without IPv6 has the second alone.
+            // `[::]` accepts IPv4 as well; a kernel without IPv6 needs 0.0.0.0.
             None => at(all[0]).or_else(|_| at(all[1])),
         }
     }
 
-    /// 200 if the agent is well and its node stays, a lost API server aside; 503 if not, with the time when it last was.
+    /// Returns 200 if the agent is healthy (disregarding the API server) and its node is not being deleted; else 503
+    /// with the time of the last healthy round.
     pub(crate) fn answer<B>(
         &self,
         collector: &Collector,
@@ -70,7 +71,7 @@ impl Proxy {
             *response.status_mut() = StatusCode::NOT_FOUND;
             return response;
         }
-        let is_well = collector.is_alive(false) && !self.node_goes();
+        let is_well = collector.is_alive(false) && !self.is_node_deleted();
         let updated = if is_well { Some(now) } else { collector.last_well() };
         if !is_well {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -86,7 +87,7 @@ impl Proxy {
     }
 
     /// Whether the node's object is being deleted.
-    fn node_goes(&self) -> bool {
+    fn is_node_deleted(&self) -> bool {
         let (Some(node), Some(nodes)) = (&self.node, &self.nodes) else { return false };
         let snapshot = nodes.snapshot();
         let Some(own) = node.get(&snapshot, LocalNode::query()) else { return false };
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_those_of_the_original() {
+    fn addresses_are_parsed_as_by_cilium() {
         assert_eq!(address(":10256").unwrap(), (None, 10_256));
         assert_eq!(address("0.0.0.0:10256").unwrap(), (Some([0, 0, 0, 0].into()), 10_256));
         assert_eq!(address("[::1]:1").unwrap(), (Some(Ipv6Addr::LOCALHOST.into()), 1));

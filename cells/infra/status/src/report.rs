@@ -6,7 +6,7 @@ use hive::{HealthId, Level, Status};
 use serde::{Deserialize, Serialize, Serializer};
 use statedb::{FromValue, Index, IndexDef, Query, TableSpec};
 
-/// The latest report of a reporter: JSON and columns as Cilium has them.
+/// The latest report of a reporter, with Cilium's JSON and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     path: String,
@@ -18,17 +18,17 @@ pub struct Report {
 pub const LEVEL: Index<Report, str> = Index::new("level", |report, keys| keys.add(report.level.as_str()));
 
 impl Report {
-    /// The reporter at a path with dots.
+    /// Selects the reporter with a dotted path.
     pub fn by_identifier(path: &str) -> Query<Report> {
         Query::primary(path)
     }
 
-    /// The reports of a level.
+    /// Selects the reports of a level.
     pub fn by_level(level: Level) -> Query<Report> {
         LEVEL.query(&level.to_string())
     }
 
-    /// The report itself.
+    /// Returns the report itself.
     pub fn status(&self) -> &Status {
         &self.status
     }
@@ -72,13 +72,13 @@ impl TableSpec for Report {
             status.message.clone(),
             status.error.clone(),
             status.last_ok.map_or_else(|| ZERO_TIME.to_owned(), time),
-            Some(status.updated).filter(written).map_or_else(|| ZERO_TIME.to_owned(), time),
+            Some(status.updated).filter(is_set).map_or_else(|| ZERO_TIME.to_owned(), time),
             status.count.to_string(),
         ]
     }
 }
 
-/// A report as a user writes it by hand.
+/// A row in the form in which scripts and users insert it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Given {
@@ -125,16 +125,16 @@ impl From<Given> for Report {
     }
 }
 
-/// Whether there is a time: a row that was written by hand may have none.
-fn written(updated: &SystemTime) -> bool {
+/// Whether the time is set: a row written by hand may have none.
+fn is_set(updated: &SystemTime) -> bool {
     *updated != SystemTime::UNIX_EPOCH
 }
 
-/// Go's text for no time.
+/// Go's text of the zero time.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// As Go writes a time: UTC, as many digits of the second as it takes.
-fn nanos(time: Option<SystemTime>) -> String {
+/// Formats a time as Go's JSON encoder does: UTC, fraction without trailing zeros.
+fn rfc3339_nano(time: Option<SystemTime>) -> String {
     let Some(time) = time else { return ZERO_TIME.to_owned() };
     let nanos = time.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0, Duration::subsec_nanos);
     let seconds = api_models::rfc3339(time);
@@ -175,9 +175,9 @@ impl Serialize for Report {
             level: &self.level,
             message: &status.message,
             error: &status.error,
-            last_ok: nanos(status.last_ok),
-            updated: nanos(Some(status.updated).filter(written)),
-            stopped: nanos(status.stopped),
+            last_ok: rfc3339_nano(status.last_ok),
+            updated: rfc3339_nano(Some(status.updated).filter(is_set)),
+            stopped: rfc3339_nano(status.stopped),
             last_word: &status.last_word,
             count: status.count,
         }

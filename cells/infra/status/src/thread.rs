@@ -1,5 +1,5 @@
-//! The thread of the probes' server and of the watchdog: a runtime of its own, so that both go on when jobs, or all threads
-//! of the agent's runtime, hang.
+//! The thread of the probes' server and of the watchdog: it has a runtime of its own, so that both keep working when
+//! jobs, or all threads of the agent's runtime, hang.
 
 use std::io;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::kubelet::{self, Port};
 use crate::proxy::Proxy;
 use crate::watch::Watch;
 
-/// How often jobs are looked at.
-const SAMPLE: Duration = Duration::from_secs(1);
+/// Interval between two samples of the watchdog.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The running thread.
 pub(crate) struct Thread {
@@ -29,7 +29,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// Starts it, and ends when it listens or cannot.
+    /// Starts the thread and waits until it listens or has failed to.
     pub(crate) async fn start(
         port: Port,
         proxy: Option<Proxy>,
@@ -54,7 +54,7 @@ impl Thread {
     /// Stops it and waits for its end.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        // Fails only when the thread has panicked, which is in the log.
+        // Fails only if the thread has panicked, which is logged.
         let _ended = hive::blocking(move || self.handle.join()).await;
     }
 }
@@ -95,7 +95,7 @@ fn run(
             servers.spawn(kubelet::serve(listener, answer, stop.clone(), health));
         }
         let _waits = listening.send(Ok(()));
-        let mut samples = interval(SAMPLE);
+        let mut samples = interval(SAMPLE_INTERVAL);
         samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(samples.tick()).await.is_some() {
             watch.sample();

@@ -1,4 +1,4 @@
-//! Reports as a tree, as the shell shows them.
+//! Reports as a tree, for the shell.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,13 +13,13 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// How deep the deepest node is below this one.
+    /// Returns the height of the subtree below this node.
     fn depth(&self) -> usize {
         self.below.values().map(|node| node.depth() + 1).max().unwrap_or(0)
     }
 }
 
-/// Draws reports by the segments of their paths; ages are counted to `now`.
+/// Draws reports by the segments of their paths, with ages at `now`.
 pub(crate) fn draw(reports: &[Status], now: SystemTime) -> String {
     let mut root = Node::default();
     for report in reports {
@@ -28,7 +28,7 @@ pub(crate) fn draw(reports: &[Status], now: SystemTime) -> String {
             path.split('.').fold(&mut root, |node, name| node.below.entry(name.to_owned()).or_default());
         node.report = Some(report);
     }
-    separate(&mut root);
+    split_inner_reports(&mut root);
     let mut text = String::new();
     for (name, node) in &root.below {
         let depth = node.depth();
@@ -44,15 +44,15 @@ pub(crate) fn draw(reports: &[Status], now: SystemTime) -> String {
     text
 }
 
-/// Gives nodes that report and have others below a child for their own report.
-fn separate(node: &mut Node<'_>) {
-    node.below.values_mut().for_each(separate);
+/// Moves the report of each inner node into a child `[reporter]`.
+fn split_inner_reports(node: &mut Node<'_>) {
+    node.below.values_mut().for_each(split_inner_reports);
     if let Some(report) = node.report.take_if(|_| !node.below.is_empty()) {
         node.below.insert("[reporter]".to_owned(), Node { report: Some(report), below: BTreeMap::new() });
     }
 }
 
-/// `lasts` says of each outer level whether its last node has begun.
+/// Draws the subtree below a node. `lasts` has, for each outer level, whether its last node has begun.
 fn branches(text: &mut String, node: &Node<'_>, lasts: &mut Vec<bool>, depth: usize, now: SystemTime) {
     for (at, (name, child)) in node.below.iter().enumerate() {
         let last = at + 1 == node.below.len();

@@ -1,4 +1,4 @@
-//! The watchdog's findings as rows of health, log lines and the status.
+//! Reports of the watchdog in health, log and status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,12 +9,13 @@ use hive::job::{Jobs, Stuck, Watchdog};
 
 use crate::collector::Collector;
 
-/// Looks at the jobs and tells everybody.
+/// Samples the watchdog and reports stuck jobs.
 pub(crate) struct Watch {
     watchdog: Watchdog,
     collector: Arc<Collector>,
-    /// Has a scope for each job that is stuck.
+    /// Scope with a child for each stuck job.
     health: Health,
+    /// Jobs that are reported as stuck.
     named: BTreeSet<String>,
 }
 
@@ -31,10 +32,10 @@ impl Watch {
     pub(crate) fn sample(&mut self) {
         let stuck = self.watchdog.sample(Instant::now());
         self.collector.observed(&stuck, SystemTime::now());
-        self.tell(&stuck);
+        self.report(&stuck);
     }
 
-    fn tell(&mut self, stuck: &[Stuck]) {
+    fn report(&mut self, stuck: &[Stuck]) {
         for stuck in stuck {
             if self.named.insert(stuck.job.clone()) {
                 tracing::error!(job = stuck.job, reason = %stuck, "A job makes no progress");

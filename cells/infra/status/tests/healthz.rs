@@ -1,4 +1,4 @@
-//! The cell in a hive of its own, asked over its sockets.
+//! The cell in a hive of its own, queried over its sockets.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
@@ -60,7 +60,7 @@ impl Agent {
         answer[start..].lines().next().unwrap().to_owned()
     }
 
-    /// The kubelet's question; the status of the answer, which has no body.
+    /// Sends the kubelet's request; returns the status of the answer, which has no body.
     async fn probe(&self, headers: &str) -> u16 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
@@ -75,7 +75,7 @@ impl Agent {
 
 async fn unix(socket: &Path, headers: &str) -> String {
     let mut stream = UnixStream::connect(socket).await.unwrap();
-    // HTTP/1.0 has no chunks.
+    // HTTP/1.0, so that the body is not chunked.
     let request = format!("GET /v1/healthz HTTP/1.0\r\nHost: x\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -89,7 +89,7 @@ fn state(status: &StatusResponse) -> (&str, &str) {
 }
 
 #[tokio::test]
-async fn a_healthy_agent_says_so_everywhere() {
+async fn a_healthy_agent_is_reported_on_all_endpoints() {
     let agent = Agent::start(vec![], vec![]).await;
     assert_eq!(agent.probe("").await, 200);
     let status = agent.status("").await;
@@ -98,7 +98,7 @@ async fn a_healthy_agent_says_so_everywhere() {
     assert_eq!(status.kvstore.as_ref().unwrap().state, "Disabled");
     let jobs: Vec<_> = status.controllers.iter().map(|job| job.name.as_str()).collect();
     assert!(jobs.contains(&"agent-healthz-server"), "{jobs:?}");
-    // A brief answer as Cilium gives it, but for the version and the health of the cluster.
+    // Equal to Cilium's brief answer but for the version and the health of the cluster.
     let brief = "{\"cilium\":{\"msg\":\"1.20.0 (v1.20.0)\",\"state\":\"Ok\"},\
                  \"cluster\":{\"ciliumHealth\":{\"state\":\"Disabled\"},\"nodes\":null}}";
     assert_eq!(agent.body("brief: true\r\n").await, brief);
@@ -106,20 +106,20 @@ async fn a_healthy_agent_says_so_everywhere() {
 }
 
 #[tokio::test]
-async fn the_parts_are_those_of_the_original() {
+async fn the_parts_are_those_of_cilium() {
     let agent = Agent::start(vec![], vec![]).await;
     let ours: serde_json::Value = serde_json::from_str(&agent.body("").await).unwrap();
     let sample = include_str!("../../api/models/tests/samples/GET_healthz.json");
     let sample: serde_json::Value = serde_json::from_str(sample).unwrap();
     let missing: Vec<_> =
         sample.as_object().unwrap().keys().filter(|part| ours.get(part.as_str()).is_none()).collect();
-    // What only cells that are not in this hive, or features that are off, have to say.
+    // Parts of cells that are not in this hive, or of features that are off.
     assert_eq!(missing, ["bpf-maps", "ipam", "nodeMonitor", "proxy"]);
     agent.end().await;
 }
 
 #[tokio::test]
-async fn parts_of_features_that_are_off_read_as_the_originals() {
+async fn parts_of_disabled_features_are_those_of_cilium() {
     let agent = Agent::start(vec![], vec![]).await;
     let ours: serde_json::Value = serde_json::from_str(&agent.body("").await).unwrap();
     let sample = include_str!("../../api/models/tests/samples/GET_healthz.json");
@@ -132,7 +132,7 @@ async fn parts_of_features_that_are_off_read_as_the_originals() {
 }
 
 #[tokio::test]
-async fn controllers_say_when_they_run_and_who_they_are() {
+async fn controllers_have_their_schedule_and_a_stable_uuid() {
     let slow = invoke(|jobs: JobGroup| {
         jobs.timer("slow", std::time::Duration::from_secs(300), |_| async { Ok(()) });
         jobs.one_shot("once", |cx: JobCx| async move {
@@ -165,7 +165,7 @@ async fn controllers_say_when_they_run_and_who_they_are() {
 }
 
 #[tokio::test]
-async fn kubernetes_counts_if_asked_for() {
+async fn kubernetes_is_required_on_request() {
     let lost = || {
         StatusSource::new("k8s", |status| {
             status.kubernetes = Some(K8sStatus {
@@ -179,12 +179,12 @@ async fn kubernetes_counts_if_asked_for() {
     let message = "Kubernetes service is not ready: connection refused";
     assert_eq!(state(&agent.status("").await), ("Failure", message));
     assert_eq!(state(&agent.status("require-k8s-connectivity: false\r\n").await).0, "Ok");
-    // On 9879 it is the other way round without a header.
+    // On the probes' port the default without a header is the opposite.
     assert_eq!(agent.probe("").await, 200);
     assert_eq!(agent.probe("require-k8s-connectivity: true\r\n").await, 503);
     assert_eq!(agent.probe("require-k8s-connectivity: false\r\n").await, 200);
     agent.end().await;
-    // Unless the option says something else.
+    // The option overrides that default.
     for (value, answer) in [("true", 503), ("false", 200)] {
         let set = [("agent-health-require-k8s-connectivity", value)];
         let agent = Agent::start_with(vec![lost()], vec![], &set).await;
@@ -224,7 +224,7 @@ async fn a_source_that_fails_makes_the_status_stale() {
 }
 
 #[tokio::test]
-async fn a_degraded_module_is_named_on_the_socket_and_no_reason_for_a_restart() {
+async fn a_degraded_module_is_named_on_the_socket_and_does_not_fail_probes() {
     let sick = module(
         "sick",
         "Reports to be degraded",
@@ -251,7 +251,7 @@ async fn a_stop_closes_the_port_and_a_second_agent_may_share_it() {
     assert!(TcpStream::connect(("127.0.0.1", agent.port)).await.is_err());
 }
 
-/// Two hives of the same cells: each has its own sockets, tables and health, and the end of one is nothing to the other.
+/// Two hives of the same cells have separate sockets, tables and health; the stop of one does not affect the other.
 #[tokio::test]
 async fn two_agents_in_one_process() {
     let extra = module("extra", "Only one has it", invoke(|health: Health| health.ok("here")));
@@ -271,7 +271,7 @@ async fn two_agents_in_one_process() {
     one.end().await;
 }
 
-/// The answer in the place of kube-proxy's: its status and its body. A thread of its own gives it.
+/// Sends a load balancer's request; returns status and body. Blocks: the server has a thread of its own.
 fn ask_proxy(port: u16, path: &str) -> (u16, String) {
     let mut stream = StdStream::connect(("127.0.0.1", port)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

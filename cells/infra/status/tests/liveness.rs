@@ -1,4 +1,4 @@
-//! Jobs that do not move turn the probes red in their deadline, by name, whatever they hold up.
+//! Stuck jobs fail the probes after their deadline and are reported by name, whatever they block.
 
 use std::net::TcpListener as StdListener;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 const DEADLINE: Duration = Duration::from_secs(4);
-/// A machine under load is late.
+/// Upper bound of all waits: a loaded machine is slow.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A row that jobs write.
@@ -34,7 +34,7 @@ impl TableSpec for Row {
     }
 }
 
-/// Holds threads until it is opened, at the latest when the test ends.
+/// Blocks threads until it is opened, at the latest at the end of the test.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -82,7 +82,7 @@ impl Agent {
         Self { hive, socket, port, _folder: folder }
     }
 
-    /// As the kubelet asks, from a thread of its own: this one's runtime may be the one that hangs.
+    /// Sends the kubelet's request with blocking calls: the runtime of the test may be the one that hangs.
     fn probe(&self) -> u16 {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
@@ -93,7 +93,7 @@ impl Agent {
         answer.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// How long it takes until probes get this answer.
+    /// Waits until probes get this status; returns the time it took.
     fn turns(&self, status: u16) -> Duration {
         let begin = Instant::now();
         while self.probe() != status {
@@ -123,7 +123,7 @@ fn sick(add: impl Fn(JobGroup) + Send + Sync + 'static) -> Cell {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_never_ends_its_work_is_named_and_recovers() {
+async fn a_job_that_never_completes_its_work_is_reported_and_recovers() {
     let go_on = Arc::new(tokio::sync::Notify::new());
     let wait = go_on.clone();
     let agent = Agent::start(sick(move |jobs| {
@@ -157,7 +157,7 @@ async fn a_job_that_never_ends_its_work_is_named_and_recovers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_keeps_a_tables_lock_is_named_with_those_that_wait_for_it() {
+async fn a_job_that_holds_a_tables_lock_is_reported_with_its_waiters() {
     let gate = Gate::default();
     let _end = OpenAtEnd(gate.clone());
     let held = gate.clone();
@@ -215,7 +215,7 @@ async fn a_job_that_keeps_a_tables_lock_is_named_with_those_that_wait_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn probes_are_answered_and_red_when_all_threads_of_the_runtime_hang() {
+async fn probes_fail_when_all_threads_of_the_runtime_hang() {
     let (gate, hang) = (Gate::default(), tokio::sync::watch::Sender::new(false));
     let _end = OpenAtEnd(gate.clone());
     let (held, begin) = (gate.clone(), hang.subscribe());
@@ -230,7 +230,7 @@ async fn probes_are_answered_and_red_when_all_threads_of_the_runtime_hang() {
         }
     }))
     .await;
-    // This test's own body is on the same runtime: it must not wait for it.
+    // The test itself runs on this runtime, so it must not await anything while that hangs.
     assert_eq!(agent.probe(), 200);
     hang.send_replace(true);
     agent.turns(503);
@@ -240,7 +240,7 @@ async fn probes_are_answered_and_red_when_all_threads_of_the_runtime_hang() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_jobs_and_slow_probes_are_no_reason_for_red() {
+async fn idle_jobs_and_slow_probes_do_not_fail_probes() {
     let agent = Agent::start(sick(|jobs| {
         jobs.one_shot("patient", |cx: JobCx| async move {
             cx.cancelled().await;
@@ -259,7 +259,7 @@ async fn idle_jobs_and_slow_probes_are_no_reason_for_red() {
 }
 
 #[tokio::test]
-async fn deadlines_that_cannot_be_kept_are_refused() {
+async fn deadlines_that_are_too_short_are_refused() {
     for (option, value, least) in
         [("status-collector-failure-threshold", "2s", "3s"), ("status-collector-interval", "0s", "100ms")]
     {

@@ -1,4 +1,4 @@
-//! The table `health` and the history, as Cilium has them.
+//! The table `health` and the history in Cilium's form.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn then() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1)
 }
 
-/// A module whose reporters do everything that a reporter can.
+/// A module whose reporters use each operation of a reporter.
 fn reporters(tree: Arc<HealthTree>, health: Health) {
     tree.set_clock(then);
     health.scope("c0").ok("ok");
@@ -71,7 +71,7 @@ async fn a_row_for_each_reporter() {
 }
 
 #[tokio::test]
-async fn history_goes_on_over_restarts() {
+async fn history_continues_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let mut hive = hive(folder.path());
@@ -94,7 +94,7 @@ async fn history_goes_on_over_restarts() {
     assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }
 
-/// Also what ends in a start hook before that of the table's cell, or in a stop hook behind it.
+/// The history includes reports of start hooks before the hook of the table's cell, and of stop hooks after it.
 #[tokio::test]
 async fn a_run_begins_and_ends_the_history() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,9 +135,9 @@ async fn a_run_begins_and_ends_the_history() {
     assert_eq!(lines, expected);
 }
 
-/// A history that cannot be written is reported and keeps nobody from anything.
+/// A history that cannot be written is reported, and the agent still starts.
 #[tokio::test]
-async fn a_folder_in_the_place_of_the_file_is_told() {
+async fn a_folder_in_the_place_of_the_file_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("state/cilium-agent-health-history.log/x")).unwrap();
     let mut hive = hive(folder.path());
