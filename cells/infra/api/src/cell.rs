@@ -23,7 +23,7 @@ use crate::router::Router;
 use crate::server;
 use crate::socket::Socket;
 
-/// The REST server. It listens once all cells that contribute routes have started.
+/// Returns the cell of the REST server, which listens once all cells that contribute routes have started.
 pub fn cell() -> Cell {
     module("api-server", "REST API on the unix socket", [config::<ApiConfig>(), invoke(new_server)])
 }
@@ -77,14 +77,14 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
             let socket = bound.lock().take();
             if let Some(socket) = socket {
                 cx.health.ok("serving");
-                let trouble = |error: Option<&std::io::Error>| match error {
+                let on_accept = |error: Option<&std::io::Error>| match error {
                     Some(error) => {
                         tracing::warn!(%error, "Cannot accept a connection on the API socket");
                         cx.health.degraded("Cannot accept connections", error);
                     }
                     None => cx.health.ok("serving"),
                 };
-                server::serve(socket, shared, cx.token().clone(), trouble).await;
+                server::serve(socket, shared, cx.token().clone(), on_accept).await;
             }
             Ok(())
         })

@@ -1,5 +1,5 @@
-//! What can be wrong with a request before its handler sees it, with Cilium's codes and texts; and what can
-//! be wrong with the server itself.
+//! Errors of requests that are refused before their handler runs, with Cilium's codes and texts; and errors of the
+//! server itself.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 
 use crate::operation::Operation;
 
-/// A request that is refused before its handler sees it.
+/// An error of a request that is refused before its handler runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadRequest {
     #[error("path {path} was not found")]
@@ -36,7 +36,7 @@ pub(crate) enum BadRequest {
 }
 
 impl BadRequest {
-    /// The code in the body.
+    /// Returns the code in the body.
     pub(crate) fn code(&self) -> i64 {
         match self {
             Self::Violation(violation) => violation.code(),
@@ -47,7 +47,7 @@ impl BadRequest {
         }
     }
 
-    /// The HTTP status: broken rules are 422, whatever the code in the body.
+    /// Returns the HTTP status: 422 for violated rules, whatever the code in the body.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
@@ -66,7 +66,7 @@ pub(crate) fn list(methods: &[Method], separator: &str) -> String {
     methods.iter().map(Method::as_str).collect::<Vec<_>>().join(separator)
 }
 
-/// A server that cannot be set up.
+/// An error of setting up the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -84,23 +84,23 @@ pub enum Error {
         /// The nearest one known.
         nearest: Option<&'static str>,
     },
-    /// `--api-rate-limit` cannot be understood.
+    /// `--api-rate-limit` cannot be parsed.
     #[error("api-rate-limit: {0}")]
     RateLimit(String),
     /// Another agent serves the socket.
     #[error("another agent serves {0}: stop it, or give this one its own --socket-path and --state-dir")]
     InUse(PathBuf),
-    /// What stands at the socket's path is not a socket.
+    /// The file at the socket's path is not a socket.
     #[error("{0} exists and is not a socket: remove it or choose another --socket-path")]
     NotASocket(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot {action} {path}")]
     Socket {
         /// The failed operation.
         action: &'static str,
-        /// On which path.
+        /// The path it was applied to.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -23,10 +23,10 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::router::{self, Found, Router};
 
-/// How long the server waits for a request's body, and for the answer to a request.
+/// Maximum time to receive a request's body, and to answer a request.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Larger bodies are refused; the largest that clients of the API send have some kB.
+/// Maximum size of a body in bytes; clients of the API send a few kB at most.
 pub(crate) const BODY_LIMIT: usize = 1 << 20;
 
 /// State that the layers share.
@@ -48,7 +48,7 @@ struct Routed<B> {
     body: B,
 }
 
-/// The operations with all layers around them.
+/// Returns the service of all operations inside their layers.
 pub(crate) fn service<B>(
     shared: Shared,
 ) -> impl Service<http::Request<B>, Response = Response, Error = Infallible, Future: Send> + Clone + Send
@@ -81,7 +81,7 @@ where
     response
 }
 
-/// Answers in time. The handler goes on: half a change would be worse than a late one.
+/// Answers 503 after the deadline. The handler still runs to its end: a partial change would be worse than a late one.
 async fn within_deadline<B, S: Inner<http::Request<B>>>(request: http::Request<B>, inner: S) -> Response {
     let path = request.uri().path().to_owned();
     match timeout(TIMEOUT, inner.answer(request)).await {
@@ -102,7 +102,7 @@ async fn routed<B, S: Inner<Routed<B>>>(request: http::Request<B>, inner: S) -> 
     }
 }
 
-/// Turns away what `--enable-cilium-api-server-access` does not name.
+/// Rejects operations that `--enable-cilium-api-server-access` does not allow.
 async fn allowed<B, S: Inner<Routed<B>>>(access: Arc<Access>, request: Routed<B>, inner: S) -> Response {
     if access.allows(request.found.operation) {
         return inner.answer(request).await;
@@ -132,7 +132,7 @@ where
     }
 }
 
-/// The whole body, unless it is too long or too slow.
+/// Reads the whole body; an error if it exceeds the size limit or the timeout.
 pub(crate) async fn read<B>(body: B) -> Result<Bytes, BadRequest>
 where
     B: hyper::body::Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static>,
@@ -148,7 +148,7 @@ where
     }
 }
 
-/// Waits for the limit of the kind of request, or turns the request away.
+/// Waits for admission by the limit of the kind of request, or rejects the request with 429.
 async fn admitted<S: Inner<Request>>(
     limits: Arc<Limits>,
     measure: Arc<Measure>,
@@ -173,7 +173,7 @@ async fn admitted<S: Inner<Request>>(
     }
 }
 
-/// Runs the handler in a task of its own, so that it runs to its end even when the client goes.
+/// Runs the handler in a task of its own, so that it completes even if the client disconnects.
 async fn dispatch(router: Arc<Router>, tasks: TaskTracker, request: Request) -> Result<Response, Infallible> {
     let operation = request.operation;
     let handler = router.route(operation).call(request);
@@ -200,7 +200,7 @@ where
     }
 }
 
-/// A layer made of a function that gets the request and the service inside.
+/// Returns a layer from a function of the request and the inner service.
 fn around<F: Clone>(f: F) -> Around<F> {
     Around(f)
 }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_handler_is_answered_for_and_goes_on() {
+    async fn a_late_handler_gets_503_and_still_completes() {
         let done = Arc::new(AtomicBool::new(false));
         let seen = done.clone();
         let slow = Route::new(Operation::GetIP, move |_| {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
+    async fn an_incomplete_body_times_out() {
         let begun = futures::stream::iter([Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"{")))]);
         let body = StreamBody::new(futures::StreamExt::chain(begun, futures::stream::pending()));
         let request = http::Request::patch("/v1/config")

@@ -1,11 +1,11 @@
 //! The agent's REST server on a unix socket, to which cells add operations.
 //!
-//! **Owns** the socket (`--socket-path`), the table of the 44 operations of Cilium 1.20 and the rules that stand in
-//! front of them: paths, methods, content types, required values, access (`--enable-cilium-api-server-access`), limits
-//! (`--api-rate-limit`), sizes, times. What is refused is refused with the status, code and text of Cilium.
-//! `GET /debuginfo` is its own: what other operations answer, and what cells add.
-//! **Needs** the metrics registry. **Provides** nothing but the socket: cells contribute [`Route`]s, [`StatusSource`]s for
-//! `/healthz` and [`DebugSource`]s for `/debuginfo`.
+//! **Owns** the socket (`--socket-path`), the table of the 44 operations of Cilium 1.20 and the checks before them:
+//! paths, methods, content types, required values, access (`--enable-cilium-api-server-access`), limits
+//! (`--api-rate-limit`), sizes, timeouts. Refused requests get the status, code and text of Cilium. `GET /debuginfo` is
+//! answered here, from the answers of other operations and the texts that cells add.
+//! **Needs** the metrics registry. **Provides** nothing but the socket: cells contribute [`Route`]s, [`StatusSource`]s
+//! for `/healthz` and [`DebugSource`]s for `/debuginfo`.
 //!
 //! ```
 //! use api::{Operation, Request, Response, Route};
@@ -25,24 +25,24 @@
 //! }
 //! ```
 //!
-//! **Life**: constructed after all cells that contribute routes; listens in its start hook, so that whoever gets an
-//! answer gets that of a restored agent; a stop finishes the requests that are being served, 10 s at most.
+//! **Life**: constructed after all cells that contribute routes; listens in its start hook, so that each answer is that
+//! of a restored agent; a stop waits for requests in flight, 10 s at most.
 //!
 //! **Layers** (tower), outermost first: request metrics, deadline of 60 s, routing, access, checks with the body (1 MiB
-//! at most), limits, handler. A handler runs in a task of its own and to its end, even when its client goes.
+//! at most), limits, handler. A handler runs in a task of its own and completes even if its client disconnects.
 //!
-//! **Beside the operations**: tables, with rows as JSON. `GET /statedb/dump` and `/statedb/dump/{table}`: all rows.
+//! **Besides the operations**: tables, with rows as JSON. `GET /statedb/dump` and `/statedb/dump/{table}`: all rows.
 //! `GET /statedb/query`: those of an index with a key, or from it on; keys are bytes as Cilium encodes them.
-//! `GET /statedb/changes/{table}`: all rows, then every change, a keep-alive every 30 s; a client that takes nothing
-//! for 60 s is left.
+//! `GET /statedb/changes/{table}`: all rows, then every change, a keep-alive every 30 s; a client that reads nothing
+//! for 60 s is disconnected.
 //!
-//! `GET /apiary/{name}`: questions of our own tools, each a [`Page`] of a cell, apart from everything of Cilium's.
+//! `GET /apiary/{name}`: requests of our own tools, each a [`Page`] of a cell, under a path that Cilium does not use.
 //!
 //! **Operations that no cell claims** answer as Cilium does with that feature off.
 //!
 //! **Differences from Cilium**: without `--api-rate-limit` requests are admitted by queue depth (64 served and 1024
-//! waiting of a kind) and deadline, not by 0.5 a second; bodies are limited; a body with something behind its JSON value
-//! is refused; a handler that fails is answered with 500 and leaves the server working; metrics put unknown paths under
+//! waiting of a kind) and deadline, not by 0.5 a second; bodies are limited; a body with bytes after its JSON value is
+//! refused; a handler that panics is answered with 500 and does not affect the server; metrics have unknown paths under
 //! one label.
 
 mod access;

@@ -48,7 +48,7 @@ type Times = Family<RequestLabels, Histogram, fn() -> Histogram>;
 const SECONDS: [f64; 16] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0];
 
-/// Counts requests.
+/// The metrics of requests.
 pub(crate) struct Measure {
     times: Times,
     processed: Family<OutcomeLabels, Counter>,
@@ -57,7 +57,7 @@ pub(crate) struct Measure {
     rate: Values64,
     in_flight: Values64,
     waits: Values64,
-    /// Status codes seen; a handler that invents ever new ones would fill the memory.
+    /// Status codes seen so far: their number is bounded, as each one adds series to the metrics.
     codes: Mutex<Vec<u16>>,
 }
 
@@ -154,8 +154,8 @@ impl Measure {
     }
 }
 
-/// The path cut to its first two segments; what is no operation shares one label, so that clients cannot fill the
-/// memory.
+/// Returns the first two segments of the path; all unknown paths share one label, so that clients cannot add series
+/// without bound.
 fn path_label(path: &str) -> String {
     let mut segments = path.split('/').filter(|segment| !segment.is_empty());
     let (base, first) = (segments.next().unwrap_or(""), segments.next().unwrap_or(""));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_measured_in_the_buckets_of_the_original() {
+    fn requests_are_measured_in_ciliums_buckets() {
         let metrics = Metrics::default();
         let measure = Measure::new(&metrics);
         measure.request(&Method::DELETE, "/v1/ipam/1.2.3.4", StatusCode::OK, Duration::from_millis(7));

@@ -1,4 +1,4 @@
-//! The operations of the REST API: method, path, name, and what each takes.
+//! The operations of the REST API: method, path, name, body and parameters of each.
 
 use http::Method;
 
@@ -19,21 +19,21 @@ macro_rules! operations {
             /// All operations.
             pub const ALL: &'static [Operation] = &[$(Operation::$variant),*];
 
-            /// The HTTP method.
+            /// Returns the HTTP method.
             pub fn method(self) -> Method {
                 match self {
                     $(Self::$variant => Method::$method,)*
                 }
             }
 
-            /// The path below `/v1`, with `{name}` for what varies.
+            /// Returns the path below `/v1`, with `{name}` for variable parts.
             pub fn path(self) -> &'static str {
                 match self {
                     $(Self::$variant => $path,)*
                 }
             }
 
-            /// The name by which `--enable-cilium-api-server-access` knows the operation.
+            /// Returns the operation's name in `--enable-cilium-api-server-access`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -91,7 +91,7 @@ operations! {
 }
 
 impl Operation {
-    /// The body that the operation takes.
+    /// Returns the body that the operation takes.
     pub(crate) fn body(self) -> Body {
         match self {
             Self::PatchConfig | Self::PatchEndpointIDLabels => Body::Required("configuration"),
@@ -103,7 +103,7 @@ impl Operation {
         }
     }
 
-    /// The headers and query parameters that have rules, in the order in which they are checked.
+    /// Returns the headers and query parameters that have rules, in the order in which they are checked.
     pub(crate) fn params(self) -> &'static [Param] {
         const fn optional(place: Place, name: &'static str, kind: Kind) -> Param {
             Param { place, name, kind, required: false }

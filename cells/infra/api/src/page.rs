@@ -1,4 +1,4 @@
-//! Questions of our own tools, beside Cilium's operations and apart from their paths.
+//! Requests of our own tools, under paths that Cilium does not use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use http::Method;
 use crate::request::{find, parse_query};
 use crate::response::Response;
 
-/// Where pages are: no path of Cilium begins so.
+/// Prefix of the paths of pages; no path of Cilium has it.
 const BASE: &str = "/apiary/";
 
 type Handler = dyn Fn(Query) -> BoxFuture<'static, Response> + Send + Sync;
 
-/// Something that `GET /apiary/<name>` answers. A cell gives it to the group that the server reads:
+/// The handler of `GET /apiary/<name>`. A cell contributes it to the group of the server:
 /// `Member(Page::new("why", handler))`.
 #[derive(Clone)]
 pub struct Page {
@@ -27,7 +27,7 @@ pub struct Page {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
         find(&self.0, name)
     }
@@ -40,7 +40,7 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Query {
 }
 
 impl Page {
-    /// A page.
+    /// Returns a page.
     pub fn new<H, F>(name: &'static str, handler: H) -> Page
     where
         H: Fn(Query) -> F + Send + Sync + 'static,
@@ -54,7 +54,7 @@ impl Page {
         (self.handler)(query)
     }
 
-    /// Whether the path is one of pages.
+    /// Whether the path belongs to pages.
     pub(crate) fn is_path(path: &str) -> bool {
         path.starts_with(BASE)
     }

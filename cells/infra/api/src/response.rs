@@ -1,4 +1,4 @@
-//! The answer of a handler, and how it goes over the wire.
+//! The answer of a handler, and its encoding on the wire.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::error::{BadRequest, list};
 
-/// Longer bodies go in chunks, shorter ones with their length, as Go's server does it.
+/// Maximum size in bytes of a body that is sent with its length; longer ones are sent in chunks, as by Go's server.
 pub(crate) const LONGEST_WITH_LENGTH: usize = 2048;
 
 /// An answer.
@@ -24,7 +24,7 @@ pub(crate) const LONGEST_WITH_LENGTH: usize = 2048;
 pub struct Response(pub(crate) Box<http::Response<Body>>);
 
 impl Response {
-    /// A model as JSON with a newline behind it.
+    /// Returns a model as JSON, followed by a newline.
     pub fn json<T: Serialize + ?Sized>(status: u16, model: &T) -> Self {
         match serde_json::to_vec(model) {
             Ok(mut body) => {
@@ -35,27 +35,27 @@ impl Response {
         }
     }
 
-    /// A body that is JSON already.
+    /// Returns a body that is JSON already.
     pub(crate) fn raw_json(status: u16, body: Vec<u8>) -> Self {
         Self::typed(status, "application/json", body)
     }
 
-    /// An error of an operation: a bare JSON string.
+    /// Returns an error of an operation: a bare JSON string.
     pub fn error(status: u16, message: impl AsRef<str>) -> Self {
         Self::json(status, message.as_ref())
     }
 
-    /// An answer without a body.
+    /// Returns an answer without a body.
     pub fn empty(status: u16) -> Self {
         Self::new(status, Body::Full(Full::default()))
     }
 
-    /// Plain text.
+    /// Returns plain text.
     pub fn text(status: u16, text: impl Into<String>) -> Self {
         Self::typed(status, "text/plain; charset=utf-8", text.into().into_bytes())
     }
 
-    /// A body that is sent as it comes.
+    /// Returns a body that is sent as the stream yields it.
     pub fn stream<S>(status: u16, content_type: &'static str, stream: S) -> Self
     where
         S: Stream<Item = Bytes> + Send + 'static,
@@ -65,17 +65,17 @@ impl Response {
         response
     }
 
-    /// A broken rule of the API, found by a handler.
+    /// Returns the answer to a violated rule of the API that a handler has found.
     pub fn invalid(violation: api_models::Violation) -> Self {
         Self::bad_request(&BadRequest::Violation(violation))
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         self.0.status()
     }
 
-    /// The whole body, for tests of handlers.
+    /// Returns the whole body, for tests of handlers.
     pub async fn body(self) -> Bytes {
         match http_body_util::BodyExt::collect(self.0.into_body()).await {
             Ok(body) => body.to_bytes(),
@@ -85,7 +85,7 @@ impl Response {
 
     pub(crate) fn bad_request(error: &BadRequest) -> Self {
         let body = FrameworkError { code: error.code().into(), message: error.to_string().into() };
-        // These bodies end without a newline.
+        // Unlike answers of handlers, Cilium's framework errors end without a newline.
         let body = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = Self::typed(error.status().as_u16(), "application/json", body);
         if let BadRequest::WrongMethod { allowed, .. } = error
@@ -120,7 +120,7 @@ pub(crate) enum Body {
     Full(Full<Bytes>),
     /// Sent in chunks, though its length is known.
     Chunked(Full<Bytes>),
-    /// Sent as it comes.
+    /// Sent as the stream yields it.
     Stream(BoxStream<'static, Bytes>),
 }
 

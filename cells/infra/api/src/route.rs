@@ -1,4 +1,4 @@
-//! Which handler serves an operation. Cells contribute routes, the server looks them up.
+//! The handler of an operation. Cells contribute routes to the server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::response::Response;
 
 type Handler = dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync;
 
-/// An operation with its handler. A cell gives it to the group that the server reads:
+/// An operation with its handler. A cell contributes it to the group of the server:
 /// `Member(Route::new(Operation::GetConfig, handler))`.
 #[derive(Clone)]
 pub struct Route {
@@ -20,7 +20,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// A route. A handler runs to its end, even when the client has gone.
+    /// Returns a route. A handler completes even if the client disconnects.
     pub fn new<H, F>(operation: Operation, handler: H) -> Self
     where
         H: Fn(Request) -> F + Send + Sync + 'static,
@@ -29,7 +29,7 @@ impl Route {
         Self { operation, handler: Arc::new(move |request| handler(request).boxed()) }
     }
 
-    /// The operation.
+    /// Returns the operation.
     pub fn operation(&self) -> Operation {
         self.operation
     }

@@ -13,7 +13,7 @@ use crate::request::{decode, parse_query};
 use crate::route::Route;
 use crate::rules::{self, Body};
 
-/// Where all operations are.
+/// Prefix of the paths of all operations.
 pub(crate) const BASE: &str = "/v1";
 
 /// All operations with their handlers.
@@ -29,7 +29,7 @@ pub(crate) struct Found {
 }
 
 impl Router {
-    /// The operations that nobody claims answer as if their feature were off.
+    /// Returns the routes of all operations; those that no cell claims answer as Cilium with the feature disabled.
     pub(crate) fn new(claimed: impl IntoIterator<Item = Route>) -> Result<Self, Error> {
         let mut routes = BTreeMap::new();
         for route in claimed {
@@ -48,7 +48,7 @@ impl Router {
     }
 }
 
-/// The operation that a path and a method ask for.
+/// Finds the operation of a method and a path.
 pub(crate) fn find_operation(method: &Method, path: &str) -> Result<Found, BadRequest> {
     let clean = clean(path);
     let below = clean.strip_prefix(BASE).filter(|rest| rest.starts_with('/'));
@@ -60,7 +60,7 @@ pub(crate) fn find_operation(method: &Method, path: &str) -> Result<Found, BadRe
             })
         })
         .collect();
-    // A fixed path goes before one with a variable part: /identity/endpoints is no identity.
+    // A fixed path takes precedence over one with a variable part: /identity/endpoints is not an identity's id.
     if fitting.iter().any(|found| found.path_params.is_empty()) {
         fitting.retain(|found| found.path_params.is_empty());
     }
@@ -72,7 +72,7 @@ pub(crate) fn find_operation(method: &Method, path: &str) -> Result<Found, BadRe
     }
 }
 
-/// Without empty and `.` segments, `..` resolved.
+/// Normalizes a path: removes empty and `.` segments and resolves `..`.
 fn clean(path: &str) -> String {
     let mut segments: Vec<&str> = Vec::new();
     for segment in path.split('/') {
@@ -85,7 +85,7 @@ fn clean(path: &str) -> String {
     segments.iter().fold(String::new(), |path, segment| path + "/" + segment)
 }
 
-/// The variable parts of `path` if it has the form of `template`.
+/// Returns the variable parts of `path`, decoded, if it matches `template`.
 fn fit(template: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
     let mut wanted = template.split('/');
     let mut given = path.split('/');
@@ -105,7 +105,7 @@ fn fit(template: &'static str, path: &str) -> Option<Vec<(&'static str, String)>
     }
 }
 
-/// Checks all that can be checked before the body is read, and gives the query.
+/// Validates the head before the body is read; returns the query.
 pub(crate) fn check_head(
     operation: Operation,
     uri: &Uri,
@@ -122,7 +122,7 @@ pub(crate) fn check_head(
     Ok(query)
 }
 
-/// Checks that a body that must be there is there.
+/// Checks that a required body is not empty.
 pub(crate) fn check_body(operation: Operation, body: &[u8]) -> Result<(), BadRequest> {
     match operation.body() {
         Body::Required(name) if body.is_empty() => Err(BadRequest::Required { name, place: "body" }),
@@ -145,7 +145,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), BadRequest> {
     }
 }
 
-/// Whether one of the accepted types is JSON. No `Accept` accepts all.
+/// Checks that one of the accepted types is JSON. A missing `Accept` accepts all types.
 fn check_accept(headers: &HeaderMap) -> Result<(), BadRequest> {
     let mut accepted = headers
         .get_all(ACCEPT)
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_paths_and_methods_are_refused_with_the_original_texts() {
+    fn unknown_paths_and_methods_are_refused_with_ciliums_texts() {
         let text = |method, path| operation(method, path).unwrap_err();
         assert_eq!(text(Method::GET, "/v1/nope"), "404 path /v1/nope was not found");
         assert_eq!(text(Method::GET, "/healthz"), "404 path /healthz was not found");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_checked_with_the_original_texts() {
+    fn heads_are_checked_with_ciliums_texts() {
         use Operation::*;
         let body = ("content-length", "2");
         assert_eq!(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_must_be_there_are_asked_for_by_name() {
+    fn missing_required_bodies_are_named() {
         let text = |operation| check_body(operation, b"").unwrap_err().to_string();
         assert_eq!(text(Operation::PatchConfig), "configuration in body is required");
         assert_eq!(text(Operation::PutEndpointID), "endpoint in body is required");

@@ -1,4 +1,4 @@
-//! The server: what each request on the unix socket is answered by.
+//! The server: dispatches each request on the unix socket to operations, tables or pages.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,19 +18,19 @@ use crate::response::Body;
 use crate::socket::Socket;
 use crate::tables::Tables;
 
-/// Connections at once.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 512;
 
-/// How long a stop waits for requests that are being served.
-const STOP: Duration = Duration::from_secs(10);
+/// Maximum time that a stop waits for requests in flight.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves the socket until `stop`, then finishes what is being served. Removes the socket. `trouble` is called when no
-/// connection can be accepted, and when one can again.
+/// Serves the socket until `stop`, then removes it and waits for requests in flight. `on_accept` is called with the
+/// error when no connection can be accepted, and with `None` when one can again.
 pub(crate) async fn serve(
     socket: Socket,
     shared: Shared,
     stop: CancellationToken,
-    trouble: impl FnMut(Option<&io::Error>),
+    on_accept: impl FnMut(Option<&io::Error>),
 ) {
     let tables = Tables { db: shared.db.clone(), tasks: shared.tasks.clone(), stop: stop.clone() };
     let pages = shared.pages.clone();
@@ -50,10 +50,10 @@ pub(crate) async fn serve(
         }
     });
     let bounds = Bounds::new(CONNECTIONS).header_timeout(TIMEOUT).title_case_headers();
-    http_server::serve(&socket.listener, bounds, answer, &stop, &shared.tasks, trouble).await;
+    http_server::serve(&socket.listener, bounds, answer, &stop, &shared.tasks, on_accept).await;
     drop(socket);
     shared.tasks.close();
-    if timeout(STOP, shared.tasks.wait()).await.is_err() {
+    if timeout(STOP_TIMEOUT, shared.tasks.wait()).await.is_err() {
         tracing::warn!(requests = shared.tasks.len(), "API requests were still being served at the stop");
     }
 }

@@ -1,4 +1,4 @@
-//! The unix socket of the server: who may connect, and that only one agent serves it.
+//! The unix socket of the server: its permissions, and the exclusion of a second agent.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,10 +10,10 @@ use tokio::net::UnixListener;
 
 use crate::error::Error;
 
-/// The group that may connect beside root, if the machine has it.
+/// The group that may connect besides root, if it exists.
 const GROUP: &str = "cilium";
 
-/// A socket that listens. It is removed when dropped, unless another agent has put its own there.
+/// A listening socket. Its file is removed on drop, unless another agent has replaced it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) listener: UnixListener,
@@ -27,12 +27,12 @@ struct SocketFile {
 }
 
 impl Socket {
-    /// Listens on `path` with mode 0660. An old socket that is not served is removed first.
+    /// Listens on `path` with mode 0660. A stale socket, which no process serves, is removed first.
     pub(crate) fn bind(path: &Path) -> Result<Self, Error> {
         let fail = |action| move |source| Error::Socket { action, path: path.to_owned(), source };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(folder).map_err(fail("create the folder of"))?;
-        // Of two agents that start at once, one looks and binds before the other looks.
+        // Serializes check and bind of two agents that start at the same time; released when `lock` is dropped.
         let lock = File::open(folder).map_err(fail("open the folder of"))?;
         lock.lock().map_err(fail("lock the folder of"))?;
         remove_old(path)?;
@@ -41,7 +41,7 @@ impl Socket {
         let file = SocketFile { path: path.to_owned(), inode };
         if let Some(gid) = group(&fs::read_to_string("/etc/group").unwrap_or_default(), GROUP) {
             match chown(path, None, Some(gid)) {
-                // It may not (CAP_CHOWN): root can connect.
+                // Without CAP_CHOWN: not fatal, as root can still connect.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tracing::warn!(
                     socket = %path.display(),
                     "The socket cannot be given to the group {GROUP}, whose members cannot connect: add CAP_CHOWN"
@@ -79,7 +79,7 @@ fn remove_old(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The number of a group in a file such as `/etc/group`.
+/// Returns the id of a group from the text of `/etc/group`.
 fn group(groups: &str, name: &str) -> Option<u32> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -109,7 +109,7 @@ mod tests {
         drop(first);
         assert!(!path.exists(), "a stop removes the socket");
 
-        // As a killed agent leaves it.
+        // The socket of a killed agent.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let second = Socket::bind(&path).unwrap();
         fs::remove_file(&path).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_socket_stays() {
+    async fn a_file_that_is_no_socket_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cilium.sock");
         fs::write(&path, "precious").unwrap();

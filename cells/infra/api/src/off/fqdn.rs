@@ -1,14 +1,14 @@
-//! The names cache without a DNS proxy: empty, but wrong questions are refused as if it were there.
+//! The DNS cache without a DNS proxy: empty, but invalid filters are refused as with the proxy.
 
 use std::net::IpAddr;
 
 use crate::request::Request;
 use crate::response::Response;
 
-/// The longest pattern.
+/// Maximum length of a pattern in bytes.
 const LONGEST: usize = 255;
 
-/// The status if the filters are right, else 400.
+/// Answers with the status if the filters are valid, else with 400.
 pub(super) fn checked(request: &Request, status: u16) -> Response {
     let cidr = request.query("cidr").and_then(wrong_prefix);
     match cidr.or_else(|| request.query("matchpattern").and_then(wrong_pattern)) {
@@ -17,7 +17,7 @@ pub(super) fn checked(request: &Request, status: u16) -> Response {
     }
 }
 
-/// The error about a prefix, in the words of Go.
+/// Returns the error about an invalid prefix, with Go's text.
 fn wrong_prefix(text: &str) -> Option<String> {
     let fault = match text.rsplit_once('/') {
         None => "no '/'".to_owned(),
@@ -33,7 +33,7 @@ fn wrong_prefix(text: &str) -> Option<String> {
     Some(format!("netip.ParsePrefix({text:?}): {fault}"))
 }
 
-/// The error about a pattern of names.
+/// Returns the error about an invalid pattern of names.
 fn wrong_pattern(text: &str) -> Option<String> {
     let dot = if text.is_empty() || text.ends_with(['.', '*']) { "" } else { "." };
     let pattern = format!("{text}{dot}");

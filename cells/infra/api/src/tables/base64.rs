@@ -1,6 +1,6 @@
-//! Keys as they come: standard base64 with padding (RFC 4648, section 4).
+//! Decoding of keys: standard base64 with padding (RFC 4648, section 4).
 
-/// The bytes, or the place of the first character that does not belong there.
+/// Decodes the text; the error is the offset of the first invalid character.
 pub(super) fn decode(text: &str) -> Result<Vec<u8>, usize> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     for (at, four) in text.as_bytes().chunks(4).enumerate() {

@@ -1,4 +1,4 @@
-//! `GET /statedb/changes/{table}`: all rows, then every change, until the client goes or the agent stops.
+//! `GET /statedb/changes/{table}`: all rows, then every change, until the client disconnects or the agent stops.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use tokio_util::sync::CancellationToken;
 use super::{Tables, no_table};
 use crate::response::Response;
 
-/// Changes that are written at once.
-const PORTION: usize = 64;
+/// Maximum number of changes in one batch.
+const BATCH: usize = 64;
 
-/// Portions that wait for a client. What it does not take stays in the table, where later changes of a row replace
-/// earlier ones.
-const WAITING: usize = 2;
+/// Maximum number of batches queued for a client. Further changes stay in the table, where later changes of a row
+/// replace earlier ones, so that a slow client costs no memory here.
+const MAX_QUEUED: usize = 2;
 
-/// A client that takes nothing for so long is left: for its sake the table keeps deleted rows.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which a client that reads nothing is disconnected: the table retains deleted rows for it.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a client hears that the agent is there.
+/// Interval of keep-alive lines.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// A line for each change.
+/// Answers with a line for each change.
 pub(super) fn answer(tables: &Tables, name: &str) -> Response {
     let table = tables
         .db
@@ -34,7 +34,7 @@ pub(super) fn answer(tables: &Tables, name: &str) -> Response {
     let Some(changes) = table else {
         return no_table(name);
     };
-    let (lines, taken) = mpsc::channel(WAITING);
+    let (lines, taken) = mpsc::channel(MAX_QUEUED);
     tables.tasks.spawn(feed(changes, lines, tables.stop.clone()));
     let taken = stream::unfold(taken, async |mut taken| Some((taken.recv().await?, taken)));
     Response::stream(200, "text/plain; charset=utf-8", taken)
@@ -44,16 +44,16 @@ async fn feed(mut changes: AnyChanges, lines: mpsc::Sender<Bytes>, stop: Cancell
     let mut keep_alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
     let mut text = String::new();
     loop {
-        let (portion, more) = changes.take(PORTION);
+        let (portion, more) = changes.take(BATCH);
         text.extend(portion.iter().map(line));
         drop(portion);
         if !text.is_empty() {
-            let sent = timeout(PATIENCE, lines.send(Bytes::from(std::mem::take(&mut text))));
+            let sent = timeout(CLIENT_TIMEOUT, lines.send(Bytes::from(std::mem::take(&mut text))));
             match stop.run_until_cancelled(sent).await {
                 Some(Ok(Ok(()))) => {}
                 Some(Err(_)) => {
                     tracing::info!(
-                        seconds = PATIENCE.as_secs(),
+                        seconds = CLIENT_TIMEOUT.as_secs(),
                         "A reader of table changes took none, it is left"
                     );
                     return;
@@ -111,20 +111,20 @@ mod tests {
             Tables { db: Some(db.clone().into()), tasks: TaskTracker::new(), stop: CancellationToken::new() };
         table.transact(|w| (0..1000).for_each(|key| drop(w.insert(Row(key)))));
         let answer = answer(&tables, "rows");
-        tokio::time::sleep(PATIENCE / 2).await;
+        tokio::time::sleep(CLIENT_TIMEOUT / 2).await;
         table.transact(|w| w.delete_all());
         let zombies = || db.tables()[0].stats(&db.snapshot()).zombies;
         assert_eq!(zombies(), 1000);
         assert_eq!(tables.tasks.len(), 1);
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(CLIENT_TIMEOUT).await;
         assert_eq!((tables.tasks.len(), zombies()), (0, 0));
-        // What was waiting for it is still there, then the answer ends.
+        // The queued batches can still be read, then the answer ends.
         let lines = answer.body().await;
-        assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), WAITING * PORTION);
+        assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), MAX_QUEUED * BATCH);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_table_keeps_the_client_alive() {
+    async fn an_idle_table_sends_keep_alives() {
         let db = Db::new();
         let _table: RwTable<Row> = db.table().unwrap();
         let tables =

@@ -9,11 +9,11 @@ use statedb::{AnyObj, AnyTable, Db, Snapshot};
 
 use crate::response::{LONGEST_WITH_LENGTH, Response};
 
-/// Rows that are written at once.
-const PORTION: usize = 64;
+/// Maximum number of rows in one batch.
+const BATCH: usize = 64;
 
-/// All tables or the wanted one, read at one moment, and written portion by portion as the client takes them; short ones
-/// with their length.
+/// Answers with all tables or the wanted one, from one snapshot, encoded batch by batch as the client reads; short
+/// answers have a Content-Length.
 pub(super) fn answer(db: Option<&Db>, wanted: Option<&str>) -> Response {
     let mut tables = db.map(Db::tables).unwrap_or_default();
     if let Some(name) = wanted {
@@ -32,7 +32,7 @@ pub(super) fn answer(db: Option<&Db>, wanted: Option<&str>) -> Response {
     Response::stream(200, "application/json", stream::iter(first.chain(parts)))
 }
 
-/// The parts of a dump: for each table its begin, portions of its rows and its end; the end.
+/// The parts of a dump: for each table its start, batches of its rows and its end; then the end of the dump.
 struct Parts {
     snapshot: Option<Snapshot>,
     tables: std::vec::IntoIter<Arc<dyn AnyTable>>,
@@ -51,7 +51,7 @@ impl Iterator for Parts {
         }
         let mut text = String::new();
         if let Some((rows, first)) = &mut self.rows {
-            for row in rows.by_ref().take(PORTION) {
+            for row in rows.by_ref().take(BATCH) {
                 let comma = if std::mem::take(first) { "" } else { "," };
                 // Writing to a String does not fail.
                 let _ = write!(text, "{comma}\n    {}", row.json_text());

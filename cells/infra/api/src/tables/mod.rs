@@ -1,4 +1,4 @@
-//! Tables over HTTP, beside the operations, for `cilium-dbg` and readers that follow a table.
+//! Tables over HTTP, outside of the operations, for `cilium-dbg` and clients that follow a table.
 
 mod base64;
 mod changes;
@@ -18,7 +18,7 @@ use crate::layers;
 use crate::request::decode;
 use crate::response::Response;
 
-/// Where tables are.
+/// Prefix of the paths of tables.
 const BASE: &str = "/statedb/";
 
 /// The tables of an agent, if it has any.
@@ -30,12 +30,12 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Whether the path is one of tables.
+    /// Whether the path belongs to tables.
     pub(crate) fn has(path: &str) -> bool {
         path.starts_with(BASE)
     }
 
-    /// The answer to a request for tables.
+    /// Answers a request for tables.
     pub(crate) async fn answer<B>(&self, request: Request<B>) -> Response
     where
         B: hyper::body::Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static>,
@@ -63,7 +63,7 @@ impl Tables {
     }
 }
 
-/// Why a request for rows is refused, in the form of a row.
+/// Returns an error in the form of a row.
 fn refusal(status: u16, err: String) -> Response {
     #[derive(Serialize)]
     struct Refusal {
@@ -79,7 +79,7 @@ fn no_table(name: &str) -> Response {
     refusal(404, format!("Table {name:?} not found"))
 }
 
-/// Rows by revision for a line each.
+/// Encodes a row as a line.
 fn line(object: &AnyObj) -> String {
     format!("{{\"rev\":{},\"obj\":{}}}\n", object.revision(), object.json_text())
 }

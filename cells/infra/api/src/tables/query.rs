@@ -1,4 +1,4 @@
-//! `GET /statedb/query`: the rows of an index with a key, or from a key on.
+//! `GET /statedb/query`: the rows of an index with a key, or from a key upwards.
 
 use bytes::Bytes;
 use futures::stream;
@@ -8,8 +8,8 @@ use statedb::{Db, Error};
 use super::{base64, line, no_table, refusal};
 use crate::response::Response;
 
-/// Rows that are written at once.
-const PORTION: usize = 64;
+/// Maximum number of rows in one batch.
+const BATCH: usize = 64;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -17,13 +17,13 @@ struct Question {
     /// The bytes of the key as Cilium encodes it, in base64.
     key: String,
     table: String,
-    /// None asks for the primary one.
+    /// Empty for the primary index.
     index: String,
-    /// Whether rows with greater keys are wanted, too.
+    /// Whether to return rows with greater keys as well.
     lowerbound: bool,
 }
 
-/// A line for each row.
+/// Answers with a line for each row.
 pub(super) fn answer(db: Option<&Db>, body: &[u8]) -> Response {
     let question: Question = match serde_json::from_slice(body) {
         Ok(question) => question,
@@ -44,12 +44,12 @@ pub(super) fn answer(db: Option<&Db>, body: &[u8]) -> Response {
     if rows.is_empty() {
         return Response::empty(200);
     }
-    if rows.len() <= PORTION {
+    if rows.len() <= BATCH {
         return Response::text(200, rows.iter().map(line).collect::<String>());
     }
     let mut rows = rows.into_iter();
     let portions = std::iter::from_fn(move || {
-        let text: String = rows.by_ref().take(PORTION).map(|row| line(&row)).collect();
+        let text: String = rows.by_ref().take(BATCH).map(|row| line(&row)).collect();
         (!text.is_empty()).then(|| Bytes::from(text))
     });
     Response::stream(200, "text/plain; charset=utf-8", stream::iter(portions))
