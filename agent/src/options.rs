@@ -87,7 +87,10 @@ const MAX_SHOWN_BYTES: (usize, usize) = (60, 1900);
 fn listed(settings: &[&Setting]) -> String {
     let mut text = String::new();
     for (at, Setting { key, value, .. }) in settings.iter().enumerate() {
-        let cut = (0..=MAX_SHOWN_BYTES.0.min(value.len())).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+        let cut = (0..=MAX_SHOWN_BYTES.0.min(value.len()))
+            .rev()
+            .find(|at| value.is_char_boundary(*at))
+            .unwrap_or(0);
         let dots = if cut < value.len() { "..." } else { "" };
         let item = format!("{}{key}={}{dots}", if at > 0 { ", " } else { "" }, &value[..cut]);
         if text.len() + item.len() > MAX_SHOWN_BYTES.1 {

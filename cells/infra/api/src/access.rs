@@ -1,4 +1,4 @@
-//! Which operations are allowed: `--enable-cilium-api-server-access`.
+//! The allowed operations: `--enable-cilium-api-server-access`.
 
 use std::collections::BTreeSet;
 use strsim::levenshtein;
@@ -10,7 +10,7 @@ use crate::operation::Operation;
 pub(crate) const DENIED: &str =
     "This API is administratively disabled. Contact your administrator for more details.";
 
-/// Operations without which pods cannot be attached or the agent not be watched.
+/// Operations that are needed to attach pods and to probe the agent.
 const ESSENTIAL: [Operation; 6] = [
     Operation::GetConfig,
     Operation::GetHealthz,
@@ -27,7 +27,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Reads names such as `GetConfig`, prefixes such as `Get*`, or `*` for all.
+    /// Parses names such as `GetConfig`, prefixes such as `Get*`, or `*` for all.
     pub(crate) fn parse<S: AsRef<str>>(names: &[S]) -> Result<Self, Error> {
         let mut allowed = BTreeSet::new();
         for name in names.iter().map(|name| name.as_ref().trim()).filter(|name| !name.is_empty()) {
@@ -47,7 +47,7 @@ impl Access {
         self.allowed.contains(&operation)
     }
 
-    /// The essential operations that are denied.
+    /// Returns the essential operations that are denied.
     pub(crate) fn denied_essentials(&self) -> Vec<&'static str> {
         ESSENTIAL.iter().filter(|&&op| !self.allows(op)).map(|op| op.name()).collect()
     }
@@ -58,6 +58,7 @@ impl Access {
         }
         let distance = |known: &&str| levenshtein(&known.to_lowercase(), &name.to_lowercase());
         let nearest = Operation::ALL.iter().map(|op| op.name()).min_by_key(distance);
+        // Suggest only similar names: at most a third of the characters differ.
         let nearest = nearest.filter(|known| distance(known) <= known.len() / 3);
         Err(Error::UnknownOperation { name: name.to_owned(), nearest })
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Where the server listens and whom it lets in. A change takes effect at the next start.
+/// Socket, access and limits of the server. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "API")]
 pub struct ApiConfig {

@@ -1,4 +1,4 @@
-//! `GET /debuginfo`: what the agent knows, in one answer for those who look for a fault.
+//! `GET /debuginfo`: the state of the agent in one answer, for debugging.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,26 +16,26 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::route::Route;
 
-type Tell = dyn Fn() -> String + Send + Sync;
+type Describe = dyn Fn() -> String + Send + Sync;
 
-/// What a cell adds to `GET /debuginfo` that no other operation tells: a text under its name in `subsystem`. A cell
-/// gives it to the group: `Member(DebugSource::new("ipam", move || ..))`.
+/// The part of a cell in `GET /debuginfo`: a text under its name in `subsystem`, with state that no other operation
+/// returns. A cell contributes it to the group: `Member(DebugSource::new("ipam", move || ..))`.
 ///
-/// It reads what the cell knows already, without waiting for anything.
+/// The function must not block: it returns state that the cell has at hand.
 #[derive(Clone)]
 pub struct DebugSource {
     name: &'static str,
-    tell: Arc<Tell>,
+    describe: Arc<Describe>,
 }
 
 impl DebugSource {
-    /// A source by the name that its text stands under.
-    pub fn new(name: &'static str, tell: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        Self { name, tell: Arc::new(tell) }
+    /// Returns a source, whose text is stored under the name.
+    pub fn new(name: &'static str, describe: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self { name, describe: Arc::new(describe) }
     }
 
-    fn tell(&self) -> String {
-        catch_unwind(AssertUnwindSafe(|| (self.tell)()))
+    fn describe(&self) -> String {
+        catch_unwind(AssertUnwindSafe(|| (self.describe)()))
             .unwrap_or_else(|_| "not available: it panicked".to_owned())
     }
 }
@@ -46,7 +46,7 @@ impl fmt::Debug for DebugSource {
     }
 }
 
-/// Puts the answer together: what other operations answer as they answer it, and what cells add.
+/// Composes the answer from the unchanged answers of other operations and the texts of cells.
 struct Collector {
     status: Route,
     endpoints: Route,
@@ -56,7 +56,7 @@ struct Collector {
     sources: Vec<DebugSource>,
 }
 
-/// The operation over others, which `find` gives.
+/// Returns the route of the operation; `find` returns the routes of the operations it is composed of.
 pub(crate) fn route(
     find: impl Fn(Operation) -> Route,
     settings: Arc<Settings>,
@@ -87,8 +87,8 @@ impl Collector {
             tokio::fs::read_to_string("/proc/sys/kernel/osrelease"),
         );
         let subsystem: BTreeMap<_, _> =
-            self.sources.iter().map(|source| (source.name, source.tell())).collect();
-        // No services are written as none, not as an empty list.
+            self.sources.iter().map(|source| (source.name, source.describe())).collect();
+        // Cilium writes `null` for an empty list of services.
         let services = services.filter(|list| list.as_ref() != b"[]");
         let none = || Some(Bytes::from_static(b"null"));
         let mut object = Object::default();
@@ -106,7 +106,7 @@ impl Collector {
     }
 }
 
-/// The answer of an operation; nothing if it fails.
+/// Returns the answer of an operation; `None` if it fails.
 async fn ask(route: &Route) -> Option<Bytes> {
     let operation = route.operation();
     let answer = AssertUnwindSafe(async { route.call(Request::new(operation, &[])).await });
@@ -119,7 +119,7 @@ async fn ask(route: &Route) -> Option<Bytes> {
     found.then(|| body.slice_ref(body.trim_ascii_end()))
 }
 
-/// A JSON object, member by member.
+/// A JSON object that is written member by member.
 #[derive(Default)]
 struct Object(Vec<u8>);
 
@@ -141,19 +141,19 @@ fn text(value: impl Serialize) -> Bytes {
     serde_json::to_vec(&value).unwrap_or_else(|_| b"null".to_vec()).into()
 }
 
-/// In the seven words that clients take apart: version, revision, date, `go version`, runtime, platform.
+/// Returns the version in the seven words that clients parse: version, revision, date, `go version`, runtime, platform.
 fn version() -> String {
     let runtime = concat!("rust", env!("CARGO_PKG_RUST_VERSION"));
     format!("{} unknown unknown go version {runtime} {}", metrics::VERSION, metrics::platform())
 }
 
-/// The numbers of a kernel's release, as in `6.18.44` of `6.18.44-generic`.
+/// Returns the numeric part of a kernel's release, such as `6.18.44` of `6.18.44-generic`.
 fn numbers(release: &str) -> &str {
     let end = release.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(release.len());
     release[..end].trim_end_matches('.')
 }
 
-/// The options in force, then those that are set and have no effect, as `name:value`.
+/// Returns the options in force, then those that are set but have no effect, as `name:value`.
 fn options(settings: &Settings) -> Vec<String> {
     let all = settings.iter().chain(settings.unused());
     all.map(|setting| format!("{}:{}", setting.key, setting.value)).collect()
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn operations_that_fail_take_nothing_else_along() {
+    async fn failed_operations_do_not_affect_the_rest() {
         let broken = Route::new(Operation::GetHealthz, |_| async { panic!("broken handler") });
         let starting =
             Route::new(Operation::GetEndpoint, |_| async { Response::error(503, "the agent is starting") });
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_has_the_words_that_clients_expect() {
+    fn the_version_has_the_words_that_clients_parse() {
         let version = version();
         let words: Vec<_> = version.split(' ').collect();
         assert_eq!(words.len(), 7);

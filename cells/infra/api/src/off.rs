@@ -1,4 +1,4 @@
-//! What operations answer that no cell claims: as Cilium does with that feature off.
+//! Answers of operations that no cell claims: those of Cilium with the feature disabled.
 
 mod fqdn;
 
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn operations_of_missing_cells_answer_as_with_the_feature_off() {
+    async fn operations_of_missing_cells_answer_as_with_the_feature_disabled() {
         use Operation::*;
         for (operation, status, body) in [
             (GetBgpPeers, 501, "\"BGP control plane is disabled\"\n"),

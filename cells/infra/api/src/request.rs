@@ -1,4 +1,4 @@
-//! A request as its handler sees it: routed, checked, decoded.
+//! A request in the form in which its handler gets it: routed, validated, decoded.
 
 use api_models::Validate;
 use bytes::Bytes;
@@ -10,13 +10,12 @@ use crate::operation::Operation;
 use crate::response::Response;
 use crate::rules::parse_bool;
 
-/// A request of an operation. Headers and query parameters have passed the checks of the API; a body that must be
-/// there is there.
+/// A request of an operation. Headers and query parameters are validated; a required body is not empty.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Which operation is asked for.
+    /// The requested operation.
     pub operation: Operation,
-    /// The parts of the path that vary, by name, percent-decoded.
+    /// The variable parts of the path, by name, percent-decoded.
     pub path_params: Vec<(&'static str, String)>,
     /// The query, percent-decoded, in its order.
     pub query: Vec<(String, String)>,
@@ -27,7 +26,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request without query, headers and body, for tests of handlers.
+    /// Returns a request without query, headers and body, for tests of handlers.
     pub fn new(operation: Operation, path_params: &[(&'static str, &str)]) -> Self {
         Self {
             operation,
@@ -38,7 +37,7 @@ impl Request {
         }
     }
 
-    /// A part of the path that varies, empty if the path has none of that name.
+    /// Returns a variable part of the path, empty if the path has none of that name.
     pub fn param(&self, name: &str) -> &str {
         self.path_params
             .iter()
@@ -47,28 +46,28 @@ impl Request {
             .unwrap_or("")
     }
 
-    /// A query parameter.
+    /// Returns a query parameter.
     pub fn query(&self, name: &str) -> Option<&str> {
         find(&self.query, name)
     }
 
-    /// A header.
+    /// Returns a header; `None` if it is missing or not visible ASCII.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// A header that is a switch.
+    /// Returns a header as a boolean.
     pub fn header_bool(&self, name: &str) -> Option<bool> {
         self.header(name).and_then(parse_bool)
     }
 
-    /// A query parameter that is a switch.
+    /// Returns a query parameter as a boolean.
     pub fn query_bool(&self, name: &str) -> Option<bool> {
         self.query(name).and_then(parse_bool)
     }
 
-    /// The body as a model that keeps its rules. The error is the answer: 400 for one that cannot be read, 422 for
-    /// one that breaks a rule.
+    /// Parses and validates the body as a model. The error is the answer: 400 for an unreadable body, 422 for one that
+    /// violates a rule.
     pub fn json<T: DeserializeOwned + Validate>(&self) -> Result<T, Response> {
         let name = self.operation.body().name();
         let model: T = serde_json::from_slice(&self.body).map_err(|error| {
@@ -83,7 +82,7 @@ pub(crate) fn find<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a 
     pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// The pairs of a query string, percent-decoded, `+` as a space.
+/// Parses the pairs of a query string, percent-decoded, `+` as a space.
 pub(crate) fn parse_query(query: &str) -> Vec<(String, String)> {
     query
         .split('&')
@@ -95,7 +94,7 @@ pub(crate) fn parse_query(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Percent-decoding; a `%` that no two hexadecimal digits follow stays as it is.
+/// Decodes percent-encoding; a `%` without two hexadecimal digits after it is kept.
 pub(crate) fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percent_decoding_keeps_what_is_not_encoded() {
+    fn percent_decoding_keeps_other_characters() {
         assert_eq!(decode("cni-attachment-id%3Aabc%3aeth0"), "cni-attachment-id:abc:eth0");
         assert_eq!(decode("100%"), "100%");
         assert_eq!(decode("%zz%4"), "%zz%4");

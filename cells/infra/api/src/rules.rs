@@ -1,11 +1,11 @@
-//! What an operation takes besides its path, and the checks of it before a handler runs.
+//! Body, headers and query parameters of operations, and their validation before a handler runs.
 
 use http::HeaderMap;
 
 use crate::error::BadRequest;
 use crate::request::find;
 
-/// Whether an operation takes a body, and by what name errors speak of it.
+/// The body that an operation takes, with its name in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     None,
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     OneOf(&'static [&'static str]),
 }
 
-/// Checks one parameter. An empty value of an optional one counts as absent.
+/// Validates one parameter. An empty value is treated as absent.
 pub(crate) fn check(
     param: &Param,
     query: &[(String, String)],
@@ -78,7 +78,7 @@ pub(crate) fn check(
     }
 }
 
-/// A switch as Cilium's clients may spell it.
+/// Parses a boolean in the spellings that Cilium's server accepts.
 pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     const ON: [&str; 9] = ["1", "t", "true", "on", "yes", "y", "ok", "enabled", "checked"];
     const OFF: [&str; 9] = ["0", "f", "false", "off", "no", "n", "disabled", "unchecked", "not ok"];

@@ -1,4 +1,4 @@
-//! What cells say of themselves in `GET /healthz`.
+//! The parts of cells in `GET /healthz`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use api_models::StatusResponse;
 
 type Fill = dyn Fn(&mut StatusResponse) + Send + Sync;
 
-/// Fills a cell's part of the agent's status. A cell gives it to the group that `/healthz` is put together from:
+/// A function that fills a cell's part of the agent's status. A cell contributes it to the group behind `/healthz`:
 /// `Member(StatusSource::new("ipam", move |status| status.ipam = Some(..)))`.
 ///
-/// It reads what the cell knows already (a snapshot of a table), without waiting for anything: it is called with
-/// every request and every probe.
+/// The function must not block, as it is called for each request and in each round of the status: it returns state that
+/// the cell has at hand, such as a snapshot of a table.
 #[derive(Clone)]
 pub struct StatusSource {
     name: &'static str,
@@ -19,17 +19,17 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// A source by the name under which a failure of it is reported.
+    /// Returns a source; a failure of it is reported under the name.
     pub fn new(name: &'static str, fill: impl Fn(&mut StatusResponse) + Send + Sync + 'static) -> Self {
         Self { name, fill: Arc::new(fill) }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Fills its part.
+    /// Fills its part of the status.
     pub fn fill(&self, status: &mut StatusResponse) {
         (self.fill)(status);
     }

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 /// UUIDs of the controllers in `GET /healthz` and `GET /endpoint/{id}`. A controller keeps its UUID for as long as the
-/// agent runs and has another one in every run, without a row that remembers it.
+/// agent runs and has another one in each run; as it is a keyed hash of the name, it is not stored.
 #[derive(Clone, Debug, Default)]
 pub struct ControllerUuids(RandomState);
 

@@ -1,4 +1,4 @@
-//! Tables over a real unix socket, as Cilium's RemoteTable asks for them.
+//! Tables over a real unix socket, with the requests of Cilium's RemoteTable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Server {
         stream
     }
 
-    /// The status and the body.
+    /// Sends a request; returns status and body.
     async fn ask(&self, head: &str, body: &str) -> (u16, String) {
         let mut answer = String::new();
         self.send(head, body).await.read_to_string(&mut answer).await.unwrap();
@@ -89,7 +89,7 @@ impl Server {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// The lines of an endless answer, behind its head.
+    /// Sends a request with an endless answer; returns the lines after its head.
     async fn follow(&self, path: &str) -> Lines<BufReader<UnixStream>> {
         let mut lines = BufReader::new(self.send(&format!("GET {path}"), "").await).lines();
         assert_eq!(lines.next_line().await.unwrap().unwrap(), "HTTP/1.1 200 OK");
@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// The next change, without what frames it.
+/// Returns the next change, without the framing of chunks.
 async fn next(lines: &mut Lines<BufReader<UnixStream>>) -> String {
     let begin = async {
         loop {
@@ -141,7 +141,7 @@ async fn rows_are_found_by_the_bytes_of_their_keys() {
 }
 
 #[tokio::test]
-async fn wrong_questions_are_refused_in_the_form_of_rows() {
+async fn invalid_requests_are_refused_in_the_form_of_rows() {
     let server = Server::start().await;
     let refusal = |err: &str| format!("{{\"rev\":0,\"obj\":null,\"err\":\"{err}\"}}\n");
     for (path, body, status, answer) in [
@@ -166,7 +166,7 @@ async fn wrong_questions_are_refused_in_the_form_of_rows() {
 }
 
 #[tokio::test]
-async fn changes_come_as_they_happen_until_the_agent_stops() {
+async fn changes_are_streamed_until_the_agent_stops() {
     let mut server = Server::start().await;
     server.insert(&[(1, "lo"), (2, "eth0")]);
     let mut lines = server.follow("/statedb/changes/devices").await;
@@ -190,7 +190,7 @@ async fn changes_come_as_they_happen_until_the_agent_stops() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_is_forgotten() {
+async fn a_disconnected_client_releases_its_tracker() {
     let server = Server::start().await;
     let lines = server.follow("/statedb/changes/devices").await;
     let trackers = || {

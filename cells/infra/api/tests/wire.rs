@@ -34,7 +34,7 @@ impl Server {
         Self { hive, socket, _folder: folder }
     }
 
-    /// Sends `head` with the usual headers and a body; gives the whole answer without its date.
+    /// Sends `head` with the usual headers and a body; returns the whole answer without its date.
     async fn ask(&self, head: &str, body: &str) -> String {
         let mut request = format!("{head}\r\nHost: localhost\r\nConnection: close\r\n");
         if !body.is_empty() {
@@ -63,7 +63,7 @@ where
 
 /// The answers that `errors.txt` and the feature-off samples record.
 #[tokio::test]
-async fn errors_have_the_bytes_of_the_original() {
+async fn errors_have_ciliums_bytes() {
     let endpoint = route(Operation::GetEndpointID, |request: Request| async move {
         let prefix = request.param("id").split_once(':').map_or("", |(prefix, _)| prefix).to_owned();
         Response::error(400, format!("unknown endpoint ID prefix {prefix:?}"))
@@ -282,7 +282,7 @@ async fn many_clients_are_served_at_once_over_kept_connections() {
 }
 
 #[tokio::test]
-async fn a_handler_runs_to_its_end_when_its_client_goes_or_the_agent_stops() {
+async fn a_handler_completes_when_its_client_disconnects_or_the_agent_stops() {
     let done = Arc::new(AtomicUsize::new(0));
     let count = done.clone();
     let slow = route(Operation::GetIP, move |_| {
@@ -332,7 +332,7 @@ async fn a_second_agent_on_the_same_socket_is_refused() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_http_do_no_harm() {
+async fn bytes_that_are_not_http_do_not_affect_the_server() {
     let server = Server::start(&[], vec![]).await;
     for bytes in ["\r\n\r\n\r\n", "GET\r\n\r\n", "\u{0}\u{1}\u{2}\r\n\r\n", "GET /v1/ip HTTP/9.9\r\n\r\n"] {
         let mut stream = UnixStream::connect(&server.socket).await.unwrap();
@@ -346,7 +346,7 @@ async fn bytes_that_are_no_http_do_no_harm() {
 }
 
 #[tokio::test]
-async fn debug_information_is_put_together_from_operations_and_cells() {
+async fn debug_information_is_composed_of_operations_and_cells() {
     let status = route(Operation::GetHealthz, |_| async { Response::json(200, &[("cilium", "Ok")]) });
     let endpoints = route(Operation::GetEndpoint, |_| async { Response::json(200, &[1, 2]) });
     let folder = tempfile::tempdir().unwrap();

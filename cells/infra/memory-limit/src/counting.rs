@@ -122,7 +122,10 @@ mod tests {
         }
         let kept = (grown.capacity() * 8) as u64;
         let with = allocated().unwrap();
-        assert!(with + TOLERANCE > before + kept && with < before + kept + TOLERANCE, "{before} {with} {kept}");
+        assert!(
+            with + TOLERANCE > before + kept && with < before + kept + TOLERANCE,
+            "{before} {with} {kept}"
+        );
         grown.truncate(10);
         grown.shrink_to_fit();
         assert!(allocated().unwrap() < before + TOLERANCE);

@@ -12,7 +12,7 @@
 //! process did not run does not count towards a deadline ([`Watchdog`](hive::job::Watchdog)).
 //!
 //! **The table** `health` has a row for each reporter of the hive's health tree, written with the report itself
-//! ([`Report`]). The last 1,000 failures and ends of reporters are kept in `state/cilium-agent-health-history.log`
+//! ([`Report`]). Failures and ends of reporters are logged, 1,000 lines at most, in `state/cilium-agent-health-history.log`
 //! across restarts. The commands `health`, `health/ok` and `health/history` show both.
 //!
 //! **The verdict** (`cilium.state`) follows Cilium's rules in their order: stale data, kvstore, Kubernetes

@@ -1,9 +1,9 @@
-//! Where the agent is.
+//! The address of the agent.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where every client of Cilium looks for the agent.
+/// The default socket of all clients of Cilium.
 const DEFAULT_SOCKET: &str = "/var/run/cilium/cilium.sock";
 
 /// The agent's address, as clients get it in `CILIUM_SOCK`: a path, `unix://PATH` or `tcp://IP:PORT`.
@@ -16,7 +16,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads one of the three spellings; an empty text is the default socket.
+    /// Parses one of the three forms; an empty text is the default socket.
     pub fn parse(text: &str) -> Self {
         if text.is_empty() {
             return Self::Unix(DEFAULT_SOCKET.into());
@@ -27,12 +27,12 @@ impl Address {
         }
     }
 
-    /// The address in `CILIUM_SOCK`, or the default socket.
+    /// Returns the address in `CILIUM_SOCK`, or the default socket.
     pub fn from_env() -> Self {
         Self::parse(&std::env::var("CILIUM_SOCK").unwrap_or_default())
     }
 
-    /// The socket's path, if it is one.
+    /// Returns the path of a unix socket; `None` for TCP.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Unix(path) => Some(path),
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_spellings() {
+    fn all_three_forms_are_parsed() {
         assert_eq!(Address::parse("").to_string(), "unix:///var/run/cilium/cilium.sock");
         assert_eq!(Address::parse("/run/x.sock"), Address::parse("unix:///run/x.sock"));
         assert_eq!(Address::parse("tcp://127.0.0.1:80"), Address::Tcp("127.0.0.1:80".into()));

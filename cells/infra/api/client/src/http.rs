@@ -1,4 +1,4 @@
-//! HTTP/1.1, as much of it as the agent's API speaks: one request at a time, bodies with a length or in chunks.
+//! The subset of HTTP/1.1 that the agent's API uses: one request at a time, bodies with a length or in chunks.
 
 use crate::Address;
 use crate::lines::Lines;
@@ -9,9 +9,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// An answer may wait for a rate limit (60 s at the agent) and a datapath build.
+/// Timeout of an answer, which may wait for a rate limit (60 s at the agent) and the regeneration of an endpoint.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// Nothing of the API is larger; a runaway peer must not eat the node's memory.
+/// Maximum size of a body in bytes: larger than any answer of the API; bounds the memory that a broken peer can cost.
 const MAX_BODY: usize = 64 << 20;
 
 /// An open connection to the agent; carries one request after the other.
@@ -44,8 +44,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// The agent's words in an answer that is no success: handlers give a JSON string, the framework an object with a
-    /// message. Begins with the status.
+    /// Returns the status and the agent's error text of a failed request: a JSON string from handlers, an object with a
+    /// message from the framework.
     pub fn words(&self) -> String {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -79,7 +79,7 @@ impl Connection {
                 Box::new(stream)
             }
             Address::Tcp(host) => {
-                // Names are not looked up: the resolver alone would be a tenth of the static CNI plugin.
+                // No host names: the resolver alone would be a tenth of the static CNI plugin's size.
                 let address: SocketAddr = host
                     .parse()
                     .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "want tcp://IP:PORT"))?;
@@ -107,7 +107,7 @@ impl Connection {
         read_response(&mut self.stream)
     }
 
-    /// As [`call`](Self::call), for an answer that is read line by line as it comes.
+    /// Sends a request as [`call`](Self::call) does; returns the answer to be read line by line as it arrives.
     ///
     /// # Errors
     /// As those of [`call`](Self::call).
@@ -146,12 +146,12 @@ struct Head {
     keep_alive: bool,
 }
 
-/// How the end of a body is known.
+/// The framing of a body, which determines its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// It has so many bytes more.
+    /// Remaining bytes of the body.
     Length(u64),
-    /// Its current chunk has so many bytes more.
+    /// Remaining bytes of the current chunk.
     Chunks { left: u64 },
     /// It ends with the connection.
     UntilClosed,
@@ -223,20 +223,20 @@ fn read_chunks(stream: &mut impl BufRead) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The line before a chunk; 0 is the last one.
+/// Reads the line before a chunk; returns its size, 0 for the last one.
 pub(crate) fn chunk_size(stream: &mut impl BufRead) -> io::Result<usize> {
     let line = read_line(stream)?;
     let size = line.split(';').next().unwrap_or_default().trim();
     usize::from_str_radix(size, 16).map_err(|_| invalid(&format!("chunk size {line:?}")))
 }
 
-/// The lines behind the last chunk.
+/// Reads the trailer after the last chunk.
 pub(crate) fn end_of_chunks(stream: &mut impl BufRead) -> io::Result<()> {
     while !read_line(stream)?.is_empty() {}
     Ok(())
 }
 
-/// The rest of a line.
+/// Reads the rest of a line.
 pub(crate) fn end_of_line(stream: &mut impl BufRead) -> io::Result<()> {
     read_line(stream).map(drop)
 }
@@ -264,7 +264,7 @@ pub(crate) fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("bad HTTP answer: {what}"))
 }
 
-/// A query value with everything escaped but letters, digits and `-_.~`.
+/// Percent-encodes a query value: all bytes but letters, digits and `-_.~`.
 pub fn escape(text: &str) -> String {
     text.bytes().fold(String::new(), |mut escaped, byte| {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
@@ -299,12 +299,12 @@ mod tests {
         assert_eq!(response(text).unwrap().body, b"abcd0123456789");
     }
 
-    /// The lines of an answer up to its end or its first error.
+    /// Reads the lines of an answer up to its end or its first error.
     fn lines(text: &'static str) -> (Vec<String>, Option<io::ErrorKind>) {
         struct Said(io::Cursor<&'static [u8]>);
         impl Read for Said {
             fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-                // As a socket gives it, in pieces.
+                // Short reads, as from a socket.
                 let most = buf.len().min(5);
                 self.0.read(&mut buf[..most])
             }
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_however_they_are_framed_and_an_early_end_is_an_error() {
+    fn lines_are_read_in_each_framing_and_an_early_end_is_an_error() {
         let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
         let cut = Some(io::ErrorKind::UnexpectedEof);
         for (rest, expected, error) in [

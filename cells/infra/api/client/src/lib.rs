@@ -1,8 +1,8 @@
 //! A small synchronous client of the REST API, for command lines and plugins.
 //!
-//! **Owns** the address of the agent ([`Address`]) and the wire ([`Connection`]). **Needs** no runtime: a call blocks
-//! until its answer, or its next line, is there. **Provides** status and body as they come; what is in a body is `api-models`' or the
-//! caller's business.
+//! **Owns** the address of the agent ([`Address`]) and the connection ([`Connection`]). **Needs** no runtime: a call
+//! blocks until its answer, or the next line of it, has arrived. **Provides** status and body as received; the caller
+//! parses the body, for instance with `api-models`.
 //!
 //! ```no_run
 //! use api_client::{Address, Connection};

@@ -1,14 +1,15 @@
-//! Answers that come line by line, some of them without an end.
+//! Answers that are read line by line, possibly without an end.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
 use crate::http::{Framing, Wire, chunk_size, end_of_chunks, end_of_line, invalid};
 
-/// No line of the agent is longer.
+/// Maximum size of a line in bytes; bounds the memory that a broken peer can cost.
 const MAX_LINE: u64 = 64 << 20;
 
-/// The lines of an answer as they arrive. Dropped, it hangs up, which ends the answer at the agent, too.
+/// The lines of an answer as they arrive. Dropping it closes the connection, which ends the answer at the agent as
+/// well.
 pub struct Lines {
     /// The HTTP status.
     pub status: u16,
@@ -20,10 +21,10 @@ impl Lines {
         Lines { status, body: BufReader::new(Body { wire, framing, inside: false }) }
     }
 
-    /// Waits for the next line and gives it without its end; none behind the last.
+    /// Waits for the next line and returns it without its newline; `None` after the last.
     ///
     /// # Errors
-    /// Those of the socket; `UnexpectedEof` if the agent hangs up before the end of its answer.
+    /// Those of the socket; `UnexpectedEof` if the agent closes the connection before the end of its answer.
     pub fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let read = self.body.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
@@ -42,11 +43,11 @@ impl fmt::Debug for Lines {
     }
 }
 
-/// A body without what frames it.
+/// A body without its framing.
 struct Body {
     wire: Wire,
     framing: Framing,
-    /// A chunk has begun, whose end of line is still to come.
+    /// Whether a chunk has begun whose final CRLF is not read yet.
     inside: bool,
 }
 

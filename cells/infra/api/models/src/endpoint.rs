@@ -8,14 +8,14 @@ use crate::{
 };
 
 crate::models! {
-    /// An endpoint: what is asked of it and how it is.
+    /// An endpoint: its desired configuration and its status.
     Endpoint {
         "id" id: i64,
         "spec" spec: Option<EndpointConfigurationSpec>,
         "status" status: Option<EndpointStatus>,
     }
 
-    /// What a client, mostly the CNI plugin, asks an endpoint to become.
+    /// A request of a client, mostly the CNI plugin, to create or change an endpoint.
     EndpointChangeRequest {
         "addressing" addressing: Option<AddressPair>,
         "container-id" container_id: String,
@@ -42,12 +42,12 @@ crate::models! {
         "sync-build-endpoint" sync_build_endpoint: bool,
     }
 
-    /// Which endpoints to delete at once.
+    /// A selection of endpoints to be deleted.
     EndpointBatchDeleteRequest {
         "container-id" container_id: String,
     }
 
-    /// How the datapath treats an endpoint.
+    /// The datapath configuration of an endpoint.
     EndpointDatapathConfiguration {
         "disable-sip-verification" disable_sip_verification: bool,
         "external-ipam" external_ipam: bool,
@@ -57,7 +57,7 @@ crate::models! {
         "require-routing" require_routing: Option<bool>,
     }
 
-    /// How an endpoint is: identity, addresses, policy, log.
+    /// The status of an endpoint: identity, addresses, policy, log.
     EndpointStatus {
         "controllers" controllers: Vec<ControllerStatus>,
         "external-identifiers" external_identifiers: Option<EndpointIdentifiers>,
@@ -99,7 +99,7 @@ crate::models! {
         "mac" mac: String,
     }
 
-    /// What an endpoint is called outside the agent.
+    /// Names of an endpoint outside of the agent.
     EndpointIdentifiers {
         "cni-attachment-id" cni_attachment_id: String,
         "container-id" container_id: String,
@@ -135,7 +135,7 @@ crate::models! {
         "user" user: Labels,
     }
 
-    /// Labels in force, by what they are for.
+    /// Labels in force, by purpose.
     LabelConfigurationStatus {
         "derived" derived: Labels,
         "disabled" disabled: Labels,

@@ -41,7 +41,7 @@ crate::models! {
         "metadata" metadata: Option<IpListEntryMetadata>,
     }
 
-    /// Where an ipcache entry comes from.
+    /// The source of an ipcache entry.
     IpListEntryMetadata {
         "name" name: String,
         "namespace" namespace: String,

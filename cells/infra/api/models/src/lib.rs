@@ -1,17 +1,17 @@
 //! The models of the REST API under `/v1`, with field names and order as Cilium's clients expect them.
 //!
-//! Owns the shape of every body that this agent sends or takes, nothing else: no sockets, no state. The
-//! agent's cells, the CNI plugin and the operator's tool share it, so it needs serde only.
+//! **Owns** the form of each body that this agent sends or accepts, but no sockets and no state. The agent's cells, the
+//! CNI plugin and the operator's tool share it, so it **needs** only serde.
 //!
-//! How a model is written, as the generated Go types of Cilium 1.20 write it:
+//! Models are encoded as by the generated Go types of Cilium 1.20:
 //! - keys in byte order of their JSON names, which is the order of the fields here;
-//! - empty strings, zeros, `false`, empty maps and absent models are left out;
+//! - empty strings, zeros, `false`, empty maps and absent models are omitted;
 //! - lists are always written ([`List`]), an absent one as `null`; lists with a name of their own
-//!   ([`Labels`], logs, controllers) are left out when empty;
+//!   ([`Labels`], logs, controllers) are omitted when empty;
 //! - [`Required`] values, models that are not an `Option`, and times are always written.
 //!
-//! Reading is lenient as Go's is: absent keys and `null` give the empty value, unknown keys are ignored.
-//! What a request body must have besides is checked by [`Validate`].
+//! Decoding is as lenient as Go's: absent keys and `null` are the empty value, unknown keys are ignored. Further rules
+//! of request bodies are checked by [`Validate`].
 //!
 //! ```
 //! use api_models::{EndpointChangeRequest, Validate};

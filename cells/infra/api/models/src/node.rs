@@ -27,7 +27,7 @@ crate::models! {
         "ip" ip: String,
     }
 
-    /// Nodes that came and went since the client asked last.
+    /// Nodes added and removed since the client's last request.
     ClusterNodeStatus {
         "client-id" client_id: i64,
         "nodes-added" nodes_added: List<NodeElement>,
@@ -35,7 +35,7 @@ crate::models! {
         "self" self_name: String,
     }
 
-    /// A node's number in the datapath and its addresses.
+    /// A node's id in the datapath and its addresses.
     NodeId {
         "id" id: Required<i64>,
         "ips" ips: List<String>,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{Labels, List};
 
 crate::models! {
-    /// Policy asked for and policy in the datapath.
+    /// Desired policy and policy realized in the datapath.
     EndpointPolicyStatus {
         "proxy-policy-revision" proxy_policy_revision: i64,
         "proxy-statistics" proxy_statistics: List<ProxyStatistics>,
@@ -61,7 +61,7 @@ crate::models! {
         "responses" responses: Option<MessageForwardingStatistics>,
     }
 
-    /// Messages by what became of them.
+    /// Counters of messages by result.
     MessageForwardingStatistics {
         "denied" denied: i64,
         "error" error: i64,

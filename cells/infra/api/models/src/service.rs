@@ -14,7 +14,7 @@ crate::models! {
         "realized" realized: Option<ServiceSpec>,
     }
 
-    /// A frontend and where its connections go.
+    /// A frontend and its backends.
     ServiceSpec {
         "backend-addresses" backend_addresses: List<BackendAddress>,
         "flags" flags: Option<ServiceFlags>,
@@ -23,7 +23,7 @@ crate::models! {
         "updateServices" update_services: bool,
     }
 
-    /// What a frontend is.
+    /// Type, traffic policies and name of the service of a frontend.
     ServiceFlags {
         "cluster" cluster: String,
         "extTrafficPolicy" ext_traffic_policy: String,
@@ -36,7 +36,7 @@ crate::models! {
         "type" kind: String,
     }
 
-    /// Where a frontend is.
+    /// The address of a frontend.
     FrontendAddress {
         "ip" ip: String,
         "port" port: i64,
@@ -44,7 +44,7 @@ crate::models! {
         "scope" scope: String,
     }
 
-    /// Where a backend is, and what it may be used for.
+    /// The address of a backend, and its state and weight.
     BackendAddress {
         "ip" ip: Required<String>,
         "nodeName" node_name: String,
@@ -73,7 +73,7 @@ crate::models! {
         "frontend-address" frontend_address: Option<FrontendAddress>,
     }
 
-    /// Where a local redirect policy leads to.
+    /// The target of a local redirect policy.
     LRPBackend {
         "backend-address" backend_address: Option<BackendAddress>,
         "pod-id" pod_id: String,

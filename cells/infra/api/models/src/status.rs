@@ -8,7 +8,7 @@ use crate::{
 };
 
 crate::models! {
-    /// How the agent and its parts are.
+    /// The status of the agent and its parts.
     StatusResponse {
         "attach-mode" attach_mode: String,
         "auth-certificate-provider" auth_certificate_provider: Option<Status>,
@@ -43,7 +43,7 @@ crate::models! {
         "stale" stale: BTreeMap<String, DateTime>,
     }
 
-    /// How a part is: `Ok`, `Warning`, `Failure` or `Disabled`, and why.
+    /// The state of a part, `Ok`, `Warning`, `Failure` or `Disabled`, with the reason.
     Status {
         "msg" msg: String,
         "state" state: String,
@@ -107,7 +107,7 @@ crate::models! {
         "proxy-port" proxy_port: i64,
     }
 
-    /// The numbers that identities of this cluster have.
+    /// The range of identities of this cluster.
     IdentityRange {
         "max-identity" max_identity: i64,
         "min-identity" min_identity: i64,
@@ -191,14 +191,14 @@ crate::models! {
         "ipv6" ipv6: bool,
     }
 
-    /// When a controller runs.
+    /// The schedule of a controller.
     ControllerConfiguration {
         "error-retry" error_retry: bool,
         "error-retry-base" error_retry_base: GoDuration,
         "interval" interval: GoDuration,
     }
 
-    /// How the runs of a controller went.
+    /// The results of a controller's runs.
     ControllerRuns {
         "consecutive-failure-count" consecutive_failure_count: i64,
         "failure-count" failure_count: i64,

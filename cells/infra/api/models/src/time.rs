@@ -1,4 +1,4 @@
-//! Times and durations as Go writes them.
+//! Times and durations in Go's format.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::wire::Field;
 
-/// A point in time as the API writes it: UTC with milliseconds, `2026-11-21T12:10:29.950Z`.
+/// A point in time in the API's format: UTC with milliseconds, `2026-11-21T12:10:29.950Z`.
 ///
 /// Always written; the default is Go's zero time, which stands for "never".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub fn from_rfc3339(text: &str) -> Option<SystemTime> {
     (time >= Timestamp::UNIX_EPOCH).then(|| time.into())
 }
 
-/// A duration as Go prints it: `5m0s`, `1.5s`, `100ms`; left out when zero.
+/// A duration in Go's format: `5m0s`, `1.5s`, `100ms`; omitted when zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(pub Duration);
 

@@ -1,4 +1,4 @@
-//! What a request body must have beyond being readable.
+//! Validation of request bodies.
 
 use std::fmt;
 
@@ -22,21 +22,21 @@ pub const ENDPOINT_STATES: [&str; 9] = [
 
 const POLICY_ENFORCEMENTS: [&str; 3] = ["default", "always", "never"];
 
-/// A rule of the API that a request breaks. It is answered with 422 and [`Violation::code`] in the body.
+/// A violated rule of the API. It is answered with 422 and [`Violation::code`] in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// A value that must be there is missing.
+    /// A required value is missing.
     Required {
         /// The value's name.
         name: String,
-        /// Where it belongs: `body`, `query`, `header`, `path`.
+        /// Its place: `body`, `query`, `header`, `path`.
         place: &'static str,
     },
     /// A value is none of those permitted.
     NotOneOf {
         /// The value's name.
         name: String,
-        /// Where it stands.
+        /// Its place.
         place: &'static str,
         /// The permitted values.
         permitted: &'static [&'static str],
@@ -44,7 +44,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The code in the body, which is not the HTTP status.
+    /// Returns the code in the body, which is not the HTTP status.
     pub fn code(&self) -> i64 {
         match self {
             Self::Required { .. } => 602,
@@ -66,7 +66,7 @@ impl fmt::Display for Violation {
 
 /// A request body with rules of its own.
 pub trait Validate {
-    /// The first rule that is broken.
+    /// Returns an error for the first violated rule.
     fn validate(&self) -> Result<(), Violation> {
         Ok(())
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn broken_rules_carry_the_code_and_text_of_the_original() {
+    fn violations_have_ciliums_code_and_text() {
         let missing = EndpointChangeRequest::default().validate().unwrap_err();
         assert_eq!((missing.code(), missing.to_string().as_str()), (602, "state in body is required"));
 

@@ -1,4 +1,4 @@
-//! How fields are written and read: what is left out when empty, what is always there.
+//! Encoding and decoding of fields: those that are omitted when empty, and those that are always written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -134,9 +134,9 @@ macro_rules! numbers {
 }
 numbers! { i64 u16 u64 f64 }
 
-/// A list that is always written: `null` when there is none, `[]` when it is empty.
+/// A list that is always written: `null` if it is absent, `[]` if it is empty.
 ///
-/// The default is none. `into()` from a `Vec` and `collect()` make a list, also an empty one.
+/// The default is absent. `into()` from a `Vec` and `collect()` return a present list, possibly an empty one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct List<T>(pub Option<Vec<T>>);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_tell_none_from_empty() {
+    fn absent_and_empty_lists_differ() {
         let none = BpfMapList::default();
         assert_eq!(serde_json::to_string(&none).unwrap(), r#"{"maps":null}"#);
         let empty = BpfMapList { maps: vec![].into() };

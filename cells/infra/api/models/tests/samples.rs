@@ -1,4 +1,4 @@
-//! Bodies that a Cilium 1.20 agent answered (`samples/`) come out of the models as they went in.
+//! Bodies of a Cilium 1.20 agent (`samples/`) are unchanged after decoding and encoding.
 
 use api_models::*;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Admission by queue depth and deadline: what is done when `--api-rate-limit` says nothing.
+//! Admission by queue depth and deadline: the default for kinds without `--api-rate-limit`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use tokio::time::timeout;
 use super::limiter::{Mean, Values};
 use super::{Kind, TurnedAway};
 
-/// Requests of a kind that are served at once.
+/// Maximum number of requests of a kind in flight.
 pub(super) const AT_ONCE: usize = 64;
 
-/// Requests of a kind that may wait beside those that are served.
+/// Maximum number of requests of a kind that wait for admission.
 pub(super) const WAITING: usize = 1024;
 
-/// Serves a number of requests at once in the order in which they came, lets a number wait for a time.
+/// Admits a bounded number of requests in order of arrival; a bounded number of others wait up to a deadline.
 pub(crate) struct Admission {
     slots: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -27,7 +27,7 @@ pub(crate) struct Admission {
 
 impl Admission {
     pub(crate) fn new(kind: Kind) -> Self {
-        // As long as Cilium lets them wait; where it sets no limit, as long as the server serves a request.
+        // Cilium's maximum wait; where it has none, the timeout of the server.
         let deadline = match kind {
             Kind::Create | Kind::Delete | Kind::List => Duration::from_secs(60),
             Kind::Patch => Duration::from_secs(15),
@@ -56,7 +56,7 @@ impl Admission {
         let mut means = self.means.lock();
         means.0.add(took);
         means.1.add(waited);
-        // The request that has just ended still holds its slot.
+        // The request that has just finished still holds its slot.
         let in_flight = (AT_ONCE - self.slots.available_permits()).saturating_sub(1) as u64;
         Values {
             in_flight,

@@ -1,4 +1,4 @@
-//! A limit as Cilium has it: a rate, requests at once, both adjusted so that requests take as long as estimated.
+//! Cilium's limit: a rate and a number of parallel requests, adjusted so that requests take as long as estimated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep, timeout};
 use super::TurnedAway;
 use super::parameters::Parameters;
 
-/// The semaphore is divided finely, so that the number of parallel requests can change while some are served: each
-/// takes the share that one of them had when it came.
+/// Permits of the semaphore. A request takes `WHOLE / parallel` of them, with the number of parallel requests at its
+/// arrival, so that this number can change while requests are in flight.
 const WHOLE: usize = 10_000_000;
 
-/// Metrics after a request.
+/// The metrics after a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Values {
     pub(crate) in_flight: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Limiter {
     state: Mutex<State>,
 }
 
-/// State that requests change. It has no clock of its own.
+/// State that requests change; the caller passes the time.
 struct State {
     bucket: Option<Bucket>,
     parallel: u64,
@@ -64,7 +64,7 @@ impl Limiter {
         Self { parameters, slots: Arc::new(Semaphore::new(WHOLE)), state: Mutex::new(state) }
     }
 
-    /// Waits for a token of the rate, then for a slot. The slot is none for the first requests, which are not limited.
+    /// Waits for a token of the rate, then for a slot. Returns no slot for the initial requests, which are not limited.
     pub(crate) async fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, TurnedAway> {
         let now = Instant::now();
         let max = self.parameters.max_wait_duration;
@@ -94,7 +94,7 @@ impl Limiter {
         Ok(slot)
     }
 
-    /// Counts a request; takes a token for it. `None` for those that are not limited.
+    /// Counts a request and reserves a token for it; `None` for the initial ones, which are not limited.
     fn schedule(&self, now: Instant) -> Option<(Reserved, u64)> {
         let mut state = self.state.lock();
         state.scheduled += 1;
@@ -121,7 +121,7 @@ impl Limiter {
         acquired.map_err(|_| turned_away())
     }
 
-    /// Learns from a request that has been served.
+    /// Records a served request and adjusts the limit.
     pub(crate) fn finished(&self, took: Duration, waited: Duration) -> Values {
         let p = &self.parameters;
         if p.log {
@@ -150,7 +150,8 @@ impl Limiter {
 }
 
 impl State {
-    /// The rate follows the ratio of estimated to real duration at once, burst and parallel requests with a delay.
+    /// Adjusts the limit: the rate follows the ratio of estimated to real duration at once, burst and parallel requests
+    /// with a delay.
     fn adjust(&mut self, p: &Parameters, now: Instant) {
         let most = p.max_adjustment_factor;
         let ratio = p.estimated_processing_duration.as_secs_f64() / self.processing.mean();
@@ -181,7 +182,7 @@ enum Reserved {
     Never,
 }
 
-/// Gives a token back when a request is turned away or its client goes while it waits.
+/// Returns the token of a request that is rejected or whose client disconnects while it waits.
 struct CancelOnDrop<'a> {
     limiter: &'a Limiter,
     reservation: Reserved,

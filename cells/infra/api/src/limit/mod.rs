@@ -1,8 +1,8 @@
-//! How many requests of a kind are served, how soon, how many at once.
+//! Limits of requests by kind: rate, parallel requests, waiting time.
 //!
-//! By default requests are admitted by the depth of their queue and a deadline: nothing waits without need, nothing
-//! waits for ever. A kind for which `--api-rate-limit` says something is limited as Cilium limits it: by a rate with
-//! a burst and by requests at once, both adjusted to how long requests take.
+//! By default requests are admitted by queue depth and deadline: none waits while slots are free, none waits for ever.
+//! A kind in `--api-rate-limit` is limited as by Cilium: by a rate with a burst and by parallel requests, both adjusted
+//! to the duration of requests.
 
 mod admission;
 mod limiter;
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// The kind that an operation belongs to.
+    /// Returns the kind of an operation; `None` if it is not limited.
     pub(crate) fn of(operation: Operation) -> Option<Self> {
         use Operation::*;
         Some(match operation {
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// Why a request is turned away. It is answered with 429.
+/// The reason of a rejected request, which is answered with 429.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum TurnedAway {
     #[error("request would have to wait {wait:?} to be served (maximum wait duration: {max:?})")]
@@ -82,7 +82,7 @@ pub(crate) struct Limits {
     gates: BTreeMap<Kind, Arc<Gate>>,
 }
 
-/// A request that is being served. Dropping it makes room for the next.
+/// The permit of a request in flight. Dropping it releases its slot.
 #[must_use]
 pub(crate) struct Permit {
     gate: Arc<Gate>,
@@ -92,7 +92,7 @@ pub(crate) struct Permit {
 }
 
 impl Limits {
-    /// Limits from `--api-rate-limit`, empty for the default.
+    /// Parses the limits of `--api-rate-limit`; an empty text is the default.
     pub(crate) fn new(config: &str) -> Result<Self, Error> {
         let mut configured = parse_config(config)?;
         let gates = Kind::ALL
@@ -122,7 +122,7 @@ impl Limits {
 }
 
 impl Permit {
-    /// Ends the request; gives the values to export.
+    /// Ends the request; returns the values to export.
     pub(crate) fn finish(self) -> Values {
         let took = self.began.elapsed();
         match &*self.gate {

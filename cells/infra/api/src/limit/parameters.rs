@@ -1,4 +1,4 @@
-//! The parameters of a limit and how `--api-rate-limit` changes them.
+//! The parameters of a limit, and the parser of `--api-rate-limit`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Kind;
 use crate::error::Error;
 
-/// The parameters of a limit as Cilium has them. Zero durations, rates and counts mean: none.
+/// Cilium's parameters of a limit. Durations, rates and counts of zero stand for no limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Parameters {
     pub(crate) rate_limit: f64,
@@ -26,7 +26,7 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// The defaults of Cilium before `--api-rate-limit` is applied.
+    /// Returns Cilium's defaults, before `--api-rate-limit` is applied.
     pub(crate) fn of(kind: Kind) -> Self {
         let base = Self {
             rate_limit: 0.0,
@@ -104,7 +104,7 @@ impl Parameters {
     }
 }
 
-/// Reads `KIND=OPTION:VALUE,OPTION:VALUE,KIND=...`, or a JSON object of kinds with the options as text.
+/// Parses `KIND=OPTION:VALUE,OPTION:VALUE,KIND=...`, or a JSON object of kinds with the options as text.
 pub(crate) fn parse_config(config: &str) -> Result<BTreeMap<Kind, Parameters>, Error> {
     let mut limits = BTreeMap::new();
     for (name, options) in sections(config).map_err(Error::RateLimit)? {
@@ -132,7 +132,7 @@ pub(crate) fn parse_config(config: &str) -> Result<BTreeMap<Kind, Parameters>, E
     Ok(limits)
 }
 
-/// The options of each kind. A comma stands between options and between kinds; a kind begins with `NAME=`.
+/// Splits the text into the options of each kind. Commas separate options as well as kinds; a kind begins with `NAME=`.
 fn sections(config: &str) -> Result<Vec<(String, String)>, String> {
     let config = config.trim();
     if config.starts_with('{') {
@@ -157,7 +157,7 @@ fn sections(config: &str) -> Result<Vec<(String, String)>, String> {
     Ok(sections)
 }
 
-/// `10/s`, `1/5m`, `0.5/100ms`: requests and the time they are spread over.
+/// Parses a rate such as `10/s`, `1/5m`, `0.5/100ms`; returns requests per second.
 fn rate(text: &str) -> Result<f64, String> {
     let fail = |reason: String| format!("unable to parse rate {text:?}: {reason}");
     let (number, interval) =

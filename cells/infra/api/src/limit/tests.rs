@@ -45,7 +45,7 @@ fn every_option_of_api_rate_limit_is_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn invalid_options_are_named() {
     for (config, text) in [
         (
             "rate-limit:1/s",
@@ -92,7 +92,7 @@ fn what_cannot_be_read_is_named() {
     }
 }
 
-/// The seconds after which each of `count` requests that come at once is admitted; `None` for those turned away.
+/// Sends `count` requests at once; returns the second in which each is admitted, `None` for rejected ones.
 async fn admitted(limits: &Limits, kind: Kind, count: usize, takes: Duration) -> Vec<Option<u64>> {
     let begin = Instant::now();
     let mut seconds = join_all((0..count).map(|_| async {
