@@ -14,10 +14,10 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use crate::registry::Metrics;
 
-/// The version of Cilium whose interfaces this agent has.
+/// The version of Cilium whose interfaces this agent provides.
 pub const VERSION: &str = "1.20.0";
 
-/// The platform of this build, as Go writes it: `linux/amd64`.
+/// Returns the platform of this build in Go's form: `linux/amd64`.
 pub fn platform() -> String {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -42,7 +42,7 @@ struct JobLabels {
     module_id: String,
 }
 
-/// Upper bounds of the buckets of run times, in seconds, as Cilium's.
+/// Upper bounds of the buckets of run times, in seconds; equal to Cilium's.
 const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
 type Runs = Family<JobLabels, Histogram, fn() -> Histogram>;
@@ -117,14 +117,14 @@ impl Framework {
     }
 }
 
-/// Modules go by the last part of their path. Jobs are named by the code, numbers in names are left out: what is
-/// added at run time for each of something shares a name.
+/// Returns the labels of a job: the last segment of the module's path, and the job's name without a trailing number, so
+/// that jobs added at run time for each object share one label.
 fn labels(job: &str, module: &str) -> JobLabels {
     let job_name = job.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('-');
     JobLabels { job_name: job_name.to_owned(), module_id: module.rsplit('.').next().unwrap_or("").to_owned() }
 }
 
-/// How many reporters are well, degraded, stopped.
+/// The number of reporters by level.
 #[derive(Clone)]
 struct HealthLevels(Arc<HealthTree>);
 

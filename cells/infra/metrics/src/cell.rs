@@ -19,7 +19,7 @@ use crate::selection::Selection;
 use crate::server;
 use crate::tables;
 
-/// The registry, and its HTTP server if `--prometheus-serve-addr` is set.
+/// Returns the cell of the registry, with its HTTP server if `--prometheus-serve-addr` is set.
 pub fn cell() -> Cell {
     let cells = [
         config::<MetricsConfig>(),
@@ -47,7 +47,7 @@ fn new_metrics(mut config: ConfigWatch<MetricsConfig>, jobs: JobGroup) -> Arc<Me
     metrics
 }
 
-/// A hive without tables has no metrics of them.
+/// Registers metrics of tables, if the hive has any.
 fn measure_tables(metrics: Arc<Metrics>, db: Option<Arc<Db>>) {
     db.iter().for_each(|db| {
         tables::register(&metrics, db);
@@ -64,7 +64,8 @@ fn selection(config: &MetricsConfig) -> Selection {
     selection
 }
 
-/// The jobs are called as Cilium's, since their rows are in the table of health, which scripts compare.
+/// Starts the jobs of the sampler. They have the names of Cilium's, as scripts compare their rows of the table
+/// `health`.
 fn new_sampler(config: Config<MetricsConfig>, metrics: Arc<Metrics>, jobs: JobGroup) -> Arc<Sampler> {
     let interval = config.metrics_sampling_interval;
     let sampler = Arc::new(Sampler::new(interval));
@@ -113,12 +114,12 @@ fn serve_metrics(p: ServeParams) {
     let metrics = p.metrics;
     p.jobs.one_shot("agent-prometheus-server", move |cx: JobCx| async move {
         let listener = bound.lock().take();
-        let trouble = |error: Option<&std::io::Error>| match error {
+        let on_accept = |error: Option<&std::io::Error>| match error {
             Some(error) => cx.health.degraded("Cannot accept connections", error),
             None => cx.health.ok("serving"),
         };
         if let Some(listener) = listener {
-            server::serve(listener, metrics, cx.token().clone(), trouble).await;
+            server::serve(listener, metrics, cx.token().clone(), on_accept).await;
         }
         Ok(())
     });

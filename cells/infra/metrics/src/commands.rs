@@ -138,7 +138,7 @@ fn plot(sampler: &Sampler, call: &Call) -> anyhow::Result<Output> {
     call.to_file_or_log("out", &text)
 }
 
-/// One plot, of a histogram one for each percentile.
+/// Returns one plot; for a histogram one for each percentile.
 fn plots(sampler: &Sampler, call: &Call, name: &str, labels: &str, series: &Series) -> Vec<String> {
     let plot = |title: String, ring| {
         let (interval, rate) = (sampler.interval, call.flags.is_on("rate"));
@@ -153,10 +153,10 @@ fn plots(sampler: &Sampler, call: &Call, name: &str, labels: &str, series: &Seri
     }
 }
 
-/// A page that shows the samples and draws them; it needs nothing from elsewhere.
+/// Returns a self-contained page that lists and draws the samples.
 fn page(sampler: &Sampler) -> String {
     let objects = sampled::objects(&sampler.samples(|_, _| true));
-    // A page's script must not be ended by a label.
+    // A label with `</script>` must not end the page's script.
     let lines: String =
         objects.iter().map(|object| format!("  {},\n", object.replace('<', "\\u003c"))).collect();
     include_str!("page.html")

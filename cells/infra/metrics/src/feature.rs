@@ -1,4 +1,4 @@
-//! Gauges of features: whether each is on.
+//! Gauges of features: 1 if enabled, else 0.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// The variable that has features exported that are off, if it is `true`.
+/// Environment variable that, if `true`, exports disabled features as well.
 const WITH_DEFAULTS: &str = "CILIUM_FEATURE_METRICS_WITH_DEFAULTS";
 
-/// Whether features are exported that are off.
+/// Whether disabled features are exported.
 pub(crate) fn with_defaults() -> bool {
     std::env::var(WITH_DEFAULTS).is_ok_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// A feature, asked when metrics are requested.
+/// A feature, evaluated for each request for metrics.
 pub(crate) struct Feature<F> {
     pub(crate) name: String,
     pub(crate) help: String,
     pub(crate) is_on: F,
-    /// Exported also if it is off.
+    /// Whether it is exported even if disabled.
     pub(crate) always: bool,
 }
 

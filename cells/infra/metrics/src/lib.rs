@@ -2,8 +2,9 @@
 //!
 //! **Owns** the registry: names with the prefix `cilium_`, which families are exported (`--metrics +x -y`), the text
 //! that is served on `--prometheus-serve-addr`; and the metrics of the process, of the framework and of tables.
-//! **Needs** nothing; the hive's `Arc<Db>` if there is one. **Provides** `Arc<`[`Metrics`]`>`, into which cells put their families by the names of Cilium, and
-//! the commands `metrics`, `metrics/plot` and `metrics/html`, which show what is exported and samples of the last two hours.
+//! **Needs** nothing; uses the hive's `Arc<Db>` if there is one. **Provides** `Arc<`[`Metrics`]`>`, in which cells
+//! register their families under Cilium's names, and the commands `metrics`, `metrics/plot` and `metrics/html`, which
+//! show the exported metrics and samples of the last two hours.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,8 +23,8 @@
 //! assert!(metrics.text().ends_with("cilium_fqdn_gc_deletions_total 1\n"));
 //! ```
 //!
-//! **Memory**: a family holds one number for each combination of labels. Labels come from bounded sets only. Of at most 2,000 numbers
-//! the last 24 samples are kept.
+//! **Memory**: a family holds one value for each combination of labels, so labels must come from bounded sets. The last
+//! 24 samples are kept, of at most 2,000 values.
 //!
 //! **Differences from Cilium**: floats are printed as `1.0` where Go prints `1`; the `go_` families are absent.
 

@@ -1,17 +1,17 @@
-//! Numbers as Go's tools print them, which scripts compare.
+//! Numbers in the formats of Go's tools, as scripts compare the output.
 
-/// As `%f`: six digits behind the point.
+/// Formats a number as `%f`: six digits after the decimal point.
 pub(crate) fn fixed(value: f64) -> String {
     odd(value).map_or_else(|| format!("{value:.6}"), str::to_owned)
 }
 
-/// Four digits and the prefix of a unit: `12.35k`.
+/// Formats a number with four significant digits and an SI prefix: `12.35k`.
 pub(crate) fn pretty(value: f64) -> String {
     let (unit, factor) = unit(value);
     format!("{}{unit}", four_digits(value * factor))
 }
 
-/// The prefix that fits a number, and what to multiply with.
+/// Returns the SI prefix for a number, and the factor to multiply the number with.
 pub(crate) fn unit(value: f64) -> (&'static str, f64) {
     match value.abs() {
         0.0 => ("", 1.0),
@@ -27,7 +27,7 @@ pub(crate) fn unit(value: f64) -> (&'static str, f64) {
     }
 }
 
-/// As `%.4g`.
+/// Formats a number as `%.4g`.
 fn four_digits(value: f64) -> String {
     if let Some(odd) = odd(value) {
         return odd.to_owned();
@@ -43,19 +43,19 @@ fn four_digits(value: f64) -> String {
     }
 }
 
-/// As JSON has it: digits up to 1e21, no needless ones; no infinities.
+/// Formats a number as Go's JSON encoder: shortest digits, an exponent below 1e-6 and from 1e21 on.
 pub(crate) fn json(value: f64) -> String {
     in_json(value, value.to_string(), format!("{value:e}"))
 }
 
-/// As [`json`], with the digits that tell an `f32` from its neighbours.
+/// Formats as [`json`], with the shortest digits that identify an `f32`.
 pub(crate) fn json_short(value: f32) -> String {
     in_json(value.into(), value.to_string(), format!("{value:e}"))
 }
 
 fn in_json(value: f64, plain: String, scientific: String) -> String {
     match value.abs() {
-        // JSON has no infinities; as text they are at least seen.
+        // JSON has neither infinities nor NaN: written as text they remain visible.
         _ if !value.is_finite() => format!("\"{}\"", yaml(value)),
         v if v != 0.0 && v < 1e-6 => scientific,
         v if v >= 1e21 => scientific.replace('e', "e+"),
@@ -63,17 +63,17 @@ fn in_json(value: f64, plain: String, scientific: String) -> String {
     }
 }
 
-/// As YAML has it: an exponent from seven digits on or below 0.0001.
+/// Formats a number as Go's YAML encoder: an exponent from seven digits on and below 0.0001.
 pub(crate) fn yaml(value: f64) -> String {
     in_yaml(value, value.to_string(), format!("{value:e}"))
 }
 
-/// As [`yaml`], with the digits that tell an `f32` from its neighbours.
+/// Formats as [`yaml`], with the shortest digits that identify an `f32`.
 pub(crate) fn yaml_short(value: f32) -> String {
     in_yaml(value.into(), value.to_string(), format!("{value:e}"))
 }
 
-/// As `strconv.FormatFloat` with format g and the shortest precision.
+/// Formats as Go's `strconv.FormatFloat` with format g and the shortest precision.
 fn in_yaml(value: f64, plain: String, scientific: String) -> String {
     if value.is_nan() {
         return ".nan".to_owned();
@@ -90,7 +90,7 @@ fn in_yaml(value: f64, plain: String, scientific: String) -> String {
     }
 }
 
-/// An exponent with its sign and at least two digits.
+/// Formats an exponent with its sign and at least two digits.
 fn padded(exponent: i32) -> String {
     format!("e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }

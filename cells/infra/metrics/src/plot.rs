@@ -1,4 +1,4 @@
-//! Samples as a line of dots, for terminals.
+//! Plots of samples for terminals, drawn with braille dots.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::number::unit;
 use crate::sampled::seconds;
 use crate::sampler::{KEPT, Ring, Series};
 
-/// Characters of the picture, and of the plot within its box.
+/// Size of the picture in characters, and position of the plot in it.
 const WIDTH: usize = 80;
 const HEIGHT: usize = 10;
 const LEFT: usize = 11;
@@ -25,11 +25,11 @@ pub(crate) struct Plot<'a> {
     pub(crate) title: String,
     pub(crate) name: &'a str,
     pub(crate) labels: &'a str,
-    /// Tells which samples there are.
+    /// The series, for the samples that are present.
     pub(crate) series: &'a Series,
     pub(crate) ring: &'a Ring,
     pub(crate) interval: Duration,
-    /// The change in a second instead of the values.
+    /// Whether to draw the change per second instead of the values.
     pub(crate) rate: bool,
 }
 
@@ -53,7 +53,7 @@ impl Plot<'_> {
         text + &canvas.text()
     }
 
-    /// The samples, or how they change.
+    /// Returns the samples, or their change per second, the oldest first.
     fn oldest_first(&mut self) -> Ring {
         let mut samples = *self.ring;
         samples.reverse();
@@ -67,7 +67,7 @@ impl Plot<'_> {
         samples
     }
 
-    /// The box, and what the axes mean.
+    /// Draws the box and the labels of the axes.
     fn frame(&self, canvas: &mut Canvas, least: f32, most: f32) {
         let (unit, factor) = unit(most.into());
         let value = |value: f32| {
@@ -120,7 +120,7 @@ impl Plot<'_> {
             };
             canvas.dot(x, height(value));
         }
-        // The newest is shown also if it is the only one.
+        // A single newest sample has no neighbour to interpolate to, so it is drawn here.
         if present(last) {
             canvas.dot(DOTS_WIDE - 1, height(samples[last]));
         }
@@ -137,14 +137,14 @@ impl Canvas {
         Canvas(rows)
     }
 
-    /// What does not fit is cut.
+    /// Writes a text, truncated at the right edge.
     fn write(&mut self, row: usize, column: usize, text: &str) {
         for (place, c) in self.0[row][column..].iter_mut().zip(text.chars()) {
             *place = c;
         }
     }
 
-    /// A dot, counted from the lower left corner.
+    /// Draws a dot; the origin is the lower left corner.
     fn dot(&mut self, x: usize, y: usize) {
         let y = y.min(DOTS_HIGH - 1);
         let place = &mut self.0[BOTTOM - y / 4][LEFT + x / 2];
@@ -157,7 +157,7 @@ impl Canvas {
     }
 }
 
-/// Lines of words, as long as they may be; a longer word is a line of its own.
+/// Wraps words into lines of at most `width` characters; a longer word is a line of its own.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![];
     for word in text.split(' ') {
@@ -176,7 +176,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// As Cilium draws them.
+    /// The expected plots are those of Cilium.
     #[test]
     fn plots_are_drawn_to_the_dot() {
         let ring: Ring = std::array::from_fn(|at| ((at * 7) % KEPT) as f32 * 100.0 - 300.0);

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Ticks a second in `/proc/PID/stat`; Linux gives them to user space as hundredths on all machines.
+/// Ticks per second in `/proc/PID/stat`: `USER_HZ` is 100 on all architectures that this agent supports.
 const TICKS: f64 = 100.0;
 
 /// Bytes of a page in `/proc/PID/stat`.
@@ -21,7 +21,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process that asks, in the `/proc` given.
+    /// Returns the metrics of the calling process, read from the given `/proc`.
     pub(crate) fn new(proc: impl Into<PathBuf>) -> Self {
         Self { proc: proc.into() }
     }
@@ -107,7 +107,7 @@ fn boot_time(proc: &Path) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// The soft limit of a line such as `Max open files   20000   20000   files`; none is the largest number.
+/// Returns the soft limit of a line such as `Max open files   20000   20000   files`; `unlimited` is `u64::MAX`.
 fn limit(limits: &str, name: &str) -> Option<f64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     match line.split_whitespace().next()? {
@@ -116,7 +116,7 @@ fn limit(limits: &str, name: &str) -> Option<f64> {
     }
 }
 
-/// The bytes received and sent by all devices of a `net/dev`.
+/// Returns the bytes received and sent by all devices in the text of `net/dev`.
 fn network(devices: &str) -> (f64, f64) {
     devices
         .lines()
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_proc_are_understood() {
+    fn lines_of_proc_are_parsed() {
         let limits = "Limit  Soft  Hard  Units\nMax open files            20000      40000   files\nMax address space         unlimited            unlimited            bytes\n";
         assert_eq!(limit(limits, "Max open files"), Some(20000.0));
         assert_eq!(limit(limits, "Max address space"), Some(u64::MAX as f64));

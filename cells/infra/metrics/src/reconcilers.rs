@@ -1,5 +1,5 @@
-//! Metrics of reconcilers, all off unless `--metrics` asks for them. Operations are timed only while their durations are
-//! asked for.
+//! Metrics of reconcilers, all off unless `--metrics` enables them. Operations are timed only while their durations are
+//! exported.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use statedb::Db;
 
 use crate::registry::Metrics;
 
-/// A number of a reconciler with its name, help and type.
+/// A value of a reconciler with its name, help and type.
 type Number = (&'static str, &'static str, MetricType, fn(&reconciler::Metrics) -> u64);
 
-/// Names of counters are without `_total`, which the encoder adds; `count` and `prune_count`, which have none in the
-/// original, are gauges for it.
+/// Names of counters are without `_total`, which the encoder adds. `count` and `prune_count` have no such suffix in
+/// Cilium, so they are exported as gauges.
 const NUMBERS: [Number; 5] = [
     ("reconciler_count", "Number of operations of reconcilers", MetricType::Gauge, |m| m.operations.value()),
     ("reconciler_errors", "Failed operations of reconcilers", MetricType::Counter, |m| m.errors.value()),
@@ -31,7 +31,7 @@ const NUMBERS: [Number; 5] = [
 const DURATION: &str = "reconciler_duration_seconds";
 const PRUNE_DURATION: &str = "reconciler_prune_duration_seconds";
 
-/// Puts the metrics of the reconcilers of a database into the registry.
+/// Registers the metrics of all reconcilers of a database.
 pub(crate) fn register(metrics: &Metrics, db: &Arc<Db>) {
     let listener = Listener::attach(db, metrics.wanted(&[DURATION]));
     let numbers = NUMBERS.map(|(name, _, kind, _)| match kind {

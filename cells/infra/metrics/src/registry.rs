@@ -15,11 +15,11 @@ use crate::text;
 /// The prefix of all names.
 const PREFIX: &str = "cilium";
 
-/// The metrics of one agent. Cells register theirs once, with the names that Cilium exports them by, and keep a
-/// clone of the metric to count with.
+/// The metrics of one agent. Cells register theirs once, under Cilium's names, and keep a clone of the metric to update
+/// it.
 ///
-/// Labels must come from sets that are bounded by something the agent knows (operations, reasons, states), never
-/// from what a request carries: each combination stays in memory.
+/// Labels must come from sets that the agent bounds (operations, reasons, states), never from content of requests: each
+/// combination stays in memory.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -38,13 +38,13 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn ask(&self, selection: &Selection) {
+    fn refresh(&self, selection: &Selection) {
         self.is.store(self.names.iter().any(|name| selection.exports(name)), Ordering::Relaxed);
     }
 }
 
 impl Metrics {
-    /// A registry that exports what `selection` says.
+    /// Returns a registry that exports the metrics of `selection`.
     pub fn new(selection: Selection) -> Self {
         Self {
             registry: Mutex::new(Registry::with_prefix(PREFIX)),
@@ -54,29 +54,29 @@ impl Metrics {
         }
     }
 
-    /// Adds a metric by its full name without the prefix, for counters with `_total`.
+    /// Adds a metric by its full name without the prefix; that of a counter ends with `_total`.
     pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
         add(&mut self.registry.lock(), name, help, metric);
     }
 
-    /// Adds a metric by its full name, for what is not Cilium's.
+    /// Adds a metric that is not Cilium's by its full name, without a prefix.
     pub fn register_foreign(&self, name: &str, help: &str, metric: impl Metric) {
         add(&mut self.foreign.lock(), name, help, metric);
     }
 
-    /// As [`register_foreign`](Self::register_foreign), exported only when `--metrics` asks for it.
+    /// Adds a metric as [`register_foreign`](Self::register_foreign) does, exported only if `--metrics` enables it.
     pub fn register_foreign_off(&self, name: &str, help: &str, metric: impl Metric) {
         self.selection.lock().off_by_default(exported(name, &metric));
         self.register_foreign(name, help, metric);
     }
 
-    /// Adds a metric and returns it to the caller that counts with it.
+    /// Adds a metric and returns it.
     pub fn added<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         self.register(name, help, metric.clone());
         metric
     }
 
-    /// Adds a metric that is exported only when `--metrics` asks for it.
+    /// Adds a metric that is exported only if `--metrics` enables it.
     pub fn register_off(&self, name: &str, help: &str, metric: impl Metric) {
         self.selection.lock().off_by_default(format!("{PREFIX}_{}", exported(name, &metric)));
         self.register(name, help, metric);
@@ -104,7 +104,8 @@ impl Metrics {
         self.registry.lock().register_collector(Box::new(collector));
     }
 
-    /// As [`register_collector`](Self::register_collector), of families that are exported only when `--metrics` asks.
+    /// Adds metrics as [`register_collector`](Self::register_collector) does, exported only if `--metrics` enables
+    /// them.
     pub fn register_collector_off<'n>(
         &self,
         names: impl IntoIterator<Item = &'n str>,
@@ -115,32 +116,33 @@ impl Metrics {
         self.register_collector(collector);
     }
 
-    /// Whether one of these families, off by default, is exported now: callers measure nothing otherwise.
+    /// Registers these families as off by default; returns a flag that is true while one of them is exported, so that
+    /// callers can skip measuring otherwise.
     pub fn wanted(&self, names: &[&str]) -> Arc<AtomicBool> {
         let names: Vec<String> = names.iter().map(|name| format!("{PREFIX}_{name}")).collect();
         let mut selection = self.selection.lock();
         names.iter().for_each(|name| selection.off_by_default(name.clone()));
         let wanted = Wanted { names, is: Arc::default() };
-        wanted.ask(&selection);
+        wanted.refresh(&selection);
         let is = wanted.is.clone();
         self.wanted.lock().push(wanted);
         is
     }
 
-    /// Exports what another selection says from now on. Nothing that was counted meanwhile is lost.
+    /// Replaces the selection of exported metrics. Metrics that are off still count, so no value is lost.
     pub fn select(&self, selection: Selection) {
         let mut current = self.selection.lock();
         current.change(selection);
-        self.wanted.lock().iter().for_each(|wanted| wanted.ask(&current));
+        self.wanted.lock().iter().for_each(|wanted| wanted.refresh(&current));
     }
 
-    /// All exported metrics in the text format of Prometheus, families ordered by name.
+    /// Returns all exported metrics in Prometheus' text format, families ordered by name.
     pub fn text(&self) -> String {
         let selection = self.selection.lock();
         self.text_of(|name| selection.exports(name))
     }
 
-    /// As [`text`](Self::text), with those that are off.
+    /// Returns all metrics as [`text`](Self::text) does, including those that are off.
     pub(crate) fn everything(&self) -> String {
         self.text_of(|_| true)
     }
@@ -158,7 +160,7 @@ impl Metrics {
     }
 }
 
-/// The registry puts a full stop behind the help text, and `_total` behind the names of counters.
+/// Adds a metric to a registry, which appends a full stop to the help text, and `_total` to the names of counters.
 fn add(registry: &mut Registry, name: &str, help: &str, metric: impl Metric) {
     let name = match metric.metric_type() {
         MetricType::Counter => name.strip_suffix("_total").unwrap_or(name),
@@ -167,7 +169,7 @@ fn add(registry: &mut Registry, name: &str, help: &str, metric: impl Metric) {
     registry.register(name, help.trim_end_matches('.'), metric);
 }
 
-/// The name that a metric is exported by.
+/// Returns the name under which a metric is exported.
 fn exported(name: &str, metric: &impl Metric) -> String {
     let counter = matches!(metric.metric_type(), MetricType::Counter) && !name.ends_with("_total");
     format!("{name}{}", if counter { "_total" } else { "" })
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn families_have_the_names_of_the_original_and_the_format_of_prometheus() {
+    fn families_have_ciliums_names_and_the_format_of_prometheus() {
         assert_eq!(
             filled("").text(),
             "# HELP cilium_drop_count_total Drops.\n\
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn features_that_are_off_are_told_on_request() {
+    fn disabled_features_are_exported_on_request() {
         let metrics = Metrics::default();
         let on = Arc::new(AtomicBool::new(true));
         let asked = on.clone();

@@ -8,13 +8,13 @@ use hive_script::render;
 use crate::number::{json_short, pretty, yaml_short};
 use crate::sampler::{KEPT, Ring, Series, Values};
 
-/// The samples that the table shows: the newest, those of a quarter, of half, of the whole time.
+/// Positions of the samples in the table: the newest, and those at a quarter, half and all of the time.
 const SHOWN: [usize; 4] = [0, KEPT / 4 - 1, KEPT / 2 - 1, KEPT - 1];
 
 /// Name, labels, samples.
 pub(crate) type Named = (String, String, Series);
 
-/// A line for each metric with four of its samples.
+/// Formats a line for each metric with four of its samples.
 pub(crate) fn table(samples: &[Named], interval: Duration) -> String {
     let ages = SHOWN.map(|at| statedb::age::of(interval * (at as u32 + 1)));
     let header = ["Metric", "Labels"].map(str::to_owned).into_iter().chain(ages).collect();
@@ -25,7 +25,7 @@ pub(crate) fn table(samples: &[Named], interval: Duration) -> String {
     render::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
 }
 
-/// A sample as text.
+/// Formats a sample.
 fn shown(name: &str, series: &Series, at: usize) -> String {
     match &series.values {
         Values::Plain(ring) => pretty(ring[at].into()),
@@ -35,12 +35,12 @@ fn shown(name: &str, series: &Series, at: usize) -> String {
     }
 }
 
-/// The unit of a metric, as far as its name tells.
+/// Returns the unit of a metric: `s` if its name contains `seconds`.
 pub(crate) fn seconds(name: &str) -> &'static str {
     if name.contains("seconds") { "s" } else { "" }
 }
 
-/// One JSON object for each metric.
+/// Returns one JSON object for each metric.
 pub(crate) fn objects(samples: &[Named]) -> Vec<String> {
     let list = |ring: &Ring| format!("[{}]", ring.map(json_short).join(","));
     let objects = samples.iter().map(|(name, labels, series)| {

@@ -1,4 +1,4 @@
-//! What all metrics were in the last hours: a sample every few minutes, kept in memory.
+//! The values of all metrics in the last hours: a sample every few minutes, kept in memory.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use crate::registry::Metrics;
 use crate::samples::{Histogram, Number, Sample, samples};
 
-/// How many samples of each metric are kept.
+/// Number of samples that are kept of each metric.
 pub(crate) const KEPT: usize = 24;
 
-/// How many metrics are sampled at most: a megabyte.
+/// Maximum number of sampled metrics; bounds the memory to about a megabyte.
 const METRICS: usize = 2000;
 
-/// Beginnings of names that tell nothing over time.
+/// Name prefixes of metrics whose history is of no use.
 const LEFT_OUT: [&str; 2] = ["cilium_event_ts", "cilium_feature_"];
 
-/// The samples of all metrics, those that are not exported included.
+/// The samples of all metrics, including those that are not exported.
 pub(crate) struct Sampler {
     /// The time between two samples.
     pub(crate) interval: Duration,
@@ -28,7 +28,7 @@ pub(crate) struct Sampler {
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) values: Values,
-    /// Which samples there are, the newest in the lowest bit: a histogram has none when nothing was observed.
+    /// Bit set of present samples, the newest in the lowest bit: a histogram without observations has none.
     present: u32,
     updated: Instant,
 }
@@ -36,14 +36,14 @@ pub(crate) struct Series {
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
     Plain(Ring),
-    /// Median, 90th and 99th percentile of what was observed between two samples.
+    /// Median, 90th and 99th percentile of the observations between two samples.
     Histogram {
         percentiles: Box<[Ring; 3]>,
         before: Histogram,
     },
 }
 
-/// The newest first; those that are not there yet are 0.
+/// Samples, the newest first; missing ones are 0.
 pub(crate) type Ring = [f32; KEPT];
 
 impl Series {
@@ -63,7 +63,7 @@ impl Series {
         Series { values: Values::Plain(ring), present, updated: Instant::now() }
     }
 
-    /// Whether there is a sample at a place, 0 being the newest.
+    /// Whether the sample at a position is present; 0 is the newest.
     pub(crate) fn present(&self, at: usize) -> bool {
         at < KEPT && self.present >> at & 1 == 1
     }
@@ -82,7 +82,7 @@ impl Series {
                 *before = histogram;
                 any
             }
-            // One name is one kind.
+            // Not expected: a name always has the same kind.
             _ => return,
         };
         self.present = self.present << 1 | u32::from(present);
@@ -99,7 +99,7 @@ impl Sampler {
         Sampler { interval, series: Mutex::default() }
     }
 
-    /// Takes a sample of everything; returns how many.
+    /// Samples all metrics; returns their number.
     pub(crate) fn collect(&self, metrics: &Metrics, now: Instant) -> usize {
         let mut found = samples(&metrics.everything());
         found.retain(|sample| !LEFT_OUT.iter().any(|start| sample.name.starts_with(start)));
@@ -116,12 +116,12 @@ impl Sampler {
         count
     }
 
-    /// Forgets metrics that are gone for longer than it takes to miss one sample.
+    /// Removes metrics that were not updated for more than one interval.
     pub(crate) fn clean(&self, now: Instant) {
         self.series.lock().retain(|_, series| now.duration_since(series.updated) <= self.interval);
     }
 
-    /// The samples of the metrics that `wanted` picks by name and labels, in their order.
+    /// Returns the samples of the metrics that `wanted` selects by name and labels, in order.
     pub(crate) fn samples(&self, wanted: impl Fn(&str, &str) -> bool) -> Vec<(String, String, Series)> {
         let series = self.series.lock();
         let found = series.iter().filter(|((name, labels), _)| wanted(name, labels));
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(names, ["cilium_delay_seconds", "cilium_gauge"]);
         let Values::Plain(ring) = found[1].2.values else { panic!("{found:?}") };
         assert_eq!((ring[0], ring[1], ring[KEPT - 1]), (29.0, 28.0, 6.0));
-        // Only what came between two samples counts.
+        // Percentiles cover only the observations between two samples.
         let Values::Histogram { percentiles, .. } = &found[0].2.values else { panic!("{found:?}") };
         assert_eq!(percentiles.map(|ring| [ring[0], ring[1], ring[2]])[0], [0.0, 1.5, 0.5]);
         assert_eq!([0, 1, 2, 24].map(|at| found[0].2.present(at)), [false, true, true, false]);

@@ -1,4 +1,4 @@
-//! The text of Prometheus as samples: what each name and set of labels has.
+//! Parser of Prometheus' text format into samples by name and labels.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// The number itself, of a histogram its 90th percentile.
+    /// Returns the number itself, or the 90th percentile of a histogram.
     pub(crate) fn single(&self) -> f64 {
         match self {
             Number::Plain(value) => *value,
@@ -27,17 +27,17 @@ impl Number {
     }
 }
 
-/// Upper bounds with the count of what is not above them, in order; what is above the last does not count.
+/// Upper bounds with the cumulative count of observations, in order; observations above the last bound are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histogram(Vec<(f64, f64)>);
 
 impl Histogram {
-    /// How many observations there were.
+    /// Returns the number of observations.
     pub(crate) fn total(&self) -> f64 {
         self.0.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// The observations since `before`; all, if the bounds are others.
+    /// Returns the observations since `before`; all of them if the bounds differ.
     pub(crate) fn since(&self, before: &Histogram) -> Histogram {
         let same = self.0.len() == before.0.len() && self.0.iter().zip(&before.0).all(|(a, b)| a.0 == b.0);
         if !same {
@@ -46,13 +46,12 @@ impl Histogram {
         Histogram(self.0.iter().zip(&before.0).map(|(now, then)| (now.0, now.1 - then.1)).collect())
     }
 
-    /// The median, the 90th and the 99th percentile.
+    /// Returns the median, the 90th and the 99th percentile.
     pub(crate) fn percentiles(&self) -> [f64; 3] {
         [0.5, 0.9, 0.99].map(|part| self.quantile(part))
     }
 
-    /// The value that a part of all observations does not exceed, interpolated within its bucket; the first bucket begins
-    /// at 0.
+    /// Returns the quantile of the observations, interpolated within its bucket; the first bucket starts at 0.
     pub(crate) fn quantile(&self, part: f64) -> f64 {
         let total = self.total();
         if total == 0.0 {
@@ -75,7 +74,7 @@ impl Sample {
     }
 }
 
-/// Reads the text, ordered by name and labels.
+/// Parses the text; returns samples ordered by name and labels.
 pub(crate) fn samples(text: &str) -> Vec<Sample> {
     let mut found: BTreeMap<(String, String), Sample> = BTreeMap::new();
     let mut histogram = "";
@@ -109,7 +108,7 @@ pub(crate) fn samples(text: &str) -> Vec<Sample> {
     found.into_values().collect()
 }
 
-/// `name{label="value",...} 1.5`.
+/// Parses a line `name{label="value",...} 1.5`.
 fn sample(line: &str) -> Option<(&str, BTreeMap<String, String>, f64)> {
     let end = line.find(['{', ' ']).filter(|_| !line.starts_with('#'))?;
     let (name, mut rest) = line.split_at(end);
@@ -135,7 +134,7 @@ fn sample(line: &str) -> Option<(&str, BTreeMap<String, String>, f64)> {
     Some((name, labels, value))
 }
 
-/// A label's value up to its quote, and what follows.
+/// Parses a label's value up to its closing quote; returns it with the rest of the line.
 fn value(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

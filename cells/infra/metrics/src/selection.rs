@@ -1,4 +1,4 @@
-//! Which metrics are exported: `--metrics +cilium_x -cilium_y`.
+//! The selection of exported metrics: `--metrics +cilium_x -cilium_y`.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Reads words such as `+cilium_x`; gives back those that begin with neither `+` nor `-`. A later word for the
-    /// same name wins.
+    /// Parses words such as `+cilium_x`; returns those that begin with neither `+` nor `-` as invalid. The last word
+    /// for a name takes precedence.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> (Self, Vec<&'a str>) {
         let mut selection = Self::default();
         let mut wrong = Vec::new();
@@ -30,7 +30,7 @@ impl Selection {
         (selection, wrong)
     }
 
-    /// Takes other words; what is off by default stays so.
+    /// Replaces the parsed words; the set of metrics that are off by default is kept.
     pub(crate) fn change(&mut self, other: Selection) {
         (self.on, self.off) = (other.on, other.off);
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_for_a_name_wins_and_wrong_words_are_given_back() {
+    fn the_last_word_for_a_name_applies_and_invalid_words_are_returned() {
         let (selection, wrong) =
             Selection::parse(["+cilium_a", "-cilium_a", "-cilium_b", "+cilium_b", "cilium_c"]);
         assert!(!selection.exports("cilium_a"));

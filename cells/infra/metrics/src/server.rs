@@ -19,13 +19,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::registry::Metrics;
 
-/// Connections at once.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 64;
 
-/// How long a request may take to arrive.
+/// Maximum time until a request's head has arrived.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The format of the answer.
+/// Content type of the answer.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Listens on `--prometheus-serve-addr`: `host:port`, or `:port` for all addresses.
@@ -33,7 +33,7 @@ pub(crate) async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     let listener = match address.strip_prefix(':') {
         Some(port) => match TcpListener::bind(format!("[::]:{port}")).await {
             Ok(listener) => Ok(listener),
-            // A kernel without IPv6.
+            // The kernel may have no IPv6.
             Err(_) => TcpListener::bind(format!("0.0.0.0:{port}")).await,
         },
         None => TcpListener::bind(address).await,
@@ -41,19 +41,20 @@ pub(crate) async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     listener.with_context(|| format!("prometheus-serve-addr: cannot listen on {address:?}"))
 }
 
-/// Answers until `stop`. `trouble` is called when no connection can be accepted, and when one can again.
+/// Serves requests until `stop`. The callback gets the error when no connection can be accepted, and `None` when one
+/// can again.
 pub(crate) async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
-    trouble: impl FnMut(Option<&io::Error>),
+    on_accept: impl FnMut(Option<&io::Error>),
 ) {
     let answer = service_fn(move |request: Request<Incoming>| {
         std::future::ready(Ok::<_, Infallible>(answer(&metrics, &request)))
     });
     let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
     let tasks = TaskTracker::new();
-    http_server::serve(&listener, bounds, answer, &stop, &tasks, trouble).await;
+    http_server::serve(&listener, bounds, answer, &stop, &tasks, on_accept).await;
     drop(listener);
     tasks.close();
     tasks.wait().await;
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_cannot_be_had_is_named() {
+    async fn an_address_that_cannot_be_bound_is_named() {
         let taken = bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap().to_string();
         let error = bind(&address).await.unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! Metrics of tables and of the transactions on them, all off unless `--metrics` asks for them. Counts are read when
-//! somebody asks; transactions are measured only while one of their families is on.
+//! Metrics of tables and of the transactions on them, all off unless `--metrics` enables them. Counts are read for each
+//! request; transactions are measured only while one of their families is exported.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use statedb::{Db, TableStats};
 
 use crate::registry::Metrics;
 
-/// Upper bounds of buckets in seconds, Prometheus' own.
+/// Upper bounds of buckets in seconds: the default of Prometheus.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A number of a table with its name and help.
+/// A value of a table with its name and help.
 type Count = (&'static str, &'static str, fn(&TableStats) -> u64);
 
 const COUNTS: [Count; 5] = [
@@ -35,7 +35,7 @@ const COUNTS: [Count; 5] = [
     ),
 ];
 
-/// Numbers of what a table has several of: with its name and help, and that of the label that tells them apart.
+/// Values of parts of a table: name, help, and the label that distinguishes the parts.
 type Parts = (&'static str, &'static str, &'static str, fn(&TableStats) -> Vec<(String, u64)>);
 
 const PARTS: [Parts; 2] = [
@@ -53,7 +53,7 @@ const PARTS: [Parts; 2] = [
     ),
 ];
 
-/// Each name once, with all of its numbers together.
+/// Returns the sum of the values of each name.
 fn named(parts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
     let mut sums = BTreeMap::new();
     parts.for_each(|(name, number)| *sums.entry(name).or_default() += number);
@@ -63,7 +63,7 @@ fn named(parts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TxnLabels {
     handle: String,
-    /// Joined by commas, in order.
+    /// Sorted names, joined by commas.
     tables: String,
 }
 
@@ -83,7 +83,7 @@ struct Transactions {
     cleaning: Durations<TableLabels>,
 }
 
-/// Puts the metrics of a database into the registry.
+/// Registers the metrics of a database.
 pub(crate) fn register(metrics: &Metrics, db: &Arc<Db>) {
     fn durations<L: Clone + Eq + std::hash::Hash>() -> Durations<L> {
         Durations::new_with_constructor(|| Histogram::new(BUCKETS))

@@ -1,10 +1,11 @@
-//! From OpenMetrics, which the metrics library writes, to the older text format of Prometheus, which Cilium serves:
-//! counters are named with `_total` in their head lines, too, there are no units and no end mark.
+//! Conversion of OpenMetrics, which the metrics library writes, into the older text format of Prometheus, which Cilium
+//! serves: `HELP` and `TYPE` lines of counters have the suffix `_total` as well, and there are neither units nor an end
+//! mark.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Converts, leaves out what is not exported, orders families by name.
+/// Converts the text, removes metrics that are not exported, and orders families by name.
 pub(crate) fn prometheus(open_metrics: &str, exports: impl Fn(&str) -> bool) -> String {
     let mut families: BTreeMap<String, String> = BTreeMap::new();
     let mut help = ("", "");

@@ -54,7 +54,7 @@ impl TableSpec for Row {
 }
 
 #[tokio::test]
-async fn tables_and_transactions_are_measured_when_somebody_asks() {
+async fn tables_and_transactions_are_measured_when_exported() {
     let rows = module("keeper", "Rows", [statedb::table::<Row>(), invoke(|_: Arc<RwTable<Row>>| ())]);
     let mut hive = TestHive::needing::<Metrics>([statedb::cell(), metrics::cell(), rows]);
     hive.start().await;

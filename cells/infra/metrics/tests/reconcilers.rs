@@ -1,4 +1,4 @@
-//! Reconcilers of a hive among its metrics.
+//! Metrics of the reconcilers of a hive.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl TableSpec for Row {
     }
 }
 
-/// Takes even numbers only.
+/// A target that refuses odd ids.
 struct Even;
 
 impl Ops<Row> for Even {

@@ -12,8 +12,9 @@
 //! process did not run does not count towards a deadline ([`Watchdog`](hive::job::Watchdog)).
 //!
 //! **The table** `health` has a row for each reporter of the hive's health tree, written with the report itself
-//! ([`Report`]). Failures and ends of reporters are logged, 1,000 lines at most, in `state/cilium-agent-health-history.log`
-//! across restarts. The commands `health`, `health/ok` and `health/history` show both.
+//! ([`Report`]). Failures and ends of reporters are logged, 1,000 lines at most, in
+//! `state/cilium-agent-health-history.log` across restarts. The commands `health`, `health/ok` and `health/history`
+//! show both.
 //!
 //! **The verdict** (`cilium.state`) follows Cilium's rules in their order: stale data, kvstore, Kubernetes
 //! (header `require-k8s-connectivity`), CNI configuration, else `Ok` with the version. The kubelet gets 200 for `Ok`
