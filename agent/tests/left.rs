@@ -39,7 +39,7 @@ fn agent_that_leaves_nothing() {
 
 fn spawn(node: &mut Node, keeps: bool) {
     let itself = std::env::current_exe().unwrap();
-    // Called for its side effect: it writes the configuration folder. The path is passed in the environment, because the
+    // Called for its side effect: writes the configuration folder. The path is passed in the environment, because the
     // test harness would parse arguments.
     drop(node.agent_command());
     let log = node.sandbox().dir().join("agent.log");

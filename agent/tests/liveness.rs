@@ -79,7 +79,7 @@ impl Subject {
         node.config.insert("status-collector-interval".into(), "1s".into());
         node.config.insert("status-collector-failure-threshold".into(), format!("{}s", DEADLINE.as_secs()));
         let itself = std::env::current_exe().unwrap();
-        // Called for its side effect: it writes the configuration folder. The path is passed in the environment, because
+        // Called for its side effect: writes the configuration folder. The path is passed in the environment, because
         // the test harness would parse arguments.
         drop(node.agent_command());
         let mut command = node.host().command(itself);

@@ -1,4 +1,4 @@
-//! ADD: addresses from the agent, a pair of interfaces, an endpoint at the agent.
+//! ADD: requests addresses from the agent, creates a pair of interfaces, and an endpoint in the agent.
 
 use crate::agent::{
     ADD_PATIENCE, AddressPair, Agent, AgentConfig, DatapathConfiguration, Endpoint, EndpointRequest,
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 
-/// The agent's own IPAM modes that need no routes and rules of a cloud's interfaces on the node.
+/// IPAM modes of the agent that need no routes and rules for cloud interfaces on the node.
 const PLAIN_IPAM_MODES: [&str; 4] = ["", "kubernetes", "cluster-pool", "multi-pool"];
 const DELEGATED: &str = "delegated-plugin";
 
@@ -48,12 +48,12 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log
         if let Err(error) = Links::here().and_then(|mut links| links.remove_by_name(&host_interface)) {
             log.warning(&format!("{error}"));
         }
-        give_back(&mut agent, &agent_config, invocation, config, &ipam, log);
+        release_addresses(&mut agent, &agent_config, invocation, config, &ipam, log);
     }
     result
 }
 
-/// Refuses node configurations that would need what the plugin does not do.
+/// Rejects node configurations that need features which the plugin lacks.
 fn check_modes(agent: &AgentConfig, config: &NetworkConfig) -> Result<(), Error> {
     let refuse = |reason| Err(Error::Agent { action: "serve the agent's configuration", reason });
     if agent.datapath_mode != "veth" {
@@ -91,8 +91,8 @@ fn allocate(
     }
 }
 
-/// Gives addresses back after a failure; what cannot be released expires by itself.
-fn give_back(
+/// Releases addresses after a failure; addresses that cannot be released expire.
+fn release_addresses(
     agent: &mut Agent,
     agent_config: &AgentConfig,
     invocation: &Invocation,
@@ -120,7 +120,7 @@ fn give_back(
     }
 }
 
-/// What one ADD works on.
+/// Inputs of one ADD.
 struct Attachment<'a> {
     invocation: &'a Invocation,
     netns: &'a NetNs,
@@ -169,7 +169,7 @@ impl Attachment<'_> {
         Ok(result.to_json(config.version()))
     }
 
-    /// All that must be done inside the pod's namespace at once; returns a netlink socket of it and its cookie.
+    /// Prepares the pod's namespace in a single visit; returns a netlink socket of it and its cookie.
     fn prepare_namespace(&self, addresses: &[AddressPlan], log: &mut Log) -> Result<(Links, u64), Error> {
         let mut links = Links::here()?;
         links.remove_by_name(&self.invocation.interface)?;
@@ -193,7 +193,7 @@ impl Attachment<'_> {
         Ok((links, netns::cookie()))
     }
 
-    /// Makes the pair. A host end of that name can only be left over from an attachment whose namespace is dying.
+    /// Creates the pair. An existing host end of that name belongs to an attachment whose namespace is being destroyed.
     fn create_pair(&self, host: &mut Links, host_mac: Mac, container_mac: Mac) -> Result<u32, Error> {
         let config = self.agent_config;
         let spec = PairSpec {
@@ -216,7 +216,7 @@ impl Attachment<'_> {
         }
     }
 
-    /// Names, raises and addresses the container's end; its peer is still down, so nothing flows.
+    /// Renames the container's end, sets it up and adds its addresses; its peer is still down, so no packet flows.
     fn configure(&self, container: &mut Links, addresses: &[AddressPlan]) -> Result<u32, Error> {
         let name = self.invocation.interface.as_str();
         let index = container.index(name)?.ok_or_else(|| Error::NoInterface { interface: name.into() })?;
@@ -282,8 +282,8 @@ impl Attachment<'_> {
         }
     }
 
-    /// The agent knows the endpoint: takes over the MAC that it decided on and opens the way. The agent raises the
-    /// host's end itself; asking again costs nothing and serves agents that do not.
+    /// Completes the attachment once the agent has the endpoint: sets the MAC that the agent chose, and the host's end
+    /// up. The agent sets it up as well; the repeated request is idempotent and serves agents that do not.
     fn finish(
         &self,
         host: &mut Links,

@@ -1,5 +1,5 @@
-//! The agent's REST API, as much of it as the plugin uses. The answers are read into views of the few fields
-//! needed: a configuration of 8 kB is skipped rather than kept.
+//! Client of the agent's REST API, limited to the requests of the plugin. Responses are parsed into structs of the few
+//! required fields: most of the 8 kB of a configuration is skipped.
 
 use crate::error::Error;
 use api_client::{Address, Connection, Response, escape};
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long an ADD waits for an agent that is starting.
+/// Timeout of an ADD for an agent that is starting.
 pub(crate) const ADD_PATIENCE: Duration = Duration::from_secs(30);
-/// How long CHECK and STATUS do, and a DEL before it queues.
+/// Timeout of CHECK and STATUS, and of a DEL before it is queued.
 pub(crate) const SHORT_PATIENCE: Duration = Duration::from_millis(1500);
-/// Between two attempts to connect.
+/// Interval between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// `status` of `GET /config`.
@@ -70,7 +70,7 @@ pub(crate) struct IpamAnswer {
     pub(crate) ipv6: FamilyAnswer,
 }
 
-/// Per family: what must be told to the endpoint.
+/// Addressing of one family, as the endpoint needs it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct FamilyAnswer {
@@ -162,11 +162,11 @@ pub(crate) struct EndpointNetworking {
 /// How a deletion ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Deletion {
-    /// The agent has let go of everything that was asked for.
+    /// The agent has deleted all requested endpoints.
     Done,
-    /// The agent knows of nothing to delete, or deleted with errors that asking again does not change.
+    /// The agent found nothing to delete, or deleted with errors that a retry does not resolve.
     Settled(String),
-    /// The agent cannot delete now.
+    /// The agent cannot delete now: retry.
     Later(String),
 }
 
@@ -182,7 +182,7 @@ impl Agent {
         Self { address: address.clone(), connection: None }
     }
 
-    /// The agent's configuration; asks until an agent that is starting answers.
+    /// Returns the agent's configuration; retries while the agent is starting.
     pub(crate) fn config(&mut self, patience: Duration) -> Result<AgentConfig, Error> {
         #[derive(Deserialize)]
         struct View {
@@ -196,13 +196,13 @@ impl Agent {
         view.status.ok_or(Error::Agent { action, reason: "the answer has no status".into() })
     }
 
-    /// `GET /healthz`; an agent that answers anything but 200 is not available either.
+    /// Requests `GET /healthz`; any status but 200 counts as unavailable.
     pub(crate) fn healthz(&mut self, patience: Duration) -> Result<(), String> {
         let answer = self.patiently("/healthz", patience).map_err(|error| error.to_string())?;
         if answer.status == 200 { Ok(()) } else { Err(answer.words()) }
     }
 
-    /// Addresses of all enabled families for `owner`; they expire unless an endpoint takes them.
+    /// Allocates addresses of all enabled families for `owner`; they expire unless an endpoint uses them.
     pub(crate) fn allocate(&mut self, owner: &str) -> Result<IpamAnswer, Error> {
         let action = "allocate an address from the agent";
         let path = format!("/ipam?owner={}", escape(owner));
@@ -217,8 +217,8 @@ impl Agent {
         expect(action, answer, &[200, 404]).map(drop)
     }
 
-    /// Makes the endpoint of an attachment. One that the agent still has is of an earlier ADD of the same attachment,
-    /// whose interface is gone by now: it is replaced.
+    /// Creates the endpoint of an attachment. An existing one stems from an earlier ADD of the same attachment, whose
+    /// interface no longer exists: it is replaced.
     pub(crate) fn create_endpoint(
         &mut self,
         attachment: &str,
@@ -247,7 +247,7 @@ impl Agent {
         parse(action, &expect(action, answer, &[200])?)
     }
 
-    /// Whether the agent finds the attachment's endpoint healthy.
+    /// Whether the agent reports the attachment's endpoint as healthy.
     pub(crate) fn endpoint_health(&mut self, attachment: &str) -> Result<bool, String> {
         #[derive(Deserialize)]
         #[serde(default, rename_all = "camelCase")]
@@ -276,7 +276,7 @@ impl Agent {
         deletion(answer)
     }
 
-    /// Whether the last answer left a connection: then something is there, whatever it said.
+    /// Whether the last request left an open connection, which shows that an agent is running, whatever its answer.
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
@@ -293,7 +293,7 @@ impl Agent {
             .map_err(|error| Error::Agent { action, reason: error.to_string() })
     }
 
-    /// `GET path`, again and again until something answers or the time is over.
+    /// Requests `GET path`, with retries until a response arrives or `patience` has passed.
     fn patiently(&mut self, path: &str, patience: Duration) -> io::Result<Response> {
         let begin = Instant::now();
         loop {
@@ -323,7 +323,7 @@ impl Agent {
     }
 }
 
-/// The endpoint of `CONTAINERID:IFNAME`; the colon stays as it is.
+/// Returns the path of the endpoint of `CONTAINERID:IFNAME`; the colon is not escaped.
 fn attachment_path(attachment: &str) -> String {
     let parts: Vec<_> = attachment.split(':').map(escape).collect();
     format!("/endpoint/cni-attachment-id:{}", parts.join(":"))

@@ -1,4 +1,4 @@
-//! CHECK: the agent finds the endpoint healthy, and the interface looks as ADD left it.
+//! CHECK: the agent reports the endpoint healthy, and the interface is as ADD configured it.
 
 use crate::agent::{Agent, SHORT_PATIENCE};
 use crate::config::NetworkConfig;
@@ -33,7 +33,7 @@ struct Ip {
 }
 
 impl Expected {
-    /// What the configuration brings along of the ADD.
+    /// Parses `prevResult`, the result of the ADD in the configuration.
     pub(crate) fn of(config: &NetworkConfig) -> Result<Self, Error> {
         let invalid = |reason: String| Error::InvalidConfig { key: "prevResult", reason };
         let previous =
@@ -41,7 +41,7 @@ impl Expected {
         serde_json::from_value(previous).map_err(|error| invalid(error.to_string()))
     }
 
-    /// The addresses that belong to the container's interface.
+    /// Returns the addresses of the container's interface.
     pub(crate) fn addresses(&self, interface: &str) -> Result<Vec<(IpAddr, u8)>, Error> {
         let belongs = |ip: &&Ip| {
             let owner = ip.interface.and_then(|index| self.interfaces.get(index));

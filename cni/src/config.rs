@@ -1,4 +1,4 @@
-//! The network configuration that comes on stdin.
+//! The network configuration, read from stdin.
 
 use crate::error::Error;
 use crate::invocation::Command;
@@ -6,10 +6,10 @@ use crate::version::CniVersion;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Chaining modes of Cilium; also chosen by a network of that name.
+/// Chaining modes of Cilium; a network with such a name selects the mode, too.
 const CHAINING_MODES: [&str; 4] = ["aws-cni", "azure", "flannel", "generic-veth"];
 
-/// The keys that the plugin acts on; others pass, as they do in Cilium.
+/// Keys that the plugin uses; unknown keys are ignored, as in Cilium.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct NetworkConfig {
     #[serde(rename = "cniVersion", default)]
@@ -30,10 +30,10 @@ pub(crate) struct NetworkConfig {
     chaining_mode: String,
     #[serde(rename = "cni.dev/valid-attachments")]
     valid_attachments: Option<Vec<Attachment>>,
-    /// An older spelling that runtimes still send beside the other.
+    /// Older spelling of `valid_attachments`, which runtimes still send as well.
     #[serde(rename = "cni.dev/attachments")]
     attachments: Option<Vec<Attachment>>,
-    /// The document as it came, for delegated plugins.
+    /// The unparsed document, for delegated plugins.
     #[serde(skip)]
     pub(crate) raw: Vec<u8>,
 }
@@ -67,12 +67,12 @@ impl NetworkConfig {
         Ok(config)
     }
 
-    /// The specification's version, as far as [`Self::check_version`] has let it pass.
+    /// Returns the specification's version, which [`Self::check_version`] has validated.
     pub(crate) fn version(&self) -> CniVersion {
         CniVersion::parse(&self.version).unwrap_or(CniVersion::V0_1_0)
     }
 
-    /// Refuses versions that the plugin does not speak, and verbs that the version does not have yet.
+    /// Rejects unsupported versions, and verbs that the version does not have yet.
     pub(crate) fn check_version(&self, command: Command) -> Result<(), Error> {
         let Some(version) = CniVersion::parse(&self.version) else {
             return Err(Error::IncompatibleVersion { found: self.version.clone() });
@@ -88,7 +88,7 @@ impl NetworkConfig {
         Ok(())
     }
 
-    /// Refuses chaining behind another plugin, naming the key that asks for it.
+    /// Rejects chaining behind another plugin, with the key that selects it.
     pub(crate) fn check_not_chained(&self) -> Result<(), Error> {
         let (key, mode) = self.chaining();
         if CHAINING_MODES.contains(&mode) {
@@ -104,12 +104,12 @@ impl NetworkConfig {
         Ok(())
     }
 
-    /// Whether another plugin has made the interface, and so removes it.
+    /// Whether another plugin has created the interface, and so removes it.
     pub(crate) fn is_chained(&self) -> bool {
         CHAINING_MODES.contains(&self.chaining().1)
     }
 
-    /// The key that decides on chaining, and its value.
+    /// Returns the key that selects chaining, and its value.
     fn chaining(&self) -> (&'static str, &str) {
         if self.chaining_mode.is_empty() {
             ("name", &self.name)
@@ -118,12 +118,12 @@ impl NetworkConfig {
         }
     }
 
-    /// The delegated IPAM plugin, if the configuration names one.
+    /// Returns the delegated IPAM plugin, if one is configured.
     pub(crate) fn ipam_plugin(&self) -> Option<&str> {
         Some(self.ipam.plugin.as_str()).filter(|plugin| !plugin.is_empty())
     }
 
-    /// `CONTAINERID:IFNAME` of every attachment that a GC must leave alone.
+    /// Returns `CONTAINERID:IFNAME` of every attachment that a GC must keep.
     pub(crate) fn valid_attachments(&self) -> Result<Vec<String>, Error> {
         let list = self.valid_attachments.as_ref().or(self.attachments.as_ref()).ok_or_else(|| {
             let reason = "missing; without the list of attachments in use nothing can be collected".into();

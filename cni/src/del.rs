@@ -1,4 +1,4 @@
-//! DEL: the agent forgets the container, then its interface goes.
+//! DEL: deletes the container's endpoint in the agent, then its interface.
 
 use crate::agent::{Agent, Deletion};
 use crate::config::NetworkConfig;
@@ -15,14 +15,14 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a refused connection is tried again, before and while the queue is locked.
+/// Timeout of retries after a refused connection, before and while the queue is locked.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const RETRY: Duration = Duration::from_millis(50);
-/// An agent whose folder is there but whose socket is not is starting: it gets this time for it.
+/// Timeout for a starting agent, whose folder exists but whose socket does not.
 const START_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Only errors after which trying again helps are errors: runtimes repeat a failed DEL for a long time. So a chained
-/// configuration, which an ADD refuses, is served too: its pods may be older than this plugin.
+/// Runs a DEL. It fails only if a retry can help, because runtimes repeat a failed DEL for a long time. A chained
+/// configuration, which an ADD rejects, is therefore served: its pods may predate this plugin.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<(), Error> {
     invocation.pod()?;
     let body = json!({ "container-id": invocation.container_id }).to_string();
@@ -36,11 +36,11 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log
     remove_interface(invocation, log)
 }
 
-/// Tells the agent, or leaves the deletion in the queue for it.
+/// Deletes the endpoint in the agent, or queues the deletion.
 fn delete_endpoint(invocation: &Invocation, body: &[u8], log: &mut Log) -> Result<(), Error> {
     let mut agent = Agent::new(&invocation.agent);
     wait_for_start(invocation);
-    let mut ask = |patience| match settle(&mut agent, body, patience) {
+    let mut ask = |patience| match send_deletion(&mut agent, body, patience) {
         Deletion::Done => Ok(true),
         Deletion::Settled(reason) => {
             log.warning(&format!("the agent deleted nothing or with errors: {reason}"));
@@ -54,7 +54,8 @@ fn delete_endpoint(invocation: &Invocation, body: &[u8], log: &mut Log) -> Resul
     if ask(PATIENCE)? {
         return Ok(());
     }
-    // The agent may have come back and gone through the queue since: with the lock held, it cannot do so unseen.
+    // The agent may have restarted and drained the queue in the meantime. Retry with the lock held, which keeps it from
+    // draining: a deletion that is queued now cannot be missed.
     let queue = DeletionQueue::lock(invocation.runtime_folder())?;
     if ask(PATIENCE)? {
         return Ok(());
@@ -62,8 +63,8 @@ fn delete_endpoint(invocation: &Invocation, body: &[u8], log: &mut Log) -> Resul
     queue.push(body)
 }
 
-/// Asks until there is an answer other than a refused connection.
-fn settle(agent: &mut Agent, body: &[u8], patience: Duration) -> Deletion {
+/// Sends the deletion, with retries while the connection is refused.
+fn send_deletion(agent: &mut Agent, body: &[u8], patience: Duration) -> Deletion {
     let begin = Instant::now();
     loop {
         match agent.delete_endpoints(body) {
@@ -86,8 +87,8 @@ fn wait_for_start(invocation: &Invocation) {
     }
 }
 
-/// Has the pair removed behind the answer, found from the container's end or, when its namespace is gone or cannot be
-/// entered, from the host's.
+/// Removes the pair in the background. It is found by the container's end or, if its namespace is gone or cannot be
+/// entered, by the host's.
 fn remove_interface(invocation: &Invocation, log: &mut Log) -> Result<(), Error> {
     let container = match &invocation.netns {
         Some(path) => NetNs::open_if_there(path)?,
@@ -116,7 +117,7 @@ fn remove_host_end(host_interface: &str) -> Result<(), Error> {
     remove(&NetNs::open(Path::new("/proc/self/ns/net"))?, index)
 }
 
-/// Where no process can be started for it, the removal is waited for.
+/// Removes the link in a child process, or synchronously if none can be started.
 fn remove(netns: &NetNs, index: u32) -> Result<(), Error> {
     link::remove_behind(netns.file(), index).or_else(|_| netns.enter(|| Links::here()?.remove(index)))
 }

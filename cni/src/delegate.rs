@@ -1,4 +1,4 @@
-//! Delegated IPAM: the plugin that `ipam.type` names gives the addresses instead of the agent.
+//! Delegated IPAM: the plugin that `ipam.type` names allocates addresses instead of the agent.
 
 use crate::agent::AddressPair;
 use crate::config::NetworkConfig;
@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-/// Runs the plugin's ADD; of its result only the addresses count.
+/// Runs the plugin's ADD; returns the addresses of its result and ignores the rest.
 pub(crate) fn add(
     plugin: &str,
     invocation: &Invocation,
@@ -43,7 +43,7 @@ pub(crate) fn run(
         .spawn()
         .map_err(|error| failed(format!("{}: {error}", program.display())))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A plugin that does not read its configuration says so in its answer.
+        // A write error means that the plugin has not read its configuration; its output has the reason.
         let _ = stdin.write_all(&config.raw);
     }
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
@@ -64,7 +64,7 @@ pub(crate) fn describe(stdout: &[u8]) -> String {
     }
 }
 
-/// The addresses of a result of any version, one a family.
+/// Returns the addresses of a result of any version, one per family.
 pub(crate) fn addresses(stdout: &[u8]) -> Result<AddressPair, String> {
     #[derive(Deserialize)]
     struct View {

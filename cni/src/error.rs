@@ -20,7 +20,7 @@ pub enum Error {
     /// `CNI_COMMAND` is not a verb of the specification.
     #[error("unknown CNI_COMMAND: {found}")]
     UnknownCommand {
-        /// What it was.
+        /// Its value.
         found: String,
     },
     /// A variable has a value that cannot be used.
@@ -42,7 +42,7 @@ pub enum Error {
     /// The configuration is not JSON of the right shape.
     #[error("cannot decode the network configuration: {source}")]
     Decode {
-        /// Where and what.
+        /// The parse error with its position.
         source: serde_json::Error,
     },
     /// A key of the configuration has a value that cannot be used.
@@ -50,16 +50,16 @@ pub enum Error {
     InvalidConfig {
         /// The key.
         key: &'static str,
-        /// What is wrong and what would be right.
+        /// The fault and a description of valid values.
         reason: String,
     },
-    /// The configuration asks for a version of the specification that the plugin does not speak.
+    /// The configuration has a version of the specification that the plugin does not support.
     #[error("incompatible CNI versions")]
     IncompatibleVersion {
         /// The version of the configuration.
         found: String,
     },
-    /// The verb came into the specification after the configuration's version.
+    /// The verb was added to the specification after the configuration's version.
     #[error("config version {found:?} does not allow {command}")]
     VerbTooNew {
         /// The verb.
@@ -67,7 +67,7 @@ pub enum Error {
         /// The version of the configuration.
         found: &'static str,
     },
-    /// The agent does not answer; ADD and DEL cannot go on.
+    /// The agent does not answer an ADD or DEL.
     #[error("unable to connect to the agent at {address}: {source}. Is the agent running?")]
     AgentUnreachable {
         /// The agent's address.
@@ -75,36 +75,36 @@ pub enum Error {
         /// The last error.
         source: io::Error,
     },
-    /// CHECK could not ask the agent: nothing is said about the container.
+    /// CHECK could not reach the agent: the state of the container is unknown.
     #[error("DaemonDown")]
     CheckAgentDown {
-        /// How the agent could not be reached.
+        /// The connection error.
         reason: String,
     },
     /// STATUS: the plugin cannot serve an ADD.
     #[error("DaemonDown")]
     NotAvailable {
-        /// How the agent could not be reached, or what it answered.
+        /// The connection error, or the agent's answer.
         reason: String,
     },
-    /// The agent refused a request.
+    /// The agent rejected a request.
     #[error("unable to {action}: {reason}")]
     Agent {
-        /// What was asked.
+        /// The requested action.
         action: &'static str,
-        /// The agent's words with its status.
+        /// The agent's message with its status.
         reason: String,
     },
-    /// The agent knows nothing about the container's health.
+    /// The agent has no health state of the container.
     #[error("HealthzFailed")]
     HealthUnknown {
-        /// The agent's words.
+        /// The agent's message.
         reason: String,
     },
-    /// The agent calls the container unhealthy.
+    /// The agent reports the container as unhealthy.
     #[error("Unhealthy")]
     Unhealthy,
-    /// The agent gave no usable address.
+    /// The agent returned no usable address.
     #[error("IPAM provided neither an IPv4 nor an IPv6 address that the node has enabled")]
     NoAddress,
     /// An address of the agent or of a result cannot be parsed.
@@ -112,7 +112,7 @@ pub enum Error {
     InvalidAddress {
         /// The text.
         found: String,
-        /// Where it came from.
+        /// Its source.
         place: &'static str,
     },
     /// The network namespace of the container cannot be used.
@@ -128,7 +128,7 @@ pub enum Error {
     /// A netlink request about a link failed.
     #[error("unable to {action} {interface:?}: {source}")]
     Link {
-        /// What was asked of the kernel.
+        /// The requested action.
         action: &'static str,
         /// The interface.
         interface: String,
@@ -141,13 +141,13 @@ pub enum Error {
         /// The interface.
         interface: String,
     },
-    /// No random bytes for MAC addresses.
+    /// Random bytes for MAC addresses could not be read.
     #[error("unable to choose MAC addresses: /dev/urandom: {source}")]
     Random {
         /// The system's error.
         source: io::Error,
     },
-    /// The kernel does not receive for an address of the pod.
+    /// The kernel does not accept packets to an address of the pod.
     #[error(
         "the pod does not receive packets to {address} {waited:?} after it was added to {interface:?}: the kernel has no \
          local route to it; look at `ip -6 addr` for a duplicate, or at the node's load, and the runtime tries again"
@@ -157,7 +157,7 @@ pub enum Error {
         address: IpAddr,
         /// The interface.
         interface: String,
-        /// How long it was waited for.
+        /// The time that was waited.
         waited: Duration,
     },
     /// A sysctl could not be set.
@@ -165,23 +165,23 @@ pub enum Error {
     Sysctl {
         /// Its key.
         key: String,
-        /// The value wanted.
+        /// The desired value.
         value: String,
         /// The system's error.
         source: io::Error,
     },
-    /// CHECK: the interface does not look as the result of ADD said.
+    /// CHECK: the interface differs from the result of ADD.
     #[error("{reason}")]
     Mismatch {
-        /// What was expected where.
+        /// The expected state and its place.
         reason: String,
     },
-    /// The deletion could not be queued for an agent that is away.
+    /// The deletion could not be queued for an agent that is not running.
     #[error("unable to queue the deletion in {}: {reason}", folder.display())]
     Queue {
         /// The queue.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// A delegated IPAM plugin could not be run or failed.
@@ -191,14 +191,14 @@ pub enum Error {
         plugin: String,
         /// The verb.
         command: &'static str,
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
 impl Error {
-    /// The error's code: 1 to 99 as in the CNI specification, 100 and 101 as Cilium's plugin uses them for CHECK,
-    /// 999 for what has no code of its own.
+    /// Returns the error's code: 1 to 99 as in the CNI specification, 100 and 101 as Cilium's plugin uses them for CHECK,
+    /// 999 for errors without a specific code.
     pub fn code(&self) -> u32 {
         match self {
             Self::IncompatibleVersion { .. } | Self::VerbTooNew { .. } => 1,
@@ -214,7 +214,7 @@ impl Error {
         }
     }
 
-    /// More about the error where the message is a fixed word.
+    /// Returns details of errors whose message is a fixed word.
     pub fn details(&self) -> Option<String> {
         match self {
             Self::IncompatibleVersion { found } => {
@@ -228,7 +228,7 @@ impl Error {
         }
     }
 
-    /// The error document for stdout.
+    /// Returns the error document for stdout.
     pub fn to_json(&self) -> String {
         let mut document = json!({ "code": self.code(), "msg": self.to_string() });
         if let Some(details) = self.details() {

@@ -1,4 +1,4 @@
-//! GC: the agent forgets attachments that the runtime no longer knows.
+//! GC: deletes endpoints of attachments that the runtime no longer has.
 
 use crate::agent::{Agent, Deletion, SHORT_PATIENCE};
 use crate::config::NetworkConfig;
@@ -8,8 +8,8 @@ use crate::invocation::Invocation;
 use crate::link::Links;
 use crate::log::Log;
 
-/// Endpoints without an attachment (the host, the health endpoint) are none of the runtime's business. Deletes as
-/// much as it can before it reports the first failure.
+/// Runs a GC. Endpoints without an attachment (the host, the health endpoint) are kept, since the runtime does not own
+/// them. Continues after a failure and reports the first one at the end.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<(), Error> {
     let valid = config.valid_attachments()?;
     let mut agent = Agent::new(&invocation.agent);

@@ -6,36 +6,36 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The deletion queue's place with an agent that is not on a unix socket.
+/// Parent folder of the deletion queue if the agent's address is no unix socket.
 const RUNTIME_FOLDER: &str = "/var/run/cilium";
 /// Cilium cannot build its temporary interface name from a shorter id; runtimes use 64 hex digits.
 const MIN_CONTAINER_ID: usize = 5;
 /// `IFNAMSIZ` without the final zero.
 const MAX_INTERFACE_NAME: usize = 15;
 
-/// The variables that the plugin reads, taken once.
+/// A snapshot of the environment variables.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The variables of this process.
+    /// Reads the variables of this process.
     pub fn of_process() -> Self {
         Self::from_pairs(
             std::env::vars().filter(|(name, _)| name.starts_with("CNI_") || name == "CILIUM_SOCK"),
         )
     }
 
-    /// Variables given as pairs, for embedders and tests.
+    /// Builds variables from pairs, for embedders and tests.
     pub fn from_pairs<N: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (N, V)>) -> Self {
         Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 
-    /// Whether this is a CNI call at all, or a human who started the binary.
+    /// Whether this is a CNI call, as opposed to a start from a terminal.
     pub fn has_command(&self) -> bool {
         self.value("CNI_COMMAND").is_some()
     }
 
-    /// A variable's value; an empty one counts as not set.
+    /// Returns a variable's value; an empty one counts as unset.
     fn value(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -77,7 +77,7 @@ impl Command {
         }
     }
 
-    /// The variables without which the verb makes no sense. A DEL may come without a namespace: it is gone.
+    /// Returns the variables that the verb requires. A DEL may lack the namespace, which may not exist any more.
     fn required(self) -> &'static [&'static str] {
         match self {
             Self::Add | Self::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
@@ -93,21 +93,21 @@ impl fmt::Display for Command {
     }
 }
 
-/// The variables of a call, with their meaning.
+/// The parsed variables of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Invocation {
     pub(crate) command: Command,
     pub(crate) container_id: String,
     pub(crate) netns: Option<PathBuf>,
     pub(crate) interface: String,
-    /// Where delegated plugins are looked up, in this order.
+    /// Folders that are searched for delegated plugins, in this order.
     pub(crate) plugin_path: Vec<PathBuf>,
-    /// Where the agent is.
+    /// Address of the agent.
     pub(crate) agent: Address,
     args: String,
 }
 
-/// What Kubernetes runtimes tell in `CNI_ARGS`.
+/// The pod as Kubernetes runtimes pass it in `CNI_ARGS`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PodArgs {
     pub(crate) name: String,
@@ -138,8 +138,8 @@ impl Invocation {
         })
     }
 
-    /// Checks the values, as the specification's reference implementation does; the container id's length only
-    /// where something would be made from it.
+    /// Validates the values as the specification's reference implementation does; the container id's length only for
+    /// verbs that derive names from it.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if !self.command.required().is_empty() {
             check_container_id(&self.container_id, self.command == Command::Add)?;
@@ -148,17 +148,17 @@ impl Invocation {
         Ok(())
     }
 
-    /// `CONTAINERID:IFNAME`, which names this attachment everywhere.
+    /// Returns `CONTAINERID:IFNAME`, the id of this attachment.
     pub(crate) fn attachment(&self) -> String {
         format!("{}:{}", self.container_id, self.interface)
     }
 
-    /// The namespace's path; ADD and CHECK have been refused without one.
+    /// Returns the namespace's path; validation rejects ADD and CHECK without one.
     pub(crate) fn netns(&self) -> &Path {
         self.netns.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// The folder that the agent's socket lives in, where the deletion queue is too.
+    /// Returns the folder of the agent's socket and of the deletion queue.
     pub(crate) fn runtime_folder(&self) -> &Path {
         match self.agent.path().and_then(Path::parent) {
             Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
@@ -167,13 +167,12 @@ impl Invocation {
         }
     }
 
-    /// Whether the agent's socket is missing from a folder that is there: the agent is starting.
+    /// Whether the agent is starting: its folder exists, its socket does not yet.
     pub(crate) fn agent_is_starting(&self) -> bool {
         self.agent.path().is_some_and(|socket| !socket.exists()) && self.runtime_folder().is_dir()
     }
 
-    /// The pod's words in `CNI_ARGS` (`K=V;K=V`). Keys that are unknown are an error unless `IgnoreUnknown` says
-    /// otherwise.
+    /// Parses the pod from `CNI_ARGS` (`K=V;K=V`). Unknown keys are an error unless `IgnoreUnknown` is set.
     pub(crate) fn pod(&self) -> Result<PodArgs, Error> {
         let invalid = |reason| Error::InvalidEnv { name: "CNI_ARGS", found: self.args.clone(), reason };
         let mut pod = PodArgs::default();
