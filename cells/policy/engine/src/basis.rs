@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::engine::{Engine, Rule};
 use crate::plan::Rules;
 
-/// The rules in force about an identity, with the options that matter for it. Endpoints of the same basis and the same
-/// named ports have the same rows and the same filters, whatever their labels; a [`Change`](crate::Change) refreshes
-/// all of them or none.
+/// The rules that apply to an identity, with the options that affect it. Endpoints with equal bases and equal named
+/// ports have the same rows and the same filters, whatever their labels; a [`Change`](crate::Change) refreshes all of
+/// them or none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Basis {
     rules: Vec<TheRule>,
@@ -16,7 +16,7 @@ pub struct Basis {
     localhost: bool,
 }
 
-/// A rule compared by its address: an equal rule of another place is another one.
+/// A rule compared by its address: an equal rule at another place in the policies is a different rule.
 #[derive(Debug, Clone)]
 struct TheRule(Arc<Rule>);
 
@@ -35,7 +35,7 @@ impl Hash for TheRule {
 }
 
 impl Engine {
-    /// Returns the basis of an identity; none if it is unknown. Costs a search for each selector of subjects.
+    /// Returns the basis of an identity; `None` if it is unknown. Costs a binary search per selector of subjects.
     pub fn basis(&self, identity: u32) -> Option<Basis> {
         Rules::about(self, identity).map(|rules| rules.basis())
     }

@@ -23,9 +23,9 @@ pub struct Engine {
     pub(crate) identities: Identities,
     pub(crate) peers: Selections<Selector>,
     pub(crate) subjects: Selections<Subject>,
-    /// How often a selector of peers is used by rules about a subject.
+    /// By selector of peers: the subjects of the rules that use it, with the number of uses.
     uses: HashMap<SelectorId, BTreeMap<SelectorId, usize>>,
-    /// The policies with rules about a subject.
+    /// By subject: the policies with rules for it.
     about: HashMap<SelectorId, BTreeSet<ResourceId>>,
 }
 
@@ -42,12 +42,12 @@ pub(crate) struct StoredRule {
     pub(crate) rule: Arc<Rule>,
     pub(crate) subject: SelectorId,
     pub(crate) default_deny: bool,
-    /// No peers if empty.
+    /// Empty if the rule matches no peer.
     pub(crate) peers: Vec<SelectorId>,
     pub(crate) ports: Ports,
 }
 
-/// The place of a rule, and its action on traffic that it matches.
+/// A rule's place in its object, and its action on traffic that it matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// The object.
@@ -56,7 +56,7 @@ pub struct Rule {
     pub path: Arc<str>,
     /// Its direction.
     pub direction: Direction,
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// Labels of the rule, as texts, sorted.
     pub labels: Arc<[String]>,
@@ -65,13 +65,13 @@ pub struct Rule {
 /// The identities whose rows may differ after a change. All lists are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
-    /// Revision of the policies after the change; changes of identities leave it.
+    /// Revision of the policies after the change; changes of identities do not increment it.
     pub revision: u64,
     /// Identities whose rows have to be resolved again, by [`Engine::resolve`].
     pub subjects: Vec<u32>,
-    /// Identities of which only the rows of some peers differ: [`Engine::refresh`] is enough.
+    /// Identities of which only the rows of [`peers`](Self::peers) differ: [`Engine::refresh`] is enough.
     pub refresh: Vec<u32>,
-    /// These peers.
+    /// The changed peers of these.
     pub peers: Vec<u32>,
 }
 
@@ -116,7 +116,8 @@ impl Engine {
         &self.settings
     }
 
-    /// Sets the options of the computation; policies that were parsed with the old ones stay. All rows may differ.
+    /// Sets the options of the computation. Policies that were parsed with the previous options are kept as they are.
+    /// All rows may differ.
     pub fn set_settings(&mut self, settings: Settings) -> Change {
         if self.settings == settings {
             return self.unchanged();
@@ -136,7 +137,8 @@ impl Engine {
         if self.policies.get(&policy.resource).is_some_and(|stored| *stored.policy == policy) {
             return self.unchanged();
         }
-        // Store the new one first: selectors that both have keep their selections.
+        // Store the new policy before the old one is released: selectors that both use keep a reference, so their
+        // selections need not be computed again.
         let stored = self.store(policy);
         let mut subjects: BTreeSet<SelectorId> = stored.rules.iter().map(|rule| rule.subject).collect();
         let resource = stored.policy.resource.clone();
@@ -149,6 +151,7 @@ impl Engine {
         }
         subjects.extend(old.iter().flat_map(|old| old.rules.iter().map(|rule| rule.subject)));
         let change = self.policy_change(&subjects);
+        // Release after the change is computed: it includes the identities that the old subjects select.
         if let Some(old) = old {
             self.forget(&old);
         }
@@ -198,8 +201,8 @@ impl Engine {
         self.identities.get(identity).map(|identity| &identity.labels)
     }
 
-    /// Returns the prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length 0
-    /// are the world of the family, whose identities exist.
+    /// Returns the prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length
+    /// 0 are the world of the family, whose identities exist.
     pub fn prefixes(&self) -> BTreeSet<IpNetwork> {
         let named = self.peers.iter().filter_map(|(_, selection)| match &*selection.selector {
             Selector::Cidr(cidr) => Some(std::iter::once(cidr.prefix).chain(cidr.except.iter().copied())),
@@ -209,7 +212,8 @@ impl Engine {
         named.flatten().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
     }
 
-    /// Returns the rules about an identity, in the order of their evaluation. Costs a search for each selector of subjects.
+    /// Returns the rules that apply to an identity, by policy, then in the order of its entries. Costs a binary search
+    /// per selector of subjects.
     pub(crate) fn rules_about(&self, identity: u32) -> Vec<&StoredRule> {
         let selected = self.subjects.iter().filter(|(_, selection)| selection.has(identity));
         let subjects: BTreeSet<SelectorId> = selected.map(|(id, _)| id).collect();
@@ -219,7 +223,7 @@ impl Engine {
         rules.flat_map(|stored| &stored.rules).filter(|rule| subjects.contains(&rule.subject)).collect()
     }
 
-    /// Returns the rules of the policies that are about one of these.
+    /// Returns all rules of the policies that have a rule for one of these subjects.
     pub(crate) fn rules_of(
         &self,
         subjects: impl Iterator<Item = SelectorId>,
@@ -239,13 +243,14 @@ impl Engine {
         Change { revision: self.revision, ..Change::default() }
     }
 
-    /// Returns a change to a new revision for the identities that one of these selects.
+    /// Starts a new revision and returns the change for the identities that one of these subjects selects.
     fn policy_change(&mut self, subjects: &BTreeSet<SelectorId>) -> Change {
         self.revision += 1;
         Change { subjects: self.selected(subjects), ..self.unchanged() }
     }
 
-    /// Updates the selections of peers, and returns the identities whose rules use the changed ones.
+    /// Updates the selections of peers, and returns the change for the identities whose rules use selectors that select
+    /// the peer or did before.
     fn peer_change(&mut self, peer: u32, identity: Option<&Identity>) -> Change {
         let touched = self.peers.update(peer, identity);
         let subjects: BTreeSet<SelectorId> =
@@ -291,7 +296,7 @@ impl Engine {
         Stored { policy, rules }
     }
 
-    /// Removes the policy from its subjects.
+    /// Removes the policy from the index of policies by subject.
     fn disown(&mut self, stored: &Stored) {
         for rule in &stored.rules {
             if let Some(policies) = self.about.get_mut(&rule.subject) {
@@ -303,6 +308,7 @@ impl Engine {
         }
     }
 
+    /// Releases the selectors that the policy has acquired in [`store`](Self::store).
     fn forget(&mut self, stored: &Stored) {
         for rule in &stored.rules {
             for peer in &rule.peers {

@@ -1,4 +1,4 @@
-//! Explains verdicts.
+//! Explanations of verdicts: the deciding row and its rules.
 
 use std::fmt;
 
@@ -13,19 +13,19 @@ use crate::rows::{Key, L4, Row};
 pub struct Explanation {
     /// The decision.
     pub decision: Decision,
-    /// The row that decides, with its reason; none if no row matches.
+    /// The row that decides, with its reason; `None` if no row matches.
     pub row: Option<(Key, Row, Reason)>,
-    /// Whether rules decide about this direction at all.
+    /// Whether policy is enforced in this direction.
     pub enforced: bool,
-    /// How many rules select the endpoint in this direction.
+    /// The number of rules that select the endpoint in this direction.
     pub rules: usize,
     /// Revision of the policies.
     pub revision: u64,
 }
 
 impl Resolved {
-    /// Returns the datapath's verdict on a packet: `peer` is the identity of the other side, `port` the destination port, of
-    /// ICMP the type.
+    /// Returns the datapath's verdict on a packet. `peer` is the identity of the other end, `port` the destination
+    /// port, for ICMP the type.
     pub fn lookup(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Verdict {
         lookup(&self.rows, direction, peer, protocol, port)
     }
@@ -144,7 +144,7 @@ mod tests {
         let found = said(&web, 1001, 81);
         let rule = "allowed by cnp/shop/web spec.ingress[0] (selector &LabelSelector{MatchLabels:";
         assert!(found.starts_with(rule) && found.ends_with("); row 1001 TCP/80-81"), "{found}");
-        // One row of two rules, longer than that of the first.
+        // Two rules share one row, which is longer than the row of the first rule's range.
         let found = said(&web, 1001, 80);
         assert!(found.contains("ingress[1]") && found.contains(", cnp/shop/web spec.ingress[2]"), "{found}");
         assert!(!found.contains("spec.ingress[0]"), "{found}");

@@ -1,4 +1,4 @@
-//! The rules about an identity as the API lists them: by protocol and port, then by the selector of peers.
+//! The rules that apply to an identity as the API lists them: by protocol and port, then by the selector of peers.
 
 use std::sync::Arc;
 
@@ -7,32 +7,32 @@ use crate::model::{Direction, PortSpec};
 use crate::plan::{Effect, Reason, Rules, filters};
 use crate::selector::Selector;
 
-/// The API's tier of rules of policy objects.
+/// The API's number for the tier of rules of policy objects.
 const NORMAL_TIER: u8 = 200;
-/// The API's tier of the engine's additions.
+/// The API's number for the tier of the engine's additions.
 const DEFAULT_TIER: u8 = 255;
 
-/// Both directions of an identity's rules.
+/// The filters of an identity, per direction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters {
-    /// About traffic to it; none if rules do not decide about that.
+    /// Filters for traffic to the identity; empty if its ingress is not enforced.
     pub ingress: Vec<Filter>,
-    /// About traffic from it.
+    /// Filters for traffic from the identity; empty if its egress is not enforced.
     pub egress: Vec<Filter>,
 }
 
-/// The rules about one protocol and port.
+/// The rules for one protocol and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     /// 200 for rules, 255 for the engine's additions.
     pub tier: u8,
-    /// The traffic; all of it without one.
+    /// The traffic; `None` is all traffic.
     pub ports: Option<PortSpec>,
     /// The peers, in the order of the selectors' texts; never empty.
     pub peers: Vec<FilterPeer>,
 }
 
-/// The rules about the peers of a selector.
+/// The rules for the peers of a selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterPeer {
     /// The selector's text.
@@ -44,8 +44,9 @@ pub struct FilterPeer {
 }
 
 impl Engine {
-    /// Returns the filters of an identity; they change when [`Change::subjects`](crate::Change::subjects) names it. Nothing if
-    /// it is unknown. Costs what the rules of [`resolve`](Self::resolve) cost, whatever the number of peers.
+    /// Returns the filters of an identity; empty if it is unknown. They change only when
+    /// [`Change::subjects`](crate::Change::subjects) contains it. Linear in the rules and their selectors, whatever the
+    /// number of peers.
     pub fn filters(&self, identity: u32) -> Filters {
         let Some(rules) = Rules::about(self, identity) else { return Filters::default() };
         let of = |direction| self.side_filters(&rules, direction);
@@ -77,7 +78,8 @@ impl FilterPeer {
     }
 }
 
-/// Returns the engine's addition for a reason; none where there are no rules.
+/// Returns the filter that the API lists for an addition of the engine; `None` if the reason adds none. The names are
+/// those of Cilium's built-in rules.
 fn added(reason: &Reason, direction: Direction) -> Option<Filter> {
     let (selector, name) = match (reason, direction) {
         (Reason::NoDefaultDeny, Direction::Ingress) => (Selector::Labels(Vec::new()), "allow-any-ingress"),

@@ -1,4 +1,4 @@
-//! The identities that policies may select, found by their labels.
+//! The identities that policies may select, indexed by label and prefix.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -39,13 +39,13 @@ impl Identity {
     }
 }
 
-/// All identities, by id and by label.
+/// All identities, indexed by id, label and prefix.
 #[derive(Debug, Default)]
 pub(crate) struct Identities {
     all: BTreeMap<u32, Identity>,
     /// Ids by key and value.
     by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
-    /// First address and length of the prefixes that identities have.
+    /// Ids by first address and length of their prefixes.
     by_prefix: BTreeMap<(IpAddr, u8), BTreeSet<u32>>,
 }
 
@@ -101,7 +101,8 @@ impl Identities {
         self.all.keys().copied()
     }
 
-    /// Iterates over the identities that the selector may select, in the order of their ids: a superset of its selection.
+    /// Iterates over the identities that the selector may select, in the order of their ids: a superset of its
+    /// selection.
     pub(crate) fn candidates<'a>(
         &'a self,
         selector: &'a Selector,
@@ -112,7 +113,7 @@ impl Identities {
         }
     }
 
-    /// Returns the smallest set of an index; `None` if no index applies.
+    /// Returns the smallest candidate set that an index holds for the selector; `None` if no index applies.
     fn narrowed(&self, selector: &Selector) -> Option<BTreeSet<u32>> {
         let requirements = match selector {
             Selector::None => return Some(BTreeSet::new()),

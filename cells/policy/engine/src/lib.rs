@@ -1,13 +1,12 @@
-//! Network policy as pure computation: rules to entries, entries to map rows. No kernel, no files, no
-//! clock.
+//! Network policy as pure computation: rules to entries, entries to map rows. No kernel, no files, no clock.
 //!
-//! **Owns** the parsing and validation of policy objects, selectors, the computation of an endpoint's policy map and the
-//! lookup in it. **Needs** labels.
+//! **Owns** the parsing and validation of policy objects, selectors, the computation of an endpoint's policy map and
+//! the lookup in it. **Needs** labels.
 //!
-//! [`parse()`] reads an object. An [`Engine`] holds policies and identities; each change returns the identities whose rows it
-//! concerns ([`Change`]), [`Engine::resolve`] computes the rows of an endpoint, [`Engine::refresh`] those of a few peers only.
-//! [`Resolved::explain`] returns the verdict on a packet with the rule behind it, [`Engine::filters`] lists the rules about an
-//! identity by port.
+//! [`parse()`] reads an object. An [`Engine`] holds policies and identities; each change returns the identities whose
+//! rows it affects ([`Change`]), [`Engine::resolve`] computes the rows of an endpoint, [`Engine::refresh`] those of a
+//! few peers only. [`Resolved::explain`] returns the verdict on a packet with the deciding rule, [`Engine::filters`]
+//! lists the rules that apply to an identity by port.
 //!
 //! ```
 //! use labels::{LabelArray, Labels};

@@ -1,4 +1,4 @@
-//! Selectors in the form of the API, all or those that have changed.
+//! Lists selectors in the form of the API: all of them, or the changed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use crate::selections::{Selections, SelectorId, Selects};
 /// A selector in the form of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectorRow {
-    /// Its text.
+    /// The selector's text.
     pub selector: Arc<str>,
     /// The identities that it selects, sorted.
     pub identities: Vec<u32>,
-    /// How many entries of policies use it.
+    /// The number of policy entries that use it.
     pub users: usize,
-    /// The labels of these, without repetitions.
+    /// The labels of these entries, without duplicates.
     pub labels: Vec<Arc<[String]>>,
 }
 
-/// Selectors that have changed, by their texts; `None` for those that are not in use any more.
+/// Changed selectors by their texts; `None` for selectors that are no longer in use.
 pub type SelectorChanges = Vec<(Arc<str>, Option<SelectorRow>)>;
 
 impl Engine {
@@ -33,12 +33,12 @@ impl Engine {
         self.list(&self.subjects, |_| true, |engine, id| engine.labels_of_subject(id)).into_values().collect()
     }
 
-    /// Returns how many selectors there are, of peers and of subjects.
+    /// Returns the number of selectors, of peers and of subjects together.
     pub fn selector_count(&self) -> usize {
         self.peers.len() + self.subjects.len()
     }
 
-    /// Returns the changes of [`selectors`](Self::selectors) since the last call. Costs a walk over all selectors and the
+    /// Returns the changes of [`selectors`](Self::selectors) since the last call. Linear in all selectors and in the
     /// rules of policies that use a changed one.
     pub fn take_selector_changes(&mut self) -> SelectorChanges {
         let changed = self.peers.take_changed();
@@ -70,7 +70,7 @@ impl Engine {
         labels_of: impl Fn(&Engine, SelectorId) -> Vec<Arc<[String]>>,
     ) -> BTreeMap<Arc<str>, SelectorRow> {
         let mut rows: BTreeMap<Arc<str>, SelectorRow> = BTreeMap::new();
-        // A selector of nodes and one of endpoints may have the same text.
+        // A selector of nodes and one of endpoints may have the same text; the API lists them as one row.
         for (id, selection) in selections.iter().filter(|(_, selection)| wanted(&selection.text)) {
             let row = rows.entry(selection.text.clone()).or_insert_with_key(|text| SelectorRow {
                 selector: text.clone(),

@@ -1,4 +1,4 @@
-//! The datapath's lookup, on the rows of a policy map.
+//! The datapath's policy lookup, on the rows of a policy map.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::rows::{Key, L4, Row};
 /// The decision on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// It passes.
+    /// The packet passes.
     Allow,
     /// A row drops it.
     Deny,
@@ -25,9 +25,9 @@ pub struct Verdict {
     pub row: Option<(Key, Row)>,
 }
 
-/// Looks a packet up by the datapath's rules: the longest match with the peer's identity and the longest with any identity;
-/// of the two the one of higher precedence, then a deny of the peer's own, then the longer, then the peer's own.
-/// `port` is the destination port, of ICMP the type.
+/// Looks a packet up by the datapath's rules. Candidates are the longest match of the peer's identity and the longest
+/// match of any identity. Of the two, the higher precedence wins; at equal precedence the peer's own row wins if it is
+/// a deny or at least as long, else the row of any identity. `port` is the destination port, for ICMP the type.
 pub fn lookup(
     rows: &BTreeMap<Key, Row>,
     direction: Direction,

@@ -61,11 +61,11 @@ impl Kind {
 pub struct Policy {
     /// The object.
     pub resource: ResourceId,
-    /// Its `metadata.uid`, often empty.
+    /// Its `metadata.uid`; empty if the manifest has none.
     pub uid: Arc<str>,
     /// Its entries, in the order of the object.
     pub entries: Vec<Entry>,
-    /// Fields with another effect than they suggest, by path. The policy is in force all the same, as in Cilium.
+    /// Fields whose effect differs from what they suggest, by path. The policy is enforced nevertheless, as in Cilium.
     pub warnings: Vec<Problem>,
 }
 
@@ -78,53 +78,53 @@ pub enum Direction {
     Egress,
 }
 
-/// What an entry does with traffic that it matches.
+/// The action of an entry on traffic that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// It passes.
+    /// The traffic passes.
     Allow,
-    /// It is dropped, whatever else allows it.
+    /// The traffic is dropped, even if another entry allows it.
     Deny,
 }
 
 /// One element of `ingress`, `ingressDeny`, `egress` or `egressDeny`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Whom it is about.
+    /// The endpoints or the node that it applies to.
     pub subject: Subject,
-    /// Which traffic of the subject.
+    /// The direction of the traffic that it matches.
     pub direction: Direction,
-    /// What happens to it.
+    /// The action on that traffic.
     pub action: Action,
-    /// Whether what no entry matches is dropped.
+    /// Whether traffic in this direction that no entry matches is dropped.
     pub default_deny: bool,
-    /// The other side.
+    /// The other end of the traffic.
     pub peers: Peers,
     /// Protocols and ports.
     pub ports: Ports,
-    /// Where it is written: `spec.ingress[0]`, `specs[1].egressDeny[2]`.
+    /// Its path in the object: `spec.ingress[0]`, `specs[1].egressDeny[2]`.
     pub path: Arc<str>,
     /// Labels of the rule, as texts, sorted: derived-from, name, namespace, uid, then the user's own.
     pub labels: Arc<[String]>,
 }
 
-/// Whom an entry is about: endpoints or the node, never both.
+/// The subject of an entry: endpoints or the node, never both.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// Endpoints with these labels; never the host.
     Endpoints(Selector),
-    /// The host, by these labels.
+    /// The host, if it has these labels.
     Node(Selector),
 }
 
-/// The other side of an entry.
+/// The peers of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peers {
-    /// No peer is named: everyone.
+    /// No peer is named: every peer matches.
     All,
     /// A list of peers that is present and empty: the entry matches nothing (default deny stays).
     Nothing,
-    /// Whoever one of these selects; never empty.
+    /// Identities that one of these selects; never empty.
     Of(Vec<Selector>),
 }
 
@@ -133,14 +133,14 @@ pub enum Peers {
 pub enum Ports {
     /// None is named: every protocol.
     All,
-    /// One of these. Empty (`toPorts: [{ports: []}]`): nothing matches.
+    /// One of these; an empty list (`toPorts: [{ports: []}]`) matches nothing.
     Of(Vec<PortSpec>),
 }
 
 /// A protocol with one port, a range or a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortSpec {
-    /// The protocol; `ANY` is three specs already: TCP, UDP, SCTP.
+    /// The protocol; the parser expands `ANY` into three specs: TCP, UDP, SCTP.
     pub protocol: u8,
     /// The port.
     pub port: Port,
@@ -153,7 +153,7 @@ pub enum Port {
     All,
     /// Ports from the first to the last, which may be equal. ICMP types are ports.
     Range(u16, u16),
-    /// A container port's name, lower case; on ingress a range may begin there.
+    /// A container port's name, in lower case; on ingress it may be the start of a range.
     Named {
         /// The name.
         name: Arc<str>,
@@ -165,7 +165,7 @@ pub enum Port {
 /// A prefix that policies name, for which an identity must exist.
 pub type Prefix = IpNetwork;
 
-/// The world label's name for an address: qualified if both families are on (`world-ipv4`), else `world`.
+/// Returns the name of the world label for an address: qualified (`world-ipv4`) if both families are on, else `world`.
 pub fn world_label(ip: IpAddr, ipv4_enabled: bool, ipv6_enabled: bool) -> &'static str {
     match (ip, ipv4_enabled, ipv6_enabled) {
         (IpAddr::V4(_), _, true) => "world-ipv4",

@@ -1,4 +1,4 @@
-//! What the rules about one identity come to, before peers are looked at.
+//! The plan of an identity: the effects of its rules by selector of peers, before selectors are expanded to identities.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::selections::{HOST, SelectorId};
 use crate::settings::Enforcement;
 use labels::NamedPorts;
 
-/// Why a row exists.
+/// The reason of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// Policy is not enforced in this direction: no rule selects the endpoint, or the options say so.
+    /// Policy is not enforced in this direction: no rule selects the endpoint, or an option disables enforcement.
     NotEnforced,
-    /// Rules select the endpoint, but none of them drops what it does not mention.
+    /// Rules select the endpoint, but none of them denies by default.
     NoDefaultDeny,
     /// The node reaches its own endpoints (option `allow-localhost`).
     Localhost,
-    /// Rules say so: each one with its selector that selects the peer.
+    /// These rules, each with the selector that selects the peer.
     Rules(Vec<Match>),
 }
 
-/// A rule, with the selector that makes it matter for a row.
+/// A rule, with the selector by which it applies to a row's peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
     /// The rule.
@@ -35,12 +35,12 @@ pub struct Match {
     pub selector: Arc<str>,
 }
 
-/// The rules about an identity, by the selectors of their peers.
+/// The effects of an identity's rules, by the selectors of their peers.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) ingress: Side,
     pub(crate) egress: Side,
-    /// By the origin of each part.
+    /// Reasons, indexed by the origin of parts.
     pub(crate) reasons: Vec<Reason>,
 }
 
@@ -48,24 +48,24 @@ pub(crate) struct Plan {
 #[derive(Debug, Default)]
 pub(crate) struct Side {
     pub(crate) enforced: bool,
-    /// How many rules select the endpoint.
+    /// The number of rules that select the endpoint.
     pub(crate) rules: usize,
-    /// What holds for any peer.
+    /// Parts for any peer.
     pub(crate) any: Vec<Part>,
-    /// What holds for some peers.
+    /// Parts for the peers of a selector.
     pub(crate) peers: BTreeMap<Peer, Vec<Part>>,
 }
 
-/// Whom a part of a plan is about.
+/// The peers to which a part of a plan applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
-    /// Those that are selected.
+    /// The identities that the selector selects.
     Selected(SelectorId),
     /// The node itself.
     Host,
 }
 
-/// One effect on some traffic.
+/// An allow or deny of some traffic, with its precedence and the index of its reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) traffic: Traffic,
@@ -74,42 +74,42 @@ pub(crate) struct Part {
     pub(crate) origin: u32,
 }
 
-/// Protocols and ports, or a name that each peer resolves for itself.
+/// The traffic of a part: blocks of protocols and ports, or a named port, which resolves to a different port per peer.
 #[derive(Debug, Clone)]
 pub(crate) enum Traffic {
     Blocks(Arc<[L4]>),
     Named(Arc<str>, u8),
 }
 
-/// What rules of one priority say about the same protocol and port, by selector of peers.
+/// The effects of rules of one priority, by protocol and port, then by selector of peers.
 pub(crate) type Effects<'a> = BTreeMap<Option<PortSpec>, BTreeMap<SelectorId, Effect<'a>>>;
 
-/// What they say about the peers of one selector.
+/// The effect on the peers of one selector, with the rules that have it.
 #[derive(Default)]
 pub(crate) struct Effect<'a> {
     pub(crate) deny: bool,
     pub(crate) rules: Vec<&'a Arc<Rule>>,
 }
 
-/// The rules that are in force about an identity.
+/// The rules that apply to an identity.
 pub(crate) struct Rules<'a> {
     pub(crate) rules: Vec<&'a StoredRule>,
-    /// Enforced even without rules.
+    /// Whether policy is enforced even without rules.
     pub(crate) always: bool,
-    /// The node reaches the endpoint.
+    /// Whether the node reaches the endpoint regardless of rules.
     pub(crate) localhost: bool,
 }
 
-/// Those of one direction.
+/// The rules that apply to an identity in one direction.
 pub(crate) struct SideRules<'a> {
     pub(crate) rules: Vec<&'a StoredRule>,
     enforced: bool,
-    /// What is let through beside what rules say.
+    /// The reason of the allow that the engine adds to the rules.
     pub(crate) addition: Option<Reason>,
 }
 
 impl Rules<'_> {
-    /// Those about a known identity.
+    /// Returns the rules that apply to an identity; `None` if it is unknown.
     pub(crate) fn about(engine: &Engine, identity: u32) -> Option<Rules<'_>> {
         let labels = &engine.identities.get(identity)?.labels;
         let settings = &engine.settings;
@@ -139,7 +139,7 @@ impl Rules<'_> {
 }
 
 impl Plan {
-    /// The plan of a known identity; `ports` are those of the endpoint.
+    /// Returns the plan of an identity, `None` if it is unknown; `ports` are the named ports of the endpoint.
     pub(crate) fn new(engine: &Engine, identity: u32, ports: &NamedPorts) -> Option<Plan> {
         let rules = Rules::about(engine, identity)?;
         let mut builder = Builder { engine, ports, plan: Plan::empty() };
@@ -219,7 +219,7 @@ impl Builder<'_> {
         let priority = first_priority(Tier::Normal, [1, 0]);
         for (id, effect) in &effects {
             let everyone = self.is_everyone(*id);
-            // What everyone may do needs no rows for some, unless it is about all ports.
+            // An effect that the wildcard selector has, too, needs no rows per peer, except where it covers all ports.
             if !everyone && !all_ports && same_for_all == Some(effect.deny) {
                 continue;
             }
@@ -243,7 +243,8 @@ impl Builder<'_> {
         self.engine.peers.get(id).is_some_and(|selection| selection.selector.is_wildcard())
     }
 
-    /// What a filter is about; `None` if its name is unknown to the endpoint.
+    /// Returns the traffic of a filter; `None` if its named port is unknown to the endpoint. A name on egress is the
+    /// peer's port and resolved later.
     fn traffic(&self, direction: Direction, spec: Option<&PortSpec>) -> Option<Traffic> {
         let Some(PortSpec { protocol, port }) = spec else {
             return Some(Traffic::Blocks([L4::ALL].into()));
@@ -262,7 +263,7 @@ impl Builder<'_> {
     }
 }
 
-/// Rules of one direction, brought together by what they are about. A deny beats an allow of the same selector.
+/// Groups rules of one direction by traffic and selector of peers. A deny replaces an allow of the same group.
 pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Effects<'a> {
     let mut filters = Effects::new();
     for rule in rules {
@@ -288,7 +289,7 @@ pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Effects<'a> {
     filters
 }
 
-/// One spelling for what means the same.
+/// Normalizes a port, so that equal traffic compares equal.
 fn plain(spec: &PortSpec) -> PortSpec {
     let port = match &spec.port {
         Port::Range(0, _) => Port::All,

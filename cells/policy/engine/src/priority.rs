@@ -1,24 +1,25 @@
-//! From tiers to the precedence of rows.
+//! Computes the precedence of rows from their tier and priority.
 
-/// Precedence of a row that nothing overrules: an allow of the first priority.
+/// The highest priority; lower numbers take precedence over higher ones.
 pub(crate) const FIRST: u32 = 0;
 
-/// A class of rules; those of an earlier tier decide before those of a later one.
+/// A class of rules; rules of an earlier tier take precedence over those of a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Tier {
     /// Rules of policy objects.
     Normal,
-    /// Rows that the engine adds: what is let through where nothing is denied, the host.
+    /// Rows that the engine adds: the allow of all traffic where no rule denies by default, the allow of the host.
     Default,
 }
 
-/// Where the priorities of each tier begin, from how many different priorities each tier uses. A tier takes a multiple
-/// of 10, so that a further priority seldom moves those after it.
+/// Returns the first priority of a tier, given the number of different priorities that each tier uses. A tier reserves
+/// a multiple of 10, so that an added priority seldom renumbers the tiers after it.
 pub(crate) fn first_priority(tier: Tier, used: [u32; 2]) -> u32 {
     used.iter().take(tier as usize).map(|levels| levels.next_multiple_of(10)).sum()
 }
 
-/// The precedence of a row: 24 bits of priority, the lower number the higher, then the kind of row.
+/// Returns the precedence of a row: 24 bits of inverted priority (a lower number takes precedence), then 8 bits by
+/// which a deny takes precedence over an allow of the same priority.
 pub(crate) fn precedence(priority: u32, deny: bool) -> u32 {
     const LOWEST: u32 = 0xff_ffff;
     let kind = if deny { 255 } else { 1 };

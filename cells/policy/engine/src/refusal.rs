@@ -1,24 +1,24 @@
-//! Why a policy object is refused.
+//! The error of a rejected policy object.
 
 use std::fmt;
 
-/// A policy object that cannot be taken, with everything that is wrong in it.
+/// A rejected policy object with all of its problems.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Refusal {
-    /// The object, as far as it can be told: `cnp/shop/web`.
+    /// The object, as far as its metadata is readable: `cnp/shop/web`.
     pub object: String,
-    /// What is wrong, in the order of the object; never empty.
+    /// Its problems, in the order of the object; never empty.
     pub problems: Vec<Problem>,
 }
 
-/// One thing wrong in an object.
+/// A problem in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: `spec.ingress[0].toPorts[1].ports[0].port`.
+    /// The field: `spec.ingress[0].toPorts[1].ports[0].port`.
     pub path: String,
-    /// What was found and why it cannot be.
+    /// The value found and why it is invalid.
     pub reason: String,
-    /// What would be right; empty where the reason tells.
+    /// A valid value or form; empty where the reason names it.
     pub remedy: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! From a plan and the selections to the rows of a policy map.
+//! Computes the rows of a policy map from a plan and the selections.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,11 +14,11 @@ use labels::NamedPorts;
 /// The policy of an endpoint as rows of its map.
 #[derive(Debug, Clone)]
 pub struct Resolved {
-    /// Revision of the policies that it was computed from.
+    /// The revision of the policies from which the rows were computed.
     pub revision: u64,
-    /// Whether rules decide about traffic to the endpoint.
+    /// Whether policy is enforced on traffic to the endpoint.
     pub ingress_enforced: bool,
-    /// Whether rules decide about traffic from the endpoint.
+    /// Whether policy is enforced on traffic from the endpoint.
     pub egress_enforced: bool,
     /// The rows.
     pub rows: BTreeMap<Key, Row>,
@@ -26,7 +26,7 @@ pub struct Resolved {
     reasons: Reasons,
 }
 
-/// Why an endpoint has no rows.
+/// The error of an endpoint whose rows cannot be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
@@ -36,23 +36,23 @@ pub enum ResolveError {
     /// Its rows do not fit into a policy map.
     #[error("the policy needs {needed} rows, a policy map holds {limit}")]
     TooManyRows {
-        /// How many there would be.
+        /// The number of rows of the policy.
         needed: usize,
-        /// How many there may be.
+        /// The capacity of the policy map.
         limit: usize,
     },
 }
 
-/// A row that a change has made, replaced or, without a row, removed.
+/// A row that was inserted, replaced or, if `None`, removed.
 pub type RowChange = (Key, Option<Row>);
 
 /// Rows of one identity, in order.
 type PeerRows = Vec<(L4, Row)>;
 
 impl Engine {
-    /// The rows of an endpoint with this identity and these named ports, at most `limit` of them. Everything that the
-    /// rows depend on beside the arguments is told by [`Change`](crate::Change). Costs a few microseconds a rule and
-    /// some nanoseconds a row; peers that the same selectors select are computed once.
+    /// Returns the rows of an endpoint with this identity and these named ports, at most `limit` of them. The result
+    /// depends only on the arguments and on state whose changes are reported as a [`Change`](crate::Change). Costs a
+    /// few microseconds per rule and some nanoseconds per row; peers that the same selectors select are computed once.
     pub fn resolve(&self, identity: u32, ports: &NamedPorts, limit: usize) -> Result<Resolved, ResolveError> {
         let plan = Arc::new(Plan::new(self, identity, ports).ok_or(ResolveError::UnknownIdentity(identity))?);
         let mut reasons = Reasons::new(&plan);
@@ -82,9 +82,9 @@ impl Engine {
         })
     }
 
-    /// Brings the rows of some peers up to date, after a [`Change`](crate::Change) that asks for no more; gives what is
-    /// different, in order. Costs some nanoseconds a selector of the endpoint's rules and peer. After an error the rows
-    /// are to be resolved anew.
+    /// Updates the rows of some peers, after a [`Change`](crate::Change) that has the endpoint's identity in `refresh`
+    /// and not in `subjects`. Returns the changed rows, in order. Costs some nanoseconds per peer and selector of the
+    /// endpoint's rules. After an error `resolved` is incomplete: call [`resolve`](Self::resolve) again.
     pub fn refresh(
         &self,
         resolved: &mut Resolved,
@@ -120,10 +120,12 @@ impl Engine {
         }
     }
 
-    /// The rows of a direction by identity, in order of identities; those of any peer first, as identity 0.
+    /// Returns the rows of a direction by identity, in the order of identities; rows for any peer come first, as
+    /// identity 0.
     fn side_rows(&self, side: &Side, reasons: &mut Reasons) -> Vec<(u32, Arc<PeerRows>)> {
         let any = any_rows(side, reasons);
-        // Which of the peers' parts count for which identity.
+        // Pairs of an identity and the index of a selector that selects it. Identities with the same set of selectors
+        // form a class with the same rows; named ports belong to the class key only if a part of the class uses them.
         let mut counts: Vec<(u32, u32)> = Vec::new();
         for (index, peer) in side.peers.keys().enumerate() {
             let selected = match peer {
@@ -154,12 +156,13 @@ impl Engine {
     }
 }
 
-/// The rows for any peer.
+/// Returns the rows for any peer.
 fn any_rows(side: &Side, reasons: &mut Reasons) -> PeerRows {
     peer_rows(side.any.iter(), None, &Vec::new(), reasons)
 }
 
-/// The rows that parts of a plan come to for one peer; `any` are those of any peer.
+/// Returns the rows of one peer from the parts of a plan that apply to it; `any` are the rows for any peer. Rows that
+/// cannot decide a lookup are removed.
 fn peer_rows<'a>(
     parts: impl Iterator<Item = &'a Part>,
     names: Option<&NamedPorts>,
@@ -191,7 +194,9 @@ fn peer_rows<'a>(
         (l4, Row { deny, precedence, origin })
     });
     let mut rows: PeerRows = merged.collect();
-    // The longest match decides among the rows of an identity: a stronger one has to be the longest.
+    // The kernel's lookup takes the longest match of an identity, whatever its precedence. A longer row must therefore
+    // not hide a shorter one of higher precedence: remove it. If all rows are allows of one precedence, none can hide
+    // another.
     let first = rows.first().map(|(_, row)| row.precedence);
     if rows.iter().chain(any).any(|(_, row)| row.deny || Some(row.precedence) != first) {
         let covered: Vec<bool> =
@@ -202,8 +207,9 @@ fn peer_rows<'a>(
     rows
 }
 
-/// Whether a row has to go because one of `rows` matches all that it matches and is stronger, or is an equal deny; in
-/// the rows of the same identity the row itself is not meant.
+/// Whether a row is redundant or would hide a row of higher precedence: one of `rows` covers its traffic and has a
+/// higher precedence, or is a deny of the same precedence. With `same_identity`, `rows` contain the row itself, which
+/// does not count.
 fn is_covered((l4, row): &(L4, Row), rows: &PeerRows, same_identity: bool) -> bool {
     let lengths = [0].into_iter().chain(8..=l4.bits);
     lengths.map(|bits| l4.truncated(bits)).any(|key| {
@@ -214,7 +220,7 @@ fn is_covered((l4, row): &(L4, Row), rows: &PeerRows, same_identity: bool) -> bo
     })
 }
 
-/// Replaces the rows of a peer, and notes what is different.
+/// Replaces the rows of a peer, and appends the differences to `changes`.
 fn replace(
     rows: &mut BTreeMap<Key, Row>,
     direction: Direction,
@@ -238,7 +244,8 @@ fn replace(
     }
 }
 
-/// The reasons behind origins of rows: those of the plan's parts, and lists of them where several make the same row.
+/// The mapping from a row's origin to its reason. Origins below `parts` are indexes of the plan's reasons; further
+/// origins are lists of these, for rows that several parts produce.
 #[derive(Debug, Clone)]
 struct Reasons {
     parts: u32,
@@ -251,7 +258,7 @@ impl Reasons {
         Reasons { parts: plan.reasons.len() as u32, lists: Vec::new(), known: HashMap::new() }
     }
 
-    /// The origin of a row that several parts make.
+    /// Returns the origin of a row that several parts produce, interned.
     fn merged(&mut self, mut parts: Vec<u32>) -> u32 {
         parts.sort_unstable();
         parts.dedup();
@@ -269,7 +276,7 @@ impl Reasons {
 }
 
 impl Resolved {
-    /// Why a row is there.
+    /// Returns the reason of a row of this result.
     pub fn reason(&self, row: Row) -> Reason {
         let list = row.origin.checked_sub(self.reasons.parts).map(|at| &self.reasons.lists[at as usize]);
         let Some(parts) = list else { return self.plan.reasons[row.origin as usize].clone() };
@@ -283,12 +290,12 @@ impl Resolved {
         Reason::Rules(matches)
     }
 
-    /// Whether rules decide about a direction.
+    /// Whether policy is enforced in a direction.
     pub fn enforced(&self, direction: Direction) -> bool {
         self.plan.side(direction).enforced
     }
 
-    /// How many rules select the endpoint in a direction.
+    /// Returns the number of rules that select the endpoint in a direction.
     pub fn rules(&self, direction: Direction) -> usize {
         self.plan.side(direction).rules
     }

@@ -5,31 +5,31 @@ use crate::model::{Direction, Port};
 /// Protocol and port of a row. Ordered by protocol, port, number of bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct L4 {
-    /// IP protocol number; 0 with no bits: every protocol.
+    /// IP protocol number; 0 with `bits` 0 is every protocol.
     pub protocol: u8,
-    /// First port of the block, or the type of ICMP.
+    /// First port of the block, or the ICMP type.
     pub port: u16,
-    /// Bits that count: 0 = none, 8 = the protocol, 9 to 24 = also the first 1 to 16 bits of the port.
+    /// Length of the prefix: 0 = none, 8 = the protocol, 9 to 24 = also the first 1 to 16 bits of the port.
     pub bits: u8,
 }
 
 impl L4 {
     /// Every protocol.
     pub const ALL: L4 = L4 { protocol: 0, port: 0, bits: 0 };
-    /// Bits of a single port.
+    /// Prefix length of a single port.
     pub const EXACT: u8 = 24;
 
-    /// All ports of a protocol.
+    /// Returns all ports of a protocol.
     pub fn protocol(protocol: u8) -> L4 {
         L4 { protocol, port: 0, bits: 8 }
     }
 
-    /// One port.
+    /// Returns a single port.
     pub fn port(protocol: u8, port: u16) -> L4 {
         L4 { protocol, port, bits: L4::EXACT }
     }
 
-    /// The same with only the first bits counting.
+    /// Returns the prefix of this length that contains `self`; lengths below 8 are every protocol.
     pub fn truncated(self, bits: u8) -> L4 {
         match bits {
             0..8 => L4::ALL,
@@ -46,7 +46,8 @@ impl L4 {
         self.bits <= other.bits && other.truncated(self.bits) == self
     }
 
-    /// The fewest aligned blocks that hold exactly the ports from `first` to `last`; at most 30.
+    /// Returns the minimal list of aligned blocks that cover exactly the ports from `first` to `last`; at most 30
+    /// blocks.
     pub fn blocks(protocol: u8, first: u16, last: u16) -> Vec<L4> {
         let (mut at, end) = (u32::from(first), u32::from(last) + 1);
         let mut blocks = Vec::new();
@@ -60,7 +61,7 @@ impl L4 {
         blocks
     }
 
-    /// The blocks of a port that is a number; none for a name.
+    /// Returns the blocks of a numeric port or range; `None` for a named port, which only an endpoint can resolve.
     pub(crate) fn of_port(protocol: u8, port: &Port) -> Option<Vec<L4>> {
         match port {
             Port::All | Port::Range(0, _) => Some(vec![L4::protocol(protocol)]),
@@ -70,31 +71,31 @@ impl L4 {
     }
 }
 
-/// What a row matches. Ordered by direction, identity, protocol, port, number of bits.
+/// The key of a row: the traffic that it matches. Ordered by direction, identity, protocol, port, number of bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Direction, seen from the endpoint.
     pub direction: Direction,
-    /// Identity of the other side; 0 = any.
+    /// Identity of the peer; 0 = any.
     pub identity: u32,
     /// Protocol and port.
     pub l4: L4,
 }
 
-/// What happens to what a row matches.
+/// The value of a row: the verdict on the traffic that its key matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Dropped, not let through.
+    /// Whether the traffic is dropped.
     pub deny: bool,
-    /// Which of two matching rows decides: the higher.
+    /// Of two matching rows the one with the higher precedence decides.
     pub precedence: u32,
-    /// Which of [`Resolved::reasons`](crate::Resolved) explains it. Numbers differ between two computations of the
-    /// same rows: compare rows by [`Row::same_effect`].
+    /// The id of its reason, see [`Resolved::reason`](crate::Resolved::reason). Ids differ between two computations of
+    /// the same rows: compare rows by [`Row::same_effect`].
     pub origin: u32,
 }
 
 impl Row {
-    /// Whether the kernel would see no difference.
+    /// Whether both rows are the same map entry in the kernel.
     pub fn same_effect(self, other: Row) -> bool {
         self.deny == other.deny && self.precedence == other.precedence
     }

@@ -1,4 +1,4 @@
-//! Who is selected: for each selector in use the identities that it selects, kept up to date.
+//! Selections: the identities that each selector in use selects, updated incrementally.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -8,18 +8,18 @@ use crate::identities::{Identities, Identity};
 use crate::model::Subject;
 use crate::selector::Selector;
 
-/// The number of the host's identity.
+/// The host's identity.
 pub const HOST: u32 = 1;
 
-/// A selector's number; never used for another one.
+/// The id of a selector; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SelectorId(u64);
 
-/// What selects identities: a selector of peers, or of the endpoints that a rule is about.
+/// A predicate on identities: a selector of peers, or of the subjects of a rule.
 pub(crate) trait Selects: Eq + Hash {
     /// Whether the identity is selected.
     fn selects(&self, id: u32, identity: &Identity) -> bool;
-    /// The selector inside.
+    /// Returns the selector inside.
     fn selector(&self) -> &Selector;
 }
 
@@ -33,7 +33,7 @@ impl Selects for Selector {
     }
 }
 
-/// Rules are about endpoints or about the host, never both.
+/// A rule applies to endpoints or to the host, never to both: labels alone do not decide.
 impl Selects for Subject {
     fn selects(&self, id: u32, identity: &Identity) -> bool {
         let wanted = match self {
@@ -50,15 +50,15 @@ impl Selects for Subject {
     }
 }
 
-/// A selector with those it selects.
+/// A selector with the identities that it selects.
 #[derive(Debug)]
 pub(crate) struct Selection<S> {
     pub(crate) selector: Arc<S>,
     /// Its text, as the API shows it.
     pub(crate) text: Arc<str>,
-    /// Sorted.
+    /// The selected identities, sorted for binary search.
     pub(crate) identities: Vec<u32>,
-    /// How many entries of policies use it.
+    /// Reference count: the number of policy entries that use it.
     pub(crate) users: usize,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Selections<S> {
     ids: HashMap<Arc<S>, SelectorId>,
     selections: BTreeMap<SelectorId, Selection<S>>,
     next: u64,
-    /// Texts of selectors whose users or selection have changed since somebody has asked.
+    /// Texts of selectors whose users or selection have changed since the last [`take_changed`](Self::take_changed).
     changed: BTreeSet<Arc<str>>,
 }
 
@@ -86,7 +86,7 @@ impl<S> Default for Selections<S> {
 }
 
 impl<S: Selects + Clone> Selections<S> {
-    /// Counts one more user of the selector. The first one costs a match of every identity that it may select.
+    /// Increments the selector's reference count. The first reference matches all candidate identities.
     pub(crate) fn acquire(&mut self, selector: &S, identities: &Identities) -> SelectorId {
         if let Some(id) = self.ids.get(selector) {
             if let Some(selection) = self.selections.get_mut(id) {
@@ -111,7 +111,7 @@ impl<S: Selects + Clone> Selections<S> {
         id
     }
 
-    /// Counts one user less; the last one forgets the selector.
+    /// Decrements the selector's reference count; removes the selector at zero.
     pub(crate) fn release(&mut self, id: SelectorId) {
         let Some(selection) = self.selections.get_mut(&id) else { return };
         selection.users -= 1;
@@ -122,8 +122,8 @@ impl<S: Selects + Clone> Selections<S> {
         }
     }
 
-    /// Brings all selections up to date with an identity, `None` when it is gone; gives those selectors that select it
-    /// now or did before.
+    /// Updates all selections after a change of an identity, `None` if it was removed. Returns the selectors that
+    /// select it now or did before.
     pub(crate) fn update(&mut self, id: u32, identity: Option<&Identity>) -> Vec<SelectorId> {
         let mut touched = Vec::new();
         for (selector_id, selection) in &mut self.selections {
@@ -145,27 +145,27 @@ impl<S: Selects + Clone> Selections<S> {
         touched
     }
 
-    /// The texts of selectors that have changed since the last call, those that are gone among them.
+    /// Returns the texts of selectors that have changed since the last call, removed ones included.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut self.changed)
     }
 
-    /// How many there are.
+    /// Returns the number of selectors in use.
     pub(crate) fn len(&self) -> usize {
         self.selections.len()
     }
 
-    /// The identities that the selector selects, in order; nobody if it is not in use any more.
+    /// Returns the identities that the selector selects, in order; none if it is no longer in use.
     pub(crate) fn of(&self, id: SelectorId) -> &[u32] {
         self.selections.get(&id).map_or(&[], |selection| &selection.identities)
     }
 
-    /// The selector with its selection.
+    /// Returns the selector with its selection.
     pub(crate) fn get(&self, id: SelectorId) -> Option<&Selection<S>> {
         self.selections.get(&id)
     }
 
-    /// All of them.
+    /// Iterates over all selectors, in the order of their ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SelectorId, &Selection<S>)> {
         self.selections.iter().map(|(id, selection)| (*id, selection))
     }

@@ -1,4 +1,4 @@
-//! Selectors: who is meant by labels, by prefix or by entity.
+//! Selectors of identities: by labels, by prefix or by entity.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,16 +14,17 @@ pub enum Selector {
     Labels(Vec<Requirement>),
     /// By prefix.
     Cidr(CidrSelector),
-    /// The entity `none`: nobody.
+    /// The entity `none`: no identity.
     None,
 }
 
 /// Identities whose prefix lies inside a prefix, but not inside one of the exceptions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CidrSelector {
-    /// The prefix, host bits as written. One of length 0 selects whoever has its world label.
+    /// The prefix, host bits as written. A prefix of length 0 selects the identities with the label
+    /// [`world`](Self::world).
     pub prefix: IpNetwork,
-    /// What is left out.
+    /// The prefixes that are excluded.
     pub except: Vec<IpNetwork>,
     /// Name of the reserved label of addresses of this family, see [`world_label`](crate::world_label).
     pub world: &'static str,
@@ -34,7 +35,7 @@ pub struct CidrSelector {
 /// One requirement on a label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requirement {
-    /// Source; `any` and `unspec` match every source.
+    /// The source; `any` and `unspec` match every source.
     pub source: String,
     /// Key, without the source.
     pub key: String,
@@ -43,7 +44,7 @@ pub struct Requirement {
 }
 
 impl Selector {
-    /// The reserved label of this name.
+    /// Returns the selector of the reserved label with this name.
     pub fn reserved(name: &str) -> Selector {
         Selector::Labels(vec![Requirement::equals(RESERVED, name, "")])
     }
@@ -53,7 +54,7 @@ impl Selector {
         matches!(self, Selector::Labels(requirements) if requirements.is_empty())
     }
 
-    /// Whether an identity with these labels is meant. Linear in the requirements.
+    /// Whether an identity with these labels is selected. Linear in the requirements.
     pub fn matches(&self, labels: &LabelArray) -> bool {
         match self {
             Selector::Labels(requirements) => requirements.iter().all(|r| r.holds(labels)),
@@ -62,7 +63,7 @@ impl Selector {
         }
     }
 
-    /// The text under which the selector is known, as `GET /policy/selectors` of Cilium shows it.
+    /// Returns the selector's text, as Cilium's `GET /policy/selectors` prints it.
     pub fn key(&self) -> String {
         match self {
             Selector::Labels(requirements) => label_selector_text(requirements),
@@ -98,17 +99,18 @@ impl CidrSelector {
 }
 
 impl Requirement {
-    /// The label has this value.
+    /// Returns the requirement that the label has this value.
     pub fn equals(source: &str, key: &str, value: &str) -> Requirement {
         Requirement { source: source.to_owned(), key: key.to_owned(), test: Test::Equals(value.to_owned()) }
     }
 
-    /// `source:key`.
+    /// Returns `source:key`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.source, self.key)
     }
 
-    /// Whether labels fulfil it. Sources `any` and `unspec` look at the first label of the key, whatever its source.
+    /// Whether labels fulfil the requirement. Sources `any` and `unspec` compare the first label with the key, whatever
+    /// its source.
     pub fn holds(&self, labels: &LabelArray) -> bool {
         if self.source == CIDR
             && let Ok(prefix) = self.key.parse::<IpNetwork>()
@@ -125,7 +127,7 @@ impl Requirement {
     }
 }
 
-/// Whether one of the labels is of a prefix that lies wholly inside.
+/// Whether a label names a prefix that is a subset of `outer`.
 fn has_prefix_inside(labels: &LabelArray, outer: &IpNetwork) -> bool {
     labels
         .iter()
@@ -133,12 +135,12 @@ fn has_prefix_inside(labels: &LabelArray, outer: &IpNetwork) -> bool {
         .any(|label| prefix_of_key(&label.key).is_some_and(|inner| contains(outer, &inner)))
 }
 
-/// Whether `inner` lies wholly inside `outer`, whatever the host bits of the two.
+/// Whether `inner` is a subset of `outer`, whatever the host bits of both.
 pub(crate) fn contains(outer: &IpNetwork, inner: &IpNetwork) -> bool {
     inner.prefix() >= outer.prefix() && outer.contains(inner.network())
 }
 
-/// The prefix of a label's key, where colons are written as dashes: `10.0.0.0/8`, `fd00-1--0/32`.
+/// Parses the prefix of a label's key, in which colons are written as dashes: `10.0.0.0/8`, `fd00-1--0/32`.
 pub(crate) fn prefix_of_key(key: &str) -> Option<IpNetwork> {
     let (address, length) = key.rsplit_once('/')?;
     let address = match address.contains('-') {
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn any_source_looks_at_the_first_label_of_the_key() {
+    fn any_source_compares_the_first_label_with_the_key() {
         let selector = Selector::Labels(vec![Requirement::equals("any", "app", "b")]);
         assert!(!selector.matches(&array(&["container:app=a", "k8s:app=b"])));
         assert!(selector.matches(&array(&["container:app=b", "k8s:app=a"])));

@@ -1,11 +1,11 @@
-//! Options of the agent that change the meaning of policies.
+//! Options of the agent that affect how policies are parsed and enforced.
 
 use std::sync::Arc;
 
 /// When traffic without a matching rule is dropped (option `enable-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Enforcement {
-    /// Where a rule selects the endpoint, a direction at a time.
+    /// For endpoints that a rule selects, each direction separately.
     #[default]
     Default,
     /// Always, for every endpoint.
@@ -19,7 +19,7 @@ pub enum Enforcement {
 pub struct Settings {
     /// Name of this cluster (`cluster-name`).
     pub cluster: Arc<str>,
-    /// When traffic without a rule is dropped (`enable-policy`).
+    /// When traffic without a matching rule is dropped (`enable-policy`).
     pub enforcement: Enforcement,
     /// Whether IPv4 is on; decides the world labels of prefixes.
     pub ipv4: bool,
@@ -27,13 +27,14 @@ pub struct Settings {
     pub ipv6: bool,
     /// Whether the host has a policy of its own (`enable-host-firewall`).
     pub host_firewall: bool,
-    /// Whether the host reaches its pods regardless of rules of ingress (`allow-localhost`; `auto` is resolved).
+    /// Whether the host reaches its pods regardless of ingress rules (`allow-localhost`, with `auto` resolved).
     pub allow_localhost: bool,
-    /// Whether selectors that name no cluster mean this one (`policy-default-local-cluster`).
+    /// Whether selectors that name no cluster select this cluster only (`policy-default-local-cluster`).
     pub default_local_cluster: bool,
     /// Whether rules may select nodes by labels (`enable-node-selector-labels`).
     pub node_selector_labels: bool,
-    /// Whether `enableDefaultDeny` is heeded (`enable-non-default-deny-policies`); without, every rule denies the rest.
+    /// Whether `enableDefaultDeny` is honoured (`enable-non-default-deny-policies`); if not, every rule denies by
+    /// default.
     pub non_default_deny: bool,
     /// Whether rules may name protocols without ports, such as GRE (`enable-extended-ip-protocols`).
     pub extended_protocols: bool,

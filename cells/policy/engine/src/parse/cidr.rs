@@ -1,4 +1,4 @@
-//! Prefixes as policies write them: stricter than most parsers, as Cilium is.
+//! Parses prefixes of policies, as strictly as Cilium does.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::{Context, cidr_group_fields};
 use crate::model::world_label;
 use crate::selector::{CidrSelector, Selector, contains};
 
-/// A prefix such as `10.0.0.0/8`: no net mask, no zone, no leading zeros; host bits may be set.
+/// Parses a prefix such as `10.0.0.0/8`: no net mask, no zone, no leading zeros; host bits may be set.
 fn parse_prefix(text: &str) -> Option<IpNetwork> {
     let (address, length) = text.split_once('/')?;
     let canonical = length.bytes().all(|b| b.is_ascii_digit()) && (length == "0" || !length.starts_with('0'));
@@ -19,7 +19,7 @@ fn parse_prefix(text: &str) -> Option<IpNetwork> {
     IpNetwork::new(address.parse().ok()?, length.parse().ok()?).ok()
 }
 
-/// An element of `fromCIDR` or `toCIDR`: a prefix or an address.
+/// Reads an element of `fromCIDR` or `toCIDR`: a prefix or an address.
 pub(super) fn cidr(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
     let text = field.text(problems)?;
     let address = text.parse::<IpAddr>().ok();
@@ -36,7 +36,7 @@ pub(super) fn cidr(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
     }))
 }
 
-/// An element of `fromCIDRSet` or `toCIDRSet`: a prefix and what is left out of it.
+/// Reads an element of `fromCIDRSet` or `toCIDRSet`: a prefix and its exceptions.
 pub(super) fn cidr_rule(
     field: &Field<'_>,
     context: &Context<'_>,
@@ -81,11 +81,13 @@ pub(super) fn cidr_rule(
     }))
 }
 
-/// Whether a field names something; an empty text does not.
+/// Whether a field is present and not the empty string: Go's API types cannot tell an empty string from an absent
+/// field.
 fn is_given(object: &Object<'_>, name: &str) -> bool {
     object.field(name).is_some_and(|field| field.value.as_str() != Some(""))
 }
 
+/// Reads a field that must be a prefix; reports any other value.
 fn prefix_field(field: &Field<'_>, problems: &mut Problems) -> Option<IpNetwork> {
     let text = field.text(problems)?;
     let prefix = parse_prefix(text);

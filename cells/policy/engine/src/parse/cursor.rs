@@ -18,7 +18,7 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// Adds one.
+    /// Adds a problem, or only counts it when the list is full: a hostile manifest must not fill the agent's memory.
     pub(super) fn add(&mut self, path: &str, reason: impl Into<String>, remedy: &'static str) {
         if self.list.len() == MAX_PROBLEMS {
             self.more += 1;
@@ -27,7 +27,7 @@ impl Problems {
         self.list.push(Problem { path: path.to_owned(), reason: reason.into(), remedy });
     }
 
-    /// Adds a warning: a field that does not refuse the object, but has another effect than it suggests.
+    /// Adds a warning: the field is accepted, but its effect differs from what its name or value suggests.
     pub(super) fn warn(&mut self, path: &str, reason: impl Into<String>, remedy: &'static str) {
         if self.warnings.len() < MAX_PROBLEMS {
             self.warnings.push(Problem { path: path.to_owned(), reason: reason.into(), remedy });
@@ -134,7 +134,8 @@ impl<'a> Object<'a> {
         self.map.iter().map(|(name, value)| (name.as_str(), Field { value, path: self.path_of(name) }))
     }
 
-    /// Reports fields that are unknown, and those that are not implemented: `(name, description)`.
+    /// Reports fields that are neither in `known` nor null fields of `unbuilt`, the list of `(name, description)` of
+    /// fields that Cilium has and this parser does not implement.
     pub(super) fn check_names(
         &self,
         problems: &mut Problems,
@@ -161,7 +162,8 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Returns a value as problems quote it.
+/// Returns a value as problems quote it: scalars as JSON, cut to a bounded length; objects and lists by their type
+/// only.
 pub(super) fn quoted(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),

@@ -1,4 +1,4 @@
-//! ICMP types of policies.
+//! Parses ICMP types of policies.
 
 use super::cursor::{Field, Object, Problems, quoted};
 use super::{Context, MAX_FILTERS};
@@ -7,7 +7,7 @@ use crate::model::{Port, PortSpec};
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// Names of IPv4's types (IANA's, as Cilium spells them).
+/// Names of the ICMP types of IPv4: IANA's, as Cilium spells them, which includes two names with a space.
 const TYPES_V4: &[(&str, u8)] = &[
     ("EchoReply", 0),
     ("DestinationUnreachable", 3),
@@ -27,7 +27,7 @@ const TYPES_V4: &[(&str, u8)] = &[
     ("ExtendedEcho Reply", 43),
 ];
 
-/// Names of IPv6's types.
+/// Names of the ICMPv6 types, from the same source.
 const TYPES_V6: &[(&str, u8)] = &[
     ("DestinationUnreachable", 1),
     ("PacketTooBig", 2),
@@ -93,7 +93,8 @@ fn icmp_field(field: &Field<'_>, problems: &mut Problems) -> Option<PortSpec> {
         }
     };
     let number = icmp_type(&object, names, problems)?;
-    // Cilium has no way to name type 0 alone: it is the port 0, which stands for all of the protocol.
+    // Cilium stores an ICMP type as a port, and port 0 matches the whole protocol: type 0 (IPv4's echo reply) cannot be
+    // selected alone.
     if number == 0 {
         problems.warn(&object.path_of("type"), "type 0 stands for all types of the family", "");
         return Some(PortSpec { protocol, port: Port::All });

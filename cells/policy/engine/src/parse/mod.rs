@@ -1,4 +1,4 @@
-//! Parses a manifest into a policy, in one walk that reports all problems.
+//! Parses a manifest into a policy, in one pass that reports all problems.
 
 mod cidr;
 mod cursor;
@@ -18,12 +18,13 @@ use crate::refusal::Refusal;
 use crate::settings::Settings;
 use cursor::{Field, Object, Problems, quoted};
 
-/// Ports or ICMP types that one element may hold.
+/// Maximum number of ports or ICMP types in one element: the limit of Cilium's CRD.
 const MAX_FILTERS: usize = 40;
-/// Values that one object may hold, all levels counted: ten times what Kubernetes stores.
+/// Maximum number of JSON values in one object, nested ones included: about ten times what fits into an object that the
+/// API server stores.
 const MAX_VALUES: usize = 1_000_000;
 
-/// Fields of a CIDR rule that name groups of prefixes.
+/// Returns the fields of a CIDR rule that refer to groups of prefixes, with descriptions.
 const fn cidr_group_fields() -> &'static [(&'static str, &'static str)] {
     &[("cidrGroupRef", "groups of prefixes by name"), ("cidrGroupSelector", "groups of prefixes by labels")]
 }
@@ -38,7 +39,7 @@ struct Context<'a> {
     origin: Vec<Label>,
 }
 
-/// One of the four lists of a rule.
+/// One of the four lists of entries in a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
     Ingress,
@@ -78,7 +79,8 @@ impl Section {
     }
 }
 
-/// Parses a policy object. No field is ignored: one that is unknown, invalid or not implemented refuses the whole object.
+/// Parses a policy object. No field is ignored: an unknown, invalid or unimplemented field rejects the whole object,
+/// since enforcing a part of it could allow traffic that the object denies.
 ///
 /// ```
 /// use policy_engine::{Kind, Settings, parse};
@@ -157,7 +159,7 @@ fn read_metadata(object: &Object<'_>, kind: Kind, problems: &mut Problems) -> (R
     (ResourceId { kind, namespace: namespace.into(), name: name.into() }, uid)
 }
 
-/// Returns the labels by which every rule names its object.
+/// Returns the labels that identify the object in each of its rules.
 fn origin_labels(resource: &ResourceId, uid: &str) -> Vec<Label> {
     let label = |key: &str, value: &str| Label {
         key: format!("io.cilium.k8s.policy.{key}"),
@@ -187,13 +189,14 @@ fn read_rules(object: &Object<'_>, context: &Context<'_>, problems: &mut Problem
     entries
 }
 
-/// Returns the labels of a rule as texts: of the object, then the user's.
+/// Returns the labels of a rule as texts: the object's and the user's own.
 fn label_texts(origin: &[Label], own: Vec<Label>) -> Arc<[String]> {
     let labels: LabelArray = origin.iter().cloned().chain(own).collect();
     labels.texts().into()
 }
 
-/// Whether a value holds fewer values than a limit. Walks without recursion.
+/// Whether a JSON value has at most `limit` values, itself and nested ones counted. Uses a list instead of recursion,
+/// so that deep nesting cannot overflow the stack.
 fn is_smaller(value: &Value, limit: usize) -> bool {
     let mut left = limit;
     let mut todo = vec![value];

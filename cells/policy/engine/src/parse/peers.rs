@@ -1,4 +1,4 @@
-//! The other side of an entry.
+//! Parses the peers of an entry.
 
 use std::collections::HashSet;
 
@@ -11,11 +11,11 @@ use super::{Context, Section};
 use crate::model::{Direction, Peers};
 use crate::selector::{Requirement, Selector};
 
-/// Fields of ingress that name peers and are built, in the order in which they are looked at.
+/// Implemented fields of ingress that select peers, in the order in which they are read.
 const INGRESS: [&str; 4] = ["fromEndpoints", "fromEntities", "fromCIDR", "fromCIDRSet"];
 const EGRESS: [&str; 4] = ["toEndpoints", "toEntities", "toCIDR", "toCIDRSet"];
 
-/// Fields of ingress that name peers and are not built.
+/// Fields of ingress that select peers and are not implemented, with descriptions.
 const INGRESS_UNBUILT: &[(&str, &str)] = &[
     ("fromNodes", "peers by labels of nodes"),
     ("fromGroups", "peers by groups of cloud providers"),
@@ -30,7 +30,7 @@ const EGRESS_UNBUILT: &[(&str, &str)] = &[
 ];
 
 impl Section {
-    /// Fields that name peers, in order: endpoints, entities, prefixes, prefixes with exceptions.
+    /// Returns the fields that select peers, in this order: endpoints, entities, prefixes, prefixes with exceptions.
     pub(super) fn peer_fields(self) -> [&'static str; 4] {
         match self.direction() {
             Direction::Ingress => INGRESS,
@@ -38,18 +38,18 @@ impl Section {
         }
     }
 
-    /// Fields that name peers in a way that is not built.
+    /// Returns the fields that select peers and are not implemented, with descriptions.
     pub(super) fn unbuilt_peer_fields(self) -> &'static [(&'static str, &'static str)] {
         match (self.direction(), self.allows()) {
             (Direction::Ingress, _) => INGRESS_UNBUILT,
             (Direction::Egress, true) => EGRESS_UNBUILT,
-            // Names of DNS only ever allow.
+            // Cilium's deny rules have no `toFQDNs` and `toServices`: there they are unknown fields.
             (Direction::Egress, false) => &EGRESS_UNBUILT[..3],
         }
     }
 }
 
-/// Whether a field is there with elements, there without, or absent.
+/// The presence of a list field: present with elements, present and empty, or absent.
 enum Filled {
     Yes,
     Empty,
@@ -64,7 +64,7 @@ fn filled(object: &Object<'_>, name: &str) -> Filled {
     }
 }
 
-/// The peers of an entry; none if no field names any.
+/// Reads the peers of an entry; `None` if no field selects peers.
 pub(super) fn peers(
     entry: &Object<'_>,
     section: Section,
@@ -96,7 +96,7 @@ pub(super) fn peers(
         selectors.extend(cidr_rule(&field, context, problems));
     }
 
-    // A list that is there and empty: the writer left nobody, whatever else is named.
+    // A list that is present and empty selects no peers, whatever the other fields select.
     let nodes = if section.direction() == Direction::Ingress { "fromNodes" } else { "toNodes" };
     let lists = section.peer_fields().into_iter().chain([nodes]);
     if lists.into_iter().any(|name| matches!(filled(entry, name), Filled::Empty)) {
@@ -105,7 +105,7 @@ pub(super) fn peers(
     if kinds.is_empty() {
         return None;
     }
-    // With everybody among them, the others add nothing; nor does one twice.
+    // A wildcard makes the other selectors redundant, as a duplicate is.
     if kinds.first() == Some(&entities) && selectors.iter().any(Selector::is_wildcard) {
         return Some(Peers::Of(vec![Selector::Labels(Vec::new())]));
     }
@@ -118,7 +118,7 @@ fn elements<'a>(entry: &Object<'a>, name: &str, problems: &mut Problems) -> Vec<
     entry.field(name).and_then(|field| field.list(problems)).unwrap_or_default()
 }
 
-/// The selectors of an entity.
+/// Returns the selectors that an entity stands for.
 fn entity(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Vec<Selector> {
     let Some(name) = field.text(problems) else { return Vec::new() };
     match name {

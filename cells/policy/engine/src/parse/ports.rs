@@ -1,4 +1,4 @@
-//! Protocols and ports of policies.
+//! Parses protocols and ports of policies.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
-/// Protocols without ports, known only under `enable-extended-ip-protocols`.
+/// Protocols without ports, accepted with `enable-extended-ip-protocols` only.
 const EXTENDED: &[(&str, u8)] =
     &[("VRRP", 112), ("IGMP", 2), ("GRE", 47), ("IPIP", 4), ("IPV6", 41), ("ESP", 50), ("AH", 51)];
 
-/// Parts of `toPorts` that need a proxy.
+/// Fields of `toPorts` that need a proxy, with descriptions; not implemented.
 const UNBUILT: &[(&str, &str)] = &[
     ("rules", "rules of layer 7"),
     ("listener", "a listener of the proxy"),
@@ -66,7 +66,7 @@ fn port_protocol(field: &Field<'_>, context: &Context<'_>, problems: &mut Proble
     }
     let port = match port {
         Number::All => Port::All,
-        // A range that does not go upwards is the single port: so Cilium, before the API server's check.
+        // A range whose end is below its start is the single start port, as in Cilium.
         Number::Port(first) => Port::Range(first, end.unwrap_or(first).max(first)),
         Number::Name(name) => Port::Named { name, end },
     };
@@ -110,7 +110,7 @@ fn protocols(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems
     extended.map(|(_, number)| vec![*number])
 }
 
-/// What `port` says.
+/// The value of the field `port`.
 enum Number {
     /// 0, or absent where that is allowed.
     All,
@@ -145,7 +145,7 @@ fn port(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> 
     }
 }
 
-/// The end of a range: `Some(None)` without one, none at all if it is wrong.
+/// Reads the end of a range: `Some(None)` if it is absent or 0, `None` if it is invalid.
 #[expect(clippy::option_option, reason = "absent and wrong are two things")]
 fn end_port(object: &Object<'_>, problems: &mut Problems) -> Option<Option<u16>> {
     let Some(field) = object.field("endPort") else { return Some(None) };
@@ -157,7 +157,7 @@ fn end_port(object: &Object<'_>, problems: &mut Problems) -> Option<Option<u16>>
     number.map(|number| (number != 0).then_some(number))
 }
 
-/// A service's name (RFC 6335 5.1): 1-15 letters, digits and inner single dashes, at least one letter.
+/// Whether a text is a service name (RFC 6335 5.1): 1-15 letters, digits and inner single dashes, at least one letter.
 fn is_service_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     (1..=15).contains(&bytes.len())
@@ -168,7 +168,7 @@ fn is_service_name(text: &str) -> bool {
         && !text.contains("--")
 }
 
-/// A number as Go's `ParseUint(text, 0, 16)` reads it: prefixes `0b`, `0o`, `0x`, a leading 0 is octal, single
+/// Parses a number as Go's `ParseUint(text, 0, 16)` does: prefixes `0b`, `0o`, `0x`, a leading 0 is octal, single
 /// underscores between digits.
 fn parse_number(text: &str) -> Option<u16> {
     let lower = text.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! One rule: an element of `specs`, or `spec`.
+//! Parses one rule: `spec`, or an element of `specs`.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const FIELDS: [&str; 9] = [
     "nodeSelector",
 ];
 
-/// The entries of a rule, in the order ingress, ingressDeny, egress, egressDeny.
+/// Reads the entries of a rule, in the order ingress, ingressDeny, egress, egressDeny.
 pub(super) fn rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Vec<Entry> {
     let Some(rule) = field.object(problems) else { return Vec::new() };
     rule.check_names(problems, &FIELDS, &[("log", "a value for the log of verdicts")]);
@@ -67,7 +67,7 @@ pub(super) fn rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
     entries
 }
 
-/// Whom the rule is about, and whether it names `reserved:init`.
+/// Reads the subject of a rule, and whether its selector names the label `reserved:init`.
 fn subject(rule: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<(Subject, bool)> {
     let (endpoints, nodes) = (rule.field("endpointSelector"), rule.field("nodeSelector"));
     match (endpoints, nodes) {
@@ -111,7 +111,7 @@ fn subject(rule: &Object<'_>, context: &Context<'_>, problems: &mut Problems) ->
     }
 }
 
-/// Whether a rule denies what nothing allows, for each direction.
+/// The default deny of a rule per direction: whether traffic that no rule allows is dropped.
 struct DefaultDeny {
     ingress: bool,
     egress: bool,
@@ -139,7 +139,7 @@ impl DefaultDeny {
     }
 }
 
-/// Peers and ports of an element of one of the sections.
+/// Reads the peers and ports of an element of a section.
 fn entry(
     field: &Field<'_>,
     section: Section,
@@ -149,7 +149,7 @@ fn entry(
 ) -> Option<(Peers, Ports)> {
     let entry = field.object(problems)?;
     let known: Vec<&str> = section.peer_fields().into_iter().chain(["toPorts", "icmps"]).collect();
-    // An empty list asks for nothing that would have to be built.
+    // An unimplemented field with an empty list has no effect, so it is accepted.
     let is_empty =
         |name: &str| entry.field(name).is_some_and(|f| f.value.as_array().is_some_and(Vec::is_empty));
     let unbuilt = section.unbuilt_peer_fields().iter().copied();
@@ -169,7 +169,7 @@ fn entry(
         ports.iter().flat_map(|field| port_rule(field, section, context, problems)).collect();
     specs.extend(icmps.iter().flat_map(|field| icmp(field, context, problems)));
     let ports = if named { Ports::Of(specs) } else { Ports::All };
-    // `{}` names neither peers nor ports: it allows nothing, and the rest is denied.
+    // `{}` selects neither peers nor ports: the entry matches nothing, and its default deny applies.
     let peers = peers.unwrap_or(if named { Peers::All } else { Peers::Nothing });
     Some((peers, ports))
 }
@@ -178,7 +178,7 @@ fn elements<'a>(entry: &Object<'a>, name: &str, problems: &mut Problems) -> Vec<
     entry.field(name).and_then(|field| field.list(problems)).unwrap_or_default()
 }
 
-/// The user's own labels of a rule: texts or `{key, source, value}`.
+/// Reads the user's own labels of a rule: texts or `{key, source, value}`.
 fn user_labels(rule: &Object<'_>, problems: &mut Problems) -> Vec<Label> {
     let mut labels = Vec::new();
     for field in elements(rule, "labels", problems) {

@@ -1,4 +1,4 @@
-//! Label selectors of manifests: reading, checking, and the namespace and cluster that are added.
+//! Parses and validates label selectors of manifests, and adds the implied namespace and cluster.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::selector::{Requirement, Selector};
 
 const OPERATORS: &str = "operators are In, NotIn, Exists and DoesNotExist";
 
-/// A label selector as written, with a source for each key.
+/// A label selector as written in the manifest, with a source for each key.
 #[derive(Default)]
 pub(super) struct LabelSelector {
     /// `matchLabels`, by `source:key`.
@@ -56,12 +56,12 @@ impl LabelSelector {
         }
     }
 
-    /// Whether a requirement is about a key of which the test holds for `source` and `key`.
+    /// Whether the test holds for `source` and `key` of any requirement.
     fn names(&self, test: impl Fn(&str, &str) -> bool) -> bool {
         self.equals.values().chain(&self.expressions).any(|r| test(&r.source, &r.key))
     }
 
-    /// Whether a requirement is about this key, of Kubernetes' labels or of any source.
+    /// Whether the test holds for the key of any requirement on Kubernetes' labels or on labels of any source.
     fn names_k8s(&self, test: impl Fn(&str) -> bool) -> bool {
         self.names(|source, key| matches!(source, K8S | ANY) && test(key))
     }
@@ -71,8 +71,8 @@ impl LabelSelector {
         self.names(|source, key| source == RESERVED && key == "init")
     }
 
-    /// Whether the pods' namespace is required to be another one, by the label that [`into_subject`](Self::into_subject)
-    /// sets.
+    /// Whether the pods' namespace is required to be another one, by the label that
+    /// [`into_subject`](Self::into_subject) sets.
     pub(super) fn names_other_namespace(&self, namespace: &str) -> bool {
         let own = Requirement::equals(K8S, POD_NAMESPACE, namespace);
         !namespace.is_empty() && self.equals.get(&own.name()).is_some_and(|other| *other != own)
@@ -83,7 +83,8 @@ impl LabelSelector {
         self.equals.insert(requirement.name(), requirement);
     }
 
-    /// The selector of the endpoints that a policy is about: in a namespace, only that namespace's.
+    /// Returns the selector of the endpoints that a policy applies to, restricted to the policy's namespace if it has
+    /// one.
     pub(super) fn into_subject(mut self, namespace: &str) -> Selector {
         if !namespace.is_empty() {
             self.set(POD_NAMESPACE, namespace);
@@ -91,12 +92,14 @@ impl LabelSelector {
         self.finish()
     }
 
-    /// The selector of nodes that a policy is about: as it is.
+    /// Returns the selector of the nodes that a policy applies to, as written.
     pub(super) fn into_node(self) -> Selector {
         self.finish()
     }
 
-    /// The selector of a peer: without a word about namespace and cluster, those of the policy.
+    /// Returns the selector of a peer. A selector without a requirement on the namespace or the cluster is restricted
+    /// to those of the policy; cluster-wide policies select pods of every namespace. Reserved labels are left as
+    /// written.
     pub(super) fn into_peer(mut self, context: &Context<'_>, subject_is_init: bool) -> Selector {
         if self.names(|source, _| source == RESERVED) {
             return self.finish();
@@ -156,7 +159,8 @@ fn read_expression(field: &Field<'_>, problems: &mut Problems) -> Option<Require
     Some(Requirement { source, key, test: test.ok()? })
 }
 
-/// Source and key; a key without a source is of any. A dot before the colon makes the whole a key.
+/// Splits a label's key into source and key; without a source, it is `any`. A dot before the first colon makes the
+/// whole text a key.
 fn split_key(text: &str, path: &str, problems: &mut Problems) -> Option<(String, String)> {
     let (source, key) = match text.find([':', '.']) {
         Some(at) if text.as_bytes()[at] == b':' => (&text[..at], &text[at + 1..]),
