@@ -106,7 +106,7 @@ impl Controller {
     /// Applies what differs from the last call. Idempotent: may be repeated after an error.
     pub(crate) fn apply(&mut self, desired: &Desired) -> Result<Report, DatapathError> {
         let mut nl = Netlink::open()?;
-        let mut report = Report { unmarked: !self.mark_host_packets()?, ..Report::default() };
+        let mut report = Report::default();
         let devices = host::ensure_devices(&mut nl)?;
         let constants = NodeConfig {
             host_ifindex: devices.host.index,
@@ -125,6 +125,7 @@ impl Controller {
                 programs
             }
         };
+        report.unmarked = !self.mark_host_packets()?;
         // Maps of another layout are opened by the load at the latest.
         let moves = match self.moving {
             true => self.maps.fs().moves().step(|| "list maps of another layout".to_owned())?,
@@ -177,37 +178,31 @@ impl Controller {
         Ok(report)
     }
 
-    /// Installs the rule that marks the host's packets. Comes before the programs, which take packets without a mark
-    /// for the world's; those in use may be of a build that did not. False if the kernel cannot.
+    /// Installs the rule that marks the host's packets, unless that is done. Comes before programs are attached, which
+    /// take packets without a mark for the world's; those in use may be of a build that did not. False if the kernel cannot.
     fn mark_host_packets(&mut self) -> Result<bool, DatapathError> {
-        if let Some(marked) = self.marked {
-            return Ok(marked);
-        }
-        let marked = match Chain::HostPackets.install() {
-            Err(error) if nftables::is_unsupported(&error) => {
-                tracing::warn!(%error, "No rule in nftables to mark the host's packets, policy takes them for the world's");
-                false
-            }
-            result => result.map(|()| true).map_err(DatapathError::Rule)?,
-        };
+        let marked = self.marked.map_or_else(install_mark, Ok)?;
         self.marked = Some(marked);
         Ok(marked)
     }
 
-    /// Loads programs, and creates the links that they will need meanwhile: that waits for the kernel, verification
-    /// computes.
-    fn load(&self, constants: NodeConfig, places: &BTreeSet<Place>) -> Result<ProgramSet, DatapathError> {
-        std::thread::scope(|scope| {
+    /// Loads programs. Meanwhile the rule that marks the host's packets is installed, and the links that the programs will
+    /// need are created: both wait for grace periods of the kernel, while verification computes.
+    fn load(&mut self, constants: NodeConfig, places: &BTreeSet<Place>) -> Result<ProgramSet, DatapathError> {
+        let (programs, marked) = std::thread::scope(|scope| {
             let new = places.iter().filter(|place| !self.attached.contains_key(place));
             let links = scope.spawn(|| device_links::reserve(self.maps.fs(), self.style, new));
+            let mark = self.marked.is_none().then(|| scope.spawn(install_mark));
             let programs = ProgramSet::load(&self.maps, constants, LOAD_THREADS);
-            let links = links.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            if let Err(error) = links {
+            if let Err(error) = joined(links) {
                 // Attaching meets the error again.
                 tracing::debug!(%error, "A link could not be created ahead");
             }
-            programs
-        })
+            (programs, mark.map(joined).transpose())
+        });
+        // An error is met again by the caller, which marks before it attaches.
+        self.marked = self.marked.or(marked.unwrap_or_default());
+        programs
     }
 
     /// Removes arrays of programs a second after they were replaced everywhere. Returns the time until there is
@@ -307,6 +302,22 @@ impl Controller {
         let addresses = write_addresses(&self.maps, &desired.addresses)?;
         Ok([addresses, write_devices(&self.maps, &desired.devices)?].concat())
     }
+}
+
+/// Installs the rule that marks the host's packets; false if the kernel has no nftables for it.
+fn install_mark() -> Result<bool, DatapathError> {
+    match Chain::HostPackets.install() {
+        Err(error) if nftables::is_unsupported(&error) => {
+            tracing::warn!(%error, "No rule in nftables to mark the host's packets, policy takes them for the world's");
+            Ok(false)
+        }
+        result => result.map(|()| true).map_err(DatapathError::Rule),
+    }
+}
+
+/// Returns the result of a thread, or goes on with its panic.
+fn joined<R>(thread: std::thread::ScopedJoinHandle<'_, R>) -> R {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Writes the devices that face the network into `cilium_devices`. Returns descriptions of the changes.
