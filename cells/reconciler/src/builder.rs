@@ -106,8 +106,8 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// Sets the closures that read and write this reconciler's status in an object. A panic of theirs counts as a failure
-    /// of the object.
+    /// Sets the closures that read and write this reconciler's status in an object. A panic in one of them is
+    /// a failure of the object.
     pub fn status(
         self,
         get: impl Fn(&T) -> &Status + Send + Sync + 'static,
@@ -170,23 +170,24 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// Sets the interval of prunes. The first runs when the table is initialized and every object that it has by then has
-    /// been tried. Default: one hour; zero: only on request.
+    /// Sets the interval of prunes. The first runs when the table is initialized and every object that it has by
+    /// then has been tried. Default: one hour; zero: only on request.
     pub fn prune(mut self, interval: Duration) -> Self {
         self.options.prune = interval;
         self
     }
 
-    /// Sets the time after which a reconciled object is reconciled again, and the rate limit of such refreshes. Default:
-    /// 30 minutes, 100 per second; zero: never.
+    /// Sets the time after which a reconciled object is reconciled again, and the rate limit of such refreshes.
+    /// Default: 30 minutes, 100 per second; zero: never.
     pub fn refresh(mut self, interval: Duration, per_second: usize) -> Self {
         self.options.refresh = interval;
         self.options.refreshes_per_second = per_second.max(1);
         self
     }
 
-    /// Declares that other reconcilers write their statuses into the same objects. Their writes raise an object's revision
-    /// above that of the change that a caller waits for, so a failure counts for all revisions of its round: without this,
+    /// Declares that other reconcilers write their statuses into the same objects. Their writes raise an object's
+    /// revision above that of the change that a caller waits for, so a failure counts for all revisions of its round.
+    /// Without this,
     /// [`Handle::wait_until_ok`] could miss it.
     pub fn shared(mut self) -> Self {
         self.options.shared = true;

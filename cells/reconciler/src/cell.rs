@@ -9,7 +9,7 @@ use crate::run::Reconciler;
 
 impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
     /// Runs the reconciler as jobs `reconcile` and `refresh` of a module, `reconcile-<name>` and `refresh-<name>` if it
-    /// has a name, from the start of the hive to its stop. Its state is the first one's health.
+    /// has a name, from the start of the hive to its stop. Its state is the health of the first job.
     pub fn spawn(self, jobs: &JobGroup) -> Handle {
         let (handle, reconciler) = self.build();
         let reconciler = reconciler.refreshing_in(jobs);
@@ -33,15 +33,14 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
 }
 
 impl<T: TableSpec + Clone> Reconciler<T> {
-    /// Moves the refresh of objects that were reconciled long ago to a job `refresh` of its own, which reports when the next
-    /// is due.
+    /// Moves the periodic refresh to a separate job `refresh`, whose health reports when the next refresh is due.
     #[must_use]
     pub fn refreshing_in(mut self, jobs: &JobGroup) -> Self {
         if let Some(refresher) = self.refresher.take() {
             let name = named("refresh", &self.rounds.name);
             jobs.one_shot(name, move |cx: JobCx| async move {
-                let tell = |until| cx.health.ok(format_args!("Next refresh in {until}"));
-                cx.token().run_until_cancelled(refresher.run(tell)).await;
+                let report = |until| cx.health.ok(format_args!("Next refresh in {until}"));
+                cx.token().run_until_cancelled(refresher.run(report)).await;
                 Ok(())
             });
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Plain counters of one reconciler. The metrics cell exports them under Cilium's names `cilium_reconciler_*`; it finds
-/// them by [`Metrics::all`].
+/// them with [`Metrics::all`].
 #[derive(Debug)]
 pub struct Metrics {
     name: Arc<str>,
@@ -22,18 +22,18 @@ pub struct Metrics {
     pub errors: Counter,
     /// `errors_current`: objects that fail now.
     pub errors_current: Counter,
-    /// `prune_duration_seconds`, whose number is `prune_count`.
+    /// `prune_duration_seconds`, whose count is `prune_count`.
     pub prunes: Histogram,
     /// `prune_errors_total`.
     pub prune_errors: Counter,
-    /// Rounds that had something to do.
+    /// Rounds that reconciled objects.
     pub rounds: Counter,
 }
 
 /// Upper bounds of an operation's durations in nanoseconds, from half a millisecond to a second.
 const OPERATION: Bounds =
     in_micros([500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000]);
-/// Those of a prune, from 5 ms to 10 s.
+/// Upper bounds of a prune's durations, from 5 ms to 10 s.
 const PRUNE: Bounds = in_micros([
     5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ]);
@@ -67,17 +67,17 @@ impl Metrics {
         }
     }
 
-    /// Those of all reconcilers of a database's tables that are there, in the order in which they were made.
+    /// Returns the metrics of all live reconcilers of a database's tables, in the order of their creation.
     pub fn all(db: &statedb::Db) -> Vec<Arc<Metrics>> {
         db.attached()
     }
 
-    /// The reconciler's name, empty if it has none.
+    /// Returns the reconciler's name, empty if it has none.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The path of the module that it runs in; empty without one.
+    /// Returns the path of the reconciler's module, empty without one.
     pub fn module(&self) -> &str {
         self.module.get().map_or("", String::as_str)
     }
@@ -88,14 +88,14 @@ impl Metrics {
     }
 }
 
-/// A consumer of the durations of operations, which need not be listening all the time. Reading the clock for each costs as much as a
-/// tenth of what else a reconciler does.
+/// A consumer of the durations of operations. Durations are measured only while a listener wants them: reading the
+/// clock for each operation costs up to a tenth of a reconciler's other work.
 #[derive(Debug)]
 pub struct Listener(Arc<AtomicBool>);
 
 impl Listener {
-    /// Has the durations of operations measured on the tables of a database while `wanted` is set and the listener
-    /// lives.
+    /// Attaches a listener to a database: durations of operations on its tables are measured while `wanted` is set and
+    /// the listener exists.
     pub fn attach(db: &statedb::Db, wanted: Arc<AtomicBool>) -> Arc<Self> {
         let listener = Arc::new(Listener(wanted));
         db.attach(&listener);
@@ -108,7 +108,7 @@ impl Listener {
     }
 }
 
-/// A number.
+/// A counter or gauge.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -121,13 +121,13 @@ impl Counter {
         self.0.store(n as u64, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the current value.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How many durations there were up to each of some bounds.
+/// A histogram of durations with fixed bounds.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: Bounds,
@@ -140,23 +140,23 @@ impl Histogram {
         Histogram { bounds, counts: Default::default(), nanos: AtomicU64::new(0) }
     }
 
-    /// How many durations there were.
+    /// Returns the count of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Their sum.
+    /// Returns the sum of the durations.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 
-    /// Upper bounds in seconds and how many durations there were between each and the one before; the last has none.
+    /// Returns the upper bound of each bucket in seconds and the count of durations in it; the last bound is infinity.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().map(|nanos| *nanos as f64 / 1e9).chain([f64::INFINITY]);
         bounds.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Gathers durations to add them at once.
+    /// Returns a tally, which adds its durations to the histogram all at once.
     pub(crate) fn tally(&self) -> Tally<'_> {
         Tally { histogram: self, counts: [0; BOUNDS + 1], nanos: 0 }
     }
@@ -166,7 +166,7 @@ impl Histogram {
     }
 }
 
-/// Durations that are in the histogram when this is dropped.
+/// Durations that are added to the histogram when the tally is dropped.
 pub(crate) struct Tally<'h> {
     histogram: &'h Histogram,
     counts: [u64; BOUNDS + 1],

@@ -1,4 +1,4 @@
-//! A reconciler's state in words.
+//! A reconciler's state as text.
 
 /// The state of a reconciler after a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,28 +7,28 @@ pub enum Report {
     Ok(String),
     /// Some objects fail.
     Degraded {
-        /// How much: "12 error(s)".
+        /// The number of errors: "12 error(s)".
         message: String,
-        /// Up to ten errors, one a line, and how many more there are: "2 further errors omitted".
+        /// Up to ten errors, one a line, and the count of the rest: "2 further errors omitted".
         errors: String,
     },
 }
 
 impl Report {
-    /// Of so many objects, of which so many fail with these errors.
+    /// Builds a report from the count of objects, the count of failing ones and their errors.
     pub(crate) fn new<'e>(objects: usize, failing: usize, errors: impl Iterator<Item = &'e str>) -> Self {
-        const SHOWN: usize = 10;
+        const MAX_REPORTED_ERRORS: usize = 10;
         if failing == 0 {
             return Report::Ok(format!("OK, {objects} object(s)"));
         }
-        let mut errors = errors.take(SHOWN).collect::<Vec<_>>().join("\n");
-        if failing > SHOWN {
-            errors += &format!("\n{} further errors omitted", failing - SHOWN);
+        let mut errors = errors.take(MAX_REPORTED_ERRORS).collect::<Vec<_>>().join("\n");
+        if failing > MAX_REPORTED_ERRORS {
+            errors += &format!("\n{} further errors omitted", failing - MAX_REPORTED_ERRORS);
         }
         Report::Degraded { message: format!("{failing} error(s)"), errors }
     }
 
-    /// Writes it to a job's health.
+    /// Writes the report to a job's health.
     pub fn tell(&self, health: &hive::Health) {
         match self {
             Report::Ok(message) => health.ok(message),

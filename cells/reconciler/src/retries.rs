@@ -1,4 +1,4 @@
-//! The queue of what failed, by key, due time and revision. Knows no clock.
+//! The queue of failed operations by key, due time and revision. Callers pass the current time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -19,18 +19,18 @@ impl Backoff {
     }
 }
 
-/// Something that failed and comes again.
+/// A failed operation that will be retried.
 pub(crate) struct Retry<T> {
-    /// The deleted object; none for an update, which takes the object as it is in the table by then.
+    /// The deleted object; none for an update, whose retry reads the current object from the table.
     pub(crate) deleted: Option<Obj<T>>,
     failures: u32,
     due: Instant,
-    /// The revision that failed first.
+    /// The revision of the first failure in the row.
     revision: u64,
     failure: Failure,
 }
 
-/// Why something failed.
+/// The error of a failed operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) error: String,
@@ -59,7 +59,7 @@ impl<T> Retries<T> {
         Retries { backoff, items: HashMap::new(), by_due: BTreeSet::new(), by_revision: BTreeSet::new() }
     }
 
-    /// Notes a failure, the first or the next in a row.
+    /// Records a failure, the first or the next in a row.
     pub(crate) fn failed(
         &mut self,
         key: KeyBuf,
@@ -77,7 +77,7 @@ impl<T> Retries<T> {
         self.items.insert(key, Retry { deleted, failures, due, revision, failure });
     }
 
-    /// Removes a key: it succeeded, or its object has changed and starts again.
+    /// Removes a key whose operation has succeeded or whose object has changed.
     pub(crate) fn clear(&mut self, key: &KeyBuf) -> Option<Retry<T>> {
         let item = self.items.remove(key)?;
         self.by_due.remove(&(item.due, key.clone()));
@@ -85,14 +85,15 @@ impl<T> Retries<T> {
         Some(item)
     }
 
-    /// Leaves a key out until it fails again: it waits for something else. It counts as failing, and its next wait is longer.
+    /// Dequeues a key whose object now waits for a watch. The key still counts as failing, and the delay after its next
+    /// failure grows further.
     pub(crate) fn suspend(&mut self, key: &KeyBuf) {
         if let Some(item) = self.items.get(key) {
             self.by_due.remove(&(item.due, key.clone()));
         }
     }
 
-    /// Returns what is due, at most `limit`.
+    /// Returns the due retries, at most `limit`.
     pub(crate) fn due(&self, now: Instant, limit: usize) -> Vec<Due<T>> {
         let due = self.by_due.iter().take_while(|(at, _)| *at <= now).take(limit);
         let due = due.map(|(_, key)| {
@@ -102,12 +103,12 @@ impl<T> Retries<T> {
         due.collect()
     }
 
-    /// When the next one is due.
+    /// Returns the time of the next due retry.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.by_due.first().map(|(at, _)| *at)
     }
 
-    /// The lowest revision that fails still.
+    /// Returns the lowest revision that still fails.
     pub(crate) fn failing_since(&self) -> Option<u64> {
         self.by_revision.first().map(|(revision, _)| *revision)
     }
@@ -116,7 +117,7 @@ impl<T> Retries<T> {
         self.items.len()
     }
 
-    /// The errors, those of the oldest revisions first.
+    /// Returns the errors, those of the oldest revisions first.
     pub(crate) fn errors(&self) -> impl Iterator<Item = &str> {
         self.by_revision.iter().map(|(_, key)| self.items[key].failure.error.as_str())
     }

@@ -20,11 +20,11 @@ use crate::round::Core;
 /// A reconciler that is ready to [`run`](Reconciler::run).
 pub struct Reconciler<T: TableSpec> {
     pub(crate) rounds: Rounds<T>,
-    /// None if nothing is refreshed.
+    /// None if the refresh is disabled or runs in a separate job.
     pub(crate) refresher: Option<Refresher<T>>,
 }
 
-/// The loop without the refreshing.
+/// The loop of a reconciler, without the refresh.
 pub(crate) struct Rounds<T: TableSpec> {
     pub(crate) core: Core<T>,
     pub(crate) name: Arc<str>,
@@ -34,13 +34,13 @@ pub(crate) struct Rounds<T: TableSpec> {
     pub(crate) prunes: watch::Sender<Prunes>,
     pub(crate) report: Box<dyn FnMut(Report) + Send>,
     pub(crate) prune_error: Option<String>,
-    /// The job that it is, for its watchdog.
+    /// The job that runs the loop, for its watchdog.
     pub(crate) job: Option<JobCx>,
 }
 
 impl<T: TableSpec + Clone> Reconciler<T> {
-    /// Reconciles as a job until that is to end. Its rounds have the job's deadline, as has the time until it begins with
-    /// a change of the table.
+    /// Reconciles as a job until the job is cancelled. The job's watchdog limits the time of a round and the time until a
+    /// change of the table is picked up.
     pub async fn run_job(self, cx: &JobCx) {
         let Reconciler { rounds, refresher } = self;
         tokio::select! {
@@ -70,9 +70,9 @@ impl<T: TableSpec + Clone> Reconciler<T> {
     }
 }
 
-async fn refreshing<T: TableSpec + Clone>(refresher: Option<Refresher<T>>, tell: impl Fn(Until)) {
+async fn refreshing<T: TableSpec + Clone>(refresher: Option<Refresher<T>>, report: impl Fn(Until)) {
     match refresher {
-        Some(refresher) => refresher.run(tell).await,
+        Some(refresher) => refresher.run(report).await,
         None => std::future::pending().await,
     }
 }
@@ -97,9 +97,10 @@ impl<T: TableSpec + Clone> Rounds<T> {
         let mut prune_wanted = prune_every.is_some();
         let mut next_prune = prune_every.map(|interval| start + interval);
         let mut first = true;
-        // The table's revision when it was known to be complete: nothing is pruned before all of it has had its turn.
+        // The table's revision when it was first known to be complete: no prune runs before every change up to it was
+        // tried, because a prune removes objects that the table lacks only for now.
         let mut complete = None;
-        // Objects whose watches have closed.
+        // Keys of objects whose watches have closed.
         let mut woken = Vec::new();
         loop {
             let working = self.job.as_ref().map(JobCx::working);
@@ -153,7 +154,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
     }
 
     async fn prune_now(&mut self) {
-        // Requests made by now are served by this prune.
+        // Consume the pending notification: this prune serves all requests made so far.
         self.prune.notified().now_or_never();
         self.prunes.send_modify(|prunes| prunes.begun += 1);
         self.prune_error = match self.core.prune().await {
@@ -168,11 +169,11 @@ impl<T: TableSpec + Clone> Rounds<T> {
     }
 }
 
-/// So many rounds a second, some of them at once after a pause: a lone change does not wait, a flood is grouped.
+/// A rate limit of rounds with a burst: a single change is reconciled without delay, a stream of changes is batched.
 struct Limit {
     interval: Duration,
     burst: Duration,
-    /// When the next round would be due without any saved up.
+    /// The time of the next round if there were no burst.
     next: Instant,
 }
 
@@ -188,7 +189,7 @@ impl Limit {
         if self.next > now {
             sleep_until(self.next).await;
         } else {
-            // Other tasks get their turn between rounds that follow each other.
+            // Consecutive rounds must not starve other tasks on this thread.
             tokio::task::yield_now().await;
         }
     }

@@ -1,4 +1,4 @@
-//! Operations that others use between two rounds.
+//! Operations that are shared with their owner, which uses them between rounds.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use statedb::{Obj, Rows, TableSpec};
 
 use crate::ops::{BatchEntry, BatchOps, OpCx, OpResult, Ops};
 
-/// Locks the operations for each call: for owners that inspect the operations while the reconciler runs, or need them
-/// when it has stopped. The lock is never contended within a round.
+/// Locks the operations for each call, for owners that inspect the operations while the reconciler runs or use them
+/// after it has stopped. A round makes its calls one after the other, so they never contend with each other.
 impl<T: TableSpec, O: BatchOps<T>> Ops<T> for Arc<Mutex<O>> {
     fn update(&mut self, cx: &OpCx<'_>, object: &mut T) -> OpResult {
         self.lock().update(cx, object)

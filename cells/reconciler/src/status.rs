@@ -1,4 +1,4 @@
-//! How far an object has come on its way to the target, kept in the object itself.
+//! The state of an object's reconciliation, kept in the object itself.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 /// The state of an object's reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub enum StatusKind {
-    /// Not of interest to the reconciler.
+    /// Ignored by the reconciler.
     #[default]
     #[serde(rename = "")]
     Unset,
@@ -23,12 +23,12 @@ pub enum StatusKind {
     Refreshing,
     /// Reconciled.
     Done,
-    /// Failed; tried again later.
+    /// Failed; retried later.
     Error,
 }
 
 impl StatusKind {
-    /// As shown in tables.
+    /// Returns the name that tables print.
     pub fn as_str(self) -> &'static str {
         match self {
             StatusKind::Unset => "",
@@ -53,7 +53,7 @@ impl fmt::Display for StatusKind {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Status(Form);
 
-/// Nearly all statuses have no error; the others pay for being few.
+/// Nearly all statuses have no error and are stored inline; the few with an error need an allocation.
 #[derive(Clone, PartialEq, Eq)]
 enum Form {
     /// A time in microseconds since 1970, the lowest byte first, and the id.
@@ -70,27 +70,27 @@ struct Failed {
 }
 
 impl Status {
-    /// To be reconciled.
+    /// Returns a status of an object to be reconciled.
     pub fn pending() -> Self {
         Status::new(StatusKind::Pending, SystemTime::now())
     }
 
-    /// To be reconciled again.
+    /// Returns a status of an object to be reconciled again.
     pub fn refreshing() -> Self {
         Status::new(StatusKind::Refreshing, SystemTime::now())
     }
 
-    /// Reconciled, for objects that are known to be in the target already.
+    /// Returns a status of an object that is known to be in the target already.
     pub fn done() -> Self {
         Status::new(StatusKind::Done, SystemTime::now())
     }
 
-    /// Failed.
+    /// Returns a status of an object whose reconciliation has failed.
     pub fn failed(error: impl fmt::Display) -> Self {
         Status::new(StatusKind::Error, SystemTime::now()).with_error(error)
     }
 
-    /// Not to be reconciled, and why not.
+    /// Returns a status of an object that is not reconciled, with the reason in place of the error.
     pub fn unset(reason: impl fmt::Display) -> Self {
         Status::new(StatusKind::Unset, SystemTime::now()).with_error(reason)
     }
@@ -104,7 +104,7 @@ impl Status {
         Status(Form::Failed(Arc::new(Failed { kind, at, id, error: error.to_string().into() })))
     }
 
-    /// The same as of another time.
+    /// Returns the same status with another time.
     pub fn set_at(self, time: SystemTime) -> Self {
         let (kind, _, id) = self.parts();
         let status = Status(Form::Plain(kind, micros(time), id));
@@ -121,18 +121,18 @@ impl Status {
         }
     }
 
-    /// The kind of state.
+    /// Returns the kind.
     pub fn kind(&self) -> StatusKind {
         self.parts().0
     }
 
-    /// When this was set, to the microsecond.
+    /// Returns the time at which the status was set, to the microsecond.
     pub fn updated_at(&self) -> SystemTime {
         let [a, b, c, d, e, f, g] = self.parts().1;
         SystemTime::UNIX_EPOCH + Duration::from_micros(u64::from_le_bytes([a, b, c, d, e, f, g, 0]))
     }
 
-    /// Why it failed.
+    /// Returns the error, or the reason of an unset status.
     pub fn error(&self) -> Option<&str> {
         match &self.0 {
             Form::Plain(..) => None,
@@ -140,13 +140,13 @@ impl Status {
         }
     }
 
-    /// Distinguishes this status from all others made in this process: a reconciler that finds the object changed still
-    /// knows by it whether the change was about its own status.
+    /// Returns an id that is unique among the statuses of this process. By it a reconciler detects whether a concurrent
+    /// write has replaced its own status or only other fields.
     pub fn id(&self) -> u64 {
         self.parts().2
     }
 
-    /// Whether the reconciler has yet to look at the object.
+    /// Whether the reconciler has yet to process the object.
     pub fn is_pending(&self) -> bool {
         matches!(self.kind(), StatusKind::Pending | StatusKind::Refreshing)
     }
@@ -163,7 +163,7 @@ fn micros(time: SystemTime) -> [u8; 7] {
     [a, b, c, d, e, f, g]
 }
 
-/// Ids by the block: threads that make statuses at the same time do not wait for each other's counter.
+/// Returns the next id. Each thread takes ids in blocks, so that threads do not contend for the global counter.
 fn next_id() -> u64 {
     const BLOCK: u64 = 256;
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -181,7 +181,7 @@ fn next_id() -> u64 {
     })
 }
 
-/// The fields as they are shown.
+/// Serializes the fields under Cilium's keys.
 impl Serialize for Status {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let error = self.error();
@@ -204,7 +204,7 @@ impl fmt::Debug for Status {
     }
 }
 
-/// Pending: an object without a status of its own wants to be reconciled.
+/// Pending: an object without a status has yet to be reconciled.
 impl Default for Status {
     fn default() -> Self {
         Status::pending()
@@ -243,7 +243,7 @@ impl fmt::Display for Ago {
     }
 }
 
-/// A time in UTC, trailing zeros cut.
+/// A time in UTC without trailing zeros.
 struct Rfc3339(SystemTime);
 
 impl Serialize for Rfc3339 {

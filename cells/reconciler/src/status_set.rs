@@ -8,26 +8,26 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::status::{Ago, Status, StatusKind};
 
-/// Statuses by the reconcilers' names, for objects whose reconcilers are not all known up front.
+/// Statuses by reconciler name, for objects whose reconcilers are not all known in advance.
 ///
-/// A name that is not there yet is pending. A write of the object makes all of them pending: by a new set, or by
-/// [`set_pending`](StatusSet::set_pending), which keeps the names. Persistent: copies share their contents.
+/// A name without a status is pending. Writers of the object make all names pending: by a new set, or by
+/// [`set_pending`](StatusSet::set_pending), which keeps the names. Clones share their contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusSet {
-    /// The status of all names that have none of their own.
+    /// The status of all names without an entry in `statuses`.
     pending: Status,
     /// Sorted by name.
     statuses: Arc<[(Arc<str>, Status)]>,
 }
 
 impl StatusSet {
-    /// All names are to be reconciled; none is known.
+    /// Returns a set in which all names are pending and none is known.
     pub fn pending() -> Self {
         StatusSet { pending: Status::pending(), statuses: Arc::new([]) }
     }
 
-    /// All names are to be reconciled, these among them: the set is not done before they are, even while no reconciler has
-    /// set any.
+    /// Returns a set in which all names are pending and these are known: the set is not done before they are, even if
+    /// their reconcilers have not set a status yet.
     pub fn requiring<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
         let pending = Status::pending();
         let mut statuses: Vec<_> = names.into_iter().map(|name| (Arc::from(name), pending.clone())).collect();
@@ -42,7 +42,7 @@ impl StatusSet {
         self.statuses = self.statuses.iter().map(|(name, _)| (name.clone(), self.pending.clone())).collect();
     }
 
-    /// The status of a name.
+    /// Returns the status of a name.
     pub fn get(&self, name: &str) -> Status {
         match self.find(name) {
             Ok(at) => self.statuses[at].1.clone(),
@@ -60,7 +60,7 @@ impl StatusSet {
         self.statuses = statuses.into();
     }
 
-    /// Forgets a name, whose reconciler is gone.
+    /// Removes a name whose reconciler no longer exists.
     pub fn delete(&mut self, name: &str) {
         if self.find(name).is_ok() {
             self.statuses = self.statuses.iter().filter(|(known, _)| &**known != name).cloned().collect();
@@ -78,12 +78,12 @@ impl StatusSet {
         names.into_iter().all(|name| self.get(name).is_done())
     }
 
-    /// Whether a reconciler has yet to look at the object.
+    /// Whether a reconciler has yet to process the object.
     pub fn is_pending(&self) -> bool {
         self.statuses.is_empty() || self.iter().any(|(_, status)| status.is_pending())
     }
 
-    /// The known names and their statuses.
+    /// Returns the known names and their statuses.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Status)> {
         self.statuses.iter().map(|(name, status)| (&**name, status))
     }
@@ -104,8 +104,8 @@ impl fmt::Display for StatusSet {
         if self.statuses.is_empty() {
             return f.write_str("Pending");
         }
-        let named = |label: &str, wanted: fn(&Status) -> bool| {
-            let names = self.iter().filter(|(_, status)| wanted(status)).map(|(name, status)| {
+        let named = |label: &str, matches: fn(&Status) -> bool| {
+            let names = self.iter().filter(|(_, status)| matches(status)).map(|(name, status)| {
                 match status.error().filter(|_| status.kind() == StatusKind::Error) {
                     Some(error) => format!("{name} ({error})"),
                     None => name.to_owned(),
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn done_when_all_that_are_known_or_required_are() {
         let mut set = StatusSet::pending();
-        assert!(!set.is_done() && set.is_pending(), "nobody has looked");
+        assert!(!set.is_done() && set.is_pending(), "no reconciler has set a status");
         set.set("b", Status::done());
         assert!(set.is_done() && !set.is_pending() && set.are_done(["b"]) && !set.are_done(["a", "b"]));
         let mut set = StatusSet::requiring(["b", "a", "b"]);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::ops::Waiting;
 
-/// Keys of objects with what each waits for.
+/// The keys of waiting objects, each with its watch, deadline and revision.
 pub(crate) struct Waits {
     watches: WatchSet<KeyBuf>,
     items: HashMap<KeyBuf, Item>,
@@ -18,7 +18,7 @@ pub(crate) struct Waits {
 
 struct Item {
     deadline: Option<Instant>,
-    /// The revision that has waited first.
+    /// The object's revision when its wait began.
     revision: u64,
 }
 
@@ -32,7 +32,7 @@ impl Waits {
         }
     }
 
-    /// The object of that revision waits, unless it has waited already: then that revision counts.
+    /// Adds a waiting object. An object that waits already keeps its first revision, so that progress does not pass it.
     pub(crate) fn add(&mut self, key: KeyBuf, revision: u64, waiting: Waiting) {
         let revision = self.clear(&key).unwrap_or(revision);
         let Waiting { watch, deadline } = waiting;
@@ -44,7 +44,7 @@ impl Waits {
         self.items.insert(key, Item { deadline, revision });
     }
 
-    /// Forgets a key: its object has changed, or is reconciled. Returns the revision that has waited first.
+    /// Removes a key whose object has changed or is reconciled. Returns the revision at which its wait began.
     pub(crate) fn clear(&mut self, key: &KeyBuf) -> Option<u64> {
         let item = self.items.remove(key)?;
         self.watches.remove(key);
@@ -55,8 +55,8 @@ impl Waits {
         Some(item.revision)
     }
 
-    /// Waits until watches close and returns their keys. They count as waiting until they are [cleared](Self::clear). Cancel
-    /// safe.
+    /// Waits until watches close and returns their keys, which remain waiting until they are [cleared](Self::clear).
+    /// Cancel safe.
     pub(crate) async fn closed(&mut self) -> Vec<KeyBuf> {
         self.watches.wait(Duration::ZERO).await
     }
@@ -66,12 +66,12 @@ impl Waits {
         self.by_deadline.iter().take_while(move |(at, _)| *at <= now).map(|(_, key)| key.clone())
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.by_deadline.first().map(|(at, _)| *at)
     }
 
-    /// The lowest revision that waits.
+    /// Returns the lowest waiting revision.
     pub(crate) fn since(&self) -> Option<u64> {
         self.by_revision.first().map(|(revision, _)| *revision)
     }
