@@ -39,8 +39,8 @@ pub(crate) struct Rounds<T: TableSpec> {
 }
 
 impl<T: TableSpec + Clone> Reconciler<T> {
-    /// Reconciles as a job until the job is cancelled. The job's watchdog limits the time of a round and the time until a
-    /// change of the table is picked up.
+    /// Reconciles as a job until the job is cancelled. The job's watchdog limits the time of a round and the time
+    /// until a change of the table is picked up.
     pub async fn run_job(self, cx: &JobCx) {
         let Reconciler { rounds, refresher } = self;
         tokio::select! {

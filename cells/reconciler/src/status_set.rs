@@ -67,8 +67,8 @@ impl StatusSet {
         }
     }
 
-    /// Whether all known names are done, and there are any. A name that is neither set nor [required](Self::requiring) is
-    /// not known.
+    /// Whether all known names are done, and there are any. A name that is neither set nor [required](Self::requiring)
+    /// is not known.
     pub fn is_done(&self) -> bool {
         !self.statuses.is_empty() && self.iter().all(|(_, status)| status.is_done())
     }
