@@ -1,4 +1,4 @@
-//! The registry that cells put their metrics into.
+//! The registry in which cells register their metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// Defines models: for each field its JSON name, its name and its type, which says how it is written when
+/// Defines models: for each field its JSON name, its name and its type, which determines its encoding when
 /// empty. The fields stand in the byte order of their JSON names.
 macro_rules! models {
     ($($(#[$meta:meta])* $name:ident { $($json:literal $field:ident: $type:ty,)* })*) => {$(

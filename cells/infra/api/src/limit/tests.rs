@@ -194,7 +194,7 @@ async fn quick_requests_raise_the_limits_and_slow_ones_lower_them() {
     assert!((slow.adjustment_factor - 0.1).abs() < 0.01, "{slow:?}");
     assert!((slow.rate - 0.05).abs() < 0.01, "{slow:?}");
     assert_eq!((slow.burst, slow.parallel), (2.0, 2));
-    // No factor goes beyond the largest.
+    // Factors are bounded by max-adjustment-factor.
     let instant = once(Duration::ZERO).await;
     assert_eq!((instant.adjustment_factor, instant.rate), (100.0, 50.0));
     assert_eq!((instant.in_flight, instant.max_wait), (0, 60.0));
