@@ -20,16 +20,16 @@ pub struct Policies {
     initial: RealizationState,
 }
 
-/// Whether the kernel has an endpoint's policy.
+/// The state of an endpoint's policy in the kernel.
 #[derive(Debug)]
 pub enum Realization {
-    /// It has, at this revision.
+    /// The kernel has the policy at this revision.
     Done(u64),
-    /// Not yet; the watch closes when the row changes.
+    /// The kernel does not have it yet; the watch closes when the row changes.
     Pending(Watch),
 }
 
-/// Why an endpoint's policy is not in the kernel. The policy job retries by itself.
+/// The error of an endpoint whose policy is not in the kernel. The policy job retries on its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRealized {
@@ -111,8 +111,8 @@ impl Policies {
         txn.commit();
     }
 
-    /// Waits until the kernel has the endpoint's policy: of the last subject of [`enforce`](Self::enforce), at the current
-    /// revision of the policies or a later one, which it returns; prefixes of its rules are in the ipcache.
+    /// Waits until the kernel has the endpoint's policy: of the last subject of [`enforce`](Self::enforce), at the
+    /// current revision of the policies or a later one, which it returns; prefixes of its rules are in the ipcache.
     pub async fn realized(&self, endpoint: u16) -> Result<u64, NotRealized> {
         let revision = self.revision();
         loop {

@@ -1,20 +1,21 @@
 //! Network policy of the endpoints: from rules to rows in their policy maps.
 //!
 //! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (an endpoint's
-//! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of rules,
-//! with the identities that they select), the repository's revision.
-//! **Needs** `Arc<dyn Datapath>`, the tables `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`,
-//! `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners of endpoints, the operations under `/policy`,
-//! `GET /apiary/why` ([`why`]).
+//! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of
+//! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
+//! `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides**
+//! [`Policies`] to owners of endpoints, the operations under `/policy`, `GET /apiary/why` ([`why`]).
 //!
-//! **Life.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled with the
-//! rules, in place. From then on a job makes a round for each change of rules, identities, endpoints or options: prefixes that
-//! new rules name get identities, which go into the maps, then into the ipcache; then the rules change; then prefixes are
-//! released that nothing names. Rows are computed once for all endpoints of an identity. A map changes by single writes in an
-//! order without a wrong verdict in between ([`plan()`], tested with [`check`]), else it is swapped for another map.
+//! **Life.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled with
+//! the rules, in place. From then on a job makes a round for each change of rules, identities, endpoints or options:
+//! prefixes that new rules name get identities, which are written to the maps, then to the ipcache; then the rules
+//! change; then prefixes that no rule names are released. Rows are computed once for all endpoints of an identity. A
+//! map changes by single writes in an order without a wrong verdict in between ([`plan()`], tested with [`check`]),
+//! else it is swapped for another map.
 //!
-//! **An invalid object** is refused, with the paths of its errors; its previous version stays in force, also that of the
-//! previous run, which is stored in `state/policies`. Rows that do not fit into a map deny its endpoint wholly, until they fit.
+//! **An invalid object** is refused, with the paths of its errors; its previous version stays in force, also that of
+//! the previous run, which is stored in `state/policies`. Rows that do not fit into a map deny its endpoint wholly,
+//! until they fit.
 //!
 //! ```
 //! use policy::{Policies, Subject};

@@ -1,4 +1,4 @@
-//! The rules about an endpoint in `GET /endpoint/{id}`.
+//! The rules that apply to an endpoint, in `GET /endpoint/{id}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

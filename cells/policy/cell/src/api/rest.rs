@@ -16,7 +16,7 @@ use crate::model::selectors::model;
 /// The tier of policies of both kinds.
 const NORMAL_TIER: u8 = 200;
 
-/// `GET /policy`: all rules as JSON inside a string.
+/// Answers `GET /policy`: all rules as JSON inside a string.
 pub(crate) fn policy(engine: &Engine) -> Response {
     let rules: Vec<Rule> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
     let policy = serde_json::to_string_pretty(&rules).unwrap_or_default();
@@ -24,7 +24,7 @@ pub(crate) fn policy(engine: &Engine) -> Response {
     Response::json(200, &models::Policy { policy, revision })
 }
 
-/// `GET /policy/selectors` and `GET /policy/subject-selectors`.
+/// Answers `GET /policy/selectors` and `GET /policy/subject-selectors`.
 pub(crate) fn selectors<'a>(rows: impl Iterator<Item = &'a SelectorRow>) -> Response {
     Response::json(200, &rows.map(model).collect::<Vec<_>>())
 }

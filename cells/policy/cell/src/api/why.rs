@@ -1,11 +1,11 @@
 //! `GET /apiary/why`: whether a source may reach a destination, and which rule decides.
 //!
-//! The verdict is that of the rows in the kernel's policy map, which decide about packets; the engine explains why these rows
-//! exist. Established connections, services and address translation are not considered.
+//! The verdict is that of the rows in the kernel's policy map, which decide about packets; the engine explains why
+//! these rows exist. Established connections, services and address translation are not considered.
 //!
 //! Query: `src`, `dst`: an endpoint's id, `namespace/name` of a pod, an address, or `identity:<number>`;
-//! `protocol`: `tcp` (default), `udp`, `sctp`, `icmp`, `icmpv6` or a number; `port`: the destination port, of ICMP the type
-//! (default 0). The answer is an [`Answer`] in JSON; 400 and 404 carry a text.
+//! `protocol`: `tcp` (default), `udp`, `sctp`, `icmp`, `icmpv6` or a number; `port`: the destination port, of ICMP the
+//! type (default 0). The answer is an [`Answer`] in JSON; 400 and 404 carry a text.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Answer {
     pub ingress: Option<Decision>,
 }
 
-/// One of the two.
+/// The sender or the receiver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Party {
     /// Its name in the query.
@@ -59,7 +59,7 @@ pub struct Party {
     pub addresses: Vec<String>,
     /// Its identity.
     pub identity: u32,
-    /// The labels of that.
+    /// The labels of its identity.
     pub labels: Vec<String>,
 }
 
@@ -76,17 +76,18 @@ pub struct Decision {
     pub drop: Option<Drop>,
     /// The reason, in one sentence.
     pub reason: String,
-    /// Whether rules decide about this direction at all.
+    /// Whether policy is enforced in this direction.
     pub enforced: bool,
-    /// The rules behind the row, each with the selector that matters.
+    /// The rules behind the row, each with the selector by which it applies to the peer.
     pub rules: Vec<RuleMatch>,
     /// The row of the policy map that decides; none if no row matches.
     pub entry: Option<MapEntry>,
     /// The revision of the policies that the kernel has.
     pub revision: u64,
-    /// The desired revision: if it is larger, it is being written.
+    /// The desired revision: if it is larger than `revision`, a write is pending.
     pub wanted_revision: u64,
-    /// Whether the kernel's entry differs from the computed one: it was written by another process, or is being changed.
+    /// Whether the kernel's entry differs from the computed one: it was written by another process, or is being
+    /// changed.
     pub differs: bool,
 }
 
@@ -110,7 +111,7 @@ pub struct RuleMatch {
     pub path: String,
     /// `allow` or `deny`.
     pub action: &'static str,
-    /// The selector that selects the other side.
+    /// The selector that selects the peer.
     pub selector: String,
     /// Labels of the rule.
     pub labels: Vec<String>,
@@ -119,7 +120,7 @@ pub struct RuleMatch {
 /// A row of the policy map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MapEntry {
-    /// Identity of the other side, 0 for all peers.
+    /// Identity of the peer, 0 for all peers.
     pub identity: u32,
     /// `TCP`, or `ANY`.
     pub protocol: String,

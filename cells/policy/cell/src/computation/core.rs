@@ -1,5 +1,6 @@
-//! The computation and the maps that it writes: an engine, whose rows are computed once for all endpoints of an audience,
-//! and the rows that each endpoint's map holds. Calls block for as long as the kernel does; there is no clock and no task.
+//! The computation and the maps that it writes: an engine, whose rows are computed once for all endpoints of an
+//! audience, and the rows that each endpoint's map holds. Calls block for as long as the kernel does; there is no clock
+//! and no task.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subjec
 use crate::model::rows::{RowKey, Rows};
 use crate::policymap::install::{MapChange, MapWrite, install};
 
-/// What endpoints with the same rows have in common.
+/// The properties of an endpoint from which its rows are computed: endpoints with equal ones share their rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Audience {
     identity: u32,
@@ -27,10 +28,10 @@ struct Audience {
 /// The id of a [`Computed`].
 type ComputedId = u64;
 
-/// The rows of audiences for which they were computed at once.
+/// The rows of all audiences with the same basis, computed once.
 #[derive(Debug)]
 pub(crate) struct Computed {
-    /// None if there are too many rows.
+    /// `None` if there are too many rows.
     pub(crate) resolved: Option<Resolved>,
     /// The desired map entries; empty if there are too many.
     pub(crate) rows: Arc<Rows>,
@@ -38,18 +39,18 @@ pub(crate) struct Computed {
     counts: [RowCounts; 2],
     /// The rules that the rows come from.
     filters: Arc<Filters>,
-    /// Why the rows do not fit.
+    /// The reason if the rows do not fit into a map.
     full: Option<Arc<str>>,
 }
 
-/// An endpoint and what its map holds.
+/// An endpoint and the rows of its map.
 #[derive(Debug)]
 struct Installed {
     subject: Subject,
     transition: Option<Arc<Transition>>,
     announced: u64,
     generation: u64,
-    /// None if only the kernel knows.
+    /// The rows of its map; `None` if the map has to be read first.
     rows: Option<Arc<Rows>>,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Outcome {
 /// The results of writing maps.
 #[derive(Debug, Default)]
 pub(crate) struct MapWrites {
-    /// Of all endpoints.
+    /// The outcomes of all endpoints.
     pub(crate) outcomes: Vec<Outcome>,
     /// Maps that were changed in place.
     pub(crate) in_place: usize,
@@ -78,7 +79,7 @@ pub(crate) struct MapWrites {
 }
 
 impl MapWrites {
-    /// Adds later writes: their outcomes replace those before.
+    /// Merges later writes: their outcomes replace the previous ones.
     pub(crate) fn merge(&mut self, later: MapWrites) {
         self.outcomes = later.outcomes;
         self.in_place += later.in_place;
@@ -94,7 +95,7 @@ pub(crate) struct Core {
     computed: HashMap<ComputedId, Computed>,
     next_computed: ComputedId,
     endpoints: BTreeMap<u16, Installed>,
-    /// Changes since rows were computed.
+    /// Changes since rows were computed last.
     change: Change,
     /// Whether rows about prefixes of the previous run are kept for now.
     keep_prefixes: bool,
@@ -127,7 +128,7 @@ impl Core {
 
     /// Returns the endpoints that the kernel has a policy map of.
     pub(crate) fn attached(&self) -> BTreeSet<u16> {
-        // Without an answer no endpoint of the previous run is waited for: policy must come into force.
+        // On an error the job does not wait for endpoints of the previous run: enforcing policy must not be delayed.
         let all = self.datapath.restored().unwrap_or_default();
         all.into_iter().map(|endpoint| endpoint.id).collect()
     }
@@ -170,7 +171,7 @@ impl Core {
             if self.endpoints.get(&id).is_some_and(|old| old.generation == generation) {
                 continue;
             }
-            // Announced again: another endpoint has the id now, and another map.
+            // A different announcement means that the id was reused: this is another endpoint, with another map.
             let old = self.endpoints.remove(&id).filter(|old| old.announced == row.announced);
             let (subject, announced, transition) =
                 (row.subject.clone(), row.announced, row.transition.clone());
@@ -191,8 +192,8 @@ impl Core {
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
     }
 
-    /// As [`write_maps`](Self::write_maps), but rows of the previous run about prefixes stay beside the new ones until the
-    /// next write: packets carry their identities until the ipcache has the new ones.
+    /// As [`write_maps`](Self::write_maps), but rows of the previous run about prefixes stay beside the new ones until
+    /// the next write: packets carry their identities until the ipcache has the new ones.
     pub(crate) fn write_maps_keep_prefixes(&mut self) -> MapWrites {
         self.keep_prefixes = true;
         let writes = self.write_maps();
@@ -203,13 +204,14 @@ impl Core {
     /// Computes the rows that may have changed, and writes them to every map.
     pub(crate) fn write_maps(&mut self) -> MapWrites {
         self.compute();
-        // Identities that only an endpoint has brought have changed the rows of others.
+        // `compute` may add identities of endpoints that the table does not have yet, which changes the rows of other
+        // endpoints: compute these, too.
         if !self.change.refresh.is_empty() {
             self.compute();
         }
         let mut writes = MapWrites::default();
         let mut changes = Vec::new();
-        // For each change the index of its outcome.
+        // The index of the outcome of each change.
         let mut changed = Vec::new();
         for (id, endpoint) in &mut self.endpoints {
             let id_of = self.audiences.get(&audience(&endpoint.subject));
@@ -270,7 +272,7 @@ impl Core {
         writes
     }
 
-    /// Computes the rows of audiences that changes since the last time concern.
+    /// Computes the rows of audiences that are affected by changes since the last call.
     fn compute(&mut self) {
         let change = std::mem::replace(
             &mut self.change,
@@ -307,8 +309,8 @@ impl Core {
         self.computed.retain(|id, _| used.contains(id));
     }
 
-    /// Resolves the rows of these audiences, once for all of one basis. Equal rows are interned, so that the plan from old to
-    /// new ones is made once, and that maps whose rows are equal are not written.
+    /// Resolves the rows of these audiences, once per basis. Equal rows are interned, so that a plan between two sets
+    /// of rows is computed once, and maps whose rows are unchanged are not written.
     fn resolve_all(&mut self, audiences: Vec<Audience>, capacity: usize) {
         let mut made: HashMap<(Basis, NamedPorts), ComputedId> = HashMap::new();
         let mut shared: HashSet<Arc<Rows>> = match audiences.is_empty() {
@@ -375,7 +377,7 @@ impl Computed {
         match engine.refresh(resolved, peers, capacity) {
             Ok(changes) if changes.is_empty() => {}
             Ok(changes) => {
-                // Endpoints hold the rows that their maps have: those stay as they are.
+                // Endpoints share these rows as the content of their maps: change a copy.
                 let mut rows = (*self.rows).clone();
                 for (key, row) in changes {
                     match row {
@@ -393,7 +395,8 @@ impl Computed {
         }
     }
 
-    /// Returns no rows at all, which deny everything: a part of them could allow what the rest denies.
+    /// Returns an empty set of rows, which denies everything: a subset of the rows could allow traffic that the rest
+    /// denies.
     fn denied(error: ResolveError, filters: Arc<Filters>) -> Computed {
         let reason = match error {
             ResolveError::TooManyRows { needed, limit } => format!(
@@ -413,8 +416,8 @@ impl Computed {
     }
 }
 
-/// Returns the rows of a map of the previous run, and if it has rows about prefixes that `rows` has not, these together
-/// with `rows`; none if the map cannot be read or would be too full.
+/// Returns the rows of a map of the previous run and, if it has rows for prefixes that `rows` lacks, `rows` extended by
+/// these; `None` if the map cannot be read or its capacity does not suffice.
 fn with_prefixes_before(datapath: &dyn Datapath, endpoint: u16, rows: &Rows) -> Option<(Rows, Option<Rows>)> {
     let found: Rows = datapath.policy_rows(endpoint).ok()?.into_iter().collect();
     let known: HashSet<u32> = rows.iter().map(|(key, _)| key.peer).collect();

@@ -29,7 +29,7 @@ pub(crate) fn version() -> Version {
     Version::of::<LastGood>()
 }
 
-/// Returns the records in a folder, one a policy.
+/// Returns the records in a folder, one per policy.
 pub(crate) fn records(folder: PathBuf) -> Arc<Records<LastGood>> {
     Arc::new(Records::new(folder, CONSEQUENCE))
 }
@@ -43,7 +43,7 @@ impl Keep {
         Keep(Some(records))
     }
 
-    /// Returns the last valid version of a policy in the previous run; only once.
+    /// Returns the last valid version of a policy in the previous run; the first call for a key takes it.
     pub(crate) fn before(&self, key: &str, now: &PolicyObject) -> Option<PolicyObject> {
         let LastGood { origin, manifest: body } = self.0.as_ref()?.claim(key)?;
         Some(PolicyObject { origin, body, ..now.clone() })

@@ -1,5 +1,5 @@
-//! What policy is wanted: checked objects and the last good ones on disk, the engine, the rows of each endpoint and the
-//! writes that bring them into its map. No clock and no task.
+//! The desired policy: validated objects and their last valid versions on disk, the engine, the rows of each endpoint
+//! and the writes to its map. No clock and no task.
 //!
 //! Sibling folders that it uses: `model`, `policymap`.
 

@@ -36,7 +36,7 @@ pub(crate) struct Repository {
     held: BTreeSet<IpNetwork>,
 }
 
-/// Policies that are to be committed; `None` for one that is removed.
+/// Policies to be committed; `None` for a removed one.
 pub(crate) type Staged = BTreeMap<ResourceId, Option<Policy>>;
 
 impl Repository {
@@ -45,13 +45,13 @@ impl Repository {
         Repository { keep, ..Repository::default() }
     }
 
-    /// All sources are complete: removes records of policies that none of them has.
+    /// Marks all sources as complete: removes records of policies that none of them has.
     pub(crate) fn sources_complete(&mut self) {
         self.keep.retain(&self.objects.keys().map(ObjectId::key).collect());
     }
 
-    /// Upserts an object. Returns the refusal if it is invalid; its previous version stays in force then, also that of the
-    /// previous run.
+    /// Upserts an object. Returns the refusal if it is invalid; its previous version stays in force then, also that of
+    /// the previous run.
     pub(crate) fn upsert(
         &mut self,
         object: &PolicyObject,
@@ -284,7 +284,7 @@ mod tests {
     fn the_version_of_the_previous_run_stays_in_force_while_refused() {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings::default();
-        // One run: what is read, then what is staged and in force.
+        // Simulates a run of the agent: reads the objects, then stages and commits them.
         let run = |objects: &[PolicyObject]| {
             let kept = records(folder.path().join("policies"));
             kept.restore().unwrap();

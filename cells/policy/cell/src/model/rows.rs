@@ -104,7 +104,7 @@ impl Verdict {
         matches!(self, Verdict::Allow { .. })
     }
 
-    /// Whether both do the same with a packet, whichever row decides.
+    /// Whether both have the same effect on a packet, whichever row decides.
     pub(crate) fn same(self, other: Verdict) -> bool {
         self == other || !self.passes() && !other.passes()
     }
@@ -114,9 +114,9 @@ impl Verdict {
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     rows: BTreeMap<RowKey, PolicyEntry>,
-    /// A bit for each prefix length that a row has ever had: a lookup tries only these.
+    /// A bit for each prefix length that a row has ever had: lookups try only these. Removals do not clear bits.
     lengths: u32,
-    /// The hashes of all rows, combined: a search for equal rows among many need not walk over them.
+    /// XOR of the hashes of all rows, which makes comparing and hashing sets of rows cheap.
     digest: u64,
 }
 
@@ -175,8 +175,8 @@ impl Rows {
         })
     }
 
-    /// Returns these rows with those of some peers replaced, so that traffic with these peers has the verdicts of `before`,
-    /// also where rows for all peers match.
+    /// Returns these rows with those of some peers replaced, so that traffic with these peers has the verdicts of
+    /// `before`, also where rows for all peers match.
     pub(crate) fn with_verdicts_of(&self, before: &Rows, peers: &BTreeSet<u32>) -> Rows {
         let others = self.rows.iter().filter(|(key, _)| !peers.contains(&key.peer));
         let mut both: Rows = others.map(|(key, entry)| (*key, *entry)).collect();
@@ -193,8 +193,8 @@ impl Rows {
         both
     }
 
-    /// Returns a row for all packets that a key matches and no longer key does, with their verdict, and with precedence over
-    /// every other row.
+    /// Returns a row for all packets that a key matches and no longer key does, with their verdict, and with precedence
+    /// over every other row.
     fn flattened(&self, egress: bool, peer: u32, bits: u8, l4: u32) -> PolicyEntry {
         let row = |of| {
             let lengths = (0..=bits).rev().filter(|bits| self.lengths >> bits & 1 != 0);
@@ -291,7 +291,7 @@ mod tests {
 
     const PEERS: [u32; 4] = [0, 300, 301, 302];
 
-    /// Numbers below a limit, the same in every run.
+    /// A pseudo-random generator (LCG) with a fixed seed: every run has the same sequence.
     struct Random(u64);
 
     impl Random {
@@ -310,7 +310,7 @@ mod tests {
             let port = self.below(4) * 8 + self.below(2);
             let l4 = [6, 17][self.below(2) as usize] << 16 | port;
             let precedence = [1, 2, HIGHEST][self.below(3) as usize];
-            // Only denies are above everything else.
+            // Rows of the highest precedence are always denies, as the engine produces them.
             let deny = u8::from(precedence == HIGHEST || self.below(5) < 2) * policy_flag::DENY;
             let flags = bits << policy_flag::PREFIX_SHIFT | deny;
             let peer = PEERS[self.below(4) as usize];
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Peers that keep their verdicts have those of the old rows, all others those of the new rows.
+    /// Peers in transition have the verdicts of the old rows, all others those of the new rows.
     #[test]
     fn rows_with_verdicts_of_before_are_exactly_that() {
         let mut random = Random(10);

@@ -1,4 +1,4 @@
-//! Writes rows into policy maps: each plan between two sets of rows is made once, and several threads write maps.
+//! Writes rows into policy maps: each plan between two sets of rows is computed once, and several threads write maps.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use datapath_api::{Datapath, DatapathError};
 use crate::model::rows::Rows;
 use crate::policymap::plan::{Plan, plan};
 
-/// Maps that a thread writes in the time that starting another one costs.
+/// Maps per thread: writing about as many takes as long as starting another thread.
 const MAPS_PER_THREAD: usize = 8;
-/// The rest of the node has work, too.
+/// Limit of threads, so that writing maps leaves CPU time to the rest of the node.
 const MAX_THREADS: usize = 4;
 
 /// A change of a map's rows.
 #[derive(Debug)]
 pub(crate) struct MapChange {
     pub(crate) endpoint: u16,
-    /// The rows of the map; none if they have to be read.
+    /// The rows of the map; `None` if they have to be read.
     pub(crate) current: Option<Arc<Rows>>,
     pub(crate) desired: Arc<Rows>,
-    /// Swap the map whatever the rows are, so that everything is denied at once.
+    /// Swap the map whatever its rows are, so that all traffic is denied by one atomic write.
     pub(crate) swap: bool,
 }
 
 /// How a map was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MapWrite {
-    /// Not at all: it had its rows.
+    /// Not changed: the map had the desired rows.
     Unchanged,
     /// By single writes.
     InPlace,
-    /// Another map has taken its place.
+    /// The map was replaced by another one.
     Swapped,
 }
 
@@ -44,7 +44,7 @@ enum MapPlan {
     Read,
 }
 
-/// Makes all changes. Returns the results in their order.
+/// Applies all changes. Returns the results in the same order.
 pub(crate) fn install(
     datapath: &dyn Datapath,
     changes: &[MapChange],
@@ -104,8 +104,8 @@ fn write_map(
     match found {
         Plan::InPlace(writes) if writes.is_empty() => Ok(MapWrite::Unchanged),
         Plan::InPlace(writes) if !change.swap => match datapath.write_policy(change.endpoint, writes) {
-            // The map has rows that the plan does not know. Any prefix of the writes is a valid state, so the rest can be
-            // done by a swap.
+            // The map has rows that the plan does not know. Every prefix of the plan's writes is a valid state, so a
+            // swap may complete the change.
             Err(DatapathError::PolicyFull { .. }) => {
                 datapath.swap_policy(change.endpoint, image).map(|()| MapWrite::Swapped)
             }

@@ -1,4 +1,4 @@
-//! From the rows that a policy map has to those that it shall have: the order of writes, and the writes.
+//! Changes policy maps from their current to the desired rows: plans the order of writes, and writes.
 //!
 //! Sibling folders that it uses: `model`.
 

@@ -1,16 +1,17 @@
 //! The plan of a policy map's change: from its current to the desired rows without a wrong verdict in between.
 //!
-//! A program looks up two rows, first that of the peer's identity, then that of all peers (identity 0). A packet's verdict
-//! while writes are made must be that of the old rows or that of the new ones.
+//! A program looks up two rows, first that of the peer's identity, then that of all peers (identity 0). A packet's
+//! verdict while writes are made must be that of the old rows or that of the new ones.
 //!
-//! **Rows of one identity** change hands at one single write for each packet if rows are set longest first, and those that
-//! go are deleted after that, shortest first: what a deletion uncovers is never an old row, what a new row hides is never
-//! hidden again.
+//! **Rows of one identity.** If new rows are written longest first, and stale rows are deleted afterwards, shortest
+//! first, the lookup of each packet changes from the old to the new row at exactly one write: a deletion never uncovers
+//! an old row, and a row that is hidden by a new one does not reappear.
 //!
-//! **Both identities.** So for a packet there are two moments at most: at one the peer's row changes, at the other
-//! the row of all peers does. A program that reads the peer's row, is held up, and reads the row of all peers after many writes sees (old, new)
-//! whatever their order; it must be harmless. (new, old) is never seen when the rows of all peers are written first and completely.
-//! That is the whole rule: the rows of all peers first; in place if (old, new) is right for every packet, else by another map.
+//! **Both identities.** For a packet there are thus at most two changes: of the peer's row, and of the row of all
+//! peers. A program that reads the peer's row, is delayed, and reads the row of all peers after many writes sees (old,
+//! new) in any order of writes, so this pair must have a correct verdict. (new, old) is never seen if all rows of all
+//! peers are written before the rows of single peers. Hence the rule: write the rows of all peers first; change the map
+//! in place if (old, new) has the old or the new verdict for every packet, else swap it.
 
 mod check;
 
@@ -23,7 +24,7 @@ pub use check::{Violation, WrongVerdict, check};
 
 use crate::model::rows::{RowKey, Rows, decide};
 
-/// Packets that are checked before a plan in place costs more than a swap.
+/// Limit of checked packets: beyond, checking a plan in place costs more than a swap.
 const MAX_CHECKED_PACKETS: usize = 20_000;
 
 /// How to change a policy map.
@@ -76,8 +77,8 @@ pub fn plan(current: &Rows, desired: &Rows, capacity: usize) -> Plan {
     Plan::InPlace([sets, deletes, sets_of_peers, deletes_of_peers].concat())
 }
 
-/// Whether the old row of a peer together with the new row of all peers gives the old or the new verdict, for every packet
-/// for which both change. False, too, if that costs too much to find out.
+/// Whether the old row of a peer together with the new row of all peers has the old or the new verdict, for every
+/// packet for which both rows change. Also false if there are more packets to check than the limit.
 fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
     current: &Rows,
     desired: &Rows,
@@ -118,7 +119,7 @@ fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
     true
 }
 
-/// Returns the boundaries of protocols and ports that a peer's rows distinguish. Packets between two boundaries get one verdict.
+/// Returns the boundaries of protocols and ports between which a peer's rows have one verdict.
 fn edges(current: &Rows, desired: &Rows, egress: bool, peer: u32) -> BTreeSet<u32> {
     let of_peer = |rows: &Rows| rows.spans(egress, peer).collect::<Vec<_>>();
     let spans = of_peer(current).into_iter().chain(of_peer(desired));

@@ -27,7 +27,7 @@ pub(crate) struct Inputs {
     pub(crate) enable_ccnp: bool,
 }
 
-/// How far changes have been read.
+/// The position up to which changes have been read.
 pub(crate) struct Cursor {
     objects: Changes<PolicyObject>,
     identities: Changes<Identity>,
@@ -126,7 +126,7 @@ impl Inputs {
         (Input { objects, identities, endpoints, settings, options_revision }, watch)
     }
 
-    /// Reads changes of identities alone, those that have just been allocated.
+    /// Reads changes of identities only: those that have just been allocated.
     pub(crate) fn read_identities(&self, cursor: &mut Cursor) -> Vec<Change<Identity>> {
         cursor.identities(&self.identities.snapshot()).0
     }
@@ -138,7 +138,7 @@ impl Inputs {
         }
     }
 
-    /// Returns the settings with the enforcement of the table of options, and the revision of that.
+    /// Returns the settings with the enforcement from the table of options, and the table's revision.
     fn settings(&self, snapshot: &Snapshot) -> (Settings, u64) {
         let Some(options) = &self.options else { return (self.settings.clone(), 0) };
         let mode = options.all(snapshot).find(|option| option.name == POLICY_ENFORCEMENT);
@@ -148,8 +148,8 @@ impl Inputs {
 }
 
 impl Cursor {
-    /// Reads the changes of identities that concern policy: the users of an identity do not, and change with every
-    /// endpoint.
+    /// Reads the changes of identities that affect policy. A row also changes with each endpoint that uses the
+    /// identity; these changes are skipped.
     fn identities(&mut self, snapshot: &Snapshot) -> (Vec<Change<Identity>>, Watch) {
         let (batch, watch) = self.identities.read(snapshot, usize::MAX);
         let known = &mut self.known_identities;

@@ -23,10 +23,10 @@ use crate::rounds::prefixes::PolicyPrefixes;
 use crate::rounds::report::{Report, RoundError};
 use crate::rounds::state::{Shared, State};
 
-/// How long the job waits for endpoints of the previous run. They are announced when the programs are loaded; those that do
-/// not go on are removed from the kernel soon after.
+/// How long the job waits for endpoints of the previous run. They are announced when the programs are loaded; endpoints
+/// that are not restored are removed from the kernel soon after.
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(10);
-/// Between checks which endpoints the kernel still has.
+/// Interval between checks which endpoints the kernel still has.
 const ATTACHED_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The job.
@@ -39,21 +39,21 @@ pub(crate) struct Job {
     pub(crate) revision: Arc<AtomicU64>,
     pub(crate) applied_options: AppliedOptions,
     pub(crate) counters: Counters,
-    /// Has the interval of resyncs.
+    /// The configuration with the interval of resyncs, a live option.
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
-/// What a round leaves to the next ones.
+/// The state that rounds pass on to later ones.
 struct Rounds {
     cursor: Cursor,
     schedule: Schedule<Versions>,
     /// Policies whose prefixes have no identities yet.
     staged: Staged,
-    /// Objects whose status is to be written when their policies are in force.
+    /// Objects whose status is written when their policies are in force.
     unreported: BTreeSet<ObjectId>,
 }
 
-/// Policies that are to be committed, and the new prefixes that they name.
+/// Policies to be committed, and the new prefixes that they name.
 struct Staging {
     staged: Staged,
     new_prefixes: Vec<IpNetwork>,
@@ -158,7 +158,8 @@ impl Job {
                 "Policy maps were not as written; another process changes them"
             );
         }
-        // Endpoints wait for this, so it comes before all that is only shown.
+        // Creations of endpoints wait for these rows, so they are written before the statuses, which are for users
+        // only.
         self.outputs.write_outcomes(&writes.outcomes);
 
         let is_committed = error.is_none();
@@ -210,7 +211,8 @@ impl Job {
         let (mut prefixes, mut identities, mut error) = (NewPrefixes::None, None, None);
         if !new_prefixes.is_empty() {
             let allocated = self.prefixes.allocate(new_prefixes.clone()).await;
-            // Allocation has written the table of identities: the rows of this round need them now, not with the next input.
+            // Allocation has written the table of identities: the rows of this round need them now, not with the next
+            // input.
             let changes = self.inputs.read_identities(&mut rounds.cursor);
             self.shared.with(move |state| state.apply_identity_changes(&changes)).await;
             match allocated {
@@ -252,8 +254,8 @@ impl Job {
         Ok((writes, error))
     }
 
-    /// Writes the tables of selectors and collects the rest: the status of objects whose policies are committed, prefixes
-    /// that nothing names, refused objects.
+    /// Writes the tables of selectors and collects the rest: the status of objects whose policies are committed,
+    /// prefixes that nothing names, refused objects.
     async fn complete(&self, rounds: &mut Rounds, is_committed: bool) -> Completion {
         let unreported = if is_committed { std::mem::take(&mut rounds.unreported) } else { BTreeSet::new() };
         let (staged, counters, revision) = (rounds.staged.clone(), self.counters.clone(), self.revision());

@@ -1,10 +1,11 @@
 //! The order of a round's writes and when a round is due: state and functions without tables, kernel or clock.
 //!
-//! Maps and ipcache cannot change in one step, so a round is a sequence of phases in which no packet gets a verdict that
-//! neither the old nor the new rules have. While rules are in force, the maps get the rows of new prefixes by these rules,
-//! which changes nothing as no packet carries their identities yet; then the ipcache gets the prefixes; then the rules
-//! change, in the maps alone. At startup the rules that the maps follow are unknown, and packets carry the identities of
-//! the previous run until the ipcache has the new ones: the maps get the new rows first and lose the old ones last.
+//! Maps and ipcache cannot change in one step, so a round is a sequence of phases in which no packet gets a verdict
+//! that neither the old nor the new rules have. While rules are in force, the maps get the rows of new prefixes by
+//! these rules, which changes nothing as no packet carries their identities yet; then the ipcache gets the prefixes;
+//! then the rules change, in the maps alone. At startup the rules that the maps follow are unknown, and packets carry
+//! the identities of the previous run until the ipcache has the new ones: the maps get the new rows first and lose the
+//! old ones last.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ pub(crate) enum Phase {
     PublishPrefixes,
     /// Commits policies and options, and writes their rows.
     CommitRules,
-    /// As `CommitRules`; rows of the previous run about other prefixes stay until `WriteMaps`.
+    /// As `CommitRules`, but rows of the previous run for other prefixes stay until `WriteMaps`.
     CommitRulesKeepPrefixes,
 }
 
@@ -57,15 +58,15 @@ impl Stage {
                 &[CommitRulesKeepPrefixes, PublishPrefixes, WriteMaps]
             }
             (Stage::Running, NewPrefixes::Allocated) => &[WriteMaps, PublishPrefixes, CommitRules],
-            // Without rules in force there is nothing to write.
+            // No rules are in force yet, so there are no rows to write.
             (Stage::Startup, NewPrefixes::Unavailable) => &[],
-            // Rules in force stay so for endpoints and options that have changed.
+            // Apply changed endpoints and options to the rules in force; staged policies wait for the prefixes.
             (Stage::Running, NewPrefixes::Unavailable) => &[CommitRules],
         }
     }
 }
 
-/// Decides when a round is due. `V`: the versions of the rows that rounds are about.
+/// The decision when a round is due. `V`: the versions of the rows that rounds read.
 #[derive(Debug)]
 pub(crate) struct Schedule<V> {
     stage: Stage,
@@ -87,7 +88,7 @@ impl<V: PartialEq> Schedule<V> {
         self.stage
     }
 
-    /// Has the next round compare maps with the rules.
+    /// Makes the next round compare maps with the rules.
     pub(crate) fn request_resync(&mut self) {
         self.resync = true;
     }
@@ -107,12 +108,12 @@ impl<V: PartialEq> Schedule<V> {
         std::mem::take(&mut self.resync)
     }
 
-    /// Rules are in force. Returns whether they are for the first time.
+    /// Notes that rules are in force. Returns whether this is the first time.
     pub(crate) fn rules_in_force(&mut self) -> bool {
         std::mem::replace(&mut self.stage, Stage::Running) == Stage::Startup
     }
 
-    /// Ends a round. Returns when it is to be retried, if it has failed.
+    /// Ends a round. Returns the delay until its retry, if it has failed.
     pub(crate) fn end(&mut self, failed: bool) -> Option<Duration> {
         self.failed = failed;
         if !failed {

@@ -11,20 +11,20 @@ use statedb::Initializer;
 
 /// The resource of this cell's claims in the ipcache.
 const RESOURCE: &str = "policy";
-/// How long a program may take from the ipcache to the policy map: rows of an identity stay for so long after the ipcache
-/// has lost it.
+/// Upper bound of the time between a program's lookup in the ipcache and its lookup in the policy map: rows of an
+/// identity stay at least as long after the ipcache has lost it.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
 
 /// Identities of prefixes, allocated and published.
 pub(crate) struct PolicyPrefixes {
     pub(crate) allocator: Arc<Prefixes>,
     pub(crate) ipcache: Arc<IpcacheWriter>,
-    /// Nothing in the ipcache is stale before the prefixes of the first rules are in it.
+    /// Completed when the prefixes of the first rules are in the ipcache, which prunes nothing before.
     pub(crate) initializer: Option<Initializer<Entry>>,
 }
 
 impl PolicyPrefixes {
-    /// Allocates identities, of all prefixes or none.
+    /// Allocates identities for all prefixes, or for none on an error.
     pub(crate) async fn allocate(
         &self,
         prefixes: Vec<IpNetwork>,
@@ -54,7 +54,8 @@ impl PolicyPrefixes {
         Ok(())
     }
 
-    /// Releases prefixes: from the ipcache first, then their identities.
+    /// Releases prefixes: from the ipcache first, then their identities, so that no packet carries an identity that is
+    /// free for other prefixes.
     pub(crate) async fn release(&self, prefixes: Vec<IpNetwork>) -> Result<(), NotApplied> {
         if prefixes.is_empty() {
             return Ok(());
@@ -68,7 +69,7 @@ impl PolicyPrefixes {
         Ok(())
     }
 
-    /// The prefixes of all rules are in the ipcache.
+    /// Completes the initializer: the prefixes of all rules are in the ipcache.
     pub(crate) fn complete(&mut self) {
         if let Some(initializer) = self.initializer.take() {
             self.ipcache.complete(initializer);

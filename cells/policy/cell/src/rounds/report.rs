@@ -18,7 +18,7 @@ pub(crate) struct Report {
     refused: Option<String>,
 }
 
-/// Why a round has not brought everything into force.
+/// The error of a round after which some policy is not in force.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RoundError {
     /// There are no identities for prefixes that policies name.

@@ -21,7 +21,8 @@ pub(crate) struct State {
     pub(crate) repository: Repository,
 }
 
-/// [`State`], shared by the job and readers. Held while maps are written, so it is locked on threads for blocking work only.
+/// [`State`], shared by the job and readers. Held while maps are written, so it is locked on threads for blocking work
+/// only.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<State>>);
 
@@ -90,7 +91,7 @@ impl State {
     pub(crate) fn commit(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) {
         self.core.set_settings(settings);
         self.core.commit(staged);
-        // Callers of `realized` must not be content with the rules before.
+        // Stored after the commit and before the writes: callers of `realized` wait for the new rules from now on.
         revision.store(self.core.engine().revision(), Ordering::Release);
     }
 

@@ -1,4 +1,4 @@
-//! Checks a plan exhaustively: every state in between, for every kind of packet.
+//! Checks a plan exhaustively: every intermediate state, for every class of packets.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub struct WrongVerdict {
     pub all_row_after: usize,
     /// Direction of the packet.
     pub egress: bool,
-    /// Identity of the other side.
+    /// Identity of the peer.
     pub peer: u32,
     /// Protocol and port.
     pub l4: u32,
@@ -43,10 +43,10 @@ pub struct WrongVerdict {
     pub after: Verdict,
 }
 
-/// Applies the writes one by one and checks every kind of packet that they can concern, also for a program that reads the
-/// peer's row, is delayed for any number of writes, and reads the row of all peers. Returns the first violation.
+/// Applies the writes one by one and checks every class of packets that they can affect, also for a program that reads
+/// the peer's row, is delayed for any number of writes, and reads the row of all peers. Returns the first violation.
 ///
-/// Costs (writes)^2 for each kind of packet.
+/// Quadratic in the number of writes, for each class of packets.
 pub fn check(current: &Rows, desired: &Rows, writes: &[PolicyWrite]) -> Result<(), Violation> {
     let mut states = vec![current.clone()];
     for write in writes {

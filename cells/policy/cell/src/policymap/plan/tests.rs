@@ -30,7 +30,7 @@ fn rows<const N: usize>(rows: [(RowKey, PolicyEntry); N]) -> Rows {
     rows.into_iter().collect()
 }
 
-/// The writes of a plan in place, proven.
+/// Returns the writes of a plan in place, after an exhaustive check.
 fn in_place(current: &Rows, wanted: &Rows) -> Vec<PolicyWrite> {
     match plan(current, wanted, 100) {
         Plan::InPlace(writes) => {
@@ -41,7 +41,7 @@ fn in_place(current: &Rows, wanted: &Rows) -> Vec<PolicyWrite> {
     }
 }
 
-/// The packet that fares wrong.
+/// Returns the packet with a wrong verdict that the check finds.
 fn wrong(current: &Rows, wanted: &Rows, writes: &[PolicyWrite]) -> WrongVerdict {
     match check(current, wanted, writes) {
         Err(Violation::Verdict(wrong)) => *wrong,
@@ -81,11 +81,11 @@ fn a_hole_is_denied_before_the_plain_is_allowed() {
 
 #[test]
 fn everyones_rows_come_first_and_other_maps_where_that_is_wrong() {
-    // The peer is allowed throughout, first by its own row, then by everyone's.
+    // The peer is allowed throughout, first by its own row, then by the row of all peers.
     let (own, everyone) = (rows([allow(300)]), rows([allow(0)]));
     let writes = in_place(&own, &everyone);
     assert_eq!(writes[0], PolicyWrite::Set(RowKey::new(false, 0, 0, 0).into(), PolicyEntry::allow(0)));
-    // The other way round a reader held up between its two lookups finds neither.
+    // In the opposite direction a program that is delayed between its two lookups finds neither row.
     assert_eq!(plan(&everyone, &own, 100), Plan::Swap);
     let naive = [
         PolicyWrite::Set(RowKey::new(false, 300, 0, 0).into(), PolicyEntry::allow(0)),
@@ -102,7 +102,7 @@ fn a_map_that_would_overflow_on_the_way_is_replaced() {
     assert_eq!(plan(&peers(1..6), &peers(2..7), 5), Plan::Swap);
 }
 
-/// What an LPM trie of Linux before 6.13 makes of the writes: a full one refuses also updates of its keys.
+/// Applies the writes as an LPM trie of Linux before 6.13 does: a full trie refuses updates of existing keys, too.
 fn write_to_trie(current: &Rows, writes: &[PolicyWrite], capacity: usize) -> Result<Rows, PolicyWrite> {
     let mut trie: BTreeMap<RowKey, PolicyEntry> = current.iter().map(|(key, entry)| (*key, *entry)).collect();
     for write in writes {
@@ -122,15 +122,15 @@ fn a_full_map_is_replaced_when_a_row_gets_another_value() {
     changed.insert(row(5, 0, 0, true).0, row(5, 0, 0, true).1);
     assert_eq!(plan(&peers(1..6), &changed, 5), Plan::Swap);
     assert!(matches!(plan(&peers(1..6), &changed, 6), Plan::InPlace(_)));
-    // The new row fills the map before the other one changes.
+    // The new row fills the map before the existing row is updated.
     changed.insert(allow(6).0, allow(6).1);
     assert_eq!(plan(&peers(1..6), &changed, 6), Plan::Swap);
-    // Rows that only come or only go need no further room.
+    // Insertions alone or deletions alone need no spare capacity.
     assert!(matches!(plan(&peers(1..6), &peers(1..7), 6), Plan::InPlace(_)));
     assert!(matches!(plan(&peers(1..6), &peers(1..5), 5), Plan::InPlace(_)));
 }
 
-/// The control: the proof fails where it must.
+/// Control: the check reports wrong orders of writes.
 #[test]
 fn bad_orders_are_found() {
     let current = rows([allow(300), row(300, 24, TCP | 22, true), row(300, 24, TCP | 80, false)]);
@@ -141,7 +141,7 @@ fn bad_orders_are_found() {
     let found = wrong(&current, &wanted, &reversed);
     assert_eq!((found.peer, found.found.passes()), (300, false), "both allow it: {found}");
     assert_eq!(check(&current, &wanted, &good[..good.len() - 1]), Err(Violation::Unfinished));
-    // A deny that goes before the allow under it.
+    // A deny is deleted before the allow that it hides.
     let hole = rows([allow(300), row(300, 24, TCP | 22, true)]);
     let mut writes = in_place(&hole, &Rows::default());
     writes.reverse();
@@ -149,7 +149,7 @@ fn bad_orders_are_found() {
     assert!(found.found.passes(), "neither allows it: {found}");
 }
 
-/// Few ports, peers and lengths, so that rows hit each other.
+/// Generates rows of few ports, peers and lengths, so that rows overlap.
 fn any_row() -> impl Strategy<Value = (RowKey, PolicyEntry)> {
     let bits = prop_oneof![Just(0u8), Just(8), Just(22), Just(23), Just(24)];
     let l4 =
@@ -183,7 +183,7 @@ proptest! {
         }
     }
 
-    /// A map as large as its rows, or with room for one or two more.
+    /// Maps with no spare capacity, or capacity for one or two further rows.
     #[test]
     fn every_plan_in_place_fits_a_map_that_refuses_writes_when_full(
         current in any_rows(), wanted in any_rows(), room in 0usize..3,
@@ -196,7 +196,7 @@ proptest! {
         }
     }
 
-    /// Another map is taken for a reason: (old, new) is wrong for some packet.
+    /// Setting one row of a single peer, and undoing that, needs no swap.
     #[test]
     fn small_changes_of_peers_are_in_place(current in any_rows(), change in any_row()) {
         prop_assume!(change.0.peer != 0);
@@ -209,7 +209,7 @@ proptest! {
 
 #[test]
 fn half_of_random_changes_need_no_other_map() {
-    // So that the proof above is about something.
+    // Guards the properties above against generators that hardly produce plans in place.
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
