@@ -105,11 +105,12 @@ impl fmt::Display for StatusSet {
             return f.write_str("Pending");
         }
         let named = |label: &str, matches: fn(&Status) -> bool| {
-            let names = self.iter().filter(|(_, status)| matches(status)).map(|(name, status)| {
-                match status.error().filter(|_| status.kind() == StatusKind::Error) {
-                    Some(error) => format!("{name} ({error})"),
-                    None => name.to_owned(),
-                }
+            let names = self.iter().filter(|(_, status)| matches(status)).map(|(name, status)| match status
+                .error()
+                .filter(|_| status.kind() == StatusKind::Error)
+            {
+                Some(error) => format!("{name} ({error})"),
+                None => name.to_owned(),
             });
             let names: Vec<_> = names.collect();
             (!names.is_empty()).then(|| format!("{label}: {}", names.join(" ")))
