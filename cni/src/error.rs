@@ -197,8 +197,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error's code: 1 to 99 as in the CNI specification, 100 and 101 as Cilium's plugin uses them for CHECK,
-    /// 999 for errors without a specific code.
+    /// Returns the error's code: 1 to 99 as in the CNI specification, 100 and 101 as Cilium's plugin uses them for
+    /// CHECK, 999 for errors without a specific code.
     pub fn code(&self) -> u32 {
         match self {
             Self::IncompatibleVersion { .. } | Self::VerbTooNew { .. } => 1,

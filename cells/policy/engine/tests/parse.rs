@@ -250,6 +250,7 @@ fn what_is_not_built_is_refused_by_name_and_never_ignored() {
     for (path, spec) in [
         ("egress[0].toFQDNs", json!({"egress": [{"toFQDNs": [{"matchName": "a.io"}]}]})),
         ("egress[0].toServices", json!({"egress": [{"toServices": [{}]}]})),
+        ("egressDeny[0].toServices", json!({"egressDeny": [{"toServices": [{}]}]})),
         ("egress[0].toNodes", json!({"egress": [{"toNodes": [{}]}]})),
         ("ingressDeny[0].fromNodes", json!({"ingressDeny": [{"fromNodes": [{}]}]})),
         ("ingress[0].fromGroups", json!({"ingress": [{"fromGroups": [{}]}]})),

@@ -25,8 +25,8 @@ const EGRESS_UNBUILT: &[(&str, &str)] = &[
     ("toNodes", "peers by labels of nodes"),
     ("toGroups", "peers by groups of cloud providers"),
     ("toRequires", "requirements on peers"),
-    ("toFQDNs", "peers by DNS name"),
     ("toServices", "peers by service"),
+    ("toFQDNs", "peers by DNS name"),
 ];
 
 impl Section {
@@ -43,8 +43,8 @@ impl Section {
         match (self.direction(), self.allows()) {
             (Direction::Ingress, _) => INGRESS_UNBUILT,
             (Direction::Egress, true) => EGRESS_UNBUILT,
-            // Cilium's deny rules have no `toFQDNs` and `toServices`: there they are unknown fields.
-            (Direction::Egress, false) => &EGRESS_UNBUILT[..3],
+            // Names of DNS only allow: `egressDeny` has no `toFQDNs`, the last one.
+            (Direction::Egress, false) => &EGRESS_UNBUILT[..EGRESS_UNBUILT.len() - 1],
         }
     }
 }
