@@ -37,7 +37,7 @@ const LOCAL_PAUSE: Duration = Duration::from_micros(500);
 /// Of linux/rtnetlink.h, missing in libc.
 const RTM_NEWLINKPROP: u16 = 108;
 
-/// What a pair is made from.
+/// The properties of a pair.
 #[derive(Clone, Debug)]
 pub(crate) struct PairSpec<'a> {
     pub(crate) host: &'a str,

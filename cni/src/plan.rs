@@ -1,4 +1,4 @@
-//! What an ADD will make, worked out before anything is touched.
+//! The plan of an ADD, computed before any change.
 
 use crate::agent::{AgentConfig, HostAddressing, HostFamily, IpamAnswer};
 use crate::error::Error;

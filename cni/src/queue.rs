@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// More waiting deletions than this mean that nobody will come for them.
+/// More waiting deletions than this mean that no agent serves them.
 const MAX_FILES: usize = 256;
 const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 const LOCK_RETRY: Duration = Duration::from_millis(10);

@@ -6,7 +6,7 @@ use serde::Serialize as _;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What an ADD has made, ready to be written in any version.
+/// The result of an ADD, which can be written in any version.
 #[derive(Clone, Debug)]
 pub(crate) struct AddResult<'a> {
     pub(crate) host_interface: &'a str,

@@ -6,7 +6,7 @@ use crate::delegate;
 use crate::error::Error;
 use crate::invocation::{Command, Environment, Invocation};
 
-/// What a call asks for, as far as its words go.
+/// A request by its arguments and variables.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The container.

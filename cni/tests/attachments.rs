@@ -208,7 +208,7 @@ fn del_tells_the_agent_and_finds_the_link_without_a_namespace() {
     node.await_no_link();
     assert!(node.deletion_queue().is_empty());
 
-    // What a namespace that was unmounted leaves: a file that cannot be entered.
+    // An unmounted namespace leaves a file that cannot be entered.
     assert!(node.call("ADD", CONFIG).ok);
     std::fs::write(&gone, "").unwrap();
     assert!(node.call_with("DEL", CONFIG, &[("CNI_NETNS", gone.to_str().unwrap())]).ok);

@@ -1,4 +1,4 @@
-//! What a runtime tells the CNI plugin: variables and the network configuration. Nothing is done about it.
+//! Input of a runtime to the CNI plugin: variables and the network configuration. No call is carried out.
 
 use apiary_cni::{Environment, testing};
 
@@ -11,7 +11,7 @@ pub(crate) fn run(data: &[u8]) {
     let pairs = variables.lines().filter_map(|line| line.split_once('='));
     let environment = Environment::from_pairs(pairs);
     match testing::read(&environment, stdin) {
-        // What is refused is refused with a document that the runtime can read.
+        // A refusal is a document that the runtime can read.
         Err(error) => {
             let document: serde_json::Value = serde_json::from_str(&error.to_json()).unwrap();
             assert!(document["code"].as_u64().is_some_and(|code| code > 0), "{document}");

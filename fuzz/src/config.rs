@@ -42,7 +42,7 @@ fn build(args: &[String], variables: &[(&str, &str)]) -> Result<Hive, HiveError>
         .build()
 }
 
-/// Where a file that the words name would be looked for: nobody's.
+/// The folder in which named files are looked up, which is empty.
 fn place() -> PathBuf {
     static ONCE: Once = Once::new();
     let shm = Path::new("/dev/shm");

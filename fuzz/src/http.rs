@@ -42,7 +42,7 @@ pub(crate) fn run(data: &[u8]) {
         }
         let Some(served) = agent.as_mut() else { return };
         if served.serve(data).is_err() {
-            // What an earlier request has begun may have ended meanwhile: alone it must happen again.
+            // An effect of an earlier request may have ended meanwhile: it must occur again with this request alone.
             let mut alone = Agent::start();
             let outcome = alone.serve(data);
             alone.stop();
@@ -136,7 +136,7 @@ impl Drop for Agent {
     }
 }
 
-/// What was begun by earlier requests comes to its end.
+/// Waits until effects of earlier requests have ended.
 async fn settle(tables: &[std::sync::Arc<dyn AnyTable>], db: &Db) {
     let revisions = || {
         let snapshot = db.snapshot();

@@ -45,7 +45,7 @@ fn label(text: &str) {
     assert_eq!(serde_json::from_str::<Label>(&json).unwrap(), label);
 }
 
-/// What `PATCH /config` is told is shown, and means the same when it is reported again.
+/// Values of `PATCH /config` are shown, and mean the same when they are sent again.
 fn option(name: &str, value: &str) {
     if let Ok(option) = RuntimeOption::new(name, value) {
         assert_eq!(RuntimeOption::new(option.name, &option.value).as_ref(), Ok(&option), "{name}={value}");

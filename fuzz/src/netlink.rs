@@ -58,7 +58,7 @@ fn framing(packet: &[u8]) {
     assert!(all.iter().rev().skip(1).all(Result::is_ok), "goes on after a malformed message");
 }
 
-/// What was read and written is read as the same.
+/// A message that was read and written again is read as the same.
 fn attributes(bytes: &[u8]) -> usize {
     let read: Vec<_> = Attributes::new(bytes).map_while(Result::ok).collect();
     let mut written = Body::default();

@@ -54,7 +54,7 @@ pub(crate) fn run(data: &[u8]) {
     assert!(forward.selectors().is_empty() && forward.subject_selectors().is_empty());
 }
 
-/// What the folder's reader and then the engine take.
+/// Passes input to the folder's reader, then to the engine.
 fn read(manifest: &Value, settings: &Settings) -> Option<policy_engine::Policy> {
     let kinds = [
         (PolicyKind::CiliumNetworkPolicy, Kind::CiliumNetworkPolicy),
@@ -107,7 +107,7 @@ fn rows(engine: &Engine, identity: u32) -> Result<Resolved, policy_engine::Resol
     engine.resolve(identity, &ports(), LIMIT)
 }
 
-/// What rows do, without the numbers of their reasons.
+/// The effect of rows, without the ids of their reasons.
 fn effects(resolved: &Resolved) -> BTreeMap<Key, (bool, u32)> {
     resolved.rows.iter().map(|(key, row): (&Key, &Row)| (*key, (row.deny, row.precedence))).collect()
 }

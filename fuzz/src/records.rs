@@ -44,7 +44,7 @@ fn scratch() -> PathBuf {
     place.join(format!("apiary-fuzz-records-{}", std::process::id()))
 }
 
-/// What is read of the files of numbers, another start reads as well.
+/// A file of ids that was read is read the same by another start.
 fn numbers(identities: &[u8], prefixes: &[u8]) {
     if identities.is_empty() && prefixes.is_empty() {
         return;

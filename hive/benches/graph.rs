@@ -17,7 +17,7 @@ const ROUNDS: usize = 30;
 const SIZE: usize = 1000;
 const PER_MODULE: usize = 20;
 
-/// What the original takes for each part, as recorded where a prototype of this took 1.22 ms in total.
+/// Times of Cilium's hive for each part, recorded where a prototype of this took 1.22 ms in total.
 const RECORDED: [(&str, &str); 5] = [
     ("build", "34.7-37.0 ms"),
     ("populate", "4.0-5.3 ms"),

@@ -237,7 +237,7 @@ pub use testing::{LeftJob, LeftObject, Leftovers, Record, TestHive};
 /// How important a line of the log is; [`Level`] is that of health.
 pub use tracing::Level as LogLevel;
 
-/// What the code of cells uses: `use hive::prelude::*;`.
+/// Imports for the code of cells: `use hive::prelude::*;`.
 pub mod prelude {
     pub use crate::cell::{
         Cell, config, decorate, decorate_all, group, invoke, module, provide, provide_private, scope, supply,
@@ -253,7 +253,7 @@ pub mod prelude {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// What derived code refers to.
+/// Items that derived code refers to.
 #[doc(hidden)]
 pub mod __private {
     pub use anyhow;

@@ -125,7 +125,7 @@ impl<T: Clone + Send + Sync + 'static> Outputs for Members<T> {
     }
 }
 
-/// Perhaps nothing: whoever needs such an output must take it as `Option<..>` (group members are simply left out).
+/// An optional output: a constructor that needs it must take it as `Option<..>` (group members are simply left out).
 impl<O: Outputs> Outputs for Option<O> {
     fn keys(outs: &mut Outs) {
         let outer = std::mem::replace(&mut outs.maybe, true);

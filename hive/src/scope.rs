@@ -98,7 +98,7 @@ pub(crate) struct Core {
     /// Of the hive or scope around it.
     shared: Arc<Shared>,
     limits: Times,
-    /// What it uses from around it.
+    /// The values that it uses from the surrounding hive.
     outer: OnceLock<Values>,
     health: Health,
     life: tokio::sync::Mutex<()>,

@@ -235,7 +235,7 @@ fn memory() {
     row("bytes an object with two indexes", each, "B", 150.0, each <= 150.0, &peer_each);
 }
 
-/// What the peer has for these, else what was recorded, where something was.
+/// Returns the peer's values for these, else the recorded ones, if there are any.
 fn beside<const N: usize>(name: &str, recorded: [&str; N]) -> [String; N] {
     let measured: Option<[f64; N]> = peer::ask(name).and_then(|numbers| numbers.try_into().ok());
     match measured {

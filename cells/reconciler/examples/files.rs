@@ -82,7 +82,7 @@ fn apply(w: &mut Writer<'_, File>, line: &str) {
     }
 }
 
-/// What the folder is to have at first, then each line; ends when all of it is there.
+/// Writes the first files, then one for each line; ends when all of them are there.
 async fn write(
     files: RwTable<File>,
     initializer: Initializer<File>,

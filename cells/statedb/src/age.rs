@@ -9,7 +9,7 @@ tokio::task_local! {
 /// A clock that stands still.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
-    /// What it shows: all times that are shown. Since 1970.
+    /// The time that is shown in the place of all times, since 1970.
     pub now: Duration,
     /// How old everything is.
     pub age: Duration,

@@ -1,4 +1,4 @@
-//! What can go wrong, all of it before anything is changed.
+//! Errors; each is returned before any change.
 
 use std::sync::Arc;
 use std::time::Duration;

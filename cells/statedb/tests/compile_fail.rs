@@ -1,4 +1,4 @@
-//! What the compiler says about tables that are wrong: it names the wrong part and what would be right.
+//! Compiler errors about invalid tables: each names the invalid part and the remedy.
 
 #[path = "../../../hive/tests/harness/compile_fail.rs"]
 mod harness;

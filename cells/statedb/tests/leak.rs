@@ -86,7 +86,7 @@ fn pod(round: usize, at: usize) -> Pod {
     }
 }
 
-/// What holds on to old versions, each for some rounds.
+/// Holders of old versions, each for some rounds.
 #[derive(Default)]
 struct Company {
     snapshots: Vec<Snapshot>,
@@ -202,7 +202,7 @@ fn ten_thousand_rounds_leave_nothing() {
         assert!(sample.0 <= blocks + 20 * room, "blocks: {samples:?}");
         assert!(sample.1 <= bytes + 4096 * room, "bytes: {samples:?}");
     }
-    // What the thread keeps for its next transaction is there from the first time on.
+    // The list that the thread keeps for its next transaction exists from the first round on.
     table.transact(|w| (0..500).for_each(|at| drop(w.insert(pod(2, at)))));
     table.transact(|w| w.delete_all());
     let empty = BLOCKS.load(Ordering::Relaxed);

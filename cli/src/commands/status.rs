@@ -118,7 +118,7 @@ impl Report<'_> {
         text
     }
 
-    /// What the agent is connected to.
+    /// Connections of the agent.
     fn cluster(&self, text: &mut String) {
         let status = self.status;
         if let Some(Status { state, msg }) = &status.kvstore {
@@ -318,7 +318,7 @@ impl Report<'_> {
         Some(format!("  {}\t{success}\t{failure}\t{count}\t{message}\t\n", controller.name))
     }
 
-    /// What is built on the datapath.
+    /// Features of the datapath.
     fn services(&self) -> String {
         let status = self.status;
         let mut text = match &status.proxy {

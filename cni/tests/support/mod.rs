@@ -34,7 +34,7 @@ struct State {
     calls: Vec<Call>,
     override_answer: Option<Override>,
     config: Value,
-    /// What `GET /endpoint` lists.
+    /// The list of `GET /endpoint`.
     endpoints: Value,
 }
 
@@ -227,7 +227,7 @@ impl Node {
     }
 }
 
-/// What a call answered.
+/// The answer to a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) ok: bool,

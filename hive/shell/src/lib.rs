@@ -10,7 +10,7 @@
 //!
 //! **Who may**: root and the user that the agent runs as, by the credentials that the kernel tells; the socket's mode is 0600
 //! from its first moment on. Commands read and write files only directly in the shell's folder, `/tmp`, and never through a
-//! link or over a file of another user's, so nobody who writes there steers what the agent writes.
+//! link or over a file of another user's, so another user who can write there cannot redirect the agent's writes.
 //!
 //! **Bounds**: 16 clients, lines of 64 KiB, 16 MiB of output that waits; a client that reads nothing for 30 s is left. Each has
 //! a task of its own; commands of one do not wait for another's. An output that looks like the end of an answer is changed so

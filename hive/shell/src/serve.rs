@@ -117,7 +117,7 @@ async fn answer(
     send(write, &end).await
 }
 
-/// An error if nobody is there to read an answer.
+/// Returns an error if the client is gone.
 async fn present(write: &WriteHalf<'_>) -> io::Result<()> {
     // A client that reads nothing keeps the socket from being ready, which is no reason to end its command.
     match timeout(Duration::ZERO, write.ready(Interest::WRITABLE)).await {

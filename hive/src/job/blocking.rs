@@ -16,7 +16,7 @@ tokio::task_local! {
 /// In a job [with a thread of its own](super::OneShotJob::on_own_thread) the work runs in place.
 ///
 /// In a job it is a piece of the job's work ([`JobCx::working`](super::JobCx::working)), and the job has not ended before
-/// it has, even if nobody waits for its result any more: what a job works on is in use until it has stopped. A panic goes on
+/// it has, even if no task waits for its result any more: what a job works on is in use until it has stopped. A panic goes on
 /// in the caller. What it logs is of the caller's module.
 ///
 /// ```

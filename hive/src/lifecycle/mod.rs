@@ -17,7 +17,7 @@ pub(crate) use order::Uses;
 use order::{Along, Token};
 pub(crate) use run::{CancelSource, Limits, catch, in_start_hook, panic_text};
 
-/// Longer than anybody waits, and short enough to be added to a moment.
+/// Longer than any real wait, and short enough to be added to an `Instant`.
 pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Where a hive is in its life.

@@ -44,7 +44,7 @@ fn scope(view: &View<'_>, index: usize, depth: usize, text: &mut String) {
 }
 
 fn edges(view: &View<'_>, index: usize, groups: &mut BTreeSet<String>, text: &mut String) {
-    // What is off sees nothing, and nothing sees it.
+    // A disabled cell has no edges.
     if view.state(index) == Use::Off {
         return;
     }

@@ -42,7 +42,7 @@ fn node(view: &View<'_>, index: usize, node: &Node, names: &[String]) -> Value {
     let state = view.state(index);
     let need = |Need { key, optional, from }: Need| {
         let from: Vec<&str> = match state {
-            // What is off sees nothing.
+            // A disabled cell has no edges.
             Use::Off => vec![],
             _ => from.iter().map(|from| names[*from].as_str()).collect(),
         };

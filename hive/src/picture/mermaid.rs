@@ -18,7 +18,7 @@ pub(super) fn draw(view: &View<'_>) -> String {
         })
     };
     for index in 0..view.hive.graph.nodes.len() {
-        // What is off sees nothing, and nothing sees it.
+        // A disabled cell has no edges.
         if view.state(index) == Use::Off {
             continue;
         }

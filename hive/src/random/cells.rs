@@ -106,7 +106,7 @@ impl Switches {
     }
 }
 
-/// What a run was given: for each parameter the numbers of the nodes that made it.
+/// The arguments of a run: for each parameter the numbers of the nodes that made it.
 pub(super) type Log = Arc<Mutex<Vec<(usize, Vec<Vec<usize>>)>>>;
 
 /// A start hook: beside others or not, and how long it takes.
@@ -356,7 +356,7 @@ pub(super) fn layers() -> impl Strategy<Value = Vec<Gen>> {
     })
 }
 
-/// What nodes add, round and round.
+/// The kinds of members that nodes add, in turn.
 pub(super) fn hooks() -> impl Strategy<Value = Vec<Vec<HookGen>>> {
     let hook =
         (prop::bool::weighted(0.8), 0..50_u64).prop_map(|(parallel, millis)| HookGen { parallel, millis });

@@ -211,7 +211,7 @@ impl Model {
         }
     }
 
-    /// What each constructor of a life gets, in the order in which they run.
+    /// Returns the arguments of each constructor of a life, in the order in which they run.
     pub(super) fn runs(&self, life: &[usize]) -> Vec<(usize, Vec<Vec<usize>>)> {
         let there = |key: Key, number: &usize| {
             !self.nodes[*number]

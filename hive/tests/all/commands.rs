@@ -92,7 +92,7 @@ fn letters_are_given_once() {
     assert!(error.contains("-f") && error.contains("Clean") && error.contains("Other"), "{error}");
 }
 
-/// What a program reads of its options before the hive starts is what the cells get.
+/// A program reads the same options before the start as the cells do.
 #[test]
 fn the_program_reads_what_its_cells_read() {
     let builder = builder(&[]).env("X_", [("X_FOLDER", "/var")]);

@@ -1,4 +1,4 @@
-//! What the compiler says about cells that are wrong: it names the wrong part and what would be right.
+//! Compiler errors about invalid cells: each names the invalid part and the remedy.
 
 #[path = "../harness/compile_fail.rs"]
 mod harness;

@@ -64,7 +64,7 @@ fn pipe(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// A mounted ConfigMap is exchanged again and again; whoever reads it sees one of its two states.
+/// A mounted ConfigMap is exchanged again and again; each read sees one of its two states.
 #[test]
 fn a_folder_that_is_replaced_while_it_is_read() {
     let dir = TempDir::new().unwrap();
@@ -183,7 +183,7 @@ fn hostile_configuration_files_are_refused() {
     assert!(fault().ends_with("it is no file of text; replace or remove it"));
 }
 
-/// As with Cilium: of two values for one key nobody knows which is meant, but JSON has always had the last.
+/// As with Cilium: two values for one key are ambiguous, but JSON parsers have always taken the last.
 #[test]
 fn keys_that_are_there_twice_are_refused_in_yaml() {
     let dir = TempDir::new().unwrap();

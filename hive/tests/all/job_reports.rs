@@ -1,4 +1,4 @@
-//! What is known of jobs from outside: their health and their lines in the log.
+//! Jobs as seen from outside: their health and their lines in the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -397,7 +397,7 @@ async fn scopes_name_the_part() {
     hive.stop().await;
 }
 
-/// Nobody waits for the work any more, and still it counts: what it works on is stopped afterwards.
+/// No task waits for the work any more, and still it counts: the things that it uses are stopped afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_has_not_ended_before_its_blocking_work_has() {
     let log: Log = Arc::default();

@@ -291,7 +291,7 @@ async fn a_shutdown_during_construction_runs_no_more_constructors() {
     let mut hive = TestHive::new(cells);
     let error = hive.try_start().await.unwrap_err();
     assert!(matches!(error, HiveError::Cancelled { .. }), "{error}");
-    // Somebody asked for it: nothing is wrong.
+    // A requested stop is no failure.
     hive.logged_no_warning();
     hive.logged(LogLevel::INFO, "Start cancelled");
 }

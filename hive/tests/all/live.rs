@@ -114,7 +114,7 @@ async fn what_needs_a_restart_is_refused_by_name_each_time() {
             format!("name: running with \"a\", {} says \"b\"", at("name")),
         ]
     );
-    // What is live counts nevertheless, and a flag counts more than a file.
+    // Live options apply nevertheless, and a flag has precedence over a file.
     assert_eq!(r.running(), [2, 7, 5]);
     assert_eq!(r.reload().unwrap().refused, reloaded.refused);
     write(r.folder.path(), &[("fixed", "5"), ("name", "a")]);
@@ -156,7 +156,7 @@ fn a_check_holds_at_the_start_as_well() {
     assert!(error.to_string().ends_with(text), "{error}");
 }
 
-/// What each source says and what came of it, as `key priority value running: standing`.
+/// Values of each source with their effect, as `key priority value running: standing`.
 #[tokio::test]
 async fn drift_is_told_with_its_reason() {
     let folder = TempDir::new().unwrap();
@@ -227,7 +227,7 @@ async fn drift_is_told_with_its_reason() {
     assert_eq!(told(), at_first);
 }
 
-/// What the program learns of while it runs counts more than files and less than flags, and goes again.
+/// Values supplied at run time have precedence over files, not over flags, and can be withdrawn.
 #[tokio::test]
 async fn supplied_values_are_a_layer_of_their_own() {
     let r = Running::on(&[("low", "2"), ("fixed", "6"), ("mystery", "x")], &["--high=7"]).await;

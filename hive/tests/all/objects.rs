@@ -1,4 +1,4 @@
-//! What constructors take and give: extractors, results, scopes, groups, decorations, replacement.
+//! Parameters and results of constructors: extractors, results, scopes, groups, decorations, replacement.
 
 use std::sync::Arc;
 
@@ -258,7 +258,7 @@ async fn consumers_are_dropped_before_what_they_consume() {
     assert_eq!(*log.lock(), ["outer", "inner"]);
 }
 
-/// What each constructor of the next test needs.
+/// Parameters of each constructor of the next test.
 const NEEDS: [&[usize]; 6] = [&[], &[0], &[0, 1], &[2, 0], &[], &[3]];
 
 proptest! {

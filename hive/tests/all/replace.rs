@@ -52,7 +52,7 @@ async fn in_one_module_only() {
     // A module includes those inside of it, not those whose names merely begin alike.
     let hive = TestHive::new(cells()).replace_in("a", named("fake"));
     assert_eq!(heard(hive, all).await, ["fake", "fake", "ab", "root"]);
-    // What a module exports is replaced for everybody.
+    // A module's export is replaced for all cells.
     let hive = TestHive::new([cells().to_vec(), vec![module("c", "x", listen())]].concat());
     let hive = hive.replace_in("root", named("fake"));
     assert_eq!(heard(hive, ["a", "root", "c"]).await, ["a", "fake", "fake"]);
@@ -94,7 +94,7 @@ async fn a_replacement_that_nobody_sees_is_a_fault() {
     assert!(text.ends_with("hint: for a trait write `.replace::<dyn Trait>(..)`"), "{text}");
     let hive = TestHive::new(cells()).replace::<dyn Speak>(Arc::new(Name("fake".to_owned())));
     assert_eq!(heard(hive, ["a", "root"]).await, ["fake", "fake"]);
-    // Taken by somebody, given by nobody; perhaps only wanted; given and not used.
+    // Needed but not provided; optional; provided but not used.
     let hive = TestHive::new(module("m", "x", listen())).replace(named("fake"));
     assert_eq!(heard(hive, ["m"]).await, ["fake"]);
     for cell in [invoke(|_: Option<Arc<u8>>| ()), provide(|| Arc::new(7_u8))] {

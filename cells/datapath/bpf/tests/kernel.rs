@@ -218,7 +218,7 @@ fn a_map_that_programs_write_into_moves_in_the_end() {
     let keys: Vec<u32> = rows(third).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, [1, 2, 3, 4, 5, 6]);
 
-    // What does not fit stays where it is.
+    // Entries that do not fit stay in the old map.
     for key in 0..3000 {
         write(&pinned(), key, key);
     }

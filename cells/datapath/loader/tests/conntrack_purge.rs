@@ -1,4 +1,4 @@
-//! What is left of endpoints that are gone, in the real kernel's maps.
+//! Leftovers of removed endpoints in the real kernel's maps.
 
 use std::net::Ipv4Addr;
 

@@ -139,7 +139,7 @@ fn a_restart_switches_every_endpoint_and_repairs_pins() {
     let slots = [slot(1), slot(2), slot(3)];
     drop(first);
 
-    // Somebody removes a pin, puts another map into the place of one, and removes a filter.
+    // Another process removes a pin, replaces a pinned map, and removes a filter.
     std::fs::remove_file(maps.path(&policy_name(1))).unwrap();
     std::fs::remove_file(maps.path(&policy_name(2))).unwrap();
     RawMap::create(&maps.policy_spec(2)).unwrap().pin(&maps.path(&policy_name(2))).unwrap();

@@ -15,7 +15,7 @@ use reconciler::{OpError, OpResult};
 use shaku::{Component, HasComponent, Interface};
 use statedb::Table;
 
-/// What was done to the kernel.
+/// Operations on the kernel.
 trait Journal: Interface {
     fn note(&self, line: String);
     fn lines(&self) -> Vec<String>;
@@ -83,7 +83,7 @@ fn kernel(map: &Arc<FakeMap>) -> Kernel {
         .build()
 }
 
-/// What the module has built, as the cell wants it.
+/// The module's component in the form that the cell needs.
 fn kernel_map(kernel: &Kernel) -> Arc<dyn IpcacheMap> {
     let map: Arc<dyn KernelMap> = kernel.resolve();
     map
@@ -194,7 +194,7 @@ async fn a_map_of_shaku_serves_the_cell_and_a_component_of_shaku_uses_it() {
         drop((announcer, table));
         hive.finish().await;
     }
-    // The map outlives the hive; the next finds its rows, and what nobody says any more goes.
+    // The map outlives the hive; the next one finds its entries and removes those without a claim.
     let kernel = kernel(&map);
     let mut hive = TestHive::needing::<dyn Announcer>(cells()).replace(kernel_map(&kernel));
     hive.start().await;

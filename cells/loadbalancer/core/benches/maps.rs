@@ -222,7 +222,7 @@ fn fill(direct: &Direct, objects: Vec<(Row<Manifest>, Row<EndpointSlice>)>) {
     }
 }
 
-/// What the tables of services, the reflector and the reconciler have of a service, without its objects.
+/// Memory of a service in tables, reflector and reconciler, without its objects.
 async fn memory() {
     let run = Direct::run(Arc::new(NoMaps), async |direct: &mut Direct| {
         after_the_start(direct).await;

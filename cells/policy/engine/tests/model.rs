@@ -17,7 +17,7 @@ const PODS: std::ops::Range<u32> = 100..106;
 const PREFIXES: [&str; 4] = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "192.0.2.1/32"];
 const LIMIT: usize = usize::MAX;
 
-/// What may happen to an engine.
+/// An event of an engine.
 #[derive(Debug, Clone)]
 enum Step {
     Set(Policy),
@@ -314,7 +314,7 @@ proptest! {
                 if let Some(resolved) = kept.get_mut(id) {
                     let old = resolved.rows.clone();
                     let changed = engine.refresh(resolved, &change.peers, LIMIT).unwrap();
-                    // What is told of is what differs.
+                    // The reported changes are exactly the differences.
                     let mut replayed = old;
                     for (key, row) in changed {
                         let old = match row {

@@ -1,4 +1,4 @@
-//! What is taken, what is refused and how the refusal reads.
+//! Accepted and refused rules, and the texts of refusals.
 
 use policy_engine::{
     Action, Direction, Kind, Peers, Policy, Port, PortSpec, Ports, Refusal, Selector, Settings, Subject,

@@ -103,7 +103,7 @@ fn engine(case: &Value) -> Result<Engine, String> {
     Ok(engine)
 }
 
-/// What differs between a case and ours, in words.
+/// Returns the difference between a recorded case and ours as a text.
 fn differences(case: &Value, engine: &Engine) -> Vec<String> {
     let (expect, endpoint) = (&case["expect"], &case["endpoint"]);
     let resolved = engine.resolve(number(endpoint, "identity") as u32, &ports(endpoint), usize::MAX).unwrap();

@@ -46,7 +46,7 @@ async fn recovers(mood: Mood, op: &str, told: Option<&str>) {
     pass(70 * SECOND).await;
     match told {
         Some(error) => assert_eq!(world.reports.lock().last(), Some(&degraded(1, error)), "{op}"),
-        // What was written before a prune does not wait for it.
+        // Rows written before a prune do not wait for it.
         None => {
             let is_ok = matches!(mood, Mood::Slow(_)) || op == "prune";
             assert_eq!(handle.progress().is_ok(revision), is_ok, "{op}");

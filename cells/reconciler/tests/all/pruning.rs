@@ -103,7 +103,7 @@ async fn old_objects_are_refreshed_so_many_a_second() {
     world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(600), 2));
     pass(Duration::from_secs(599)).await;
     assert_eq!(world.target.take_log().len(), 5);
-    world.target.0.lock().rows.clear(); // somebody else has emptied the target
+    world.target.0.lock().rows.clear(); // another process has emptied the target
     pass(Duration::from_millis(1500)).await;
     assert_eq!(world.target.take_log(), ["update 1", "update 2"]);
     pass(Duration::from_secs(5)).await;

@@ -1,4 +1,4 @@
-//! Updates that wait for another table: they come again when it changes, and hold up nobody.
+//! Updates that wait for another table: they are retried when it changes, and hold up no other row.
 
 use reconciler::{OpCx, OpResult, Ops, Status, StatusKind, Waiting};
 use serde::Serialize;

@@ -58,7 +58,7 @@ pub(crate) struct State {
     pub(crate) prune_fails: bool,
     /// How a prune behaves beyond that.
     pub(crate) prune_mood: Option<Mood>,
-    /// What was called, in order.
+    /// The calls, in order.
     pub(crate) log: Vec<String>,
 }
 

@@ -249,7 +249,7 @@ fn watch_sets() {
     }
 }
 
-/// What a row with two indexes takes, besides what is in it.
+/// Memory of a row with two indexes, besides its content.
 fn memory() {
     const NAME: &str = "X_Memory, a row with two indexes";
     const ROWS: u64 = 1_000_000;

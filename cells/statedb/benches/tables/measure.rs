@@ -47,7 +47,7 @@ impl Begin {
     }
 }
 
-/// What has been computed so far: others on the machine do not count.
+/// Returns this process's processor time so far: other processes do not count.
 pub(crate) fn computed(by: rustix::time::ClockId) -> Duration {
     let time = rustix::time::clock_gettime(by);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -58,7 +58,7 @@ pub(crate) fn wanted(name: &str) -> bool {
     std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_none_or(|part| name.contains(&part))
 }
 
-/// What so many items take, each time that `f` is called.
+/// Returns the time of an item at each call of `f`.
 pub(crate) fn row(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut(), items: u64) {
     let times = |times: u64| {
         let begin = Begin::now();

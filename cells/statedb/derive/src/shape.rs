@@ -1,4 +1,4 @@
-//! What the type of a field, as it is written, says about keys and texts of it.
+//! Keys and texts of a field by its type as it is written.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;

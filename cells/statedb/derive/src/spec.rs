@@ -1,4 +1,4 @@
-//! What a struct and its attributes say, checked.
+//! A struct and its attributes, checked.
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;

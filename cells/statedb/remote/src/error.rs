@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of a remote table.
 
 use std::io;
 

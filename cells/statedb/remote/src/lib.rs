@@ -49,7 +49,7 @@ pub struct RemoteTable<T> {
     marker: PhantomData<fn() -> T>,
 }
 
-/// What is asked for, as Cilium's clients write it.
+/// A query as Cilium's clients write it.
 #[derive(Serialize)]
 struct Question<'q> {
     key: String,

@@ -6,7 +6,7 @@ use statedb::{AnyObj, AnyTable};
 
 use crate::show::columns;
 
-/// What rows are expected: columns by header, cells by the places at which their headers begin.
+/// Expected rows: columns by header, cells by the places at which their headers begin.
 pub(crate) struct Expected {
     header: String,
     picked: Vec<usize>,

@@ -42,7 +42,7 @@ impl TableSpec for Device {
     }
 }
 
-/// A table that nobody writes by hand.
+/// A table whose rows cannot be inserted by commands.
 #[derive(serde::Serialize)]
 struct Plain;
 

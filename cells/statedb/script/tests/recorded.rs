@@ -1,4 +1,4 @@
-//! What Cilium's engine has printed of the same commands on the same tables, to the byte.
+//! Output of Cilium's engine for the same commands on the same tables, to the byte.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

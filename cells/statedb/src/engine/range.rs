@@ -9,7 +9,7 @@ use path::{Path, Top};
 /// Leaves with neighbouring keys. Each comes once, whichever end it is taken from.
 pub(crate) type Range<'s, L> = Ends<'s, L, Path<'s, L>>;
 
-/// What lies between a cursor and the end of what it walks, taken from both ends.
+/// The leaves between two cursors, taken from both ends.
 pub(crate) struct Ends<'s, L, C: Cursor<'s, L>> {
     /// Where the end is; none if there is nothing.
     top: Option<C::Top>,
@@ -48,7 +48,7 @@ impl<'s, L: Leaf> Range<'s, L> {
         Ends { top: Some(Top(top)), front, next, last: None, back: None }
     }
 
-    /// What is below a link and has this key or a greater one.
+    /// Returns the leaves below a link with this key or a greater one.
     pub(super) fn from(top: &'s Link<L>, key: &[u8]) -> Self {
         let (front, next) = Path::from(top, key);
         Ends { top: Some(Top(top)), front, next, last: None, back: None }

@@ -1,4 +1,4 @@
-//! What the protocols between threads are made of. The models in `tests/loom` compile `roots.rs` with
+//! Primitives of the protocols between threads. The models in `tests/loom` compile `roots.rs` with
 //! other definitions of the same names.
 
 pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};

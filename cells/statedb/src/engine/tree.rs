@@ -238,7 +238,7 @@ fn split_leaf<L: Leaf>(
     leaf: L,
 ) {
     let found = link.take();
-    // What does not fit into one node's prefix makes a chain.
+    // A prefix that does not fit into one node makes a chain of nodes.
     while shared > PREFIX {
         let mut node = NodeMut::small(edit.birth(), &key[..PREFIX]);
         node.add(key[PREFIX], Link::EMPTY);

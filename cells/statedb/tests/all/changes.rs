@@ -1,4 +1,4 @@
-//! Change iterators: whatever is read when, replaying the changes gives the table, and nothing is kept for nobody.
+//! Change iterators: whatever is read when, replaying the changes gives the table, and no delete is kept without a reader.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ proptest! {
                     }
                     let changes = match pods.changes().since(since) {
                         Ok(changes) => changes,
-                        // What it has yet to see of the deletes after its beginning is kept for it.
+                        // Deletes after its beginning that it has yet to see are kept for it.
                         Err(error) => {
                             prop_assert!(since > 0 && since < other.began, "{}", error);
                             continue;
@@ -354,7 +354,7 @@ async fn a_reader_for_whom_too_much_is_kept_is_named_once() {
     hive.finish().await;
 }
 
-/// Whoever was the last to read them lets deleted rows go, also if the writer holds the table at that moment.
+/// The last reader of deletes releases deleted rows, also if the writer holds the table at that moment.
 #[test]
 fn nothing_is_kept_once_writers_and_readers_have_ended() {
     for _ in 0..200 {

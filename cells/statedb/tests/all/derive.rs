@@ -150,7 +150,7 @@ fn a_key_of_several_fields_sorts_by_them() {
     assert_eq!(table.list(&snapshot, Route::by_dst(Ipv4Addr::from_bits(1))).count(), 1);
 }
 
-/// A key of somebody's own.
+/// A key type of another crate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Id(u16);
 

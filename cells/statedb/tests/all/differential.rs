@@ -63,7 +63,7 @@ enum Asked {
     Range(Vec<u8>, Vec<u8>),
 }
 
-/// What a watch is about: rows with their revisions.
+/// The rows that a watch covers, with their revisions.
 fn answer(reference: &Reference, asked: &Asked) -> Vec<(Vec<u8>, u64)> {
     let row = |(blob, revision): &(Blob, u64)| (blob.key.clone(), *revision);
     match asked {

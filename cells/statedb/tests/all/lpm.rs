@@ -99,7 +99,7 @@ fn range_word(range: &BitPrefix) -> Word {
 /// The prefixes of a table with the ids of their rows, in order.
 type Entries = Vec<(Word, u8)>;
 
-/// What the index is asked.
+/// A query of the index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asked {
     Longest,

@@ -369,7 +369,7 @@ impl World {
                         assert!(watch.is_closed(), "missed {asked:?}");
                     }
                 }
-                // Exact for a row that was there: open while nobody has written it.
+                // Exact for a row that was there: open until it is written.
                 Asked::Pod(id) if before.pods.contains_key(id) => {
                     assert_eq!(
                         watch.is_closed(),

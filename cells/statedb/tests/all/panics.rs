@@ -307,7 +307,7 @@ fn a_panicking_drop_of_a_row_keeps_no_other_from_being_freed() {
     lit(&mut || world.put([1, 2]));
     assert_eq!((world.ids(), world.alive()), (vec![1, 2], 2));
 
-    // Kept by a snapshot, which goes while nobody writes.
+    // Kept by a snapshot, which is dropped while no transaction is in flight.
     drop(put_fused([1, 2]));
     let mut held = Some(world.db.snapshot());
     world.put([1, 2]);

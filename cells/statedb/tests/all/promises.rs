@@ -410,7 +410,7 @@ async fn transactions_that_hold_an_executor_are_counted_and_named() {
     let told: Vec<_> = long.iter().map(|write| (write.place.line(), write.count)).collect();
     assert_eq!(told, [(task, 2), (block_on, 1)]);
     assert!(long.iter().all(|write| write.longest >= Duration::from_millis(2)));
-    // What was taken to find that out was given back.
+    // The budget that was used to find out was restored.
     assert!(tokio::task::coop::has_budget_remaining());
 }
 

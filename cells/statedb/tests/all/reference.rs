@@ -98,7 +98,7 @@ impl Reference {
         keys
     }
 
-    /// What an iterator that has seen everything up to a revision is told next.
+    /// Returns the next changes of an iterator that has seen all up to a revision.
     pub(crate) fn changes(&self, seen: u64, limit: usize) -> Vec<Told> {
         let updates =
             self.by_revision.range(seen + 1..).map(|(revision, key)| (key.clone(), *revision, false));

@@ -63,7 +63,7 @@ fn a_list_in_pieces_is_not_seen_before_its_end() {
     assert!(rows(&pods).is_empty() && !pods.initialized(&pods.snapshot()));
     reflector.apply(vec![Event::Listed, Event::Upsert(of(4, 80))]);
     assert_eq!(rows(&pods), [(1, 80, 1), (3, 80, 2), (4, 80, 3)]);
-    // The second list is cut, begins anew, and names a row that somebody deletes meanwhile.
+    // The second list is cut, begins again, and names a row that is deleted meanwhile.
     reflector.apply(vec![Event::Restart, Event::Upsert(of(9, 80))]);
     reflector.apply(vec![Event::Restart, Event::Upsert(of(1, 80)), Event::Upsert(of(4, 81))]);
     pods.transact(|w| w.delete(by_id(1)));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use statedb::{Db, Index, IndexDef, KeyRange, Query, RwTable, Snapshot, Table, TableSpec};
 
-/// What all accounts of a table have together stays the same. There are two such tables.
+/// An account; the sum of all balances of a table is constant. There are two such tables.
 #[derive(Clone, Serialize)]
 struct Account<const SAVINGS: bool> {
     id: u64,
@@ -149,7 +149,7 @@ struct Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        // Nobody listens at the end.
+        // The receiver is gone at the end.
         let _ = self.to.send(std::thread::current().id());
     }
 }

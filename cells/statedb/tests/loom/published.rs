@@ -32,7 +32,7 @@ impl Garbage for Unused {
     }
 
     unsafe fn free(self) {
-        // SAFETY: nobody else looks, if the protocol is right.
+        // SAFETY: no other thread accesses it, if the protocol is right.
         self.0.freed.with_mut(|freed| unsafe { assert!(!std::mem::replace(&mut *freed, true)) });
     }
 }

@@ -1,4 +1,4 @@
-//! Readers of changes and commits: no delete is missed, none is kept for nobody.
+//! Readers of changes and commits: no delete is missed, and none is kept without a reader.
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};

@@ -110,7 +110,7 @@ struct OfFamily<A> {
     backends: &'static str,
     reverse_nat: &'static str,
     source_ranges: &'static str,
-    /// What stands in the row of a frontend itself.
+    /// The texts of a frontend's own entry.
     nowhere: &'static str,
     ip: fn(A) -> IpAddr,
 }

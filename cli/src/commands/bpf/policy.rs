@@ -160,7 +160,7 @@ fn count(id: u16, key: &PolicyKey, stats: Option<&PolicyStats>) -> Option<Policy
 }
 
 fn policy_row(key: PolicyKey, entry: PolicyEntry, count: Option<PolicyStatsValue>) -> PolicyRow {
-    // What Cilium calls "not available".
+    // Cilium's "not available".
     let value = count.unwrap_or(PolicyStatsValue { packets: u64::MAX, bytes: u64::MAX });
     PolicyRow {
         proxy_port_network: entry.proxy_port,

@@ -50,7 +50,7 @@ pub(super) struct Columns {
     custom: Vec<Custom>,
 }
 
-/// What a column of a custom resource shows.
+/// The value of a column of a custom resource.
 struct Custom {
     path: Path,
     is_date: bool,
@@ -110,7 +110,7 @@ impl Custom {
     }
 }
 
-/// What the definition of a kind says; of one that says nothing the age.
+/// Returns the columns of a kind's definition; the age if it has none.
 fn printer_columns(kind: Kind) -> Vec<Value> {
     let mut definition = custom_resource_definition(kind);
     let versions = definition["spec"]["versions"].as_array_mut();

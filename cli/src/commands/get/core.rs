@@ -76,7 +76,7 @@ impl Shown for Pod {
     }
 }
 
-/// What is known of a pod without its containers' states.
+/// Returns the status of a pod without its containers' states.
 fn pod_status(pod: &Pod) -> String {
     let gated =
         |c: &k8s_types::core::PodCondition| c.r#type == "PodScheduled" && &*c.reason == "SchedulingGated";

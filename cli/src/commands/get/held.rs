@@ -15,9 +15,9 @@ pub(super) struct Question<'q> {
     pub(super) name: Option<&'q str>,
 }
 
-/// What the agent holds of a kind.
+/// The agent's objects of a kind.
 pub(super) struct List {
-    /// What has yet to fill the table.
+    /// Sources that have yet to fill the table.
     pub(super) pending: Vec<String>,
     /// By namespace and name.
     pub(super) objects: Vec<Held>,

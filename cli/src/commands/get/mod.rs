@@ -61,7 +61,7 @@ pub(crate) struct GetOptions {
     show_labels: bool,
 }
 
-/// What `-o` asks for.
+/// The form of `-o`.
 #[derive(Clone, Debug)]
 enum Form {
     Name,

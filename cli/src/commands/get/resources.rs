@@ -1,4 +1,4 @@
-//! What is asked for: types by all of their names, and names.
+//! Requested resources: types by all of their names, and names.
 
 use anyhow::bail;
 use k8s_types::Kind;

@@ -1,4 +1,4 @@
-//! What the debug information has of endpoints.
+//! The endpoints' part of the debug information.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the reconciler writes for one endpoint: its record, its datapath, its claims on the ipcache.
+//! Writes of the reconciler for one endpoint: its record, its datapath, its claims on the ipcache.
 //!
 //! The record is written before anything else and removed last, so whatever the kernel has of an endpoint is on disk,
 //! too, and a start after a kill at any step finds all of it.

@@ -41,7 +41,7 @@ use crate::restore::finish::regenerate;
 use crate::restore::host;
 use crate::restore::start::{Outcome, PreviousRun};
 
-/// What outlives an agent: files, kernel, links.
+/// State that outlives an agent: files, kernel, links.
 struct World {
     folder: tempfile::TempDir,
     datapath: Arc<FakeDatapath>,
@@ -227,7 +227,7 @@ impl Agent {
         Agent { endpoints, ipam, numbers, policies, pods, namespaces, outcome, jobs: running }
     }
 
-    /// What the CNI plugin sends for pod `n`, with addresses from the allocator.
+    /// Returns the CNI plugin's request for pod `n`, with addresses from the allocator.
     fn request(&self, n: u16) -> EndpointChangeRequest {
         let owner = format!("default/p{n}");
         let response = self.ipam.allocate(&owner, None, true).unwrap();

@@ -28,7 +28,7 @@ impl Routes {
         (status, String::from_utf8(response.body().await.to_vec()).unwrap())
     }
 
-    /// What the CNI plugin does for one pod.
+    /// The calls of the CNI plugin for one pod.
     async fn add(&self, n: u16) -> Value {
         let (status, given) = self.call(Operation::PostIpam, "", &format!("default/p{n}")).await;
         assert_eq!(status, 201, "{given}");

@@ -30,7 +30,7 @@ enum Step {
     /// The agent is killed after so many operations of the next change, and another one starts.
     Kill(usize),
     Prune,
-    /// Somebody finds a backend of a service healthy, or not.
+    /// A health check finds a backend of a service healthy, or not.
     Health(u8, u8, bool),
     /// The agent is stopped when all is done, and another one starts.
     Restart,

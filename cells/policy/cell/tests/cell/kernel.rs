@@ -28,7 +28,7 @@ fn maps(sandbox: &Sandbox, rows: u32) -> Arc<Maps> {
     Arc::new(maps)
 }
 
-/// What an agent does at its start.
+/// The steps of an agent's start.
 fn datapath(maps: &Arc<Maps>) -> Arc<KernelDatapath> {
     let datapath = KernelDatapath::new(maps.clone(), KernelOptions { filter_priority: 1, icmp_rules: true });
     loader::restore(&datapath).unwrap();
@@ -92,7 +92,7 @@ impl Reader {
     }
 }
 
-/// Forms of one policy: all let the client reach port 80 and nobody reach 22; they differ in everything else.
+/// Forms of one policy: all let the client reach port 80, and none opens port 22; they differ in everything else.
 fn forms() -> Vec<Value> {
     let client = json!({"matchLabels": {"app": "client"}});
     let ports = |ports: &[u16]| -> Value {

@@ -153,7 +153,7 @@ impl World {
         self.datapath.policy_rows(endpoint).unwrap().into_iter().collect()
     }
 
-    /// What the map says of a packet to the endpoint from a peer.
+    /// Returns the map's verdict about a packet to the endpoint from a peer.
     pub(crate) fn ingress(&self, endpoint: u16, peer: u32, l4: u32) -> bool {
         self.rows(endpoint).verdict(false, peer, l4).passes()
     }

@@ -19,7 +19,7 @@ fn policy_calls(world: &World) -> Vec<Call> {
 async fn nothing_changes_before_all_sources_have_been_read() {
     let mut world = World::new();
     let (web, client) = (world.pod(7, "web"), world.subject(8, "client"));
-    // What the previous run has left: the client's row, and one that is stale.
+    // Entries of the previous run: the client's, and one that is stale.
     let row = |peer, bits: u32, dport: u16| PolicyKey {
         prefixlen: 40 + bits,
         sec_label: peer,

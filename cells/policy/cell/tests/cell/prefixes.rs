@@ -97,7 +97,7 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
     agent.end().await;
 }
 
-/// What the watcher looks at, apart from the world that is being changed.
+/// The state that the watcher reads, apart from the world that is being changed.
 struct View {
     datapath: Arc<dyn Datapath>,
     ipcache: Arc<FakeMap>,

@@ -217,7 +217,7 @@ impl<L: Leaf> NodeMut<'_, L> {
 
     /// Frees the node, which was made by the edit that has it and which nothing links to any more.
     pub(in crate::engine) fn free(self) {
-        // JUSTIFICATION: what nobody has seen needs not wait for readers.
+        // JUSTIFICATION: an unpublished node need not wait for readers.
         // SAFETY: a `NodeMut` is the only access to a node that is private to a transaction.
         unsafe { free_node::<L>(self.head.as_ptr().cast()) }
     }

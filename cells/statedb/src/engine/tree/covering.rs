@@ -21,7 +21,7 @@ impl<L: Leaf> Tree<L> {
     pub(crate) fn longest(&self, word: &[u8]) -> Covering<'_, L> {
         let mut link = &self.root;
         let mut rest = word;
-        // What covers nothing yet may begin anywhere: whatever is inserted changes the first node.
+        // A covering prefix that does not exist yet may begin anywhere: any insert changes the first node.
         let mut best = Covering { leaves: None, node: None };
         let mut above = None;
         loop {

@@ -6,7 +6,7 @@ use crate::model::name::ServiceName;
 use crate::model::service::Service;
 use crate::model::source::Source;
 
-/// Somebody who is neither a service nor a pod of the cluster, as a local redirect policy.
+/// An owner that is neither a service nor a pod of the cluster, as a local redirect policy.
 #[test]
 fn what_was_refused_is_taken_when_an_owner_of_another_source_goes() {
     let mut cluster = Cluster::new(&[]);
