@@ -25,7 +25,7 @@ pub(crate) struct Retry<T> {
     pub(crate) deleted: Option<Obj<T>>,
     failures: u32,
     due: Instant,
-    /// The revision of the first failure in the row.
+    /// The revision of the first of the current run of failures.
     revision: u64,
     failure: Failure,
 }

@@ -5,6 +5,7 @@ use k8s_types::{Kind, Time};
 use serde_json::Value;
 
 use super::age::age;
+use super::column::Column;
 use super::core;
 use crate::output::jsonpath::Path;
 
@@ -23,24 +24,6 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::CiliumEndpoint,
     Kind::CiliumNode,
 ];
-
-/// A column behind the name.
-#[derive(Debug)]
-pub(super) struct Column {
-    pub(super) heading: String,
-    /// Whether only `-o wide` shows it.
-    pub(super) wide: bool,
-}
-
-/// A column that is always shown.
-pub(super) fn usual(heading: &str) -> Column {
-    Column { heading: heading.to_owned(), wide: false }
-}
-
-/// A column of `-o wide`.
-pub(super) fn wide(heading: &str) -> Column {
-    Column { heading: heading.to_owned(), wide: true }
-}
 
 /// How objects of a kind are shown.
 pub(super) struct Columns {

@@ -6,7 +6,7 @@ use k8s_types::core::{
 use k8s_types::{Kind, LabelSelector, ObjectMeta, Resource, SmolStr, StringMap};
 
 use super::age::age;
-use super::columns::{Column, usual, wide};
+use super::column::{Column, usual, wide};
 
 const NONE: &str = "<none>";
 const UNKNOWN: &str = "<unknown>";

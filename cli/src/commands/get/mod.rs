@@ -1,6 +1,7 @@
 //! `apiary get`: the cluster objects that the agent holds, whatever source they are from, as `kubectl get` shows them.
 
 mod age;
+mod column;
 mod columns;
 mod core;
 mod held;
