@@ -3,19 +3,20 @@
 //! - [`Connection`]: synchronous requests with their acknowledgements, dumps, transactions of nfnetlink;
 //! - [`Subscription`] (feature `tokio`): notifications of multicast groups;
 //! - [`Body`] and [`Attributes`]: a writer and a reader for families without types in the `netlink-packet-*` crates;
-//! - [`messages`]: the framing of both, for packets of any origin.
+//! - [`messages`]: splits a datagram, from a socket or from elsewhere, into netlink messages.
 //!
-//! Requests are [`RouteNetlinkMessage`]s of `netlink-packet-route`, or a [`Request`]: a type with a body, which is any
-//! `Emitable`. Answers are borrowed bytes: a caller parses the part that it needs, so that a small binary does not link
-//! parsers for all of rtnetlink.
+//! Requests are [`RouteNetlinkMessage`]s of `netlink-packet-route`, or a [`Request`]: a message type and a body, which
+//! is any `Emitable`. Answers are borrowed bytes: a caller parses the part that it needs, so that a small binary does
+//! not link parsers for all of rtnetlink.
 //!
 //! **Guarantees.** A dump is complete or an error: one that the kernel marks as interrupted (`NLM_F_DUMP_INTR`) is
 //! repeated up to [`DUMP_ATTEMPTS`] times. Answers to an earlier request are skipped by their sequence number. Lengths
-//! that exceed the packet, packets that exceed the buffer and answers for another port are [`Malformed`]. A refusal
-//! carries the kernel's explanation (extended acknowledgement), if there is one. Lost answers (`ENOBUFS`) are
+//! that exceed the datagram, datagrams that exceed the buffer and answers for another port id are [`Malformed`]. A
+//! refusal carries the message of the kernel's extended acknowledgement, if there is one. Lost answers (`ENOBUFS`) are
 //! [`Error::Overrun`]. After any error but [`Error::Refused`] a dump may still be in progress: open a new connection.
 //!
-//! Only the kernel can answer: the socket is connected to port 0, from then on the kernel refuses messages of processes.
+//! Only the kernel can answer: the socket is connected to port id 0, so the kernel refuses messages from other
+//! processes.
 //!
 //! ```
 //! use netlink::{Connection, Protocol, Request};

@@ -1,4 +1,4 @@
-//! The configuration in force, stored for tools that compare it between runs.
+//! Files with the running configuration and that of the two previous runs, for tools that compare them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,18 @@ use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use state_file::StateFile;
 
-/// The stored configuration of a run.
+/// The two configuration files of a run.
 #[derive(Debug)]
 pub(crate) struct Stored {
+    /// Each file with the names of its two previous versions and the content to write.
     files: [(StateFile, [PathBuf; 2], Vec<u8>); 2],
-    /// Those that are written; the others are tried again, these are not moved on once more.
+    /// Whether each file is written: a retry of [`Stored::write`] must not rename the previous versions again.
     written: Mutex<[bool; 2]>,
 }
 
 impl Stored {
-    /// `agent-runtime-config.json` and `viper-agent-config.yaml`, in Cilium's form, for readers outside: mode
-    /// 0644, no version.
+    /// Formats `agent-runtime-config.json` and `viper-agent-config.yaml` as Cilium does. Other programs read them, so
+    /// their mode is 0644, and they carry no version of the state folder.
     pub(crate) fn new(state: &Path, running: &BTreeMap<String, Value>, settings: &Settings) -> Stored {
         let file = |name: &str, extension: &str, content| {
             let path = |suffix: &str| state.join(format!("{name}{suffix}.{extension}"));
@@ -34,7 +35,7 @@ impl Stored {
         Stored { files, written: Mutex::default() }
     }
 
-    /// Writes them, each once; those of the two runs before stay as `-1` and `-2`.
+    /// Writes each file that is not written yet; those of the two previous runs are kept as `-1` and `-2`.
     pub(crate) fn write(&self) -> Result<(), state_file::Error> {
         let mut written = self.written.lock();
         for ((file, older, content), written) in
@@ -47,17 +48,18 @@ impl Stored {
     }
 }
 
-/// Indented by one blank, as Cilium does.
+/// Formats JSON with an indentation of one space, as Cilium does.
 fn json(running: &BTreeMap<String, Value>) -> Vec<u8> {
     let mut content = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut content, PrettyFormatter::with_indent(b" "));
-    // Maps of JSON values can be written.
+    // Serializing JSON values with string keys into memory cannot fail.
     let _ = running.serialize(&mut serializer);
     content.push(b'\n');
     content
 }
 
-/// Returns the options of the configuration folder or file, `{}` if there are none. A JSON string is a YAML string.
+/// Returns the options set by the configuration folder or file as YAML, `{}` if there are none. Values are written as
+/// JSON strings, which are valid YAML.
 fn yaml(settings: &Settings) -> Vec<u8> {
     let lines: String = settings
         .iter()

@@ -1,4 +1,4 @@
-//! One agent a folder: the pid file, locked as long as the agent runs.
+//! One agent per run folder: the pid file, locked while the agent runs.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -11,8 +11,8 @@ use crate::error::{Error, file};
 
 /// The file's name in the run folder.
 const NAME: &str = "cilium.pid";
-/// The name of Cilium's process.
-const ORIGINAL: &str = "cilium-agent";
+/// The name of Cilium's process in `/proc/PID/comm`.
+const CILIUM_COMM: &str = "cilium-agent";
 
 /// The pid file with its lock, which the kernel releases however the agent ends.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Takes the folder for this process. The folder, `state` below it and `templates` in that are made if they are not
-    /// there.
+    /// Locks the run folder for this process. Creates the folder and `state/templates` in it if they do not exist.
+    /// Does not detect Cilium's agent, which takes no lock: see [`Instance::holder`].
     pub fn take(folder: &Path) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(file("create", folder))?;
         let path = folder.join(NAME);
@@ -38,23 +38,23 @@ impl Instance {
                 }
                 Err(TryLockError::Error(error)) => return Err(file("lock", &path)(error)),
             }
-            // The agent before may have removed the file between our opening and our locking it.
+            // The previous agent may have removed the file after this process opened it and before it locked it.
             let ours = lock.metadata().map_err(file("read", &path))?.ino();
             if !fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
                 continue;
             }
             let pid = std::process::id().to_string();
             let write = |lock: &mut File| {
-                // The old pid's blanks are kept until the new one is written.
+                // Truncate after the write: if the write fails, the file keeps its old blocks and is not left empty.
                 lock.rewind()?;
                 lock.write_all(pid.as_bytes())?;
                 lock.set_len(pid.len() as u64)
             };
             if let Err(error) = write(&mut lock).map_err(file("write", &path)) {
-                // The lock decides; the pid is for people.
+                // Exclusion depends on the lock only; the pid is informative.
                 tracing::warn!(%error, "Going on without the pid in the pid file");
             }
-            // `cilium-dbg bpf sha list` reads compiled programs from the second one; this agent compiles none.
+            // `cilium-dbg bpf sha list` reads compiled programs from `templates`; this agent compiles none.
             let state = folder.join("state/templates");
             DirBuilder::new().recursive(true).mode(0o750).create(&state).map_err(file("create", &state))?;
             return Ok(Self { path, _lock: lock });
@@ -62,16 +62,16 @@ impl Instance {
     }
 }
 
-/// An agent that has a run folder.
+/// The agent that runs on a run folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its pid, if it has written it.
+    /// The agent's pid, if the pid file has it.
     pub pid: Option<u32>,
 }
 
 impl Instance {
-    /// The agent that has the folder now, without taking it. One of Cilium takes no lock: there the process counts
-    /// whose number it has left.
+    /// Returns the agent that runs on the folder, without locking it for this process. Cilium's agent takes no lock: it
+    /// is found by the pid in the file, if a process of that pid has Cilium's name.
     ///
     /// # Errors
     /// When the pid file cannot be read.
@@ -86,7 +86,7 @@ impl Instance {
             Err(TryLockError::Error(error)) => Err(file("lock", &path)(error)),
             Ok(()) => {
                 let name = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-                Ok(name.filter(|name| name.trim() == ORIGINAL).map(|_| Holder { pid }))
+                Ok(name.filter(|name| name.trim() == CILIUM_COMM).map(|_| Holder { pid }))
             }
         }
     }
@@ -94,7 +94,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // While the lock is still held, so that it is not the file of the next agent.
+        // Remove it while the lock is held: afterwards it could be the file of the next agent.
         let _ = fs::remove_file(&self.path);
     }
 }

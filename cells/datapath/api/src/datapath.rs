@@ -1,4 +1,4 @@
-//! The interface of the datapath for other cells: a trait, which tests replace by a fake.
+//! The interface of the datapath for other cells: a trait, for which tests use a fake.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -51,7 +51,7 @@ impl Default for EndpointDatapath {
 }
 
 impl EndpointDatapath {
-    /// Returns the settings entry, for a policy map in that slot.
+    /// Returns the settings entry, for the policy map in `policy_slot`.
     pub fn config(&self, policy_slot: u32) -> EndpointConfig {
         EndpointConfig {
             id: self.id.into(),
@@ -68,7 +68,7 @@ impl EndpointDatapath {
         }
     }
 
-    /// Returns the endpoint of a settings entry, which does not have the interface's name.
+    /// Returns the endpoint of a settings entry; `ifname` is empty, as the entry does not have it.
     pub fn from_config(row: &EndpointConfig) -> EndpointDatapath {
         EndpointDatapath {
             id: row.id as u16,
@@ -88,7 +88,7 @@ impl EndpointDatapath {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
 
-    /// Returns its entries of `cilium_lxc`, one an address.
+    /// Returns the endpoint's entries of `cilium_lxc`, one per address.
     pub fn lxc_rows(&self) -> Vec<(EndpointKey, EndpointInfo)> {
         let info = EndpointInfo {
             ifindex: self.ifindex,
@@ -105,9 +105,9 @@ impl EndpointDatapath {
 /// The outcome of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Endpoints that the datapath had and that are unknown.
+    /// The endpoints that were removed, as the caller does not know them.
     pub endpoints: Vec<u16>,
-    /// Pins and map entries that no known endpoint owns.
+    /// The number of removed pins and map entries that belonged to no known endpoint.
     pub leftovers: usize,
 }
 
@@ -122,30 +122,31 @@ pub enum PolicyWrite {
 
 /// Endpoints in the datapath.
 ///
-/// Calls block for microseconds ([`Datapath::attach`] 0.1 to 0.5 ms) and may be made from async code; none waits for a
-/// grace period unless more endpoints are created at once than spare policy maps are ready (256). All are idempotent:
-/// after an error or a crash make the call again. Calls may overlap; those about one endpoint wait for each other.
+/// Calls block for microseconds, [`Datapath::attach`] for 0.1 to 0.5 ms, and may be made from async code. They wait for
+/// an RCU grace period only if more endpoints are created at once than policy maps are ready in the policy pool (256).
+/// All are idempotent: repeat the call after an error or a crash. Calls may be concurrent; those for one endpoint are
+/// serialized.
 pub trait Datapath: Send + Sync + 'static {
-    /// Resolves when programs are loaded and endpoints of the previous run are restored. Await it before the first call of
-    /// another method, which fails with [`DatapathError::NotReady`] before.
+    /// Resolves when programs are loaded and endpoints of the previous run are restored. Until then, other
+    /// methods fail with [`DatapathError::NotReady`].
     fn ready(&self) -> BoxFuture<'static, ()>;
 
-    /// Makes an endpoint known to the datapath and attaches the program to its interface, in the order in which the
-    /// first packet already meets policy: policy map and pin, settings, interface, program, addresses. The interface
-    /// stays down or up as it is. The policy map of a new endpoint is empty, which denies everything; that of a known
-    /// one stays as it is. Called again with other values it changes the endpoint in place.
+    /// Creates an endpoint in the datapath and attaches the program to its interface, in an order that enforces policy
+    /// from the first packet: policy map and pin, settings, interface, program, addresses. Does not set the interface
+    /// up or down. The policy map of a new endpoint is empty, which denies everything; that of a known one is kept.
+    /// A call with other values changes the endpoint in place.
     fn attach(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError>;
 
-    /// Switches the host-side interface on, which lets the pod send: the last step of creation.
+    /// Sets the host-side interface up, so that the pod can send: the last step of creation.
     fn up(&self, endpoint: &EndpointDatapath) -> Result<(), DatapathError>;
 
-    /// Deletes an endpoint: packets from it are dropped from the first step on, packets to it from the second; then map
-    /// entries and pins are removed. The interface keeps the program, which drops its packets. True if the endpoint was
-    /// known.
+    /// Deletes an endpoint: first its interface's entry, after which packets from it are dropped, then its settings
+    /// entry, after which packets to it are dropped, then the other map entries and pins. The program stays attached to
+    /// the interface and drops its packets. Returns true if the endpoint was known.
     fn detach(&self, id: u16) -> Result<bool, DatapathError>;
 
-    /// Announces the id that the host endpoint will have. The first load of programs waits for it, as events of the host's
-    /// programs carry it: announced as soon as it is known, programs are loaded once.
+    /// Announces the id that the host endpoint will have. It is a constant of the host's programs, for their events, so
+    /// their first load waits for it: call this as soon as the id is known, so that they need not be loaded twice.
     fn expect_host(&self, id: u16);
 
     /// Creates the policy map and pin of the host endpoint, with entries that allow everything. Events of the host's
@@ -155,8 +156,8 @@ pub trait Datapath: Send + Sync + 'static {
     /// Returns the entries of an endpoint's policy map in the kernel, in no order.
     fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError>;
 
-    /// Changes an endpoint's policy map in place, strictly in this order: packets meanwhile see some first part of the
-    /// writes done. Neighbouring writes of a kind are one system call. After an error some first part is done.
+    /// Changes an endpoint's policy map in place, strictly in this order: packets meanwhile see the effect of some
+    /// prefix of the writes. Consecutive writes of one kind are one system call. After an error, a prefix is done.
     fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError>;
 
     /// Replaces an endpoint's policy map by one with these entries: packets see the old entries or the new ones, never
@@ -166,13 +167,13 @@ pub trait Datapath: Send + Sync + 'static {
     /// Returns the capacity of a policy map in entries (`bpf-policy-map-max`).
     fn policy_capacity(&self) -> usize;
 
-    /// Whether the programs judge ICMP messages by their type (`enable-icmp-rules`).
+    /// Whether the programs enforce policy on ICMP messages by their type (`enable-icmp-rules`).
     fn icmp_rules(&self) -> bool;
 
-    /// Returns the endpoints in the kernel, by id, without the host endpoint and without names of interfaces.
+    /// Returns the endpoints in the kernel, ordered by id, without the host endpoint; `ifname` is empty.
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError>;
 
-    /// Removes pins and map entries that belong to none of these endpoints (the host endpoint's id among them). Call it
+    /// Removes pins and map entries of endpoints that are not in `known`, which must contain the host endpoint. Call it
     /// once all endpoints of the previous run are known.
     fn prune(&self, known: &BTreeSet<u16>) -> Result<Pruned, DatapathError>;
 }

@@ -10,14 +10,14 @@ use crate::prog::Program;
 use crate::raw_map::RawMap;
 use crate::spec::{Layout, MapFlags, MapSpec, MapType};
 
-/// Optional features found.
+/// The optional features of the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Programs attach by tcx links (Linux 6.6); else by tc filters.
     pub tcx: bool,
 }
 
-/// Helpers that the datapath calls: number, name, purpose, first release.
+/// Helpers that the datapath calls: id, name and purpose as errors print them, first Linux release.
 const HELPERS: [(u64, &str, &str, &str); 6] = [
     (152, "the helper bpf_redirect_neigh", "sending packets to other nodes", "5.10"),
     (155, "the helper bpf_redirect_peer", "delivering packets into a pod's namespace", "5.10"),
@@ -27,6 +27,7 @@ const HELPERS: [(u64, &str, &str, &str); 6] = [
     (25, "the helper bpf_perf_event_output", "telling monitors about packets", "4.4"),
 ];
 
+/// Encodes an instruction (`struct bpf_insn`) with offset 0.
 pub(crate) const fn instruction(code: u8, dst: u8, src: u8, imm: i32) -> u64 {
     u64::from_le_bytes({
         let i = imm.to_le_bytes();
@@ -34,25 +35,25 @@ pub(crate) const fn instruction(code: u8, dst: u8, src: u8, imm: i32) -> u64 {
     })
 }
 
-/// The Linux releases that run a program which both calls functions of its own and makes tail calls, as all programs of
-/// the datapath do: JIT compilers learned it one architecture after the other (`bpf_jit_supports_subprog_tailcalls`).
-const CALLS_BESIDE_TAIL_CALLS_SINCE: &str = "5.10, on arm64 6.0";
+/// The first Linux releases that load programs which mix BPF-to-BPF calls and tail calls, as all programs of the
+/// datapath do. Support is per architecture (`bpf_jit_supports_subprog_tailcalls`).
+const SUBPROG_TAIL_CALLS_SINCE: &str = "5.10, on arm64 6.0";
 
 const RETURN_0: [u64; 2] = [instruction(0xb7, 0, 0, 0), instruction(0x95, 0, 0, 0)];
 
-/// Loads a program from instructions: the verifier's log, and the program or the refusal.
+/// Loads a program from instructions; returns the verifier's log, and the program or the error.
 type Load<'a> = dyn Fn(&[u64]) -> (String, io::Result<OwnedFd>) + 'a;
 
-/// Checks that a program may call a function of its own and make a tail call through `array`.
-fn check_calls_beside_tail_calls(array: BorrowedFd<'_>, load: &Load<'_>) -> Result<()> {
-    let register = |dst, src| instruction(0xbf, dst, src, 0);
+/// Checks that a program may make a BPF-to-BPF call and a tail call through `array`.
+fn check_subprog_tail_calls(array: BorrowedFd<'_>, load: &Load<'_>) -> Result<()> {
+    let mov = |dst, src| instruction(0xbf, dst, src, 0);
     const PSEUDO_CALL: u8 = 1;
     const PSEUDO_MAP_FD: u8 = 1;
     const TAIL_CALL: i32 = 12;
     let program = [
-        register(6, 1),
-        instruction(0x85, 0, PSEUDO_CALL, 7), // to the function behind the first exit
-        register(1, 6),
+        mov(6, 1),
+        instruction(0x85, 0, PSEUDO_CALL, 7), // the subprogram after the first exit
+        mov(1, 6),
         instruction(0x18, 2, PSEUDO_MAP_FD, array.as_raw_fd()),
         0,
         instruction(0xb7, 3, 0, 0),
@@ -65,13 +66,13 @@ fn check_calls_beside_tail_calls(array: BorrowedFd<'_>, load: &Load<'_>) -> Resu
     load(&program).1.map(drop).map_err(|source| Error::Feature {
         feature: "functions in programs that make tail calls (the kernel's BPF JIT compiler must support them and be on: net.core.bpf_jit_enable)",
         purpose: "the whole datapath",
-        since: CALLS_BESIDE_TAIL_CALLS_SINCE,
+        since: SUBPROG_TAIL_CALLS_SINCE,
         source,
     })
 }
 
-/// Asks the kernel for everything the datapath needs. The error names the first thing that is missing, what it is for
-/// and since when Linux has it. A few milliseconds; leaves nothing behind.
+/// Checks the features that the datapath needs and detects the optional ones. The error names the first missing
+/// feature, its purpose and the first Linux release that has it. Takes a few milliseconds; pins and attaches nothing.
 pub fn probe() -> Result<Features> {
     let missing = |feature, purpose, since| move |source| Error::Feature { feature, purpose, since, source };
     let layout = |map_type, key_size, value_size, flags| Layout {
@@ -115,7 +116,7 @@ pub fn probe() -> Result<Features> {
     for (number, feature, purpose, since) in HELPERS {
         let (log, result) =
             load_instructions("probe", &[instruction(0x85, 0, 0, number as i32), RETURN_0[1]]);
-        // A known helper is refused too, but for its missing arguments.
+        // The verifier rejects calls of known helpers, too, but because the arguments are missing.
         let unknown = ["invalid func", "unknown func", "cannot use helper"].iter().any(|w| log.contains(w));
         if let (true, Err(source)) = (unknown, result) {
             return Err(Error::Feature { feature, purpose, since, source });
@@ -126,8 +127,8 @@ pub fn probe() -> Result<Features> {
         "programs that continue in other programs",
         "4.2",
     ))?;
-    check_calls_beside_tail_calls(array.as_fd(), &|program| load_instructions("probe", program))?;
-    // Interface 0 does not exist: a kernel with tcx answers ENODEV, one without EINVAL.
+    check_subprog_tail_calls(array.as_fd(), &|program| load_instructions("probe", program))?;
+    // Interface 0 does not exist: a kernel with tcx returns ENODEV, one without it EINVAL.
     let tcx = matches!(Link::tcx(&program, 0, Direction::Ingress), Err(e) if e.errno() == Some(libc::ENODEV));
     Ok(Features { tcx })
 }
@@ -136,7 +137,7 @@ pub fn probe() -> Result<Features> {
 mod tests {
     use super::*;
 
-    /// Linux before 6.0 on arm64, and every Linux whose JIT compiler is off, refuse the mix when it is loaded.
+    /// Linux before 6.0 on arm64, and any Linux with the JIT compiler off, rejects the program at load.
     #[test]
     fn a_kernel_without_calls_beside_tail_calls_is_refused_by_name() {
         let refusal = |_: &[u64]| {
@@ -144,17 +145,17 @@ mod tests {
             (log, Err(io::Error::from_raw_os_error(libc::EINVAL)))
         };
         let array = std::fs::File::open("/dev/null").unwrap();
-        let error = check_calls_beside_tail_calls(array.as_fd(), &refusal).unwrap_err().to_string();
+        let error = check_subprog_tail_calls(array.as_fd(), &refusal).unwrap_err().to_string();
         for part in ["tail calls", "net.core.bpf_jit_enable", "arm64 6.0", "Invalid argument"] {
             assert!(error.contains(part), "{part:?} is not in {error}");
         }
         let accepted = |_: &[u64]| (String::new(), Ok(std::fs::File::open("/dev/null").unwrap().into()));
-        check_calls_beside_tail_calls(array.as_fd(), &accepted).unwrap();
+        check_subprog_tail_calls(array.as_fd(), &accepted).unwrap();
     }
 
-    /// Otherwise the refusal above could come from a mistake in the probe's own program.
+    /// Shows that the program of the check is valid, so that its rejection means a missing feature.
     #[test]
-    fn the_kernel_here_takes_the_probe_of_calls_beside_tail_calls() {
+    fn the_running_kernel_accepts_the_program_of_the_check() {
         test_kit::require_root!();
         let layout = Layout {
             map_type: MapType::ProgArray,
@@ -165,7 +166,7 @@ mod tests {
         };
         let array = RawMap::create(&MapSpec { name: "probe".into(), layout, inner: None }).unwrap();
         let seen = std::cell::RefCell::new(String::new());
-        let result = check_calls_beside_tail_calls(array.as_fd(), &|program| {
+        let result = check_subprog_tail_calls(array.as_fd(), &|program| {
             let (log, result) = load_instructions("probe", program);
             seen.replace(log.clone());
             (log, result)

@@ -1,8 +1,8 @@
-//! The options of the collection, in Cilium's spelling. Changes take effect at once.
+//! The options of conntrack garbage collection, under Cilium's names. Changes take effect at once.
 
 use std::time::Duration;
 
-/// How often rows that have ended are collected.
+/// How often expired conntrack entries are garbage-collected.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Connections")]
 pub struct ConntrackGcConfig {

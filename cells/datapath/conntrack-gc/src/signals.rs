@@ -1,4 +1,4 @@
-//! Signals of the datapath that a map is full: the perf ring `cilium_signals`.
+//! Reader of `cilium_signals`, the perf event array in which the programs report full maps.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,17 +18,17 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-/// The map of the rings, one a CPU.
+/// The perf event array with one ring per CPU.
 const MAP: &str = "cilium_signals";
-/// Pages of a ring: 128 signals. More are counted as lost by the kernel, and mean the same.
+/// Pages of a ring: about 170 signals of 24 bytes. The kernel counts further ones as lost, which are handled alike.
 const PAGES: usize = 1;
-/// Pause between two reads: each packet that is dropped for a full map sends a signal, and there may be millions.
+/// The pause between two reads: each packet that is dropped because a map is full sends a signal.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// The first and the longest wait before rings are opened again after a failure.
+/// The first wait before the rings are opened again after a failure; it doubles up to [`MAX_RETRY_INTERVAL`].
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Address families, as a set.
+/// A set of address families.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Families(u8);
 
@@ -50,7 +50,7 @@ impl Families {
     }
 }
 
-/// Families whose maps are full, from the reader of signals to the collection: any number of signals is one request.
+/// Requests of the signal reader for a garbage collection: the families whose maps are full, coalesced.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     families: AtomicU8,
@@ -65,7 +65,7 @@ impl Requests {
         }
     }
 
-    /// Waits for a request and takes it. Cancel safe.
+    /// Waits for a request and takes its families. Cancel safe.
     pub(crate) async fn next(&self) -> Families {
         loop {
             self.notify.notified().await;
@@ -112,7 +112,7 @@ pub(crate) async fn read(maps: Arc<Maps>, requests: Arc<Requests>, cx: JobCx) ->
     }
 }
 
-/// Opens the rings of all CPUs that are online; none if this node has no such map.
+/// Opens the rings of all online CPUs and registers them with tokio; empty if this node does not have the map.
 fn open(maps: &Maps) -> anyhow::Result<Vec<Ring>> {
     let Some(map) = maps.shared(MAP)? else { return Ok(Vec::new()) };
     let map = MapData::from_fd(map.as_fd().try_clone_to_owned()?)?;
@@ -120,7 +120,7 @@ fn open(maps: &Maps) -> anyhow::Result<Vec<Ring>> {
     let cpus = aya::util::online_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
     let open = |cpu| {
         let ring = array.open(cpu, Some(PAGES)).with_context(|| format!("open the ring of CPU {cpu}"))?;
-        follow(ring).context("watch a ring")
+        register(ring).context("watch a ring")
     };
     cpus.into_iter().map(open).collect()
 }
@@ -129,7 +129,7 @@ fn open(maps: &Maps) -> anyhow::Result<Vec<Ring>> {
     deprecated,
     reason = "sound with a ring, whose descriptor stays the same; its successor is an unsafe function"
 )]
-fn follow(ring: PerfEventArrayBuffer<MapData>) -> io::Result<Ring> {
+fn register(ring: PerfEventArrayBuffer<MapData>) -> io::Result<Ring> {
     AsyncFd::with_interest(ring, Interest::READABLE)
 }
 
@@ -140,25 +140,25 @@ async fn readable(rings: &[Ring]) -> io::Result<()> {
     }
     let all = rings.iter().map(|ring| Box::pin(ring.ready(Interest::READABLE)));
     let (ready, ..) = futures::future::select_all(all).await;
-    // Before the rings are read, so that later signals wake again.
+    // Clear readiness before the rings are read: signals that arrive later must wake the task again.
     ready?.clear_ready();
     Ok(())
 }
 
-/// Reads all signals of a ring.
+/// Reads all signals of a ring; returns the families whose maps are full.
 fn drain(ring: &mut PerfEventArrayBuffer<MapData>) -> Families {
     let (mut all, mut lost) = (Families::default(), false);
     ring.for_each(|event| match event {
         PerfEvent::Sample { head, tail } => all = all.with(families(&[head, tail].concat())),
         PerfEvent::Lost { .. } => lost = true,
     });
-    // Assume that lost signals were of the same families as those read; without any of them, of both.
+    // Lost signals carry no family: assume the families of the signals that were read, or both if there were none.
     if lost && all.is_empty() { Families::BOTH } else { all }
 }
 
-/// Returns the families whose maps a signal reports as full; none for signals of another kind.
+/// Returns the family whose map a signal reports as full; the empty set for other signals.
 fn families(message: &[u8]) -> Families {
-    // The kernel pads messages.
+    // The kernel pads samples, so the message may be longer than the signal.
     let signal = message.get(..size_of::<FillUp>()).and_then(FillUp::from_bytes);
     match signal {
         Some(FillUp { signal: CT_FILL_UP | NAT_FILL_UP, family: FAMILY_V4 }) => Families::IPV4,
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(of(CT_FILL_UP, FAMILY_V4), (Families::IPV4, Families::IPV4));
         assert_eq!(of(NAT_FILL_UP, FAMILY_V6), (Families::IPV6, Families::IPV6));
         assert_eq!(of(CT_FILL_UP, 7).0, Families::default());
-        // Another layout follows.
+        // A signal with another layout, where `family` means something else.
         assert_eq!(of(datapath_abi::signal::AUTH_REQUIRED, FAMILY_V6).0, Families::default());
         assert_eq!(families(&[1, 0, 0, 0]), Families::default());
     }

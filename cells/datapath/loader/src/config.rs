@@ -1,5 +1,6 @@
-//! The options of the datapath, in Cilium's spelling. Those that are live are constants of the programs: a change loads
-//! the programs again, and no packet is lost by it. Those of [`Notifications`] change by `PATCH /config`, too.
+//! The options of the datapath, under Cilium's names. Live options, except for the watchdog's interval, are constants
+//! of the programs: a change reloads and replaces the programs without losing a packet. The options in
+//! [`Notifications`] can be changed by `PATCH /config`, too.
 
 use std::time::Duration;
 
@@ -98,11 +99,11 @@ pub struct ConntrackConfig {
     pub monitor_aggregation_flags: Vec<String>,
 }
 
-/// The TCP flags in the order of their bits.
+/// The TCP flags, lowest bit first.
 const TCP_FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
 
 impl ConntrackConfig {
-    /// Returns the flags of `monitor-aggregation-flags` as in a TCP header.
+    /// Returns `monitor-aggregation-flags` as the flags byte of a TCP header.
     pub fn report_flags(&self) -> Result<u8, OptionError> {
         let mut flags = 0;
         for name in self.monitor_aggregation_flags.iter().map(|name| name.trim().to_ascii_lowercase()) {
@@ -125,14 +126,14 @@ pub(crate) struct Notifications {
     pub(crate) drops: bool,
     /// Forwarded packets.
     pub(crate) traces: bool,
-    /// Verdicts of policy.
+    /// Policy verdicts.
     pub(crate) verdicts: bool,
-    /// The aggregation of forwarded packets ([`datapath_abi::trace::aggregation`]).
+    /// The aggregation level of trace events ([`datapath_abi::trace::aggregation`]).
     pub(crate) aggregation: u32,
 }
 
 impl Notifications {
-    /// Returns the events after a change by `PATCH /config`; options of other cells change nothing.
+    /// Returns these events with an option of `PATCH /config` applied; other options are ignored.
     pub(crate) fn with(mut self, option: &RuntimeOption) -> Notifications {
         match option.name {
             DROP_NOTIFICATION => self.drops = option.enabled(),
@@ -145,12 +146,12 @@ impl Notifications {
     }
 }
 
-/// How packets go between pods and the network.
+/// How packets are routed between pods and the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostRouting {
-    /// By the host's stack, both ways.
+    /// Through the host's stack, in both directions.
     Legacy,
-    /// Past it, both ways.
+    /// By the programs, bypassing the host's stack, in both directions.
     Bpf,
 }
 
@@ -164,20 +165,20 @@ impl HostRouting {
     }
 }
 
-/// Whether packets of pods leave the node by `bpf_fib_lookup` and the programs replace kube-proxy and masquerading, which
-/// Cilium asks for before packets of devices are redirected past the stack. None of it is built: `to_stack` in
-/// `ebpf/programs/src/endpoint/deliver.rs` is the only way out.
+/// Whether the programs route packets of pods out of the node, with kube-proxy replacement and masquerading in BPF,
+/// which Cilium requires for BPF host routing. Not implemented: all packets leave by `to_stack` in
+/// `ebpf/programs/src/endpoint/deliver.rs`.
 const BPF_EGRESS: bool = false;
 
 impl LoaderConfig {
-    /// Returns how packets go between pods and the network: past the stack in both directions or in none. Of a
-    /// connection whose packets pass the host's connection tracking in one direction only, firewalls drop packets as
-    /// invalid, and replies get the node's address.
+    /// Returns how packets are routed between pods and the network: both directions bypass the stack, or neither. If
+    /// the host's conntrack saw only one direction of a connection, firewalls would drop its packets as invalid, and
+    /// replies would be masqueraded.
     pub(crate) fn host_routing(&self) -> HostRouting {
         if BPF_EGRESS && !self.enable_host_legacy_routing { HostRouting::Bpf } else { HostRouting::Legacy }
     }
 
-    /// Returns the level of aggregation as the programs know it ([`datapath_abi::trace::aggregation`]).
+    /// Returns the aggregation level as the programs encode it ([`datapath_abi::trace::aggregation`]).
     pub fn aggregation(&self) -> Result<u32, OptionError> {
         level(&self.monitor_aggregation).ok_or_else(|| OptionError {
             option: "monitor-aggregation",
@@ -186,7 +187,7 @@ impl LoaderConfig {
         })
     }
 
-    /// Returns the events that are reported to monitors at the start.
+    /// Returns the events that the options enable, before any `PATCH /config`.
     pub(crate) fn notifications(&self) -> Result<Notifications, OptionError> {
         Ok(Notifications {
             drops: self.bpf_events_drop_enabled,
@@ -196,7 +197,7 @@ impl LoaderConfig {
         })
     }
 
-    /// Checks values beyond their types.
+    /// Checks what the types of the fields do not: the aggregation level and the filter priority.
     pub fn validate(&self) -> Result<(), OptionError> {
         self.aggregation()?;
         if self.bpf_filter_priority == 0 {
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_have_words_and_numbers() {
+    fn aggregation_levels_are_parsed_from_names_and_numbers() {
         assert_eq!(config("None").aggregation(), Ok(0));
         assert_eq!(config("medium").aggregation(), Ok(3));
         assert_eq!(config("4").aggregation(), Ok(4));
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn options_changed_at_run_time_count_before_those_of_the_start() {
+    fn runtime_options_override_the_options_of_the_start() {
         let start = config("low").notifications().unwrap();
         assert_eq!(start, Notifications { drops: true, traces: true, verdicts: true, aggregation: 2 });
         let verdicts = (POLICY_VERDICT_NOTIFICATION, "off");

@@ -1,22 +1,22 @@
-//! How maps were made to fit into the memory that the agent may use.
+//! Sizing of the maps for a budget of kernel memory.
 
 use std::fmt;
 
-/// How maps were made to fit into the memory that the agent may use.
+/// The sizes of all maps together, and how they were reduced to fit into the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// Bytes that they may take.
+    /// Bytes of kernel memory that the maps may take.
     pub budget: u64,
-    /// Bytes that they would take as the options want them.
+    /// Bytes that the maps would take with the configured sizes and preallocation.
     pub wanted: u64,
-    /// Bytes that they take.
+    /// Bytes that the empty maps take after the reduction.
     pub taken: u64,
-    /// The divisor of the sizes that no option sets.
+    /// The divisor applied to sizes that no option sets; 1 if they are unchanged.
     pub divisor: u32,
 }
 
 impl Fit {
-    /// Whether they fit.
+    /// Whether the maps fit into the budget.
     pub fn fits(&self) -> bool {
         self.taken <= self.budget
     }

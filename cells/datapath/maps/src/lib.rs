@@ -1,12 +1,13 @@
 //! Cilium's pinned maps, typed, under their public names and layouts.
 //!
-//! **Owns** the pins in `<bpf-root>/tc/globals` as a whole and the table `bpf-maps`; the entries are written by the
-//! cells whose state they are. **Needs** root and a bpf file system, which it mounts when absent. **Provides**
+//! **Owns** all pins in `<bpf-root>/tc/globals` and the table `bpf-maps`; map entries are written by the cells whose
+//! state they hold. **Needs** root and a bpf file system, which it mounts when absent. **Provides**
 //! `Arc<Maps>` with typed handles, `Table<MapRow>`, and answers to `GET /map`, `GET /map/{name}` and `GET
 //! /map/{name}/events`.
 //!
-//! **Life.** Built from options without touching the kernel. The start hook opens what the datapath uses; a job creates
-//! the others afterwards, several at a time, and fills the table. Nothing is removed at stop: the kernel is the truth.
+//! **Lifecycle.** The constructor does not touch the kernel. The start hook opens what the datapath uses; a job creates
+//! the others afterwards, several at a time, and fills the table. Pins stay when the agent stops: the kernel's state is
+//! the source of truth.
 //!
 //! ```no_run
 //! use maps::{FamilyConfig, Maps, MapsConfig};
@@ -19,15 +20,15 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 //!
-//! **Memory.** Of a container's limit (crate `memory`) 3/8 are for the maps as they are made. If they need more,
-//! entries are not allocated ahead whatever `preallocate-bpf-maps` says, and sizes that no option sets are halved until
-//! they fit: a smaller connection map forgets idle connections earlier. Log and health of the job `create-maps` report
-//! it. Sizes that options set stay; the start is refused if these alone exceed the whole limit.
+//! **Memory.** The empty maps may take 3/8 of the container's memory limit (crate `memory`). If they need more, entries
+//! are not preallocated, even if `preallocate-bpf-maps` is set; if that is not enough, sizes that no option sets are
+//! halved until the maps fit: a smaller connection map evicts idle connections earlier. The log and the health of the
+//! job `create-maps` report it. Sizes that options set are kept; the start fails if these alone exceed the whole limit.
 //!
-//! **Differences from Cilium.** Cilium does not look at its container's limit. A map of another size or other flags is
-//! replaced by one with its entries, where Cilium starts with an empty one. A map of another type or with other keys or
-//! values is refused by name, where Cilium drops it: such a pin is another program's. `cilium_devices` has
-//! flags 0x1 always (see the catalog).
+//! **Differences from Cilium.** Cilium does not look at its container's limit. A pinned map with another
+//! size or other flags is replaced by one with the same entries, where Cilium starts with an empty one. A pinned map
+//! with another type, key size or value size is an error that names it, where Cilium removes it: such a pin belongs to
+//! another program. `cilium_devices` always has flags 0x1 (see [`catalog`]).
 
 pub mod catalog;
 mod cell;

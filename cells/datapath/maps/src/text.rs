@@ -1,4 +1,4 @@
-//! Keys and values in the words of the REST API's map dumps.
+//! Keys and values of map entries, formatted as in the REST API's map dumps.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use datapath_abi::{
 
 use crate::{POLICY_PREFIX, lb_text};
 
-/// A row in words.
+/// A map entry as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowText {
     /// The key.
@@ -19,20 +19,20 @@ pub struct RowText {
     pub value: String,
 }
 
-/// How a map is shown.
+/// How the REST API lists the entries of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// Row by row.
+    /// Entry by entry.
     Rows,
-    /// Row by row, each with the action `sync`: rows that the agent keeps equal to its own.
+    /// Entry by entry, each with the action `sync`, for maps that the agent reconciles.
     Synced,
-    /// As an empty list: the rows are the datapath's.
+    /// As an empty list, whatever the map holds.
     Empty,
-    /// Without a list.
+    /// As `null`.
     Null,
 }
 
-/// Returns how Cilium's API shows that map.
+/// Returns how Cilium's API lists the map of that name.
 pub fn shown(name: &str) -> Shown {
     match name {
         "cilium_lxc" | "cilium_ipcache_v2" => Shown::Synced,
@@ -47,13 +47,13 @@ pub fn shown(name: &str) -> Shown {
         "cilium_lb4_maglev" | "cilium_lb6_maglev" | "cilium_lb4_reverse_sk" | "cilium_lb6_reverse_sk" => {
             Shown::Empty
         }
-        balancer if balancer.starts_with("cilium_lb") => Shown::Rows,
+        lb if lb.starts_with("cilium_lb") => Shown::Rows,
         policy if policy.starts_with(POLICY_PREFIX) => Shown::Rows,
         _ => Shown::Empty,
     }
 }
 
-/// Formats the entries of a map, in the kernel's order.
+/// Formats the entries of a map, in the kernel's order; skips those that cannot be decoded.
 pub fn rows(map: &RawMap) -> bpf::Result<Vec<RowText>> {
     let (keys, values) = map.entries()?;
     let layout = map.layout();
@@ -61,7 +61,7 @@ pub fn rows(map: &RawMap) -> bpf::Result<Vec<RowText>> {
     Ok(pairs.filter_map(|(key, value)| row(map.name(), key, value)).collect())
 }
 
-/// Formats an entry of the map of that name.
+/// Formats an entry of the map of that name; `None` if it cannot be decoded.
 pub(crate) fn row(name: &str, key: &[u8], value: &[u8]) -> Option<RowText> {
     let (key, value) = match name {
         "cilium_lxc" => {
@@ -123,7 +123,7 @@ fn remote(info: &RemoteEndpointInfo) -> String {
     format!("identity={identity} encryptkey={key} tunnelendpoint={tunnel} flags={flags}")
 }
 
-/// Returns the name of an IP protocol; the number of those without a name here.
+/// Returns the name of an IP protocol, or its number if it is not one of these.
 pub fn protocol_name(number: u8) -> String {
     match number {
         1 => "ICMP".to_owned(),
@@ -174,7 +174,7 @@ mod tests {
         (row.key, row.value)
     }
 
-    /// Bytes and words of one and the same running Cilium 1.20 agent.
+    /// Bytes of the maps and output of the API, captured from one running Cilium 1.20 agent.
     #[test]
     fn rows_read_as_cilium_prints_them() {
         assert_eq!(

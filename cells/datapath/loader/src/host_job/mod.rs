@@ -1,4 +1,5 @@
-//! The job that keeps the host's side as options and tables demand: a pure state machine and the shell around it.
+//! The job that reconciles programs, links and settings of the host with options and tables: a state machine without
+//! I/O (`machine`) and the loop that executes its actions (`run`).
 //!
 //! Sibling folders that it uses: `endpoints`, `guard`, `interfaces`, `programs`, `watchdog`.
 

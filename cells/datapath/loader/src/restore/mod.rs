@@ -1,4 +1,4 @@
-//! Restores the kernel state of a previous run or of another agent, and repairs it.
+//! Restores the endpoints that a previous run or another agent has left in the kernel.
 //!
 //! Sibling folders that it uses: `endpoints`.
 

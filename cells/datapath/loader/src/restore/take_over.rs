@@ -1,19 +1,19 @@
 //! Endpoints that another agent has left: Cilium's, or those of an Apiary build with other layouts.
 //!
-//! Both have their endpoints in `cilium_lxc` and a pinned policy map for each. The settings entries that these programs
-//! need are derived from them before the first program is replaced. So packets between an endpoint with the new
-//! programs and one with the old are delivered all the time.
+//! Both keep their endpoints in `cilium_lxc` and pin a policy map for each. The settings entries that the programs of
+//! this build need are derived from these before the first program is replaced, so that packets between endpoints with
+//! new and with old programs are delivered throughout.
 
 use std::collections::BTreeMap;
 
 use datapath_abi::{EndpointConfig, EndpointInfo, EndpointKey, ep_flag, lxc_flag};
 
-/// Returns settings entries of the endpoints in `cilium_lxc`, by id, without policy slots. Source addresses are checked
-/// until the endpoint's own options are known.
+/// Returns the settings entries of the endpoints in `cilium_lxc`, ordered by id, with policy slot 0. They enable the
+/// check of source addresses, until the options of the endpoint are known.
 pub(crate) fn configs(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig> {
     let mut configs: BTreeMap<u16, EndpointConfig> = BTreeMap::new();
     for (key, info) in lxc {
-        // Secondary addresses belong to another interface, which has an entry of its own.
+        // A secondary address: the endpoint has another entry, with its primary interface.
         if info.flags & lxc_flag::HOST_DELIVERY != 0 || info.lxc_id == 0 || info.parent_ifindex != 0 {
             continue;
         }
@@ -36,8 +36,8 @@ pub(crate) fn configs(lxc: &[(EndpointKey, EndpointInfo)]) -> Vec<EndpointConfig
     configs.into_values().collect()
 }
 
-/// Assigns slots to policy maps, given by their kernel ids: a map that an interrupted take-over has put into one stays
-/// there.
+/// Returns a slot for each policy map in `policies`, which are map ids of the kernel. `occupied` has the map id in each
+/// slot in use: a map that an interrupted take-over has already put into a slot keeps it.
 pub(crate) fn slots(policies: &[u32], occupied: &BTreeMap<u32, u32>) -> Vec<u32> {
     let mut next = occupied.keys().max().map_or(1, |last| last + 1);
     let mut slot_of = |policy: &u32| match occupied.iter().find(|(_, map)| *map == policy) {
@@ -58,7 +58,8 @@ mod tests {
         ip.parse::<std::net::IpAddr>().unwrap().into()
     }
 
-    /// Entries of a real agent (cilium_lxc, 10.244.63.210 and the host's 10.99.0.1), the first with an IPv6 address added.
+    /// Entries of a real agent (cilium_lxc, 10.244.63.210 and the host's 10.99.0.1), the first with an IPv6 address
+    /// added.
     #[test]
     fn both_addresses_of_an_endpoint_make_one_entry_and_the_host_none() {
         let info = EndpointInfo {
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_take_over_is_finished_in_the_same_slots() {
+    fn an_interrupted_take_over_continues_with_the_same_slots() {
         assert_eq!(slots(&[70, 80], &BTreeMap::new()), [1, 2]);
         let occupied = BTreeMap::from([(1, 70), (2, 99)]);
         assert_eq!(slots(&[70, 80, 90], &occupied), [1, 3, 4]);

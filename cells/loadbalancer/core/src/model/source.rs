@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Where a row comes from; an earlier one in this list is believed over a later one.
+/// The source of a row, in descending precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// Addresses of the API server.
@@ -23,16 +23,16 @@ pub enum Source {
     Directory,
     /// The state file, and programs that embed the agent.
     Api,
-    /// Made by the agent without knowledge.
+    /// State that the agent derives; only restored and unspecified rows have lower precedence.
     Generated,
-    /// Read back from the previous run.
+    /// State restored from the previous run.
     Restored,
     /// Unknown.
     Unspec,
 }
 
 impl Source {
-    /// The word for it in tables and in the REST API.
+    /// Returns the name in tables and in the REST API.
     pub fn name(self) -> &'static str {
         match self {
             Source::KubeApiServer => "kube-apiserver",
@@ -49,7 +49,7 @@ impl Source {
         }
     }
 
-    /// How much it is believed, 0 the most.
+    /// Returns the rank of precedence; 0 is the highest.
     pub fn priority(self) -> u8 {
         self as u8
     }

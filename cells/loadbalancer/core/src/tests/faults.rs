@@ -1,4 +1,4 @@
-//! Failures at every point of an update: full maps, faults, kills, entries that another program changes.
+//! Failures at every operation of an update: full maps, map errors, kills; and entries that another program changes.
 
 use super::model::{actual, expected, leads_nowhere};
 use super::*;
@@ -15,8 +15,8 @@ fn with_backends(addresses: &[&str]) -> State {
     ))
 }
 
-/// A kill at each operation of a change from one set of backends to another, then a start: the maps are those of the
-/// new set, and at no moment a slot leads nowhere.
+/// A kill at each operation of a change from one set of backends to another, then a restart: the maps become those
+/// of the new set, and no slot ever refers to a missing backend.
 #[test]
 fn a_kill_at_any_operation_ends_in_the_right_maps() {
     let sets: [&[&str]; 4] = [
@@ -48,8 +48,8 @@ fn a_kill_at_any_operation_ends_in_the_right_maps() {
     }
 }
 
-/// A failure at each operation of a change, and something else wanted by the time of the retry: nothing is left of what
-/// was written in between, without a prune.
+/// A failure at each operation of a change, and another desired state by the time of the retry: no entry of the failed
+/// change is left, even without a prune.
 #[test]
 fn a_fault_at_any_operation_leaves_nothing_behind() {
     let sets: [&[&str]; 3] =
@@ -64,7 +64,7 @@ fn a_fault_at_any_operation_leaves_nothing_behind() {
                     balancer.update(&desired(&writer)).into_iter().all(|result| result.is_ok())
                 };
                 assert!(publish(with_backends(from)));
-                // The second try of the same round must fail, too.
+                // All further operations fail: the retry within the same update must not succeed.
                 maps.fail(Fault::From(fault));
                 let done = publish(with_backends(to));
                 maps.fail(Fault::Never);
@@ -91,7 +91,7 @@ fn a_fault_at_any_operation_leaves_nothing_behind() {
     }
 }
 
-/// The second slot gets a backend that is to get no connections; it is not counted any more by then.
+/// The second slot gets a terminating backend only after the frontend's count has excluded that slot.
 #[test]
 fn a_slot_leaves_the_count_before_it_gets_another_kind_of_backend() {
     let of = |endpoints: &str| {
@@ -130,7 +130,7 @@ fn refusal(result: Result<u16, UpsertError>) -> String {
 
 #[test]
 fn a_service_that_does_not_fit_is_not_written_at_all() {
-    // Room for four backends, and for a wildcard, a master and two slots.
+    // Each map holds four entries: in the service map a wildcard, a master and two slots.
     let maps = Arc::new(FakeMaps::with_capacity(4));
     let writer = writer();
     writer.replace(Source::Api, with_backends(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
@@ -146,7 +146,7 @@ fn a_service_that_does_not_fit_is_not_written_at_all() {
     writer.replace(Source::Api, fits.clone());
     assert_eq!(balancer.update(&desired(&writer)).remove(0).unwrap(), 1);
     assert_eq!(actual(&maps.dump()), expected(&fits));
-    // An object with rows keeps them when it grows beyond the maps.
+    // A frontend that is written keeps its entries when it grows beyond the capacity.
     writer.replace(Source::Api, with_backends(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
     refusal(balancer.update(&desired(&writer)).remove(0));
     assert_eq!(actual(&maps.dump()), expected(&fits));
@@ -169,13 +169,13 @@ fn backends_of_a_full_map_can_be_exchanged() {
         let (a, b) = (service("a", "10.96.0.1", [1, 2, 3]), service("b", "10.96.0.2", b));
         state(&format!("services:\n{}{}endpoints:\n{}{}", a.0, b.0, a.1, b.1))
     };
-    // Ten rows of services; backends have six of ten.
+    // Each map holds ten entries: the service map is full, the backend map has six.
     let maps = Arc::new(FakeMaps::with_capacity(10));
     let writer = writer();
     writer.replace(Source::Api, both([4, 5, 6]));
     let mut balancer = Balancer::restore(maps.clone()).unwrap();
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
-    // Four more than fit beside the former ones: these give way.
+    // Fill the backend map with four orphans: they must be evicted for the new backends.
     maps.tamper(|rows| {
         for id in 100..104 {
             let address = LbAddress::new([10, 9, 0, id as u8].into(), 1, crate::Protocol::Tcp);
@@ -192,7 +192,7 @@ fn backends_of_a_full_map_can_be_exchanged() {
     assert_eq!(actual(&maps.dump()), expected(&wanted));
 }
 
-/// A start after both scopes became one: the external scope's row cannot be written yet, and the prune comes.
+/// A restart after a change from two scopes to one: the prune runs while writing the external scope's entry fails.
 #[test]
 fn a_prune_does_not_leave_an_external_scope_that_leads_nowhere() {
     let service = |policy: &str| {
@@ -218,7 +218,7 @@ fn a_prune_does_not_leave_an_external_scope_that_leads_nowhere() {
 }
 
 #[test]
-fn rows_that_somebody_has_changed_are_put_right() {
+fn drifted_entries_are_repaired() {
     let maps = Arc::<FakeMaps>::default();
     let writer = writer();
     let content = with_backends(&["10.0.0.1", "10.0.0.2"]);
@@ -238,9 +238,9 @@ fn rows_that_somebody_has_changed_are_put_right() {
     assert_eq!(actual(&maps.dump()), expected(&content));
 }
 
-/// The whole way with the reconciler: a fault shows in the status, the retry heals it.
+/// With the reconciler: a fault shows in the row's status, and the retry succeeds.
 #[tokio::test(start_paused = true)]
-async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
+async fn the_status_reports_a_fault_until_the_retry_succeeds() {
     let maps = Arc::<FakeMaps>::default();
     let writer = writer();
     let ops = LbOps {
@@ -274,7 +274,7 @@ async fn the_status_tells_of_a_fault_until_the_retry_has_healed_it() {
     reconciler.run_until(test).await;
 }
 
-/// A start takes many rounds, the first of which ends with a prune: nothing is deleted, and nothing written.
+/// A restart that takes many rounds, with a prune after the first, writes and deletes nothing.
 #[tokio::test(start_paused = true)]
 async fn a_start_of_many_rounds_leaves_the_maps_as_they_are() {
     let service = |n: u8| {
@@ -324,9 +324,9 @@ async fn a_start_of_many_rounds_leaves_the_maps_as_they_are() {
     }
 }
 
-/// A frontend has grown beyond the maps while no agent ran: its rows stay as they are.
+/// A frontend has grown beyond the capacity while no agent ran: a prune keeps its entries.
 #[test]
-fn a_prune_leaves_what_waits_for_room() {
+fn a_prune_keeps_entries_of_frontends_that_wait_for_capacity() {
     let maps = Arc::new(FakeMaps::with_capacity(4));
     let before = with_backends(&["10.0.0.1", "10.0.0.2"]);
     let writer = writer();

@@ -1,4 +1,4 @@
-//! Objects in, tables and maps out.
+//! Tests from objects of Kubernetes to the tables and maps that they result in.
 
 mod parse;
 mod property;
@@ -24,7 +24,7 @@ use crate::controller::{Controller, Tables};
 use crate::policy::LocalRedirectPolicy;
 use crate::skip::DesiredSkip;
 
-/// A policy's object.
+/// Returns the object of a policy in namespace `ns`.
 fn object(name: &str, spec: Value) -> CiliumLocalRedirectPolicy {
     let meta = json!({"name": name, "namespace": "ns", "uid": "u"});
     serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap()
@@ -63,7 +63,7 @@ fn pod(name: &str, app: &str, ip: &str, ready: bool) -> Value {
     })
 }
 
-/// Tables with a controller that works when a test asks for it.
+/// Tables with a controller that runs only in [`World::round`].
 struct World {
     objects: RwTable<Row<CiliumLocalRedirectPolicy>>,
     pods: RwTable<Row<Pod>>,
@@ -106,7 +106,8 @@ impl World {
         });
     }
 
-    /// A service of ports `UDP/53 dns` and `TCP/80 web`, as far as wanted, each with a backend of its own.
+    /// Upserts a service with those of the ports `dns` (53/UDP) and `web` (80/TCP) that are `wanted`, each with one
+    /// backend; deletes it for `None`.
     fn service(&mut self, name: &str, ip: &str, wanted: Option<[bool; 2]>) {
         let service = ServiceName::new("ns", name);
         let mut txn = self.writer.write();
@@ -133,7 +134,7 @@ impl World {
         txn.commit();
     }
 
-    /// Rounds until nothing changes, as the job makes them.
+    /// Runs three rounds: enough for changes that the controller makes to tables that it reads.
     fn settle(&mut self) {
         for _ in 0..3 {
             self.round();
@@ -144,7 +145,7 @@ impl World {
         self.controller.round(&self.pods.snapshot());
     }
 
-    /// Frontends: `SERVICE TYPE -> REDIRECT = BACKENDS` by address.
+    /// Returns `SERVICE TYPE 'PORT NAME' -> REDIRECT = BACKENDS` of each frontend, by address.
     fn frontends(&self) -> BTreeMap<String, String> {
         let table = self.writer.frontends();
         let snapshot = table.snapshot();
@@ -174,7 +175,7 @@ impl World {
         table.all(&snapshot).map(|row| shown(row)).collect()
     }
 
-    /// Pods with what their traffic skips; those that skip nothing are left out.
+    /// Returns `POLICY SKIPS` of each pod that skips a redirection.
     fn skips(&self) -> BTreeMap<String, String> {
         let snapshot = self.skips.snapshot();
         let rows = self.skips.all(&snapshot).filter(|row| !row.skips.is_empty());

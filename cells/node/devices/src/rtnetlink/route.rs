@@ -13,14 +13,14 @@ use super::address::family;
 use crate::event::{self, Event};
 use crate::{Netlink, NetlinkError, Route, TABLE_MAIN};
 
-/// A unicast route to add.
+/// A unicast route to add or delete.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteSpec {
     /// Destination.
     pub dst: IpNetwork,
     /// Interface index.
     pub link_index: u32,
-    /// Next hop; without one the destination is on the link.
+    /// Next hop; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// Preferred source address.
     pub src: Option<IpAddr>,
@@ -30,12 +30,12 @@ pub struct RouteSpec {
     pub mtu: u32,
     /// Metric.
     pub priority: u32,
-    /// Its origin (`RTPROT_*`): 2 is the kernel, 3 boot, 4 static.
+    /// Routing protocol (`RTPROT_*`): 2 kernel, 3 boot, 4 static.
     pub protocol: u8,
 }
 
 impl RouteSpec {
-    /// A route of the main table to destinations on the link itself.
+    /// Returns a route of the main table and of protocol boot to destinations on the link.
     #[must_use]
     pub fn on_link(dst: IpNetwork, link_index: u32) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl RouteSpec {
         }
     }
 
-    /// Adds a next hop.
+    /// Sets the next hop.
     #[must_use]
     pub fn via(self, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..self }
@@ -101,7 +101,7 @@ impl Netlink {
         self.request(describe, Message::DelRoute(spec.message()), 0)
     }
 
-    /// Deletes a listed route of any kind.
+    /// Deletes a route as [`Netlink::routes`] returned it, of any type, scope and protocol.
     pub fn delete_listed_route(&mut self, route: &Route) -> Result<(), NetlinkError> {
         let key = &route.key;
         let spec = RouteSpec {
@@ -111,14 +111,14 @@ impl Netlink {
         };
         let mut message = RouteSpec { gateway: route.gateway, ..spec }.message();
         message.header.kind = RouteType::from(route.kind);
-        // The kernel's wildcards for a deletion: any scope, any origin.
+        // In a deletion these match any scope and any protocol.
         message.header.scope = RouteScope::NoWhere;
         message.header.protocol = RouteProtocol::Unspec;
         let describe = || format!("delete route {route:?}");
         self.request(describe, Message::DelRoute(message), 0)
     }
 
-    /// Lists all routes of all tables and both families.
+    /// Lists the routes of all tables and both families, without cached clones.
     pub fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
         let all = Message::GetRoute(RouteMessage::default());
         self.dump("list routes", &all, |message| {
