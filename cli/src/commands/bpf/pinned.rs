@@ -10,7 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where agents mount the bpf file system unless told otherwise, the second when the first is not one.
+/// Default mount points of the bpf file system; agents use the second when the first is not one.
 const ROOTS: [&str; 2] = ["/sys/fs/bpf", "/run/cilium/bpffs"];
 
 /// The folder of the maps: on a bpf file system in one of the usual places, else on the first of the mount table.

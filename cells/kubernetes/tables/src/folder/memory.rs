@@ -144,7 +144,7 @@ mod tests {
         assert!(matches!(knows("{\"version\":2}"), Err(state_file::Error::Newer { .. })));
     }
 
-    /// At a start a late mount cannot be told from a missing folder; the record decides.
+    /// At a start a late mount looks like a missing folder; the record of the previous run decides.
     #[tokio::test]
     async fn a_folder_that_was_there_in_the_run_before_is_waited_for() {
         let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What of a Service or an EndpointSlice cannot be understood: each field with its value. A server of another version
-//! or without checks may send such; the rest of the object counts.
+//! Invalid fields of Services and EndpointSlices: each field with its value. A server of another version or without
+//! validation may send such fields; the rest of the object applies.
 
 use hive::health::summarize;
 use std::collections::BTreeMap;
