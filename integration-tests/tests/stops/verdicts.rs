@@ -12,6 +12,8 @@ use test_kit::NetNs;
 
 const PORT: u16 = 8080;
 const SERVICE_PORT: u16 = 80;
+/// Source port of the first round; the node translates to ports above, 32768 and up.
+const FIRST_PORT: u16 = 10_000;
 /// How long a packet that may pass is sent again: neighbours have to be found first.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long answers of one sending are waited for; they come with the sending itself.
@@ -147,9 +149,14 @@ impl Actors {
     }
 }
 
-/// Sends a packet to each target, from a port of its own: no connection of before speaks for it.
+/// Sends a packet to each target, from a port that no earlier round has used: the connection table would send the packet
+/// of a known connection to the backend that was chosen for it then. A random port repeats one of the last minute's
+/// about once in a thousand rounds.
 fn send(round: u32, from: u32, targets: &[(String, SocketAddr)]) {
-    let Ok(socket) = UdpSocket::bind(("::", 0)) else { return };
+    let port = u16::try_from(round).ok().and_then(|round| FIRST_PORT.checked_add(round));
+    let socket = UdpSocket::bind(("::", port.expect("fewer rounds than ports")));
+    // An actor may be without its interface or namespace.
+    let Ok(socket) = socket else { return };
     for (to, (_, address)) in targets.iter().enumerate() {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
