@@ -18,7 +18,7 @@ use crate::model::object::{ObjectId, PolicyStatus};
 use crate::rounds::inputs::{Cursor, Input, Inputs, Versions};
 use crate::rounds::metrics::Counters;
 use crate::rounds::outputs::Outputs;
-use crate::rounds::phases::{NewPrefixes, Phase, Schedule, Stage};
+use crate::rounds::phases::{Mode, NewPrefixes, Phase, Schedule};
 use crate::rounds::prefixes::PolicyPrefixes;
 use crate::rounds::report::{Report, RoundError};
 use crate::rounds::state::{Shared, State};
@@ -145,10 +145,10 @@ impl Job {
         let (sources, options_revision) = (input.sources(), input.options_revision);
         let settings = input.settings.clone();
         let is_resync = rounds.schedule.begin();
-        let stage = rounds.schedule.stage();
+        let mode = rounds.schedule.mode();
 
         let staging = self.stage(rounds, input).await;
-        let (writes, error) = self.apply(rounds, stage, staging, settings).await?;
+        let (writes, error) = self.apply(rounds, mode, staging, settings).await?;
         self.counters.round(&writes, self.revision(), &sources, started.elapsed());
         let MapWrites { in_place, swapped, .. } = writes;
         if is_resync && in_place + swapped > 0 {
@@ -185,7 +185,7 @@ impl Job {
         rounds.unreported.extend(input.objects.iter().map(|change| id(&change.object)));
         let mut staged = std::mem::take(&mut rounds.staged);
         let counters = self.counters.clone();
-        let at_startup = rounds.schedule.stage() == Stage::Startup;
+        let at_startup = rounds.schedule.mode() == Mode::Startup;
         let stage = move |state: &mut State| {
             state.stage_objects(&input.objects, &input.settings, &mut staged, &counters);
             if at_startup {
@@ -203,7 +203,7 @@ impl Job {
     async fn apply(
         &self,
         rounds: &mut Rounds,
-        stage: Stage,
+        mode: Mode,
         staging: Staging,
         settings: Settings,
     ) -> anyhow::Result<(MapWrites, Option<RoundError>)> {
@@ -227,7 +227,7 @@ impl Job {
         // Each phase may block for as long as the kernel does; the state is free for readers in between.
         let mut commit = Some((settings, staged));
         let mut writes = MapWrites::default();
-        for phase in stage.phases(prefixes) {
+        for phase in mode.phases(prefixes) {
             match phase {
                 Phase::WriteMaps => writes.merge(self.shared.with(|state| state.core.write_maps()).await),
                 Phase::PublishPrefixes => {

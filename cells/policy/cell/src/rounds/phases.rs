@@ -17,7 +17,7 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Whether rules have come into force since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum Mode {
     /// Maps are as the previous run has left them.
     Startup,
     /// Maps follow the rules of the repository.
@@ -48,20 +48,18 @@ pub(crate) enum Phase {
     CommitRulesKeepPrefixes,
 }
 
-impl Stage {
+impl Mode {
     /// Returns the phases of a round, in their order.
     pub(crate) fn phases(self, prefixes: NewPrefixes) -> &'static [Phase] {
         use Phase::{CommitRules, CommitRulesKeepPrefixes, PublishPrefixes, WriteMaps};
         match (self, prefixes) {
             (_, NewPrefixes::None) => &[CommitRules],
-            (Stage::Startup, NewPrefixes::Allocated) => {
-                &[CommitRulesKeepPrefixes, PublishPrefixes, WriteMaps]
-            }
-            (Stage::Running, NewPrefixes::Allocated) => &[WriteMaps, PublishPrefixes, CommitRules],
+            (Mode::Startup, NewPrefixes::Allocated) => &[CommitRulesKeepPrefixes, PublishPrefixes, WriteMaps],
+            (Mode::Running, NewPrefixes::Allocated) => &[WriteMaps, PublishPrefixes, CommitRules],
             // No rules are in force yet, so there are no rows to write.
-            (Stage::Startup, NewPrefixes::Unavailable) => &[],
+            (Mode::Startup, NewPrefixes::Unavailable) => &[],
             // Apply changed endpoints and options to the rules in force; staged policies wait for the prefixes.
-            (Stage::Running, NewPrefixes::Unavailable) => &[CommitRules],
+            (Mode::Running, NewPrefixes::Unavailable) => &[CommitRules],
         }
     }
 }
@@ -69,7 +67,7 @@ impl Stage {
 /// The decision when a round is due. `V`: the versions of the rows that rounds read.
 #[derive(Debug)]
 pub(crate) struct Schedule<V> {
-    stage: Stage,
+    mode: Mode,
     /// The versions in the last round.
     seen: Option<V>,
     /// Whether maps are to be compared with the rules although no change was reported.
@@ -81,11 +79,11 @@ pub(crate) struct Schedule<V> {
 impl<V: PartialEq> Schedule<V> {
     pub(crate) fn new() -> Schedule<V> {
         let backoff = Backoff::exponential(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
-        Schedule { stage: Stage::Startup, seen: None, resync: false, failed: false, backoff }
+        Schedule { mode: Mode::Startup, seen: None, resync: false, failed: false, backoff }
     }
 
-    pub(crate) fn stage(&self) -> Stage {
-        self.stage
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Makes the next round compare maps with the rules.
@@ -96,7 +94,7 @@ impl<V: PartialEq> Schedule<V> {
     /// Whether a round is due. The round's own writes wake the job, too: they leave the versions as they are.
     pub(crate) fn is_due(&mut self, has_changes: bool, versions: V) -> bool {
         let is_seen = self.seen.as_ref() == Some(&versions);
-        let is_due = has_changes || !is_seen || self.resync || self.failed || self.stage == Stage::Startup;
+        let is_due = has_changes || !is_seen || self.resync || self.failed || self.mode == Mode::Startup;
         if is_due {
             self.seen = Some(versions);
         }
@@ -110,7 +108,7 @@ impl<V: PartialEq> Schedule<V> {
 
     /// Notes that rules are in force. Returns whether this is the first time.
     pub(crate) fn rules_in_force(&mut self) -> bool {
-        std::mem::replace(&mut self.stage, Stage::Running) == Stage::Startup
+        std::mem::replace(&mut self.mode, Mode::Running) == Mode::Startup
     }
 
     /// Ends a round. Returns the delay until its retry, if it has failed.
@@ -128,13 +126,13 @@ impl<V: PartialEq> Schedule<V> {
 mod tests {
     use super::*;
 
-    const ALL: [(Stage, NewPrefixes); 6] = [
-        (Stage::Startup, NewPrefixes::None),
-        (Stage::Startup, NewPrefixes::Allocated),
-        (Stage::Startup, NewPrefixes::Unavailable),
-        (Stage::Running, NewPrefixes::None),
-        (Stage::Running, NewPrefixes::Allocated),
-        (Stage::Running, NewPrefixes::Unavailable),
+    const ALL: [(Mode, NewPrefixes); 6] = [
+        (Mode::Startup, NewPrefixes::None),
+        (Mode::Startup, NewPrefixes::Allocated),
+        (Mode::Startup, NewPrefixes::Unavailable),
+        (Mode::Running, NewPrefixes::None),
+        (Mode::Running, NewPrefixes::Allocated),
+        (Mode::Running, NewPrefixes::Unavailable),
     ];
 
     fn commits(phase: &Phase) -> bool {
@@ -143,25 +141,25 @@ mod tests {
 
     #[test]
     fn maps_have_rows_of_prefixes_before_packets_carry_them() {
-        for (stage, prefixes) in ALL {
-            let phases = stage.phases(prefixes);
+        for (mode, prefixes) in ALL {
+            let phases = mode.phases(prefixes);
             let publishes = phases.iter().position(|phase| *phase == Phase::PublishPrefixes);
-            assert_eq!(publishes.is_some(), prefixes == NewPrefixes::Allocated, "{stage:?} {prefixes:?}");
+            assert_eq!(publishes.is_some(), prefixes == NewPrefixes::Allocated, "{mode:?} {prefixes:?}");
             if let Some(at) = publishes {
-                assert!(at > 0 && at + 1 < phases.len(), "{stage:?}: written before and after");
+                assert!(at > 0 && at + 1 < phases.len(), "{mode:?}: written before and after");
             }
         }
     }
 
     #[test]
     fn rules_are_committed_once_and_while_prefixes_are_known_to_the_kernel_or_the_maps() {
-        for (stage, prefixes) in ALL {
-            let commits = stage.phases(prefixes).iter().filter(|phase| commits(phase)).count();
-            let expected = usize::from((stage, prefixes) != (Stage::Startup, NewPrefixes::Unavailable));
-            assert_eq!(commits, expected, "{stage:?} {prefixes:?}");
+        for (mode, prefixes) in ALL {
+            let commits = mode.phases(prefixes).iter().filter(|phase| commits(phase)).count();
+            let expected = usize::from((mode, prefixes) != (Mode::Startup, NewPrefixes::Unavailable));
+            assert_eq!(commits, expected, "{mode:?} {prefixes:?}");
         }
-        let order = |stage: Stage| stage.phases(NewPrefixes::Allocated).iter().position(commits);
-        assert_eq!((order(Stage::Startup), order(Stage::Running)), (Some(0), Some(2)));
+        let order = |mode: Mode| mode.phases(NewPrefixes::Allocated).iter().position(commits);
+        assert_eq!((order(Mode::Startup), order(Mode::Running)), (Some(0), Some(2)));
     }
 
     #[test]
