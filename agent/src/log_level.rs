@@ -73,6 +73,7 @@ fn follow(
                 () = log.changed() => {}
             }
         }
-    });
+    })
+    .add();
     Member(follower)
 }

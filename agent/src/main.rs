@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hive::{ConfigError, Hive, HiveError, group};
+use hive::{ConfigError, Hive, HiveError, bundle};
 use logging::{LogConfig, LogOptions};
 
 #[global_allocator]
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     }
     let (filter, level) = log_level::filter();
     let own = [log_level::cell(level.clone()), privileges::cell(), cmdref::cell()];
-    let built = Hive::builder([group(own), agent::cells()])
+    let built = Hive::builder([bundle(own), agent::cells()])
         .command(cleanup::WORDS, cleanup::cell())
         .process("CILIUM_")
         .config_files()

@@ -42,7 +42,8 @@ fn start(live: Arc<LiveConfig>, health: Health, jobs: JobGroup) {
                 () = cx.cancelled() => return Ok(()),
             }
         }
-    });
+    })
+    .add();
 }
 
 /// Updates the health rows. `reported`: features that have a row, which is closed once their options are unset.
@@ -57,7 +58,7 @@ fn report_unused(
         wanted.entry(features.get(setting.key.as_str()).unwrap_or(&"other")).or_default().push(setting);
     }
     for gone in reported.iter().filter(|feature| !wanted.contains_key(*feature)) {
-        health.scope(gone).close();
+        health.child(gone).close();
     }
     reported.retain(|feature| wanted.contains_key(feature));
     let count: usize = wanted.values().map(Vec::len).sum();
@@ -70,7 +71,7 @@ fn report_unused(
             1 => "1 option has no effect in this agent".to_owned(),
             count => format!("{count} options have no effect in this agent"),
         };
-        health.scope(feature).degraded(message, listed(&settings));
+        health.child(feature).degraded(message, listed(&settings));
         reported.insert(feature);
     }
 }

@@ -33,7 +33,8 @@ fn moody(file: PathBuf) -> Cell {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Ok(())
-        });
+        })
+        .add();
         // More jobs than the runtime has threads, so that blocking starves it.
         let threads = std::thread::available_parallelism().map_or(4, usize::from) + 2;
         for hog in 0..threads {
@@ -46,7 +47,8 @@ fn moody(file: PathBuf) -> Cell {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Ok(())
-            });
+            })
+            .add();
         }
     };
     module("moody", "A cell of others", [invoke(hang)])

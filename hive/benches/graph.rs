@@ -11,6 +11,7 @@ mod peer;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hive::constructor::{Function, ParamList};
 use hive::prelude::*;
 
 const ROUNDS: usize = 30;
@@ -38,7 +39,7 @@ const fn part(i: usize, of: usize) -> usize {
 }
 
 fn hook(lifecycle: &Lifecycle) {
-    lifecycle.hook("node").on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) });
+    lifecycle.hook("node").on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) }).add();
 }
 
 fn first(lifecycle: Lifecycle) -> Node<0> {
@@ -72,10 +73,7 @@ struct Cells {
 }
 
 impl Cells {
-    fn push<F: hive::Shape<A>, A: hive::ParamList, K: 'static>(&mut self, constructor: F)
-    where
-        F::Out: hive::IntoOutputs<K> + hive::Run<K>,
-    {
+    fn push<F: Function<A, K>, A: ParamList, K: 'static>(&mut self, constructor: F) {
         let cell = if self.private { provide_private(constructor) } else { provide(constructor) };
         self.cells.push(cell);
     }

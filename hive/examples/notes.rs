@@ -49,7 +49,8 @@ fn new_notes(config: Config<NotesConfig>, lifecycle: Lifecycle, health: Health) 
         .on_stop(move |_cx| async move {
             let text: String = write.0.lock().unwrap().iter().map(|note| format!("{note}\n")).collect();
             tokio::fs::write(&file, text).await.with_context(|| file.display().to_string())
-        });
+        })
+        .add();
     notes
 }
 
@@ -70,7 +71,8 @@ fn tick(notes: Arc<Notes>, config: Config<ClockConfig>, jobs: JobGroup) {
     jobs.timer("tick", config.tick_interval, move |_cx| {
         notes.add("tick");
         async { Ok(()) }
-    });
+    })
+    .add();
 }
 
 fn clock() -> Cell {
@@ -80,7 +82,7 @@ fn clock() -> Cell {
 // ---- The program is a list of cells; their order does not matter.
 
 fn cells() -> Cell {
-    group([clock(), notes()])
+    bundle([clock(), notes()])
 }
 
 #[tokio::main]

@@ -133,7 +133,7 @@ pub fn module(id: impl Into<String>, description: impl Into<String>, cells: impl
 /// struct Leader;
 ///
 /// fn announce(lifecycle: Lifecycle) {
-///     lifecycle.hook("announce").on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) });
+///     lifecycle.hook("announce").on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) }).add();
 /// }
 /// fn elect(leader: Arc<Scope<Leader>>, jobs: JobGroup) {
 ///     jobs.one_shot("elect", |cx: JobCx| async move {
@@ -141,7 +141,7 @@ pub fn module(id: impl Into<String>, description: impl Into<String>, cells: impl
 ///         cx.cancelled().await; // or lost it
 ///         leader.stop().await?;
 ///         Ok(())
-///     });
+///     }).add();
 /// }
 /// let cells = [invoke(elect), scope::<Leader>("leader", "What only the leader does", invoke(announce))];
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -165,7 +165,7 @@ pub fn scope<T: ?Sized + 'static>(
 }
 
 /// Cells bundled without a scope.
-pub fn group(cells: impl IntoCells) -> Cell {
+pub fn bundle(cells: impl IntoCells) -> Cell {
     cell(Repr::Group(cells.into_cells()))
 }
 

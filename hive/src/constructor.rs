@@ -1,5 +1,22 @@
 //! Constructors: any `fn`, `async fn` or closure whose parameters are [`Param`]s and whose result is [`Outputs`](crate::Outputs).
 //!
+//! Programs do not need these types. They are for implementations of [`Param`] and [`Outputs`](crate::Outputs) by hand, which have [`Deps`],
+//! [`Cx`], [`Outs`] and [`Sink`] in their signatures, and for functions that pass a constructor on:
+//!
+//! ```
+//! use hive::constructor::{Function, ParamList};
+//! use hive::prelude::*;
+//!
+//! /// A provider in a module of its own.
+//! fn alone<F: Function<A, K>, A: ParamList, K: 'static>(id: &str, constructor: F) -> Cell {
+//!     module(id, "Provides one object", [provide(constructor)])
+//! }
+//!
+//! #[derive(Object)]
+//! struct Clock;
+//! hive::validate([alone("clock", || Clock), invoke(|_: std::sync::Arc<Clock>| ())]).unwrap();
+//! ```
+//!
 //! The work is split over traits with one purpose each, so that the compiler names the wrong parameter, the wrong
 //! result or the `.await` that is not `Send`, instead of saying that the function is not a constructor.
 
@@ -9,8 +26,12 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::error::Place;
-use crate::outputs::{Call, IntoOutputs, Outs, Run, Sink};
-use crate::param::{Absent, Cx, Deps, Param};
+use crate::param::Param;
+
+#[doc(hidden)]
+pub use crate::outputs::{Awaited, Call, Immediate};
+pub use crate::outputs::{IntoOutputs, Outs, Run, Sink};
+pub use crate::param::{Absent, Cx, Deps, Shareable};
 
 /// The shape of a constructor: a callable with up to 12 parameters. It bounds neither parameters nor result, so that
 /// inference always succeeds and the offending type is reported by the traits that do.
@@ -33,6 +54,13 @@ pub trait ParamList: Sized + Send + 'static {
     #[doc(hidden)]
     fn __extract(cx: &mut Cx<'_>) -> Result<Self, Absent>;
 }
+
+/// A function that [`provide`](crate::provide()), [`invoke`](crate::invoke()) and the others take: with parameters `A` and a result that is a value or a
+/// future, which `K` tells apart. Stands for the bounds of these functions where one of them is called with a generic
+/// constructor.
+pub trait Function<A: ParamList, K>: Shape<A, Out: IntoOutputs<K> + Run<K>> {}
+
+impl<A: ParamList, K, F: Shape<A, Out: IntoOutputs<K> + Run<K>>> Function<A, K> for F {}
 
 macro_rules! each_arity {
     ($m:ident) => {

@@ -106,11 +106,11 @@
 //!             Ok(())
 //!         })
 //!         .on_stop(|_cx| async { Ok(()) })
-//!         .timeout(Duration::from_secs(10));
+//!         .timeout(Duration::from_secs(10)).add();
 //!     p.jobs.timer("look", p.config.shop_look_interval, |cx| async move {
 //!         cx.health.ok("the shelf is full");
 //!         Ok(())
-//!     });
+//!     }).add();
 //!     Ok((Arc::new(Bakery(p.config.shop_loaves)), Member(Page("bread"))))
 //! }
 //!
@@ -182,7 +182,7 @@ mod cell;
 mod command;
 mod conditional;
 pub mod config;
-mod constructor;
+pub mod constructor;
 mod error;
 mod event;
 mod graph;
@@ -211,13 +211,12 @@ mod testing;
 
 pub use builder::HiveBuilder;
 pub use cell::{
-    Cell, IntoCells, config, decorate, decorate_all, group, invoke, module, provide, provide_private, scope,
+    Cell, IntoCells, bundle, config, decorate, decorate_all, invoke, module, provide, provide_private, scope,
     supply,
 };
 pub use config::{
     Arguments, Config, ConfigError, ConfigSpec, ConfigWatch, LiveConfig, OptionError, Setting, Settings,
 };
-pub use constructor::{ParamList, Shape};
 pub use error::{GraphError, HiveError, HookError, HookFailure, Place, Site};
 pub use event::{Event, Events, HookId, JobKind, Phase};
 pub use handles::ModuleId;
@@ -228,8 +227,8 @@ pub use job::{Backoff, JobCx, JobGroup, JobHandle, Trigger, blocking};
 pub use key::Key;
 pub use lifecycle::{HookBuilder, HookCx, Lifecycle, State};
 pub use outcome::Outcome;
-pub use outputs::{Async_, Call, IntoOutputs, Member, Members, Object, Outputs, Outs, Run, Sink, Sync_};
-pub use param::{Absent, Cx, Deps, Group, Param, Shareable};
+pub use outputs::{Member, Members, Object, Outputs};
+pub use param::{Group, Param};
 pub use picture::{Span, Step, Timeline, Unused};
 pub use scope::Scope;
 pub use shutdown::Shutdowner;
@@ -240,7 +239,7 @@ pub use tracing::Level as LogLevel;
 /// Imports for the code of cells: `use hive::prelude::*;`.
 pub mod prelude {
     pub use crate::cell::{
-        Cell, config, decorate, decorate_all, group, invoke, module, provide, provide_private, scope, supply,
+        Cell, bundle, config, decorate, decorate_all, invoke, module, provide, provide_private, scope, supply,
     };
     pub use crate::{
         Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle,

@@ -175,10 +175,10 @@ macro_rules! tuple_outputs {
 crate::constructor::each_arity!(tuple_outputs);
 
 /// Marker: the constructor is an ordinary function.
-pub struct Sync_;
+pub struct Immediate;
 
 /// Marker: the constructor returns a future.
-pub struct Async_;
+pub struct Awaited;
 
 /// The result of calling a constructor.
 pub enum Call {
@@ -200,13 +200,13 @@ pub trait IntoOutputs<Kind> {
     fn __keys(outs: &mut Outs);
 }
 
-impl<O: Outputs> IntoOutputs<Sync_> for O {
+impl<O: Outputs> IntoOutputs<Immediate> for O {
     fn __keys(outs: &mut Outs) {
         O::keys(outs);
     }
 }
 
-impl<F: Future> IntoOutputs<Async_> for F
+impl<F: Future> IntoOutputs<Awaited> for F
 where
     F::Output: Outputs,
 {
@@ -226,13 +226,13 @@ pub trait Run<Kind> {
     fn __run(self, sink: &mut Sink) -> Call;
 }
 
-impl<O: Outputs> Run<Sync_> for O {
+impl<O: Outputs> Run<Immediate> for O {
     fn __run(self, sink: &mut Sink) -> Call {
         Call::Ready(self.emit(sink))
     }
 }
 
-impl<F: Future + Send + 'static> Run<Async_> for F
+impl<F: Future + Send + 'static> Run<Awaited> for F
 where
     F::Output: Outputs,
 {

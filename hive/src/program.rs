@@ -12,7 +12,7 @@ impl HiveBuilder {
     /// otherwise that of the [`Outcome`](crate::Outcome).
     ///
     /// ```no_run
-    /// # fn cells() -> hive::Cell { hive::group(Vec::<hive::Cell>::new()) }
+    /// # fn cells() -> hive::Cell { hive::bundle(Vec::<hive::Cell>::new()) }
     /// #[tokio::main]
     /// async fn main() -> std::process::ExitCode {
     ///     hive::Hive::builder(cells()).process("NOTES_").main().await

@@ -167,7 +167,8 @@ impl Core {
                 let running = closes.current.lock().is_some();
                 let within = vec![closes.address()];
                 if running { Ok(WITHIN.scope(within, closes.end()).await?) } else { Ok(()) }
-            });
+            })
+            .add();
     }
 
     async fn wait_for_hive(&self) -> Result<(), HiveError> {
@@ -212,7 +213,7 @@ impl Core {
 
     /// The reporter of the scope as a whole, beside those of its cells.
     fn own_health(&self) -> Health {
-        self.health.scope("scope")
+        self.health.child("scope")
     }
 
     fn fault(&self, error: HiveError) -> HiveError {

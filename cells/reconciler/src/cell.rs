@@ -25,9 +25,8 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             rounds.run_job(&cx).await;
             Ok(())
         });
-        if blocks {
-            job.on_own_thread();
-        }
+        let job = if blocks { job.on_own_thread() } else { job };
+        job.add();
         handle
     }
 }
@@ -42,7 +41,8 @@ impl<T: TableSpec + Clone> Reconciler<T> {
                 let report = |until| cx.health.ok(format_args!("Next refresh in {until}"));
                 cx.token().run_until_cancelled(refresher.run(report)).await;
                 Ok(())
-            });
+            })
+            .add();
         }
         self
     }

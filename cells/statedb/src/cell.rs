@@ -39,7 +39,7 @@ pub fn cell() -> Cell {
 /// # let mut hive = hive; hive.start().await; hive.stop().await; });
 /// ```
 pub fn table<T: TableSpec>() -> Cell {
-    group([
+    bundle([
         provide_private(|db: Arc<Db>, module: ModuleId| -> Result<Arc<RwTable<T>>, Error> {
             db.handle(module.name()).table().map(Arc::new)
         }),

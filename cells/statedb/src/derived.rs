@@ -79,7 +79,7 @@ pub enum Derive<Out> {
 ///         true => Derive::Insert(Uplink { device: device.name.clone() }),
 ///         false => Derive::Delete(Query::primary(device.name.as_str())),
 ///     };
-///     Derived::new("uplinks", &devices, &uplinks, uplink).spawn(&jobs);
+///     Derived::new("uplinks", &devices, &uplinks, uplink).job(&jobs).add();
 /// }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
@@ -98,7 +98,7 @@ pub enum Derive<Out> {
 /// # hive.finish().await;
 /// # }
 /// ```
-#[must_use = "`spawn` adds the job"]
+#[must_use = "`job(..).add()` adds the job"]
 pub struct Derived<In: TableSpec, Out: TableSpec> {
     name: String,
     input: Table<In>,
@@ -156,9 +156,9 @@ impl<In: TableSpec, Out: TableSpec> Derived<In, Out> {
         self
     }
 
-    /// Adds the job, under the name.
+    /// Returns the job, of the same name, to be added.
     #[track_caller]
-    pub fn spawn(self, jobs: &JobGroup) -> OneShotJob {
+    pub fn job(self, jobs: &JobGroup) -> OneShotJob {
         let Derived { name, input, output, derive, batch, initializer } = self;
         jobs.one_shot(name.clone(), move |cx| async move {
             let changes = input.changes().named(&name);

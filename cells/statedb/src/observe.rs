@@ -38,7 +38,7 @@ impl<T: TableSpec> Table<T> {
     ///             tracing::info!(name = change.object.name, gone = change.deleted, "Device");
     ///         }
     ///         Ok(()) // an error degrades the job's health, and the next batch is taken
-    ///     });
+    ///     }).add();
     /// }
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {

@@ -74,7 +74,7 @@ pub enum Event<T> {
 ///     let pod = |name: &str| Pod { name: name.into() };
 ///     let said = [Event::Replace(vec![pod("a"), pod("b")]), Event::Delete(Query::primary("a")), Event::Upsert(pod("c"))];
 ///     let source = stream::iter(said).map(Ok::<_, Infallible>);
-///     Reflector::new("pods", &pods).spawn(&jobs, source);
+///     Reflector::new("pods", &pods).job(&jobs, source).add();
 /// }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
@@ -89,7 +89,7 @@ pub enum Event<T> {
 /// # hive.finish().await;
 /// # }
 /// ```
-#[must_use = "`spawn` adds the job"]
+#[must_use = "`job(..).add()` adds the job"]
 pub struct Reflector<T: TableSpec> {
     name: String,
     table: RwTable<T>,
@@ -192,10 +192,10 @@ impl<T: TableSpec + Clone> Reflector<T> {
         self
     }
 
-    /// Adds the job, under the source's name. An error of the source degrades its health until the next event; a source
+    /// Returns the job, to be added, under the source's name. An error of the source degrades its health until the next event; a source
     /// that has lost its position in the stream sends [`Event::Restart`]. When a source ends, its rows stay.
     #[track_caller]
-    pub fn spawn<S, E>(self, jobs: &JobGroup, source: S) -> OneShotJob
+    pub fn job<S, E>(self, jobs: &JobGroup, source: S) -> OneShotJob
     where
         S: Stream<Item = Result<Event<T>, E>> + Send + 'static,
         E: Display + Send + 'static,

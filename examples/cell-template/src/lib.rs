@@ -60,9 +60,12 @@ fn greet(p: GreetParams) {
             health.ok(greeter.greeting());
             Ok(())
         })
-        .on_stop(|_cx| async { Ok(()) });
-    p.jobs.timer("again", p.config.greeter_interval, move |_cx: JobCx| {
-        p.health.ok(format!("{} again", p.greeter.greeting()));
-        async { Ok(()) }
-    });
+        .on_stop(|_cx| async { Ok(()) })
+        .add();
+    p.jobs
+        .timer("again", p.config.greeter_interval, move |_cx: JobCx| {
+            p.health.ok(format!("{} again", p.greeter.greeting()));
+            async { Ok(()) }
+        })
+        .add();
 }

@@ -31,7 +31,7 @@ fn report(endpoints: Arc<Table<Endpoint>>, config: Config<CensusConfig>, jobs: J
     jobs.timer("count", config.census_interval, move |_cx: JobCx| {
         health.ok(format!("{} endpoints", count(&endpoints)));
         async { Ok(()) }
-    });
+    }).add();
 }
 
 fn page(endpoints: Arc<Table<Endpoint>>) -> Member<Page> {

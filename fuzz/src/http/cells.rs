@@ -51,7 +51,7 @@ fn node() -> Cell {
         ipv6_alloc_cidr: Some("fd00::/96".parse().unwrap()),
         ..LocalNode::default()
     });
-    group([
+    bundle([
         node,
         config::<StateConfig>(),
         config::<LocalNodeConfig>(),

@@ -32,10 +32,10 @@ pub(crate) fn params(input: DeriveInput) -> Result<TokenStream> {
     Ok(quote! {
         #[automatically_derived]
         impl #generics ::hive::Param for #ident #arguments #bounds {
-            fn deps(#deps: &mut ::hive::Deps) {
+            fn deps(#deps: &mut ::hive::constructor::Deps) {
                 #(<#types as ::hive::Param>::deps(deps);)*
             }
-            fn extract(#cx: &mut ::hive::Cx<'_>) -> ::std::result::Result<Self, ::hive::Absent> {
+            fn extract(#cx: &mut ::hive::constructor::Cx<'_>) -> ::std::result::Result<Self, ::hive::constructor::Absent> {
                 ::std::result::Result::Ok(Self { #(#names: <#types as ::hive::Param>::extract(cx)?),* })
             }
         }
@@ -52,10 +52,10 @@ pub(crate) fn outputs(input: DeriveInput) -> Result<TokenStream> {
     Ok(quote! {
         #[automatically_derived]
         impl #generics ::hive::Outputs for #ident #arguments #bounds {
-            fn keys(#outs: &mut ::hive::Outs) {
+            fn keys(#outs: &mut ::hive::constructor::Outs) {
                 #(<#types as ::hive::Outputs>::keys(outs);)*
             }
-            fn emit(self, #sink: &mut ::hive::Sink) -> ::hive::__private::anyhow::Result<()> {
+            fn emit(self, #sink: &mut ::hive::constructor::Sink) -> ::hive::__private::anyhow::Result<()> {
                 #(<#types as ::hive::Outputs>::emit(self.#names, sink)?;)*
                 ::std::result::Result::Ok(())
             }

@@ -78,7 +78,8 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hive::{Absent, Cell, Cx, Deps, Group, Param, provide};
+use hive::constructor::{Absent, Cx, Deps};
+use hive::{Cell, Group, Param, provide};
 pub use hive_derive::ShakuDeps;
 use shaku::{
     Component, HasComponent, HasComponentMap, HasComponents, Interface, Module, ModuleBuildContext,

@@ -22,7 +22,7 @@ pub struct ShellConfig {
 /// The shell on the socket, with the [`Engine`] of the commands that cells contribute.
 pub fn cell() -> Cell {
     let cells = [config::<ShellConfig>(), invoke(listen)];
-    group([hive_script::cell(), module("shell", "Commands of this agent over a unix socket", cells)])
+    bundle([hive_script::cell(), module("shell", "Commands of this agent over a unix socket", cells)])
 }
 
 /// A shell that cannot listen is reported in health and tried again: the agent works without.
@@ -43,6 +43,7 @@ fn listen(config: Config<ShellConfig>, engine: Arc<Engine>, jobs: JobGroup) -> a
             serve(&socket, &engine, cx.token()).await;
             Ok(())
         }
-    });
+    })
+    .add();
     Ok(())
 }

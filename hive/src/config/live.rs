@@ -50,7 +50,7 @@ use crate::param::{Absent, Cx, Deps, Param};
 ///                 () = cx.cancelled() => return Ok(()),
 ///             }
 ///         }
-///     });
+///     }).add();
 /// }
 ///
 /// /// Nothing reads the configuration again by itself: whoever learns that it is another one says so.
@@ -65,7 +65,7 @@ use crate::param::{Absent, Cx, Deps, Param};
 ///             }
 ///         }
 ///         Ok(())
-///     });
+///     }).add();
 /// }
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -353,7 +353,7 @@ impl Health {
     }
 
     /// A reporter below this one. Dots in the name do not make levels.
-    pub fn scope(&self, name: &str) -> Health {
+    pub fn child(&self, name: &str) -> Health {
         let mut id = self.id.clone();
         id.push(name.into());
         Health { tree: self.tree.clone(), id, module_segments: self.module_segments, heard: Arc::default() }
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn the_last_report_stays_and_counts_repetitions() {
         let (tree, health) = health();
-        let job = health.scope("job-gc");
+        let job = health.child("job-gc");
         job.ok("Running");
         job.ok("Running");
         let status = tree.at("agent.ipam.job-gc").unwrap();
@@ -416,12 +416,12 @@ mod tests {
     fn history_has_what_went_wrong_or_ended() {
         let (tree, health) = health();
         tree.set_clock(|| SystemTime::UNIX_EPOCH);
-        health.scope("good").ok("up");
-        let bad = health.scope("bad");
+        health.child("good").ok("up");
+        let bad = health.child("bad");
         bad.degraded("no room", "ENOSPC");
         bad.degraded("no room", "ENOSPC");
         bad.stopped("gave up");
-        health.scope("good").close();
+        health.child("good").close();
         tree.note("Started", "1.0");
         let lines: Vec<String> =
             tree.history().iter().map(|line| line.replace("1970-01-01T00:00:00Z", "T")).collect();
@@ -440,7 +440,7 @@ mod tests {
     #[test]
     fn a_mirror_sees_what_is_there_and_each_change() {
         let (tree, health) = health();
-        health.scope("a").ok("up");
+        health.child("a").ok("up");
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let sink = seen.clone();
         tree.mirror(move |change| {
@@ -449,7 +449,7 @@ mod tests {
                 HealthChange::Closed(status) => format!("{} closed", status.path()),
             });
         });
-        health.scope("b").ok("up");
+        health.child("b").ok("up");
         health.close();
         let expected = ["agent.ipam.a up", "agent.ipam.b up", "agent.ipam.a closed", "agent.ipam.b closed"];
         assert_eq!(*seen.lock(), expected);
@@ -459,10 +459,10 @@ mod tests {
     fn closing_goes_by_segment_not_by_text() {
         let (tree, health) = health();
         for name in ["b", "bc"] {
-            health.scope(name).ok("");
-            health.scope(name).scope("x").ok("");
+            health.child(name).ok("");
+            health.child(name).child("x").ok("");
         }
-        health.scope("b").close();
+        health.child("b").close();
         let left: Vec<_> = tree.snapshot().iter().map(Status::path).collect();
         assert_eq!(left, ["agent.ipam.bc", "agent.ipam.bc.x"]);
         assert_eq!(tree.below(&segments("agent.ipam.bc")).len(), 2);
@@ -473,12 +473,12 @@ mod tests {
     fn the_tree_is_bounded() {
         let (tree, health) = health();
         for i in 0..MAX_REPORTERS {
-            health.scope(&i.to_string()).ok("");
+            health.child(&i.to_string()).ok("");
         }
-        health.scope("one-too-many").ok("");
+        health.child("one-too-many").ok("");
         assert!(tree.at("agent.ipam.one-too-many").is_none());
-        health.scope("7").stopped("");
-        health.scope("now-there-is-room").ok("x".repeat(10 * MAX_TEXT));
+        health.child("7").stopped("");
+        health.child("now-there-is-room").ok("x".repeat(10 * MAX_TEXT));
         let status = tree.at("agent.ipam.now-there-is-room").unwrap();
         assert_eq!(status.message.len(), MAX_TEXT);
         assert!(tree.at("agent.ipam.7").is_none());

@@ -27,7 +27,7 @@ tokio::task_local! {
 ///         let name = hive::blocking(|| std::fs::read_to_string("/proc/sys/kernel/hostname")).await?;
 ///         cx.health.ok(format!("this is {}", name.trim()));
 ///         Ok(())
-///     });
+///     }).add();
 /// })));
 /// # hive.start().await;
 /// # hive.stop().await;

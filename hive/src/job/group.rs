@@ -81,7 +81,7 @@ impl JobCx {
 
 /// Adds background jobs to the module of the constructor that takes it.
 ///
-/// The methods give a builder; the job is added when the builder goes out of scope, or by its `submit`. In health, in the
+/// The methods give a builder; its `add` adds the job. In health, in the
 /// log and among the hooks a job `gc` of a module `m` is `m.job-gc`, `m.timer-job-gc` or `m.observer-job-gc`.
 #[derive(Clone)]
 pub struct JobGroup {
@@ -103,9 +103,9 @@ impl JobGroup {
         }
     }
 
-    /// The same group with a sub-scope of health.
-    pub fn scope(&self, name: &str) -> JobGroup {
-        JobGroup { health: self.health.scope(name), ..self.clone() }
+    /// The same group, whose jobs report their health below this name.
+    pub fn child(&self, name: &str) -> JobGroup {
+        JobGroup { health: self.health.child(name), ..self.clone() }
     }
 
     /// Runs once, to its end or until it is cancelled.
@@ -150,7 +150,7 @@ impl JobGroup {
     ///     jobs.observer("orders", stream, |cx, order| async move {
     ///         cx.health.ok(format!("order {order}"));
     ///         Ok(())
-    ///     });
+    ///     }).add();
     /// }
     /// ```
     #[track_caller]
@@ -322,7 +322,7 @@ impl Spec {
             JobKind::Observer => "observer-job",
         };
         let name: Arc<str> = format!("{prefix}-{bare}").into();
-        let health = group.health.scope(&name);
+        let health = group.health.child(&name);
         let handle = JobHandle::new(grace);
         let track = Track::new(&health, handle.token(), at);
         if let Some(deadline) = deadline {
@@ -350,7 +350,7 @@ impl Spec {
                     }
                     Ok(())
                 };
-                group.lifecycle.hook(name).job().on_start(start).on_stop(stop);
+                group.lifecycle.hook(name).job().on_start(start).on_stop(stop).add();
             }
             State::Starting | State::Started => {
                 hooks.adopt(Running::spawn(env, body, handle.clone(), own_thread))

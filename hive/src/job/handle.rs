@@ -31,14 +31,6 @@ impl JobHandle {
         JobHandle { token, done, task: Arc::default(), grace }
     }
 
-    /// The handle of a job that is over.
-    pub(crate) fn ended() -> Self {
-        let handle = JobHandle::new(Duration::ZERO);
-        handle.cancel();
-        handle.end();
-        handle
-    }
-
     /// The token that cancels the job.
     pub(super) fn token(&self) -> &CancellationToken {
         &self.token

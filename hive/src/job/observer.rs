@@ -12,9 +12,11 @@ use crate::event::JobKind;
 /// The interval at which a healthy observer reports.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// A job that follows a stream; added when dropped. See [`JobGroup::observer`].
+/// A job that follows a stream, once it is [added](ObserverJob::add). See [`JobGroup::observer`].
+#[must_use = "a job that is only described does not run: end with `.add()`"]
 pub struct ObserverJob {
-    parts: Option<(Spec, Body)>,
+    spec: Spec,
+    body: Body,
 }
 
 impl ObserverJob {
@@ -27,36 +29,24 @@ impl ObserverJob {
         Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         let body = move |env| life(env, stream, f).boxed();
-        ObserverJob { parts: Some((Spec::new(group, JobKind::Observer, &name), Box::new(body))) }
+        ObserverJob { spec: Spec::new(group, JobKind::Observer, &name), body: Box::new(body) }
     }
 
     /// Shuts the hive down with the error when an item fails; otherwise health is degraded and the next item is taken.
     pub fn shutdown_on_error(mut self) -> Self {
-        if let Some((spec, _)) = &mut self.parts {
-            spec.shutdown_on_error = true;
-        }
+        self.spec.shutdown_on_error = true;
         self
     }
 
     /// Sets the maximum duration of an item before the job counts as stuck; the watchdog's default if not set.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        if let Some((spec, _)) = &mut self.parts {
-            spec.deadline = Some(deadline);
-        }
+        self.spec.deadline = Some(deadline);
         self
     }
 
-    /// Adds the job now and returns a handle to it.
-    pub fn submit(mut self) -> JobHandle {
-        self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))
-    }
-}
-
-impl Drop for ObserverJob {
-    fn drop(&mut self) {
-        if let Some((spec, body)) = self.parts.take() {
-            spec.submit(body);
-        }
+    /// Adds the job and returns a handle to it.
+    pub fn add(self) -> JobHandle {
+        self.spec.submit(self.body)
     }
 }
 

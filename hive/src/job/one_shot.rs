@@ -11,9 +11,11 @@ use super::group::{Body, Env, JobCx, JobGroup, Spec};
 use super::progress::Schedule;
 use crate::event::JobKind;
 
-/// A job that runs once; added when dropped. See [`JobGroup::one_shot`].
+/// A job that runs once, once it is [added](OneShotJob::add). See [`JobGroup::one_shot`].
+#[must_use = "a job that is only described does not run: end with `.add()`"]
 pub struct OneShotJob {
-    parts: Option<(Spec, Body)>,
+    spec: Spec,
+    body: Body,
 }
 
 impl OneShotJob {
@@ -40,7 +42,7 @@ impl OneShotJob {
             }
             .boxed()
         };
-        OneShotJob { parts: Some((Spec::new(group, JobKind::OneShot, &name), Box::new(body))) }
+        OneShotJob { spec: Spec::new(group, JobKind::OneShot, &name), body: Box::new(body) }
     }
 
     #[track_caller]
@@ -77,31 +79,25 @@ impl OneShotJob {
             }
             .boxed()
         };
-        OneShotJob { parts: Some((Spec::new(group, JobKind::OneShot, &name), Box::new(body))) }
+        OneShotJob { spec: Spec::new(group, JobKind::OneShot, &name), body: Box::new(body) }
     }
 
     /// Shuts the hive down with the error when the job fails for good.
     pub fn shutdown_on_error(mut self) -> Self {
-        if let Some((spec, _)) = &mut self.parts {
-            spec.shutdown_on_error = true;
-        }
+        self.spec.shutdown_on_error = true;
         self
     }
 
     /// Sets the grace period of the job after cancellation; 5 s if not set.
     pub fn grace(mut self, grace: Duration) -> Self {
-        if let Some((spec, _)) = &mut self.parts {
-            spec.grace = grace;
-        }
+        self.spec.grace = grace;
         self
     }
 
     /// How long a piece of its work ([`JobCx::working`]) may take, and its code not return to the runtime, before the job
     /// counts as stuck; the watchdog's default if not set.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        if let Some((spec, _)) = &mut self.parts {
-            spec.deadline = Some(deadline);
-        }
+        self.spec.deadline = Some(deadline);
         self
     }
 
@@ -110,23 +106,13 @@ impl OneShotJob {
     ///
     /// In a runtime of one thread, as tests have it, the job is a task like others.
     pub fn on_own_thread(mut self) -> Self {
-        if let Some((spec, _)) = &mut self.parts {
-            spec.own_thread = true;
-        }
+        self.spec.own_thread = true;
         self
     }
 
-    /// Adds the job now and returns a handle to it.
-    pub fn submit(mut self) -> JobHandle {
-        self.parts.take().map_or_else(JobHandle::ended, |(spec, body)| spec.submit(body))
-    }
-}
-
-impl Drop for OneShotJob {
-    fn drop(&mut self) {
-        if let Some((spec, body)) = self.parts.take() {
-            spec.submit(body);
-        }
+    /// Adds the job and returns a handle to it.
+    pub fn add(self) -> JobHandle {
+        self.spec.submit(self.body)
     }
 }
 

@@ -322,7 +322,7 @@ impl fmt::Display for Stuck {
 ///     jobs.one_shot("wait", |cx: JobCx| async move {
 ///         let _working = cx.working();
 ///         std::future::pending().await
-///     });
+///     }).add();
 /// }));
 /// let mut hive = TestHive::new(stuck);
 /// hive.start().await;

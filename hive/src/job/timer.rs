@@ -41,9 +41,11 @@ impl Trigger {
 
 type Run = Box<dyn FnMut(JobCx) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
 
-/// A job that runs at intervals; added when dropped. See [`JobGroup::timer`].
+/// A job that runs at intervals, once it is [added](TimerJob::add). See [`JobGroup::timer`].
+#[must_use = "a job that is only described does not run: end with `.add()`"]
 pub struct TimerJob {
-    parts: Option<(Spec, Timer)>,
+    spec: Spec,
+    timer: Timer,
 }
 
 struct Timer {
@@ -63,7 +65,7 @@ impl TimerJob {
     {
         let run: Run = Box::new(move |cx| Box::pin(f(cx)));
         let timer = Timer { run, interval, immediate: false, jitter: 0.0, trigger: None };
-        TimerJob { parts: Some((Spec::new(group, JobKind::Timer, &name), timer)) }
+        TimerJob { spec: Spec::new(group, JobKind::Timer, &name), timer }
     }
 
     /// Runs for the first time at once.
@@ -96,26 +98,15 @@ impl TimerJob {
         self.change(|spec, _| spec.deadline = Some(deadline))
     }
 
-    /// Adds the job now and returns a handle to it.
-    pub fn submit(mut self) -> JobHandle {
-        self.parts.take().map_or_else(JobHandle::ended, |(spec, timer)| {
-            spec.submit(Box::new(move |env| timer.life(env).boxed()))
-        })
+    /// Adds the job and returns a handle to it.
+    pub fn add(self) -> JobHandle {
+        let TimerJob { spec, timer } = self;
+        spec.submit(Box::new(move |env| timer.life(env).boxed()))
     }
 
     fn change(mut self, change: impl FnOnce(&mut Spec, &mut Timer)) -> Self {
-        if let Some((spec, timer)) = &mut self.parts {
-            change(spec, timer);
-        }
+        change(&mut self.spec, &mut self.timer);
         self
-    }
-}
-
-impl Drop for TimerJob {
-    fn drop(&mut self) {
-        if let Some((spec, timer)) = self.parts.take() {
-            spec.submit(Box::new(move |env| timer.life(env).boxed()));
-        }
     }
 }
 

@@ -99,10 +99,10 @@ impl HookCx {
 /// pub struct RunFolder;
 ///
 /// fn server(lifecycle: Lifecycle) {
-///     lifecycle.hook("listen").after::<RunFolder>().on_start(|_| async { Ok(()) });
+///     lifecycle.hook("listen").after::<RunFolder>().on_start(|_| async { Ok(()) }).add();
 /// }
 /// fn instance(lifecycle: Lifecycle) {
-///     lifecycle.hook("lock").provides::<RunFolder>().on_start(|_| async { Ok(()) });
+///     lifecycle.hook("lock").provides::<RunFolder>().on_start(|_| async { Ok(()) }).add();
 /// }
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let mut hive = TestHive::new([invoke(server), invoke(instance)]);
@@ -124,20 +124,21 @@ impl Lifecycle {
         Lifecycle { hooks, module, function, node }
     }
 
-    /// Adds a hook, which the builder's methods fill (one without any of them is warned of), when the builder goes out of scope. A hook may be added by a
-    /// constructor or by another start hook; after the start it is refused with an error in the log.
+    /// Describes a hook; the builder's [`add`](HookBuilder::add) adds it. A hook may be added by a constructor or by another
+    /// start hook; after the start it is refused with an error in the log.
     #[track_caller]
     pub fn hook(&self, name: impl Into<Arc<str>>) -> HookBuilder {
         let (name, module, at) = (name.into(), self.module.clone(), Location::caller());
         let id = HookId { name, module, function: self.function, at };
-        HookBuilder { hooks: self.hooks.clone(), hook: Some(hooks::Hook::new(id, self.node)) }
+        HookBuilder { hooks: self.hooks.clone(), hook: hooks::Hook::new(id, self.node) }
     }
 }
 
-/// A hook that is being described, and added when this goes out of scope; see [`Lifecycle::hook`].
+/// A hook that is being described, until it is [added](HookBuilder::add); see [`Lifecycle::hook`].
+#[must_use = "a hook that is only described does not run: end with `.add()`"]
 pub struct HookBuilder {
     hooks: Arc<Hooks>,
-    hook: Option<hooks::Hook>,
+    hook: hooks::Hook,
 }
 
 impl HookBuilder {
@@ -192,17 +193,12 @@ impl HookBuilder {
     }
 
     fn set(mut self, change: impl FnOnce(&mut hooks::Hook)) -> Self {
-        if let Some(hook) = &mut self.hook {
-            change(hook);
-        }
+        change(&mut self.hook);
         self
     }
-}
 
-impl Drop for HookBuilder {
-    fn drop(&mut self) {
-        if let Some(hook) = self.hook.take() {
-            self.hooks.add(hook);
-        }
+    /// Adds the hook, behind those that are added already. One that neither does anything nor orders others is warned of.
+    pub fn add(self) {
+        self.hooks.add(self.hook);
     }
 }

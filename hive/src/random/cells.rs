@@ -11,7 +11,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
 
-use crate::cell::{Cell, Repr, group, invoke, module, scope};
+use crate::cell::{Cell, Repr, bundle, invoke, module, scope};
 use crate::constructor::{Constructor, Erased};
 use crate::error::{HiveError, Place};
 use crate::key::Key;
@@ -150,9 +150,7 @@ impl Hooks {
                 ran.lock().push(HookRan { hook: (number, at), begin, end: zero.elapsed() });
                 Ok(())
             });
-            if hook.parallel {
-                added.parallel();
-            }
+            if hook.parallel { added.parallel().add() } else { added.add() }
         }
     }
 }
@@ -276,7 +274,7 @@ impl Cells {
             }
             Gen::When(switch, stands, inside) => {
                 let (switch, stands) = (*switch, *stands);
-                return group(self.all(inside)).when(move |s: &Switches| s.stands(switch) == stands);
+                return bundle(self.all(inside)).when(move |s: &Switches| s.stands(switch) == stands);
             }
         };
         Cell(Arc::new(repr))
@@ -292,7 +290,7 @@ impl Cells {
 fn life<S: 'static>(number: usize, id: String, inside: Vec<Cell>, handles: &Handles) -> Cell {
     let handles = handles.clone();
     let keep = invoke(move |handle: Arc<Scope<S>>| handles.lock().push((number, handle)));
-    group([scope::<S>(id, "x", inside), keep])
+    bundle([scope::<S>(id, "x", inside), keep])
 }
 
 fn asks() -> impl Strategy<Value = Vec<Ask>> {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use self::cells::{Cells, HookRan, Hooks, Log, Switches, gens, hooks, layers};
 use self::model::{Faults, Model};
-use crate::cell::{config, group};
+use crate::cell::{bundle, config};
 use crate::error::{GraphError, HiveError, Site};
 use crate::hive_type::Hive;
 use crate::key::Key;
@@ -79,7 +79,7 @@ fn as_the_model_says() {
         let mut generated = Cells::new(&log);
         let cells = generated.all(&gens);
         let model = Model::of(&gens, switches);
-        let built = Hive::builder([group(cells), config::<Switches>()])
+        let built = Hive::builder([bundle(cells), config::<Switches>()])
             .set("a", switches[0])
             .set("b", switches[1])
             .build();
@@ -156,7 +156,7 @@ fn hooks_run_as_the_model_says() {
                     let mut generated = Cells::new(&Log::default());
                     let hooks = Hooks { of: of.clone(), ran: Arc::default(), begin: Instant::now() };
                     generated.hooks = Some(hooks.clone());
-                    let builder = Hive::builder([group(generated.all(&gens)), config::<Switches>()])
+                    let builder = Hive::builder([bundle(generated.all(&gens)), config::<Switches>()])
                         .set("a", switches[0])
                         .set("b", switches[1]);
                     let builder = match seed {

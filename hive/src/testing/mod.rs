@@ -14,7 +14,7 @@ use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
 
 use crate::builder::HiveBuilder;
-use crate::cell::{Cell, IntoCells, Repr, group, supply};
+use crate::cell::{Cell, IntoCells, Repr, bundle, supply};
 use crate::constructor::Constructor;
 use crate::error::HiveError;
 use crate::event::Event;
@@ -49,7 +49,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///         kv.put("node/a");
 ///         health.ok("announced");
 ///         Ok(())
-///     });
+///     }).add();
 /// }
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let cell = module("announcer", "Announces this node", [provide_private(new_etcd), invoke(announce)]);
@@ -80,7 +80,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///         let count = collected.fetch_add(1, Ordering::Relaxed);
 ///         tracing::info!(count, "Collected");
 ///         async { Ok(()) }
-///     });
+///     }).add();
 /// }
 /// # /*
 /// #[tokio::test(start_paused = true)]
@@ -156,7 +156,7 @@ impl TestHive {
     pub fn needing<T: ?Sized + Send + Sync + 'static>(cells: impl IntoCells) -> Self {
         let mut needs = Constructor::new(|_: Arc<T>| (), Location::caller());
         needs.place.function = "TestHive::needing";
-        TestHive::new([group(cells), Cell(Arc::new(Repr::Invoke(needs)))])
+        TestHive::new([bundle(cells), Cell(Arc::new(Repr::Invoke(needs)))])
     }
 
     /// Sets builder options that have no method here: words of a command line, folders, other limits.

@@ -76,12 +76,12 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
     vec![
         (
             "constructor",
-            group([provide(|| -> Thing { boom() }), invoke(|_: Arc<Thing>| ())]),
+            bundle([provide(|| -> Thing { boom() }), invoke(|_: Arc<Thing>| ())]),
             Told::Start("constructor"),
         ),
         (
             "async constructor",
-            group([provide(async || -> Thing { boom() }), invoke(|_: Arc<Thing>| ())]),
+            bundle([provide(async || -> Thing { boom() }), invoke(|_: Arc<Thing>| ())]),
             Told::Start("constructor"),
         ),
         (
@@ -93,7 +93,7 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
         ),
         (
             "decorator",
-            group([
+            bundle([
                 provide(|| Thing),
                 decorate(|_: Arc<Thing>| -> Thing { boom() }, invoke(|_: Arc<Thing>| ())),
             ]),
@@ -101,51 +101,54 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
         ),
         (
             "start hook",
-            invoke(|lifecycle: Lifecycle| drop(lifecycle.hook("bad").on_start(|_| async { boom() }))),
+            invoke(|lifecycle: Lifecycle| lifecycle.hook("bad").on_start(|_| async { boom() }).add()),
             Told::Start("start hook `bad` of module `m`"),
         ),
         (
             "start hook, before its future",
             invoke(|lifecycle: Lifecycle| {
-                lifecycle.hook("bad").on_start(|_| -> std::future::Ready<anyhow::Result<()>> { boom() });
+                lifecycle
+                    .hook("bad")
+                    .on_start(|_| -> std::future::Ready<anyhow::Result<()>> { boom() })
+                    .add();
             }),
             Told::Start("start hook `bad` of module `m`"),
         ),
         (
             "parallel start hook",
             invoke(|lifecycle: Lifecycle| {
-                drop(lifecycle.hook("bad").parallel().on_start(|_| async { boom() }))
+                lifecycle.hook("bad").parallel().on_start(|_| async { boom() }).add()
             }),
             Told::Start("start hook `bad` of module `m`"),
         ),
         (
             "stop hook",
-            invoke(|lifecycle: Lifecycle| drop(lifecycle.hook("bad").on_stop(|_| async { boom() }))),
+            invoke(|lifecycle: Lifecycle| lifecycle.hook("bad").on_stop(|_| async { boom() }).add()),
             Told::Stop("stop hook `bad` of module `m`"),
         ),
         (
             "job",
-            invoke(|jobs: JobGroup| drop(jobs.one_shot("bad", |_| async { boom() }))),
+            invoke(|jobs: JobGroup| drop(jobs.one_shot("bad", |_| async { boom() }).add())),
             Told::Health("m.job-bad"),
         ),
         (
             "job that is tried again",
             invoke(|jobs: JobGroup| {
                 let backoff = Backoff::constant(Duration::from_millis(10)).retries(2);
-                jobs.one_shot_with_retry("bad", backoff, |_| async { boom() });
+                jobs.one_shot_with_retry("bad", backoff, |_| async { boom() }).add();
             }),
             Told::Health("m.job-bad"),
         ),
         (
             "timer",
-            invoke(|jobs: JobGroup| drop(jobs.timer("bad", SECOND / 10, |_| async { boom() }))),
+            invoke(|jobs: JobGroup| drop(jobs.timer("bad", SECOND / 10, |_| async { boom() }).add())),
             Told::Health("m.timer-job-bad"),
         ),
         (
             "observer",
             invoke(|jobs: JobGroup| {
                 let items = futures::stream::iter([1]).chain(futures::stream::pending());
-                jobs.observer("bad", items, |_, _| async { boom() });
+                jobs.observer("bad", items, |_, _| async { boom() }).add();
             }),
             Told::Health("m.observer-job-bad"),
         ),
@@ -153,13 +156,13 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
             "stream of an observer",
             invoke(|jobs: JobGroup| {
                 let items = futures::stream::poll_fn(|_| boom::<std::task::Poll<Option<u8>>>());
-                jobs.observer("bad", items, |_, _| async { Ok(()) });
+                jobs.observer("bad", items, |_, _| async { Ok(()) }).add();
             }),
             Told::Health("m.observer-job-bad"),
         ),
         (
             "option",
-            group([
+            bundle([
                 config::<Exploding>(),
                 invoke(|config: Config<Exploding>| drop(config.explosive.clone())),
             ]),
@@ -167,12 +170,12 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
         ),
         (
             "condition",
-            group([config::<Options>(), invoke(|| ()).when(|options: &Options| options.enable || boom())]),
+            bundle([config::<Options>(), invoke(|| ()).when(|options: &Options| options.enable || boom())]),
             Told::Build("boom"),
         ),
         (
             "scope",
-            group([
+            bundle([
                 scope::<Thing>(
                     "inner",
                     "x",
@@ -181,7 +184,7 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                     }),
                 ),
                 invoke(|inner: Arc<Scope<Thing>>, jobs: JobGroup| {
-                    jobs.one_shot("bad", move |_| async move { Ok(inner.start().await?) });
+                    jobs.one_shot("bad", move |_| async move { Ok(inner.start().await?) }).add();
                 }),
             ]),
             Told::Health("m.inner.scope"),
@@ -190,7 +193,7 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
         ("observer of events", invoke(|events: Arc<hive::Events>| events.observe(|_| boom())), Told::Log),
         (
             "drop of an object",
-            group([provide(|| Arc::new(Fragile)), invoke(|_: Arc<Fragile>| ())]),
+            bundle([provide(|| Arc::new(Fragile)), invoke(|_: Arc<Fragile>| ())]),
             Told::Log,
         ),
     ]
@@ -216,13 +219,15 @@ fn bystander(counts: &Arc<[AtomicU32; 4]>) -> Cell {
             .on_stop(move |_| async move {
                 stops[1].fetch_add(1, Ordering::Relaxed);
                 Ok(())
-            });
+            })
+            .add();
         jobs.one_shot("good", move |cx: JobCx| async move {
             job[2].fetch_add(1, Ordering::Relaxed);
             let _ends = Ends(job);
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     })
 }
 

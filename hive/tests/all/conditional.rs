@@ -162,7 +162,7 @@ async fn nothing_of_an_inactive_cell_has_an_effect() {
     fn never_invoked() {
         unreachable!("an invocation that is off")
     }
-    let off = group([
+    let off = bundle([
         invoke(never_invoked),
         decorate_all(never),
         provide(|| named("twice")),
@@ -170,7 +170,7 @@ async fn nothing_of_an_inactive_cell_has_an_effect() {
     ]);
     let text = fault(&[], [config::<LbConfig>(), off.clone()]);
     assert!(text.contains("module id `Not checked`"), "a wrong id is wrong in any case: {text}");
-    let off = group([invoke(never_invoked), decorate_all(never), provide(|| named("twice"))]);
+    let off = bundle([invoke(never_invoked), decorate_all(never), provide(|| named("twice"))]);
     let cells = [
         off.when(|c: &LbConfig| c.enable_lb),
         config::<LbConfig>(),

@@ -32,15 +32,18 @@ async fn what_a_job_says_in_a_run_stays() {
                 }
                 Ok(())
             }
-        });
+        })
+        .add();
         jobs.one_shot("one", |cx| async move {
             cx.health.ok("12 rules");
             Ok(())
-        });
+        })
+        .add();
         jobs.one_shot("half", |cx| async move {
             cx.health.degraded("half of it", "disk full");
             Ok(())
-        });
+        })
+        .add();
         let mut failed = false;
         jobs.one_shot_with_retry("retried", Backoff::constant(SECOND), move |cx| {
             let fails = !std::mem::replace(&mut failed, true);
@@ -51,7 +54,8 @@ async fn what_a_job_says_in_a_run_stays() {
                 cx.health.ok("connected");
                 Ok(())
             }
-        });
+        })
+        .add();
         let items = futures::stream::iter(1..=2).chain(futures::stream::once(async {
             sleep(20 * SECOND).await;
             3
@@ -62,11 +66,13 @@ async fn what_a_job_says_in_a_run_stays() {
                 cx.health.degraded("half of it", "disk full");
             }
             Ok(())
-        });
+        })
+        .add();
         jobs.observer("short", futures::stream::iter([1]), |cx, _| async move {
             cx.health.ok("at revision 1");
             Ok(())
-        });
+        })
+        .add();
     })
     .await;
     let said = |hive: &TestHive, job: &str| {
@@ -101,7 +107,8 @@ async fn a_job_that_was_degraded_and_told_to_end_is_stopped() {
             cx.health.degraded("half of it", "disk full");
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     })
     .await;
     sleep(SECOND).await;
@@ -124,7 +131,8 @@ async fn a_failure_is_logged_anew_when_it_is_another_one() {
                     _ => anyhow::bail!("refused"),
                 }
             }
-        });
+        })
+        .add();
     })
     .await;
     sleep(109 * SECOND + SECOND / 2).await;
@@ -144,12 +152,12 @@ async fn two_jobs_of_one_name_are_warned_of() {
             cx.cancelled().await;
             Ok(())
         };
-        jobs.one_shot("sync", wait);
-        jobs.one_shot("sync", wait);
-        jobs.one_shot("other", wait);
-        jobs.scope("x").one_shot("sync", wait);
+        jobs.one_shot("sync", wait).add();
+        jobs.one_shot("sync", wait).add();
+        jobs.one_shot("other", wait).add();
+        jobs.child("x").one_shot("sync", wait).add();
         // Another kind is another name.
-        jobs.timer("sync", SECOND, |_| async { Ok(()) });
+        jobs.timer("sync", SECOND, |_| async { Ok(()) }).add();
     })
     .await;
     sleep(SECOND).await;
@@ -189,7 +197,8 @@ async fn the_line_of_a_job_names_its_module_once() {
             jobs.one_shot("consume", |_| async {
                 tracing::info!("consumes");
                 Ok(())
-            });
+            })
+            .add();
         }),
     );
     let mut hive = Hive::builder(cells).build().unwrap();

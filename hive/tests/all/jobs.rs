@@ -26,9 +26,10 @@ async fn one_shot_reports_and_keeps_its_last_word() {
         jobs.one_shot("good", |_| async {
             sleep(SECOND).await;
             Ok(())
-        });
-        jobs.one_shot("bad", |_| async { anyhow::bail!("no route to host") });
-        jobs.one_shot("ugly", |_| async { panic!("index out of bounds") });
+        })
+        .add();
+        jobs.one_shot("bad", |_| async { anyhow::bail!("no route to host") }).add();
+        jobs.one_shot("ugly", |_| async { panic!("index out of bounds") }).add();
     })
     .await;
     tokio::task::yield_now().await;
@@ -56,7 +57,8 @@ async fn retries_wait_longer_each_time_until_success() {
             times.lock().push(begin.elapsed());
             let done = times.lock().len() == 5;
             async move { if done { Ok(()) } else { Err(anyhow::anyhow!("refused")) } }
-        });
+        })
+        .add();
     })
     .await;
     sleep(2 * SECOND).await;
@@ -73,7 +75,8 @@ async fn giving_up_may_shut_the_hive_down() {
     let cells = invoke(|jobs: JobGroup| {
         let backoff = Backoff::constant(SECOND).retries(2);
         jobs.one_shot_with_retry("connect", backoff, |_| async { anyhow::bail!("refused") })
-            .shutdown_on_error();
+            .shutdown_on_error()
+            .add();
     });
     let outcome = Hive::builder(cells).build().unwrap().run_until_shutdown().await;
     let [HiveError::Shutdown(error)] = &outcome.errors[..] else { panic!("{outcome:?}") };
@@ -86,13 +89,14 @@ async fn stop_waits_for_jobs_and_drops_those_that_do_not_listen() {
     let inner = log.clone();
     let mut hive = started(move |jobs| {
         let log = inner.clone();
-        jobs.one_shot("deaf", |_| std::future::pending()).grace(3 * SECOND);
+        jobs.one_shot("deaf", |_| std::future::pending()).grace(3 * SECOND).add();
         jobs.one_shot("listens", move |cx| async move {
             cx.cancelled().await;
             sleep(SECOND).await;
             log.lock().push("tidied up".to_owned());
             Ok(())
-        });
+        })
+        .add();
     })
     .await;
     tokio::task::yield_now().await;
@@ -117,15 +121,18 @@ async fn jobs_added_later_start_at_once_and_stop_first() {
             log.lock().push(format!("{name} ends"));
             Ok(())
         })
-        .submit()
+        .add()
     };
     let mut hive = TestHive::new(invoke(move |jobs: JobGroup, lifecycle: Lifecycle| {
         job(&jobs, "early", &inner);
         let log = inner.clone();
-        lifecycle.hook("hook").on_stop(move |_| async move {
-            log.lock().push("hook stops".to_owned());
-            Ok(())
-        });
+        lifecycle
+            .hook("hook")
+            .on_stop(move |_| async move {
+                log.lock().push("hook stops".to_owned());
+                Ok(())
+            })
+            .add();
         *keep.lock() = Some(jobs);
     }));
     hive.start().await;
@@ -167,11 +174,15 @@ async fn a_failed_start_leaves_no_task() {
             cx.cancelled().await;
             log.lock().push("cancelled".to_owned());
             Ok(())
-        });
-        lifecycle.hook("fails").on_start(|_| async {
-            sleep(SECOND).await;
-            anyhow::bail!("x")
-        });
+        })
+        .add();
+        lifecycle
+            .hook("fails")
+            .on_start(|_| async {
+                sleep(SECOND).await;
+                anyhow::bail!("x")
+            })
+            .add();
     }));
     hive.try_start().await.unwrap_err();
     assert_eq!(*log.lock(), ["cancelled"]);
@@ -192,7 +203,7 @@ fn kept_handle(
             drop(held);
             Ok(())
         });
-        *kept.lock() = Some(job.submit());
+        *kept.lock() = Some(job.add());
     }
 }
 
@@ -205,7 +216,7 @@ async fn a_job_whose_hook_never_runs_is_finished_when_the_start_has_failed() {
     let (kept, held) = (Arc::default(), Arc::new(()));
     let add = kept_handle(&kept, held.clone());
     let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
-        lifecycle.hook("fails").on_start(|_| async { anyhow::bail!("x") });
+        lifecycle.hook("fails").on_start(|_| async { anyhow::bail!("x") }).add();
         add(jobs);
     }));
     hive.try_start().await.unwrap_err();
@@ -241,7 +252,7 @@ async fn a_job_of_a_hive_that_is_not_started_is_finished_with_it() {
 #[tokio::test(start_paused = true)]
 async fn dropping_a_hive_drops_its_tasks() {
     let hive = started(|jobs| {
-        jobs.one_shot("job", |_| std::future::pending());
+        jobs.one_shot("job", |_| std::future::pending()).add();
     })
     .await;
     let metrics = tokio::runtime::Handle::current().metrics();
@@ -258,7 +269,7 @@ async fn a_job_added_to_a_hive_that_is_gone_does_not_run() {
     let hive = started(move |jobs| *keep.lock() = Some(jobs)).await;
     hive.kill();
     let jobs = kept.lock().take().unwrap();
-    let job = jobs.one_shot("late", |_| std::future::pending()).submit();
+    let job = jobs.one_shot("late", |_| std::future::pending()).add();
     tokio::time::timeout(Duration::from_secs(1), job.finished()).await.unwrap();
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
@@ -280,7 +291,8 @@ async fn timers_keep_their_beat() {
                 }
                 Ok(())
             }
-        });
+        })
+        .add();
     })
     .await;
     sleep(65 * SECOND).await;
@@ -298,7 +310,8 @@ async fn a_failing_timer_degrades_and_recovers() {
             let run = runs.fetch_add(1, Ordering::SeqCst);
             async move { if run == 0 { panic!("first run") } else { Ok(()) } }
         })
-        .immediate();
+        .immediate()
+        .add();
     })
     .await;
     sleep(SECOND).await;
@@ -319,7 +332,8 @@ async fn triggers_coalesce_and_the_last_one_is_never_lost() {
             count.fetch_add(1, Ordering::SeqCst);
             async { Ok(()) }
         })
-        .trigger(&inner);
+        .trigger(&inner)
+        .add();
     })
     .await;
     sleep(SECOND).await;
@@ -348,7 +362,8 @@ async fn jitter_delays_but_never_hastens() {
             times.lock().push(begin.elapsed());
             async { Ok(()) }
         })
-        .jitter(0.5);
+        .jitter(0.5)
+        .add();
     })
     .await;
     sleep(1006 * SECOND).await;
@@ -374,7 +389,8 @@ async fn observers_follow_their_stream() {
         jobs.observer("routes", stream, move |_, item: u32| {
             seen.lock().push(item);
             async move { if item == 4 { Err(anyhow::anyhow!("bad route")) } else { Ok(()) } }
-        });
+        })
+        .add();
     })
     .await;
     sleep(SECOND).await;
@@ -389,7 +405,7 @@ async fn observers_follow_their_stream() {
 #[tokio::test(start_paused = true)]
 async fn scopes_name_the_part() {
     let mut hive = started(|jobs| {
-        jobs.scope("node-1").one_shot("sync", |_| async { Ok(()) });
+        jobs.child("node-1").one_shot("sync", |_| async { Ok(()) }).add();
     })
     .await;
     sleep(SECOND).await;
@@ -407,10 +423,13 @@ async fn a_job_has_not_ended_before_its_blocking_work_has() {
         "x",
         invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
             let (of_hook, of_job) = (inner.clone(), inner.clone());
-            lifecycle.hook("target").on_stop(move |_| async move {
-                of_hook.lock().push("hook".to_owned());
-                Ok(())
-            });
+            lifecycle
+                .hook("target")
+                .on_stop(move |_| async move {
+                    of_hook.lock().push("hook".to_owned());
+                    Ok(())
+                })
+                .add();
             jobs.one_shot("works", move |cx: JobCx| async move {
                 let (token, of_piece) = (cx.token().clone(), of_job.clone());
                 let piece = hive::blocking(move || {
@@ -427,7 +446,8 @@ async fn a_job_has_not_ended_before_its_blocking_work_has() {
                 }
                 of_job.lock().push("job".to_owned());
                 Ok(())
-            });
+            })
+            .add();
         }),
     ));
     hive.start().await;
@@ -445,7 +465,8 @@ async fn a_panic_of_blocking_work_is_that_of_its_job() {
                 panic!("index out of bounds")
             })
             .await
-        });
+        })
+        .add();
     })
     .await;
     hive.until("the job fails", || hive.has_logged(hive::LogLevel::WARN, "index out of bounds")).await;
@@ -478,7 +499,8 @@ async fn a_job_on_its_own_thread_blocks_there_and_holds_up_nobody() {
             log.lock().push(thread_name());
             Ok(())
         })
-        .on_own_thread();
+        .on_own_thread()
+        .add();
     })
     .await;
     // The only worker goes on while the job blocks.
@@ -503,15 +525,16 @@ async fn a_job_on_its_own_thread_ends_fails_panics_and_is_dropped_as_others() {
     let inner = log.clone();
     let mut hive = started(move |jobs| {
         let dropped = Dropped(inner.clone());
-        jobs.one_shot("good", |_| async { Ok(()) }).on_own_thread();
-        jobs.one_shot("bad", |_| async { anyhow::bail!("no route to host") }).on_own_thread();
-        jobs.one_shot("ugly", |_| async { panic!("index out of bounds") }).on_own_thread();
+        jobs.one_shot("good", |_| async { Ok(()) }).on_own_thread().add();
+        jobs.one_shot("bad", |_| async { anyhow::bail!("no route to host") }).on_own_thread().add();
+        jobs.one_shot("ugly", |_| async { panic!("index out of bounds") }).on_own_thread().add();
         jobs.one_shot("deaf", |_| async move {
             let _dropped = dropped;
             std::future::pending().await
         })
         .grace(Duration::from_millis(20))
-        .on_own_thread();
+        .on_own_thread()
+        .add();
     })
     .await;
     let ended = || hive.events().iter().filter(|event| matches!(event, Event::JobEnded { .. })).count();
@@ -539,7 +562,8 @@ async fn in_a_runtime_of_one_thread_a_job_stays_a_task() {
             log.lock().push(thread_name());
             Ok(())
         })
-        .on_own_thread();
+        .on_own_thread()
+        .add();
     })
     .await;
     sleep(2 * SECOND).await;

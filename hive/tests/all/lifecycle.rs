@@ -12,7 +12,7 @@ type Log = Arc<Mutex<Vec<String>>>;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Adds a hook that writes to the log when it runs.
-fn hook(lifecycle: &Lifecycle, log: &Log, name: &'static str) -> hive::HookBuilder {
+fn hook(lifecycle: &Lifecycle, log: &Log, name: &'static str) {
     let (start, stop) = (log.clone(), log.clone());
     let starting = move |_| async move {
         start.lock().push(format!("start {name}"));
@@ -22,7 +22,7 @@ fn hook(lifecycle: &Lifecycle, log: &Log, name: &'static str) -> hive::HookBuild
         stop.lock().push(format!("stop {name}"));
         Ok(())
     };
-    lifecycle.hook(name).on_start(starting).on_stop(stopping)
+    lifecycle.hook(name).on_start(starting).on_stop(stopping).add();
 }
 
 fn three_hooks_and(log: &Log, fourth: impl Fn(&Lifecycle) + Send + Sync + 'static) -> TestHive {
@@ -48,7 +48,7 @@ async fn hooks_follow_dependencies_and_stop_in_reverse() {
     let log = Log::default();
     let (a, b, c) = (log.clone(), log.clone(), log.clone());
     let mut hive = TestHive::new([
-        invoke(move |_: Arc<Server>, lifecycle: Lifecycle| drop(hook(&lifecycle, &c, "user"))),
+        invoke(move |_: Arc<Server>, lifecycle: Lifecycle| hook(&lifecycle, &c, "user")),
         provide(move |_: Arc<Store>, lifecycle: Lifecycle| {
             hook(&lifecycle, &b, "server");
             Server
@@ -76,10 +76,12 @@ async fn a_failing_start_is_undone() {
     let mut hive = three_hooks_and(&log, move |lifecycle| {
         let stopped = stopped.clone();
         let four = lifecycle.hook("four");
-        four.on_start(|_| async { anyhow::bail!("no route to host") }).on_stop(move |_| async move {
-            stopped.lock().push("stop four".to_owned());
-            Ok(())
-        });
+        four.on_start(|_| async { anyhow::bail!("no route to host") })
+            .on_stop(move |_| async move {
+                stopped.lock().push("stop four".to_owned());
+                Ok(())
+            })
+            .add();
     });
     let error = hive.try_start().await.unwrap_err();
     let text = error.to_string();
@@ -98,8 +100,8 @@ async fn a_failing_start_is_undone() {
 #[tokio::test(start_paused = true)]
 async fn faults_while_undoing_are_told_too() {
     let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
-        lifecycle.hook("one").on_stop(|_| async { anyhow::bail!("disk full") });
-        lifecycle.hook("two").on_start(|_| async { panic!("index out of bounds") });
+        lifecycle.hook("one").on_stop(|_| async { anyhow::bail!("disk full") }).add();
+        lifecycle.hook("two").on_start(|_| async { panic!("index out of bounds") }).add();
     }));
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("start hook `two`"), "{text}");
@@ -115,7 +117,7 @@ async fn five_minutes_pass_in_no_time() {
     let log = Log::default();
     let begin = std::time::Instant::now();
     let mut hive = three_hooks_and(&log, |lifecycle| {
-        lifecycle.hook("crd-sync").on_start(|_| std::future::pending());
+        lifecycle.hook("crd-sync").on_start(|_| std::future::pending()).add();
     });
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("start hook `crd-sync` of module `m`"), "{text}");
@@ -132,22 +134,31 @@ async fn what_a_hook_has_kept_of_its_context_ends_with_it() {
     let (keep, before) = (kept.clone(), kept.clone());
     let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
         let (asked, silent, before) = (keep.clone(), keep.clone(), before.clone());
-        lifecycle.hook("asks").on_start(|cx| async move {
-            assert!(!cx.is_cancelled());
-            asked.lock().push(cx);
-            Ok(())
-        });
-        lifecycle.hook("keeps").on_start(|cx| async move {
-            silent.lock().push(cx);
-            Ok(())
-        });
-        lifecycle.hook("waits").on_start(|cx| async move {
-            assert!(before.lock().iter().all(hive::HookCx::is_cancelled));
-            before.lock().push(cx.clone());
-            tokio::time::sleep(SECOND).await;
-            assert!(!cx.is_cancelled());
-            Ok(())
-        });
+        lifecycle
+            .hook("asks")
+            .on_start(|cx| async move {
+                assert!(!cx.is_cancelled());
+                asked.lock().push(cx);
+                Ok(())
+            })
+            .add();
+        lifecycle
+            .hook("keeps")
+            .on_start(|cx| async move {
+                silent.lock().push(cx);
+                Ok(())
+            })
+            .add();
+        lifecycle
+            .hook("waits")
+            .on_start(|cx| async move {
+                assert!(before.lock().iter().all(hive::HookCx::is_cancelled));
+                before.lock().push(cx.clone());
+                tokio::time::sleep(SECOND).await;
+                assert!(!cx.is_cancelled());
+                Ok(())
+            })
+            .add();
     }));
     hive.start().await;
     assert_eq!(kept.lock().len(), 3);
@@ -162,7 +173,7 @@ async fn limits_may_be_as_long_as_durations_are() {
             tokio::time::sleep(SECOND).await;
             Ok(())
         };
-        lifecycle.hook("slow").on_start(slow).on_stop(slow).timeout(Duration::MAX);
+        lifecycle.hook("slow").on_start(slow).on_stop(slow).timeout(Duration::MAX).add();
     });
     let hive = Hive::builder(cells).start_timeout(Duration::MAX).stop_timeout(Duration::MAX);
     let mut hive = hive.heartbeat(Duration::MAX).build().unwrap();
@@ -177,7 +188,7 @@ async fn a_hook_may_have_its_own_limit_and_last_words() {
             cx.cancelled().await;
             anyhow::bail!("the API server at 10.0.0.1 does not answer")
         };
-        lifecycle.hook("sync").on_start(start).timeout(7 * SECOND);
+        lifecycle.hook("sync").on_start(start).timeout(7 * SECOND).add();
     }));
     let begin = tokio::time::Instant::now();
     let text = hive.try_start().await.unwrap_err().to_string();
@@ -198,8 +209,8 @@ async fn a_hook_that_holds_up_its_thread_fails_when_it_is_late() {
         Ok(())
     };
     let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
-        lifecycle.hook("in-time").on_start(block).timeout(30 * SECOND);
-        lifecycle.hook("blocks").on_start(block).timeout(Duration::from_millis(20));
+        lifecycle.hook("in-time").on_start(block).timeout(30 * SECOND).add();
+        lifecycle.hook("blocks").on_start(block).timeout(Duration::from_millis(20)).add();
     }));
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("start hook `blocks`") && text.contains("; 1 hook undone"), "{text}");
@@ -211,7 +222,7 @@ async fn a_hook_that_holds_up_its_thread_fails_when_it_is_late() {
             tokio::task::yield_now().await;
             block(cx).await
         };
-        lifecycle.hook("blocks").on_stop(block).timeout(Duration::from_millis(20));
+        lifecycle.hook("blocks").on_stop(block).timeout(Duration::from_millis(20)).add();
     }));
     hive.start().await;
     let text = hive.try_stop().await.unwrap_err().to_string();
@@ -234,8 +245,8 @@ async fn construction_counts_towards_the_limit() {
 async fn stop_continues_after_errors_and_keeps_them() {
     let log = Log::default();
     let mut hive = three_hooks_and(&log, |lifecycle| {
-        lifecycle.hook("four").on_stop(|_| async { anyhow::bail!("first fault") });
-        lifecycle.hook("five").on_stop(|_| async { panic!("second fault") });
+        lifecycle.hook("four").on_stop(|_| async { anyhow::bail!("first fault") }).add();
+        lifecycle.hook("five").on_stop(|_| async { panic!("second fault") }).add();
     });
     hive.start().await;
     let text = hive.try_stop().await.unwrap_err().to_string();
@@ -248,7 +259,7 @@ async fn stop_continues_after_errors_and_keeps_them() {
 async fn a_stop_out_of_time_names_what_did_not_run() {
     let log = Log::default();
     let mut hive = three_hooks_and(&log, |lifecycle| {
-        lifecycle.hook("stuck").on_stop(|_| std::future::pending());
+        lifecycle.hook("stuck").on_stop(|_| std::future::pending()).add();
     })
     .stop_timeout(SECOND);
     hive.start().await;
@@ -262,7 +273,7 @@ async fn a_stop_out_of_time_names_what_did_not_run() {
 async fn a_shutdown_during_start_cancels_and_undoes() {
     let log = Log::default();
     let mut hive = three_hooks_and(&log, |lifecycle| {
-        lifecycle.hook("waits").on_start(|_| std::future::pending());
+        lifecycle.hook("waits").on_start(|_| std::future::pending()).add();
     });
     let early = tokio::time::timeout(SECOND, hive.try_start()).await;
     assert!(early.is_err(), "it waits");
@@ -271,10 +282,13 @@ async fn a_shutdown_during_start_cancels_and_undoes() {
     let inner = log.clone();
     let cells = invoke(move |lifecycle: Lifecycle, shutdown: Shutdowner| {
         hook(&lifecycle, &inner, "one");
-        lifecycle.hook("asks").on_start(move |_| async move {
-            shutdown.shutdown();
-            std::future::pending().await
-        });
+        lifecycle
+            .hook("asks")
+            .on_start(move |_| async move {
+                shutdown.shutdown();
+                std::future::pending().await
+            })
+            .add();
         hook(&lifecycle, &inner, "never");
     });
     let outcome = Hive::builder(cells).build().unwrap().run_until_shutdown().await;
@@ -299,10 +313,13 @@ async fn a_shutdown_during_construction_runs_no_more_constructors() {
 #[tokio::test(start_paused = true)]
 async fn a_start_that_is_cancelled_is_no_fault_in_the_log() {
     let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle, shutdown: Shutdowner| {
-        lifecycle.hook("sync").on_start(move |_| async move {
-            shutdown.shutdown();
-            std::future::pending().await
-        });
+        lifecycle
+            .hook("sync")
+            .on_start(move |_| async move {
+                shutdown.shutdown();
+                std::future::pending().await
+            })
+            .add();
     }));
     hive.try_start().await.unwrap_err();
     hive.logged_no_warning();
@@ -315,9 +332,9 @@ async fn a_hook_without_anything_to_do_is_warned_of() {
     struct Token;
     let line = line!() + 2;
     let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
-        lifecycle.hook("nothing");
-        lifecycle.hook("orders").provides::<Token>();
-        lifecycle.hook("stops").on_stop(|_| async { Ok(()) });
+        lifecycle.hook("nothing").add();
+        lifecycle.hook("orders").provides::<Token>().add();
+        lifecycle.hook("stops").on_stop(|_| async { Ok(()) }).add();
     }));
     hive.start().await;
     let told = hive.logged(LogLevel::WARN, "Hook has nothing to do hook=nothing").to_string();
@@ -330,7 +347,7 @@ async fn a_hook_without_anything_to_do_is_warned_of() {
 async fn run_reports_the_first_reason() {
     let cells = |error: Option<&'static str>| {
         invoke(move |lifecycle: Lifecycle, jobs: JobGroup, shutdown: Shutdowner| {
-            lifecycle.hook("x").on_stop(|_| async { Ok(()) });
+            lifecycle.hook("x").on_stop(|_| async { Ok(()) }).add();
             jobs.one_shot("ends", move |_| async move {
                 match error {
                     Some(error) => shutdown.shutdown_with(anyhow::anyhow!(error)),
@@ -338,7 +355,8 @@ async fn run_reports_the_first_reason() {
                 }
                 shutdown.shutdown_with(anyhow::anyhow!("too late"));
                 Ok(())
-            });
+            })
+            .add();
         })
     };
     let outcome = Hive::builder(cells(None)).build().unwrap().run().await;
@@ -377,10 +395,14 @@ async fn hooks_may_add_hooks_while_starting_and_not_after() {
     let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
         *keep.lock() = Some(lifecycle.clone());
         let inner = inner.clone();
-        lifecycle.clone().hook("outer").on_start(move |_| async move {
-            hook(&lifecycle, &inner, "inner");
-            Ok(())
-        });
+        lifecycle
+            .clone()
+            .hook("outer")
+            .on_start(move |_| async move {
+                hook(&lifecycle, &inner, "inner");
+                Ok(())
+            })
+            .add();
     }));
     hive.start().await;
     let lifecycle = late.lock().take().unwrap();
@@ -401,7 +423,7 @@ async fn events_tell_the_whole_story() {
                 tokio::time::sleep(75 * SECOND).await;
                 Ok(())
             };
-            lifecycle.hook("slow").on_start(slow).on_stop(|_| async { Ok(()) });
+            lifecycle.hook("slow").on_start(slow).on_stop(|_| async { Ok(()) }).add();
         }),
     ));
     hive.start().await;
@@ -446,14 +468,17 @@ async fn events_tell_the_whole_story() {
 async fn hives_run_side_by_side() {
     let hives = (0..4).map(|i| {
         let cells = invoke(move |lifecycle: Lifecycle, shutdown: Shutdowner| {
-            lifecycle.hook("ends").on_start(move |_| async move {
-                if i % 2 == 0 {
-                    shutdown.shutdown();
-                } else {
-                    shutdown.shutdown_with(anyhow::anyhow!("number {i}"));
-                }
-                Ok(())
-            });
+            lifecycle
+                .hook("ends")
+                .on_start(move |_| async move {
+                    if i % 2 == 0 {
+                        shutdown.shutdown();
+                    } else {
+                        shutdown.shutdown_with(anyhow::anyhow!("number {i}"));
+                    }
+                    Ok(())
+                })
+                .add();
         });
         Hive::builder(cells).build().unwrap().run_until_shutdown()
     });
@@ -476,12 +501,13 @@ async fn hives_run_side_by_side() {
 async fn hooks_and_jobs_are_counted() {
     let work = |lifecycle: Lifecycle, jobs: JobGroup| {
         for name in ["a", "b"] {
-            lifecycle.hook(name).on_start(|_| async { Ok(()) });
+            lifecycle.hook(name).on_start(|_| async { Ok(()) }).add();
         }
         jobs.one_shot("c", |cx: JobCx| async move {
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     };
     let mut hive = TestHive::new(invoke(work));
     hive.start().await;

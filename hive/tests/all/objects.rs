@@ -272,7 +272,7 @@ proptest! {
         struct Built<const I: usize>(usize);
         type B<const I: usize> = Arc<Built<I>>;
         fn built<const I: usize>(lifecycle: &Lifecycle, value: usize) -> Built<I> {
-            lifecycle.hook(I.to_string()).on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) });
+            lifecycle.hook(I.to_string()).on_start(|_| async { Ok(()) }).on_stop(|_| async { Ok(()) }).add();
             Built(value)
         }
         let cells = [
@@ -309,11 +309,11 @@ async fn a_result_that_gives_less_than_it_declares_is_named() {
     struct Promised;
     struct Liar;
     impl hive::Outputs for Liar {
-        fn keys(outs: &mut hive::Outs) {
+        fn keys(outs: &mut hive::constructor::Outs) {
             Promised::keys(outs);
         }
 
-        fn emit(self, _: &mut hive::Sink) -> anyhow::Result<()> {
+        fn emit(self, _: &mut hive::constructor::Sink) -> anyhow::Result<()> {
             Ok(())
         }
     }

@@ -26,8 +26,8 @@ fn slow(lifecycle: &Lifecycle, name: &'static str) -> hive::HookBuilder {
 /// Two chains: store - server, and other with two hooks of its own.
 fn chains(parallel: bool) -> Vec<Cell> {
     let hook = move |lifecycle: &Lifecycle, name| match parallel {
-        true => drop(slow(lifecycle, name).parallel()),
-        false => drop(slow(lifecycle, name)),
+        true => slow(lifecycle, name).parallel().add(),
+        false => slow(lifecycle, name).add(),
     };
     vec![
         provide(move |lifecycle: Lifecycle| {
@@ -44,7 +44,7 @@ fn chains(parallel: bool) -> Vec<Cell> {
             Other
         }),
         invoke(move |_: Arc<Server>, _: Arc<Other>, jobs: JobGroup| {
-            jobs.one_shot("works", |_| async { Ok(()) });
+            jobs.one_shot("works", |_| async { Ok(()) }).add();
         }),
     ]
 }
@@ -73,9 +73,9 @@ async fn parallel_hooks_run_along_the_graph() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_is_not_parallel_keeps_its_place() {
-    let hooks = |lifecycle: Lifecycle| drop(slow(&lifecycle, "alone"));
+    let hooks = |lifecycle: Lifecycle| slow(&lifecycle, "alone").add();
     let parallel =
-        |name: &'static str| invoke(move |lifecycle: Lifecycle| drop(slow(&lifecycle, name).parallel()));
+        |name: &'static str| invoke(move |lifecycle: Lifecycle| slow(&lifecycle, name).parallel().add());
     let cells = vec![parallel("a"), parallel("b"), invoke(hooks), parallel("c"), parallel("d")];
     let (time, mut hive) = duration(cells).await;
     assert_eq!(time, 3 * SECOND);
@@ -91,7 +91,7 @@ async fn what_has_started_stops_in_reverse_and_a_failure_drops_the_others() {
                 sleep(wait * SECOND).await;
                 if fails { anyhow::bail!("no route to host") } else { Ok(()) }
             };
-            lifecycle.hook(name).parallel().on_start(start).on_stop(|_| async { Ok(()) });
+            lifecycle.hook(name).parallel().on_start(start).on_stop(|_| async { Ok(()) }).add();
         })
     };
     let mut hive = TestHive::new(vec![hook("late", 3, false), hook("early", 1, false)]);
@@ -113,15 +113,19 @@ async fn what_has_started_stops_in_reverse_and_a_failure_drops_the_others() {
 async fn a_shutdown_ends_all_that_run() {
     let stuck = |name: &'static str| {
         invoke(move |lifecycle: Lifecycle| {
-            lifecycle.hook(name).parallel().on_start(|_| std::future::pending());
+            lifecycle.hook(name).parallel().on_start(|_| std::future::pending()).add();
         })
     };
     let ends = invoke(|lifecycle: Lifecycle, shutdown: Shutdowner| {
-        lifecycle.hook("ends").parallel().on_start(move |_| async move {
-            sleep(SECOND).await;
-            shutdown.shutdown();
-            Ok(())
-        });
+        lifecycle
+            .hook("ends")
+            .parallel()
+            .on_start(move |_| async move {
+                sleep(SECOND).await;
+                shutdown.shutdown();
+                Ok(())
+            })
+            .add();
     });
     let outcome =
         Hive::builder(vec![stuck("a"), stuck("b"), ends]).build().unwrap().run_until_shutdown().await;
@@ -133,8 +137,8 @@ async fn a_circle_of_tokens_is_named() {
     struct A;
     struct B;
     let mut hive = TestHive::new([
-        invoke(|lifecycle: Lifecycle| drop(lifecycle.hook("chicken").after::<A>().provides::<B>())),
-        invoke(|lifecycle: Lifecycle| drop(lifecycle.hook("egg").after::<B>().provides::<A>())),
+        invoke(|lifecycle: Lifecycle| lifecycle.hook("chicken").after::<A>().provides::<B>().add()),
+        invoke(|lifecycle: Lifecycle| lifecycle.hook("egg").after::<B>().provides::<A>().add()),
     ]);
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("start hook `chicken`"), "{text}");
@@ -170,10 +174,14 @@ async fn a_hidden_dependency_shows() {
         [
             invoke(move |lifecycle: Lifecycle| {
                 let made = made.clone();
-                lifecycle.hook("makes").provides::<Bound>().on_start(move |_| async move {
-                    *made.lock() = true;
-                    Ok(())
-                });
+                lifecycle
+                    .hook("makes")
+                    .provides::<Bound>()
+                    .on_start(move |_| async move {
+                        *made.lock() = true;
+                        Ok(())
+                    })
+                    .add();
             }),
             invoke(move |lifecycle: Lifecycle| {
                 let folder = folder.clone();
@@ -181,9 +189,7 @@ async fn a_hidden_dependency_shows() {
                     anyhow::ensure!(*folder.lock(), "no folder");
                     Ok(())
                 });
-                if told {
-                    drop(hook.after::<Bound>())
-                }
+                if told { hook.after::<Bound>().add() } else { hook.add() }
             }),
         ]
     };

@@ -117,23 +117,29 @@ async fn timeline() {
 
     async fn slow_etcd(lifecycle: Lifecycle) -> Etcd {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        lifecycle.hook("connect").on_start(|_| async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            Ok(())
-        });
+        lifecycle
+            .hook("connect")
+            .on_start(|_| async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                Ok(())
+            })
+            .add();
         Etcd
     }
     fn serve(_: Arc<Etcd>, lifecycle: Lifecycle) {
-        lifecycle.hook("listen & <serve>").on_start(|_| async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            anyhow::bail!("address \"in use\"")
-        });
+        lifecycle
+            .hook("listen & <serve>")
+            .on_start(|_| async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                anyhow::bail!("address \"in use\"")
+            })
+            .add();
     }
     let cells = [module("kv", "x", provide(slow_etcd)), module("api", "x", invoke(serve))];
     let seen: Arc<parking_lot::Mutex<Option<Arc<hive::Timeline>>>> = Arc::default();
     let see = seen.clone();
     let mut hive = TestHive::new([
-        group(cells),
+        bundle(cells),
         invoke(move |timeline: Arc<hive::Timeline>| *see.lock() = Some(timeline)),
     ]);
     hive.try_start().await.unwrap_err();

@@ -63,7 +63,8 @@ fn follower(jobs: &JobGroup, more: &Arc<Notify>, go_on: &Arc<Notify>) {
             }
         }
         Ok(())
-    });
+    })
+    .add();
 }
 
 #[tokio::test]
@@ -131,11 +132,13 @@ async fn code_that_keeps_its_thread_is_named_in_any_job() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ok(())
-        });
+        })
+        .add();
         jobs.one_shot("patient", |cx: JobCx| async move {
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     })
     .await;
     let begin = Instant::now();
@@ -157,9 +160,9 @@ async fn code_that_keeps_its_thread_is_named_in_any_job() {
 #[tokio::test(start_paused = true)]
 async fn runs_of_timers_and_items_of_observers_have_deadlines_by_themselves() {
     let mut observed = Observed::new(|jobs| {
-        jobs.timer("gc", 10 * SECOND, |_| std::future::pending()).deadline(30 * SECOND);
+        jobs.timer("gc", 10 * SECOND, |_| std::future::pending()).deadline(30 * SECOND).add();
         let items = futures::StreamExt::chain(futures::stream::iter([1]), futures::stream::pending());
-        jobs.observer("events", items, |_, _| std::future::pending()).deadline(50 * SECOND);
+        jobs.observer("events", items, |_, _| std::future::pending()).deadline(50 * SECOND).add();
     })
     .await;
     tokio::time::sleep(11 * SECOND).await;
@@ -178,7 +181,7 @@ async fn runs_of_timers_and_items_of_observers_have_deadlines_by_themselves() {
 #[tokio::test(start_paused = true)]
 async fn a_timer_that_nobody_runs_is_overdue() {
     let mut observed = Observed::new(|jobs| {
-        jobs.timer("gc", 10 * SECOND, |_| async { Ok(()) });
+        jobs.timer("gc", 10 * SECOND, |_| async { Ok(()) }).add();
     })
     .await;
     // The runtime goes on: so does the timer.
@@ -205,7 +208,8 @@ async fn work_that_nobody_begins_is_named_and_a_long_rest_before_does_not_count(
             cx.backlog(move || has_work.load(Ordering::Relaxed));
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     })
     .await;
     assert_eq!(observed.named(), None);
@@ -223,7 +227,7 @@ async fn a_loop_that_has_failed_for_good_is_named_until_another_takes_its_place(
     let group = Arc::new(parking_lot::Mutex::new(None));
     let keep = group.clone();
     let mut observed = Observed::new(move |jobs| {
-        jobs.one_shot("follow", |_| async { anyhow::bail!("no more") });
+        jobs.one_shot("follow", |_| async { anyhow::bail!("no more") }).add();
         *keep.lock() = Some(jobs);
     })
     .await;
@@ -236,7 +240,8 @@ async fn a_loop_that_has_failed_for_good_is_named_until_another_takes_its_place(
     jobs.one_shot("follow", |cx: JobCx| async move {
         cx.cancelled().await;
         Ok(())
-    });
+    })
+    .add();
     assert_eq!(observed.after(SECOND), []);
     observed.hive.stop().await;
 }
@@ -253,7 +258,8 @@ async fn a_piece_of_work_may_have_its_own_deadline_and_say_that_it_moves() {
             working.step();
             parts.notified().await;
             Ok(())
-        });
+        })
+        .add();
     })
     .await;
     for _ in 0..30 {
@@ -276,7 +282,8 @@ async fn blocking_work_without_end_is_named_until_it_ends() {
             hive::blocking(move || wait.recv()).await?;
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     })
     .await;
     let (seconds, job, reason) = observed.named().unwrap();

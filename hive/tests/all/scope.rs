@@ -34,7 +34,7 @@ fn hook(lifecycle: &Lifecycle, log: &Log, name: String) {
         stop.lock().push(stops);
         Ok(())
     };
-    lifecycle.hook(name).on_start(starting).on_stop(stopping);
+    lifecycle.hook(name).on_start(starting).on_stop(stopping).add();
 }
 
 /// A hive with a store and a scope whose second constructor and job use a lease of its own.
@@ -53,18 +53,22 @@ fn cells(log: &Log, fails: Arc<Mutex<Option<&'static str>>>) -> Vec<Cell> {
             log.lock().push(format!("job {number}"));
             cx.cancelled().await;
             Ok(())
-        });
-        lifecycle.hook("last").on_start(move |_| async move {
-            let fails = *fails.lock();
-            match fails {
-                Some("error") => anyhow::bail!("no quorum"),
-                Some("panic") => panic!("index out of bounds"),
-                Some(_) => std::future::pending().await,
-                None => {}
-            }
-            health.ok("leading");
-            Ok(())
-        });
+        })
+        .add();
+        lifecycle
+            .hook("last")
+            .on_start(move |_| async move {
+                let fails = *fails.lock();
+                match fails {
+                    Some("error") => anyhow::bail!("no quorum"),
+                    Some("panic") => panic!("index out of bounds"),
+                    Some(_) => std::future::pending().await,
+                    None => {}
+                }
+                health.ok("leading");
+                Ok(())
+            })
+            .add();
     };
     vec![
         module("store", "x", provide(new_store)),
@@ -169,11 +173,15 @@ async fn a_start_waits_for_the_hive_and_ends_with_it() {
             log.lock().push("elected".to_owned());
             drop(leader.start().await);
             Ok(())
-        });
-        lifecycle.hook("slow").on_start(|_| async {
-            sleep(SECOND).await;
-            Ok(())
-        });
+        })
+        .add();
+        lifecycle
+            .hook("slow")
+            .on_start(|_| async {
+                sleep(SECOND).await;
+                Ok(())
+            })
+            .add();
     }));
     let mut hive = TestHive::new(all);
     hive.start().await;
@@ -233,7 +241,7 @@ async fn a_start_hook_that_starts_a_scope_fails_at_once() {
         "user",
         "x",
         invoke(|leader: Arc<Scope<Leader>>, lifecycle: Lifecycle| {
-            lifecycle.hook("lead").on_start(|_| async move { Ok(leader.start().await?) });
+            lifecycle.hook("lead").on_start(|_| async move { Ok(leader.start().await?) }).add();
         }),
     ));
     let begin = tokio::time::Instant::now();
@@ -256,12 +264,16 @@ async fn a_job_that_starts_a_scope_while_the_hive_stops_has_not_failed() {
             jobs.one_shot("lead", |_| async move {
                 stops.notified().await;
                 Ok(leader.start().await?)
-            });
-            lifecycle.hook("last").on_stop(move |_| async move {
-                stop.notify_one();
-                sleep(SECOND).await;
-                Ok(())
-            });
+            })
+            .add();
+            lifecycle
+                .hook("last")
+                .on_stop(move |_| async move {
+                    stop.notify_one();
+                    sleep(SECOND).await;
+                    Ok(())
+                })
+                .add();
         }),
     ));
     let mut hive = TestHive::new(all);
@@ -286,7 +298,8 @@ async fn a_scope_that_waits_for_itself_fails_at_once() {
                 .on_start(move |_| async move {
                     if at_start { Ok(starts.get().unwrap().start().await?) } else { Ok(()) }
                 })
-                .on_stop(move |_| async move { Ok(stops.get().unwrap().stop().await?) });
+                .on_stop(move |_| async move { Ok(stops.get().unwrap().stop().await?) })
+                .add();
         };
         let leader = hive::scope::<Leader>("leader", "x", [invoke(hooks)]);
         let mut hive = TestHive::needing::<Scope<Leader>>(leader);

@@ -79,14 +79,17 @@ fn play(part: &'static str) -> ExitCode {
                 }
                 Ok(())
             };
-            lifecycle.hook("first").on_start(|_| async { Ok(()) }).on_stop(stop);
-            lifecycle.hook("second").on_start(move |_| async move {
-                say("ready");
-                if part == "starting" {
-                    std::future::pending::<()>().await;
-                }
-                Ok(())
-            });
+            lifecycle.hook("first").on_start(|_| async { Ok(()) }).on_stop(stop).add();
+            lifecycle
+                .hook("second")
+                .on_start(move |_| async move {
+                    say("ready");
+                    if part == "starting" {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(())
+                })
+                .add();
         })],
     );
     if part == "log" {

@@ -20,16 +20,20 @@ fn talks(name: &'static str) -> Cell {
         "Talks",
         invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
             tracing::info!(name, "constructed");
-            lifecycle.hook("talk").on_start(move |_| async move {
-                tracing::warn!(name, port = 9234, "started");
-                Ok(())
-            });
+            lifecycle
+                .hook("talk")
+                .on_start(move |_| async move {
+                    tracing::warn!(name, port = 9234, "started");
+                    Ok(())
+                })
+                .add();
             jobs.one_shot("talk", move |_| async move {
                 tokio::task::yield_now().await;
                 tracing::info_span!("request", id = 7).in_scope(|| tracing::debug!(name, "works"));
                 Ok(())
-            });
-            jobs.one_shot("fails", |_| async { anyhow::bail!("no route to host") });
+            })
+            .add();
+            jobs.one_shot("fails", |_| async { anyhow::bail!("no route to host") }).add();
         }),
     )
 }
@@ -98,7 +102,8 @@ async fn a_scope_and_late_jobs_are_in_the_log() {
     jobs.one_shot("late", |_| async {
         tracing::info!("late");
         Ok(())
-    });
+    })
+    .add();
     sleep(SECOND).await;
     assert_eq!(&*hive.logged(LogLevel::WARN, "started").module, "m.leader.inner");
     assert_eq!(&*hive.logged(LogLevel::INFO, "late").module, "m");
@@ -184,8 +189,8 @@ async fn jobs_that_do_not_end_are_named() {
         "m",
         "x",
         invoke(|jobs: JobGroup| {
-            jobs.one_shot("deaf", |_| std::future::pending());
-            jobs.timer("tidy", SECOND, |_| async { Ok(()) });
+            jobs.one_shot("deaf", |_| std::future::pending()).add();
+            jobs.timer("tidy", SECOND, |_| async { Ok(()) }).add();
         }),
     );
     let mut hive = TestHive::new(cells);
@@ -211,7 +216,8 @@ async fn a_job_that_blocks_its_thread_is_named() {
                 let _unblocked = blocked.lock().recv();
                 Ok(())
             })
-            .grace(Duration::from_millis(10));
+            .grace(Duration::from_millis(10))
+            .add();
         }),
     );
     let mut hive = TestHive::new(cells);
@@ -329,14 +335,18 @@ async fn nothing_is_left_of_starts_that_fail_and_of_scopes() {
     fn service(lifecycle: Lifecycle, jobs: JobGroup) -> Arc<Service> {
         let service = Arc::new(Service { _lifecycle: lifecycle.clone(), _jobs: jobs.clone() });
         let (first, own) = (service.clone(), service.clone());
-        lifecycle.hook("fails").on_start(move |_| async move {
-            drop(first);
-            anyhow::bail!("no")
-        });
+        lifecycle
+            .hook("fails")
+            .on_start(move |_| async move {
+                drop(first);
+                anyhow::bail!("no")
+            })
+            .add();
         jobs.one_shot("job", move |_| async move {
             drop(own);
             Ok(())
-        });
+        })
+        .add();
         service
     }
     let part = || [provide(service), invoke(|_: Arc<Service>| ())];
@@ -369,11 +379,14 @@ async fn a_hive_that_nobody_stops_fails_the_test() {
     let seen = stopped.clone();
     let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle, jobs: JobGroup| {
         let seen = seen.clone();
-        lifecycle.hook("stop").on_stop(move |_| async move {
-            *seen.lock() = true;
-            Ok(())
-        });
-        jobs.one_shot("waits", |_| std::future::pending());
+        lifecycle
+            .hook("stop")
+            .on_stop(move |_| async move {
+                *seen.lock() = true;
+                Ok(())
+            })
+            .add();
+        jobs.one_shot("waits", |_| std::future::pending()).add();
     }));
     hive.start().await;
     hive.kill();

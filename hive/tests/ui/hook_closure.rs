@@ -11,11 +11,11 @@ fn holds(lifecycle: Lifecycle) {
     lifecycle.hook("holds").on_start(move |_| {
         drop(number);
         async { Ok(()) }
-    });
+    }).add();
 }
 
 fn gives_nothing(lifecycle: Lifecycle) {
-    lifecycle.hook("nothing").on_stop(|_| async {});
+    lifecycle.hook("nothing").on_stop(|_| async {}).add();
 }
 
 fn main() {

@@ -13,7 +13,7 @@ fn waits(lifecycle: Lifecycle) {
         std::future::ready(()).await;
         drop(number);
         Ok(())
-    });
+    }).add();
 }
 
 fn borrows(lifecycle: Lifecycle) {
@@ -22,7 +22,7 @@ fn borrows(lifecycle: Lifecycle) {
     lifecycle.hook("borrows").on_start(move |_| async move {
         println!("{name}");
         Ok(())
-    });
+    }).add();
 }
 
 fn main() {

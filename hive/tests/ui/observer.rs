@@ -7,11 +7,11 @@ use hive::prelude::*;
 
 fn wrong_item(jobs: JobGroup) {
     let stream = futures::stream::iter([7_u64]);
-    jobs.observer("routes", stream, |_, _item: String| async { Ok(()) });
+    jobs.observer("routes", stream, |_, _item: String| async { Ok(()) }).add();
 }
 
 fn no_stream(jobs: JobGroup) {
-    jobs.observer("routes", vec![7_u64], |_, _item: u64| async { Ok(()) });
+    jobs.observer("routes", vec![7_u64], |_, _item: u64| async { Ok(()) }).add();
 }
 
 fn main() {

@@ -18,20 +18,20 @@ pub(super) fn cells() -> Vec<Cell> {
         )
     };
     let reporters = [
-        quiet("m0", |health| health.scope("c0").ok("ok")),
+        quiet("m0", |health| health.child("c0").ok("ok")),
         quiet("m2", |health| {
-            let closed = health.scope("degraded-closed");
+            let closed = health.child("degraded-closed");
             closed.degraded("broken", "err2");
             closed.close();
-            health.scope("degraded").degraded("broken", "err2");
+            health.child("degraded").degraded("broken", "err2");
         }),
         quiet("m3", |health| {
-            let done = health.scope("done");
+            let done = health.child("done");
             done.ok("finished");
             done.close();
         }),
         quiet("m4", |health| {
-            let stopped = health.scope("stopped");
+            let stopped = health.child("stopped");
             stopped.ok("ok");
             stopped.stopped("now stopped");
         }),

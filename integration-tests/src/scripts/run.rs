@@ -49,7 +49,7 @@ async fn run_in(family: &Family, script: &Path, work: &Path, log: &hive_script::
     archive.extract(&work, |name| state.expand(name))?;
 
     let mut builder = Hive::builder([
-        group((family.cells)()),
+        bundle((family.cells)()),
         statedb::cell(),
         statedb_script::cell(),
         hive_script::cell(),

@@ -79,7 +79,7 @@ impl<T: Schema> Records<T> {
     pub fn run(self: &Arc<Self>, name: &str, lifecycle: &Lifecycle, jobs: &JobGroup, health: &Health) {
         let (written, restored) = (self.clone(), self.clone());
         let _ = self.rewrite.set(Rewrite::new(jobs, health, name, move || written.write()));
-        lifecycle.hook(name).on_start(move |_| async move { Ok(restored.restore()?) });
+        lifecycle.hook(name).on_start(move |_| async move { Ok(restored.restore()?) }).add();
     }
 
     /// Reads all files once: collects the keys, removes temporary files of interrupted writes, quarantines damaged

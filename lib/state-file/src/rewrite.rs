@@ -59,11 +59,11 @@ impl Rewrite {
         E: Display + 'static,
     {
         let wake = Arc::new(Notify::new());
-        let row = Row { health: health.scope(file), file: file.into(), state: Mutex::default() };
+        let row = Row { health: health.child(file), file: file.into(), state: Mutex::default() };
         row.publish();
         let rewrite = Rewrite { wake, row: Arc::new(row) };
         let job = rewrite.clone();
-        jobs.one_shot(format!("write-{file}"), move |cx: JobCx| job.run(Arc::new(write), cx));
+        jobs.one_shot(format!("write-{file}"), move |cx: JobCx| job.run(Arc::new(write), cx)).add();
         rewrite
     }
 

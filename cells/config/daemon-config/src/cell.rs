@@ -49,7 +49,8 @@ fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle:
         .on_stop(move |_| async move {
             held.lock().await.take();
             Ok(())
-        });
+        })
+        .add();
 }
 
 /// `GET` and `PATCH /config`, the tables `runtime-options`, `configuration` and `cilium-configs`, the stored configuration.

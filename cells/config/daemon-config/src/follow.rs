@@ -60,14 +60,15 @@ pub(crate) fn start(parts: Parts) {
     if !sources.enable_dynamic_config || (place.is_none() && cluster.is_nothing()) {
         return;
     }
-    let health = health.scope("configuration");
+    let health = health.child("configuration");
     let reporter = Reporter { config, delta, health, refused: vec![], drifts: vec![] };
     jobs.one_shot("configuration", move |cx: JobCx| async move {
         tokio::select! {
             ended = run(Files::new(place), &cluster, live, reporter) => ended,
             () = cx.cancelled() => Ok(()),
         }
-    });
+    })
+    .add();
 }
 
 async fn run(

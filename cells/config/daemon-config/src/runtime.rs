@@ -76,6 +76,7 @@ pub(crate) fn follow(
             });
             before = now;
         }
-    });
+    })
+    .add();
     Ok(())
 }

@@ -75,7 +75,8 @@ pub(crate) fn fill(
                 () = cx.cancelled() => return Ok(()),
             }
         }
-    });
+    })
+    .add();
 }
 
 /// Returns the rows of the observed options, with the values that clients have patched meanwhile.

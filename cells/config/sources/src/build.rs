@@ -104,7 +104,8 @@ fn start(p: Parts) -> Result<(), Error> {
             None => {}
         }
         Ok(())
-    });
+    })
+    .add();
     Ok(())
 }
 

@@ -55,42 +55,45 @@ fn follow(p: Parts) -> Result<(), Error> {
         return Ok(());
     }
     let mut initializer = Some(initializer);
-    p.jobs.one_shot("config-sources", move |cx: JobCx| async move {
-        let streams = streams.into_iter().map(|(view, source, selection)| -> Events {
-            let reported = source.reports_errors();
-            let events = source.watch(selection).filter(move |event| ready(!(reported && event.is_err())));
-            events.map(move |event| (view, event)).boxed()
-        });
-        let mut events = select_all(streams).ready_chunks(BATCH);
-        while let Some(Some(batch)) = cx.token().run_until_cancelled(events.next()).await {
-            for (view, event) in batch {
-                take(&mut objects, view, event);
-            }
-            let mut rows = objects.rows();
-            table.transact(|w| {
-                w.retain(|row| rows.get(&row.key()).is_some_and(|wanted| wanted == row));
-                rows.retain(|key, _| w.get(Query::primary(key.clone())).is_none());
-                for row in std::mem::take(&mut rows).into_values() {
-                    w.insert(row);
-                }
-                if objects.is_complete()
-                    && let Some(initializer) = initializer.take()
-                {
-                    initializer.done(w);
-                }
+    p.jobs
+        .one_shot("config-sources", move |cx: JobCx| async move {
+            let streams = streams.into_iter().map(|(view, source, selection)| -> Events {
+                let reported = source.reports_errors();
+                let events =
+                    source.watch(selection).filter(move |event| ready(!(reported && event.is_err())));
+                events.map(move |event| (view, event)).boxed()
             });
-            match objects.status() {
-                (_, errors) if !errors.is_empty() => {
-                    cx.health.degraded("Objects with configuration cannot be read", errors.join("; "));
+            let mut events = select_all(streams).ready_chunks(BATCH);
+            while let Some(Some(batch)) = cx.token().run_until_cancelled(events.next()).await {
+                for (view, event) in batch {
+                    take(&mut objects, view, event);
                 }
-                (there, _) => cx.health.ok(format!("Following {there} objects with configuration")),
+                let mut rows = objects.rows();
+                table.transact(|w| {
+                    w.retain(|row| rows.get(&row.key()).is_some_and(|wanted| wanted == row));
+                    rows.retain(|key, _| w.get(Query::primary(key.clone())).is_none());
+                    for row in std::mem::take(&mut rows).into_values() {
+                        w.insert(row);
+                    }
+                    if objects.is_complete()
+                        && let Some(initializer) = initializer.take()
+                    {
+                        initializer.done(w);
+                    }
+                });
+                match objects.status() {
+                    (_, errors) if !errors.is_empty() => {
+                        cx.health.degraded("Objects with configuration cannot be read", errors.join("; "));
+                    }
+                    (there, _) => cx.health.ok(format!("Following {there} objects with configuration")),
+                }
             }
-        }
-        if let Some(initializer) = initializer {
-            initializer.abandon();
-        }
-        Ok(())
-    });
+            if let Some(initializer) = initializer {
+                initializer.abandon();
+            }
+            Ok(())
+        })
+        .add();
     Ok(())
 }
 

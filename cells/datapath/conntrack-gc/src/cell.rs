@@ -53,7 +53,7 @@ fn start(p: GcParams) {
     let kinds: Vec<Kind> = collected.iter().map(|(.., kind)| *kind).collect();
     let requests = Arc::new(Requests::default());
     let (maps, requested) = (p.maps.clone(), requests.clone());
-    p.jobs.one_shot("signals", move |cx: JobCx| signals::read(maps, requested, cx));
+    p.jobs.one_shot("signals", move |cx: JobCx| signals::read(maps, requested, cx)).add();
     let gc = Gc {
         interval: Interval::new((*p.config.get()).clone()),
         config: p.config,
@@ -63,7 +63,7 @@ fn start(p: GcParams) {
         collected,
         requests,
     };
-    p.jobs.one_shot("collect", move |cx: JobCx| gc.run(cx));
+    p.jobs.one_shot("collect", move |cx: JobCx| gc.run(cx)).add();
 }
 
 struct Gc {

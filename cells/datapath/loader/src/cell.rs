@@ -63,12 +63,15 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         KernelOptions { filter_priority: config.bpf_filter_priority, icmp_rules: config.enable_icmp_rules };
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), options));
     let (restored, node) = (datapath.clone(), p.tables.node.clone());
-    p.lifecycle.hook("datapath").on_start(move |_| async move {
-        restored.conntrack_purge().set_own_addresses(own_addresses(&node));
-        let count = hive::blocking(move || crate::restore(&restored)).await?;
-        tracing::info!(count, "Endpoints in the datapath");
-        Ok(())
-    });
+    p.lifecycle
+        .hook("datapath")
+        .on_start(move |_| async move {
+            restored.conntrack_purge().set_own_addresses(own_addresses(&node));
+            let count = hive::blocking(move || crate::restore(&restored)).await?;
+            tracing::info!(count, "Endpoints in the datapath");
+            Ok(())
+        })
+        .add();
 
     if !p.config.get().enable_host_legacy_routing && p.config.get().host_routing() == HostRouting::Legacy {
         tracing::info!(
@@ -96,13 +99,13 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         datapath: datapath.clone(),
         repairs,
     };
-    p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx));
+    p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx)).add();
     let pool = datapath.clone();
-    p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx));
+    p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx)).add();
     let (purged, shared) = (datapath.clone(), maps.clone());
-    p.jobs.one_shot("departed-endpoints", move |cx: JobCx| purge_deleted_endpoints(purged, shared, cx));
+    p.jobs.one_shot("departed-endpoints", move |cx: JobCx| purge_deleted_endpoints(purged, shared, cx)).add();
     let (guarded, devices) = (datapath.clone(), p.tables.devices);
-    p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| unknown::guard(guarded, devices, cx));
+    p.jobs.one_shot("unknown-interfaces", move |cx: JobCx| unknown::guard(guarded, devices, cx)).add();
     Ok((datapath, Member(follower)))
 }
 

@@ -31,7 +31,8 @@ fn cells() -> Vec<Cell> {
             row.router_ipv6 = Some("fd00::b".parse()?);
             table.transact(|w| w.insert(row));
             Ok(())
-        });
+        })
+        .add();
     };
     vec![
         statedb::cell(),

@@ -23,7 +23,7 @@ const MAX_FORWARDING_WAIT: Duration = Duration::from_millis(500);
 /// Creates and opens the node's maps; provides `Arc<Maps>` and the table `bpf-maps`. A cell that takes
 /// `Arc<Maps>` finds the maps that the datapath uses open in its start hook.
 pub fn cell() -> Cell {
-    group([
+    bundle([
         module("ip-families", "Which IP families the node forwards", [config::<FamilyConfig>()]),
         module("bpf-clock", "The clock of the datapath", [config::<ClockConfig>()]),
         module(
@@ -68,46 +68,51 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         metrics.register_collector(Counters(maps.clone()));
     }
     let opened = maps.clone();
-    p.lifecycle.hook("maps").on_start(move |_| async move {
-        hive::blocking(move || opened.open()).await?;
-        Ok(())
-    });
+    p.lifecycle
+        .hook("maps")
+        .on_start(move |_| async move {
+            hive::blocking(move || opened.open()).await?;
+            Ok(())
+        })
+        .add();
     let (rest, table) = (maps.clone(), p.table);
     // Half of the machine, as endpoints are created at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     let backoff = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30));
-    p.jobs.one_shot_with_retry("create-maps", backoff, move |cx: JobCx| {
-        let (rest, table) = (rest.clone(), table.clone());
-        async move {
-            // Programs and endpoints first: creating one of these maps takes the processor for milliseconds.
-            tokio::select! {
-                () = rest.forwarding() => {}
-                () = tokio::time::sleep(MAX_FORWARDING_WAIT) => {}
-                () = cx.cancelled() => return Ok(()),
-            }
-            let rows = hive::blocking(move || {
-                let created = rest.open_rest(threads)?;
-                let pinned = rest.pinned()?;
-                let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
-                    let of_node = !name.starts_with(POLICY_PREFIX) && rest.spec(name).is_some();
-                    of_node.then(|| MapRow::new(name, &rest.path(name), *id, *layout))
-                };
-                anyhow::Ok((created, pinned.iter().filter_map(row).collect::<Vec<_>>()))
-            });
-            let (created, rows) = rows.await?;
-            table.transact(|w| {
-                for row in rows {
-                    w.insert(row);
+    p.jobs
+        .one_shot_with_retry("create-maps", backoff, move |cx: JobCx| {
+            let (rest, table) = (rest.clone(), table.clone());
+            async move {
+                // Programs and endpoints first: creating one of these maps takes the processor for milliseconds.
+                tokio::select! {
+                    () = rest.forwarding() => {}
+                    () = tokio::time::sleep(MAX_FORWARDING_WAIT) => {}
+                    () = cx.cancelled() => return Ok(()),
                 }
-            });
-            match fit {
-                None => cx.health.ok(format_args!("{created} maps")),
-                Some(fit) if fit.fits() => cx.health.ok(format_args!("{created} maps: {fit}")),
-                Some(fit) => cx.health.degraded(format_args!("{created} maps: {fit}"), TOO_LARGE),
+                let rows = hive::blocking(move || {
+                    let created = rest.open_rest(threads)?;
+                    let pinned = rest.pinned()?;
+                    let row = |(name, (id, layout)): (&String, &(u32, bpf::Layout))| {
+                        let of_node = !name.starts_with(POLICY_PREFIX) && rest.spec(name).is_some();
+                        of_node.then(|| MapRow::new(name, &rest.path(name), *id, *layout))
+                    };
+                    anyhow::Ok((created, pinned.iter().filter_map(row).collect::<Vec<_>>()))
+                });
+                let (created, rows) = rows.await?;
+                table.transact(|w| {
+                    for row in rows {
+                        w.insert(row);
+                    }
+                });
+                match fit {
+                    None => cx.health.ok(format_args!("{created} maps")),
+                    Some(fit) if fit.fits() => cx.health.ok(format_args!("{created} maps: {fit}")),
+                    Some(fit) => cx.health.degraded(format_args!("{created} maps: {fit}"), TOO_LARGE),
+                }
+                Ok(())
             }
-            Ok(())
-        }
-    });
+        })
+        .add();
     Ok(maps)
 }
 

@@ -27,7 +27,8 @@ pub(crate) fn start(maps: Arc<Maps>, config: Config<LivenessConfig>, jobs: JobGr
         let offset = offset.clone();
         async move { write(&offset, UTIME_OFFSET, utime_offset(SystemTime::now(), bpf::monotonic())) }
     })
-    .immediate();
+    .immediate()
+    .add();
     jobs.timer("agent-liveness", config.agent_liveness_update_interval, move |_| {
         let maps = maps.clone();
         async move {
@@ -35,7 +36,8 @@ pub(crate) fn start(maps: Arc<Maps>, config: Config<LivenessConfig>, jobs: JobGr
             write(&maps, AGENT_LIVENESS, now)
         }
     })
-    .immediate();
+    .immediate()
+    .add();
 }
 
 fn write(maps: &Maps, row: u32, value: u64) -> anyhow::Result<()> {

@@ -88,11 +88,14 @@ fn maps_are_open_in_the_hooks_of_users_and_shown_by_the_api() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let user = |maps: Arc<Maps>, _: Arc<Table<MapRow>>, lifecycle: Lifecycle| {
-            lifecycle.hook("user").on_start(move |_| async move {
-                let key = EndpointKey::v4("10.0.0.7".parse()?);
-                let info = EndpointInfo { lxc_id: 7, ifindex: 3, sec_id: 5, ..EndpointInfo::default() };
-                Ok(maps.lxc().update(&key, &info)?)
-            });
+            lifecycle
+                .hook("user")
+                .on_start(move |_| async move {
+                    let key = EndpointKey::v4("10.0.0.7".parse()?);
+                    let info = EndpointInfo { lxc_id: 7, ifindex: 3, sec_id: 5, ..EndpointInfo::default() };
+                    Ok(maps.lxc().update(&key, &info)?)
+                })
+                .add();
         };
         let mut all = cells();
         all.push(module("user", "Uses the maps in its hook", [invoke(user)]));

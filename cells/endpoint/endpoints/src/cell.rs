@@ -178,7 +178,7 @@ fn endpoints(
         unfinished: unfinished_sender,
         damaged: damaged_sender,
     };
-    agent.lifecycle.hook("endpoint-restore").on_start(move |_| start.run());
+    agent.lifecycle.hook("endpoint-restore").on_start(move |_| start.run()).add();
 
     let regenerator =
         Regenerator { table: targets.table.reader(), targets: targets.targets(), counts: counts.clone() };
@@ -199,25 +199,28 @@ fn endpoints(
         gate,
         unfinished,
     };
-    agent.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| finish.run(cx));
+    agent.jobs.one_shot("finish-endpoint-restore", move |cx: JobCx| finish.run(cx)).add();
     if let Some(objects) = objects {
         let endpoints = endpoints.clone();
-        agent.jobs.one_shot("follow-pods", move |cx: JobCx| pods::run(endpoints, objects, cx));
+        agent.jobs.one_shot("follow-pods", move |cx: JobCx| pods::run(endpoints, objects, cx)).add();
     }
     let service = endpoints.clone();
-    agent.jobs.observer("forget-removed", endpoints.table().observe(), move |cx, changes| {
-        gc::forget_removed(service.clone(), changes, cx)
-    });
-    let health = agent.health.scope("records");
+    agent
+        .jobs
+        .observer("forget-removed", endpoints.table().observe(), move |cx, changes| {
+            gc::forget_removed(service.clone(), changes, cx)
+        })
+        .add();
+    let health = agent.health.child("records");
     let damaged = ReportDamaged { damaged, links: agent.links.clone(), ipam: targets.ipam, health };
-    agent.jobs.one_shot("damaged-records", move |cx: JobCx| damaged.run(cx));
+    agent.jobs.one_shot("damaged-records", move |cx: JobCx| damaged.run(cx)).add();
     let gc = EndpointGc {
         endpoints: endpoints.clone(),
         links: agent.links,
         devices: agent.devices,
         config: agent.config,
     };
-    agent.jobs.one_shot("endpoint-gc", move |cx: JobCx| gc.run(cx));
+    agent.jobs.one_shot("endpoint-gc", move |cx: JobCx| gc.run(cx)).add();
     Ok(endpoints)
 }
 

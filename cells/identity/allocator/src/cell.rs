@@ -79,12 +79,15 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
     prefixes.rewrite_by(Rewrite::new(&p.jobs, &p.health, CHECKPOINT, move || local.rewrite()));
     let initializer = identities.register("state-files");
     let (workloads, local) = (identities.clone(), prefixes.clone());
-    p.lifecycle.hook("identity-restore").on_start(move |_| async move {
-        let (count, prefixes) = (workloads.restore()?, local.restore()?);
-        workloads.complete(initializer);
-        tracing::info!(identities = count, prefixes, "Identities of the previous run read");
-        Ok(())
-    });
+    p.lifecycle
+        .hook("identity-restore")
+        .on_start(move |_| async move {
+            let (count, prefixes) = (workloads.restore()?, local.restore()?);
+            workloads.complete(initializer);
+            tracing::info!(identities = count, prefixes, "Identities of the previous run read");
+            Ok(())
+        })
+        .add();
 
     let (local, grace) = (prefixes.clone(), p.config.identity_restore_grace_period);
     p.jobs.one_shot("release-local-identities", move |cx: JobCx| async move {
@@ -103,15 +106,17 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
             () = cx.cancelled() => {}
         }
         Ok(())
-    });
+    }).add();
     let workloads = identities.clone();
-    p.jobs.timer("identity-gc", SWEEP_INTERVAL, move |_| {
-        let workloads = workloads.clone();
-        async move {
-            hive::blocking(move || workloads.sweep(Instant::now())).await;
-            Ok(())
-        }
-    });
+    p.jobs
+        .timer("identity-gc", SWEEP_INTERVAL, move |_| {
+            let workloads = workloads.clone();
+            async move {
+                hive::blocking(move || workloads.sweep(Instant::now())).await;
+                Ok(())
+            }
+        })
+        .add();
     Arc::new(Handles { identities, prefixes })
 }
 

@@ -58,73 +58,82 @@ fn writer(p: WriterParams) -> Arc<IpcacheWriter> {
     let (table, map) = ((*p.table).clone(), p.map.clone());
     let identities = p.identities.map(|identities| (identities.register("ipcache"), identities));
     let prefixes = p.prefixes.clone();
-    p.lifecycle.hook("ipcache").on_start(move |_| async move {
-        let rows = map.rows().map_err(|error| anyhow::anyhow!("cannot read the ipcache: {error}"))?;
-        let entries = restore::entries(rows);
-        if let Some(prefixes) = prefixes {
-            prefixes.restored(&restore::identities(&entries));
-        }
-        if let Some((initializer, identities)) = identities {
-            identities.complete(initializer);
-        }
-        let count = restore::fill(&table, entries);
-        tracing::info!(count, "Restored ipcache entries of the previous run");
-        Ok(())
-    });
+    p.lifecycle
+        .hook("ipcache")
+        .on_start(move |_| async move {
+            let rows = map.rows().map_err(|error| anyhow::anyhow!("cannot read the ipcache: {error}"))?;
+            let entries = restore::entries(rows);
+            if let Some(prefixes) = prefixes {
+                prefixes.restored(&restore::identities(&entries));
+            }
+            if let Some((initializer, identities)) = identities {
+                identities.complete(initializer);
+            }
+            let count = restore::fill(&table, entries);
+            tracing::info!(count, "Restored ipcache entries of the previous run");
+            Ok(())
+        })
+        .add();
     let comparisons = p.maps.map(|maps| maps.comparisons().clone()).unwrap_or_default();
     let ops = MapOps { map: p.map, comparisons: comparisons.clone() };
     let handle = builder((*p.table).clone(), ops).spawn(&p.jobs);
     let pruned = handle.clone();
-    p.jobs.one_shot("compare", move |cx: JobCx| async move {
-        loop {
-            tokio::select! {
-                () = comparisons.turn(OWNER) => pruned.prune(),
-                () = cx.cancelled() => return Ok(()),
+    p.jobs
+        .one_shot("compare", move |cx: JobCx| async move {
+            loop {
+                tokio::select! {
+                    () = comparisons.turn(OWNER) => pruned.prune(),
+                    () = cx.cancelled() => return Ok(()),
+                }
             }
-        }
-    });
+        })
+        .add();
     let writer = Arc::new(IpcacheWriter::new((*p.table).clone(), handle));
 
     let initializer = writer.register(HOST);
     let (node, addresses, of_host) = (p.node, p.addresses, writer.clone());
-    p.jobs.one_shot("seeds", move |cx: JobCx| async move {
-        tokio::select! {
-            () = addresses.wait_initialized() => {}
-            () = cx.cancelled() => return Ok(()),
-        }
-        let mut initializer = Some(initializer);
-        loop {
-            let snapshot = node.snapshot();
-            let (_, node_watch) = node.all_watch(&snapshot);
-            let (_, address_watch) = addresses.all_watch(&snapshot);
-            if let Some(host) = host(&node, &addresses, &snapshot) {
-                of_host.replace(Source::Local, HOST, seeds(&host));
-                if let Some(initializer) = initializer.take() {
-                    of_host.complete(initializer);
-                }
-            }
+    p.jobs
+        .one_shot("seeds", move |cx: JobCx| async move {
             tokio::select! {
-                () = node_watch.changed() => {}
-                () = address_watch.changed() => {}
+                () = addresses.wait_initialized() => {}
                 () = cx.cancelled() => return Ok(()),
             }
-        }
-    });
+            let mut initializer = Some(initializer);
+            loop {
+                let snapshot = node.snapshot();
+                let (_, node_watch) = node.all_watch(&snapshot);
+                let (_, address_watch) = addresses.all_watch(&snapshot);
+                if let Some(host) = host(&node, &addresses, &snapshot) {
+                    of_host.replace(Source::Local, HOST, seeds(&host));
+                    if let Some(initializer) = initializer.take() {
+                        of_host.complete(initializer);
+                    }
+                }
+                tokio::select! {
+                    () = node_watch.changed() => {}
+                    () = address_watch.changed() => {}
+                    () = cx.cancelled() => return Ok(()),
+                }
+            }
+        })
+        .add();
 
     let table = (*p.table).clone();
-    p.jobs.one_shot("retract-restored", move |cx: JobCx| async move {
-        tokio::select! {
-            () = table.wait_initialized() => {
-                let count = retract(&table, Source::Restored);
-                if let Some(prefixes) = p.prefixes {
-                    prefixes.ipcache_complete();
+    p.jobs
+        .one_shot("retract-restored", move |cx: JobCx| async move {
+            tokio::select! {
+                () = table.wait_initialized() => {
+                    let count = retract(&table, Source::Restored);
+                    if let Some(prefixes) = p.prefixes {
+                        prefixes.ipcache_complete();
+                    }
+                    tracing::debug!(count, "All sources of the ipcache have spoken");
                 }
-                tracing::debug!(count, "All sources of the ipcache have spoken");
+                () = cx.cancelled() => {}
             }
-            () = cx.cancelled() => {}
-        }
-        Ok(())
-    });
+            Ok(())
+        })
+        .add();
     writer
 }
 

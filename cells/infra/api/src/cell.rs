@@ -71,7 +71,8 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
             tracing::info!(socket = %path.display(), "Serving cilium API");
             Ok(())
         })
-        .timeout(Duration::from_secs(10));
+        .timeout(Duration::from_secs(10))
+        .add();
     p.jobs
         .one_shot("server", move |cx: JobCx| async move {
             let socket = bound.lock().take();
@@ -88,6 +89,7 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
             }
             Ok(())
         })
-        .grace(Duration::from_secs(15));
+        .grace(Duration::from_secs(15))
+        .add();
     Ok(())
 }

@@ -33,7 +33,8 @@ fn start_trimming(jobs: JobGroup) {
     jobs.timer("give-back", TRIM_INTERVAL, |_| async {
         trim();
         Ok(())
-    });
+    })
+    .add();
 }
 
 fn export(metrics: Arc<Metrics>) {
@@ -61,12 +62,13 @@ fn watch(limit: Arc<MemoryLimit>, jobs: JobGroup, health: Health) {
         cgroup = %group.display(),
         "Memory is limited: maps are sized by it, and what is read"
     );
-    let health = health.scope("limit");
+    let health = health.child("limit");
     jobs.timer("usage", REPORT_INTERVAL, move |_| {
         report(&limit, &health);
         async { Ok(()) }
     })
-    .immediate();
+    .immediate()
+    .add();
 }
 
 fn report(limit: &MemoryLimit, health: &Health) {

@@ -43,7 +43,8 @@ fn new_metrics(mut config: ConfigWatch<MetricsConfig>, jobs: JobGroup) -> Arc<Me
                 () = cx.cancelled() => return Ok(()),
             }
         }
-    });
+    })
+    .add();
     metrics
 }
 
@@ -78,12 +79,14 @@ fn new_sampler(config: Config<MetricsConfig>, metrics: Arc<Metrics>, jobs: JobGr
                 return Ok(());
             }
         }
-    });
+    })
+    .add();
     let cleans = sampler.clone();
     jobs.timer("cleanup", interval * KEPT as u32 / 2, move |_: JobCx| {
         cleans.clean(Instant::now());
         std::future::ready(Ok(()))
-    });
+    })
+    .add();
     sampler
 }
 
@@ -106,21 +109,26 @@ fn serve_metrics(p: ServeParams) {
     }
     let bound = Arc::new(Mutex::new(None));
     let listener = bound.clone();
-    p.lifecycle.hook("prometheus-server").on_start(move |_| async move {
-        *listener.lock() = Some(server::bind(&address).await?);
-        tracing::info!(address, "Serving prometheus metrics");
-        Ok(())
-    });
+    p.lifecycle
+        .hook("prometheus-server")
+        .on_start(move |_| async move {
+            *listener.lock() = Some(server::bind(&address).await?);
+            tracing::info!(address, "Serving prometheus metrics");
+            Ok(())
+        })
+        .add();
     let metrics = p.metrics;
-    p.jobs.one_shot("agent-prometheus-server", move |cx: JobCx| async move {
-        let listener = bound.lock().take();
-        let on_accept = |error: Option<&std::io::Error>| match error {
-            Some(error) => cx.health.degraded("Cannot accept connections", error),
-            None => cx.health.ok("serving"),
-        };
-        if let Some(listener) = listener {
-            server::serve(listener, metrics, cx.token().clone(), on_accept).await;
-        }
-        Ok(())
-    });
+    p.jobs
+        .one_shot("agent-prometheus-server", move |cx: JobCx| async move {
+            let listener = bound.lock().take();
+            let on_accept = |error: Option<&std::io::Error>| match error {
+                Some(error) => cx.health.degraded("Cannot accept connections", error),
+                None => cx.health.ok("serving"),
+            };
+            if let Some(listener) = listener {
+                server::serve(listener, metrics, cx.token().clone(), on_accept).await;
+            }
+            Ok(())
+        })
+        .add();
 }

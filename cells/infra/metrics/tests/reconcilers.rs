@@ -58,7 +58,7 @@ async fn text(selection: &str) -> String {
     let rows = module("rows", "Rows", [statedb::table::<Row>(), provide(start)]);
     let cells = [statedb::cell(), module("agent", "All", [rows]), metrics::cell()];
     let user = invoke(|_: Arc<Handle>, _: Arc<Metrics>| ());
-    let mut hive = TestHive::new([group(cells), user]).set("metrics", selection);
+    let mut hive = TestHive::new([bundle(cells), user]).set("metrics", selection);
     hive.start().await;
     let (table, handle) = (hive.get::<RwTable<Row>>(), hive.get::<Handle>());
     let (_, snapshot) = table.transact(|w| {

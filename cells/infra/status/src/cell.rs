@@ -32,7 +32,7 @@ use crate::watch::Watch;
 /// Returns the cell: `GET /healthz` on the socket and for the kubelet, and the [`table`].
 pub fn cell() -> Cell {
     let cells = [config::<HealthConfig>(), provide(new_collector), provide(new_route), invoke(new_server)];
-    group([
+    bundle([
         module("agent-healthz", "Status of the agent for its socket and the kubelet", cells),
         module("health", "Health of all modules as a table and as a history", table()),
     ])
@@ -41,7 +41,7 @@ pub fn cell() -> Cell {
 /// Returns the cells of the table `health`, of the history in the state folder if there is one, and of the commands
 /// that show both, for the enclosing module.
 pub fn table() -> Cell {
-    group([statedb::table::<Report>(), invoke(new_table), provide(commands::commands)])
+    bundle([statedb::table::<Report>(), invoke(new_table), provide(commands::commands)])
 }
 
 #[derive(Params)]
@@ -87,18 +87,24 @@ fn new_table(p: TableParams) {
                 history.as_ref().map_or(Ok(()), History::write)?;
             }
             Ok(())
-        });
-    p.lifecycle.hook("health-history-file").on_start(move |_| async move {
-        started.store(true, Ordering::Relaxed);
-        Ok(())
-    });
-    p.jobs.one_shot("module-status-metrics", move |cx: JobCx| async move {
-        match history.get() {
-            Some((_, Some(history))) => history.follow(cx).await,
-            _ => cx.cancelled().await,
-        }
-        Ok(())
-    });
+        })
+        .add();
+    p.lifecycle
+        .hook("health-history-file")
+        .on_start(move |_| async move {
+            started.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+        .add();
+    p.jobs
+        .one_shot("module-status-metrics", move |cx: JobCx| async move {
+            match history.get() {
+                Some((_, Some(history))) => history.follow(cx).await,
+                _ => cx.cancelled().await,
+            }
+            Ok(())
+        })
+        .add();
 }
 
 #[derive(Params)]
@@ -116,20 +122,25 @@ struct CollectorParams {
 fn new_collector(p: CollectorParams) -> Result<Arc<Collector>, Error> {
     let collector = Arc::new(Collector::new(p.sources.to_vec(), p.health, p.all_jobs));
     let (limit, first) = (p.config.status_collector_probe_check_timeout, collector.clone());
-    p.lifecycle.hook("status-collector").on_start(move |_| async move {
-        let round = hive::blocking(move || first.round(SystemTime::now()));
-        timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))?;
-        Ok(())
-    });
-    let rounds = collector.clone();
-    p.jobs.timer("status-collector", p.config.status_collector_interval, move |cx: JobCx| {
-        let collector = rounds.clone();
-        async move {
-            collector.round(SystemTime::now());
-            cx.health.ok("status collected");
+    p.lifecycle
+        .hook("status-collector")
+        .on_start(move |_| async move {
+            let round = hive::blocking(move || first.round(SystemTime::now()));
+            timeout(limit, round).await.map_err(|_| Error::NoFirstRound(limit))?;
             Ok(())
-        }
-    });
+        })
+        .add();
+    let rounds = collector.clone();
+    p.jobs
+        .timer("status-collector", p.config.status_collector_interval, move |cx: JobCx| {
+            let collector = rounds.clone();
+            async move {
+                collector.round(SystemTime::now());
+                cx.health.ok("status collected");
+                Ok(())
+            }
+        })
+        .add();
     Ok(collector)
 }
 
@@ -180,8 +191,8 @@ fn new_server(p: ServerParams) {
     p.lifecycle
         .hook("agent-healthz")
         .on_start(move |_| async move {
-            let watch = Watch::new(p.jobs, deadline, p.collector.clone(), p.health.scope("watchdog"));
-            let server = p.health.scope("job-agent-healthz-server");
+            let watch = Watch::new(p.jobs, deadline, p.collector.clone(), p.health.child("watchdog"));
+            let server = p.health.child("job-agent-healthz-server");
             *running.lock() = Some(Thread::start(port, proxy, watch, p.collector, server).await?);
             Ok(())
         })
@@ -191,7 +202,8 @@ fn new_server(p: ServerParams) {
                 thread.stop().await;
             }
             Ok(())
-        });
+        })
+        .add();
 }
 
 /// Returns the server that answers load balancers in the place of kube-proxy, if it is configured.
@@ -200,7 +212,7 @@ fn kube_proxy(p: &ServerParams) -> Option<Proxy> {
     if address.is_empty() {
         return None;
     }
-    let health = p.health.scope("kube-proxy-healthz");
+    let health = p.health.child("kube-proxy-healthz");
     if p.settings.get("kube-proxy-replacement").is_none_or(|option| option.value != "true") {
         let error =
             "kube-proxy-replacement-healthz-bind-address has no effect without kube-proxy-replacement";

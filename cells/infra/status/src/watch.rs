@@ -39,14 +39,14 @@ impl Watch {
         for stuck in stuck {
             if self.named.insert(stuck.job.clone()) {
                 tracing::error!(job = stuck.job, reason = %stuck, "A job makes no progress");
-                self.health.scope(&stuck.job).degraded("No progress", stuck);
+                self.health.child(&stuck.job).degraded("No progress", stuck);
             }
         }
         self.named.retain(|job| {
             let still = stuck.iter().any(|stuck| stuck.job == *job);
             if !still {
                 tracing::info!(job, "The job makes progress again");
-                self.health.scope(job).close();
+                self.health.child(job).close();
             }
             still
         });

@@ -134,13 +134,14 @@ async fn parts_of_disabled_features_are_those_of_cilium() {
 #[tokio::test]
 async fn controllers_have_their_schedule_and_a_stable_uuid() {
     let slow = invoke(|jobs: JobGroup| {
-        jobs.timer("slow", std::time::Duration::from_secs(300), |_| async { Ok(()) });
+        jobs.timer("slow", std::time::Duration::from_secs(300), |_| async { Ok(()) }).add();
         jobs.one_shot("once", |cx: JobCx| async move {
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
         let backoff = Backoff::constant(std::time::Duration::from_secs(60));
-        jobs.one_shot_with_retry("again", backoff, |_| async { anyhow::bail!("no") });
+        jobs.one_shot_with_retry("again", backoff, |_| async { anyhow::bail!("no") }).add();
     });
     let agent = Agent::start(vec![], vec![module("test", "Has jobs", [slow])]).await;
     let uuids = |status: StatusResponse| -> Vec<_> {

@@ -134,7 +134,8 @@ async fn a_job_that_never_completes_its_work_is_reported_and_recovers() {
             drop(working);
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     }))
     .await;
     assert_eq!(agent.probe(), 200);
@@ -179,12 +180,14 @@ async fn a_job_that_holds_a_tables_lock_is_reported_with_its_waiters() {
                     })
                     .await?;
                     Ok(())
-                });
+                })
+                .add();
                 jobs.one_shot("waiter", move |_| async move {
                     locked.notified().await;
                     waiter.transact(|rows| rows.insert(Row(1)));
                     Ok(())
-                });
+                })
+                .add();
             }),
         ],
     );
@@ -226,7 +229,8 @@ async fn probes_fail_when_all_threads_of_the_runtime_hang() {
                 begin.wait_for(|begin| *begin).await?;
                 held.wait();
                 Ok(())
-            });
+            })
+            .add();
         }
     }))
     .await;
@@ -245,7 +249,8 @@ async fn idle_jobs_and_slow_probes_do_not_fail_probes() {
         jobs.one_shot("patient", |cx: JobCx| async move {
             cx.cancelled().await;
             Ok(())
-        });
+        })
+        .add();
     }))
     .await;
     let _idle = TcpStream::connect(("127.0.0.1", agent.port)).await.unwrap();

@@ -18,13 +18,13 @@ fn then() -> SystemTime {
 /// A module whose reporters use each operation of a reporter.
 fn reporters(tree: Arc<HealthTree>, health: Health) {
     tree.set_clock(then);
-    health.scope("c0").ok("ok");
-    let closed = health.scope("degraded-closed");
+    health.child("c0").ok("ok");
+    let closed = health.child("degraded-closed");
     closed.degraded("broken", "err2");
     closed.close();
-    health.scope("degraded").degraded("broken", "err2");
-    health.scope("stopped").ok("ok");
-    health.scope("stopped").stopped("now stopped");
+    health.child("degraded").degraded("broken", "err2");
+    health.child("stopped").ok("ok");
+    health.child("stopped").stopped("now stopped");
 }
 
 fn hive(folder: &std::path::Path) -> TestHive {
@@ -100,7 +100,7 @@ async fn a_run_begins_and_ends_the_history() {
     let folder = tempfile::tempdir().unwrap();
     let hooks = |tree: Arc<HealthTree>, health: Health, lifecycle: Lifecycle| {
         tree.set_clock(then);
-        let (start, stop) = (health.scope("start"), health.scope("stop"));
+        let (start, stop) = (health.child("start"), health.child("stop"));
         start.ok("ok");
         stop.ok("ok");
         lifecycle
@@ -112,7 +112,8 @@ async fn a_run_begins_and_ends_the_history() {
             .on_stop(move |_| async move {
                 stop.stopped("done");
                 Ok(())
-            });
+            })
+            .add();
     };
     let cells = [
         statedb::cell(),

@@ -83,12 +83,14 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
         }
         routers(&allocator, &node)?;
         Ok(())
-    });
+    }).add();
     let sweeper = ipam.clone();
-    p.jobs.one_shot("expire", move |cx: JobCx| async move {
-        sweeper.sweep(cx.cancelled()).await;
-        Ok(())
-    });
+    p.jobs
+        .one_shot("expire", move |cx: JobCx| async move {
+            sweeper.sweep(cx.cancelled()).await;
+            Ok(())
+        })
+        .add();
     ipam
 }
 

@@ -58,7 +58,7 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
         metrics.register_collector(watches.clone());
     }
     let (urls, limiter) = (urls(&p.config), Limiter::new(p.config.qps, p.config.burst));
-    let health = p.health.scope("server");
+    let health = p.health.child("server");
     let link =
         hive::blocking(move || Link::new(place, urls, Arc::new(sockets), limiter, client, health)).await?;
     let link = Arc::new(link);
@@ -80,19 +80,20 @@ fn start(jobs: &JobGroup, config: &ApiServerConfig, connection: &Connection, shu
     let limit = config.heartbeat;
     let (link, beat) = (connection.link.clone(), limit);
     let every = if limit.is_zero() { Duration::from_secs(3600) } else { limit };
-    jobs.timer("heartbeat", every, move |_cx| heartbeat(link.clone(), beat)).immediate();
+    jobs.timer("heartbeat", every, move |_cx| heartbeat(link.clone(), beat)).immediate().add();
     let link = connection.link.clone();
-    jobs.one_shot("credentials", move |cx| follow_credentials(link, cx));
+    jobs.one_shot("credentials", move |cx| follow_credentials(link, cx)).add();
     let (follow, backoff) = (connection.clone(), Backoff::constant(Duration::from_secs(10)));
-    jobs.one_shot_with_retry("sync-crds", backoff, move |cx| follow_definitions(follow.clone(), cx));
+    jobs.one_shot_with_retry("sync-crds", backoff, move |cx| follow_definitions(follow.clone(), cx)).add();
     if !config.crd_wait_timeout.is_zero() {
         let (definitions, limit) = (connection.definitions.clone(), config.crd_wait_timeout);
         let shutdown = shutdown.clone();
-        jobs.one_shot("wait-for-crds", move |cx| wait_for_definitions(definitions, limit, shutdown, cx));
+        jobs.one_shot("wait-for-crds", move |cx| wait_for_definitions(definitions, limit, shutdown, cx))
+            .add();
     }
     if !config.sync_timeout.is_zero() {
         let (connection, limit, shutdown) = (connection.clone(), config.sync_timeout, shutdown.clone());
-        jobs.one_shot("sync-timeout", move |cx| wait_for_lists(connection, limit, shutdown, cx));
+        jobs.one_shot("sync-timeout", move |cx| wait_for_lists(connection, limit, shutdown, cx)).add();
     }
 }
 

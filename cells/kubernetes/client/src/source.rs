@@ -33,7 +33,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// Follows objects.
     pub(crate) fn follow(&self, target: Target) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
-        let health = self.health.scope(&target.scope());
+        let health = self.health.child(&target.scope());
         health.ok("Waits for the list");
         let state = Arc::new(WatchState::new(&target));
         self.watches.add(&state);

@@ -42,7 +42,7 @@ pub fn cell() -> Cell {
             provide(folders),
         ],
     );
-    group([folders, tables()])
+    bundle([folders, tables()])
 }
 
 /// The tables of cluster objects, filled from all sources of the hive: those that an agent reads.
@@ -137,7 +137,7 @@ fn folders(p: FolderParams) -> Result<Members<Arc<dyn Source>>, Error> {
         let Some(path) = folder(option, value)? else { continue };
         let shelf = InMemorySource::new(option, accepted);
         shelves.push(Arc::new(shelf.clone()));
-        let health = p.health.scope(option);
+        let health = p.health.child(option);
         let report = Report::new(option, value, accepted, p.files.clone(), health, numbers.clone());
         let (memory, keep) = match &p.state {
             Some(state) => remember(&p, option, &path, &state.state()),
@@ -146,7 +146,7 @@ fn folders(p: FolderParams) -> Result<Members<Arc<dyn Source>>, Error> {
         let manifests = Manifests::new(option, accepted, &name(p.node.as_deref()));
         let folder = Folder::new(path, manifests, shelf, report, memory, keep, limit.clone());
         let requests = p.sources.join();
-        p.jobs.one_shot(option, move |cx| follow(folder, requests, cx));
+        p.jobs.one_shot(option, move |cx| follow(folder, requests, cx)).add();
     }
     Ok(Members(shelves))
 }
@@ -156,7 +156,10 @@ fn remember(p: &FolderParams, option: &str, path: &Path, state: &Path) -> (Memor
     let memory = Memory::new(state.join(option), path.to_owned());
     let (noted, before) = (memory.clone(), memory.clone());
     memory.rewrite_by(Rewrite::new(&p.jobs, &p.health, &format!("state-of-{option}"), move || noted.write()));
-    p.lifecycle.hook(format!("state-of-{option}")).on_start(move |_| async move { Ok(before.restore()?) });
+    p.lifecycle
+        .hook(format!("state-of-{option}"))
+        .on_start(move |_| async move { Ok(before.restore()?) })
+        .add();
     let records = records(state.join("manifests").join(option));
     records.run(&format!("last-good-of-{option}"), &p.lifecycle, &p.jobs, &p.health);
     (memory, Keep::new(records))

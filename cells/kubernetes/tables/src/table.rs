@@ -30,7 +30,7 @@ pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sy
         sources.reflect(&table, T::TABLE, select(wanted));
     };
     let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
-    group([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
+    bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
 /// The same of all objects, if a function returns true for its dependency: an option of the feature that reads them.
@@ -42,7 +42,7 @@ pub fn optional<T: Tabled, P: Param>(is_enabled: impl Fn(P) -> bool + Send + Syn
         }
     };
     let list = |table: Arc<Table<Row<T>>>| Member(page(T::TABLE, T::KIND, (*table).clone()));
-    group([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
+    bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
 /// Dependencies of a table's jobs.
@@ -63,7 +63,7 @@ impl Reflecting {
             let reflection =
                 Reflection::new(source.clone(), selection.clone(), (**table).clone(), numbers.clone());
             let requests = self.refresh.as_deref().cloned().unwrap_or_default().join_table();
-            self.jobs.one_shot(job, move |cx| reflection.run(requests, cx));
+            self.jobs.one_shot(job, move |cx| reflection.run(requests, cx)).add();
         }
     }
 }

@@ -42,6 +42,7 @@ fn new_writer(
     jobs.one_shot("write", move |cx: JobCx| async move {
         runner.run(cx).await;
         Ok(())
-    });
+    })
+    .add();
     writer
 }

@@ -26,7 +26,7 @@
 //! let publish_at_start = |writer: Arc<Writer>, jobs: JobGroup| {
 //!     jobs.one_shot("publish", |_| async move {
 //!         Ok(publish(writer, "n1", serde_json::json!([{"type": "InternalIP", "ip": "10.0.0.1"}])).await?)
-//!     });
+//!     }).add();
 //! };
 //! hive::validate([statedb::cell(), k8s_writer::cell(), invoke(publish_at_start)]).unwrap();
 //! ```

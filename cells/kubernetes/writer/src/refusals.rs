@@ -43,7 +43,7 @@ impl Refusals {
         for ((kind, verb), row) in first {
             let resource = format!("{}{}", kind.plural(), verb.sub_resource());
             let new = !self.reported.contains_key(&(kind, verb));
-            let scope = || self.health.scope(&format!("{}-{resource}", verb.name()));
+            let scope = || self.health.child(&format!("{}-{resource}", verb.name()));
             let health = self.reported.entry((kind, verb)).or_insert_with(scope);
             let message = format!("The API server refuses to {} {resource}", verb.name());
             health.degraded(&message, format_args!("{}: {}", row.object, row.error));

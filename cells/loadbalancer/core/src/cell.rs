@@ -42,12 +42,12 @@ use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 /// Provides `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer
 /// maps like them, follows the state file, serves `GET /service`.
 pub fn cell() -> Cell {
-    group([control_plane(), provider::pinned()])
+    bundle([control_plane(), provider::pinned()])
 }
 
 /// Returns the same for maps that another cell provides as `Arc<LbMapsProvider>`.
 pub fn control_plane() -> Cell {
-    group([
+    bundle([
         module(
             "loadbalancer-writer",
             "Services, frontends and backends",
@@ -113,18 +113,20 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     let writer =
         Arc::new(ServicesWriter::new(tables.0, tables.1, tables.2, node_info, families, rules, events));
     let (node, of_node) = (p.node, writer.clone());
-    p.jobs.one_shot("node-addr-reconciler", move |cx| follow_node(of_node, node, topology, cx));
+    p.jobs.one_shot("node-addr-reconciler", move |cx| follow_node(of_node, node, topology, cx)).add();
     if topology {
         // The job above follows the zone, too.
-        p.jobs.one_shot("zone-watcher", |cx: JobCx| async move {
-            cx.health.ok("Watching local node zone topology changes");
-            cx.cancelled().await;
-            Ok(())
-        });
+        p.jobs
+            .one_shot("zone-watcher", |cx: JobCx| async move {
+                cx.health.ok("Watching local node zone topology changes");
+                cx.cancelled().await;
+                Ok(())
+            })
+            .add();
     }
     if let Some(addresses) = p.addresses {
         let writer = writer.clone();
-        p.jobs.one_shot("wildcard-addr-reconciler", move |cx| follow_addresses(writer, addresses, cx));
+        p.jobs.one_shot("wildcard-addr-reconciler", move |cx| follow_addresses(writer, addresses, cx)).add();
     }
     Ok(writer)
 }
@@ -230,7 +232,7 @@ fn state_file(
         has_invalid_fields: false,
         writer: (*writer).clone(),
     };
-    jobs.one_shot("file-reflector", move |cx: JobCx| file.follow(cx));
+    jobs.one_shot("file-reflector", move |cx: JobCx| file.follow(cx)).add();
 }
 
 #[derive(Params)]
@@ -255,16 +257,16 @@ fn reconcile(p: ReconcileParams) {
             "{} option(s) have no effect: the datapath has no programs for them yet",
             without_effect.len()
         );
-        p.health.scope("options").degraded(message, without_effect.join(", "));
+        p.health.child("options").degraded(message, without_effect.join(", "));
     }
     let jobs = p.jobs.clone();
     let ids = p.state.as_ref().map(|state| Arc::new(IdFile::new(state.state().join(id_file::FILE))));
     if let Some(file) = &ids {
         let (again, before) = (file.clone(), file.clone());
         file.rewrite_by(Rewrite::new(&p.jobs, &p.health, id_file::FILE, move || again.write()));
-        p.lifecycle.hook("service-ids").on_start(move |_| async move { Ok(before.load()?) });
+        p.lifecycle.hook("service-ids").on_start(move |_| async move { Ok(before.load()?) }).add();
     }
-    jobs.one_shot("reconcile", move |cx: JobCx| run(p, ids, cx));
+    jobs.one_shot("reconcile", move |cx: JobCx| run(p, ids, cx)).add();
 }
 
 /// Takes the maps over, waits for the sources if the previous run has left services in them, then reconciles.
@@ -300,7 +302,7 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
         addresses: p.addresses,
         frontends: all.clone(),
     };
-    let unserved = Unserved::new(cx.health.scope("node-ports"));
+    let unserved = Unserved::new(cx.health.child("node-ports"));
     let ops = LbOps { balancer, comparisons: comparisons.clone(), context, unserved };
     let ops = Arc::new(Mutex::new(ops));
     let health = cx.health.clone();

@@ -42,5 +42,5 @@ fn start(p: Needs) {
     let servers = Servers { server, jobs: p.jobs.clone(), health: p.health, running: BTreeMap::new() };
     let addresses = p.addresses.map(|addresses| (*addresses).clone());
     let control = Control::new(&p.writer, addresses, p.config.enable_health_check_loadbalancer_ip, servers);
-    p.jobs.one_shot("control-loop", move |cx: JobCx| control.follow(cx));
+    p.jobs.one_shot("control-loop", move |cx: JobCx| control.follow(cx)).add();
 }

@@ -150,7 +150,7 @@ impl Control {
         if ready.peek().is_some() {
             redirects.write(ready);
         }
-        let row = self.health.scope("load-balancer-addresses");
+        let row = self.health.child("load-balancer-addresses");
         let refused = redirects.refused();
         if refused.is_empty() {
             row.close();
@@ -167,7 +167,7 @@ impl Control {
         let running = &self.servers.running;
         let has = |port: u16| running.get(&port).map(|(service, _)| service.clone());
         let (owners, taken) = self.all.ports(has);
-        let row = self.health.scope("ports");
+        let row = self.health.child("ports");
         if taken.is_empty() {
             row.close();
         } else {
@@ -193,13 +193,12 @@ impl Servers {
             let Some((_, job)) = self.running.remove(&port) else { continue };
             // The port must be free before another server may listen on it.
             job.stop().await;
-            self.health.scope(&format!("job-{}", name(port))).close();
+            self.health.child(&format!("job-{}", name(port))).close();
         }
         for (port, service) in wanted {
             if !self.running.contains_key(&port) {
                 let (server, of) = (self.server.clone(), service.clone());
-                let job =
-                    self.jobs.one_shot(name(port), move |cx: JobCx| server.serve(port, of, cx)).submit();
+                let job = self.jobs.one_shot(name(port), move |cx: JobCx| server.serve(port, of, cx)).add();
                 self.running.insert(port, (service, job));
             }
         }

@@ -29,7 +29,7 @@ pub fn cell() -> Cell {
         let open = move || Ok(Arc::new(KernelSkipMaps::open(&maps, &families)?) as Arc<_>);
         Arc::new(SkipMapsProvider::new(open))
     };
-    group([control_plane(), module("loadbalancer-skip-maps", "The pinned skip maps", [provide(pinned)])])
+    bundle([control_plane(), module("loadbalancer-skip-maps", "The pinned skip maps", [provide(pinned)])])
 }
 
 /// Returns the same for maps that another cell provides as `Arc<SkipMapsProvider>`.
@@ -86,7 +86,7 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
         skips: (*p.skips).clone(),
     };
     let controller = Controller::new((*p.writer).clone(), tables, p.config.ranges()?, durations);
-    p.jobs.one_shot("controller", move |cx: JobCx| controller.follow(cx));
+    p.jobs.one_shot("controller", move |cx: JobCx| controller.follow(cx)).add();
     Ok(())
 }
 

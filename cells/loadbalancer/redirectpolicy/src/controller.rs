@@ -132,7 +132,7 @@ impl Controller {
     fn report_skips(&mut self, cx: &JobCx) {
         let pods = self.applied.skips.len();
         if pods != self.reported {
-            let health = cx.health.scope("skip-redirect");
+            let health = cx.health.child("skip-redirect");
             match pods {
                 0 => health.close(),
                 _ => health

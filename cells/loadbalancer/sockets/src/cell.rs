@@ -16,7 +16,7 @@ use crate::round::Sockets;
 /// Ends sockets of backends that go, by the node's pinned maps.
 pub fn cell() -> Cell {
     let pinned = |maps: Arc<Maps>| Arc::new(ReverseSockets::pinned(maps));
-    group([termination(), module("socket-maps", "Sockets that were led to backends", [provide(pinned)])])
+    bundle([termination(), module("socket-maps", "Sockets that were led to backends", [provide(pinned)])])
 }
 
 /// Returns the same for maps that another cell provides as `Arc<ReverseSockets>`.
@@ -47,9 +47,9 @@ fn start(p: Needs) {
     let changes = backends.changes().named("socket-termination");
     let namespaces = p.config.enters_pods().then(|| p.state.run().join("netns"));
     let sockets = Sockets { frontends, backends, reverse: p.reverse, namespaces, transports };
-    p.health.scope("socket-lb").degraded(
+    p.health.child("socket-lb").degraded(
         "Services are not translated at sockets yet",
         "bpf-lb-sock has no programs: services are translated at the pods' interfaces; sockets of others' programs are ended",
     );
-    p.jobs.one_shot("socket-termination", move |cx: JobCx| follow(sockets, changes, cx));
+    p.jobs.one_shot("socket-termination", move |cx: JobCx| follow(sockets, changes, cx)).add();
 }

@@ -13,7 +13,7 @@ use crate::{Device, DevicesConfig, Neighbor, NodeAddress, NodeAddressConfig, Rou
 /// Provides the tables `devices`, `routes`, `neighbors` and `node-addresses`, which follow the kernel. Cells that need
 /// one of them start after it was filled.
 pub fn cell() -> Cell {
-    group([
+    bundle([
         module(
             "devices-controller",
             "Links, routes and neighbours of the kernel as tables",
@@ -49,19 +49,23 @@ fn new_devices(
     let follower = Follower { tables, selection };
     let starter = Follower { tables: follower.tables.clone(), selection: follower.selection.clone() };
     let slot = Arc::clone(&first);
-    lifecycle.hook("devices").on_start(move |_| async move {
-        let monitor = starter.start_with_retry().await?;
-        starter.tables.initialized(initializers);
-        *slot.lock() = Some(monitor);
-        Ok(())
-    });
+    lifecycle
+        .hook("devices")
+        .on_start(move |_| async move {
+            let monitor = starter.start_with_retry().await?;
+            starter.tables.initialized(initializers);
+            *slot.lock() = Some(monitor);
+            Ok(())
+        })
+        .add();
     jobs.one_shot("devices-controller", move |cx| async move {
         let monitor = first.lock().take();
         match monitor {
             Some(monitor) => follower.run(monitor, cx).await,
             None => Ok(()),
         }
-    });
+    })
+    .add();
     Ok(readers)
 }
 
@@ -85,13 +89,16 @@ fn new_node_addresses(
     let initializer = txn.register_initializer("devices");
     txn.commit();
     let first = addresses.clone();
-    lifecycle.hook("node-addresses").on_start(move |_| async move {
-        first.update(&first.devices.snapshot());
-        let mut txn = first.addresses.write();
-        initializer.done(&mut txn);
-        txn.commit();
-        Ok(())
-    });
-    jobs.one_shot("node-address-update", move |cx| addresses.run(cx));
+    lifecycle
+        .hook("node-addresses")
+        .on_start(move |_| async move {
+            first.update(&first.devices.snapshot());
+            let mut txn = first.addresses.write();
+            initializer.done(&mut txn);
+            txn.commit();
+            Ok(())
+        })
+        .add();
+    jobs.one_shot("node-address-update", move |cx| addresses.run(cx)).add();
     Ok(reader)
 }

@@ -26,7 +26,7 @@
 //!         }
 //!         watch.changed().await; // and again
 //!         Ok(())
-//!     });
+//!     }).add();
 //! }
 //!
 //! let cells = [provide(|| Arc::new(Db::new())), devices::cell(), invoke(attach)];

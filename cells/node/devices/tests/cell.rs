@@ -19,14 +19,17 @@ fn hive(tables: Arc<parking_lot::Mutex<Option<Tables>>>) -> TestHive {
                   addresses: Arc<Table<NodeAddress>>,
                   lifecycle: Lifecycle| {
                 let (found, slot) = (Arc::clone(&devices), Arc::clone(&tables));
-                lifecycle.hook("user").on_start(move |_| async move {
-                    // Cells that need a table find it filled in their start hooks.
-                    let snapshot = found.snapshot();
-                    anyhow::ensure!(found.initialized(&snapshot));
-                    anyhow::ensure!(found.get(&snapshot, Device::by_name("lo")).is_some());
-                    *slot.lock() = Some((devices, routes, addresses));
-                    Ok(())
-                });
+                lifecycle
+                    .hook("user")
+                    .on_start(move |_| async move {
+                        // Cells that need a table find it filled in their start hooks.
+                        let snapshot = found.snapshot();
+                        anyhow::ensure!(found.initialized(&snapshot));
+                        anyhow::ensure!(found.get(&snapshot, Device::by_name("lo")).is_some());
+                        *slot.lock() = Some((devices, routes, addresses));
+                        Ok(())
+                    })
+                    .add();
             },
         ),
     ])

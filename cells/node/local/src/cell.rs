@@ -64,32 +64,39 @@ fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
 
     let (first, writer) = (settings.clone(), Arc::clone(&store));
     let (name, folder, devices, addresses) = (p.name, state.clone(), p.devices, Arc::clone(&p.addresses));
-    p.lifecycle.hook("local-node").on_start(move |_| async move {
-        let snapshot = devices.snapshot();
-        let host_device = devices.get(&snapshot, Device::by_name(HOST_DEVICE));
-        let routers = restore::routers(host_device.map(|row| &**row), restore::read(&folder)?);
-        let facts = Facts {
-            name: name.to_string(),
-            boot_id: host::boot_id()?,
-            addresses: addresses.all(&snapshot).map(|row| &**row).collect(),
-            router_ipv4: routers.ipv4,
-            router_ipv6: routers.ipv6,
-        };
-        writer.start(local_node(&first, &facts)?, initializer);
-        Ok(())
-    });
+    p.lifecycle
+        .hook("local-node")
+        .on_start(move |_| async move {
+            let snapshot = devices.snapshot();
+            let host_device = devices.get(&snapshot, Device::by_name(HOST_DEVICE));
+            let routers = restore::routers(host_device.map(|row| &**row), restore::read(&folder)?);
+            let facts = Facts {
+                name: name.to_string(),
+                boot_id: host::boot_id()?,
+                addresses: addresses.all(&snapshot).map(|row| &**row).collect(),
+                router_ipv4: routers.ipv4,
+                router_ipv6: routers.ipv6,
+            };
+            writer.start(local_node(&first, &facts)?, initializer);
+            Ok(())
+        })
+        .add();
     let follower = Arc::clone(&store);
-    p.jobs.observer("addresses", p.addresses.snapshots(), move |_, snapshot| {
-        follow::addresses(&settings, &p.addresses, &snapshot, &follower);
-        async { Ok(()) }
-    });
+    p.jobs
+        .observer("addresses", p.addresses.snapshots(), move |_, snapshot| {
+            follow::addresses(&settings, &p.addresses, &snapshot, &follower);
+            async { Ok(()) }
+        })
+        .add();
     let writer = Arc::clone(&store);
     let file =
         Rewrite::new(&p.jobs, &p.health, "node_config.h", move || follow::write_router(&state, &writer));
-    p.jobs.observer("router-file", store.table().snapshots(), move |_, _| {
-        file.wake();
-        async { Ok(()) }
-    });
+    p.jobs
+        .observer("router-file", store.table().snapshots(), move |_, _| {
+            file.wake();
+            async { Ok(()) }
+        })
+        .add();
     Ok(store)
 }
 
@@ -103,7 +110,7 @@ fn new_node_ids(store: Arc<LocalNodeStore>, maps: Option<Arc<Maps>>, jobs: JobGr
     let ids = NodeIds::default();
     if let Some(maps) = maps {
         let follower = ids.clone();
-        jobs.one_shot("node-ids", move |cx| follower.follow(maps, store, cx));
+        jobs.one_shot("node-ids", move |cx| follower.follow(maps, store, cx)).add();
     }
     Arc::new(ids)
 }

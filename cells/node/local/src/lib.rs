@@ -22,7 +22,7 @@
 //!             node.router_ipv4 = node.router_ipv4.or(range.and_then(|r| r.nth(1)));
 //!         });
 //!         Ok(())
-//!     });
+//!     }).add();
 //! }
 //!
 //! let families = config::<maps::FamilyConfig>();

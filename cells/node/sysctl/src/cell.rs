@@ -34,7 +34,7 @@ fn new_sysctl(
     health: Health,
 ) -> Arc<Sysctl> {
     let files = Files::new(&config.procfs);
-    let (rows, report) = (table.reader(), health.scope("settings"));
+    let (rows, report) = (table.reader(), health.child("settings"));
     let (handle, reconciler) = Reconciler::builder(RwTable::clone(&table))
         .status(|s: &Setting| &s.status, |s, status| s.status = status)
         .ops(files.clone())
@@ -49,6 +49,7 @@ fn new_sysctl(
     jobs.one_shot("reconcile", move |cx| async move {
         reconciler.run_job(&cx).await;
         Ok(())
-    });
+    })
+    .add();
     Arc::new(Sysctl::new(table, handle, files))
 }

@@ -23,7 +23,7 @@
 //!             ])
 //!             .await?;
 //!         Ok(())
-//!     });
+//!     }).add();
 //! }
 //!
 //! hive::validate([statedb::cell(), sysctl::cell(), invoke(prepare)]).unwrap();

@@ -130,7 +130,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
         counters,
         config: p.config,
     };
-    p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx)).on_own_thread();
+    p.jobs.one_shot("policy-maps", move |cx: JobCx| job.run(cx)).on_own_thread().add();
     (Arc::new(policies), Member(follower))
 }
 

@@ -46,7 +46,7 @@ async fn hive_of(
 ) -> (TestHive, Pods, Services) {
     let job = move |jobs: JobGroup, pods: Pods, services: Services| {
         fill(&pods);
-        Derived::new("services", &pods, &services, derive.clone()).batch(10).spawn(&jobs);
+        Derived::new("services", &pods, &services, derive.clone()).batch(10).job(&jobs).add();
     };
     let cells = [statedb::table::<Pod>(), statedb::table::<Service>(), invoke(job)];
     let mut hive = TestHive::new([module("m", "Pods and services", cells), statedb::cell()]);

@@ -31,7 +31,8 @@ async fn slow_observer(seen: &Seen) -> (TestHive, Arc<RwTable<Pod>>) {
                 let _ended_early = cx.token().run_until_cancelled(sleep(10 * SECOND)).await;
                 Ok(())
             }
-        });
+        })
+        .add();
     };
     let fill = |pods: Arc<RwTable<Pod>>| drop(pods.transact(|w| w.insert(pod(1, "a", &[]))));
     let cells = module("pods", "Pods", [statedb::table::<Pod>(), invoke(fill), invoke(follow)]);

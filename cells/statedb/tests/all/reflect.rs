@@ -161,7 +161,7 @@ where
     let source = Arc::new(parking_lot::Mutex::new(Some(source)));
     let job = move |jobs: JobGroup, table: Arc<RwTable<T>>| {
         let source = source.lock().take().expect("built once");
-        Reflector::new(name, &table).spawn(&jobs, source);
+        Reflector::new(name, &table).job(&jobs, source).add();
     };
     let cells = [statedb::table::<T>(), invoke(job)];
     let mut hive = TestHive::new([module("m", "A source", cells), statedb::cell()]);

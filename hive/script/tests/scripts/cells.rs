@@ -27,7 +27,8 @@ fn other() -> Cell {
 }
 
 async fn built(cells: impl hive::IntoCells) -> Result<Hive, hive::HiveError> {
-    let mut hive = Hive::builder([group(cells), hive_script::cell(), invoke(|_: Arc<Engine>| ())]).build()?;
+    let mut hive =
+        Hive::builder([bundle(cells), hive_script::cell(), invoke(|_: Arc<Engine>| ())]).build()?;
     hive.populate().await?;
     Ok(hive)
 }
@@ -38,12 +39,15 @@ async fn cells_contribute_and_the_script_starts_the_hive() {
     let sees = started.clone();
     let hook = invoke(move |lifecycle: Lifecycle| {
         let sees = sees.clone();
-        lifecycle.hook("see").on_start(move |_| async move {
-            sees.store(true, std::sync::atomic::Ordering::Relaxed);
-            Ok(())
-        });
+        lifecycle
+            .hook("see")
+            .on_start(move |_| async move {
+                sees.store(true, std::sync::atomic::Ordering::Relaxed);
+                Ok(())
+            })
+            .add();
     });
-    let hive = built([greeter(), group([hook])]).await.unwrap();
+    let hive = built([greeter(), bundle([hook])]).await.unwrap();
     let engine = Engine::clone(&hive.get::<Engine>().unwrap());
     let hive = Arc::new(Mutex::new(hive));
     let engine = engine.with(default_commands()).unwrap().with(hive_commands(&hive)).unwrap();

@@ -78,7 +78,7 @@ impl HostJob {
         let mut alarms = Alarms::new(self.maps.path("ep_config"));
         let drift_checks = self.maps.comparisons().clone();
         let mut reports =
-            Reports::new(cx.health.scope("watchdog"), self.repairs.clone(), drift_checks.clone());
+            Reports::new(cx.health.child("watchdog"), self.repairs.clone(), drift_checks.clone());
         let backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL);
         let interval = self.live.config.endpoint_bpf_prog_watchdog_interval;
         let mut machine = HostMachine::new(interval, backoff, now());

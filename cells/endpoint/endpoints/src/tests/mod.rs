@@ -206,15 +206,18 @@ impl Agent {
         jobs.one_shot("ipcache", |_| async {
             mapper.run().await;
             Ok(())
-        });
+        })
+        .add();
         jobs.one_shot("reconcile", |_| async {
             reconciler.run().await;
             Ok(())
-        });
+        })
+        .add();
         jobs.one_shot("pods", |_| async move {
             crate::requests::pods::follow(&follower, &objects).await;
             Ok(())
-        });
+        })
+        .add();
         host::upsert(&endpoints, &world.links, &Options::default());
         let applied =
             datapath.restored().unwrap().into_iter().map(|known| (known.id, known.identity)).collect();

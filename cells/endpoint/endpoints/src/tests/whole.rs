@@ -56,7 +56,7 @@ fn node() -> Cell {
         ipv6_alloc_cidr: Some("fd00::/96".parse().unwrap()),
         ..LocalNode::default()
     });
-    group([
+    bundle([
         node,
         config::<StateConfig>(),
         config::<local_node::LocalNodeConfig>(),

@@ -22,8 +22,8 @@ async fn following(file: &std::path::Path) -> TestHive {
             let (metrics, limiter) = (ClientMetrics::default(), Limiter::new(0.0, 1));
             let connect = Arc::new(Fake::new(&["pods"]));
             let link =
-                Link::new(place.clone(), vec![], connect, limiter, metrics, health.scope("server")).unwrap();
-            jobs.one_shot("credentials", move |cx: JobCx| follow_credentials(Arc::new(link), cx));
+                Link::new(place.clone(), vec![], connect, limiter, metrics, health.child("server")).unwrap();
+            jobs.one_shot("credentials", move |cx: JobCx| follow_credentials(Arc::new(link), cx)).add();
         })],
     ));
     hive.start().await;

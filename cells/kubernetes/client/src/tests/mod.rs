@@ -58,7 +58,7 @@ impl Bench {
         let (metrics, limiter) = (ClientMetrics::default(), Limiter::new(0.0, 1));
         let connect = Arc::new(fake.clone());
         let link =
-            Link::new(Place::Nowhere, urls, connect, limiter, metrics, health.scope("server")).unwrap();
+            Link::new(Place::Nowhere, urls, connect, limiter, metrics, health.child("server")).unwrap();
         let connection = Connection {
             link: Arc::new(link),
             definitions: Definitions::new([Kind::CiliumIdentity].into()),

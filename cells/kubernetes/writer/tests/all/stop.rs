@@ -61,10 +61,13 @@ async fn mutations_of_stop_hooks_are_written() {
     // The cell that needs the writer stops before it; mutations of its stop hook are written.
     let cluster = Cluster::default();
     let farewell = |writer: Arc<Writer>, lifecycle: Lifecycle| {
-        lifecycle.hook("farewell").on_stop(move |_| async move {
-            writer.enqueue(node("n1"), Mutation::edit(spec("gone")));
-            Ok(())
-        });
+        lifecycle
+            .hook("farewell")
+            .on_stop(move |_| async move {
+                writer.enqueue(node("n1"), Mutation::edit(spec("gone")));
+                Ok(())
+            })
+            .add();
     };
     let mut hive = TestHive::new([
         statedb::cell(),

@@ -78,7 +78,7 @@ impl StateFile {
 
     /// Reports fields without effect, as long as the file has any.
     fn report_invalid_fields(&mut self, health: &Health, fields: &[String]) {
-        let row = health.scope("passed-over");
+        let row = health.child("passed-over");
         if fields.is_empty() {
             if std::mem::take(&mut self.has_invalid_fields) {
                 row.close();
@@ -185,7 +185,7 @@ mod tests {
                     has_invalid_fields: false,
                     writer: of_hive.clone(),
                 };
-                jobs.one_shot("follow", move |cx: JobCx| file.follow(cx));
+                jobs.one_shot("follow", move |cx: JobCx| file.follow(cx)).add();
             })],
         )]);
         hive.start().await;

@@ -143,7 +143,7 @@ async fn addresses_of_the_node_are_followed_at_a_pace() {
     let (of_job, reader) = (writer.clone(), Arc::new((*addresses).clone()));
     let follow = invoke(move |jobs: JobGroup| {
         let (writer, addresses) = (of_job.clone(), reader.clone());
-        jobs.one_shot("follow", move |cx| crate::cell::follow_addresses(writer, addresses, cx));
+        jobs.one_shot("follow", move |cx| crate::cell::follow_addresses(writer, addresses, cx)).add();
     });
     let mut hive = TestHive::new([module("addresses", "Addresses of the node", [follow])]);
     hive.start().await;

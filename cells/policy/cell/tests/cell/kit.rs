@@ -83,7 +83,8 @@ impl World {
             jobs.one_shot("ipcache", move |cx: JobCx| async move {
                 reconciler.run_until(async move { cx.cancelled().await }).await;
                 Ok(())
-            });
+            })
+            .add();
             (Arc::new(writer), Arc::new(table))
         };
         let surfaces = Arc::new(Mutex::new((Vec::new(), Vec::new())));

@@ -49,7 +49,7 @@ impl InvalidFields {
 
     /// Reports all objects in one row of health, while there are any.
     pub(super) fn report(&mut self, health: &Health) {
-        let row = health.scope("passed-over");
+        let row = health.child("passed-over");
         if self.objects.is_empty() {
             if std::mem::take(&mut self.is_reported) {
                 row.close();

@@ -53,12 +53,14 @@ fn follow(p: FollowParams) -> anyhow::Result<()> {
         let tables = ((*services).clone(), (*slices).clone());
         let reflector = Reflector::new(writer.clone(), tables, families, proxy_name, labels);
         let node = p.node;
-        p.jobs.one_shot("reflect-services-endpoints", move |cx: JobCx| reflector.follow(wait, node, cx));
+        p.jobs
+            .one_shot("reflect-services-endpoints", move |cx: JobCx| reflector.follow(wait, node, cx))
+            .add();
     }
     if let Some(pods) = p.pods {
         let range = p.config.node_port_range.ports();
         let host_ports = HostPorts::new(writer, (*pods).clone(), families, range);
-        p.jobs.one_shot("reflect-pods", move |cx: JobCx| host_ports.follow(wait, cx));
+        p.jobs.one_shot("reflect-pods", move |cx: JobCx| host_ports.follow(wait, cx)).add();
     }
     Ok(())
 }
