@@ -1,6 +1,6 @@
-//! Times of the reconciler: one row a line, `name measured unit goal met peer` with tabs between. The peer is the
-//! reconciler of cilium/statedb, measured beside ours where Go and its module can be had, otherwise as recorded on a quiet
-//! machine of the same kind.
+//! Benchmarks of the reconciler: one row per line, `name measured unit goal met peer`, separated by tabs. The peer is
+//! the reconciler of cilium/statedb, measured on the same machine if Go and its module are available, otherwise as
+//! recorded on an idle machine of the same kind.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
@@ -36,7 +36,7 @@ impl TableSpec for Object {
     }
 }
 
-/// An object that is also found by the group of a thousand that it is in.
+/// An object with a secondary index, by groups of a thousand.
 #[derive(Clone, Serialize)]
 struct Grouped(Object);
 
@@ -114,7 +114,7 @@ impl<T: Row> Ops<T> for Nothing {
     }
 }
 
-/// The part that the first argument names, or each in a process of its own.
+/// Runs the part that the first argument names, or all parts, each in its own process.
 fn main() {
     let part = std::env::args().nth(1).filter(|part| !part.starts_with('-'));
     match part.as_deref() {
@@ -127,7 +127,7 @@ fn main() {
         _ => {
             let this = std::env::current_exe().expect("a program has a path");
             for part in ["latency", "throughput", "memory"] {
-                // One arena, as the agent's allocator has.
+                // One arena, as in the agent.
                 let status =
                     std::process::Command::new(&this).arg(part).env("MALLOC_ARENA_MAX", "1").status();
                 assert!(status.is_ok_and(|status| status.success()), "{part}");
@@ -178,7 +178,7 @@ async fn latency(others: u64, what: &str, name: &str) {
         let revision = put(&table, id..id + 1);
         handle.wait_until_ok(revision).await.expect("it runs");
         times.push(start.elapsed());
-        // Mostly there is a pause between two objects, in which the runtime's threads go to sleep.
+        // In production there is usually a pause between two objects, in which the runtime's threads park.
         tokio::time::sleep(Duration::from_micros(200)).await;
     }
     task.abort();
@@ -193,7 +193,7 @@ async fn latency(others: u64, what: &str, name: &str) {
 
 const MANY: u64 = 1_000_000;
 
-/// A million objects written in transactions of a thousand by one thread, reconciled on another meanwhile, until the
+/// Measures a million objects, written by one thread in transactions of a thousand and reconciled on another, until the
 /// last one is done: the peer's own benchmark.
 fn fill<T: Row>() -> (RwTable<T>, f64, f64) {
     let runtime = runtime();
@@ -223,7 +223,7 @@ fn throughput() {
     row("time of all processors an object", each, "ns", 600.0, each <= 600.0, &peer_each);
 }
 
-/// The process that has a million objects with two indexes, all reconciled.
+/// Measures the memory of a process with a million reconciled objects with two indexes.
 fn memory() {
     let before = resident("VmRSS");
     let (_table, ..) = fill::<Grouped>();
@@ -252,7 +252,7 @@ fn row(name: &str, measured: f64, unit: &str, goal: f64, met: bool, peer: &str) 
     println!("reconciler: {name}\t{measured:.1}\t{unit}\t{goal}\t{met}\t{peer}");
 }
 
-/// Seconds that all threads of this process have run for.
+/// Returns the processor time of all threads of this process in seconds.
 fn cpu_time() -> f64 {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let nanos = threads.filter_map(|thread| {
@@ -262,7 +262,7 @@ fn cpu_time() -> f64 {
     nanos.sum::<u64>() as f64 / 1e9
 }
 
-/// Megabytes of this process by a word of its status.
+/// Returns a field of `/proc/self/status` in megabytes.
 fn resident(word: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(':')?.strip_suffix("kB"));

@@ -1,4 +1,4 @@
-//! The files of a folder as the rows of a table: who writes a row gets a file.
+//! The files of a folder as the rows of a table: inserting a row creates a file.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use statedb::{Db, Initializer, Rows, RwTable, Table, Writer};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-// ---- A table: a struct, and which field tells its rows apart.
+// ---- A table: a struct with a primary key.
 
 #[derive(Clone, Debug, Serialize, Table)]
 #[table(name = "files")]
@@ -18,11 +18,11 @@ struct File {
     #[primary]
     name: String,
     text: String,
-    /// How far the file is; the reconciler writes it.
+    /// The state of reconciliation, written by the reconciler.
     status: Status,
 }
 
-// ---- A target: how one row becomes real, how it goes, and what does not belong there.
+// ---- A target: how a row is realized, deleted, and how unknown objects are pruned.
 
 struct Folder(PathBuf);
 
@@ -36,7 +36,7 @@ impl Folder {
 }
 
 impl Ops<File> for Folder {
-    /// Called again after an error, and now and then without need: the same call twice does no harm.
+    /// Idempotent: called again after an error, and at times for a row that has not changed.
     fn update(&mut self, _: &OpCx<'_>, file: &mut File) -> OpResult {
         Ok(fs::write(self.path(file)?, &file.text)?)
     }
@@ -48,7 +48,7 @@ impl Ops<File> for Folder {
         }
     }
 
-    /// Called when all sources of the table have said what they want.
+    /// Called once all sources of the table are complete.
     fn prune(&mut self, _: &OpCx<'_>, files: Rows<'_, File>) -> OpResult {
         let wanted: HashSet<&str> = files.map(|file| file.name.as_str()).collect();
         for entry in fs::read_dir(&self.0)? {
@@ -69,7 +69,7 @@ fn reconciler(files: &RwTable<File>, folder: impl Into<PathBuf>) -> (Handle, Rec
         .build()
 }
 
-// ---- A source: writes rows. `NAME=TEXT` is a file, `NAME` alone is none.
+// ---- A source of rows: `NAME=TEXT` inserts one, `NAME` deletes it.
 
 fn apply(w: &mut Writer<'_, File>, line: &str) {
     match line.split_once('=') {
@@ -82,7 +82,7 @@ fn apply(w: &mut Writer<'_, File>, line: &str) {
     }
 }
 
-/// Writes the first files, then one for each line; ends when all of them are there.
+/// Writes the rows of the arguments, then one for each line; returns once all of them are reconciled.
 async fn write(
     files: RwTable<File>,
     initializer: Initializer<File>,
@@ -101,7 +101,7 @@ async fn write(
     Ok(())
 }
 
-// ---- A reader: what happens to the rows, as it happens.
+// ---- A reader of changes.
 
 async fn print(files: Table<File>) -> std::io::Result<()> {
     let mut changes = files.changes();
@@ -117,7 +117,7 @@ async fn print(files: Table<File>) -> std::io::Result<()> {
     }
 }
 
-// ---- The program runs the three side by side until the source ends.
+// ---- The program runs the three concurrently until the source ends.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -135,7 +135,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-// ---- A test runs the real operations in a folder of its own, and no second of the waiting.
+// ---- A test: the real operations in a temporary folder, in virtual time.
 
 #[cfg(test)]
 mod tests {
@@ -145,7 +145,7 @@ mod tests {
     async fn the_folder_follows_the_table() {
         let folder = tempfile::tempdir().unwrap();
         let text = |name: &str| fs::read_to_string(folder.path().join(name)).ok();
-        fs::write(folder.path().join("stale"), "left by somebody").unwrap();
+        fs::write(folder.path().join("stale"), "of a previous run").unwrap();
         fs::create_dir(folder.path().join("busy")).unwrap();
 
         let files: RwTable<File> = Db::new().table().unwrap();

@@ -19,7 +19,7 @@ use crate::status::Status;
 use crate::waits::Waits;
 
 /// Settings of a reconciler, from [`Reconciler::builder`]. [`status`](Builder::status) and one of the `ops` are
-/// required, all else has a default.
+/// required, everything else has a default.
 #[must_use]
 pub struct Builder<T: TableSpec, S = (), O = ()> {
     table: RwTable<T>,
@@ -73,7 +73,7 @@ impl<T> StatusField<T> {
 pub struct Operations<T>(Kind<T>);
 
 impl<T: TableSpec + Clone> Reconciler<T> {
-    /// Returns a builder of a reconciler that drives a target from this table. It needs the writer's half for the
+    /// Returns a builder of a reconciler that drives a target from this table. It needs the write handle for the
     /// statuses.
     pub fn builder(table: RwTable<T>) -> Builder<T> {
         Builder {
@@ -249,7 +249,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             shared: options.shared,
             floor: 1,
             metrics,
-            room: Work::default(),
+            spare: Work::default(),
         };
         let rounds = Rounds {
             core,

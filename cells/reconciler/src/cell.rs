@@ -1,4 +1,4 @@
-//! The wiring: a reconciler as jobs of a module.
+//! Wiring: a reconciler as jobs of a module.
 
 use hive::prelude::*;
 use statedb::TableSpec;

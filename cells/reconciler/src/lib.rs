@@ -1,7 +1,7 @@
 //! Drives a target, such as a kernel map, from the rows of a table.
 //!
 //! **Owns** nothing: the table belongs to the cell, and the status of each object is a field of the object.
-//! **Needs** the writer's half of a table whose objects have a [`Status`], and operations on the target.
+//! **Needs** the write handle of a table of objects with a [`Status`], and operations on the target.
 //! **Provides** a [`Handle`] that reports the progress of reconciliation.
 //!
 //! ```

@@ -83,12 +83,12 @@ impl Metrics {
     }
 
     pub(crate) fn runs_in(&self, module: String) {
-        // A reconciler runs once.
+        // Ignored: a reconciler runs once, so the module is set once.
         let _ = self.module.set(module);
     }
 }
 
-/// A consumer of the durations of operations. Durations are measured only while a listener wants them: reading the
+/// A consumer of the durations of operations. Durations are measured only while a listener is enabled: reading the
 /// clock for each operation costs up to a tenth of a reconciler's other work.
 #[derive(Debug)]
 pub struct Listener(Arc<AtomicBool>);

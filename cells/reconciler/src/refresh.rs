@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_shown_as_the_original_does() {
+    fn durations_are_formatted_as_in_cilium() {
         let shown = |seconds| Until(Duration::from_secs(seconds)).to_string();
         assert_eq!([1800, 599, 5, 3600].map(shown), ["30m0s", "9m59s", "5s", "1h0m0s"]);
     }

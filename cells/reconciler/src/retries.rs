@@ -6,7 +6,7 @@ use std::time::Duration;
 use statedb::{KeyBuf, Obj};
 use tokio::time::Instant;
 
-/// Waits of `min * 2^n`, at most `max`, for the n-th failure in a row.
+/// Exponential backoff: `min * 2^n`, at most `max`, after the n-th failure in a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     pub(crate) min: Duration,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_double_up_to_the_limit_and_start_anew_after_a_success() {
+    async fn delays_double_up_to_the_limit_and_reset_after_a_success() {
         let start = Instant::now();
         let mut retries: Retries<()> =
             Retries::new(Backoff { min: Duration::from_millis(100), max: Duration::from_secs(1) });

@@ -36,14 +36,14 @@ pub(crate) struct Core<T: TableSpec> {
     pub(crate) floor: u64,
     pub(crate) metrics: Arc<Metrics>,
     /// Empty buffers that the next batch reuses.
-    pub(crate) room: Work<T>,
+    pub(crate) spare: Work<T>,
 }
 
 /// The outcome of a round.
 pub(crate) struct Round {
-    /// Objects were reconciled.
+    /// Whether objects were reconciled.
     pub(crate) worked: bool,
-    /// The table or the number of failing objects has changed.
+    /// Whether the table or the number of failing objects has changed.
     pub(crate) changed: bool,
     /// Closes when there are more changes.
     pub(crate) more: Watch,
@@ -110,7 +110,7 @@ impl<T: TableSpec + Clone> Core<T> {
         self.floor = self.changes.seen() + 1;
         let (batch, more) = self.changes.read(&snapshot, self.round_size);
         let mut changed = !batch.is_empty();
-        let mut work = std::mem::take(&mut self.room);
+        let mut work = std::mem::take(&mut self.spare);
         for change in batch {
             if change.deleted {
                 self.reset(&change.object);
@@ -146,6 +146,7 @@ impl<T: TableSpec + Clone> Core<T> {
         let due = self.retries.due(Instant::now(), self.round_size.saturating_sub(done));
         let mut retried = 0;
         if !due.is_empty() {
+            // A new snapshot, in which the statuses that were committed above are visible.
             let snapshot = self.table.snapshot();
             let work = self.retry(&snapshot, due);
             retried = self.reconcile(snapshot, work, true).await;
@@ -173,7 +174,7 @@ impl<T: TableSpec + Clone> Core<T> {
 
     /// Returns the objects of the due keys in their current state.
     fn retry(&mut self, snapshot: &Snapshot, due: Vec<Due<T>>) -> Work<T> {
-        let mut work = std::mem::take(&mut self.room);
+        let mut work = std::mem::take(&mut self.spare);
         for Due { key, deleted, recorded } in due {
             let current = self.table.get(snapshot, Query::raw_primary(key.clone())).cloned();
             match (deleted, current) {
@@ -217,7 +218,7 @@ impl<T: TableSpec + Clone> Core<T> {
             drop(snapshot);
             self.commit(&mut work);
         }
-        self.room = work;
+        self.spare = work;
         count
     }
 
@@ -278,6 +279,8 @@ impl<T: TableSpec + Clone> Core<T> {
             match outcome {
                 Outcome::Done | Outcome::Superseded => self.reset(&original),
                 Outcome::Failed(failure) => {
+                    // If others write the row too, its revision may be that of their status, later than the change that
+                    // a caller waits for.
                     let revision = if self.shared { self.floor } else { original.revision() };
                     let revision = self.waits.clear(&key).unwrap_or(revision);
                     self.retries.failed(key, revision, None, failure, now);
@@ -290,6 +293,7 @@ impl<T: TableSpec + Clone> Core<T> {
         }
         let written = before + 1..=w.revision();
         w.commit();
+        // Own writes must not be read as changes. `leave_out` requires that there are no deletes among them.
         self.changes.leave_out(written);
     }
 

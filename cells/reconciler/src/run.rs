@@ -156,6 +156,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
     async fn prune_now(&mut self) {
         // Consume the pending notification: this prune serves all requests made so far.
         self.prune.notified().now_or_never();
+        // Counted before the prune reads the table: `pruned` waits for a prune that begins after its request.
         self.prunes.send_modify(|prunes| prunes.begun += 1);
         self.prune_error = match self.core.prune().await {
             Ok(()) => None,

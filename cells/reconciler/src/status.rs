@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_as_in_tables_and_json() {
+    fn printed_in_tables_and_as_json() {
         let at = SystemTime::UNIX_EPOCH + Duration::new(1_709_210_096, 250_000_000);
         let status = Status(Form::Plain(StatusKind::Error, micros(at), 7)).with_error("no such device");
         assert_eq!(
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn small_with_an_id_of_its_own() {
+    fn small_with_a_unique_id() {
         assert_eq!(size_of::<Status>(), 16);
         let ids = || (0..1000).map(|_| Status::pending().id()).collect::<Vec<_>>();
         let mut all = ids();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn done_when_all_that_are_known_or_required_are() {
+    fn done_when_all_known_and_required_names_are() {
         let mut set = StatusSet::pending();
         assert!(!set.is_done() && set.is_pending(), "no reconciler has set a status");
         set.set("b", Status::done());

@@ -1,4 +1,4 @@
-//! The tests of the example of statedb's first page.
+//! The tests of the example in statedb's README.
 
 #[path = "../examples/files.rs"]
 #[expect(dead_code, reason = "its program")]

@@ -1,10 +1,10 @@
-//! The first page of statedb: its program is the example, and its commands print what the page says.
+//! The tutorial in statedb's README: its program is the example, and its commands print the output of the page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The contents of the page's blocks in a language.
+/// Returns the code blocks of a page in a language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let begin = format!("```{language}\n");
     page.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
@@ -15,7 +15,7 @@ fn page() -> String {
 }
 
 #[test]
-fn its_program_is_the_example() {
+fn the_program_of_the_page_is_the_example() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/files.rs");
     let written: Vec<String> = blocks(&page(), "rust");
     assert_eq!(
@@ -27,8 +27,8 @@ fn its_program_is_the_example() {
 }
 
 #[test]
-fn its_commands_print_what_it_says() {
-    // Beside `deps`, where this test is.
+fn the_commands_of_the_page_print_its_output() {
+    // The test binary is in `deps`, beside `examples`.
     let program: PathBuf =
         std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().join("examples/files");
     let remedy = "`cargo test -p reconciler` builds it, or `cargo build -p reconciler --example files`";

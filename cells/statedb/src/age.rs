@@ -1,4 +1,4 @@
-//! Ages and times that tables show.
+//! Ages and times as tables print them.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,26 +6,26 @@ tokio::task_local! {
     static FIXED: Fixed;
 }
 
-/// A clock that stands still.
+/// A fixed clock, for tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
-    /// The time that is shown in the place of all times, since 1970.
+    /// The time printed in place of all times, since the Unix epoch.
     pub now: Duration,
-    /// How old everything is.
+    /// The age printed in place of all ages.
     pub age: Duration,
 }
 
-/// How long ago something was; `0s` for times to come.
+/// Returns the age of a time as text; `0s` for times in the future.
 pub fn since(time: SystemTime) -> String {
     of(FIXED.try_with(|clock| clock.age).unwrap_or_else(|_| time.elapsed().unwrap_or_default()))
 }
 
-/// When something was, as it is shown.
+/// Returns a time as it is printed: itself, or the one set by [`fixed`].
 pub fn shown(time: SystemTime) -> SystemTime {
     FIXED.try_with(|clock| SystemTime::UNIX_EPOCH + clock.now).unwrap_or(time)
 }
 
-/// While this future runs, everything that it shows was at this time, and is so old: for tests that compare what is shown.
+/// Runs a future during which all printed times and ages are those of a fixed clock: for tests that compare output.
 ///
 /// ```
 /// # use std::time::{Duration, SystemTime};
@@ -42,7 +42,8 @@ pub fn fixed<F: Future>(clock: Fixed, shown: F) -> impl Future<Output = F::Outpu
     FIXED.scope(clock, shown)
 }
 
-/// A duration as `kubectl` prints ages: two units at most, one from a certain length on (`9m59s`, `179m`, `2y1d`).
+/// Formats a duration as `kubectl` prints ages: at most two units, only one where the second is negligible (`9m59s`,
+/// `179m`, `2y1d`).
 pub fn of(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

@@ -1,4 +1,4 @@
-//! The wiring: the database for the hive, tables for its modules.
+//! Wiring: the database of the hive, and the tables of its modules.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ pub fn cell() -> Cell {
     module("statedb", "In-memory tables", [provide(|| Arc::new(Db::new()))])
 }
 
-/// The table of `T`, for the list of cells of the module that owns it: the module gets `Arc<RwTable<T>>`, everybody
-/// `Arc<Table<T>>`. The table is registered when either is first requested; what the module writes is told by the
-/// module's name.
+/// Provides the table of `T`, in the list of cells of the module that owns it: `Arc<RwTable<T>>` to the module,
+/// `Arc<Table<T>>` to all cells. The table is registered when either is first requested. The module's writes appear
+/// under its name in statistics and metrics.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! Texts of columns, for `#[derive(Table)]`.
+//! Column texts, for `#[derive(Table)]`.
 
 use std::fmt::Display;
 
 use serde::de::DeserializeOwned;
 
-/// A field as it displays itself.
+/// Returns the text of a field, by its `Display`.
 pub fn column<T>(field: &T) -> String
 where
     T: Display + ?Sized, // remedy: `#[column(with = function)]` or `#[column(skip)]`
@@ -12,17 +12,17 @@ where
     field.to_string()
 }
 
-/// The value that a function computes from a field.
+/// Returns the text of the value that a function computes from a field.
 pub fn shown<'f, T: ?Sized, R: Display>(field: &'f T, with: impl FnOnce(&'f T) -> R) -> String {
     with(field).to_string()
 }
 
-/// A list in one cell.
+/// Returns the text of a list, joined into one cell.
 pub fn joined(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// A row written by hand.
+/// Converts a JSON value into a row.
 pub fn from_value<T>(value: serde_json::Value) -> serde_json::Result<T>
 where
     T: DeserializeOwned, // remedy: `#[derive(Deserialize)] #[serde(default)]`, for `#[table(insertable)]`

@@ -2,7 +2,7 @@
 
 pub(crate) mod trackers;
 
-/// The primitives under the trackers; the models in `tests/loom` define them differently.
+/// The synchronization primitives of the trackers; the models in `tests/loom` replace them by loom's.
 mod sync {
     pub(super) use std::sync::Arc;
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,8 +118,8 @@ impl<'b, T> IntoIterator for &'b Batch<T> {
 /// let mut others = backends.changes().since(read)?; // another reader continues from there
 /// backends.transact(|w| w.delete(Query::primary(3)));
 /// let batch = StreamExt::next(&mut others).await.expect("it never ends");
-/// let told: Vec<_> = batch.iter().map(|change| (change.object.id, change.deleted)).collect();
-/// assert_eq!(told, [(6, false), (7, false), (8, false), (9, false), (3, true)]);
+/// let read: Vec<_> = batch.iter().map(|change| (change.object.id, change.deleted)).collect();
+/// assert_eq!(read, [(6, false), (7, false), (8, false), (9, false), (3, true)]);
 /// # Ok(())
 /// # }
 /// ```

@@ -95,17 +95,17 @@ impl Db {
 
     /// Registers an object that works on the tables, such as a reconciler, for tools that list such objects. Only a
     /// weak reference is kept.
-    pub fn attach<A: Any + Send + Sync>(&self, what: &Arc<A>) {
+    pub fn attach<A: Any + Send + Sync>(&self, object: &Arc<A>) {
         let mut attached = self.0.attached.lock();
         attached.retain(|other| other.strong_count() > 0);
-        let what: Weak<A> = Arc::downgrade(what);
-        attached.push(what);
+        let object: Weak<A> = Arc::downgrade(object);
+        attached.push(object);
     }
 
     /// Returns the live [attached](Db::attach) objects of a type, in order of attachment.
     pub fn attached<A: Any + Send + Sync>(&self) -> Vec<Arc<A>> {
         let attached = self.0.attached.lock();
-        attached.iter().filter_map(|what| what.upgrade()?.downcast().ok()).collect()
+        attached.iter().filter_map(|object| object.upgrade()?.downcast().ok()).collect()
     }
 
     /// Returns the table with a name.

@@ -2,7 +2,7 @@
 //!
 //! # Trees
 //! An index is a [`Tree`]: an adaptive radix tree over the bytes of the keys. Inner nodes hold 4, 16, 48 or 256 links
-//! (`node.rs`), the common prefix of all keys below (up to 20 bytes), and the one leaf whose key ends at the node. A
+//! (`node.rs`), the common prefix of all keys below (up to 20 bytes), and the leaf of the key that ends at the node. A
 //! [`Link`](link::Link) is one pointer: to a node (low bit set), a leaf (low bit clear), or null.
 //!
 //! A leaf is an owned handle of one pointer ([`Leaf`](leaf::Leaf)). A leaf of the primary index is the row's
@@ -15,7 +15,7 @@
 //! A table has one writer at a time, holding the table's lock. It works on a copy of the last version's roots with an
 //! [`Edit`], whose `birth` is the number of the last published root plus one. Each node and leaf carries the birth of
 //! the edit that made it. A node of the same birth is changed in place, since nothing else can reach it; any other is
-//! copied first, and the original is retired: it goes to the edit's list of nodes that the next version does not use.
+//! copied first, and the original is retired: it joins the edit's list of nodes that the next version does not use.
 //! Published nodes are never written to, except for their watches. Nodes have no reference counts: copying a node of
 //! 256 links touches that node and nothing else.
 //!

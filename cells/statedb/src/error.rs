@@ -1,4 +1,4 @@
-//! Errors; each is returned before any change.
+//! Errors. Each is returned before anything is changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use crate::key::KeyParseError;
 use crate::obj::Obj;
 
-/// A table could not be registered or asked.
+/// An error in the registration or an untyped query of a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Table names are parts of commands and paths.
+    /// The name is malformed. Table names are parts of commands and URL paths, so their form is restricted.
     #[error("table name `{name}` is not of the form [a-z][a-z0-9_-]{{0,30}}")]
     InvalidTableName {
         /// As given.
         name: &'static str,
     },
-    /// One database holds one table of a name.
+    /// The database already has a table of this name.
     #[error("table `{name}` is registered already")]
     DuplicateTable {
         /// As given.
         name: &'static str,
     },
-    /// Index names are unique within a table and not empty; those that start with `__` are reserved.
+    /// The index name is empty, reserved (starts with `__`) or not unique within the table.
     #[error("table `{table}`: index name `{index}` is empty, reserved or used twice")]
     InvalidIndexName {
         /// The table.
@@ -30,7 +30,7 @@ pub enum Error {
         /// As given.
         index: &'static str,
     },
-    /// Tables with a unique secondary index say so, since inserts can fail.
+    /// The table has a unique secondary index, but does not set `UNIQUE_SECONDARY`, which makes inserts fallible.
     #[error("table `{table}`: index `{index}` is unique, but the table does not set UNIQUE_SECONDARY")]
     UndeclaredUnique {
         /// The table.
@@ -51,10 +51,10 @@ pub enum Error {
         table: &'static str,
         /// As given.
         index: String,
-        /// Those that there are.
+        /// The existing indexes.
         known: String,
     },
-    /// A text is not a key of the index.
+    /// The text is not a key of the index.
     #[error("table `{table}`, index `{index}`: {source}")]
     Key {
         /// The table.
@@ -66,11 +66,11 @@ pub enum Error {
     },
 }
 
-/// The changes since a revision cannot be told.
+/// The changes since a revision are not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinceError {
-    /// Rows were deleted after it, and it is not known any more which: begin anew with all rows.
+    /// Deletes after the revision are no longer kept: start over with all rows.
     #[error(
         "table `{table}`: what changed since revision {revision} is not known, deletes up to {forgotten} are forgotten"
     )]
@@ -79,27 +79,27 @@ pub enum SinceError {
         table: &'static str,
         /// As given.
         revision: u64,
-        /// The newest delete that is not known.
+        /// The revision of the newest delete that is no longer kept.
         forgotten: u64,
     },
-    /// The revision is another table's, or of another run of the program.
+    /// The table has not reached the revision: it belongs to another table or to a previous run of the process.
     #[error("table `{table}` has not come to revision {revision}, it is at {now}")]
     Ahead {
         /// The table.
         table: &'static str,
         /// As given.
         revision: u64,
-        /// The table's.
+        /// The table's current revision.
         now: u64,
     },
 }
 
-/// A row was not there, or not as wanted, in time.
+/// A timeout while waiting for a row that exists and satisfies a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotInTime {
     /// The table.
     pub table: &'static str,
-    /// How long it was waited.
+    /// The timeout.
     pub timeout: Duration,
     /// The sources that have yet to fill the table.
     pub pending: Vec<Arc<str>>,
@@ -144,11 +144,11 @@ impl<T> std::fmt::Debug for Conflict<T> {
 
 impl<T> std::error::Error for Conflict<T> {}
 
-/// A compare-and-swap or compare-and-delete did not happen. Nothing was changed, no watch is woken.
+/// A failed compare-and-swap or compare-and-delete. Nothing was changed and no watch is closed.
 pub enum CasError<T> {
     /// There is no row with this primary key.
     NotFound,
-    /// The row has another revision: this is how it is now.
+    /// The row has another revision; contains the current row.
     Changed(Obj<T>),
     /// The new row's key of a unique index belongs to another row.
     Conflict(Conflict<T>),

@@ -1,8 +1,8 @@
-//! Rules of write transactions: no deadlock, and no long stay on an executor's thread.
+//! Rules of write transactions: no deadlock, and no long blocking of an executor's thread.
 //!
-//! A thread has one transaction of a database at a time: a second one would wait for itself. That is checked in all builds.
-//! Where a thread has transactions of several databases, it takes them in the same order as other threads; that is checked
-//! in debug builds, since the order is kept behind a global lock. A commit counts each transaction that was long.
+//! A thread has at most one transaction of a database: a second one could wait for a table that the first one holds.
+//! All builds check this. Threads that hold transactions of several databases must begin them in the same order; only
+//! debug builds check this, since the check takes a global lock. A commit counts transactions that took too long.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ use tokio::task::coop::poll_proceed;
 
 type Place = &'static Location<'static>;
 
-/// How long a write transaction may hold a thread on which tasks run; what takes longer belongs to a blocking thread.
+/// The maximum duration of a write transaction on an executor's thread; longer ones belong on a blocking thread.
 pub(crate) const LONG: Duration = Duration::from_micros(100);
 
-/// Write transactions of one table and place that held a thread on which tasks run for longer than 100 us.
+/// Write transactions of one table and source location that held an executor's thread for longer than 100 us.
 #[derive(Clone, Debug)]
 pub struct LongWrite {
-    /// The place in the code that began them.
+    /// The source location at which they began.
     pub place: Place,
-    /// How many there were.
+    /// Their number.
     pub count: u64,
     /// The longest duration.
     pub longest: Duration,
 }
 
-/// Those of a table, by place.
+/// The long writes of a table, by source location.
 #[derive(Default)]
 pub(crate) struct LongWrites(Mutex<Vec<LongWrite>>);
 
@@ -47,7 +47,7 @@ impl LongWrites {
         }
     }
 
-    /// The longest first.
+    /// Returns all of them, the longest first.
     pub(crate) fn all(&self) -> Vec<LongWrite> {
         let mut writes = self.0.lock().clone();
         writes.sort_by_key(|write| std::cmp::Reverse(write.longest));
@@ -55,10 +55,10 @@ impl LongWrites {
     }
 }
 
-/// Whether this thread runs a task: tokio gives a task steps before it has to let others run, and a blocking thread, or one
-/// that is not tokio's, any number. The steps taken to find out are given back.
+/// Whether this thread runs a tokio task. Tokio has no API for it, so it is detected by the coop budget: a task has a
+/// limited one, blocking threads and threads of other runtimes an unlimited one. The consumed budget is restored.
 pub(crate) fn on_executor() -> bool {
-    /// More than a task has.
+    /// More than the coop budget of a task, which is 128 in tokio.
     const STEPS: usize = 256;
     let mut context = Context::from_waker(Waker::noop());
     let mut taken = Vec::with_capacity(STEPS);
@@ -69,15 +69,15 @@ pub(crate) fn on_executor() -> bool {
         }
         std::task::Poll::Pending => true,
     });
-    // Each restores what there was before it.
+    // Each dropped guard restores the budget from before its `poll_proceed`, so they are dropped in reverse order.
     while taken.pop().is_some() {}
     limited
 }
 
-/// Databases whose transactions were begun one inside the other, with the places of both.
+/// Pairs of databases (outer, inner) of nested transactions, with the source locations of both.
 static ORDER: Mutex<BTreeMap<(u64, u64), [Place; 2]>> = Mutex::new(BTreeMap::new());
 
-/// A transaction that this thread has.
+/// A transaction that the current thread holds.
 struct Outer {
     db: u64,
     tables: Names,
@@ -90,17 +90,17 @@ thread_local! {
     static HELD: RefCell<Vec<Outer>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records the end of a transaction of this thread.
+/// A guard that unregisters a transaction of the current thread when it is dropped.
 pub(crate) struct Held {
     db: u64,
     not_send: PhantomData<*const ()>,
 }
 
-/// Records that this thread is about to lock tables.
+/// Registers a transaction before its tables are locked.
 ///
 /// # Panics
-/// If it has locked tables of the same database; in debug builds also if it has locked those of another one that was locked
-/// inside of this one before. The message names the places.
+/// If the current thread holds a transaction of the same database; in debug builds also if it holds one of a database
+/// that was locked after this one before. The message names the source locations.
 pub(crate) fn enter(db: u64, names: impl Iterator<Item = &'static str>, place: Place) -> Held {
     HELD.with_borrow_mut(|held| {
         let tables = names.collect::<Names>();

@@ -51,7 +51,7 @@ impl Default for Handles {
 }
 
 impl Handles {
-    /// Returns the id of a name, the same each time.
+    /// Returns the id of a name; adds the name on its first use.
     pub(crate) fn number(&self, name: &str) -> Handle {
         let mut names = self.0.lock();
         let known = names.iter().position(|known| &**known == name).unwrap_or(names.len());

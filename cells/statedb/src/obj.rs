@@ -8,12 +8,12 @@ use crate::watch::{Watch, WatchCell};
 
 /// A counted handle to one immutable version of a stored object.
 ///
-/// It outlives snapshots and transactions, dereferences to the object and costs one counter to clone. To change an
-/// object, insert a new one: `let mut d = (**obj).clone(); d.mtu = 9000; w.insert(d);` or `w.update(..)`.
+/// It outlives snapshots and transactions, and dereferences to the object; a clone increments one reference count. To
+/// change an object, insert a new one: `let mut d = (**obj).clone(); d.mtu = 9000; w.insert(d);` or `w.update(..)`.
 pub struct Obj<T>(Counted<Entry<T>>);
 
 struct Entry<T> {
-    /// Of the transaction that made it, for the storage.
+    /// The birth of the edit that allocated it, for the storage engine.
     birth: u64,
     revision: u64,
     watch: WatchCell,
@@ -29,7 +29,7 @@ impl<T> Obj<T> {
         self.0.birth
     }
 
-    /// The table's revision that wrote this version of the object.
+    /// Returns the table's revision of the write of this version.
     pub fn revision(&self) -> u64 {
         self.0.revision
     }
@@ -43,7 +43,7 @@ impl<T> Obj<T> {
         self.0.addr()
     }
 
-    /// Closes when this version is replaced or deleted.
+    /// Returns a watch that closes when this version is replaced or deleted.
     pub(crate) fn watch(&self) -> Watch {
         self.0.watch.watch()
     }

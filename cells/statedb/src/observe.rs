@@ -47,7 +47,7 @@ impl<T: TableSpec> Table<T> {
     /// hive.start().await;
     /// let devices = hive.get::<RwTable<Device>>();
     /// devices.transact(|w| drop(w.insert(Device { index: 1, name: "eth0".into() })));
-    /// hive.until("the device is told", || hive.has_logged(hive::LogLevel::INFO, "Device name=eth0 gone=false")).await;
+    /// hive.until("device logged", || hive.has_logged(hive::LogLevel::INFO, "Device name=eth0 gone=false")).await;
     /// # drop(devices);
     /// hive.finish().await;
     /// # }

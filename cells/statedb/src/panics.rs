@@ -1,15 +1,15 @@
-//! Steps that are all run, although foreign code panics in some: wakers, metrics, the drop of rows.
+//! Execution of all steps of a sequence although foreign code (wakers, metrics, destructors of rows) panics in some.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// The first panic of some steps.
+/// The first panic of a sequence of steps.
 #[derive(Default)]
 #[must_use = "a panic is resumed or lost"]
 pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
 
 impl Panics {
-    /// Runs a step; returns whether it came to its end.
+    /// Runs a step; returns whether it completed without a panic.
     #[inline]
     pub(crate) fn run(&mut self, step: impl FnOnce()) -> bool {
         match catch_unwind(AssertUnwindSafe(step)) {
@@ -21,7 +21,8 @@ impl Panics {
         }
     }
 
-    /// Runs a step for each item. Costs nothing per item: the items after one that panics are a second run.
+    /// Runs a step for each item. Costs nothing per item: one `catch_unwind` covers all items, and another one the
+    /// remaining items after a panic.
     #[inline]
     pub(crate) fn each<I>(&mut self, items: impl IntoIterator<Item = I>, mut step: impl FnMut(I)) {
         let mut items = items.into_iter();
@@ -36,13 +37,12 @@ impl Panics {
     fn keep(&mut self, panic: Box<dyn Any + Send>) {
         match &self.0 {
             None => self.0 = Some(panic),
-            // Its drop is foreign code, too; what that panics with is leaked.
+            // The destructor of a panic payload is foreign code, too; if it panics, that second payload is leaked.
             Some(_) => std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(panic)))),
         }
     }
 
-    /// Goes on with the first panic, unless the thread is in the middle of another: that one says more, and two end the
-    /// process.
+    /// Resumes the first panic, unless the thread is unwinding already: a panic during unwinding aborts the process.
     #[inline]
     pub(crate) fn resume(self) {
         if let Some(panic) = self.0

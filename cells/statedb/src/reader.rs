@@ -1,12 +1,12 @@
-//! Reading again and again.
+//! A cached snapshot for repeated reads.
 
 use crate::db::{Db, Snapshot};
 
-/// Has a snapshot at hand and takes another one only when something was published since.
+/// A cached snapshot, renewed only if something was published since.
 ///
-/// For hot loops: where nothing has changed, [`latest`](Self::latest) is one load and a comparison, and loops of several
-/// threads do not meet in a counter as their snapshots would. It can be sent to where it is used, and each thread has its
-/// own. It keeps what its snapshot shows in memory until it is asked again: drop it where you rest.
+/// For hot loops: without a change, [`latest`](Self::latest) is one load and a comparison, and threads do not contend
+/// for the counter that snapshots increment. It is `Send`; each thread uses its own. The cached snapshot keeps its rows
+/// allocated until the next call: drop the reader before long waits.
 ///
 /// ```
 /// # use serde::Serialize;
@@ -39,7 +39,7 @@ impl Reader {
         Reader { snapshot: db.snapshot(), db }
     }
 
-    /// All tables as they are now.
+    /// Returns a snapshot of all tables as they are now.
     #[inline]
     pub fn latest(&mut self) -> &Snapshot {
         if !self.snapshot.is_current() {

@@ -72,8 +72,9 @@ pub enum Event<T> {
 /// # }
 /// fn reflect(jobs: JobGroup, pods: Arc<RwTable<Pod>>) {
 ///     let pod = |name: &str| Pod { name: name.into() };
-///     let said = [Event::Replace(vec![pod("a"), pod("b")]), Event::Delete(Query::primary("a")), Event::Upsert(pod("c"))];
-///     let source = stream::iter(said).map(Ok::<_, Infallible>);
+///     let list = vec![pod("a"), pod("b")];
+///     let events = [Event::Replace(list), Event::Delete(Query::primary("a")), Event::Upsert(pod("c"))];
+///     let source = stream::iter(events).map(Ok::<_, Infallible>);
 ///     Reflector::new("pods", &pods).job(&jobs, source).add();
 /// }
 /// # #[tokio::main(flavor = "current_thread")]
@@ -112,7 +113,7 @@ pub struct Applied {
     pub deleted: usize,
 }
 
-/// The rows of a list that is not complete.
+/// The rows of an incomplete list.
 type Listing<T> = BTreeMap<KeyBuf, Listed<T>>;
 
 enum Listed<T> {

@@ -63,9 +63,9 @@ impl<'s> AnyVersionRef<'s> {
     }
 }
 
-// JUSTIFICATION: a bare pointer that several roots share, see `Versions::get`.
-// SAFETY: the version behind it is only read until it is freed, on whichever thread, and `AnyVersion` requires `Send`
-// and `Sync`.
+// JUSTIFICATION: a raw pointer that several roots share, see `Versions::get`.
+// SAFETY: the version behind it is only read until it is freed, on any thread, and `AnyVersion` requires `Send` and
+// `Sync`.
 unsafe impl Send for VersionRef {}
 // SAFETY: as above.
 unsafe impl Sync for VersionRef {}
@@ -156,11 +156,11 @@ impl Root for Versions {
 /// Frees a version, for [`Fate`](crate::engine::Fate).
 ///
 /// # Safety
-/// `what` is from `Box::<V>::into_raw`, and no root reaches it any more.
-pub(crate) unsafe fn free_version<V>(what: *mut ()) {
+/// `ptr` is from `Box::<V>::into_raw`, and no root reaches it any more.
+pub(crate) unsafe fn free_version<V>(ptr: *mut ()) {
     // JUSTIFICATION: the inverse of `VersionRef::of`.
     // SAFETY: the caller guarantees that the pointer is from a `Box<V>` and that nothing else uses it.
-    drop(unsafe { Box::from_raw(what.cast::<V>()) });
+    drop(unsafe { Box::from_raw(ptr.cast::<V>()) });
 }
 
 /// Does nothing, for [`Fate`](crate::engine::Fate): the watches of a version are closed by the commit, separately.

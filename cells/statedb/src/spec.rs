@@ -46,7 +46,7 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     /// `#[derive(Deserialize)] #[serde(default, rename_all = "lowercase")]` and `Some(|value| serde_json::from_value(value))`.
     const FROM_VALUE: Option<FromValue<Self>> = None;
 
-    /// The primary key: each row has exactly one, no two rows the same. Borrowed from the row where it is a
+    /// The type of the primary key, which is unique within the table. Borrowed from the row where it is a
     /// string: `type Key<'a> = &'a str`.
     type Key<'a>: IndexKey;
 

@@ -17,7 +17,7 @@ use crate::spec::{IndexDef, Matching, TableSpec};
 use crate::watch::{Watch, WatchCell};
 
 pub(crate) struct Version<T> {
-    /// The birth of the edit that made it: one more than the number of the root from which it began.
+    /// The birth of the edit that allocated it: one more than the number of the root from which it began.
     pub(crate) birth: u64,
     /// Incremented by each insert, update and delete that takes effect.
     pub(crate) revision: u64,
@@ -48,7 +48,7 @@ pub(crate) trait AnyVersion: Any + Send + Sync {
     /// Passes all nodes and leaves of the version to `each`.
     ///
     /// # Safety
-    /// As of [`Tree::dismantle`], for each tree of the version.
+    /// As for [`Tree::dismantle`], for each tree of the version.
     unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired));
 }
 
@@ -227,7 +227,7 @@ impl<T: TableSpec> AnyVersion for Version<T> {
 
     unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired)) {
         // JUSTIFICATION: the last root of a database retires everything it reaches.
-        // SAFETY: the caller guarantees for the whole version what `dismantle` requires of each tree, and each tree is
+        // SAFETY: the caller upholds the contract of `dismantle` for all trees of the version, and each tree is
         // passed once.
         unsafe {
             self.by_revision.dismantle(each);

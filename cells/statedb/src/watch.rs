@@ -3,7 +3,7 @@
 mod cell;
 mod waiting;
 
-/// The primitives under the watches; the models in `tests/loom` define them differently.
+/// The synchronization primitives of the watches; the models in `tests/loom` replace them by loom's.
 mod sync {
     pub(super) use std::sync::Arc;
     pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -116,7 +116,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// The owner of a watch, which is created on the first request and closed once.
+/// The owner's end of a watch. The watch is created on the first request and closed at most once.
 #[derive(Default)]
 pub(crate) struct WatchCell(LazyCell<State>);
 

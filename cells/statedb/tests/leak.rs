@@ -1,4 +1,4 @@
-//! Memory: what ten thousand rounds of adding and removing leave behind, counted by the allocator; `ROUNDS=1000000` for more.
+//! Leaks: allocations that ten thousand rounds of inserts and deletes leave behind; `ROUNDS=1000000` runs more.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::Ipv4Addr;
@@ -17,20 +17,20 @@ static BYTES: AtomicUsize = AtomicUsize::new(0);
 struct Counting;
 
 #[expect(unsafe_code, reason = "an allocator")]
-// JUSTIFICATION: the only way to see each block.
-// SAFETY: the system's allocator does the work.
+// JUSTIFICATION: only a global allocator sees each allocation.
+// SAFETY: all calls are forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BLOCKS.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         BLOCKS.fetch_sub(1, Ordering::Relaxed);
         BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -71,10 +71,10 @@ impl TableSpec for Pod {
     }
 }
 
-/// So many rows come, change and go in a round.
+/// The number of rows that are inserted, updated and deleted in a round.
 const ROWS: usize = 8;
 const ROUNDS: usize = 10_000;
-/// So many with readers on other threads.
+/// The number of rounds with readers on other threads.
 const SHARED: usize = 1000;
 const SAMPLES: usize = 10;
 
@@ -98,7 +98,7 @@ struct Company {
 impl Company {
     fn round(&mut self, round: usize, db: &Db, table: &RwTable<Pod>) {
         let snapshot = db.snapshot();
-        // One that never closes has listeners that come and go, as have those that do.
+        // A watch that never closes has listeners added and dropped, as have watches that close.
         let stays = table.get_watch(&snapshot, Query::of(&pod(1, 1000))).1;
         self.set.add(round, stays);
         self.set.add(round % 7, table.all_watch(&snapshot).1);
@@ -121,13 +121,13 @@ impl Company {
             self.changes.extend(table.changes().since(table.revision(&db.snapshot())));
         }
         if let Some(changes) = self.changes.last_mut() {
-            // As a stream, which goes on to wait.
+            // Polled as a stream, so that it registers for the next change.
             while StreamExt::next(changes).now_or_never().is_some() {}
         }
         if let Some(changes) = self.changes.first_mut() {
             changes.try_next();
         }
-        // They leave in another order than they came.
+        // Dropped in another order than created.
         if self.snapshots.len() > 12 {
             self.snapshots.swap_remove(round * 7 % 12);
         }
@@ -155,7 +155,7 @@ fn turn(round: usize, table: &RwTable<Pod>) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "shows how memory goes")]
+#[expect(clippy::print_stdout, reason = "prints the samples")]
 fn ten_thousand_rounds_leave_nothing() {
     let db = Db::new();
     let table = db.table::<Pod>().unwrap();
@@ -168,7 +168,7 @@ fn ten_thousand_rounds_leave_nothing() {
         turn(round, &table);
         company.round(round, &db, &table);
         if (round + 1).is_multiple_of(rounds / SAMPLES) {
-            // Without company there is what there was without it before.
+            // Without readers, the memory must be that of the first sample.
             company = Company::default();
             turn(0, &table);
             let now = (BLOCKS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
@@ -178,7 +178,7 @@ fn ten_thousand_rounds_leave_nothing() {
     }
     drop(company);
     for _ in 0..SAMPLES {
-        // The same with readers on other threads, who come and go whenever they like.
+        // The same with readers on other threads, which start and end at any time.
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -196,13 +196,13 @@ fn ten_thousand_rounds_leave_nothing() {
     println!("blocks and bytes after each {} rounds, then with threads: {samples:?}", rounds / SAMPLES);
     let (blocks, bytes) = alone.unwrap();
     for (at, sample) in samples.iter().enumerate() {
-        // Slots of published roots, as many as were ever held at once, and lists of trackers keep their room, not what was
-        // in it.
+        // The slots of published roots (as many as were ever held at once) and the lists of trackers keep their
+        // capacity, not their content.
         let room = if at < SAMPLES { 1 } else { 5 };
         assert!(sample.0 <= blocks + 20 * room, "blocks: {samples:?}");
         assert!(sample.1 <= bytes + 4096 * room, "bytes: {samples:?}");
     }
-    // The list that the thread keeps for its next transaction exists from the first round on.
+    // Warms up the list of retired nodes that the thread keeps for reuse, before the measurement.
     table.transact(|w| (0..500).for_each(|at| drop(w.insert(pod(2, at)))));
     table.transact(|w| w.delete_all());
     let empty = BLOCKS.load(Ordering::Relaxed);

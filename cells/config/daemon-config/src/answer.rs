@@ -1,4 +1,4 @@
-//! The answer to `GET /config`.
+//! The response of `GET /config`.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,20 +14,20 @@ use serde_json::Value;
 use crate::config::CniConfig;
 use crate::error::Error;
 
-/// The largest segments that the kernel makes by default.
+/// The kernel's default maximum size of GSO and GRO packets (`GSO_LEGACY_MAX_SIZE`).
 const SEGMENT: i64 = 65536;
 
-/// The MTU of a node without devices that face the network.
+/// The MTU of a node without external devices.
 const MTU: u32 = 1500;
 
-/// Constants of the agent's run.
+/// Values that are constant while the agent runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     pub(crate) config: CniConfig,
     pub(crate) running: BTreeMap<String, Value>,
 }
 
-/// The whole answer.
+/// Returns the response.
 pub(crate) fn configuration<'a>(
     fixed: &Fixed,
     spec: DaemonConfigurationSpec,
@@ -54,14 +54,14 @@ pub(crate) fn configuration<'a>(
         masquerade_protocols: Some(MasqueradeProtocols::default()),
         packetization_layer_pmtud_mode: config.pmtud_mode()?.to_owned(),
         realized: Some(spec.clone()),
-        // There is no tunnel, whose header would have to fit.
+        // There is no tunnel, so no header to subtract.
         route_mtu: mtu,
         ..Default::default()
     };
     Ok(DaemonConfiguration { spec: Some(spec), status: Some(status) })
 }
 
-/// The option, else the smallest of the devices that face the network.
+/// Returns the option, else the smallest MTU of the external devices.
 fn mtu<'a>(config: &CniConfig, devices: impl Iterator<Item = &'a Device>) -> u32 {
     if config.mtu > 0 {
         return config.mtu;
@@ -71,7 +71,7 @@ fn mtu<'a>(config: &CniConfig, devices: impl Iterator<Item = &'a Device>) -> u32
     smallest.unwrap_or(MTU)
 }
 
-/// The families of which the node gives addresses to pods.
+/// Returns the node's addresses and pod ranges for each enabled family.
 fn addressing(node: &LocalNode) -> NodeAddressing {
     fn element(router: Option<impl Display>, range: Option<impl Display>) -> Option<NodeAddressingElement> {
         Some(NodeAddressingElement {

@@ -1,4 +1,4 @@
-//! The wiring: the instance, the stored configuration, `GET` and `PATCH /config`.
+//! Wiring: the instance, the stored configuration, `GET` and `PATCH /config`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -24,7 +24,7 @@ use crate::runtime::RuntimeConfig;
 use crate::table::ConfigRow;
 use crate::{follow, names, runtime, spec, table};
 
-/// How long `PATCH /config` waits for followers of options.
+/// The timeout of `PATCH /config` for each follower.
 const PATCH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Takes the run folder for this agent: its hook runs before all others, any of which may touch the folder, and its stop
@@ -42,7 +42,7 @@ fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle:
         .first()
         .on_start(move |_| async move {
             *taken.lock().await = Some(Instance::take(&folder)?);
-            // Before any other hook changes anything.
+            // First, before another hook changes files of an incompatible version.
             state_file::check_versions(&files, &versions.0)?;
             Ok(())
         })
@@ -53,7 +53,8 @@ fn new_instance(state: Config<StateConfig>, versions: Group<Version>, lifecycle:
         .add();
 }
 
-/// `GET` and `PATCH /config`, the tables `runtime-options`, `configuration` and `cilium-configs`, the stored configuration.
+/// Provides `GET` and `PATCH /config`, the tables `runtime-options`, `configuration` and `cilium-configs`, and stores
+/// the configuration in files.
 pub fn cell() -> Cell {
     let cells = [
         config::<CniConfig>(),
@@ -98,7 +99,7 @@ fn store(p: StoreParams) -> anyhow::Result<()> {
     let initial = spec::of_settings(&p.settings)?;
     p.options.transact(|w| initial.into_iter().for_each(|option| drop(w.insert(option))));
     let stored = Stored::new(&p.state.state(), &p.fixed.running, &p.settings);
-    // The agent itself does not read it: on a full disk it is written later.
+    // Retried in the background, so that a full disk does not fail the start: the agent itself does not read the files.
     Rewrite::new(&p.jobs, &p.health, "agent-runtime-config.json", move || stored.write()).wake();
     Ok(())
 }
@@ -128,7 +129,7 @@ fn new_routes(p: RouteParams) -> Members<Route> {
     Members(vec![Route::new(Operation::GetConfig, get), Route::new(Operation::PatchConfig, patch)])
 }
 
-/// Changes all of the requested options, or none. Answers when every follower has applied them.
+/// Changes all of the requested options, or none. Responds once every follower has applied them.
 async fn patch(
     options: Arc<RwTable<RuntimeOption>>,
     followers: Arc<Vec<Follower>>,
@@ -160,7 +161,7 @@ async fn patch(
     for option in changed.iter().filter(|option| !option.is_effective()) {
         tracing::info!(option = option.name, "The option is kept and has no effect in this agent");
     }
-    // Also without a change: an earlier one may be on its way.
+    // Also without a change: an earlier one may still be in flight.
     let revision = options.revision(&snapshot);
     for follower in followers.iter() {
         if let Err(error) = follower.wait_for(revision, PATCH_LIMIT).await {

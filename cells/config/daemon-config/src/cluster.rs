@@ -1,4 +1,4 @@
-//! The configuration of cluster objects, against the running one.
+//! The configuration in cluster objects, compared with the running one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use hive::prelude::*;
 use hive::{LiveConfig, Settings};
 use statedb::{Table, Watch};
 
-/// The values that count, of all objects.
+/// The effective configuration of all cluster objects.
 pub(crate) struct Cluster {
     table: Arc<Table<ClusterConfig>>,
     followed: bool,
@@ -20,7 +20,7 @@ pub(crate) fn new_cluster(
     settings: Arc<Settings>,
     table: Arc<Table<ClusterConfig>>,
 ) -> Arc<Cluster> {
-    // The default object may be there for another agent.
+    // The default object may belong to another agent: follow objects only if they are configured explicitly.
     let named = settings.get("config-sources").is_some_and(|setting| setting.source != Source::Default);
     let followed = named && config.apply_dynamic_config && config.enable_dynamic_config;
     Arc::new(Cluster { table, followed })
@@ -32,7 +32,7 @@ impl Cluster {
         self.followed
     }
 
-    /// Whether there are no objects, and none will come.
+    /// Whether there are no objects, once all sources are complete.
     pub(crate) fn is_nothing(&self) -> bool {
         let snapshot = self.table.snapshot();
         self.table.initialized(&snapshot) && self.table.is_empty(&snapshot)
@@ -55,7 +55,7 @@ impl Cluster {
     }
 }
 
-/// An option that an object wants otherwise.
+/// An option with a value in an object that differs from the running one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterDrift {
     pub(crate) drift: Drift,
@@ -64,7 +64,7 @@ pub(crate) struct ClusterDrift {
 }
 
 impl ClusterDrift {
-    /// Of all values those with which the agent does not run.
+    /// Returns the values that differ from the running ones.
     pub(crate) fn of(values: &[Supplied], live: &LiveConfig) -> Vec<ClusterDrift> {
         let drift = |value: &Supplied| {
             let drift = live.drift(&value.key, &value.value)?;

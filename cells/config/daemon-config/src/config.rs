@@ -1,8 +1,8 @@
-//! Options that the CNI plugin acts on; the agent hands them to it by `GET /config`.
+//! Options for the CNI plugin, which reads them by `GET /config`.
 
 use crate::error::Error;
 
-/// Options for the CNI plugin. A change takes effect for pods that come after the next start.
+/// Options for the CNI plugin. Changes take effect for pods that are created after the next start.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Pods and CNI", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct CniConfig {
@@ -30,7 +30,7 @@ pub struct CniConfig {
 }
 
 impl CniConfig {
-    /// The fault.
+    /// Returns the first invalid option as an error.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let one_of = |key, value: &str, permitted: &[&str], expected| {
             let wrong = Error::Option { key, value: value.to_owned(), expected };
@@ -42,7 +42,7 @@ impl CniConfig {
         self.pmtud_mode().map(drop)
     }
 
-    /// The kernel's number of the mode of MTU probing (`net.ipv4.tcp_mtu_probing`), empty to leave it alone.
+    /// Returns the value of `net.ipv4.tcp_mtu_probing` for the mode; empty: do not change it.
     pub(crate) fn pmtud_mode(&self) -> Result<&'static str, Error> {
         match self.packetization_layer_pmtud_mode.as_str() {
             "blackhole" => Ok("1"),
@@ -56,7 +56,7 @@ impl CniConfig {
         }
     }
 
-    /// The ports to reserve, empty for none.
+    /// Returns the ports to reserve; empty for none.
     pub(crate) fn reserved_ports(&self) -> &str {
         match self.container_ip_local_reserved_ports.as_str() {
             "auto" => "",

@@ -1,4 +1,4 @@
-//! Follows the configuration file or folder, and the objects of the cluster, while the agent runs.
+//! Follows the configuration file or folder, and the cluster objects, while the agent runs.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::{Cluster, ClusterDrift};
 
-/// Quiet time before changed files are read: a writer of several files has finished.
+/// The quiet time before changed files are read, so that a writer of several files has finished.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Read at the latest so long after the first change.
+/// The maximum delay from the first change to the read.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// Interval of reads when the kernel reports no changes.
@@ -93,7 +93,7 @@ async fn run(
     }
 }
 
-/// The file or folder, if there is one, and how its changes are noticed.
+/// The configuration file or folder, if there is one, and its watch.
 struct Files {
     place: Option<PathBuf>,
     watch: io::Result<FileWatch>,
@@ -104,7 +104,8 @@ impl Files {
         Files { place, watch: FileWatch::new() }
     }
 
-    /// From now on [`changed`](Files::changed) knows of changes at once, but for this reason.
+    /// Updates the watch, so that [`changed`](Files::changed) reports changes from now on. After an error it has to
+    /// poll.
     fn follow(&mut self) -> io::Result<()> {
         let Some(place) = &self.place else { return Ok(()) };
         match &mut self.watch {
@@ -113,8 +114,8 @@ impl Files {
         }
     }
 
-    /// Waits until something may have changed and is quiet again. A watch that fails is replaced by polling, until
-    /// another one can be made.
+    /// Waits until files may have changed and no more changes follow. Falls back to polling while there is no working
+    /// watch, and then tries to create one.
     async fn changed(&mut self, followed: bool) {
         match (&self.place, &mut self.watch) {
             (None, _) => std::future::pending().await,
@@ -144,12 +145,12 @@ async fn quiet_after_change(watch: &mut FileWatch) -> io::Result<()> {
     Ok(())
 }
 
-/// Log, health and metric.
+/// Reports to log, health and metric.
 struct Reporter {
     config: Config<FollowConfig>,
     delta: Gauge,
     health: Health,
-    /// Refusals that were logged.
+    /// The refused changes that are logged already.
     refused: Vec<Change>,
     drifts: Vec<ClusterDrift>,
 }
@@ -179,7 +180,7 @@ impl Reporter {
         self.report_drifts(drifts);
     }
 
-    /// Options that take effect at the next start.
+    /// Reports options that take effect at the next start.
     fn report_refused(&mut self, mut refused: Vec<Change>, unwatched: Option<&io::Error>) {
         refused.retain(|change| !self.is_ignored(&change.key));
         for change in refused.iter().filter(|change| !self.refused.contains(change)) {
@@ -204,7 +205,7 @@ impl Reporter {
         self.refused = refused;
     }
 
-    /// Options whose running value is not the cluster's, for whatever reason: a flag may override it.
+    /// Reports options whose running value is not the cluster's, also if a flag overrides it.
     fn report_drifts(&mut self, mut drifts: Vec<ClusterDrift>) {
         if !self.config.enable_drift_checker {
             return;
@@ -241,7 +242,7 @@ fn joined(items: &[impl ToString]) -> String {
 mod tests {
     use super::*;
 
-    /// The state after an error of the watch, which used to end the job.
+    /// Regression test: an error of the watch ended the job.
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_failed_is_reported_and_replaced() {
         let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ const NAME: &str = "cilium.pid";
 /// The name of Cilium's process in `/proc/PID/comm`.
 const CILIUM_COMM: &str = "cilium-agent";
 
-/// The pid file with its lock, which the kernel releases however the agent ends.
+/// The pid file with its lock, which the kernel releases when the process ends, also after a crash.
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,

@@ -8,10 +8,10 @@ use hive::Settings;
 use hive::config::{Kind, parse_duration};
 use serde_json::{Value, json};
 
-/// The members of `daemonConfigurationMap` and the options that they show; its head says how it is read.
+/// The members of `daemonConfigurationMap` and their options; the file's header describes the format.
 const NAMES: &str = include_str!("names.tsv");
 
-/// Rows of [`NAMES`]: the member, its option or none, and how it is shown.
+/// Returns the rows of [`NAMES`]: the member, its option or an empty text, and its conversion.
 fn names() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     NAMES.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let mut columns = line.split('\t');
@@ -20,7 +20,7 @@ fn names() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     })
 }
 
-/// The settings in force. Options that neither a cell of this agent declares nor the hive accepts are left out.
+/// Returns the settings in force. Options that neither a cell of this agent declares nor the hive accepts are left out.
 pub(crate) fn daemon_configuration(
     settings: &Settings,
     clock: Option<Clock>,
@@ -41,7 +41,7 @@ pub(crate) fn daemon_configuration(
             }
         }
     }
-    // As Cilium's command `bpf ct list` reads them.
+    // In the format that Cilium's command `bpf ct list` expects.
     let (source, hz) = match clock {
         Some(Clock::Jiffies { hz, .. }) => (1, hz),
         _ => (0, 0),
@@ -52,7 +52,7 @@ pub(crate) fn daemon_configuration(
     map
 }
 
-/// Returns a value in its JSON type in Go: durations are nanoseconds.
+/// Returns a value as JSON, in the type that Go's encoder would choose: durations are nanoseconds.
 fn value(kind: Kind, text: &str, shown: &str, settings: &Settings) -> Value {
     let kind = match shown {
         "null" if text.is_empty() || text == "{}" => return Value::Null,
@@ -85,7 +85,7 @@ fn value(kind: Kind, text: &str, shown: &str, settings: &Settings) -> Value {
     parsed.unwrap_or_else(|| Value::from(text))
 }
 
-/// The bits of a TCP header for names of flags; a name that is none counts for nothing.
+/// Returns the flag bits of a TCP header (RFC 9293) for names of flags; unknown names are ignored.
 fn tcp_flags(text: &str) -> Value {
     const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
     let bit =
@@ -108,9 +108,9 @@ mod tests {
 
     use super::*;
 
-    /// Every name is one that Cilium prints, and nothing of what it prints is missing.
+    /// The names are exactly those that Cilium prints.
     #[test]
-    fn names_are_those_of_the_original() {
+    fn names_are_those_of_cilium() {
         let sample = include_str!("../../../infra/api/models/tests/samples/GET_config.json");
         let sample: Value = serde_json::from_str(sample).unwrap();
         let known = sample["status"]["daemonConfigurationMap"].as_object().unwrap();

@@ -1,4 +1,4 @@
-//! Options that are changed by the configuration folder as by `PATCH /config`.
+//! Options that the configuration folder and `PATCH /config` can change.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use statedb::RwTable;
 use crate::error::Error;
 use crate::spec;
 
-/// Options that have a row of table `runtime-options` and belong to no other cell.
+/// Options with a row in the table `runtime-options` that belong to no other cell.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Policy")]
 #[config(check = RuntimeConfig::check)]
@@ -31,7 +31,7 @@ impl RuntimeConfig {
         self.options().map(drop).map_err(|error| error.to_string())
     }
 
-    /// Their rows.
+    /// Returns the rows of the options.
     fn options(&self) -> Result<Vec<RuntimeOption>, Error> {
         let option = |name, key, value: String| {
             RuntimeOption::new(name, &value).map_err(|wrong| Error::Option {
@@ -40,7 +40,7 @@ impl RuntimeConfig {
                 expected: wrong.expected(),
             })
         };
-        // An empty text is the default, as Cilium has it.
+        // As in Cilium, an empty text means the default.
         let policy = if self.enable_policy.is_empty() { "default" } else { &self.enable_policy };
         Ok(vec![
             option(DEBUG, "debug", self.debug.to_string())?,
@@ -50,8 +50,8 @@ impl RuntimeConfig {
     }
 }
 
-/// Brings options of the configuration that change into the table, whichever struct declares them. One that was patched
-/// stays until the configuration has another value for it.
+/// Copies changed options of the configuration into the table, whichever struct declares them. A patched option keeps
+/// its value until it changes in the configuration.
 pub(crate) fn follow(
     own: ConfigWatch<RuntimeConfig>,
     live: Arc<LiveConfig>,
@@ -61,7 +61,7 @@ pub(crate) fn follow(
     let mut settings = live.watch_settings();
     let mut before = spec::of_settings(&settings.get())?;
     jobs.one_shot("runtime-config", move |cx: JobCx| async move {
-        // Held as long as this runs: the hive takes changes of options that are watched.
+        // Held while this runs: the hive accepts changes only of options that have a watch.
         let _own = own;
         loop {
             tokio::select! {

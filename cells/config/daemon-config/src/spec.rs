@@ -1,4 +1,4 @@
-//! Options as `GET` shows and `PATCH /config` wants them.
+//! Options in the models of `GET` and `PATCH /config`.
 
 use api_models::{ConfigurationMap, DaemonConfigurationSpec};
 use hive::Settings;
@@ -15,7 +15,7 @@ fn initial(setting: impl Fn(&str) -> Option<String>) -> Result<Vec<RuntimeOption
     })
 }
 
-/// The values that these settings ask for.
+/// Returns the values of the runtime options in the settings.
 pub(crate) fn of_settings(settings: &Settings) -> Result<Vec<RuntimeOption>, Error> {
     initial(|key| {
         let unused = settings.unused().iter().find(|setting| setting.key == key);
@@ -23,9 +23,9 @@ pub(crate) fn of_settings(settings: &Settings) -> Result<Vec<RuntimeOption>, Err
     })
 }
 
-/// The options that a request wants, with their values as they are printed; all or none.
+/// Returns the options of a request with canonical values, or the first error.
 pub(crate) fn wanted(spec: &DaemonConfigurationSpec) -> Result<Vec<RuntimeOption>, BadOption> {
-    // The enforcement of policy has a field of its own.
+    // Policy enforcement is a separate field of the model.
     let mut wanted = Vec::new();
     for (name, value) in &spec.options {
         if name.eq_ignore_ascii_case(POLICY_ENFORCEMENT) {
@@ -39,7 +39,7 @@ pub(crate) fn wanted(spec: &DaemonConfigurationSpec) -> Result<Vec<RuntimeOption
     Ok(wanted)
 }
 
-/// The options as the API shows them.
+/// Returns the API's model of the options.
 pub(crate) fn spec<'a>(options: impl Iterator<Item = &'a RuntimeOption>) -> DaemonConfigurationSpec {
     let mut all: ConfigurationMap =
         options.map(|option| (option.name.to_owned(), option.value.clone())).collect();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_values_are_those_of_the_original() {
+    fn the_start_values_are_those_of_cilium() {
         let options = initial(|_| None).unwrap();
         let spec = spec(options.iter());
         let sample = include_str!("../../../infra/api/models/tests/samples/GET_config.json");
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_start_value_names_the_option_of_the_agent() {
+    fn an_invalid_start_value_names_the_option_of_the_agent() {
         let error = initial(|key| (key == "enable-policy").then(|| "perhaps".to_owned())).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_enforcement_of_policy_is_no_option_among_the_others() {
+    fn policy_enforcement_is_a_separate_field() {
         let options = ConfigurationMap::from([(POLICY_ENFORCEMENT.to_owned(), "always".to_owned())]);
         let spec = DaemonConfigurationSpec { options, ..Default::default() };
         assert_eq!(wanted(&spec), Err(BadOption::Unknown(POLICY_ENFORCEMENT.to_owned())));

@@ -1,4 +1,4 @@
-//! The table `configuration`: each option as each source has it, and the outcome.
+//! The table `configuration`: the value of each option in each source, and its state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use statedb::{Query, RwTable, Table, TableSpec};
 use crate::cluster::{Cluster, ClusterDrift};
 use crate::spec;
 
-/// A row of table `configuration`: an option as one source has it. The columns of `cilium-configs`, which has cluster
-/// objects alone, and two more.
+/// A row of the table `configuration`: the value of an option in one source. It has the columns of `cilium-configs`,
+/// which contains only cluster objects, and two more.
 #[derive(Clone, Debug, PartialEq, Eq, Table)]
 #[table(name = "configuration", primary(key, source, name = "key"))]
 pub struct ConfigRow {
     /// The option.
     #[index(name = "name")]
     pub key: String,
-    /// Where it was read.
+    /// The source of the value.
     pub source: String,
-    /// The source with the lowest counts.
+    /// The priority of the source; the lowest takes precedence.
     pub priority: u32,
-    /// The value there.
+    /// The value in the source.
     pub value: String,
-    /// The value that the agent runs with, `-` if it has no such option.
+    /// The running value, `-` if the agent has no such option.
     pub running: String,
-    /// The state of the value: in force, or the cause why not.
+    /// The state of the value: in force, or the reason why not.
     pub state: String,
 }
 
@@ -46,7 +46,7 @@ impl Serialize for ConfigRow {
     }
 }
 
-/// Fills the table, and goes on as the configuration is read again and options are patched.
+/// Fills the table, and updates it when the configuration is reread or options are patched.
 pub(crate) fn fill(
     live: Arc<LiveConfig>,
     options: Arc<Table<RuntimeOption>>,
@@ -86,7 +86,7 @@ fn rows<'a>(
     options: impl Iterator<Item = &'a RuntimeOption>,
 ) -> Vec<ConfigRow> {
     let mut rows: Vec<ConfigRow> = observed.iter().map(row).collect();
-    // Those that cannot be read are those of the start.
+    // If the settings are invalid, the values of the start are in force.
     let configured = spec::of_settings(settings).unwrap_or_default();
     for option in options.filter(|option| !option.key().is_empty() && !configured.contains(option)) {
         let (key, patched) = (option.key(), "changed by PATCH /config");
@@ -109,7 +109,7 @@ fn rows<'a>(
     rows
 }
 
-/// `GET /apiary/drift`: the options that are not in force, and why.
+/// Provides `GET /apiary/drift`: the values that are not in force, with reasons.
 pub(crate) fn page(
     table: Arc<Table<ConfigRow>>,
     cluster: Arc<Cluster>,
@@ -125,7 +125,7 @@ pub(crate) fn page(
     }))
 }
 
-/// One line a value that is not in force, and not because another source counts more.
+/// Returns a line for each value that is not in force, except those that another source overrides.
 fn drift<'a>(rows: impl Iterator<Item = &'a ConfigRow>, reported: &[ClusterDrift]) -> String {
     let quiet = [Standing::InForce.to_string(), "overridden by ".to_owned()];
     let rows = rows.filter(|row| row.state != quiet[0] && !row.state.starts_with(&quiet[1]));
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_as_it_is_shown() {
+    fn rows_are_formatted() {
         let [key, source, value, running, state] =
             ["debug", "file", "true", "false", "later"].map(String::from);
         let row = ConfigRow { key, source, priority: 3, value, running, state };

@@ -1,4 +1,4 @@
-//! The cell in a hive with a node and devices made up, asked over its socket.
+//! The cell in a hive with a fake node and devices, queried over its socket.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ struct Agent {
     folder: tempfile::TempDir,
 }
 
-/// A node with addresses, a device that faces the network and one that does not.
+/// Provides a node with addresses, an external device and an internal one.
 fn surroundings() -> Cell {
     let node = |table: Arc<RwTable<LocalNode>>, devices: Arc<RwTable<Device>>| {
         table.transact(|w| {
@@ -110,9 +110,9 @@ impl Agent {
     }
 }
 
-/// Except for the settings and features of that run, the answer is the recorded one.
+/// The response equals the recorded one, except for the settings and features of that run.
 #[tokio::test]
-async fn the_answer_has_the_parts_and_values_of_the_original() {
+async fn the_response_has_the_members_and_values_of_cilium() {
     let agent = Agent::start(&[("mtu", "1500")]).await;
     let ours = agent.configuration().await;
     let sample = include_str!("../../../infra/api/models/tests/samples/GET_config.json");
@@ -125,7 +125,7 @@ async fn the_answer_has_the_parts_and_values_of_the_original() {
         assert!(same_type, "{name}: {value} here, {} there", known[name]);
     }
     assert_eq!(ours.daemon_configuration_map["IPAM"], "cluster-pool");
-    // No tunnel, no masquerading, no kvstore and no monitor here.
+    // This agent has no tunnel, masquerading, kvstore or monitor.
     sample.route_mtu = 1500;
     sample.masquerade = false;
     sample.masquerade_protocols = Some(Default::default());
@@ -137,7 +137,7 @@ async fn the_answer_has_the_parts_and_values_of_the_original() {
 }
 
 #[tokio::test]
-async fn the_mtu_is_the_smallest_of_the_devices_that_face_the_network() {
+async fn the_mtu_is_the_smallest_of_the_external_devices() {
     let agent = Agent::start(&[]).await;
     let status = agent.configuration().await.status.unwrap();
     assert_eq!((status.device_mtu, status.route_mtu), (1450, 1450));
@@ -145,7 +145,7 @@ async fn the_mtu_is_the_smallest_of_the_devices_that_face_the_network() {
 }
 
 #[tokio::test]
-async fn options_of_the_plugin_are_handed_on() {
+async fn options_of_the_plugin_are_returned() {
     let agent = Agent::start(&[
         ("packetization-layer-pmtud-mode", "always"),
         ("container-ip-local-reserved-ports", "8472,51871"),
@@ -203,7 +203,7 @@ async fn a_patch_changes_all_of_its_options_or_none() {
     assert_eq!(spec.policy_enforcement, "always");
     assert_eq!(configuration.status.unwrap().realized, Some(spec));
 
-    // The same again changes nothing.
+    // The same request again changes nothing.
     let revision = table.revision(&table.snapshot());
     assert_eq!(agent.ask("PATCH", body).await.0, 200);
     assert_eq!(table.revision(&table.snapshot()), revision);
@@ -211,7 +211,7 @@ async fn a_patch_changes_all_of_its_options_or_none() {
 }
 
 #[tokio::test]
-async fn values_that_cannot_be_served_are_refused_at_the_start() {
+async fn unsupported_values_are_refused_at_the_start() {
     for (key, value, text) in [
         ("datapath-mode", "netkit", "datapath-mode: \"netkit\" is wrong, expected veth or auto"),
         ("ipam", "eni", "ipam: \"eni\" is wrong, expected cluster-pool, kubernetes or delegated-plugin"),
@@ -256,7 +256,7 @@ async fn the_run_folder_belongs_to_one_agent() {
     assert!(!run.join("cilium.pid").exists());
 }
 
-/// The table `configuration`: sources by priority, patched values, and the page of options that are not in force.
+/// The table `configuration`: sources by priority, patched values, and the drift page.
 #[tokio::test]
 async fn sources_and_drift_are_a_table() {
     let agent = Agent::start(&[("enable-policy", "always"), ("mtu", "1500")]).await;
@@ -284,7 +284,7 @@ async fn sources_and_drift_are_a_table() {
     assert_eq!(agent.ask("PATCH", body).await.0, 200);
     wait(&["enable-policy | set by the program | 1 | always | always | in force", mtu]).await;
 
-    // As Cilium writes a row, and more.
+    // Cilium's columns, and two more.
     let snapshot = table.snapshot();
     let row = table.all(&snapshot).find(|row| row.key == "mtu").unwrap();
     assert_eq!(
@@ -300,7 +300,7 @@ async fn sources_and_drift_are_a_table() {
     agent.end().await;
 }
 
-/// A source of cluster objects that has one ConfigMap, as it was set last.
+/// A source of cluster objects with one ConfigMap.
 struct Map(tokio::sync::watch::Sender<String>);
 
 impl Source for Map {
@@ -330,7 +330,7 @@ fn map(data: &str) -> String {
     format!(r#"{{"metadata":{{"name":"cilium-config","namespace":"kube-system"}},"data":{data}}}"#)
 }
 
-/// An agent whose cluster has the default ConfigMap.
+/// Starts an agent in a cluster with the default ConfigMap.
 async fn with_map(data: &str, options: &[(&str, &str)]) -> (Agent, Arc<Map>) {
     let folder = tempfile::tempdir().unwrap();
     let source = Arc::new(Map(tokio::sync::watch::channel(map(data)).0));
@@ -355,16 +355,17 @@ impl Agent {
 
 const NAMED: &str = r#"[{"kind":"config-map","namespace":"kube-system","name":"cilium-config"}]"#;
 
-/// Objects that `config-sources` was set to name: live options follow, others wait, all that differs counts.
+/// Objects that are named by `config-sources`: live options follow them, others wait for the next start, all
+/// differences are counted.
 #[tokio::test]
-async fn live_options_follow_objects_that_are_named() {
+async fn live_options_follow_named_objects() {
     let data =
         r#"{"debug":"true","mtu":"9000","enable-policy":"never","endpoint-gc":"x","ipam":"cluster-pool"}"#;
     let options = [("config-sources", NAMED), ("enable-policy", "always")];
     let (agent, source) = with_map(data, &options).await;
     agent.hive.until("debug to follow", || agent.option("Debug") == "Enabled").await;
-    // The MTU waits, enforcement was set by a client, and no cell declares endpoint-gc.
-    agent.hive.until("all that differs", || agent.drift() == "3").await;
+    // The MTU waits for the next start, enforcement was patched, and no cell declares endpoint-gc.
+    agent.hive.until("all differences", || agent.drift() == "3").await;
     assert_eq!(agent.option("policy-enforcement"), "always");
     let object = "ConfigMap kube-system/cilium-config";
     let table = agent.hive.get::<Table<ConfigRow>>();
@@ -399,14 +400,14 @@ async fn live_options_follow_objects_that_are_named() {
     agent.end().await;
 }
 
-/// Without the names of the objects, or with the option off, drift is reported and nothing changes, as in Cilium.
+/// Without `config-sources`, or with `apply-dynamic-config=false`, drift is only reported, as in Cilium.
 #[tokio::test]
 async fn default_objects_are_only_compared() {
     for options in [vec![], vec![("config-sources", NAMED), ("apply-dynamic-config", "false")]] {
         let data = r#"{"debug":"true","mtu":"9000","api-rate-limit":""}"#;
         let ignored = ("ignore-flags-drift-checker", "mtu");
         let (agent, source) = with_map(data, &[&options[..], &[ignored]].concat()).await;
-        agent.hive.until("what differs", || agent.drift() == "1").await;
+        agent.hive.until("the difference", || agent.drift() == "1").await;
         assert_eq!(agent.option("Debug"), "Disabled");
         let (_, page) = agent.ask_for("/apiary/drift", "GET", "").await;
         let line =

@@ -1,45 +1,45 @@
-//! How `PATCH /config` waits until an option is in force.
+//! Followers, by which `PATCH /config` waits until an option is in force.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How far a follower has come.
+/// The progress of a follower.
 #[derive(Clone, Debug, Default)]
 struct State {
     applied: u64,
     error: Option<String>,
 }
 
-/// The cell's half of a follower: it reports what is in force.
+/// The cell's end of a follower, by which it reports the revision that is in force.
 #[derive(Debug)]
 pub struct Progress(watch::Sender<State>);
 
-/// A cell that applies options, for `PATCH /config` to wait for.
+/// The waiter's end: the progress of a cell that applies options.
 #[derive(Clone, Debug)]
 pub struct Follower {
     name: &'static str,
     state: watch::Receiver<State>,
 }
 
-/// A change is not in force in time. It stays wanted.
+/// A timeout before a change was in force. The change stays in the table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {follower} has not applied the change: {reason}")]
 pub struct NotApplied {
-    /// The followers that have not applied them.
+    /// The follower that has not applied it.
     pub follower: &'static str,
     /// The last error.
     pub reason: String,
 }
 
-/// Both halves, under a name for messages.
+/// Creates both ends; the name is for messages.
 pub fn follower(name: &'static str) -> (Progress, Follower) {
     let (sender, state) = watch::channel(State::default());
     (Progress(sender), Follower { name, state })
 }
 
 impl Progress {
-    /// Rows of this revision of the table are in force.
+    /// Reports that the rows up to this revision of the table are in force.
     pub fn applied(&self, revision: u64) {
         self.0.send_if_modified(|state| {
             let is_new = state.applied < revision || state.error.is_some();
@@ -48,7 +48,7 @@ impl Progress {
         });
     }
 
-    /// Something stands in the way of the newest rows.
+    /// Reports an error in applying the newest rows.
     pub fn failed(&self, error: impl ToString) {
         self.0.send_modify(|state| state.error = Some(error.to_string()));
     }
@@ -60,7 +60,7 @@ impl Follower {
         self.state.borrow().applied >= revision
     }
 
-    /// Waits until they are, for so long.
+    /// Waits until they are, at most for `limit`.
     pub async fn wait_for(&self, revision: u64, limit: Duration) -> Result<(), NotApplied> {
         let mut state = self.state.clone();
         let applied = state.wait_for(|state| state.applied >= revision);
@@ -83,7 +83,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(3);
 
     #[tokio::test]
-    async fn waiting_ends_with_the_revision_the_limit_or_the_follower() {
+    async fn waits_end_with_the_revision_the_limit_or_the_follower() {
         let (progress, follower) = follower("datapath");
         progress.applied(3);
         assert_eq!(follower.wait_for(3, LIMIT).await, Ok(()));

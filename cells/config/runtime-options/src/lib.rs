@@ -1,9 +1,9 @@
 //! The options that can be changed while the agent runs, for the cells that apply them.
 //!
 //! **Owns** the names and values of the options of `PATCH /config` ([`RuntimeOption`], a row of the table
-//! `runtime-options`, which the cell `daemon-config` writes) and how that request waits for the cells that apply them
-//! ([`Follower`]). **Needs** nothing but tables. A cell that acts on an option takes `Option<Arc<Table<RuntimeOption>>>`,
-//! watches it, and contributes a [`Follower`] by which it reports how far it has come.
+//! `runtime-options`, which the cell `daemon-config` writes), and the protocol by which that request waits for cells
+//! that apply them ([`Follower`]). **Needs** only tables. A cell that acts on an option takes
+//! `Option<Arc<Table<RuntimeOption>>>`, watches it, and contributes a [`Follower`] by which it reports its progress.
 //!
 //! ```
 //! use runtime_options::{RuntimeOption, TRACE_NOTIFICATION, follower};
@@ -17,16 +17,16 @@
 //! # Ok::<(), runtime_options::BadOption>(())
 //! ```
 //!
-//! **Differences from Cilium.** What an option does here:
+//! **Differences from Cilium.** The effects of the options in this agent:
 //!
 //! | option | effect of a change |
 //! |---|---|
-//! | `DropNotification`, `TraceNotification`, `PolicyVerdictNotification` | off for the node: no events at all; an endpoint's own switch takes off more |
-//! | `MonitorAggregationLevel` | the node's, or the endpoint's own where that is higher |
-//! | `SourceIPVerification`, `PolicyAuditMode` | of endpoints that are made from then on; those that exist have a switch each |
+//! | `DropNotification`, `TraceNotification`, `PolicyVerdictNotification` | if off for the node, there are no events at all; endpoints can disable them, too |
+//! | `MonitorAggregationLevel` | the higher of the node's and the endpoint's level |
+//! | `SourceIPVerification`, `PolicyAuditMode` | applies to endpoints that are created later; existing ones have their own option |
 //! | `Debug` | debug lines in the agent's log |
-//! | `policy-enforcement` | of all endpoints, at once |
-//! | `DebugLB`, `PolicyTracing` | none: accepted, shown, and named in the log |
+//! | `policy-enforcement` | applies to all endpoints at once |
+//! | `DebugLB`, `PolicyTracing` | none: accepted, returned, and logged |
 
 mod follower;
 mod option;

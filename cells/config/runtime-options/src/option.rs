@@ -1,4 +1,4 @@
-//! Names and values of the options, and the row that holds one.
+//! Names and values of the options, and their row type.
 
 use serde::Serialize;
 use statedb::Table;
@@ -7,17 +7,17 @@ use statedb::Table;
 pub const DEBUG: &str = "Debug";
 /// Events of dropped packets.
 pub const DROP_NOTIFICATION: &str = "DropNotification";
-/// How far events of forwarded packets are thinned out.
+/// The aggregation level of events of forwarded packets.
 pub const MONITOR_AGGREGATION_LEVEL: &str = "MonitorAggregationLevel";
 /// Whether policy only reports what it would drop.
 pub const POLICY_AUDIT_MODE: &str = "PolicyAuditMode";
-/// Events of verdicts of policy.
+/// Events of policy verdicts.
 pub const POLICY_VERDICT_NOTIFICATION: &str = "PolicyVerdictNotification";
 /// Whether pods may send from their own addresses only.
 pub const SOURCE_IP_VERIFICATION: &str = "SourceIPVerification";
 /// Events of forwarded packets.
 pub const TRACE_NOTIFICATION: &str = "TraceNotification";
-/// The option for which the API has a field of its own.
+/// The option that is a separate field in the API.
 pub const POLICY_ENFORCEMENT: &str = "policy-enforcement";
 
 /// The levels of monitor aggregation, in their order.
@@ -31,13 +31,13 @@ enum Form {
     Enforcement,
 }
 
-/// An option that can be changed, with where its value at the start comes from.
+/// A runtime option, with the agent's option of its initial value.
 struct Known {
     name: &'static str,
     form: Form,
     key: &'static str,
     default: &'static str,
-    /// Whether anything in this agent acts on it.
+    /// Whether it has an effect in this agent.
     effective: bool,
 }
 
@@ -82,29 +82,29 @@ pub struct RuntimeOption {
     pub value: String,
 }
 
-/// Why an option is refused, in Cilium's words.
+/// The reason to refuse an option, with Cilium's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadOption {
-    /// There is no such option.
+    /// The option does not exist.
     #[error("invalid configuration option: unknown option {0:?}")]
     Unknown(String),
-    /// A switch can only be on or off.
+    /// The value is neither on nor off.
     #[error("invalid configuration option: invalid option value {0}")]
     Switch(String),
-    /// There is no such level.
+    /// The level does not exist.
     #[error("invalid configuration option: {}", match .0.parse::<i64>() {
         Ok(_) => format!("monitor aggregation level must be between 0 and {}", LEVELS.len() - 1),
         Err(_) => format!("invalid monitor aggregation level {:?}", .0),
     })]
     Level(String),
-    /// Policy is enforced in other ways.
+    /// The mode of policy enforcement does not exist.
     #[error("invalid configuration option: invalid policy enforcement {0:?}")]
     Enforcement(String),
 }
 
 impl BadOption {
-    /// A description of valid values.
+    /// Returns a description of valid values.
     pub fn expected(&self) -> &'static str {
         match self {
             Self::Unknown(_) => "the name of an option",
@@ -116,15 +116,15 @@ impl BadOption {
 }
 
 impl RuntimeOption {
-    /// An option from its name and value as a user wrote them.
+    /// Parses an option's name and value in any of the accepted spellings.
     pub fn new(name: &str, value: &str) -> Result<Self, BadOption> {
         let known = KNOWN.iter().find(|known| known.name.eq_ignore_ascii_case(name));
         let known = known.ok_or_else(|| BadOption::Unknown(name.to_owned()))?;
         Ok(Self { name: known.name, value: known.form.print(value)? })
     }
 
-    /// All options as they are at the start: by option of the agent, if `setting` has its text. A wrong value comes with
-    /// the key of that option.
+    /// Returns all options with their initial values: from the agent's option if `setting` returns a text for it, else
+    /// the default. The error of an invalid value has the key of the agent's option.
     pub fn initial(
         setting: impl Fn(&str) -> Option<String>,
     ) -> Result<Vec<Self>, (&'static str, String, BadOption)> {
@@ -136,7 +136,7 @@ impl RuntimeOption {
         KNOWN.iter().map(option).collect()
     }
 
-    /// The option of the agent that has its value at the start, empty if there is none.
+    /// Returns the key of the agent's option for the initial value, empty if there is none.
     pub fn key(&self) -> &'static str {
         KNOWN.iter().find(|known| known.name == self.name).map_or("", |known| known.key)
     }
@@ -146,18 +146,18 @@ impl RuntimeOption {
         self.value == "Enabled"
     }
 
-    /// The level of monitor aggregation, 0 to 4; 0 for other options.
+    /// Returns the level of monitor aggregation, 0 to 4; 0 for other options.
     pub fn level(&self) -> u32 {
         level(&self.value).filter(|_| self.name == MONITOR_AGGREGATION_LEVEL).unwrap_or(0)
     }
 
-    /// Whether anything in this agent acts on the option. Others are accepted and shown, as Cilium does.
+    /// Whether the option has an effect in this agent. Others are accepted and returned, for compatibility.
     pub fn is_effective(&self) -> bool {
         KNOWN.iter().any(|known| known.name == self.name && known.effective)
     }
 }
 
-/// A switch in any of the words that Cilium takes.
+/// Parses a switch in any spelling that Cilium accepts.
 pub fn switch(text: &str) -> Option<bool> {
     match text.to_lowercase().as_str() {
         "true" | "on" | "enable" | "enabled" | "1" => Some(true),
@@ -166,7 +166,7 @@ pub fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A level of monitor aggregation, 0 (`None`) to 4 (`Max`), in any of the words that Cilium takes.
+/// Parses a level of monitor aggregation, 0 (`None`) to 4 (`Max`), in any spelling that Cilium accepts.
 pub fn level(text: &str) -> Option<u32> {
     let lower = text.to_lowercase();
     let named = LEVELS.iter().zip(0..).find(|(level, _)| level.eq_ignore_ascii_case(&lower));
@@ -178,7 +178,7 @@ pub fn level(text: &str) -> Option<u32> {
 }
 
 impl Form {
-    /// A value as it is printed.
+    /// Returns the canonical text of a value.
     fn print(self, text: &str) -> Result<String, BadOption> {
         match self {
             Self::Switch => match switch(text) {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_as_it_is_shown() {
+    fn rows_are_formatted() {
         let option = RuntimeOption { name: DEBUG, value: "Enabled".to_owned() };
         assert_eq!(RuntimeOption::columns(), ["Name", "Value"]);
         assert_eq!(TableSpec::row(&option), [DEBUG, "Enabled"]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_known_by_name_and_printed_in_one_form() {
+    fn options_are_parsed_and_printed_in_canonical_form() {
         for (name, value, printed) in [
             ("Debug", "true", "Debug=Enabled"),
             ("debug", "OFF", "Debug=Disabled"),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_refused_with_the_original_texts() {
+    fn invalid_options_are_refused_with_ciliums_messages() {
         for (name, value, text) in [
             ("Nope", "true", "invalid configuration option: unknown option \"Nope\""),
             ("Debug", "maybe", "invalid configuration option: invalid option value maybe"),

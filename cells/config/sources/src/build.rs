@@ -1,4 +1,4 @@
-//! `build-config`: the configuration of this node, of all objects that have a part of it, as a folder for the agent.
+//! `build-config`: merges the configuration of this node, from all objects that contribute to it, into a folder.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::resolve::{Part, for_node, merge};
 use crate::spec::{ConfigSource, Overrides, SourceKind};
 use crate::{Error, folder};
 
-/// The name of the ConfigMap that is meant when none is named.
+/// The default name of the ConfigMap.
 const CONFIG_MAP: &str = "cilium-config";
 
 /// Options of `build-config`.
@@ -45,7 +45,7 @@ pub struct BuildConfig {
     pub timeout: Duration,
 }
 
-/// The environment of the pod that this runs in.
+/// The environment variables of the pod.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     /// `CILIUM_K8S_NAMESPACE`.
@@ -55,15 +55,15 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Reads the variables of this process.
     pub fn of_process() -> Surroundings {
         let variable = |name| std::env::var(name).unwrap_or_default();
         Surroundings { namespace: variable("CILIUM_K8S_NAMESPACE"), node: variable("K8S_NODE_NAME") }
     }
 }
 
-/// Writes the folder, from the hive's sources of cluster objects, and stops the hive. A hive of its own: the agent does not
-/// run then.
+/// Writes the folder from the hive's sources of cluster objects, then stops the hive. Runs in a separate hive, before
+/// the agent starts.
 pub fn build(surroundings: Surroundings) -> Cell {
     let cells = [config::<BuildConfig>(), supply(Arc::new(surroundings)), invoke(start)];
     module("build-config", "Resolves the configuration of this node", cells)
@@ -109,7 +109,8 @@ fn start(p: Parts) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the sources of the option, completed; a CiliumNodeConfig without a name stands for all of its namespace.
+/// Returns the sources of the option with defaults filled in; a CiliumNodeConfig without a name means all in its
+/// namespace.
 fn specs(options: &[String], namespace: &str, node: &str) -> Result<Vec<ConfigSource>, Error> {
     let usual = ["config-map", "cilium-node-config"].map(str::to_owned);
     let named: Vec<&String> = options.iter().filter(|option| !option.is_empty()).collect();
@@ -145,7 +146,7 @@ fn spec(option: &str, namespace: &str, node: &str) -> Result<ConfigSource, Error
     Ok(ConfigSource { kind, namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-/// Reads objects, for so long.
+/// Reads objects, with a timeout.
 struct Reader {
     sources: Vec<Arc<dyn Source>>,
     node: String,
@@ -167,7 +168,7 @@ impl Reader {
         Ok(all)
     }
 
-    /// The one object of a name. A node must be there, others need not.
+    /// Returns the object with a name. A node must exist, other kinds are optional.
     async fn one(&self, source: ConfigSource) -> Result<Vec<Part>, Error> {
         let selection = Selection::all(source.kind.kind()).named(&source.name);
         let selection = match source.kind {
@@ -188,7 +189,7 @@ impl Reader {
         }
     }
 
-    /// All CiliumNodeConfigs of a namespace that are for this node.
+    /// Returns all CiliumNodeConfigs of a namespace that select this node.
     async fn node_configs(&self, source: &ConfigSource) -> Result<Vec<Part>, Error> {
         let namespace = &source.namespace;
         let configs: Vec<CiliumNodeConfig> =
@@ -219,8 +220,7 @@ impl Reader {
         decoded.map_err(|refusal| source_error(source, refusal))
     }
 
-    /// Lists all objects, of all sources that have any of the kind. A failure is retried, which the sources
-    /// do by themselves, until it is too late.
+    /// Lists the objects of all sources that support the kind. The sources retry failures until the timeout.
     async fn list(&self, selection: Selection, object: &str) -> Result<Vec<Bytes>, Error> {
         let sources: Vec<_> = self.sources.iter().filter(|source| source.has(selection.kind)).collect();
         if sources.is_empty() {

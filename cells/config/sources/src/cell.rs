@@ -1,4 +1,4 @@
-//! The wiring: options, table, the job that follows the objects.
+//! Wiring: options, table, the job that follows the objects.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::objects::{Change, Objects};
 use crate::row::ClusterConfig;
 use crate::spec::{ConfigSource, SourceKind};
 
-/// Events that are one transaction at most.
+/// The maximum number of events in one transaction.
 const BATCH: usize = 256;
 
-/// The table `cilium-configs`, filled from the sources of cluster objects that the hive has, and the options that name
+/// Provides the table `cilium-configs`, filled from the hive's sources of cluster objects, and the options that name
 /// the objects.
 pub fn cell() -> Cell {
     let cells = [config::<SourcesConfig>(), statedb::table::<ClusterConfig>(), invoke(follow)];
@@ -33,7 +33,7 @@ struct Parts {
     jobs: JobGroup,
 }
 
-/// Events of all views, each with its view's index.
+/// The events of all views, each with the view's index.
 type Events = BoxStream<'static, (usize, Result<WatchEvent, SourceError>)>;
 
 fn follow(p: Parts) -> Result<(), Error> {
@@ -111,7 +111,7 @@ fn take(objects: &mut Objects, view: usize, event: Result<WatchEvent, SourceErro
     }
 }
 
-/// The one object.
+/// Returns the selection of a single object.
 fn selection(source: &ConfigSource) -> Selection {
     let selection = Selection::all(source.kind.kind()).named(&source.name);
     match source.kind {

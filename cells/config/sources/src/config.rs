@@ -1,4 +1,4 @@
-//! The options.
+//! Options.
 
 use crate::Error;
 use crate::spec::{ConfigSource, Overrides};
@@ -26,7 +26,7 @@ pub struct SourcesConfig {
 }
 
 impl SourcesConfig {
-    /// The objects in their order and what the later ones may change.
+    /// Parses the objects, in order, and the keys that later ones may change.
     pub fn parse(&self) -> Result<(Vec<ConfigSource>, Overrides), Error> {
         let sources = ConfigSource::parse_list(&self.config_sources)?;
         Ok((sources, Overrides::parse(&self.config_sources_overrides)?))

@@ -3,31 +3,31 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why the configuration of the cluster cannot be used.
+/// An error in the configuration of the cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option has a value that it cannot have.
+    /// An option has an invalid value.
     #[error("option {option}: {value:?} is wrong: {reason}; give a list of objects such as {expected}")]
     Option {
         /// The option.
         option: &'static str,
         /// Its value.
         value: String,
-        /// The fault.
+        /// The reason.
         reason: String,
         /// A description of valid values.
         expected: &'static str,
     },
-    /// A source of `build-config` is none.
+    /// A source of `build-config` is invalid.
     #[error("option source: {value:?} is wrong: {reason}")]
     Source {
         /// The source.
         value: String,
-        /// The fault.
+        /// The reason.
         reason: &'static str,
     },
-    /// No source has cluster objects.
+    /// The hive has no source of cluster objects.
     #[error("no API server is known: give --k8s-kubeconfig-path or --k8s-api-server-urls, or run as a pod")]
     NoServer,
     /// An object cannot be read.
@@ -35,7 +35,7 @@ pub enum Error {
     Read {
         /// The object.
         object: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The folder cannot be written.
@@ -43,9 +43,9 @@ pub enum Error {
     Folder {
         /// The failed operation.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operation.
         source: io::Error,
     },
 }

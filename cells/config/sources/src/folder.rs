@@ -1,6 +1,6 @@
-//! A folder of options as Kubernetes mounts a ConfigMap.
+//! A folder of options in the layout of a mounted ConfigMap, as the kubelet's atomic writer creates it.
 //!
-//! `KEY -> ..data/KEY`, `..data -> ..data_N`, and the files in `..data_N`: one renamed link changes all of them at once.
+//! `KEY -> ..data/KEY`, `..data -> ..data_N`, and the files in `..data_N`: one renamed link replaces all files at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,20 +10,21 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// The link that is exchanged.
+/// The link to the current folder of files.
 const DATA: &str = "..data";
 
-/// The same before it is renamed.
+/// The temporary name of a link before it is renamed.
 const NEXT: &str = "..data.tmp";
 
-/// For `map_err`: the operation and its path.
+/// Returns a function for `map_err` that adds the operation and its path.
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Folder { action, path, source }
 }
 
-/// Writes exactly these options to the folder. Returns whether anything was changed: an equal folder stays as it is, so
-/// that its followers are not woken. A write that was cut off leaves the folder as it was, and the next one cleans up.
+/// Writes exactly these options to the folder. Returns whether anything was changed: an equal folder is not touched, so
+/// that its watchers are not woken. An interrupted write leaves the previous options in force, and the next one cleans
+/// up.
 pub(crate) fn write(folder: &Path, values: &BTreeMap<String, String>) -> Result<bool, Error> {
     fs::create_dir_all(folder).map_err(failed("make", folder))?;
     let (link, before) = (folder.join(DATA), current(folder));
@@ -35,6 +36,7 @@ pub(crate) fn write(folder: &Path, values: &BTreeMap<String, String>) -> Result<
             let file = data.join(key);
             fs::write(&file, value).map_err(failed("write", &file))?;
         }
+        // Only now, when the new folder is complete: readers see all old or all new values.
         let name = data.file_name().unwrap_or_default();
         exchange(&link, Path::new(name), &folder.join(NEXT))?;
     }
@@ -50,7 +52,7 @@ pub(crate) fn write(folder: &Path, values: &BTreeMap<String, String>) -> Result<
     Ok(changed)
 }
 
-/// A link to `target` in the place of whatever is there, at once.
+/// Atomically replaces the file at `link` by a symbolic link to `target`: creates it as `next` and renames it.
 fn exchange(link: &Path, target: &Path, next: &Path) -> Result<(), Error> {
     match fs::remove_file(next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", next)(error)),
@@ -60,7 +62,7 @@ fn exchange(link: &Path, target: &Path, next: &Path) -> Result<(), Error> {
     fs::rename(next, link).map_err(failed("exchange", link))
 }
 
-/// Removes links of keys that are gone, folders that are not in use, and leftovers of an earlier write.
+/// Removes links of deleted keys, folders that are not current, and leftovers of an interrupted write.
 fn clear_up(folder: &Path, values: &BTreeMap<String, String>) -> Result<bool, Error> {
     let used = current(folder);
     let mut changed = false;
@@ -79,12 +81,12 @@ fn clear_up(folder: &Path, values: &BTreeMap<String, String>) -> Result<bool, Er
     Ok(changed)
 }
 
-/// The name of the folder that is in use.
+/// Returns the name of the current folder of files.
 fn current(folder: &Path) -> Option<PathBuf> {
     fs::read_link(folder.join(DATA)).ok()
 }
 
-/// A name that is not taken.
+/// Returns an unused name for a folder of files.
 fn free(folder: &Path) -> Result<String, Error> {
     let numbers =
         entries(folder)?.into_iter().filter_map(|entry| number(&entry.file_name().to_string_lossy()));
@@ -92,7 +94,7 @@ fn free(folder: &Path) -> Result<String, Error> {
     Ok(format!("{DATA}_{next}"))
 }
 
-/// The number in the name of a folder with files.
+/// Returns the number in the name of a folder of files.
 fn number(name: &str) -> Option<u64> {
     name.strip_prefix(DATA)?.strip_prefix('_')?.parse().ok()
 }
@@ -102,7 +104,7 @@ fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>, Error> {
     list().map_err(failed("list", folder))
 }
 
-/// The files of a folder; none if one cannot be read.
+/// Returns the files of a folder; none if one cannot be read.
 fn read(folder: &Path) -> Option<BTreeMap<String, String>> {
     let file = |entry: io::Result<fs::DirEntry>| {
         let entry = entry.ok()?;
@@ -121,7 +123,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Names in the folder, links with their targets.
+    /// Returns the names in the folder, links with their targets.
     fn list(folder: &Path) -> Vec<String> {
         let name = |entry: fs::DirEntry| {
             let target = fs::read_link(entry.path()).map(|target| format!(" -> {}", target.display()));
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("mtu")).unwrap(), "1400");
         let inode = fs::symlink_metadata(folder.join(DATA)).unwrap().ino();
         assert!(!write(&folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
-        assert_eq!(fs::symlink_metadata(folder.join(DATA)).unwrap().ino(), inode, "nobody is woken");
+        assert_eq!(fs::symlink_metadata(folder.join(DATA)).unwrap().ino(), inode, "no watcher is woken");
 
         assert!(write(&folder, &values(&[("debug", "false"), ("ipam", "x")])).unwrap());
         assert_eq!(
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("debug")).unwrap(), "false");
     }
 
-    /// Cut off after any step, also by a user's own file.
+    /// An interrupted write, and a user's file in place of a link.
     #[test]
     fn leftovers_of_an_earlier_write_are_removed() {
         let place = tempfile::tempdir().unwrap();
@@ -167,14 +169,14 @@ mod tests {
         assert!(write(folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
         let now = ["..data -> ..data_8", "..data_8", "debug -> ..data/debug", "mtu -> ..data/mtu", "other"];
         assert_eq!(list(folder), now);
-        // The links alone were missing.
+        // Only the link is missing.
         fs::remove_file(folder.join("debug")).unwrap();
         assert!(write(folder, &values(&[("debug", "true"), ("mtu", "1400")])).unwrap());
         assert_eq!(list(folder), now);
     }
 
     #[test]
-    fn an_impossible_folder_is_an_error() {
+    fn an_unwritable_folder_is_an_error() {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("file"), "").unwrap();
         let error = write(&place.path().join("file"), &values(&[])).unwrap_err().to_string();

@@ -1,15 +1,16 @@
-//! The agent's configuration as cluster objects have it: ConfigMaps, CiliumNodeConfigs, annotations of the node.
+//! The agent's configuration in cluster objects: ConfigMaps, CiliumNodeConfigs, annotations and labels of the node.
 //!
-//! **Owns** the table `cilium-configs` ([`ClusterConfig`]: an option as one object has it) and the options that name
+//! **Owns** the table `cilium-configs` ([`ClusterConfig`]: an option in one object) and the options that name
 //! the objects ([`SourcesConfig`]). **Needs** the hive's sources of cluster objects (`Arc<dyn k8s_types::Source>`);
-//! without any the table is complete and empty. **Provides** `Arc<Table<ClusterConfig>>` to
+//! without any the table is initialized and empty. **Provides** `Arc<Table<ClusterConfig>>` to
 //! `daemon-config`, which compares it with the running configuration.
 //!
-//! **Life**: one job watches each object by its name. The objects' keys come and go with them; one that cannot be read
-//! keeps its last good options, reported in health and once in the log.
+//! **Life**: one job watches each object by its name. Rows are added and removed with the objects; an object that
+//! cannot be read keeps its last good options, and is reported in health and once in the log.
 //!
-//! Each option has a row for each object that has it, and the row with the lowest priority counts: the last object of
-//! `config-sources`, unless `config-sources-overrides` forbids that the first one's value of the key is changed.
+//! An option has a row for each object that sets it; the row with the lowest priority takes precedence: that of the
+//! last object of `config-sources`, unless `config-sources-overrides` forbids overriding the first object's value of
+//! the key.
 //!
 //! ```
 //! use config_sources::{ConfigSource, Overrides};
@@ -24,13 +25,13 @@
 //! # Ok::<(), config_sources::Error>(())
 //! ```
 //!
-//! [`build()`] is the other half, and no part of an agent: the command `build-config` of an init container, which reads the
-//! same objects once, CiliumNodeConfigs by the labels of the node, and writes the folder that the agent is started with. The
-//! keys `config-sources` and `config-sources-overrides` among them name the objects for the agent to follow.
+//! [`build()`] does not run in an agent: it is the command `build-config` of an init container, which reads the same
+//! objects once (CiliumNodeConfigs by the labels of the node) and writes the folder that the agent is started with. Its
+//! keys `config-sources` and `config-sources-overrides` name the objects for the agent to follow.
 //!
-//! **Differences from Cilium**: options that are no JSON of the right form are refused at the start, where Cilium
-//! logs an error and follows nothing. One job follows all objects. `build-config` leaves a folder alone
-//! that is equal already, and removes keys that are gone.
+//! **Differences from Cilium**: malformed JSON in the options is refused at the start; Cilium logs an error and follows
+//! nothing. One job follows all objects. `build-config` does not touch a folder that is already equal, and removes
+//! deleted keys.
 
 mod build;
 mod cell;

@@ -1,4 +1,4 @@
-//! Options of objects.
+//! The options in an object.
 
 use k8s_types::cilium::CiliumNodeConfig;
 use k8s_types::core::{ConfigMap, Node};
@@ -9,7 +9,7 @@ use crate::spec::SourceKind;
 /// The prefix of the keys of a node's annotations and labels.
 const PREFIX: &str = "config.cilium.io/";
 
-/// The longest key, as of a ConfigMap.
+/// The maximum length of a key, as for ConfigMaps.
 const LONGEST_KEY: usize = 253;
 
 /// An object's name and its options.
@@ -22,7 +22,7 @@ pub(crate) struct ObjectOptions {
     pub(crate) invalid_keys: Vec<String>,
 }
 
-/// Reads an object of a source.
+/// Parses an object of a source.
 pub(crate) fn read(kind: SourceKind, json: &[u8]) -> Result<ObjectOptions, Refusal> {
     Ok(match kind {
         SourceKind::ConfigMap => of_config_map(&decode::<ConfigMap>(json)?),
@@ -40,7 +40,7 @@ pub(crate) fn of_node_config(object: &CiliumNodeConfig) -> ObjectOptions {
     checked(&object.metadata, all)
 }
 
-/// Annotations count more than labels.
+/// Returns the options of a node; annotations override labels.
 fn of_node(object: &Node) -> ObjectOptions {
     let all = object.metadata.labels.iter().chain(object.metadata.annotations.iter());
     let named = all.filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str())));
@@ -56,7 +56,7 @@ fn checked<'a>(metadata: &ObjectMeta, all: impl Iterator<Item = (&'a str, &'a st
     }
 }
 
-/// Whether a key could be one of a ConfigMap, which is also the name of a file.
+/// Whether a key would be valid in a ConfigMap, so that it is a safe file name.
 fn may_be_option(key: &str) -> bool {
     let inner = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
     (1..=LONGEST_KEY).contains(&key.len()) && key != "." && !key.starts_with("..") && key.bytes().all(inner)
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_place_for_options() {
+    fn options_are_read_from_each_kind() {
         let map = r#"{"metadata":{"name":"a","namespace":"b"},"data":{"debug":"true","mtu":null},"binaryData":{"x":"eA=="}}"#;
         assert_eq!(text(SourceKind::ConfigMap, map).0, r#"{"debug":"true","mtu":""}"#);
         let config = r#"{"metadata":{"name":"a","namespace":"b"},"spec":{"nodeSelector":{"matchLabels":{"x":"y"}},"defaults":{"mtu":"9","a/b":"1"}}}"#;

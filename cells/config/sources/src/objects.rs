@@ -8,7 +8,7 @@ use crate::object::{self, ObjectOptions};
 use crate::row::ClusterConfig;
 use crate::spec::{ConfigSource, Overrides};
 
-/// The objects that are followed, each as each source of cluster objects has it.
+/// The followed objects: a view for each pair of object and source of cluster objects.
 #[derive(Debug)]
 pub(crate) struct Objects {
     sources: Vec<ConfigSource>,
@@ -16,21 +16,21 @@ pub(crate) struct Objects {
     views: Vec<View>,
 }
 
-/// One object as one source has it.
+/// One object in one source.
 #[derive(Debug)]
 struct View {
-    /// Its place among the configuration's sources.
+    /// Its position in `config-sources`.
     index: usize,
     /// Its options, if it exists.
     now: Option<ObjectOptions>,
-    /// The same of a list that is not complete.
+    /// The same in an incomplete list.
     listing: Option<Option<ObjectOptions>>,
     listed: bool,
-    /// Why the present object cannot be used; its last good options stay.
+    /// The error of the current object, which is invalid; its last good options are kept.
     refused: Option<String>,
-    /// The refusal that the log has.
+    /// The error that is logged already.
     reported: Option<String>,
-    /// Why the source has no objects at the moment.
+    /// The current error of the source.
     failed: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Change {
     Quiet,
     /// The object cannot be read.
     Refused(String),
-    /// Keys are left out.
+    /// Invalid keys are skipped.
     InvalidKeys(Vec<String>),
 }
 
@@ -50,7 +50,7 @@ impl Objects {
         Objects { sources, overrides, views: Vec::new() }
     }
 
-    /// One more view of the object at this place; its number.
+    /// Adds a view of the object at this position; returns the view's index.
     pub(crate) fn add(&mut self, index: usize) -> usize {
         self.views.push(View {
             index,
@@ -64,7 +64,7 @@ impl Objects {
         self.views.len() - 1
     }
 
-    /// The object that a view is of.
+    /// Returns the object of a view.
     pub(crate) fn source(&self, view: usize) -> &ConfigSource {
         &self.sources[self.views[view].index]
     }
@@ -78,14 +78,14 @@ impl Objects {
             WatchEvent::Restart => (view.listing, view.refused) = (Some(None), None),
             WatchEvent::Listed => {
                 let listing = view.listing.take().flatten();
-                // A refused object exists: its last good version stays.
+                // An invalid object still exists: its last good version is kept.
                 if listing.is_some() || view.refused.is_none() {
                     view.now = listing;
                 }
                 view.listed = true;
             }
             WatchEvent::Applied { json, .. } => match object::read(source.kind, &json) {
-                // A source may know nothing of selections.
+                // Sources may ignore the selection, so other objects are filtered out here.
                 Ok(options) if source.is(&options.key) => return view.apply(options),
                 Ok(_) => {}
                 Err(refusal) => return view.refuse(refusal.to_string()),
@@ -105,7 +105,7 @@ impl Objects {
         Change::Quiet
     }
 
-    /// Notes that a source fails; it goes on by itself.
+    /// Records an error of a source, which retries by itself.
     pub(crate) fn fail(&mut self, view: usize, error: String) {
         self.views[view].failed = Some(error);
     }
@@ -124,8 +124,8 @@ impl Objects {
         (self.views.iter().filter(|view| view.now.is_some()).count(), troubled.collect())
     }
 
-    /// The rows of the table by their keys. Of two with one key the one that counts more is there: objects of two kinds
-    /// may have one name, and two sources of cluster objects the same object.
+    /// Returns the rows of the table by their keys. Of rows with the same key, the one with the lower priority is kept:
+    /// objects of different kinds may have the same name, and several sources may have the same object.
     pub(crate) fn rows(&self) -> BTreeMap<String, ClusterConfig> {
         let mut rows: BTreeMap<String, ClusterConfig> = BTreeMap::new();
         for view in &self.views {
@@ -181,7 +181,7 @@ mod tests {
     const TWO: &str =
         r#"[{"kind":"config-map","namespace":"garden","name":"base"},{"kind":"node","name":"n1"}]"#;
 
-    /// A map that is followed at two sources of cluster objects, and a node at one.
+    /// Returns views of a ConfigMap at two sources, and of a node at one.
     fn objects() -> Objects {
         let mut objects = Objects::new(ConfigSource::parse_list(TWO).unwrap(), Overrides::default());
         assert_eq!([0, 0, 1].map(|index| objects.add(index)), [0, 1, 2]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_count_when_they_are_complete() {
+    fn lists_take_effect_when_complete() {
         let mut o = objects();
         for view in [0, 1, 2] {
             o.take(view, WatchEvent::Restart);
@@ -219,12 +219,12 @@ mod tests {
         }
         assert!(o.is_complete());
         assert_eq!(rows(&o), ["a base 2 1"]);
-        // The same object elsewhere: the first source counts.
+        // The same object in another source: the first source takes precedence.
         o.take(1, map("base", r#"{"a":"9","c":"2"}"#));
         assert_eq!(rows(&o), ["a base 2 1", "c base 2 2"]);
         o.take(2, node(r#"{"config.cilium.io/a":"3","x/y":"z"}"#));
         assert_eq!(rows(&o), ["a base 2 1", "a n1 1 3", "c base 2 2"]);
-        // Another list: what it does not name is gone, at its end.
+        // Another list: an object that it does not contain is removed when it is complete.
         o.take(0, WatchEvent::Restart);
         assert_eq!(rows(&o).len(), 3);
         o.take(0, WatchEvent::Listed);
@@ -240,15 +240,15 @@ mod tests {
         o.take(0, map("base", r#"{"a":"1"}"#));
         let Change::Refused(error) = o.take(0, map("base", r#"{"a":1}"#)) else { panic!("not refused") };
         assert!(error.contains("data.a: expected a string"), "{error}");
-        assert_eq!(o.take(0, map("base", r#"{"a":1}"#)), Change::Quiet, "told once");
+        assert_eq!(o.take(0, map("base", r#"{"a":1}"#)), Change::Quiet, "reported once");
         assert_eq!(rows(&o), ["a base 2 1"]);
         assert!(o.status().1[0].starts_with("ConfigMap garden/base: "), "{:?}", o.status());
-        // A list in which it is as wrong.
+        // A list in which it is still invalid.
         o.take(0, WatchEvent::Restart);
         o.take(0, map("base", r#"{"a":1}"#));
         o.take(0, WatchEvent::Listed);
         assert_eq!((rows(&o), o.status().1.len()), (vec!["a base 2 1".to_owned()], 1));
-        // A list without the object: it is gone.
+        // A list without the object: it is removed.
         o.take(0, WatchEvent::Restart);
         o.take(0, WatchEvent::Listed);
         assert_eq!((rows(&o), o.status()), (vec![], (0, vec![])));

@@ -1,4 +1,4 @@
-//! One configuration of several objects.
+//! Merges the options of several objects into one configuration.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use k8s_types::selector::LabelRequirements;
 use crate::object::{ObjectOptions, of_node_config};
 use crate::spec::{ConfigSource, Overrides, SourceKind};
 
-/// The key under which the agent finds the objects again.
+/// The key that names the objects for the agent to follow.
 const SOURCES: &str = "config-sources";
 
-/// The same for the keys that later objects may change.
+/// The key with the restrictions on keys that later objects may override.
 const OVERRIDES: &str = "config-sources-overrides";
 
 /// An object with its options.
 pub(crate) type Part = (ConfigSource, ObjectOptions);
 
-/// The CiliumNodeConfigs that are for a node, in the order in which they count: by name.
+/// Returns the CiliumNodeConfigs that select a node, in order of precedence: by name.
 pub(crate) fn for_node(
     mut configs: Vec<CiliumNodeConfig>,
     node: &Node,
@@ -31,7 +31,7 @@ pub(crate) fn for_node(
         let name = config.metadata.name.to_string();
         let source =
             ConfigSource { kind: SourceKind::CiliumNodeConfig, namespace: namespace.to_owned(), name };
-        // One without a selector is for no node.
+        // Without a selector it applies to no node.
         let Some(selector) = &config.spec.node_selector else { continue };
         let selector = LabelRequirements::try_from(selector)
             .map_err(|error| format!("{source}: spec.nodeSelector.{error}"))?;
@@ -45,14 +45,14 @@ pub(crate) fn for_node(
 /// The resolved options.
 #[derive(Debug)]
 pub(crate) struct Resolved {
-    /// Values by key, those included by which the agent finds the objects again.
+    /// Values by key, including [`SOURCES`] and [`OVERRIDES`].
     pub(crate) values: BTreeMap<String, String>,
     /// Warnings.
     pub(crate) notes: Vec<String>,
 }
 
-/// Of several objects the last counts. Those after the first, which may be several objects that are one source, change
-/// only what `overrides` permit.
+/// Merges the options of all sources; later ones take precedence. Sources after the first, each of which may consist of
+/// several objects, override only the keys that `overrides` permits.
 pub(crate) fn merge(sources: Vec<Vec<Part>>, overrides: &Overrides) -> Resolved {
     let (mut values, mut used, mut notes) = (BTreeMap::new(), Vec::new(), Vec::new());
     for (index, parts) in sources.into_iter().enumerate() {
@@ -72,7 +72,7 @@ pub(crate) fn merge(sources: Vec<Vec<Part>>, overrides: &Overrides) -> Resolved 
             used.push(source);
         }
     }
-    // Lists of strings are JSON.
+    // Serializing lists of strings cannot fail.
     let json = |value: serde_json::Result<String>| value.unwrap_or_default();
     values.insert(SOURCES.to_owned(), json(serde_json::to_string(&used)));
     values.insert(OVERRIDES.to_owned(), json(serde_json::to_string(overrides)));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn later_sources_count_if_they_may() {
+    fn later_sources_take_precedence_if_permitted() {
         let sources = || {
             vec![
                 vec![part(SourceKind::ConfigMap, "map", &[("a", "1"), ("b", "1"), ("c", "1")])],
@@ -115,7 +115,7 @@ mod tests {
             r#"[{"kind":"config-map","namespace":"ns","name":"map"},{"kind":"cilium-node-config","namespace":"ns","name":"x"},{"kind":"cilium-node-config","namespace":"ns","name":"y"},{"kind":"node","namespace":"ns","name":"n"}]"#
         );
         assert_eq!(all.values["config-sources-overrides"], r#"{"allowConfigKeys":[],"denyConfigKeys":[]}"#);
-        // The agent reads what is written.
+        // The agent can parse the written value.
         let again = ConfigSource::parse_list(&all.values["config-sources"]).unwrap();
         assert_eq!((again.len(), again[1].name.as_str()), (4, "x"));
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn configs_are_for_nodes_with_labels() {
+    fn configs_apply_to_nodes_with_matching_labels() {
         let config = |name: &str, selector: &str| -> CiliumNodeConfig {
             let json = format!(
                 r#"{{"metadata":{{"name":"{name}"}},"spec":{{{selector}"defaults":{{"k":"{name}"}}}}}}"#

@@ -5,30 +5,30 @@ use std::collections::BTreeMap;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use statedb::{Index, IndexDef, Query, Snapshot, Table, TableSpec};
 
-/// A row of table `cilium-configs`: an option as one object of the cluster has it.
+/// A row of the table `cilium-configs`: an option in one object of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// The option.
     pub key: String,
     /// The object's name.
     pub source: String,
-    /// Of the objects that have the option the one with the lowest counts.
+    /// The priority of the object; the lowest takes precedence.
     pub priority: u32,
-    /// The value there.
+    /// The value in the object.
     pub value: String,
-    /// The object with its kind and namespace, for people.
+    /// The object with kind and namespace, for display.
     pub object: String,
 }
 
 const BY_NAME: Index<ClusterConfig, str> = Index::new("name", |row, keys| keys.add(&row.key));
 
 impl ClusterConfig {
-    /// The values of an option, by object.
+    /// Queries the values of an option in all objects.
     pub fn by_name(key: &str) -> Query<ClusterConfig> {
         BY_NAME.query(key)
     }
 
-    /// The rows that count, one for each option, in order of the options' names.
+    /// Returns the effective row of each option, in order of the options' names.
     pub fn effective<'s>(table: &Table<ClusterConfig>, snapshot: &'s Snapshot) -> Vec<&'s ClusterConfig> {
         let mut best: BTreeMap<&str, &ClusterConfig> = BTreeMap::new();
         for row in table.all(snapshot) {
@@ -63,7 +63,7 @@ impl TableSpec for ClusterConfig {
     }
 }
 
-/// As Cilium writes it.
+/// Serializes as in Cilium.
 impl Serialize for ClusterConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut row = serializer.serialize_struct("DynamicConfig", 3)?;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_as_the_original_shows_it() {
+    fn rows_are_formatted_as_in_cilium() {
         let debug = row("debug", "cilium-config", 1, "true");
         assert_eq!(
             serde_json::to_string(&debug).unwrap(),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_priority_counts() {
+    fn the_lowest_priority_takes_precedence() {
         let table: RwTable<ClusterConfig> = Db::new().table().unwrap();
         let rows =
             [row("a", "x", 2, "1"), row("a", "y", 1, "2"), row("b", "x", 2, "3"), row("b", "y", 3, "4")];

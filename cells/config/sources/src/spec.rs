@@ -1,4 +1,4 @@
-//! Which objects have the configuration, in which order, and which keys the later ones may change.
+//! The specification of the objects: their order, and the keys that later ones may override.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// The objects that count when nothing names others, as the options' text.
+/// The default value of the option `config-sources`.
 pub(crate) const DEFAULT_SOURCES: &str =
     r#"[{"kind":"config-map","namespace":"kube-system","name":"cilium-config"}]"#;
 
@@ -36,31 +36,31 @@ pub struct ConfigSource {
     pub name: String,
 }
 
-/// Which keys of the first source those after it may change.
+/// The keys of the first source that later ones may override.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overrides {
-    /// Only these, if there are any.
+    /// If not empty, only these.
     #[serde(default, deserialize_with = "keys")]
     pub allow_config_keys: Vec<String>,
-    /// Otherwise all but these.
+    /// Otherwise, all except these.
     #[serde(default, deserialize_with = "keys")]
     pub deny_config_keys: Vec<String>,
 }
 
-/// A list; Go writes `null` for a nil one.
+/// Deserializes a list; Go writes a nil one as `null`.
 fn keys<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Logs the keys of an option's value that are not known. They are ignored, as in Cilium.
+/// Logs the unknown keys of an option's value, which are ignored, as in Cilium.
 fn report_unknown_keys(option: &str, text: &str, known: &[&str]) {
     for key in unknown_keys(text, known) {
         tracing::warn!(option, key, "Ignoring a key that is not known; give one of {}", known.join(", "));
     }
 }
 
-/// The keys of an object, or of the objects of a list, that are none of these.
+/// Returns the keys of an object, or of the objects of a list, that are not known.
 fn unknown_keys(text: &str, known: &[&str]) -> Vec<String> {
     let objects = match serde_json::from_str(text) {
         Ok(Value::Array(items)) => items,
@@ -72,7 +72,7 @@ fn unknown_keys(text: &str, known: &[&str]) -> Vec<String> {
 }
 
 impl Overrides {
-    /// Reads the value of the option `config-sources-overrides`; an empty one forbids nothing.
+    /// Parses the value of the option `config-sources-overrides`; an empty one forbids nothing.
     pub fn parse(text: &str) -> Result<Overrides, Error> {
         if text.trim().is_empty() {
             return Ok(Overrides::default());
@@ -96,7 +96,8 @@ impl Overrides {
         }
     }
 
-    /// The priority of a key in one of so many sources: the lowest counts, so the last source that may.
+    /// Returns the priority of a key in the source at `index`: the lowest takes precedence, so the last permitted
+    /// source.
     pub fn priority(&self, key: &str, index: usize, sources: usize) -> u32 {
         let priority = match index {
             0 => sources,
@@ -108,7 +109,7 @@ impl Overrides {
 }
 
 impl ConfigSource {
-    /// Reads the value of the option `config-sources`; an empty one names none.
+    /// Parses the value of the option `config-sources`; an empty one names none.
     pub fn parse_list(text: &str) -> Result<Vec<ConfigSource>, Error> {
         let wrong = |reason: String| Error::Option {
             option: "config-sources",
@@ -137,7 +138,7 @@ impl ConfigSource {
 }
 
 impl ConfigSource {
-    /// Whether it is this object.
+    /// Whether the key is that of this object.
     pub(crate) fn is(&self, key: &k8s_types::Key) -> bool {
         let here = self.kind == SourceKind::Node || self.namespace == key.namespace;
         here && self.name == key.name
@@ -145,7 +146,7 @@ impl ConfigSource {
 }
 
 impl SourceKind {
-    /// `config-map`, as options have it.
+    /// Returns the kind's name in options, such as `config-map`.
     pub(crate) fn word(self) -> &'static str {
         match self {
             SourceKind::ConfigMap => "config-map",
@@ -154,7 +155,7 @@ impl SourceKind {
         }
     }
 
-    /// The kind of the objects.
+    /// Returns the Kubernetes kind.
     pub(crate) fn kind(self) -> k8s_types::Kind {
         match self {
             SourceKind::ConfigMap => k8s_types::Kind::ConfigMap,
@@ -164,7 +165,7 @@ impl SourceKind {
     }
 }
 
-/// `ConfigMap kube-system/cilium-config`.
+/// Formats the object as `ConfigMap kube-system/cilium-config`.
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ConfigSource { kind, namespace, name } = self;
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_source_counts_unless_it_may_not() {
+    fn the_last_source_takes_precedence_unless_denied() {
         let priorities = |overrides: &str, key| {
             let overrides = Overrides::parse(overrides).unwrap();
             [0, 1, 2].map(|index| overrides.priority(key, index, 3))
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(priorities(r#"{"allowConfigKeys":null,"denyConfigKeys":null}"#, "a"), [3, 2, 1]);
         assert_eq!(priorities(r#"{"denyConfigKeys":["a"]}"#, "a"), [3, 4, 5]);
         assert_eq!(priorities(r#"{"denyConfigKeys":["a"]}"#, "b"), [3, 2, 1]);
-        // A list of allowed keys forbids all others, so that none need be forbidden.
+        // A list of allowed keys forbids all others, so the list of denied keys has no effect.
         let both = r#"{"allowConfigKeys":["a"],"denyConfigKeys":["a"]}"#;
         assert_eq!((priorities(both, "a"), priorities(both, "b")), ([3, 2, 1], [3, 4, 5]));
     }
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_written_as_they_are_read() {
+    fn sources_round_trip() {
         let sources = ConfigSource::parse_list(DEFAULT_SOURCES).unwrap();
         assert_eq!(serde_json::to_string(&sources).unwrap(), DEFAULT_SOURCES);
         assert_eq!(sources[0].to_string(), "ConfigMap kube-system/cilium-config");

@@ -1,4 +1,4 @@
-//! The cell in a hive, with a source of cluster objects made up.
+//! The cell in a hive, with a fake source of cluster objects.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use k8s_types::{Key, Kind, Selection, Source, SourceError, WatchEvent};
 use statedb::{Table, TableSpec as _};
 use tokio::sync::broadcast;
 
-/// A source whose events the test sends, of ConfigMaps and Nodes alone.
+/// A fake source of ConfigMaps and Nodes, whose events the test sends.
 struct Model {
     said: broadcast::Sender<(Kind, Result<WatchEvent, SourceError>)>,
 }
 
 impl Model {
-    fn say(&self, kind: Kind, events: impl IntoIterator<Item = WatchEvent>) {
+    fn send(&self, kind: Kind, events: impl IntoIterator<Item = WatchEvent>) {
         for event in events {
             self.said.send((kind, Ok(event))).unwrap();
         }
@@ -33,11 +33,11 @@ impl Source for Model {
         kind != Kind::CiliumNodeConfig
     }
 
-    fn watch(&self, what: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
-        assert!(what.fields.starts_with("metadata.name="), "each object by its name");
+    fn watch(&self, selection: Selection) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
+        assert!(selection.fields.starts_with("metadata.name="), "each object by its name");
         let said = self.said.subscribe();
         futures::stream::unfold(said, |mut said| async { said.recv().await.ok().map(|event| (event, said)) })
-            .filter_map(move |(kind, event)| std::future::ready((kind == what.kind).then_some(event)))
+            .filter_map(move |(kind, event)| std::future::ready((kind == selection.kind).then_some(event)))
             .boxed()
     }
 }
@@ -67,11 +67,11 @@ async fn the_table_follows_the_objects() {
     hive.until("both objects to be watched", || model.said.receiver_count() == 2).await;
 
     let m = r#"{"metadata":{"name":"m","namespace":"a"},"data":{"debug":"true","mtu":"9000"}}"#;
-    model.say(Kind::ConfigMap, [WatchEvent::Restart, applied(m), WatchEvent::Listed]);
+    model.send(Kind::ConfigMap, [WatchEvent::Restart, applied(m), WatchEvent::Listed]);
     hive.until("rows of the map", || rows(&table) == ["debug m 3 true", "mtu m 3 9000"]).await;
-    assert!(!table.initialized(&table.snapshot()), "nobody has told of the node");
+    assert!(!table.initialized(&table.snapshot()), "the node is not listed yet");
     let n = r#"{"metadata":{"name":"n","annotations":{"config.cilium.io/mtu":"1400"}}}"#;
-    model.say(Kind::Node, [WatchEvent::Restart, applied(n), WatchEvent::Listed]);
+    model.send(Kind::Node, [WatchEvent::Restart, applied(n), WatchEvent::Listed]);
     table.wait_initialized().await;
     assert_eq!(rows(&table), ["debug m 3 true", "mtu m 3 9000", "mtu n 1 1400"]);
     let snapshot = table.snapshot();
@@ -82,16 +82,16 @@ async fn the_table_follows_the_objects() {
     model.said.send((Kind::Node, Err(SourceError("connection refused".to_owned())))).unwrap();
     let health = || hive.health("config-sources.job-config-sources");
     hive.until("the error", || health().error == "Node n: connection refused").await;
-    model.say(Kind::ConfigMap, [WatchEvent::Deleted(Key::new("a", "m"))]);
+    model.send(Kind::ConfigMap, [WatchEvent::Deleted(Key::new("a", "m"))]);
     hive.until("the map to go", || rows(&table) == ["mtu n 1 1400"]).await;
-    model.say(Kind::Node, [WatchEvent::Progress]);
+    model.send(Kind::Node, [WatchEvent::Progress]);
     hive.until("health", || health().message == "Following 1 objects with configuration").await;
     drop((table, model));
     hive.finish().await;
 }
 
 #[tokio::test]
-async fn without_sources_the_table_is_complete_and_empty() {
+async fn without_sources_the_table_is_initialized_and_empty() {
     let off = [("config-sources", SOURCES), ("enable-dynamic-config", "false")];
     let model: Arc<dyn Source> = Arc::new(Model { said: broadcast::channel(1).0 });
     for (sources, options) in [(vec![], &off[..1]), (vec![model], &off[..])] {
@@ -105,7 +105,7 @@ async fn without_sources_the_table_is_complete_and_empty() {
 }
 
 #[tokio::test]
-async fn wrong_options_are_refused_at_the_start() {
+async fn invalid_options_are_refused_at_the_start() {
     let mut hive = hive_of(Members(vec![]), &[("config-sources", "config-map:kube-system/cilium-config")]);
     let error = hive.try_start().await.unwrap_err().to_string();
     assert!(

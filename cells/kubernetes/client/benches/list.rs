@@ -1,5 +1,6 @@
-//! 50,000 pods, 10,000 services, 100,000 endpoints in slices and 6,000 identities from a generator in another process, over
-//! HTTP: until they are listed and decoded, the processor time of that, and the peak of memory with all of them kept.
+//! Lists 50,000 pods, 10,000 services, 100,000 endpoints in slices and 6,000 identities from a generator in another
+//! process over HTTP. Measures the time until all are decoded, its processor time, and the peak memory with all objects
+//! kept.
 //!
 //! The generator is this program, called with `serve`.
 
@@ -25,7 +26,7 @@ use k8s_types::{Resource, Selection, Source, WatchEvent, decode};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// Objects of a kind: how many, and one of them.
+/// The number of objects of a kind, and their generator.
 type Objects = (usize, fn(usize) -> Value);
 
 const PODS: Objects = (50_000, pod);
@@ -33,7 +34,7 @@ const SERVICES: Objects = (10_000, service);
 const SLICES: Objects = (1_000, slice);
 const IDENTITIES: Objects = (6_000, identity);
 
-/// `managedFields`, which servers keep and readers skip.
+/// Returns `managedFields`, which servers send and readers skip.
 fn managed() -> Value {
     let fields: serde_json::Map<String, Value> = (0..20)
         .map(|n| (format!("f:field-of-the-object-{n}"), json!({".": {}, "f:name": {}, "f:value": {}})))
@@ -111,7 +112,7 @@ fn identity(n: usize) -> Value {
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A streaming list, made before it is asked for, and a watch without changes behind it.
+/// Returns the prepared response of a streaming list, followed by a watch without changes.
 fn listed((count, object): Objects) -> Vec<Bytes> {
     let event = |kind: &str, object: Value| json!({"type": kind, "object": object}).to_string() + "\n";
     let numbers: Vec<usize> = (0..count).collect();
@@ -153,7 +154,7 @@ async fn serve() -> io::Result<()> {
     }
 }
 
-/// All objects of a kind, decoded, and their bytes.
+/// Returns all decoded objects of a kind, and their size in bytes.
 async fn list<T: Resource>(source: Arc<dyn Source>, count: usize) -> (Vec<T>, usize) {
     let (mut events, mut objects, mut bytes) = (source.watch(Selection::all(T::KIND)), Vec::new(), 0);
     while let Some(event) = events.next().await {
@@ -171,14 +172,14 @@ async fn list<T: Resource>(source: Arc<dyn Source>, count: usize) -> (Vec<T>, us
     (objects, bytes)
 }
 
-/// A number of this process's status, in MB.
+/// Returns a field of `/proc/self/status` in MB.
 fn memory(what: &str) -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
 }
 
-/// Processor time of this process, from the kernel's hundredths of seconds.
+/// Returns the processor time of this process, with the kernel's resolution of 10 ms.
 fn processor() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let ticks = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);

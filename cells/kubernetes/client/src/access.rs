@@ -33,27 +33,27 @@ pub(crate) enum Place {
     Nowhere,
 }
 
-/// How to reach an API server.
+/// The servers' addresses with credentials, read from files.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub(crate) config: kube::Config,
-    /// Addresses, in the order in which they are tried.
+    /// The addresses, in the order in which they are tried.
     pub(crate) servers: Vec<Uri>,
     pub(crate) names: Arc<Names>,
-    /// The files that all this was read from.
+    /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
-    /// Differs when the content of a file does.
+    /// A hash of the contents of the files, to detect changes.
     pub(crate) content: u64,
-    /// When they end, if that is known.
+    /// The time at which the credentials expire, if known.
     pub(crate) expires: Option<Timestamp>,
 }
 
-/// Where credentials are from, for messages.
+/// The locations of the credentials, for messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
-    /// All of them.
+    /// The location of the credentials as a whole.
     pub(crate) credentials: String,
-    /// The key of the user among them.
+    /// The key of the user.
     pub(crate) user: String,
     /// The key of the cluster; `None` for a service account.
     pub(crate) cluster: Option<String>,
@@ -64,7 +64,7 @@ pub(crate) struct Names {
 }
 
 impl Place {
-    /// Reads it. `urls`: addresses that stand in for the one there. Blocks.
+    /// Reads addresses and credentials. `urls` replace the address in the file. Blocks.
     pub(crate) fn access(&self, urls: &[String]) -> Result<Access, Error> {
         let mut files = Files::default();
         let mut kubeconfig = match self {
@@ -77,7 +77,7 @@ impl Place {
             .map(|url| uri(url).map_err(|reason| self.setting(url, reason)))
             .collect::<Result<Vec<_>, _>>()?;
         if let Some(url) = urls.first() {
-            // A kubeconfig without an address is one with these.
+            // A kubeconfig without an address is valid if the option has addresses.
             let clusters = kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut());
             clusters.for_each(|cluster| {
                 cluster.server = Some(cluster.server.take().unwrap_or_else(|| url.clone()))
@@ -106,7 +106,7 @@ impl Place {
             }
             None => ("certificate-authority-data".to_owned(), "this machine".to_owned()),
         };
-        // It never waits: it reads files.
+        // `now_or_never`: the future only reads files, so it never waits.
         let options = KubeConfigOptions::default();
         let reading = kube::Config::from_custom_kubeconfig(kubeconfig, &options);
         let config = futures::executor::block_on(reading).map_err(|error| match error {
@@ -129,7 +129,7 @@ impl Place {
         Ok(Access { config, servers, names: Arc::new(names), files: files.names, content, expires })
     }
 
-    /// Its name in messages.
+    /// Returns its name in messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Place::Kubeconfig(file) => file.display().to_string(),
@@ -138,7 +138,7 @@ impl Place {
         }
     }
 
-    /// Something is wrong at a key.
+    /// Returns the error of an invalid value at a key of the file.
     pub(crate) fn file(&self, key: &str, reason: String) -> Error {
         let file = match self {
             Place::Kubeconfig(file) => file.clone(),
@@ -148,7 +148,7 @@ impl Place {
         Error::File { file, key: key.to_owned(), reason }
     }
 
-    /// An address is wrong that is in no file.
+    /// Returns the error of an invalid address that is in no file.
     fn setting(&self, value: &str, reason: String) -> Error {
         let setting = match self {
             Place::ServiceAccount { server, .. } if server == value => SERVICE,
@@ -167,14 +167,14 @@ const URLS: &str = "option k8s-api-server-urls";
 const SERVICE: &str = "environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT";
 
 fn read(file: &Path, files: &mut Files) -> Result<Kubeconfig, Error> {
-    // First of all, so that a change from now on counts as one.
+    // Read first, so that a later change of the file is detected as one.
     files.read(
         file,
         "option k8s-kubeconfig-path must name a kubeconfig; without the option, the service account of the agent's pod is \
          used",
     )?;
     Kubeconfig::read_from(file).map_err(|error| {
-        // The first line has place and reason, the others show the file, which has secrets.
+        // Only the first line, with location and reason: the others quote the file, which contains secrets.
         let reason = root_of(&error).lines().next().unwrap_or_default().to_owned();
         Error::File { file: file.to_owned(), key: "kubeconfig".to_owned(), reason }
     })
@@ -187,7 +187,7 @@ pub(crate) fn root_of(error: &(dyn std::error::Error + 'static)) -> String {
         .map_or_else(String::new, ToString::to_string)
 }
 
-/// Returns a service account as a kubeconfig. Without the files it is an anonymous one.
+/// Returns a service account as a kubeconfig. Without its files the kubeconfig is anonymous.
 fn account(server: &str, folder: &Path) -> Kubeconfig {
     let anonymous = folder.as_os_str().is_empty();
     let (cluster, user) = match anonymous {
@@ -216,7 +216,7 @@ pub(crate) fn server_of_pod(host: &str, port: &str) -> String {
 
 fn uri(url: &str) -> Result<Uri, String> {
     let uri: Uri = url.trim().parse().map_err(|error| format!("{error}; give https://ADDRESS:PORT"))?;
-    // A port is what follows the host, or there is none.
+    // The authority has a valid port, or consists of the host only.
     let whole = |authority: &Authority| authority.port().is_some() || authority.as_str() == authority.host();
     match uri.scheme_str() {
         Some("https" | "http") if uri.authority().is_some_and(|a| !a.host().is_empty() && whole(a)) => {

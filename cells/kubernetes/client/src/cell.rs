@@ -1,4 +1,4 @@
-//! The wiring: the source, the requests, and the jobs that keep the connection to the servers.
+//! Wiring: the source, the requests, and the jobs that maintain the connection to the servers.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,8 +25,8 @@ use crate::source::{ApiServer, Connection};
 use crate::status;
 use crate::watch_timeouts::WatchTimeouts;
 
-/// An API server as a source of cluster objects, and requests to it. Without a configured server the source has nothing and
-/// there is no `Arc<dyn Api>`.
+/// Provides an API server as a source of cluster objects, and requests to it. Without a configured server the source is
+/// empty and there is no `Arc<dyn Api>`.
 pub fn cell() -> Cell {
     let cells = [config::<ApiServerConfig>(), provide(new_client)];
     module("k8s-client", "Kubernetes API server", cells)
@@ -37,7 +37,7 @@ struct ClientParams {
     config: Config<ApiServerConfig>,
     settings: Arc<Settings>,
     metrics: Option<Arc<Metrics>>,
-    /// Shorter timeouts, of tests.
+    /// Shorter timeouts, for tests.
     timeouts: Option<Arc<WatchTimeouts>>,
     jobs: JobGroup,
     health: Health,
@@ -103,7 +103,7 @@ fn urls(config: &ApiServerConfig) -> Vec<String> {
     urls.filter(|url| !url.is_empty() && seen.insert(url.clone())).collect()
 }
 
-/// Returns where the servers are, if there are any: by the options, else by the environment of a pod.
+/// Returns the place of addresses and credentials, if there is any: from the options, else from a pod's environment.
 fn place(config: &ApiServerConfig, env: impl Fn(&str) -> Option<String>) -> Option<Place> {
     if !config.enabled || config.connect_timeout.is_zero() {
         return None;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How the API server is reached. A change takes effect at the next start; files that are named are followed.
+/// Options of the API server client. Changes take effect at the next start; the named files are followed.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Kubernetes", check = |config: &Self| config.check())]
 pub struct ApiServerConfig {
@@ -38,7 +38,7 @@ pub struct ApiServerConfig {
     pub crd_wait_timeout: Duration,
 }
 
-/// The shortest time that makes sense; a number without a unit is nanoseconds.
+/// The minimum of timeouts. It rejects numbers without a unit, which are parsed as nanoseconds.
 const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl ApiServerConfig {

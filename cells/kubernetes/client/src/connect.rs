@@ -11,26 +11,26 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::access::{Access, root_of};
 
-/// Makes clients; tests have their own.
+/// A factory of clients; tests replace it.
 pub(crate) trait Connect: Send + Sync {
-    /// A client for a server. It opens connections when it is used.
+    /// Returns a client for a server. It connects on the first request.
     fn connect(&self, access: &Access, server: &Uri) -> Result<kube::Client, String>;
 }
 
-/// Clients with sockets. HTTP/1.1: each watch has a connection of its own, so that a slow reader holds up no
-/// other.
+/// Clients with sockets. They use HTTP/1.1, so that each watch has its own connection and a slow reader does not block
+/// other watches, as it could on a shared HTTP/2 connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sockets {
-    /// How long connecting may take.
+    /// The timeout of a connection attempt.
     pub(crate) connect_timeout: Duration,
-    /// Time between signs of life of an idle connection; zero for none.
+    /// The interval of TCP keep-alive probes; zero for none.
     pub(crate) keep_alive: Duration,
 }
 
-/// Bytes of a connection's buffer at most: they are pinned while a reader is slow.
+/// The maximum size of a connection's buffer in bytes, which stays allocated while a reader is slow.
 const MAX_BUFFER: usize = 64 << 10;
 
-/// How long a connection stays that is not used.
+/// The time after which an idle connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 impl Connect for Sockets {

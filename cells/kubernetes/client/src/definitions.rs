@@ -1,4 +1,4 @@
-//! Which kinds of `cilium.io` the server knows.
+//! The kinds of `cilium.io` that are defined in the cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use k8s_types::{Kind, SmolStr};
 use tokio::sync::watch;
 
-/// The group of kinds that are defined while the cluster runs.
+/// The API group of kinds with a CustomResourceDefinition.
 pub(crate) const GROUP: &str = "cilium.io";
 
-/// The existing definitions, as they come and go.
+/// The existing definitions, kept up to date.
 #[derive(Clone, Debug)]
 pub(crate) struct Definitions {
     known: Arc<watch::Sender<Option<BTreeSet<SmolStr>>>>,
@@ -21,12 +21,12 @@ pub(crate) struct Definitions {
 pub(crate) enum Defined {
     Yes,
     No,
-    /// The definitions have not been listed.
+    /// The definitions have not been listed yet.
     Unknown,
 }
 
 impl Definitions {
-    /// Nothing is listed yet; these kinds are waited for.
+    /// Creates an empty set that is not listed yet, with the kinds to wait for.
     pub(crate) fn new(required: BTreeSet<Kind>) -> Definitions {
         Definitions { known: Arc::new(watch::Sender::new(None)), required: Arc::new(required) }
     }
@@ -41,12 +41,12 @@ impl Definitions {
         }
     }
 
-    /// Whether the agent waits for a kind: its absence is not an empty list.
+    /// Whether the agent waits for a kind, so that an undefined one is not an empty list.
     pub(crate) fn is_required(&self, kind: Kind) -> bool {
         self.required.contains(&kind)
     }
 
-    /// Returns the definitions that are waited for and missing.
+    /// Returns the required definitions that are missing.
     pub(crate) fn missing(&self) -> Vec<String> {
         self.required.iter().filter(|kind| self.of(**kind) != Defined::Yes).map(|kind| name(*kind)).collect()
     }
@@ -68,21 +68,21 @@ impl Definitions {
     }
 }
 
-/// `ciliumnodes.cilium.io`.
+/// Returns the definition's name, such as `ciliumnodes.cilium.io`.
 pub(crate) fn name(kind: Kind) -> String {
     format!("{}.{}", kind.plural(), kind.group())
 }
 
-/// When a kind is waited for.
+/// The condition under which a kind is required.
 enum When {
     Always,
-    /// Unless an option is on.
+    /// Required unless an option is on.
     Unless(&'static str),
-    /// If an option is on.
+    /// Required if an option is on.
     If(&'static str),
 }
 
-/// The kinds that Cilium waits for, and the options that decide.
+/// The kinds that Cilium's agent waits for, with the conditions.
 const REQUIRED: &[(Kind, When)] = &[
     (Kind::CiliumIdentity, When::Always),
     (Kind::CiliumPodIPPool, When::Always),
@@ -106,7 +106,7 @@ const REQUIRED: &[(Kind, When)] = &[
     (Kind::CiliumDatapathPlugin, When::If("enable-datapath-plugins")),
 ];
 
-/// The kinds that are waited for with these options.
+/// Returns the kinds that are required with these options.
 pub(crate) fn required(is_on: impl Fn(&str) -> bool) -> BTreeSet<Kind> {
     let wanted = REQUIRED.iter().filter(|(_, when)| match when {
         When::Always => true,
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_chart_needs_nine() {
+    fn the_default_chart_requires_nine() {
         let on = |option: &str| {
             matches!(
                 option,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_come_and_go() {
+    fn kinds_are_defined_and_removed() {
         let definitions = Definitions::new([Kind::CiliumNode, Kind::CiliumIdentity].into());
         assert_eq!(
             (definitions.of(Kind::Pod), definitions.of(Kind::CiliumNode)),

@@ -1,8 +1,8 @@
-//! Errors of the start, which an operator must repair.
+//! Errors at the start, which the operator has to fix.
 
 use std::path::PathBuf;
 
-/// Why there is no client.
+/// An error in the configuration of the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,7 +11,7 @@ pub enum Error {
     Read {
         /// The file.
         file: PathBuf,
-        /// The error of the system.
+        /// The I/O error.
         reason: String,
         /// The remedy.
         remedy: &'static str,
@@ -29,7 +29,7 @@ pub enum Error {
     /// An option, or a variable of the environment, is invalid.
     #[error("{setting}: {value:?} is wrong: {reason}")]
     Setting {
-        /// Which one.
+        /// Its name.
         setting: &'static str,
         /// Its value.
         value: String,

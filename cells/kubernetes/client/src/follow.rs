@@ -28,11 +28,11 @@ use crate::target::{Query, Target};
 use crate::watch_timeouts::{WatchTimeouts, spread};
 use answer::{Answer, End, Form, Phase};
 
-/// Streams that broke off in the middle of the list before pages are requested, which continue where they were.
+/// The number of streaming lists that may break off before pages are requested, which can be resumed.
 const MAX_BROKEN_STREAMS: u32 = 2;
 
-/// A watch of one selection of objects. It works only while its stream is read, and keeps one object at a time: a slow
-/// reader slows the server.
+/// A watch of one selection of objects. It makes progress only while its stream is polled, and buffers one object at a
+/// time, so that a slow reader applies backpressure to the server.
 pub(crate) struct Follow {
     link: Arc<Link>,
     target: Target,
@@ -48,7 +48,7 @@ pub(crate) struct Follow {
     listed: bool,
     /// The token of the next page of the list under way.
     continue_token: Option<String>,
-    /// Whether pages have expired under way: the list is requested in one.
+    /// Whether a continue token has expired: the list is requested as one page.
     whole: bool,
     listed_at: Instant,
     relist_after: Duration,
@@ -58,13 +58,13 @@ pub(crate) struct Follow {
     backoff: Backoff,
     delay: Duration,
     failures: u64,
-    /// Connections in a row that were lost without a reason.
+    /// The number of consecutive connections that were lost without a reason.
     cuts: u32,
-    /// How often versions went back, and when last.
+    /// The number of times that versions went back, and the last time.
     rewinds: (u64, Option<Instant>),
-    /// The cluster that was listed, as the link counts them.
+    /// The cluster that was listed, by the link's counter.
     cluster: u64,
-    /// Whether the log has a failure since the last success.
+    /// Whether a failure was logged since the last success.
     reported: bool,
     /// Whether it has waited for the definitions of kinds.
     asked: bool,
@@ -72,14 +72,14 @@ pub(crate) struct Follow {
     listed_absent: bool,
 }
 
-/// An answer that is being read.
+/// A response that is being read.
 struct Reading {
     query: Query,
     body: Body,
     pieces: Splitter,
     lease: Lease,
     cuts: watch::Receiver<u64>,
-    /// Objects of the page so far.
+    /// The number of objects of the page so far.
     items: i64,
     progress: Answer,
 }
@@ -162,7 +162,7 @@ impl Follow {
         }
         let lease = self.link.lease();
         if std::mem::replace(&mut self.cluster, lease.cluster) != lease.cluster {
-            // Objects and versions of another cluster mean nothing in this one.
+            // Objects and versions of the previous cluster are not valid in this one.
             (self.listed, self.continue_token) = (false, None);
             self.version.clear();
         }
@@ -203,7 +203,8 @@ impl Follow {
         Ok(None)
     }
 
-    /// Waits before another attempt; less if there is another server meanwhile.
+    /// Waits for the delay before another attempt, or until all connections are closed or definitions change, since the
+    /// attempt may succeed then.
     async fn pause(&mut self) {
         let delay = std::mem::take(&mut self.delay);
         if !delay.is_zero() {
@@ -216,17 +217,18 @@ impl Follow {
         }
     }
 
-    /// Whether its kind may come while the cluster runs.
+    /// Whether its kind may be defined while the cluster runs.
     fn is_defined_late(&self) -> bool {
         self.target.kind.is_some_and(|kind| kind.group() == GROUP)
     }
 
-    /// Waits until the server knows the kind. False if it does not, which is sent as an empty list.
+    /// Waits until the kind is defined. Returns false if it is not, which is sent as an empty list.
     async fn defined(&mut self) -> bool {
         let Some(kind) = self.target.kind else { return true };
         let mut changes = self.definitions.changes();
         if self.definitions.of(kind) == Defined::Unknown && !std::mem::replace(&mut self.asked, true) {
-            // Definitions are listed at the same time; if that is forbidden, the kind's own answer decides.
+            // Definitions are listed concurrently; if that is forbidden, the response to the kind's own request
+            // decides.
             let _known = timeout(self.timeouts.list_silence, changes.changed()).await;
         }
         loop {
@@ -267,7 +269,7 @@ impl Follow {
         Query::Page { continue_token: None }
     }
 
-    /// Reads the next piece of the answer, or waits for more of it.
+    /// Reads the next piece of the response, or waits for more data.
     async fn read(&mut self) -> Result<Option<WatchEvent>, RequestError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         match reading.pieces.piece() {
@@ -293,7 +295,8 @@ impl Follow {
         };
         let begun = Instant::now();
         let limit = reading.progress.timeout(phase, begun, self.bookmarks, &self.timeouts);
-        // A watch without changes sends nothing: after a failure it has recovered once it has stood for a while.
+        // A watch without changes receives nothing: after a failure it counts as recovered once it has been open for a
+        // while.
         let has_failed = self.failures + u64::from(self.backoff.attempts()) > 0;
         let recovered = reading.progress.opened() + self.timeouts.recovery;
         let frame = tokio::select! {
@@ -328,7 +331,7 @@ impl Follow {
         self.end(end, limit).map(|()| None)
     }
 
-    /// Closes the answer after its end, or the wait for more of it. An error if it was not a regular one.
+    /// Closes the response after its end or a timeout. Returns an error unless it ended regularly.
     fn end(&mut self, end: End, limit: Duration) -> Result<(), RequestError> {
         let Some(reading) = &self.reading else { return Ok(()) };
         let (url, about) = (&reading.lease.url, &self.target.name);

@@ -1,4 +1,4 @@
-//! Jobs beside watches: heartbeat, credentials, definitions, and limits on the wait for all of them.
+//! Jobs besides the watches: heartbeat, credentials, definitions, and timeouts of the initial sync.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::scan::key;
 use crate::source::Connection;
 use crate::target::Target;
 
-/// Timeout of the version's request where no heartbeat is configured.
+/// The timeout of the version request if no heartbeat is configured.
 const VERSION: Duration = Duration::from_secs(30);
 
-/// Interval of attempts at credentials that were refused or could not be read.
+/// The retry interval for credentials that were refused or could not be read.
 const RELOAD_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Files are often written in more than one step.
+/// The quiet time before changed files are read: they are often written in several steps.
 const FILE_DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Requests the version if no byte has come for so long, or none at all. Without an answer all connections are
-/// closed, and the next server is used if there is one.
+/// Requests the version if no byte was received for `limit`. If the request fails, closes all connections, and switches
+/// to the next server if there is one.
 pub(crate) async fn heartbeat(link: Arc<Link>, limit: Duration) -> Result<()> {
     let known = matches!(link.status(), Ok(Some(_)));
     let within = if limit.is_zero() { VERSION } else { limit };
@@ -59,7 +59,7 @@ pub(crate) async fn follow_credentials(link: Arc<Link>, cx: JobCx) -> Result<()>
         for (watch, file) in watches.iter_mut().zip(&files) {
             watch.follow(file)?;
         }
-        // A file may have changed between being read and being watched: it is read again then.
+        // If a file changed between the read and the watch, it is read again.
         if files == followed {
             let mut changes: FuturesUnordered<_> = watches.iter_mut().map(FileWatch::changed).collect();
             tokio::select! {
@@ -100,16 +100,17 @@ async fn suspected(link: &Link, earliest: Instant) {
     tokio::time::sleep_until(earliest).await;
 }
 
-/// Waits until credentials are about to end, if they do.
+/// Waits until the credentials are about to expire, if they do.
 async fn ending(valid_for: Option<Duration>) {
     match valid_for {
-        // A tenth before, so that there is time for another attempt; those that have ended are asked for now and then.
+        // A tenth of the lifetime early, which leaves time for another attempt; expired ones are retried at an
+        // interval.
         Some(time) => tokio::time::sleep((time - time / 10).max(RELOAD_RETRY_INTERVAL)).await,
         None => std::future::pending().await,
     }
 }
 
-/// Keeps which kinds of `cilium.io` there are.
+/// Keeps the set of defined kinds up to date.
 pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Result<()> {
     let mut events = connection.follow(Target::definitions());
     let mut names: BTreeSet<SmolStr> = BTreeSet::new();
@@ -142,7 +143,7 @@ pub(crate) async fn follow_definitions(connection: Connection, cx: JobCx) -> Res
     Ok(())
 }
 
-/// Ends the agent if definitions of kinds that it needs do not come in time.
+/// Stops the agent if required kinds are not defined in time.
 pub(crate) async fn wait_for_definitions(
     definitions: Definitions,
     limit: Duration,
@@ -166,7 +167,7 @@ pub(crate) async fn wait_for_definitions(
     Err(error)
 }
 
-/// Ends the agent if objects have not been listed and nothing has come for too long.
+/// Stops the agent if objects are not listed and nothing is received until the timeout.
 pub(crate) async fn wait_for_lists(
     connection: Connection,
     limit: Duration,

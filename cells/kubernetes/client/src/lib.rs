@@ -1,19 +1,19 @@
 //! Cluster objects from an API server, and requests to it.
 //!
-//! **Owns** the connection: addresses and credentials from a kubeconfig or a pod's service account, read again
-//! when they change; failover between servers; the limit of requests a second; a heartbeat when nothing else comes.
+//! **Owns** the connection: addresses and credentials from a kubeconfig or a pod's service account, reloaded
+//! when they change; failover between servers; the rate limit of requests; a heartbeat on idle connections.
 //! **Needs** the options `k8s-*`, `enable-k8s`, `crd-wait-timeout`. **Provides** a member of the group `Arc<dyn`
 //! [`Source`](k8s_types::Source)`>` by the name `daemon-k8s`, and, if a server is configured, `Arc<dyn`
 //! [`Api`](k8s_types::Api)`>`.
 //!
-//! A watch requests a streaming list, which is one request for all objects and their changes; where a server does not
-//! stream to the end, pages and a watch. It continues from its last version, and lists again when that is too
-//! old, when it was interrupted for more than five minutes, and every six to twelve hours, which repairs what a
-//! server failed to send; at once when versions go back, after nonsense, and when another cluster answers. Objects
-//! go to the reader as received, one at a time: a slow reader slows its connection and no other.
+//! A watch requests a streaming list, which is one request for all objects and their changes; if a server does not
+//! support that, it requests pages and a watch. It resumes from its last version, and lists again when that is too old,
+//! when it was interrupted for more than five minutes, and every six to twelve hours, which repairs missed changes;
+//! immediately when versions go back, after invalid data, and when another cluster responds. Objects are passed to the
+//! reader as received, one at a time: a slow reader applies backpressure only to its own connection.
 //!
-//! **Differences from Cilium**: JSON for all kinds, HTTP/1.1 with a connection for each watch, no proxies. Definitions of
-//! kinds are followed for as long as the agent runs, so that one that comes later needs no restart.
+//! **Differences from Cilium**: JSON for all kinds, HTTP/1.1 with a connection for each watch, no proxies. Definitions
+//! of kinds are followed while the agent runs, so that a kind that is defined later needs no restart.
 
 mod access;
 mod cell;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use token_bucket::Bucket;
 use tokio::time::Instant;
 
-/// Limits requests as client-go does: a rate with a burst, in the order in which they come.
+/// A rate limit like client-go's: a rate with a burst, first come, first served.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     /// `None` without a limit.
@@ -14,13 +14,13 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// A limit of `rate` requests a second after a burst; none if the rate is not positive.
+    /// Creates a limit of `rate` requests a second after a burst; no limit if the rate is not positive.
     pub(crate) fn new(rate: f64, burst: u32) -> Limiter {
         let bucket = || Bucket::new(rate, burst.max(1).into(), Instant::now().into_std());
         Limiter { bucket: (rate > 0.0).then(|| Mutex::new(bucket())) }
     }
 
-    /// Waits until a request may be sent; returns how long that took.
+    /// Waits until a request may be sent; returns the wait.
     pub(crate) async fn acquire(&self) -> Duration {
         let wait = self.reserve(Instant::now());
         if !wait.is_zero() {

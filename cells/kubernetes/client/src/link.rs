@@ -1,4 +1,4 @@
-//! The connection to the servers: one client, another when credentials change or a server fails.
+//! The connection to the servers: a client, which is replaced when credentials change or a server fails.
 
 mod identity;
 
@@ -25,13 +25,13 @@ use crate::request_error::{About, ErrorKind, RequestError, of_connection};
 use crate::target::{template, verb};
 use crate::version::Version;
 
-/// How long an answer may take to begin, and its body to come.
+/// The timeout for a response's head, and for its body.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of an answer's body that reports an error.
+/// The maximum size of an error response's body in bytes.
 const MAX_ERROR_BODY: usize = 64 << 10;
 
-/// Bytes of an object in an answer.
+/// The maximum size of a body with one object in bytes.
 const MAX_BODY: usize = crate::scan::MAX_OBJECT;
 
 #[cfg(test)]
@@ -46,12 +46,12 @@ pub(crate) struct Link {
     pub(crate) metrics: ClientMetrics,
     health: Health,
     state: Mutex<State>,
-    /// Milliseconds from `born` to the last byte that a server has sent.
+    /// Milliseconds from `born` to the last byte received from a server.
     last_received: AtomicU64,
     born: Instant,
-    /// Incremented when all connections are to be closed.
+    /// Incremented to close all connections.
     cut: watch::Sender<u64>,
-    /// Credentials were refused: they may have changed.
+    /// Notified when credentials were refused, since they may have changed.
     pub(crate) suspect: Notify,
 }
 
@@ -60,18 +60,18 @@ struct State {
     /// The server in use, as an index.
     server: usize,
     client: kube::Client,
-    /// Counts clients.
+    /// Incremented with each new client.
     generation: u64,
     /// The state of each server.
     traits: Vec<Traits>,
-    /// Requests that failed in a row because of the server.
+    /// The number of consecutive requests that failed because of the server.
     failed: u64,
     error: Option<String>,
-    /// Reported errors: server and text without digits, and when each was reported.
+    /// The reported errors: server, text without digits, and time of the report.
     reported: Vec<(usize, String, Instant)>,
-    /// The uid of the cluster, once it is known, and how many clusters there have been.
+    /// The uid of the cluster, once it is known, and the number of clusters seen.
     cluster: (Option<String>, u64),
-    /// Whether the cluster was identified since the server was last down or changed.
+    /// Whether the cluster was identified since the last failure or change of the server.
     identified: bool,
     version: Option<Version>,
 }
@@ -79,20 +79,20 @@ struct State {
 /// The state of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traits {
-    /// When it did not stream a list to its end.
+    /// The time at which it failed to stream a list.
     no_streams: Option<Instant>,
 }
 
-/// Interval of reports of a lasting error.
+/// The interval at which a persistent error is reported again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Different errors that are reported before a success.
+/// The maximum number of different errors that are reported before a success.
 const MAX_REPORTED: usize = 20;
 
-/// How long a server is not asked for a streamed list again after it has failed to send one.
+/// The time for which no streaming list is requested after a server has failed to send one.
 const NO_STREAM_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// The client that a request is sent by.
+/// A client for one request.
 #[derive(Clone)]
 pub(crate) struct Lease {
     client: kube::Client,
@@ -102,15 +102,15 @@ pub(crate) struct Lease {
     pub(crate) url: Arc<str>,
     host: String,
     pub(crate) names: Arc<Names>,
-    /// Counts clusters.
+    /// The number of the cluster.
     pub(crate) cluster: u64,
-    /// Changes when all connections are to be closed.
+    /// Changes to close all connections.
     pub(crate) cuts: watch::Receiver<u64>,
 }
 
 impl State {
-    /// Whether this error of the server in use was not reported within the hour, which it is now. Times and counts in
-    /// texts make no difference.
+    /// Returns whether this error of the current server was not reported within the hour, and records it as reported.
+    /// Errors that differ only in digits, such as times and counts, are equal.
     fn is_new_error(&mut self, text: &str) -> bool {
         let text: String = text.chars().filter(|c| !c.is_ascii_digit()).collect();
         self.reported.retain(|(.., at)| at.elapsed() < REPORT_INTERVAL);
@@ -167,7 +167,7 @@ impl Link {
         })
     }
 
-    /// Returns the client that a request is sent by now.
+    /// Returns the current client.
     pub(crate) fn lease(&self) -> Lease {
         let state = self.state.lock();
         let url = &state.access.servers[state.server];
@@ -183,24 +183,24 @@ impl Link {
         }
     }
 
-    /// Changes when all connections are to be closed.
+    /// Changes to close all connections.
     pub(crate) fn cuts(&self) -> watch::Receiver<u64> {
         self.cut.subscribe()
     }
 
-    /// Records that a server has sent something.
+    /// Records that data was received.
     pub(crate) fn received(&self) {
         let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_received.store(now, Ordering::Relaxed);
     }
 
-    /// Returns how long no server has sent anything.
+    /// Returns the time since data was last received.
     pub(crate) fn silence(&self) -> Duration {
         self.born.elapsed().saturating_sub(Duration::from_millis(self.last_received.load(Ordering::Relaxed)))
     }
 
-    /// Sends a request and waits for the answer's head, unless all connections are closed. An answer without
-    /// success is an error.
+    /// Sends a request and waits for the response's head. Fails if all connections are closed meanwhile, and for status
+    /// codes other than success.
     pub(crate) async fn send(
         &self,
         lease: &Lease,
@@ -261,7 +261,7 @@ impl Link {
         Err(error)
     }
 
-    /// Sends a request and returns the whole answer.
+    /// Sends a request and returns the complete response.
     pub(crate) async fn fetch(
         &self,
         request: Request<Body>,
@@ -294,7 +294,7 @@ impl Link {
         }
     }
 
-    /// Requests the server's version; that is its sign of life.
+    /// Requests the server's version, as the heartbeat.
     pub(crate) async fn version(&self, lease: &Lease, limit: Duration) -> Result<Version, RequestError> {
         let request = request(Method::GET, "/version", "application/json", Body::empty());
         let answer = match timeout(limit, self.fetch_by(lease, request, "its version", "version", "")).await {
@@ -323,7 +323,7 @@ impl Link {
         Ok(version)
     }
 
-    /// Returns the server's version, or why none answers.
+    /// Returns the server's version, or the reason why no server responds.
     pub(crate) fn status(&self) -> Result<Option<Version>, String> {
         let state = self.state.lock();
         match &state.error {
@@ -332,9 +332,10 @@ impl Link {
         }
     }
 
-    /// Closes all connections, and leaves the server of the lease if there is another one and it is still in use.
+    /// Closes all connections, and switches to another server if there is one and that of the lease is still in use.
     pub(crate) fn abandon(&self, lease: &Lease) {
         let mut state = self.state.lock();
+        // Several requests may report the same broken server: only the first one switches, lest a server be skipped.
         if lease.generation == state.generation {
             let next = (state.server + 1) % state.access.servers.len();
             self.switch(&mut state, next);
@@ -343,8 +344,8 @@ impl Link {
         self.cut.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Reads the credentials again. Connections to servers that are no longer named are closed. True if something has
-    /// changed. Blocks.
+    /// Reloads the credentials, and closes connections to servers that are no longer configured. Returns whether
+    /// anything has changed. Blocks.
     pub(crate) fn reload(&self) -> Result<bool, Error> {
         let access = self.place.access(&self.urls)?;
         let before = self.state.lock().access.clone();
@@ -371,32 +372,32 @@ impl Link {
         Ok(true)
     }
 
-    /// Returns the files that the credentials are from.
+    /// Returns the files of the credentials.
     pub(crate) fn files(&self) -> Vec<std::path::PathBuf> {
         self.state.lock().access.files.clone()
     }
 
-    /// Returns how long the credentials are valid, if that is known.
+    /// Returns the remaining validity of the credentials, if known.
     pub(crate) fn valid_for(&self) -> Option<Duration> {
         let end = self.state.lock().access.expires?;
         Some(Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or_default())
     }
 
-    /// Whether the server streams lists, as far as is known.
+    /// Whether the server is expected to support streaming lists.
     pub(crate) fn streams(&self, lease: &Lease) -> bool {
         let state = self.state.lock();
         let traits = state.traits.get(lease.server).copied().unwrap_or_default();
         traits.no_streams.is_none_or(|since| since.elapsed() > NO_STREAM_INTERVAL)
     }
 
-    /// Records that the server does not stream lists.
+    /// Records that the server does not support streaming lists.
     pub(crate) fn does_not_stream(&self, lease: &Lease) {
         if let Some(traits) = self.state.lock().traits.get_mut(lease.server) {
             traits.no_streams = Some(Instant::now());
         }
     }
 
-    /// Records that the server has answered.
+    /// Records that the server has responded.
     fn succeeded(&self, lease: &Lease) {
         let mut state = self.state.lock();
         state.failed = 0;
@@ -408,16 +409,17 @@ impl Link {
         }
     }
 
-    /// Records a failure of the server: the next one is used, if there are several. An error is reported once an hour.
+    /// Records a failure of the server, and switches to the next one if there are several. An error is reported once an
+    /// hour.
     fn failed(&self, lease: &Lease, mut error: RequestError) -> RequestError {
         let mut state = self.state.lock();
         if lease.generation != state.generation {
-            return error; // of a client that is not in use any more
+            return error; // the client has been replaced meanwhile
         }
         if error.kind == ErrorKind::Dropped {
             match &state.error {
                 Some(known) => error.text.clone_from(known),
-                // The next connection may have the reason.
+                // The next connection attempt may fail with a reason.
                 None if state.failed < MAX_SILENT_DROPS => {
                     state.failed += 1;
                     return error;
@@ -439,7 +441,7 @@ impl Link {
         error
     }
 
-    /// Another client, with connections of its own.
+    /// Replaces the client by one with new connections.
     fn switch(&self, state: &mut State, server: usize) {
         match self.connect.connect(&state.access, &state.access.servers[server]) {
             Ok(client) => {
@@ -452,11 +454,11 @@ impl Link {
     }
 }
 
-/// A request for an answer in a form.
+/// Returns a request with headers for a media type.
 pub(crate) fn request(method: Method, uri: &str, accept: &'static str, body: Body) -> Request<Body> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
-    // Addresses are made of names that are escaped.
+    // Cannot fail: paths consist of escaped names.
     *request.uri_mut() = uri.parse().unwrap_or(Uri::from_static("/"));
     let headers = request.headers_mut();
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
@@ -464,13 +466,13 @@ pub(crate) fn request(method: Method, uri: &str, accept: &'static str, body: Bod
     request
 }
 
-/// Connections in a row that may end without a reason before that is reported.
+/// The number of consecutive connections that may end without a reason before that is reported.
 const MAX_SILENT_DROPS: u64 = 3;
 
-/// The client's name in the server's log.
+/// The `User-Agent` of requests.
 const AGENT: &str = concat!("apiary/", env!("CARGO_PKG_VERSION"));
 
-/// All of a body that is not too long.
+/// Reads a body up to a maximum size.
 async fn limited(mut body: Body, most: usize) -> Result<Bytes, String> {
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {

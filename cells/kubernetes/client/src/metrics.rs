@@ -1,4 +1,4 @@
-//! Metrics: requests by Cilium's names, watches by our own.
+//! Metrics: requests under Cilium's names, watches under Apiary's.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 type Latencies = Family<PathLabels, Histogram, fn() -> Histogram>;
 
-/// Requests.
+/// The metrics of requests.
 #[derive(Clone)]
 pub(crate) struct ClientMetrics {
     calls: Family<CallLabels, Counter>,
@@ -66,12 +66,12 @@ impl ClientMetrics {
         metrics.register("k8s_client_rate_limiter_duration_seconds", text, self.waits.clone());
     }
 
-    /// Records how long a request has waited for its turn.
+    /// Records the wait of a request for the rate limit.
     pub(crate) fn waited(&self, wait: Duration) {
         self.waits.observe(wait.as_secs_f64());
     }
 
-    /// Records the answer of a request.
+    /// Records the response of a request.
     pub(crate) fn called(&self, host: &str, method: &Method, code: &str, path: &str, took: Duration) {
         let method = method.to_string();
         let labels = PathLabels { path: path.to_owned(), method: method.clone() };
@@ -84,7 +84,7 @@ impl ClientMetrics {
 /// The state of a watch, for metrics and for the wait for its list.
 #[derive(Debug)]
 pub(crate) struct WatchState {
-    /// The watched objects.
+    /// The name of the watched objects.
     pub(crate) name: String,
     kind: Option<Kind>,
     scope: String,
@@ -96,7 +96,7 @@ pub(crate) struct WatchState {
     restarts: AtomicU64,
     listed: AtomicBool,
     excused: AtomicBool,
-    /// When it failed last, and why.
+    /// The last failure, with its time.
     failed: Mutex<Option<(Instant, ErrorKind)>>,
 }
 
@@ -117,24 +117,24 @@ impl WatchState {
         }
     }
 
-    /// Records an event, or a sign of life.
+    /// Records an event or a bookmark.
     pub(crate) fn received(&self) {
         let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_received.store(now, Ordering::Relaxed);
     }
 
-    /// Records an event about an object: by how much their number grows.
+    /// Records the change in the number of objects.
     pub(crate) fn object(&self, more: i64) {
         self.received.fetch_add(1, Ordering::Relaxed);
         self.objects.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Records that a list begins.
+    /// Records the start of a list.
     pub(crate) fn begin(&self) {
         self.objects.store(0, Ordering::Relaxed);
     }
 
-    /// Records that the connection is made again.
+    /// Records a reconnect.
     pub(crate) fn restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
@@ -149,7 +149,7 @@ impl WatchState {
         self.listed.store(true, Ordering::Relaxed);
     }
 
-    /// Sets whether the list is not to be waited for: it is forbidden, or there is no such kind.
+    /// Sets whether the initial sync does not wait for the list: it is forbidden, or the kind does not exist.
     pub(crate) fn excuse(&self, excused: bool) {
         self.excused.store(excused, Ordering::Relaxed);
     }
@@ -159,12 +159,12 @@ impl WatchState {
         self.listed.load(Ordering::Relaxed) || self.excused.load(Ordering::Relaxed)
     }
 
-    /// Objects there are.
+    /// Returns the number of objects.
     pub(crate) fn objects(&self) -> i64 {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// The kind as Cilium's status names it: `cilium/v2::CiliumNode`.
+    /// Returns the kind's name in Cilium's status: `cilium/v2::CiliumNode`.
     pub(crate) fn api_version(&self) -> Option<String> {
         let kind = self.kind?;
         let group = match kind.group() {
@@ -177,13 +177,13 @@ impl WatchState {
         Some(format!("{group}/{}::{name}", kind.version()))
     }
 
-    /// Time since the last sign of life.
+    /// Returns the time since data was last received.
     pub(crate) fn age(&self) -> Duration {
         self.born.elapsed().saturating_sub(Duration::from_millis(self.last_received.load(Ordering::Relaxed)))
     }
 }
 
-/// The watches there are.
+/// All existing watches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watches(Arc<Mutex<Vec<Weak<WatchState>>>>);
 

@@ -12,33 +12,33 @@ use crate::access::Names;
 
 pub(crate) use connection::of_connection;
 
-/// Why a request has failed.
+/// The error of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct RequestError {
     pub(crate) kind: ErrorKind,
-    /// The error and its remedy, for people.
+    /// The message, with the remedy.
     pub(crate) text: String,
-    /// The delay of the server's `Retry-After`.
+    /// The delay from the header `Retry-After`.
     pub(crate) after: Option<Duration>,
 }
 
 /// The kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
-    /// The server cannot be reached, or does not answer in time.
+    /// The server cannot be reached, or does not respond in time.
     Unreachable,
     /// The connection ended before the request was sent, without a reason.
     Dropped,
-    /// The connection was lost in the middle of an answer.
+    /// The connection was lost in the middle of a response.
     Cut,
-    /// Nothing has come for too long.
+    /// No data was received until the timeout.
     Stalled,
-    /// Too few bytes came for too long.
+    /// Too few bytes were received until the timeout.
     Slow,
-    /// The answer is not one of an API server.
+    /// The response is not that of an API server.
     Nonsense,
-    /// 400, 422 and others that will not change.
+    /// 400, 422 and other permanent errors.
     Invalid,
     /// 401.
     Unauthorized,
@@ -46,7 +46,7 @@ pub(crate) enum ErrorKind {
     Forbidden,
     /// 404.
     NotFound,
-    /// 409: there is one of this name already.
+    /// 409: an object of this name exists already.
     Exists,
     /// 409.
     Conflict,
@@ -58,12 +58,12 @@ pub(crate) enum ErrorKind {
     TooNew,
     /// 429 and 503.
     Busy,
-    /// Another answer that is none of success.
+    /// Another status code that is not success.
     Failed,
 }
 
 impl ErrorKind {
-    /// Its name in metrics.
+    /// Returns its name in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ErrorKind::Unreachable => "unreachable",
@@ -92,22 +92,22 @@ impl RequestError {
         RequestError { kind, text: text.into(), after: None }
     }
 
-    /// Whether the server as a whole is to blame, and all requests have it.
+    /// Whether the server itself fails, so that all requests are affected.
     pub(crate) fn is_of_server(&self) -> bool {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Dropped | ErrorKind::Unauthorized)
     }
 
-    /// Returns the error of an answer without success.
+    /// Returns the error of a response with another status code than success.
     pub(crate) fn of_answer(
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
         about: &About<'_>,
     ) -> RequestError {
-        let said = serde_json::from_slice::<Status>(body).ok().filter(|said| said.kind == "Status");
+        let failure = serde_json::from_slice::<Status>(body).ok().filter(|failure| failure.kind == "Status");
         let after =
             headers.get(http::header::RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
-        let Some(said) = said else {
+        let Some(failure) = failure else {
             if speaks_tls(body) {
                 let text = format!("{} speaks TLS, and is asked without: make it https://", about.server);
                 return RequestError::new(ErrorKind::Unreachable, text);
@@ -118,15 +118,15 @@ impl RequestError {
             error.after = after.map(Duration::from_secs);
             return error;
         };
-        let mut error = RequestError::of_status(&said, status.as_u16(), about);
+        let mut error = RequestError::of_status(&failure, status.as_u16(), about);
         error.after = error.after.or(after.map(Duration::from_secs));
         error
     }
 
-    /// Returns the error of a status that a watch ends with.
+    /// Returns the error of the status that ends a watch.
     pub(crate) fn of_event(object: &[u8], about: &About<'_>) -> RequestError {
         match serde_json::from_slice::<Status>(object) {
-            Ok(said) => RequestError::of_status(&said, said.code, about),
+            Ok(failure) => RequestError::of_status(&failure, failure.code, about),
             Err(error) => RequestError::new(
                 ErrorKind::Nonsense,
                 format!("the watch of {} ended with an unreadable status: {error}", about.name),
@@ -134,18 +134,19 @@ impl RequestError {
         }
     }
 
-    fn of_status(said: &Status, code: u16, about: &About<'_>) -> RequestError {
-        let too_new = said.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge");
-        // The begin of a server's message about a JSON patch that does not fit the object; an invalid result has its kind.
+    fn of_status(failure: &Status, code: u16, about: &About<'_>) -> RequestError {
+        let too_new = failure.details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge");
+        // The start of a server's message about a JSON patch that does not apply; the message about an invalid result
+        // starts with the kind.
         let unfit =
-            code == 422 && said.message.starts_with("the server rejected our request due to an error");
-        let kind = if unfit { ErrorKind::Conflict } else { of_code(code, &said.reason, too_new) };
-        let causes: Vec<&str> = said.details.causes.iter().map(|cause| cause.message.as_str()).collect();
-        let causes: Vec<&str> = causes.into_iter().filter(|cause| !said.message.contains(cause)).collect();
-        let message = [&[said.message.as_str()], &*causes].concat().join("; ");
+            code == 422 && failure.message.starts_with("the server rejected our request due to an error");
+        let kind = if unfit { ErrorKind::Conflict } else { of_code(code, &failure.reason, too_new) };
+        let causes: Vec<&str> = failure.details.causes.iter().map(|cause| cause.message.as_str()).collect();
+        let causes: Vec<&str> = causes.into_iter().filter(|cause| !failure.message.contains(cause)).collect();
+        let message = [&[failure.message.as_str()], &*causes].concat().join("; ");
         let text = about.explain(kind, code, &message);
         let after =
-            Some(said.details.retry_after_seconds).filter(|after| *after > 0).map(Duration::from_secs);
+            Some(failure.details.retry_after_seconds).filter(|after| *after > 0).map(Duration::from_secs);
         RequestError { kind, text, after }
     }
 }
@@ -165,13 +166,13 @@ fn of_code(code: u16, reason: &str, too_new: bool) -> ErrorKind {
     }
 }
 
-/// Whether a server expects TLS: the answer of those in Go, and of nginx.
+/// Whether the response to plain HTTP shows that the server expects TLS, as by Go and nginx.
 fn speaks_tls(body: &[u8]) -> bool {
     let text = String::from_utf8_lossy(&body[..body.len().min(1000)]);
     text.contains("HTTP request to an HTTPS server") || text.contains("HTTP request was sent to HTTPS port")
 }
 
-/// Returns the begin of an answer that is no status: most often the HTML page of a proxy.
+/// Returns the start of a response that is not a `Status`, most often the HTML page of a proxy.
 fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
     let form = headers
         .get(http::header::CONTENT_TYPE)
@@ -190,28 +191,28 @@ fn excerpt(headers: &HeaderMap, body: &[u8]) -> String {
 /// The subject of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
-    /// The objects, as people call them.
+    /// The objects, as displayed.
     pub(crate) name: &'a str,
     /// `list`, `watch`, `get`, ...
     pub(crate) verb: &'a str,
-    /// The name in addresses.
+    /// The plural name in paths.
     pub(crate) plural: &'a str,
     /// The group.
     pub(crate) group: &'a str,
     /// The server.
     pub(crate) server: &'a str,
-    /// Where the credentials are.
+    /// The locations of the credentials.
     pub(crate) names: &'a Names,
 }
 
 impl About<'_> {
-    fn explain(&self, kind: ErrorKind, code: u16, said: &str) -> String {
+    fn explain(&self, kind: ErrorKind, code: u16, message: &str) -> String {
         let About { name, verb, plural, group, server, names } = self;
         let group = if group.is_empty() { "\"\"" } else { group };
         match kind {
             ErrorKind::Forbidden => format!(
                 "may not {verb} {name}: allow verb {verb} on resource {plural} of API group {group} in the agent's \
-                 ClusterRole (the server says: {said})"
+                 ClusterRole (the server says: {message})"
             ),
             ErrorKind::Unauthorized => {
                 let credentials = &names.credentials;
@@ -228,14 +229,14 @@ impl About<'_> {
                 }
             }
             ErrorKind::NotFound => {
-                format!("{server} does not know {plural} of API group {group} (404: {said})")
+                format!("{server} does not know {plural} of API group {group} (404: {message})")
             }
-            _ => format!("{server} answers {code} to {verb} {name}: {said}"),
+            _ => format!("{server} answers {code} to {verb} {name}: {message}"),
         }
     }
 }
 
-/// `Status` of Kubernetes.
+/// The Kubernetes object `Status`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_answers_have_remedies() {
+    fn errors_of_responses_have_remedies() {
         let refused =
             answer(403, r#"{"kind":"Status","message":"pods is forbidden","reason":"Forbidden","code":403}"#);
         assert_eq!(refused.kind, ErrorKind::Forbidden);
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_times_are_the_servers() {
+    fn delays_are_those_of_the_server() {
         let busy = answer(
             429,
             r#"{"kind":"Status","message":"storage is (re)initializing","details":{"retryAfterSeconds":1}}"#,

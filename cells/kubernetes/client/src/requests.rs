@@ -1,4 +1,4 @@
-//! Requests about single objects.
+//! Requests on single objects.
 
 use std::sync::Arc;
 

@@ -1,24 +1,24 @@
-//! Bodies of answers as they come off the wire: cut into objects, without being read.
+//! Splitting of response bodies into objects while they are received, without parsing the objects.
 
 use bytes::{Buf, Bytes, BytesMut};
 use k8s_types::Key;
 
-/// Bytes of an object at most. The server's own limit is 3 MB.
+/// The maximum size of an object in bytes. The server's own limit is 3 MB.
 pub(crate) const MAX_OBJECT: usize = 16 << 20;
 
-/// Bytes without a whole piece at most: such a body is none of objects.
+/// The maximum number of bytes without a complete piece: such a body does not consist of objects.
 const MAX_WITHOUT_PIECE: usize = 4 * MAX_OBJECT;
 
-/// Bytes that are kept of an object that is too large, for its name.
+/// The number of bytes kept of an object that is too large, to find its name.
 const MAX_HEAD: usize = 4096;
 
-/// Capacity that a buffer keeps for the next object.
+/// The capacity that a buffer keeps for the next object.
 const KEPT_CAPACITY: usize = 64 << 10;
 
 /// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// The events of a watch, one object `{"type": .., "object": ..}` after the other.
+    /// The events of a watch, a sequence of objects `{"type": .., "object": ..}`.
     Events,
     /// A list, `{"metadata": .., "items": [..]}`.
     List,
@@ -36,9 +36,9 @@ pub enum Piece {
     },
     /// An object of a list.
     Item(Bytes),
-    /// A list has ended; its metadata.
+    /// The end of a list, with its metadata.
     End(Bytes),
-    /// An object has more than 16 MiB.
+    /// An object with more than 16 MiB.
     TooLarge {
         /// The type of its event; none in a list.
         kind: Option<EventKind>,
@@ -50,15 +50,15 @@ pub enum Piece {
 /// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// The object is new, for this watch.
+    /// The object was added to the selection.
     Added,
-    /// It has changed.
+    /// The object has changed.
     Modified,
-    /// It is gone, for this watch.
+    /// The object was deleted from the selection.
     Deleted,
     /// Nothing has changed up to this version.
     Bookmark,
-    /// The watch has ended; the object is a status.
+    /// The watch has ended; the object is a `Status`.
     Error,
 }
 
@@ -75,47 +75,47 @@ impl EventKind {
     }
 }
 
-/// A body that is no list or stream of events.
+/// A body that is neither a list nor a stream of events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{expected} expected, found {found:?}")]
 pub struct Unexpected {
     expected: &'static str,
-    /// The unexpected text, at most 120 bytes of it.
+    /// The start of the unexpected text, at most 120 bytes.
     found: String,
 }
 
-/// Cuts a body into its pieces while it arrives, in chunks of any size. Each byte is scanned once and copied once; of the
-/// body only the piece under way is kept.
+/// Splits a body into its pieces while it is received, in chunks of any size. Each byte is scanned once and copied
+/// once; only the incomplete piece is buffered.
 #[derive(Debug)]
 pub struct Splitter {
     shape: Shape,
-    /// Begins with the part under way: a member's name, a value, an element.
+    /// Starts with the incomplete token: a member's name, a value, an element.
     buffer: BytesMut,
-    /// Bytes of it that have been scanned.
+    /// The number of its bytes that have been scanned.
     at: usize,
     place: Place,
     member: Member,
     kind: Option<EventKind>,
     object: Option<Bytes>,
     metadata: Bytes,
-    /// The value under way is too large: the name of the object, as far as it is one and has one.
+    /// Set if the current value is too large: the name of the object, if known.
     too_large: Option<Option<Key>>,
-    /// Bytes that have come since the last piece.
+    /// The number of bytes received since the last piece.
     filling: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Before an object, or behind it.
+    /// Before or behind an object.
     Outside,
-    /// Where a member's name begins, or the object ends.
+    /// Before a member's name or the end of the object.
     Member,
     Name(Skip),
     Colon,
-    /// Where a value begins.
+    /// Before a value.
     Value,
     InValue(Skip),
-    /// Where an element of `items` begins, or they end.
+    /// Before an element of `items` or their end.
     Element,
     InElement(Skip),
 }
@@ -130,7 +130,7 @@ enum Member {
 }
 
 impl Splitter {
-    /// At the beginning of a body.
+    /// Creates a splitter at the start of a body.
     pub fn new(shape: Shape) -> Splitter {
         Splitter {
             shape,
@@ -146,7 +146,7 @@ impl Splitter {
         }
     }
 
-    /// Takes the next bytes of the body.
+    /// Appends the next bytes of the body.
     pub fn push(&mut self, chunk: &[u8]) {
         if self.buffer.is_empty() && self.buffer.capacity() > KEPT_CAPACITY.max(chunk.len()) {
             self.buffer = BytesMut::new();
@@ -155,12 +155,12 @@ impl Splitter {
         self.filling += chunk.len();
     }
 
-    /// Whether the body may end here.
+    /// Whether the body may end at the current position.
     pub fn is_between(&self) -> bool {
         self.place == Place::Outside && self.buffer.iter().all(u8::is_ascii_whitespace)
     }
 
-    /// The next piece, if all of it is there. After an error there is nothing more to come.
+    /// Returns the next piece, if it is complete. Fused after an error.
     pub fn piece(&mut self) -> Result<Option<Piece>, Unexpected> {
         let piece = self.whole()?;
         if piece.is_some() {
@@ -207,7 +207,7 @@ impl Splitter {
         }
     }
 
-    /// The next byte that is no white space; it stays.
+    /// Returns the next byte that is not white space, without consuming it.
     fn significant(&mut self) -> Option<u8> {
         let blank = self.buffer.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         self.buffer.advance(blank);
@@ -250,7 +250,7 @@ impl Splitter {
         Ok(None)
     }
 
-    /// Scans on through a value; returns it when it is complete.
+    /// Continues to scan a value; returns it when it is complete.
     fn skip(&mut self, mut skip: Skip, place: fn(Skip) -> Place) -> Option<Bytes> {
         match skip.run(&self.buffer[self.at..]) {
             Some(length) => {
@@ -298,14 +298,14 @@ impl Splitter {
             }
             Member::Object => self.object = Some(value),
             Member::Metadata => self.metadata = Bytes::copy_from_slice(&value),
-            // `items: null` is a list without any.
+            // `items: null` is an empty list.
             Member::Items if &*value != b"null" => return Err(unexpected("a list of items", &value)),
             Member::Items | Member::Other => {}
         }
         Ok(None)
     }
 
-    /// The object around all has ended.
+    /// Handles the end of the outermost object.
     fn end(&mut self) -> Result<Option<Piece>, Unexpected> {
         if self.shape == Shape::List {
             return Ok(Some(Piece::End(std::mem::take(&mut self.metadata))));
@@ -329,23 +329,23 @@ fn unexpected(expected: &'static str, found: &[u8]) -> Unexpected {
     Unexpected { expected, found: found.split_whitespace().collect::<Vec<_>>().join(" ") }
 }
 
-/// Where in a value the bytes so far have ended. Brackets are counted, not matched: the parser of the value checks it.
+/// The scan state within a value. Brackets are counted, not matched: the parser of the value validates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Skip {
     depth: u32,
     text: bool,
     escaped: bool,
-    /// Neither text nor brackets: it ends before the byte that cannot be of it.
+    /// Whether the value is a number or literal, which ends before the first byte that cannot belong to it.
     bare: bool,
 }
 
 impl Skip {
-    /// At a value that begins with this byte, which is not consumed.
+    /// Creates the state at a value with this first byte, which is not consumed.
     fn begin(byte: u8) -> Skip {
         Skip { depth: 0, text: false, escaped: false, bare: !matches!(byte, b'{' | b'[' | b'"') }
     }
 
-    /// How many of these bytes the value still has, if it ends among them.
+    /// Scans bytes; returns the number of those that belong to the value, if it ends among them.
     fn run(&mut self, bytes: &[u8]) -> Option<usize> {
         if self.bare {
             let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
@@ -389,19 +389,19 @@ impl Skip {
     }
 }
 
-/// Returns the value of a member of an object. Nothing behind it is scanned.
+/// Returns the value of a member of an object, without scanning the rest.
 pub fn find<'j>(object: &'j [u8], name: &str) -> Option<&'j [u8]> {
     member(object, name, false)
 }
 
-/// Returns the name of an object whose end may be missing.
+/// Returns the name of an object that may be truncated.
 fn name_of(object: &[u8]) -> Option<Key> {
     let metadata = member(object, "metadata", true)?;
     let name = text(metadata, "name").filter(|name| !name.is_empty())?;
     Some(Key::new(text(metadata, "namespace").unwrap_or_default(), name))
 }
 
-/// The same, `open` also if the value has no end.
+/// As [`find`]; with `open` also a truncated value.
 fn member<'j>(object: &'j [u8], name: &str, open: bool) -> Option<&'j [u8]> {
     let mut rest = object.trim_ascii_start().strip_prefix(b"{")?;
     loop {
@@ -418,12 +418,12 @@ fn member<'j>(object: &'j [u8], name: &str, open: bool) -> Option<&'j [u8]> {
     }
 }
 
-/// The text of a member of an object; `None` if it is none or not there.
+/// Returns the text of a member of an object; none if it is missing or not a string.
 pub fn text(object: &[u8], name: &str) -> Option<String> {
     serde_json::from_slice(find(object, name)?).ok()
 }
 
-/// The name of an object, as far as it has one.
+/// Returns the name of an object, as far as it has one.
 pub(crate) fn key(object: &[u8]) -> Key {
     let metadata = find(object, "metadata").unwrap_or_default();
     Key::new(text(metadata, "namespace").unwrap_or_default(), text(metadata, "name").unwrap_or_default())

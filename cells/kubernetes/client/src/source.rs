@@ -1,4 +1,4 @@
-//! Cluster objects of an API server.
+//! The source of an API server's objects.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::metrics::{WatchState, Watches};
 use crate::target::Target;
 use crate::watch_timeouts::WatchTimeouts;
 
-/// The name of the source, which names of jobs have.
+/// The name of the source, which is part of job names.
 pub(crate) const NAME: &str = "daemon-k8s";
 
-/// The objects of an API server; none at all without one.
+/// The source; empty without a server.
 pub(crate) struct ApiServer(pub(crate) Option<Connection>);
 
 /// Dependencies of watches.
@@ -31,7 +31,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Follows objects.
+    /// Returns a watch of objects.
     pub(crate) fn follow(&self, target: Target) -> BoxStream<'static, Result<WatchEvent, SourceError>> {
         let health = self.health.child(&target.scope());
         health.ok("Waits for the list");

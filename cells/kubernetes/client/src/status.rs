@@ -5,14 +5,14 @@ use api_models::K8sStatus;
 
 use crate::source::Connection;
 
-/// There is no server.
+/// Returns the status without a server.
 pub(crate) fn disabled() -> StatusSource {
     StatusSource::new("kubernetes", |status| {
         status.kubernetes = Some(K8sStatus { state: "Disabled".to_owned(), ..Default::default() });
     })
 }
 
-/// Returns the server's version, or why none answers; the kinds that are followed.
+/// Returns the status: the server's version, or the reason why none responds, and the followed kinds.
 pub(crate) fn of(connection: &Connection) -> StatusSource {
     let connection = connection.clone();
     StatusSource::new("kubernetes", move |status| {

@@ -1,38 +1,38 @@
-//! Addresses of objects.
+//! Paths of objects.
 
 use std::fmt::Write;
 
 use http::Method;
 use k8s_types::{Key, Kind, Selection, SmolStr};
 
-/// Objects of a request: their address, the selection, and the media type.
+/// The objects of a request: path, selectors, and media types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Their kind; none for definitions of kinds.
+    /// The kind; none for CustomResourceDefinitions.
     pub(crate) kind: Option<Kind>,
-    /// The objects as people call them: `pods`, `configmaps in kube-system`.
+    /// The objects as displayed: `pods`, `configmaps in kube-system`.
     pub(crate) name: String,
-    /// The name in addresses, `pods`.
+    /// The plural name in paths, `pods`.
     pub(crate) plural: &'static str,
-    /// The group, as refusals have it.
+    /// The API group, for messages.
     pub(crate) group: &'static str,
-    /// The address without the query.
+    /// The path without the query.
     pub(crate) path: String,
-    /// The selectors as the query has them, each with an ampersand before it.
+    /// The selectors as query parameters, each after an ampersand.
     selectors: String,
-    /// The media types that are understood.
+    /// The accepted media types.
     pub(crate) accept: &'static str,
 }
 
-/// Only JSON: it needs no second set of types.
+/// JSON only: protobuf would need a second set of types.
 const JSON: &str = "application/json";
 
-/// The metadata of objects and nothing else of them.
+/// Only the metadata of objects.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                         application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 impl Target {
-    /// The objects of a selection.
+    /// Returns the target of a selection.
     pub(crate) fn of(selection: &Selection) -> Target {
         let mut selectors = String::new();
         let mut name = selection.kind.plural().to_owned();
@@ -56,7 +56,7 @@ impl Target {
         }
     }
 
-    /// The definitions of further kinds, only their metadata.
+    /// Returns the target of CustomResourceDefinitions, only their metadata.
     pub(crate) fn definitions() -> Target {
         Target {
             kind: None,
@@ -69,14 +69,14 @@ impl Target {
         }
     }
 
-    /// The name as a scope of health has it.
+    /// Returns the name of the scope in health.
     pub(crate) fn scope(&self) -> String {
         let words =
             self.name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.').filter(|w| !w.is_empty());
         words.collect::<Vec<_>>().join("-").replace('.', "-")
     }
 
-    /// The address of a list or a watch.
+    /// Returns the URI of a list or a watch.
     pub(crate) fn uri(&self, query: &Query) -> String {
         let mut text = match query {
             Query::Stream { version, seconds } => {
@@ -103,23 +103,23 @@ impl Target {
     }
 }
 
-/// Objects of a page.
+/// The maximum number of objects in a page.
 const PAGE_SIZE: u32 = 500;
 
 /// The query of a request for objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Query {
-    /// All objects, and then their changes.
+    /// All objects, then their changes.
     Stream { version: Option<String>, seconds: u64 },
     /// A page of all objects.
     Page { continue_token: Option<String> },
-    /// All objects, in one answer.
+    /// All objects, in one response.
     Whole,
     /// The changes since a version.
     Watch { version: String, seconds: u64 },
 }
 
-/// The address of a kind's objects, or of one of them.
+/// Returns the path of a kind's objects, or of one of them.
 pub(crate) fn path(kind: Kind, namespace: Option<&SmolStr>, name: Option<&str>, status: bool) -> String {
     let mut path = match kind.group() {
         "" => format!("/api/{}", kind.version()),
@@ -138,12 +138,12 @@ pub(crate) fn path(kind: Kind, namespace: Option<&SmolStr>, name: Option<&str>, 
     path
 }
 
-/// The address of an object.
+/// Returns the path of an object.
 pub(crate) fn path_of(kind: Kind, key: &Key, status: bool) -> String {
     path(kind, Some(&key.namespace), Some(&key.name), status)
 }
 
-/// The address without names, for labels of metrics: `/api/v1/namespaces/{namespace}/pods/{name}`.
+/// Returns a path without names, for labels of metrics: `/api/v1/namespaces/{namespace}/pods/{name}`.
 pub(crate) fn template(path: &str) -> String {
     let parts: Vec<&str> =
         path.split('?').next().unwrap_or_default().trim_start_matches('/').split('/').collect();
@@ -164,7 +164,7 @@ pub(crate) fn template(path: &str) -> String {
     format!("/{}", [root, &rest].concat().join("/"))
 }
 
-/// The verb of a request, as rules of access name it.
+/// Returns the RBAC verb of a request.
 pub(crate) fn verb(method: &Method, uri: &str) -> &'static str {
     let (path, text) = uri.split_once('?').unwrap_or((uri, ""));
     let one = template(path).ends_with("{name}") || path.ends_with("/status");
@@ -179,7 +179,7 @@ pub(crate) fn verb(method: &Method, uri: &str) -> &'static str {
     }
 }
 
-/// As a query has it: all but letters, digits and `-._~` as bytes in hex.
+/// Percent-encodes all but the unreserved characters (RFC 3986, section 2.3).
 fn escaped(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
         match byte {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_selections() {
+    fn paths_of_selections() {
         let pods = Target::of(&Selection::all(Kind::Pod).with_fields("spec.nodeName=n1"));
         assert_eq!(
             pods.uri(&Query::Watch { version: "7".to_owned(), seconds: 300 }),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn names_leave_no_trace_in_metrics() {
+    fn metrics_contain_no_names_of_objects() {
         let of = |kind, namespace: &str, name: &str, status| {
             template(&path_of(kind, &Key::new(namespace, name), status))
         };
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_are_those_of_rules() {
+    fn verbs_are_those_of_rbac() {
         assert_eq!(verb(&Method::GET, "/api/v1/pods?watch=true"), "watch");
         assert_eq!(verb(&Method::GET, "/api/v1/pods?limit=500"), "list");
         assert_eq!(verb(&Method::GET, "/api/v1/namespaces/shop/pods/web-0"), "get");

@@ -1,27 +1,27 @@
-//! Times that a watch keeps to.
+//! Timeouts and intervals of watches.
 
 use std::time::Duration;
 
 use hive::Backoff;
 
-/// Times that a watch keeps to.
+/// Timeouts and intervals of a watch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WatchTimeouts {
-    /// Between attempts, from and to.
+    /// The minimum and maximum backoff between attempts.
     pub(crate) retry: (Duration, Duration),
-    /// Interval of attempts that are forbidden or whose kind does not exist.
+    /// The retry interval if the request is forbidden or the kind does not exist.
     pub(crate) refused: Duration,
-    /// How long the server keeps a watch, with a third of jitter.
+    /// The lifetime of a watch, passed to the server, with a third of jitter.
     pub(crate) watch: Duration,
-    /// A watch that has stood for so long has recovered.
+    /// The time after which an open watch counts as recovered.
     pub(crate) recovery: Duration,
-    /// Silence of a list that is over.
+    /// The timeout for data of a list.
     pub(crate) list_silence: Duration,
-    /// Silence of a watch whose server has sent bookmarks, which come every minute.
+    /// The timeout for data of a watch with bookmarks, which are sent every minute.
     pub(crate) watch_silence: Duration,
-    /// A watch that was interrupted for so long lists again.
+    /// The interruption after which a watch lists again.
     pub(crate) gap: Duration,
-    /// Interval of full lists, with a third of jitter: they repair changes that a server has failed to send.
+    /// The interval of full lists, with a third of jitter: they repair missed changes.
     pub(crate) relist: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Requests about single objects, answered as a server does.
+//! Requests on single objects, with the semantics of an API server.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -13,8 +13,8 @@ use crate::tracker::{Parsed, Tracker, live, remove, set_metadata, store};
 use crate::types::{Type, has_status};
 use crate::{patch, refused};
 
-/// Checks are those of a server for an object's name, uid and version; of its fields, only their types.
-/// Nothing is filled in: no defaults, generations or times.
+/// Name, uid and version of an object are checked as by a server; of its fields only the types.
+/// There are no defaults, generations or timestamps.
 impl Api for Tracker {
     fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes> {
         let of = Type::from(kind);
@@ -72,7 +72,7 @@ impl Api for Tracker {
 }
 
 impl Tracker {
-    /// The answer of a request, which is one transaction.
+    /// Handles a request in one transaction; returns the response.
     fn answer(
         &self,
         request: impl FnOnce(&mut Writer<'_, Object>) -> Result<Bytes, ApiError> + Send + 'static,
@@ -82,14 +82,14 @@ impl Tracker {
     }
 }
 
-/// The part of an object that a request is about.
+/// The part of an object that a request changes.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     AllButStatus,
     Status,
 }
 
-/// The object of a request.
+/// Parses the object of a request.
 fn request(kind: Kind, object: &[u8]) -> Result<Parsed, ApiError> {
     let value = serde_json::from_slice(object).map_err(|error| ApiError::Invalid(error.to_string()))?;
     of_kind(kind, value)
@@ -114,19 +114,19 @@ fn create(w: &mut Writer<'_, Object>, mut object: Parsed) -> Result<Bytes, ApiEr
         return Err(refused::already_exists(&object.of.gvr, &object.name));
     }
     if !metadata(&object.value, "resourceVersion").is_empty() {
-        // Servers call it a failure of their own (500).
+        // Servers respond with an internal error (500).
         let message = "resourceVersion should not be set on objects to be created".to_owned();
         return Err(ApiError::Unavailable { message, retry_after: None });
     }
     set_metadata(&mut object.value, "uid", "");
-    // The status of a node is the one that a server takes at once.
+    // A server drops the status of a created object, except that of nodes.
     if object.of.kind.is_some_and(|kind| kind != Kind::Node && has_status(kind)) {
         set_status(&mut object.value, None);
     }
     Ok(json(&store(w, object)))
 }
 
-/// Replaces a part of an object, if it is the version that was meant.
+/// Replaces a part of an object, if uid and version match.
 fn replace(
     w: &mut Writer<'_, Object>,
     kind: Kind,
@@ -158,7 +158,7 @@ fn replace(
                 (object.value.get("status").cloned(), object.value.get("metadata").cloned());
             object.value = stored.value().clone();
             set_status(&mut object.value, status);
-            // Labels and annotations of Kubernetes' own kinds go with the status, those of others stay.
+            // A status update also sets labels and annotations for Kubernetes' own kinds, not for custom resources.
             if let Some(metadata) = metadata.filter(|_| kind.group() != "cilium.io") {
                 object.value["metadata"] = metadata;
             }

@@ -1,4 +1,4 @@
-//! The wiring.
+//! Wiring.
 
 use std::sync::Arc;
 

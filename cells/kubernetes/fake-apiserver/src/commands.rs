@@ -64,7 +64,7 @@ fn delete(tracker: &Tracker, call: &Call) -> anyhow::Result<Output> {
     each(call, |manifest| Ok(tracker.delete(manifest)?))
 }
 
-/// One file after the other; the first that fails ends it.
+/// Applies the files in order; stops at the first error.
 fn each(call: &Call, apply: impl Fn(&str) -> anyhow::Result<()>) -> anyhow::Result<Output> {
     for file in call.at_least(1)? {
         apply(&manifest(call, file)?).with_context(|| file.clone())?;
@@ -72,7 +72,7 @@ fn each(call: &Call, apply: impl Fn(&str) -> anyhow::Result<()>) -> anyhow::Resu
     Ok(Output::none())
 }
 
-/// A file of the script's folder, else of the folder that the process was started in.
+/// Reads a file of the script's folder, else of the process's working directory.
 fn manifest(call: &Call, file: &str) -> anyhow::Result<String> {
     let read = match call.state.read(file) {
         Err(_) if !call.state.is_confined() => std::fs::read(file).map_err(anyhow::Error::from),
@@ -82,7 +82,7 @@ fn manifest(call: &Call, file: &str) -> anyhow::Result<String> {
     read.with_context(|| format!("failed to read {file}"))
 }
 
-/// The resource that an argument means, of those that were seen.
+/// Resolves an argument to one of the known resources.
 fn resource(tracker: &Tracker, call: &Call, word: &str) -> anyhow::Result<Gvr> {
     match resolve(&tracker.resources(), word) {
         Some((gvr, name)) => {

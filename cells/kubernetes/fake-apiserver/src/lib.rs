@@ -1,11 +1,11 @@
-//! An API server within the process: the cluster objects of scripts and tests, in a table.
+//! An in-process API server: the cluster objects of scripts and tests, in a table.
 //!
-//! **Owns** the table `k8s-object-tracker`: every object that was ever added, with a mark on those that were deleted.
+//! **Owns** the table `k8s-object-tracker`: all objects that were ever added, with a mark on deleted ones.
 //! **Needs** the database. **Provides** an `Arc<Tracker>` for the test, an `Arc<dyn Api>` and one of the hive's sources
 //! (`Arc<dyn Source>`, `daemon-k8s`) for the cells under test, and the commands `k8s/*` of scripts.
 //!
-//! A cell that reads cluster objects is tested by [`cell()`] beside it. Objects may be there before the start, come and go
-//! in any order, and a [`resync`](Tracker::resync) makes every watch of a kind list again:
+//! A cell that reads cluster objects is tested with [`cell()`] in the same hive. Objects may exist before the start, be
+//! added and deleted in any order, and a [`resync`](Tracker::resync) makes every watch of a kind list again:
 //!
 //! ```
 //! use hive::prelude::*;
@@ -28,7 +28,7 @@
 //! assert_eq!(rosery.metadata.labels.get("sun").unwrap(), "half");
 //!
 //! let orchard = "{apiVersion: v1, kind: Namespace, metadata: {name: orchard}}";
-//! tracker.resync(&k8s_types::Kind::Namespace.into(), &[orchard])?; // all watches of namespaces have lost their place
+//! tracker.resync(&k8s_types::Kind::Namespace.into(), &[orchard])?; // all watches of namespaces expire
 //! hive.until("only the orchard is left", || {
 //!     let names = |row: &statedb::Obj<Row<Namespace>>| row.metadata.name.to_string();
 //!     namespaces.all(&namespaces.snapshot()).map(names).eq(["orchard"])
@@ -41,17 +41,17 @@
 //! ```
 //!
 //! # Differences from a server
-//! Lists, watches, uids, versions and conflicts are those of an API server: one body of tests runs against both. Objects
-//! are kept as written: no defaults, no admission, no times of creation, and no check of a schema beyond the types
-//! of fields. Kinds without a type of ours, such as Deployments, are kept whole and printed with their fields in order of
-//! their names. Unknown kinds are refused.
+//! Lists, watches, uids, versions and conflicts are those of an API server: the same tests run against both. Objects
+//! are stored as written: no defaults, no admission, no creation timestamps, and no schema validation beyond the types
+//! of fields. Kinds without a type in `k8s_types`, such as Deployments, are stored completely and printed with their
+//! fields sorted by name. Unknown kinds are refused.
 //!
-//! As Cilium's tracker has two domains - slim types (`*`) and Kubernetes' own in full (`k8s`) - an object that both
-//! know is in the table twice, and is written twice in one transaction.
+//! Cilium's tracker has two domains, slim types (`*`) and complete Kubernetes types (`k8s`). Accordingly, an object
+//! that both know has two rows in the table, which are written in one transaction.
 //!
 //! # Differences from Cilium
-//! A watch of which a resync ends the validity lists again at once. An object that leaves a watch's selector of fields is
-//! a deletion to it, as with servers. Files may hold several objects, and lists. A strict update compares with the
+//! A watch that a resync invalidates lists again at once. An object that no longer matches a watch's field selector is
+//! reported as deleted, as by servers. Files may contain several objects, and lists. A strict update compares the
 //! version in domain `*` and changes both.
 
 #![forbid(unsafe_code)]

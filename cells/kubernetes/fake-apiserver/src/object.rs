@@ -1,4 +1,4 @@
-//! Objects as rows.
+//! The row type.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use statedb::{Query, TableSpec};
 
 use crate::types::{Domain, Gvr, Type};
 
-/// An object that another process has added, also after its deletion.
+/// An object that a test has added; the row remains after its deletion.
 #[derive(Clone, Debug)]
 pub struct Object {
     id: String,
@@ -38,12 +38,12 @@ impl Object {
         }
     }
 
-    /// The object that is written after a resync of its resource at this revision.
+    /// Returns the object as written by a resync of its resource at this revision.
     pub(crate) fn after_resync(self, resync: u64) -> Object {
         Object { resync, ..self }
     }
 
-    /// The object, gone.
+    /// Returns the object marked as deleted.
     pub(crate) fn as_deleted(&self) -> Object {
         Object { deleted: true, ..self.clone() }
     }
@@ -52,37 +52,37 @@ impl Object {
         format!("{}{}", Object::all_in(domain, gvr, &name.namespace), name.name)
     }
 
-    /// How the ids of all objects of a resource begin.
+    /// Returns the common prefix of the ids of all objects of a resource.
     pub(crate) fn all_of(domain: Domain, gvr: &Gvr) -> String {
         format!("{};{}/{}, Resource={};", domain.as_str(), gvr.group, gvr.version, gvr.plural)
     }
 
-    /// How the ids of all objects of a resource in a namespace begin.
+    /// Returns the common prefix of the ids of all objects of a resource in a namespace.
     pub(crate) fn all_in(domain: Domain, gvr: &Gvr, namespace: &str) -> String {
         format!("{}{namespace}/", Object::all_of(domain, gvr))
     }
 
-    /// One object.
+    /// Queries an object.
     pub(crate) fn by_name(domain: Domain, gvr: &Gvr, name: &Key) -> Query<Object> {
         Query::primary(Object::id(domain, gvr, name).as_str())
     }
 
-    /// The clients that know it.
+    /// Returns its domain.
     pub fn domain(&self) -> Domain {
         self.domain
     }
 
-    /// Its resource.
+    /// Returns its resource.
     pub fn gvr(&self) -> &Gvr {
         &self.gvr
     }
 
-    /// Its namespace and name.
+    /// Returns its namespace and name.
     pub fn name(&self) -> &Key {
         &self.name
     }
 
-    /// Its kind, if it is one of those whose fields are known.
+    /// Returns its kind, if that has a type in `k8s_types`.
     pub fn kind(&self) -> Option<Kind> {
         self.kind
     }
@@ -92,7 +92,7 @@ impl Object {
         self.deleted
     }
 
-    /// The object as written, with uid and version.
+    /// Returns the object as written, with uid and version.
     pub fn value(&self) -> &Value {
         &self.value
     }
@@ -101,24 +101,24 @@ impl Object {
         self.value.clone()
     }
 
-    /// The revision of the last resync of its resource since it exists; 0 if there was none. Writes keep it, so that a
-    /// watch that continues from before finds it.
+    /// Returns the revision of the last resync of its resource during its existence; 0 if there was none. Later writes
+    /// keep it, so that a watch of an earlier version detects the resync.
     pub(crate) fn resync(&self) -> u64 {
         self.resync
     }
 
-    /// The version that it has.
+    /// Returns its version.
     pub(crate) fn resource_version(&self) -> &str {
         metadata(&self.value, "resourceVersion")
     }
 
-    /// The type as Cilium calls it.
+    /// Returns the name of its Go type in Cilium.
     fn go_type(&self) -> String {
         format!("*{}.{}", self.gvr.version, self.type_name)
     }
 }
 
-/// A text of an object's metadata; empty if there is none.
+/// Returns a text of an object's metadata; empty if it is missing.
 pub(crate) fn metadata<'v>(object: &'v Value, field: &str) -> &'v str {
     object
         .get("metadata")

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use k8s_types::{ApiError, Kind, Patch};
 use serde_json::{Map, Value};
 
-/// The object with a patch applied.
+/// Returns the object with a patch applied.
 pub(crate) fn apply(kind: Kind, object: &Value, patch: &Patch) -> Result<Value, ApiError> {
     let mut object = object.clone();
     match patch {
         Patch::Json(operations) => {
             let operations: json_patch::Patch = serde_json::from_slice(operations)
                 .map_err(|error| ApiError::Invalid(format!("the patch is wrong: {error}")))?;
-            // A server reports neither which operation failed nor that it was a test.
+            // Like a server's, the error does not contain the failed operation.
             json_patch::patch(&mut object, &operations)
                 .map_err(|error| ApiError::Conflict(error.to_string()))?;
         }
@@ -35,8 +35,8 @@ fn changes_of(patch: &Bytes) -> Result<Map<String, Value>, ApiError> {
     serde_json::from_slice(patch).map_err(|error| ApiError::Invalid(format!("the patch is wrong: {error}")))
 }
 
-/// Kubernetes' own merge, as far as it needs no schema: objects are merged, conditions are known by their type. How other
-/// lists are merged is not known here, so they are refused.
+/// Applies a strategic merge patch, as far as that needs no schema: objects are merged, conditions are merged by type.
+/// Other lists are refused, since their merge strategy is not known here.
 fn merge(object: &mut Map<String, Value>, changes: Map<String, Value>, path: &str) -> Result<(), ApiError> {
     for (name, change) in changes {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_know_objects_and_conditions() {
+    fn objects_and_conditions_are_merged() {
         let annotations = json!({"metadata": {"annotations": {"x": null, "z": "3"}}});
         for kind in [Patch::Merge, Patch::Strategic] {
             let annotations = &patched(kind, &annotations).unwrap()["metadata"]["annotations"];

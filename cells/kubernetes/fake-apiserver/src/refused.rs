@@ -1,4 +1,4 @@
-//! Errors in the words of an API server.
+//! Errors with an API server's messages.
 
 use k8s_types::{ApiError, Key, Kind};
 
@@ -12,19 +12,19 @@ pub(crate) fn already_exists(gvr: &Gvr, name: &Key) -> ApiError {
     ApiError::AlreadyExists(format!("{} \"{}\" already exists", gvr.qualified(), name.name))
 }
 
-/// Another version is there.
+/// Returns the error of a version conflict.
 pub(crate) fn changed(gvr: &Gvr, name: &Key) -> ApiError {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
     conflict(&gvr.qualified(), name, why)
 }
 
-/// It is not the object that was to be changed.
+/// Returns the error of a change with another uid.
 pub(crate) fn other_uid(gvr: &Gvr, name: &Key, expected: &str, found: &str) -> ApiError {
     let why = format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {found}");
     conflict(&gvr.qualified(), name, &why)
 }
 
-/// It is not the object that was to be deleted. Servers name its kind there.
+/// Returns the error of a delete with another uid or version, in which servers name the kind.
 pub(crate) fn deletion(
     kind: Kind,
     name: &Key,

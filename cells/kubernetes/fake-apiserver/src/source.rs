@@ -1,4 +1,4 @@
-//! The objects as a source: lists and watches.
+//! The source: lists and watches.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -14,11 +14,11 @@ use crate::object::Object;
 use crate::tracker::{Tracker, list};
 use crate::types::Type;
 
-/// The name of the source, as that of an API server.
+/// The name of the source, the same as of the real client.
 pub const SOURCE: &str = "daemon-k8s";
 
-/// Lists come in order of names, changes in order of revisions; changes of an object between two reads are one.
-/// Selectors of labels have no effect.
+/// Lists are in order of names, changes in order of revisions; changes of an object between two reads are coalesced.
+/// Label selectors are ignored.
 impl Source for Tracker {
     fn name(&self) -> &str {
         SOURCE
@@ -56,9 +56,9 @@ struct Watch {
     fields: FieldSelector,
     /// The revision up to which all changes were sent; none before the first list.
     listed_revision: Option<u64>,
-    /// The objects that the reader knows.
+    /// The objects that were sent and not deleted.
     sent: HashSet<Key>,
-    /// Events that are still to be delivered.
+    /// Pending events.
     queue: VecDeque<WatchEvent>,
 }
 
@@ -82,7 +82,7 @@ impl Watch {
         let changed: Option<Vec<Obj<Object>>> = self.listed_revision.and_then(|listed_revision| {
             let later = self.objects.by_revision(snapshot, listed_revision + 1);
             let changed: Vec<Obj<Object>> = later.filter(|object| self.concerns(object)).cloned().collect();
-            // A resync in between: this version is too old to go on from.
+            // After a resync in between, this version is too old to continue from.
             changed.iter().all(|object| object.resync() <= listed_revision).then_some(changed)
         });
         match changed {

@@ -10,10 +10,10 @@ use crate::object::{Object, metadata};
 use crate::refused;
 use crate::types::{Domain, Gvr, Type};
 
-/// The objects of a cluster, in a table: scripts and tests put them there, cells watch and change them.
+/// The objects of a cluster, in a table: scripts and tests add them, cells watch and change them.
 ///
-/// As a [`Source`](k8s_types::Source) and an [`Api`](k8s_types::Api) it is an API server to the cells under test. Its own
-/// methods are for tests, and do the same as the commands `k8s/*`.
+/// The cells under test use it as an API server, through [`Source`](k8s_types::Source) and [`Api`](k8s_types::Api). Its
+/// own methods are for tests and equal the commands `k8s/*`.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     pub(crate) objects: RwTable<Object>,
@@ -27,17 +27,17 @@ pub(crate) struct Parsed {
 }
 
 impl Tracker {
-    /// Of a table.
+    /// Creates a tracker on a table.
     pub fn new(objects: &RwTable<Object>) -> Tracker {
         Tracker { objects: objects.clone() }
     }
 
-    /// The table, to be read.
+    /// Returns the table for reading.
     pub fn objects(&self) -> Table<Object> {
         self.objects.reader()
     }
 
-    /// Adds the objects of a manifest (YAML or JSON, several documents, lists), in place of those that are there.
+    /// Adds the objects of a manifest (YAML or JSON, several documents, lists); replaces existing ones.
     pub fn add(&self, manifest: &str) -> Result<(), ApiError> {
         for object in parsed(manifest)? {
             self.objects.transact(|w| store(w, object));
@@ -45,8 +45,8 @@ impl Tracker {
         Ok(())
     }
 
-    /// Replaces existing objects by those of a manifest; their uids stay. A version in the manifest does not matter,
-    /// unless `strict`: then it must be the one that there is.
+    /// Replaces existing objects by those of a manifest; uids are kept. A version in the manifest is ignored, unless
+    /// `strict` is set: then it must be the current one.
     pub fn update(&self, manifest: &str, strict: bool) -> Result<(), ApiError> {
         for mut object in parsed(manifest)? {
             let update = |w: &mut Writer<'_, Object>| {
@@ -63,7 +63,8 @@ impl Tracker {
         Ok(())
     }
 
-    /// Deletes the objects that a manifest names. That one is deleted already is no error, that there never was one is.
+    /// Deletes the objects of a manifest. Objects that are deleted already are skipped; one that never existed is an
+    /// error.
     pub fn delete(&self, manifest: &str) -> Result<(), ApiError> {
         for Parsed { of, name, .. } in parsed(manifest)? {
             self.objects.transact(|w| remove(w, &of, &name)).0?;
@@ -71,8 +72,8 @@ impl Tracker {
         Ok(())
     }
 
-    /// Makes the objects of the manifests all that there are of a resource, in one step. A watch of the resource
-    /// becomes invalid and lists again.
+    /// Replaces all objects of a resource by those of the manifests, in one transaction. Watches of the resource become
+    /// invalid and list again.
     pub fn resync<M: AsRef<str>>(&self, gvr: &Gvr, manifests: &[M]) -> Result<(), ApiError> {
         let mut objects = Vec::new();
         for manifest in manifests {
@@ -97,19 +98,19 @@ impl Tracker {
         Ok(())
     }
 
-    /// The object as it is.
+    /// Returns an object.
     pub fn get(&self, domain: Domain, gvr: &Gvr, name: &Key) -> Result<Obj<Object>, ApiError> {
         let snapshot = self.objects.snapshot();
         let found = self.objects.get(&snapshot, Object::by_name(domain, gvr, name));
         found.filter(|object| !object.deleted()).cloned().ok_or_else(|| refused::not_found(gvr, name))
     }
 
-    /// The objects of a resource, all or those of a namespace, in order of their names.
+    /// Returns the objects of a resource, all or those of a namespace, in order of their names.
     pub fn list(&self, domain: Domain, gvr: &Gvr, namespace: Option<&str>) -> Vec<Obj<Object>> {
         list(&self.objects, &self.objects.snapshot(), domain, gvr, namespace)
     }
 
-    /// Returns the resources of which there are or were objects, in order of the table, with the clients that know them.
+    /// Returns the resources that have or had objects, in order of the table, with their domains.
     pub fn resources(&self) -> Vec<(Gvr, Vec<Domain>)> {
         let mut seen: Vec<(Gvr, Vec<Domain>)> = Vec::new();
         for object in self.objects.all(&self.objects.snapshot()) {
@@ -123,7 +124,7 @@ impl Tracker {
     }
 }
 
-/// The live objects of a resource in a snapshot.
+/// Returns the live objects of a resource in a snapshot.
 pub(crate) fn list(
     objects: &Table<Object>,
     snapshot: &Snapshot,
@@ -138,13 +139,13 @@ pub(crate) fn list(
     objects.prefix(snapshot, Prefix::primary(&*start)).filter(|object| !object.deleted()).cloned().collect()
 }
 
-/// Returns the object as the client that answers requests has it.
+/// Returns the live object in the domain of requests.
 pub(crate) fn live(w: &Writer<'_, Object>, of: &Type, name: &Key) -> Result<Obj<Object>, ApiError> {
     let stored = w.get(Object::by_name(of.domain(), &of.gvr, name)).filter(|object| !object.deleted());
     stored.cloned().ok_or_else(|| refused::not_found(&of.gvr, name))
 }
 
-/// Writes an object for all clients of its type, with a uid and its next version; returns it as requests are answered.
+/// Writes an object in all domains of its type, with a uid and its next version; returns it in the domain of requests.
 pub(crate) fn store(w: &mut Writer<'_, Object>, object: Parsed) -> Arc<Value> {
     let Parsed { of, name, mut value } = object;
     if metadata(&value, "uid").is_empty() {
@@ -161,7 +162,7 @@ pub(crate) fn store(w: &mut Writer<'_, Object>, object: Parsed) -> Arc<Value> {
     stored.unwrap_or_default()
 }
 
-/// Deletes an object, which stays as a row that is marked.
+/// Deletes an object: marks its row.
 pub(crate) fn remove(w: &mut Writer<'_, Object>, of: &Type, name: &Key) -> Result<(), ApiError> {
     let mut found = false;
     for &domain in of.domains {
@@ -173,7 +174,7 @@ pub(crate) fn remove(w: &mut Writer<'_, Object>, of: &Type, name: &Key) -> Resul
     if found { Ok(()) } else { Err(refused::not_found(&of.gvr, name)) }
 }
 
-/// The objects of a manifest, at least one.
+/// Parses the objects of a manifest, at least one.
 fn parsed(manifest: &str) -> Result<Vec<Parsed>, ApiError> {
     let mut all = Vec::new();
     for document in documents(manifest) {
@@ -186,7 +187,7 @@ fn parsed(manifest: &str) -> Result<Vec<Parsed>, ApiError> {
 }
 
 impl Parsed {
-    /// Takes an object as it is if its type is known and it is one of that type.
+    /// Parses an object of a known type.
     pub(crate) fn of(value: Value) -> Result<Parsed, ApiError> {
         let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
         let of = Type::of(text("apiVersion"), text("kind")).ok_or_else(|| {
@@ -204,7 +205,7 @@ impl Parsed {
     }
 }
 
-/// Sets a text of an object's metadata; an empty one goes.
+/// Sets a text of an object's metadata; removes the field if the text is empty.
 pub(crate) fn set_metadata(object: &mut Value, field: &str, text: &str) {
     let Some(object) = object.as_object_mut() else { return };
     let metadata = object.entry("metadata").or_insert_with(|| Map::new().into());
@@ -215,7 +216,7 @@ pub(crate) fn set_metadata(object: &mut Value, field: &str, text: &str) {
     }
 }
 
-/// The resource that a word means: by its whole name or a part of it, the first one.
+/// Resolves a word to a resource: by its complete name, else the first one with a matching part.
 pub(crate) fn resolve(resources: &[(Gvr, Vec<Domain>)], word: &str) -> Option<(Gvr, SmolStr)> {
     resources
         .iter()

@@ -1,15 +1,15 @@
-//! Types of objects, and the clients that know them.
+//! Types of objects, and their domains.
 
 use std::fmt;
 
 use k8s_types::{Kind, SmolStr};
 
-/// One of the two trackers of Cilium: each has types of its own, a type may be in both.
+/// One of Cilium's two trackers; a type may be in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
-    /// `*`: slim types of Kubernetes, and all that are not Kubernetes' own.
+    /// `*`: slim Kubernetes types, and all custom resources.
     Any,
-    /// `k8s`: Kubernetes' own, in full.
+    /// `k8s`: complete Kubernetes types.
     Core,
 }
 
@@ -17,7 +17,7 @@ impl Domain {
     /// Both, in order.
     pub const ALL: [Domain; 2] = [Domain::Any, Domain::Core];
 
-    /// As the table shows it.
+    /// Returns the name that the table prints.
     pub fn as_str(self) -> &'static str {
         match self {
             Domain::Any => "*",
@@ -29,16 +29,16 @@ impl Domain {
 /// A resource: group, version and plural of a type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gvr {
-    /// The group; empty for Kubernetes' first one.
+    /// The group; empty for the core group.
     pub group: SmolStr,
     /// The version.
     pub version: SmolStr,
-    /// The name in addresses.
+    /// The plural name in paths.
     pub plural: SmolStr,
 }
 
 impl Gvr {
-    /// As errors call it: `pods`, `ciliumnodes.cilium.io`.
+    /// Returns the qualified name in errors: `pods`, `ciliumnodes.cilium.io`.
     pub fn qualified(&self) -> String {
         match self.group.as_str() {
             "" => self.plural.to_string(),
@@ -47,7 +47,7 @@ impl Gvr {
     }
 }
 
-/// `v1.pods`, `cilium.io.v2.ciliumnodes`.
+/// Formats the resource as `v1.pods`, `cilium.io.v2.ciliumnodes`.
 impl fmt::Display for Gvr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.group.as_str() {
@@ -69,9 +69,9 @@ pub(crate) struct Type {
     pub(crate) gvr: Gvr,
     /// Its name, `Pod`.
     pub(crate) name: SmolStr,
-    /// The kind, of those whose fields are known. Others are kept as written.
+    /// The kind, if it has a type in `k8s_types`. Others are stored as written.
     pub(crate) kind: Option<Kind>,
-    /// The clients that know it; never empty.
+    /// Its domains; never empty.
     pub(crate) domains: &'static [Domain],
 }
 
@@ -88,7 +88,7 @@ impl Type {
         Some(Type { gvr, name: name.into(), kind: None, domains })
     }
 
-    /// The one in whose objects watches and requests are answered.
+    /// Returns the domain of watches and requests.
     pub(crate) fn domain(&self) -> Domain {
         self.domains[0]
     }
@@ -105,7 +105,7 @@ impl From<Kind> for Type {
     }
 }
 
-/// Whether a kind's status is changed by requests of its own, and by no others.
+/// Whether a kind has a status sub-resource.
 pub(crate) fn has_status(kind: Kind) -> bool {
     use Kind::*;
     match kind {
@@ -125,7 +125,7 @@ pub(crate) fn has_status(kind: Kind) -> bool {
     }
 }
 
-/// The plural that Cilium takes for a type's name.
+/// Returns the plural that Cilium derives from a type's name.
 fn plural(name: &str) -> String {
     let lower = name.to_lowercase();
     match lower.as_bytes() {
@@ -140,7 +140,7 @@ const ANY: &[Domain] = &[Domain::Any];
 const CORE: &[Domain] = &[Domain::Core];
 const BOTH: &[Domain] = &Domain::ALL;
 
-/// Types whose fields are not known here but whose names are: version, clients, names.
+/// Types without a type in `k8s_types`: version, domains, names.
 const OTHERS: &[(&str, &[Domain], &[&str])] = &[
     ("apiextensions.k8s.io/v1", ANY, &["CustomResourceDefinition"]),
     (
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn types_have_plurals_and_clients() {
+    fn types_have_plurals_and_domains() {
         assert_eq!(resource("v1", "Pod"), Some(("v1.pods".to_owned(), BOTH)));
         assert_eq!(resource("v1", "ConfigMap"), Some(("v1.configmaps".to_owned(), CORE)));
         assert_eq!(resource("v1", "Endpoints"), Some(("v1.endpoints".to_owned(), CORE)));

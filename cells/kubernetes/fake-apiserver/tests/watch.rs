@@ -1,4 +1,4 @@
-//! The tracker's own behaviour of watches. What they share with those of a server is tested with one beside it.
+//! Watches where the tracker differs from a server. Common behaviour is tested against both.
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
@@ -16,10 +16,10 @@ fn namespace(name: &str, labels: &str) -> String {
 }
 
 /// Returns all pending events of a watch.
-fn said(events: &mut BoxStream<'static, Result<WatchEvent, SourceError>>) -> Vec<String> {
-    let mut said = Vec::new();
+fn drain(events: &mut BoxStream<'static, Result<WatchEvent, SourceError>>) -> Vec<String> {
+    let mut texts = Vec::new();
     while let Some(Some(event)) = events.next().now_or_never() {
-        said.push(match event {
+        texts.push(match event {
             Ok(WatchEvent::Applied { json, .. }) => {
                 let object: Value = serde_json::from_slice(&json).unwrap();
                 format!("{} {}", object["metadata"]["name"].as_str().unwrap(), object["metadata"]["labels"])
@@ -29,42 +29,42 @@ fn said(events: &mut BoxStream<'static, Result<WatchEvent, SourceError>>) -> Vec
             Err(error) => error.to_string(),
         });
     }
-    said
+    texts
 }
 
 #[tokio::test]
-async fn lists_are_in_order_of_names_and_changes_as_they_came() {
+async fn lists_are_in_order_of_names_and_changes_of_revisions() {
     let tracker = tracker();
     for name in ["b", "c", "a"] {
         tracker.add(&namespace(name, "")).unwrap();
     }
     tracker.delete(&namespace("c", "")).unwrap();
     let mut events = tracker.watch(Selection::all(Kind::Namespace));
-    assert_eq!(said(&mut events), ["Restart", "a {}", "b {}", "Listed"]);
+    assert_eq!(drain(&mut events), ["Restart", "a {}", "b {}", "Listed"]);
     for name in ["b", "a"] {
         tracker.update(&namespace(name, "x: '1'"), false).unwrap();
     }
     tracker.add(&namespace("c", "")).unwrap();
     tracker.delete(&namespace("b", "")).unwrap();
-    assert_eq!(said(&mut events), ["a {\"x\":\"1\"}", "c {}", "no b"], "of each object what it has become");
+    assert_eq!(drain(&mut events), ["a {\"x\":\"1\"}", "c {}", "no b"], "changes are coalesced by object");
     tracker.add(&namespace("d", "")).unwrap();
     tracker.delete(&namespace("d", "")).unwrap();
-    assert_eq!(said(&mut events), [""; 0], "of what it never was told of it is not told the end");
+    assert_eq!(drain(&mut events), [""; 0], "no delete of an object that was never sent");
 }
 
 #[tokio::test]
-async fn labels_select_nothing() {
+async fn label_selectors_are_ignored() {
     let tracker = tracker();
     tracker.add(&namespace("a", "team: blue")).unwrap();
     let mut events = tracker.watch(Selection::all(Kind::Namespace).with_labels("team=red"));
     tracker.add(&namespace("b", "")).unwrap();
-    assert_eq!(said(&mut events), ["Restart", "a {\"team\":\"blue\"}", "b {}", "Listed"]);
+    assert_eq!(drain(&mut events), ["Restart", "a {\"team\":\"blue\"}", "b {}", "Listed"]);
 }
 
 #[tokio::test]
 async fn an_invalid_selector_is_an_error() {
     let mut events = tracker().watch(Selection::all(Kind::Pod).with_fields("spec.nodeName"));
-    assert_eq!(said(&mut events), ["invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'"]);
+    assert_eq!(drain(&mut events), ["invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'"]);
 }
 
 #[tokio::test]
@@ -76,19 +76,19 @@ async fn a_watch_from_before_a_resync_lists_again() {
     let (mut early, mut asleep, mut nodes) =
         (watch(Kind::Namespace), watch(Kind::Namespace), watch(Kind::Node));
     for events in [&mut early, &mut asleep, &mut nodes] {
-        assert_eq!(said(events).len(), 3);
+        assert_eq!(drain(events).len(), 3);
     }
     tracker.resync(&Kind::Namespace.into(), &[namespace("b", "")]).unwrap();
-    assert_eq!(said(&mut early), ["Restart", "b {}", "Listed"]);
+    assert_eq!(drain(&mut early), ["Restart", "b {}", "Listed"]);
     tracker.add(&namespace("b", "x: '1'")).unwrap();
-    assert_eq!(said(&mut early), ["b {\"x\":\"1\"}"]);
+    assert_eq!(drain(&mut early), ["b {\"x\":\"1\"}"]);
     tracker.delete(&namespace("b", "")).unwrap();
-    assert_eq!(said(&mut early), ["no b"]);
-    // All that has changed since was written over by now: it is still known that a resync was among it.
-    assert_eq!(said(&mut asleep), ["Restart", "Listed"]);
-    assert_eq!(said(&mut nodes), [""; 0]);
+    assert_eq!(drain(&mut early), ["no b"]);
+    // All rows that the resync wrote were overwritten since: the resync is still detected.
+    assert_eq!(drain(&mut asleep), ["Restart", "Listed"]);
+    assert_eq!(drain(&mut nodes), [""; 0]);
     tracker.resync::<String>(&Kind::Namespace.into(), &[]).unwrap();
-    assert_eq!(said(&mut early), ["Restart", "Listed"]);
+    assert_eq!(drain(&mut early), ["Restart", "Listed"]);
     let wrong = tracker.resync(&Kind::Node.into(), &[namespace("b", "")]).unwrap_err();
     assert_eq!(wrong.to_string(), "b is v1.namespaces, expected v1.nodes");
 }

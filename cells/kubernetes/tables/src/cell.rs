@@ -1,4 +1,4 @@
-//! The wiring: tables, a job for each folder.
+//! Wiring: tables, a job for each folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::Error;
 /// Kinds that are read from `static-cnp-path`.
 const POLICIES: &[Kind] = &[Kind::CiliumNetworkPolicy, Kind::CiliumClusterwideNetworkPolicy];
 
-/// The folders that the options name, as sources with the table `k8s-sources`, and [`tables`].
+/// Provides the folders of the options as sources, the table `k8s-sources`, and [`tables`].
 pub fn cell() -> Cell {
     let folders = module(
         "k8s",
@@ -45,7 +45,7 @@ pub fn cell() -> Cell {
     bundle([folders, tables()])
 }
 
-/// The tables of cluster objects, filled from all sources of the hive: those that an agent reads.
+/// Provides the tables of the kinds that an agent reads, filled from all sources of the hive.
 pub fn tables() -> Cell {
     module(
         "k8s-tables",
@@ -68,7 +68,7 @@ pub fn tables() -> Cell {
     )
 }
 
-/// The table `k8s-pods`: those of this node.
+/// Provides the table `k8s-pods`, with the pods of this node.
 pub fn pods() -> Cell {
     selected::<Pod, _>(|node: Option<Arc<NodeName>>| {
         Selection::all(Kind::Pod).with_fields(&format!("spec.nodeName={}", name(node.as_deref())))
@@ -91,7 +91,7 @@ fn policies(table: Arc<RwTable<PolicyObject>>, sources: Reflecting) {
     }
 }
 
-/// A list of each kind of policies.
+/// Returns the pages that list the policies, one for each kind.
 fn policy_pages(table: Arc<Table<PolicyObject>>) -> Members<Page> {
     Members(vec![
         page("k8s-ciliumnetworkpolicies", Kind::CiliumNetworkPolicy, (*table).clone()),
@@ -99,7 +99,7 @@ fn policy_pages(table: Arc<Table<PolicyObject>>) -> Members<Page> {
     ])
 }
 
-/// Metrics of the tables.
+/// Registers the metrics of the tables.
 fn numbers(metrics: Option<Arc<metrics::Metrics>>) -> Arc<Numbers> {
     let numbers = Numbers::default();
     if let Some(metrics) = metrics {
@@ -151,7 +151,7 @@ fn folders(p: FolderParams) -> Result<Members<Arc<dyn Source>>, Error> {
     Ok(Members(shelves))
 }
 
-/// The record of a folder for the next run: whether it existed, and the objects of its files.
+/// Returns the records of a folder for the next run: whether it existed, and the objects of its files.
 fn remember(p: &FolderParams, option: &str, path: &Path, state: &Path) -> (Memory, Keep) {
     let memory = Memory::new(state.join(option), path.to_owned());
     let (noted, before) = (memory.clone(), memory.clone());
@@ -165,7 +165,7 @@ fn remember(p: &FolderParams, option: &str, path: &Path, state: &Path) -> (Memor
     (memory, Keep::new(records))
 }
 
-/// The folder that an option names. It need not be there, but it must not be something else.
+/// Returns the folder that an option names. It may be missing, but must not be another type of file.
 fn folder(option: &'static str, value: &str) -> Result<Option<PathBuf>, Error> {
     let path = Path::new(value);
     if value.is_empty() {

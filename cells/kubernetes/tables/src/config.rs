@@ -1,6 +1,6 @@
 //! Options.
 
-/// Where cluster objects come from.
+/// Options of the sources of cluster objects.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Kubernetes")]
 pub struct K8sConfig {

@@ -1,10 +1,10 @@
-//! Why there are no cluster objects.
+//! Errors of the cell.
 
-/// The errors that keep the cell from starting.
+/// An error that prevents the start of the cell.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option is wrong.
+    /// An option is invalid.
     #[error("option {option}: '{value}' is wrong: {reason}")]
     Option {
         /// The option.

@@ -22,9 +22,9 @@ pub enum ObjectEvent<R> {
     Listed,
     /// An object, new or changed.
     Applied(R),
-    /// An object is invalid: its last good version stays.
+    /// An object is invalid: its last good version is kept.
     Invalid(InvalidObject),
-    /// The object is gone.
+    /// The object was deleted.
     Deleted(Key),
     /// Nothing has changed up to now.
     Progress,
@@ -35,7 +35,7 @@ pub enum ObjectEvent<R> {
 pub struct InvalidObject {
     /// Its name, if that could be read.
     pub key: Option<Key>,
-    /// Where its manifest is.
+    /// The location of its manifest.
     pub origin: SmolStr,
     /// The problems by path, with their remedies.
     pub refusal: Refusal,
@@ -50,8 +50,8 @@ pub(crate) struct Origin {
     pub(crate) at: SystemTime,
 }
 
-/// Decodes the events of objects of a type, for ever, as [`Source::watch`] sends them. An invalid object is an event
-/// and ends nothing.
+/// Decodes the events of objects of a type, as [`Source::watch`] sends them, without end. An invalid object is an event
+/// and does not end the stream.
 ///
 /// For a table of them use [`table`](crate::table()).
 ///
@@ -68,7 +68,7 @@ pub(crate) struct Origin {
 ///             Ok(ObjectEvent::Applied(config)) => println!("{:?}", config.data),
 ///             Ok(ObjectEvent::Invalid(invalid)) => println!("{}", invalid.refusal),
 ///             Ok(_) => {}
-///             Err(error) => println!("{error}; it goes on by itself"),
+///             Err(error) => println!("{error}; the source reconnects"),
 ///         }
 ///     }
 /// }
@@ -83,7 +83,7 @@ pub fn events<T: Resource>(
     })
 }
 
-/// The same with a reader of rows.
+/// As [`events`], with a function that decodes rows.
 pub(crate) fn decode_events<R, F>(
     source: &dyn Source,
     selection: Selection,
@@ -118,7 +118,7 @@ where
     })
 }
 
-/// The name of an object in which anything else may be wrong.
+/// Returns the name of an object that may be otherwise invalid.
 fn key_of(kind: Kind, json: &[u8]) -> Option<Key> {
     #[derive(Deserialize)]
     struct Named {

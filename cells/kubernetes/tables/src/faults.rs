@@ -12,19 +12,19 @@ use k8s_types::Kind;
 use crate::events::InvalidObject;
 use crate::numbers::Numbers;
 
-/// Objects that health shows; the log has all.
+/// The maximum number of objects in health; the log has all.
 const MAX_SHOWN: usize = 5;
 
-/// Characters of the report of one object.
+/// The maximum length of an object's report, in characters.
 const MAX_TEXT: usize = 1000;
 
-/// The wrong objects of one kind of a source.
+/// The invalid objects of one kind in one source.
 pub(crate) struct Faults {
     kind: Kind,
     source: String,
-    /// The reports, by object; the last one of those without a valid name.
+    /// The reports by object; for objects without a valid name only the last one.
     now: BTreeMap<Option<KeyBuf>, String>,
-    /// The same of a list that is not complete.
+    /// The same for an incomplete list.
     listing: Option<BTreeMap<Option<KeyBuf>, String>>,
     gauge: Gauge,
 }
@@ -35,17 +35,17 @@ impl Faults {
         Faults { kind, source: source.to_owned(), now: BTreeMap::new(), listing: None, gauge }
     }
 
-    /// Whether a list is not complete.
+    /// Whether a list has begun and is not complete.
     pub(crate) fn is_listing(&self) -> bool {
         self.listing.is_some()
     }
 
-    /// A list begins.
+    /// Starts a list.
     pub(crate) fn restart(&mut self) {
         self.listing = Some(BTreeMap::new());
     }
 
-    /// A list is complete: objects that it did not name are gone.
+    /// Completes a list: removes objects that it did not contain.
     pub(crate) fn listed(&mut self) {
         if let Some(listed) = self.listing.take() {
             self.now = listed;
@@ -53,7 +53,7 @@ impl Faults {
         }
     }
 
-    /// An object is wrong.
+    /// Records and logs an invalid object.
     pub(crate) fn invalid(&mut self, key: Option<KeyBuf>, invalid: &InvalidObject) {
         let text = self.text(invalid);
         if self.now.get(&key) != Some(&text) {
@@ -72,7 +72,7 @@ impl Faults {
         }
     }
 
-    /// An object is right, or gone.
+    /// Removes an object that is valid or deleted.
     pub(crate) fn valid(&mut self, key: &KeyBuf) {
         if self.now.is_empty() && self.listing.as_ref().is_none_or(BTreeMap::is_empty) {
             return;
@@ -113,7 +113,7 @@ impl Faults {
     }
 }
 
-/// The source ends, and its count with it.
+/// Resets the gauge when the source ends.
 impl Drop for Faults {
     fn drop(&mut self) {
         self.now.clear();

@@ -1,4 +1,4 @@
-//! Evaluates selections, for sources that have no server to do so.
+//! Evaluates selections, for sources without a server that does so.
 
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ mod tests {
         br#"{"metadata": {"name": "a", "labels": {"app": "web", "env": "x"}}, "spec": {"nodeName": "n1"}}"#;
 
     #[test]
-    fn selections_select_what_a_server_would() {
+    fn selections_select_as_a_server() {
         let all = || Selection::all(Kind::Pod);
         let has = |selection: Selection| Filter::new(&selection).unwrap().has(&Key::new("shop", "a"), POD);
         assert!(has(all()) && has(all().in_namespace("shop")) && !has(all().in_namespace("other")));

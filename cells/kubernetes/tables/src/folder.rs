@@ -38,23 +38,23 @@ use self::watch::Watch;
 use crate::MAX_FILE;
 use crate::in_memory_source::InMemorySource;
 
-/// How long the objects of a file stay after the file has gone: editors and scripts that replace a file in two
-/// steps have done the second one by then.
+/// The time for which the objects of a file are kept after its removal, for editors and scripts that replace a file in
+/// two steps.
 const FILE_GRACE: Duration = Duration::from_millis(100);
 
 /// The same for the whole folder.
 const FOLDER_GRACE: Duration = Duration::from_secs(1);
 
-/// Files that are read before their content is applied.
+/// The maximum number of files that are read before their contents are applied.
 const FILES_AT_ONCE: usize = 16;
 
-/// Rounds of changes that are handled before the job yields.
+/// The maximum number of rounds of changes before the job yields.
 const MAX_ROUNDS: usize = 8;
 
-/// Interval of attempts at files that did not fit into memory or could not be read.
+/// The retry interval for files that did not fit into memory or could not be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The versions of the files that folders are remembered by.
+/// The format versions of the records of folders.
 pub(crate) fn versions() -> Members<Version> {
     Members(vec![memory::version(), Version::of::<LastGood>()])
 }
@@ -69,15 +69,15 @@ pub(crate) struct Folder {
     keep: Keep,
     limit: Arc<MemoryLimit>,
     watch: Option<Watch>,
-    /// Where the folder is now, without links.
+    /// The resolved path of the folder.
     place: Option<PathBuf>,
-    /// The state in which files were read last.
+    /// The signatures with which files were last read.
     known: BTreeMap<String, Option<Signature>>,
-    /// Files that are gone, and when that counts.
+    /// Removed files, with the time at which their objects are deleted.
     leaving: BTreeMap<String, Instant>,
     /// When to retry files that did not fit into memory or could not be read: no event reports that this has changed.
     retry_at: Option<Instant>,
-    /// Whether everything was read once, and whether that was reported.
+    /// Whether all files were read once, and whether readers were notified of that.
     complete: bool,
     completed: bool,
 }
@@ -117,7 +117,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Interval of scans when the kernel reports no changes.
+    /// Scans the folder while the kernel reports no changes.
     fn scan_unwatched(&mut self, error: &io::Error) -> io::Result<()> {
         self.watch = None;
         let fault = format!("changes are noticed after a second only: {error}; see fs.inotify in sysctl");
@@ -127,13 +127,13 @@ impl Folder {
         scanned
     }
 
-    /// When the next deleted file expires, or the next file that did not fit into memory is retried.
+    /// Returns the time at which the next removed file expires, or a file has to be retried.
     fn next_deadline(&self) -> Option<Instant> {
         let leaving = self.leaving.iter().filter(|(name, _)| !self.is_written(name));
         leaving.map(|(_, &deadline)| deadline).chain(self.retry_at).min()
     }
 
-    /// The largest file that is read.
+    /// Returns the maximum size of files that are read.
     fn largest(&self) -> u64 {
         self.limit.largest_input(MAX_FILE)
     }
@@ -146,7 +146,7 @@ impl Folder {
         self.watch.as_ref().is_some_and(|watch| watch.is_touched(name))
     }
 
-    /// Handles the kernel's events, and those that come meanwhile; scans everything if asked to.
+    /// Handles the kernel's events, also those that arrive meanwhile; if `scan` is set, scans the folder.
     fn handle(&mut self, mut scan: bool) -> io::Result<()> {
         scan |= self.retry_at.take_if(|due| *due <= Instant::now()).is_some();
         for _ in 0..MAX_ROUNDS {
@@ -157,7 +157,7 @@ impl Folder {
             }
             let todo = watch.take();
             if let Some(place) = self.place.clone() {
-                // Before anything else: callers may wait for just these.
+                // Changed files are read before a scan, which may take longer: callers may wait for them.
                 let outcome = self.read(&place, todo.read.into_iter().collect())?;
                 self.apply(outcome);
             }
@@ -169,7 +169,7 @@ impl Folder {
         self.forget()
     }
 
-    /// Files that have been gone, or empty, for long enough.
+    /// Deletes the objects of files that have been removed, or empty, for the grace period.
     fn forget(&mut self) -> io::Result<()> {
         let mut outcome = Outcome::default();
         let now = Instant::now();
@@ -183,11 +183,11 @@ impl Folder {
                 watch.drain()?;
             }
             match found {
-                // Its events will report it.
+                // A pending event will handle it.
                 _ if self.is_touched(&name) => {}
                 Found::Changing => {}
                 Found::Nothing => outcome.add(self.manifests.remove(&name)),
-                // Empty since another moment.
+                // Truncated again since: the grace period starts over.
                 Found::File(signature, Ok(content))
                     if content.is_empty() && self.known.get(&name) != Some(&signature) =>
                 {
@@ -201,7 +201,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Finds the folder and its files again and reads those that have changed; all of them if so asked.
+    /// Resolves the folder and lists its files, then reads those that have changed, or all of them if `all` is set.
     fn scan(&mut self, all: bool) -> io::Result<()> {
         let mut found = place::find(&self.path);
         if let Some(watch) = &mut self.watch {
@@ -229,7 +229,7 @@ impl Folder {
                 self.report.folder(None, &self.manifests);
                 names.into_keys().collect()
             }
-            // It may be mounted later: the objects of the previous run stay.
+            // It may be mounted later: the objects of the previous run are kept.
             (Err(error), _)
                 if error.kind() == io::ErrorKind::NotFound && !self.complete && self.memory.knows() =>
             {
@@ -275,8 +275,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Restores the objects of files that exist and could not be read yet from the previous run; objects of deleted
-    /// files are deleted.
+    /// Restores the objects of the previous run for files that exist and could not be read yet; drops the records of
+    /// removed files.
     fn begin(&mut self, names: &BTreeSet<String>) -> Outcome {
         let mut outcome = Outcome::default();
         for name in self.keep.unasked() {
@@ -296,7 +296,7 @@ impl Folder {
         }
     }
 
-    /// Reads files. One that was written meanwhile is discarded: it is read again when it is closed.
+    /// Reads files. The content of a file that was written meanwhile is discarded: it is read again when it is closed.
     fn read(&mut self, place: &Path, names: Vec<String>) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
         let largest = self.largest();
@@ -320,7 +320,7 @@ impl Folder {
                     _ if self.is_touched(name) => {}
                     Found::Changing => {}
                     Found::Nothing => self.lose(name.clone(), FILE_GRACE, &mut outcome),
-                    // It may be empty for being rewritten, of which the kernel reports the end a little later.
+                    // It may have been truncated to be rewritten: the kernel reports the close later.
                     Found::File(signature, Ok(content)) if content.is_empty() && self.manifests.has(name) => {
                         if self.known.get(name) != Some(&signature) {
                             outcome.add(self.manifests.leave(name));
@@ -347,7 +347,8 @@ impl Folder {
         self.leaving.remove(name);
         let grows =
             content.as_ref().is_ok_and(|content| content.len() as u64 > before.map_or(0, |s| s.size()));
-        // The previous run's objects are in force until the first reading: without them pods would lose their policies.
+        // The memory limit applies only after the first scan: until then a refused file would remove policies that were
+        // in force in the previous run.
         if let (true, true, Err(full)) = (grows, self.complete, self.limit.room()) {
             self.known.remove(name);
             self.retry_at = Some(Instant::now() + RETRY_INTERVAL);

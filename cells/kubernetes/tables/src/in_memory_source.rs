@@ -1,4 +1,4 @@
-//! Objects in memory as a source.
+//! A source of objects in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use k8s_types::{Key, Kind, Selection, SmolStr, Source, SourceError, WatchEvent};
 
 use crate::filter::Filter;
 
-/// A source whose objects are in memory: those of a folder, or of a test. Cheap to clone.
+/// A source of objects in memory, for folders and tests. Cheap to clone.
 ///
-/// A watch gets all changes of a kind of one [`write`](InMemorySource::write) at once, so that they are one transaction of a
-/// table up to 1,000 objects; of several kinds it is there for all of them before anything reads the first.
+/// A watch receives all changes of a kind in one [`write`](InMemorySource::write) together, so that they are one
+/// transaction of a table, up to 1,000 objects. Changes of several kinds are sent to all watches before any of them is
+/// read.
 #[derive(Clone)]
 pub struct InMemorySource(Arc<Inner>);
 
@@ -32,21 +33,21 @@ struct State {
     readers: Vec<Reader>,
 }
 
-/// An object as a source has it.
+/// An object in a source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Raw {
     /// The object.
     pub json: Bytes,
-    /// Where it was read.
+    /// The location where it was read.
     pub origin: SmolStr,
 }
 
 /// A change of an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// It is there and like this.
+    /// The object is new or has changed.
     Set(Kind, Key, Raw),
-    /// It is gone.
+    /// The object was deleted.
     Delete(Kind, Key),
 }
 
@@ -59,30 +60,30 @@ struct Reader {
 }
 
 impl Reader {
-    fn say(&self, event: WatchEvent) {
-        // Closed receivers are removed at the next change.
+    fn send(&self, event: WatchEvent) {
+        // Fails for a closed receiver, which is removed at the next change.
         _ = self.events.send(Ok(event));
     }
 
-    /// All that there is.
+    /// Sends a list of all objects.
     fn list(&self, state: &State) {
-        self.say(WatchEvent::Restart);
+        self.send(WatchEvent::Restart);
         if !state.complete {
             return;
         }
         for (key, raw) in state.objects.get(&self.kind).into_iter().flatten() {
             if self.filter.has(key, &raw.json) {
-                self.say(raw.applied());
+                self.send(raw.applied());
             }
         }
-        self.say(WatchEvent::Listed);
+        self.send(WatchEvent::Listed);
     }
 
     fn change(&self, key: &Key, before: Option<&Raw>, now: Option<&Raw>) {
         let has = |raw: &&Raw| self.filter.has(key, &raw.json);
         match (before.filter(has), now.filter(has)) {
-            (_, Some(now)) => self.say(now.applied()),
-            (Some(_), None) => self.say(WatchEvent::Deleted(key.clone())),
+            (_, Some(now)) => self.send(now.applied()),
+            (Some(_), None) => self.send(WatchEvent::Deleted(key.clone())),
             (None, None) => {}
         }
     }
@@ -95,13 +96,13 @@ impl Raw {
 }
 
 impl InMemorySource {
-    /// An empty one of this name, for objects of these kinds. It is not complete.
+    /// Creates an empty source of these kinds, which is not complete.
     pub fn new(name: &str, kinds: &'static [Kind]) -> InMemorySource {
         InMemorySource(Arc::new(Inner { name: name.to_owned(), kinds, state: Mutex::default() }))
     }
 
-    /// Applies changes, in order; equal objects are not sent. `complete` ends the first list: before
-    /// it, readers get nothing.
+    /// Applies changes, in order; equal objects are not sent. `complete` completes the first list, before which watches
+    /// receive nothing.
     pub fn write(&self, changes: Vec<Change>, complete: bool) {
         let mut state = self.0.state.lock();
         let State { objects, complete: completed, readers } = &mut *state;
@@ -127,7 +128,7 @@ impl InMemorySource {
         }
     }
 
-    /// The objects of a kind.
+    /// Returns the names of the objects of a kind.
     #[cfg(any(test, feature = "test-util"))]
     pub fn keys(&self, kind: Kind) -> Vec<Key> {
         self.0.state.lock().objects.get(&kind).into_iter().flat_map(BTreeMap::keys).cloned().collect()
@@ -139,14 +140,14 @@ impl InMemorySource {
         self.0.state.lock().complete
     }
 
-    /// Lists all objects again.
+    /// Sends another list of all objects.
     #[cfg(any(test, feature = "test-util"))]
     pub fn list_again(&self) {
         let state = self.0.state.lock();
         state.readers.iter().for_each(|reader| reader.list(&state));
     }
 
-    /// Sends an error.
+    /// Sends an error to all watches.
     #[cfg(any(test, feature = "test-util"))]
     pub fn fail(&self, error: &str) {
         let state = self.0.state.lock();
@@ -163,18 +164,18 @@ impl Source for InMemorySource {
         self.0.kinds.contains(&kind)
     }
 
-    /// A folder may have pods and no word of their namespaces.
+    /// Returns false: a folder may have pods without the objects of their namespaces.
     fn has_namespaces(&self) -> bool {
         false
     }
 
-    fn watch(&self, what: Selection) -> BoxStream<'static, Event> {
-        let filter = match Filter::new(&what) {
+    fn watch(&self, selection: Selection) -> BoxStream<'static, Event> {
+        let filter = match Filter::new(&selection) {
             Ok(filter) => filter,
             Err(error) => return stream::iter([Err(error)]).chain(stream::pending()).boxed(),
         };
         let (events, mut receiver) = mpsc::unbounded_channel();
-        let reader = Reader { kind: what.kind, filter, events };
+        let reader = Reader { kind: selection.kind, filter, events };
         let mut state = self.0.state.lock();
         reader.list(&state);
         state.readers.push(reader);

@@ -1,13 +1,14 @@
-//! Cluster objects as tables: Kubernetes' own and those of `cilium.io`, from every source there is.
+//! Cluster objects as tables: Kubernetes' own and those of `cilium.io`, from all sources.
 //!
-//! **Owns** a table for each kind that the agent reads ([`tables()`]): rows are a [`Row<T>`](Row) of its type, which has only
-//! the fields that are used. `k8s-policies` has both kinds of policies, as they were written. `k8s-sources` has the files
-//! of manifests with their problems.
+//! **Owns** a table for each kind that the agent reads ([`tables()`]): rows are [`Row<T>`](Row) of a slim type with
+//! only the fields that are used. `k8s-policies` has both kinds of policies, as written. `k8s-sources` has the files of
+//! manifests with their faults.
 //! **Needs** sources, members of `Group<Arc<dyn Source>>`: an API server, the tracker of a script. The folders of
-//! [`K8sConfig`] are sources, too: `cluster-folder`, a folder that is the cluster, and `static-cnp-path`, one of policies.
-//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds; [`events()`] follows
-//! a source without a table. A reader that misses an object that may have come just now waits for [`Sources::refresh`].
-//! `GET /apiary/k8s-<plural>` lists the objects of a kind for `apiary get`, whole, as the tables' own JSON may not be.
+//! [`K8sConfig`] are sources, too: `cluster-folder` with objects of all kinds, and `static-cnp-path` with policies.
+//! **Provides** `Arc<Table<Row<T>>>` of each table; [`table()`] and [`selected`] for tables of further kinds;
+//! [`events()`] follows a source without a table. A reader that misses an object that may be new waits for
+//! [`Sources::refresh`].
+//! `GET /apiary/k8s-<plural>` lists the complete objects of a kind for `apiary get`; the tables' JSON may omit fields.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,23 +23,24 @@
 //! }
 //! ```
 //!
-//! **Life of a table.** A job for each source that has the kind (`k8s-reflector-<table>-<source>`) keeps it equal to
-//! the source. A list is a difference in one transaction, and the first one completes the table; without any source
-//! it is complete and empty. Of an invalid object the last good version stays, also over lists; health, one line of
-//! the log and `k8s_wrong_objects` report it until it is valid or gone. An object of two sources belongs to the one that
-//! had it first, as long as that one has it. Policies of two sources are two policies.
+//! **Life of a table.** A job for each source that has the kind (`k8s-reflector-<table>-<source>`) keeps the table in
+//! step with the source. A list is applied as a difference in one transaction, and the first one initializes the table;
+//! without a source it is initialized and empty. The last good version of an invalid object is kept, also across lists;
+//! health, a log line and `k8s_wrong_objects` report it until it is valid or deleted. An object in two sources belongs
+//! to the one that had it first, until that one deletes it. Policies of two sources are two policies.
 //!
-//! **Life of a folder.** A job reads it once and follows its changes as the kernel reports them: a file that is closed after
-//! writing or renamed into place is read at once, one that is being written is not. Links are followed, so that a mounted
-//! ConfigMap and a folder replaced as a whole are noticed. A file's objects stay for 0.1 s after it has gone or is empty
-//! (1 s for the whole folder), for editors and scripts that replace it in two steps. Only a rename is exact: the kernel reports a change
-//! in place a moment after it, in which half a file can be read. The objects of a kind in one file are one transaction, up to
-//! 1,000 of them; its kinds follow each other within milliseconds, in no order.
+//! **Life of a folder.** A job scans it once and follows the changes that inotify reports: a file that is closed after
+//! writing or renamed into place is read at once, one that is being written is not. Links are followed, so that changes
+//! of a mounted ConfigMap and the replacement of the whole folder are detected. A file's objects are kept for 0.1 s
+//! after it is removed or truncated (1 s for the whole folder), for editors and scripts that replace it in two steps.
+//! Only a rename is atomic: the kernel reports a write in place with a delay, in which a partially written file can be
+//! read. The objects of a kind in one file are one transaction, up to 1,000 objects; its kinds follow each other within
+//! milliseconds, in arbitrary order.
 //!
-//! **An invalid manifest** is refused with file, document, line, path and remedy in `k8s-sources`, in health and
-//! once in the log; all others apply. Its object stays as it was before, also as it was in the previous run: the last valid
-//! objects of files are kept in `state/manifests`. Missing fields are filled in as an API server would;
-//! a pod without a node is this node's.
+//! **An invalid manifest** is refused with file, document, line, path and remedy in `k8s-sources`, in health and once
+//! in the log; all others apply. Its object keeps its last good version, also that of the previous run: the last valid
+//! objects of files are recorded in `state/manifests`. Missing fields are defaulted as by an API server; a pod without
+//! a node belongs to this node.
 //!
 //! ```
 //! use k8s_tables::core::Pod;
@@ -59,7 +61,8 @@
 //! assert_eq!(document.lines().of(&refusal.0[0].path), 6);
 //! ```
 //!
-//! **Names.** Of several manifests of one object in a folder the last counts, by file name and place, as after
+//! **Names.** Of several manifests of one object in a folder the last takes precedence, by file name and position, as
+//! after
 //! `kubectl apply -f FOLDER`. Sub-folders are not read.
 
 mod cell;

@@ -1,4 +1,4 @@
-//! Metrics of tables, by Cilium's names where it has them.
+//! Metrics of tables, under Cilium's names where they exist.
 
 use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
@@ -38,7 +38,7 @@ struct LastLabels {
     action: &'static str,
 }
 
-/// Events of all sources, and the number of objects that are invalid now.
+/// The counters of events of all sources, and the gauges of invalid objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Numbers {
     invalid: Family<ObjectLabels, Gauge>,
@@ -55,21 +55,21 @@ pub(crate) enum Action {
     Delete,
 }
 
-/// Its outcome.
+/// The outcome of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The table has it.
+    /// The row was written.
     Written,
-    /// The table had it already.
+    /// The table has an equal row already.
     Equal,
-    /// Another source has the object.
+    /// The object belongs to another source.
     Foreign,
-    /// It cannot be read.
+    /// The object is invalid.
     Invalid,
 }
 
 impl Action {
-    /// Of an object that is there, and has been before or not.
+    /// Returns the action for an existing object: an update if it existed before, else a create.
     pub(crate) fn of(before: bool) -> Action {
         if before { Action::Update } else { Action::Create }
     }
@@ -100,7 +100,7 @@ impl Numbers {
         self.invalid.get_or_create(&ObjectLabels { source: source.to_owned(), kind: kind.name() }).clone()
     }
 
-    /// So many events about objects of a kind.
+    /// Counts events of objects of a kind.
     pub(crate) fn events(&self, kind: Kind, action: Action, outcome: Outcome, count: usize) {
         let (scope, action, count) = (kind.name(), action.name(), count as u64);
         let (valid, equal) = (outcome != Outcome::Invalid, outcome == Outcome::Equal);

@@ -1,4 +1,4 @@
-//! Manifests as the objects that an API server would make of them.
+//! Validation and defaulting of manifests, as by an API server.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use k8s_types::{DEFAULT_NAMESPACE, Key, Kind, Problem, Refusal, Resource, SmolSt
 
 use crate::policy::but_rules;
 
-/// The label that every namespace has, with its name.
+/// The label with the name of a namespace, which every namespace has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// The name of an object among all kinds.
+/// The kind and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ObjectKey {
     pub(crate) kind: Kind,
@@ -26,7 +26,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// The name of the object in a manifest, even if other things in it are wrong.
+/// Returns the name of the object in a manifest that may be otherwise invalid.
 pub(crate) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
     let meta = manifest.get("metadata")?;
     let namespace = match (kind.namespaced(), meta.get("namespace")) {
@@ -37,8 +37,8 @@ pub(crate) fn key_of(kind: Kind, manifest: &Value) -> Option<ObjectKey> {
     Some(ObjectKey { kind, key: Key::new(namespace, meta.get("name")?.as_str()?) })
 }
 
-/// Checks a manifest, and completes it as an API server would. A pod without a node is this node's, since there is no
-/// scheduler.
+/// Validates and defaults a manifest as an API server would. A pod without a node is assigned to this node, since there
+/// is no scheduler.
 pub(crate) fn object(kind: Kind, manifest: &Value, node: &str) -> Result<(ObjectKey, Bytes), Refusal> {
     checked(kind, manifest)?;
     completed(kind, manifest, node)
@@ -48,7 +48,7 @@ fn completed(kind: Kind, manifest: &Value, node: &str) -> Result<(ObjectKey, Byt
     let mut object = manifest.clone();
     complete(kind, &mut object, node);
     let key = key_of(kind, &object).ok_or_else(|| Problem::new("metadata.name", "is missing"))?;
-    // Keys are strings and numbers are finite: nothing here can fail to be JSON.
+    // Keys are strings and numbers are finite, so serialization cannot fail.
     Ok((key, serde_json::to_vec(&object).unwrap_or_default().into()))
 }
 
@@ -62,10 +62,10 @@ fn checked(kind: Kind, manifest: &Value) -> Result<(), Refusal> {
     if problems.is_empty() { Ok(()) } else { Err(Refusal(problems)) }
 }
 
-/// The same as [`manifest`] for one that is written like this, as JSON: in less time.
+/// As [`manifest`], with the manifest's JSON text: faster.
 pub fn manifest_of_json<T: Resource>(manifest: &Value, json: &str) -> Result<(T, Vec<Problem>), Refusal> {
     match T::KIND {
-        // More is to be filled in.
+        // These kinds have fields to default.
         Kind::Namespace | Kind::Pod => self::manifest(manifest),
         kind => {
             let unknown = unknown_fields(kind, manifest)?;
@@ -81,18 +81,18 @@ pub fn manifest_of_json<T: Resource>(manifest: &Value, json: &str) -> Result<(T,
     }
 }
 
-/// Parses a manifest of a file in a format of Cilium's: checked, and completed as an API server would. Unknown fields
-/// are ignored, as by Cilium, and returned as problems.
+/// Parses, validates and defaults a manifest as an API server would. Unknown fields are ignored, as by Cilium, and
+/// returned as problems.
 pub fn manifest<T: Resource>(manifest: &Value) -> Result<(T, Vec<Problem>), Refusal> {
     let unknown = unknown_fields(T::KIND, manifest)?;
     let (_, json) = completed(T::KIND, manifest, "")?;
     Ok((k8s_types::decode(&json)?, unknown))
 }
 
-/// The fields of a manifest that are not known, if nothing else is wrong with it.
+/// Returns the unknown fields of a manifest, if it is otherwise valid.
 fn unknown_fields(kind: Kind, manifest: &Value) -> Result<Vec<Problem>, Refusal> {
     let problems = check(kind, manifest, Strictness::Manifest);
-    // Rarely reached: a second check is cheaper than a kind in each problem.
+    // Rarely reached, so a second validation is cheaper than to mark each problem.
     let wrong = match problems.is_empty() {
         true => Vec::new(),
         false => check(kind, manifest, Strictness::Server),
@@ -129,7 +129,7 @@ fn complete(kind: Kind, object: &mut Value, node: &str) {
     }
 }
 
-/// The object at this name, made if there is none.
+/// Returns the object in a member, creating it if it does not exist.
 fn member<'o>(object: &'o mut Map<String, Value>, name: &str) -> &'o mut Map<String, Value> {
     let member = object.entry(name).or_insert(Value::Null);
     if !member.is_object() {

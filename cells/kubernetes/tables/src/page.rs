@@ -1,8 +1,8 @@
-//! `GET /apiary/<table>`: the objects of a kind as a list of `kubectl` has them, for `apiary get`.
+//! `GET /apiary/<table>`: the objects of a kind as in a list of `kubectl`, for `apiary get`.
 //!
-//! The first line of the answer is a [`Head`], each further one an object in JSON with its `apiVersion` and `kind`, in
-//! the table's order. Query: `namespace`, `name`; without them all objects. A row in the tables' own JSON is what the
-//! original shows of it, which is less.
+//! The first line of the response is a [`Head`], each further one an object in JSON with its `apiVersion` and `kind`,
+//! in the table's order. Query: `namespace`, `name`; without them all objects. The tables' own JSON is that of Cilium,
+//! which has fewer fields.
 
 use std::sync::Arc;
 
@@ -18,22 +18,22 @@ use k8s_types::{Kind, with_type};
 use crate::policy::PolicyObject;
 use crate::row::{Reflected, Row, Tabled};
 
-/// Objects that are written at once.
+/// The number of objects per write.
 const ROWS_AT_ONCE: usize = 64;
 
 /// The completeness of the list.
 #[derive(Serialize)]
 struct Head {
-    /// Sources that are not complete; with any the list may lack objects.
+    /// The sources that are not complete: if there are any, objects may be missing.
     pending: Vec<Arc<str>>,
 }
 
-/// Rows that are objects of a kind.
+/// Rows that the page can list.
 pub(crate) trait Listed: Reflected {
-    /// The kind, namespace and name.
+    /// Returns kind, namespace and name.
     fn named(&self) -> (Kind, &str, &str);
 
-    /// The object with its kind and version.
+    /// Returns the object with its kind and version.
     fn object(&self) -> Value;
 }
 
@@ -58,7 +58,7 @@ impl Listed for PolicyObject {
     }
 }
 
-/// Returns the page of a kind, whose objects are in a table.
+/// Returns the page of a kind, from the table of its objects.
 pub(crate) fn page<R: Listed>(name: &'static str, kind: Kind, table: Table<R>) -> Page {
     Page::new(name, move |query| {
         let answer = answer(kind, &table, &query);
@@ -83,7 +83,7 @@ fn answer<R: Listed>(kind: Kind, table: &Table<R>, query: &Query) -> Response {
             rows.by_ref().take(ROWS_AT_ONCE).map(|row| format!("{}\n", row.object())).collect();
         (!text.is_empty()).then(|| Bytes::from(text))
     });
-    // Names are strings: nothing here can fail to be JSON.
+    // The head has only strings, so serialization cannot fail.
     let head = serde_json::to_string(&head).unwrap_or_default() + "\n";
     let parts = std::iter::once(Bytes::from(head)).chain(objects);
     Response::stream(200, "application/x-ndjson", stream::iter(parts))
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn objects_are_listed_with_their_kind_all_or_by_name() {
+    async fn objects_are_listed_with_their_kind_and_filtered_by_name() {
         let table = Db::new().table::<Row<Pod>>().unwrap();
         let (initializer, _) = table.transact(|w| {
             for (namespace, name) in [("shop", "web"), ("shop", "db"), ("bank", "web")] {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_has_the_policies_of_its_kind_as_they_were_written() {
+    async fn a_page_has_the_policies_of_its_kind_as_written() {
         let table = Db::new().table::<PolicyObject>().unwrap();
         let policy = |kind: PolicyKind, name: &str| {
             PolicyObject::decode(kind, &json!({"metadata": {"name": name}, "spec": {"endpointSelector": {}}}))

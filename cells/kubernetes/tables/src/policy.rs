@@ -17,20 +17,20 @@ use crate::row::Reflected;
 /// Kinds of policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum PolicyKind {
-    /// Of a namespace.
+    /// A policy of a namespace.
     #[default]
     CiliumNetworkPolicy,
-    /// Of the whole cluster.
+    /// A policy of the whole cluster.
     CiliumClusterwideNetworkPolicy,
 }
 
 impl PolicyKind {
-    /// The kind as manifests write it.
+    /// Returns the kind's name in manifests.
     pub fn name(self) -> &'static str {
         self.kind().name()
     }
 
-    /// The kind among all kinds.
+    /// Returns the Kubernetes kind.
     pub fn kind(self) -> Kind {
         match self {
             PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
@@ -53,7 +53,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// A row of `k8s-policies`: a policy as it was written. Its rules are checked by the cells that apply them.
+/// A row of `k8s-policies`: a policy as written. Its rules are validated by the cells that apply them.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyObject {
@@ -65,19 +65,19 @@ pub struct PolicyObject {
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
-    /// Distinguishes it from an earlier policy of that name; empty if the source has no such thing.
+    /// The UID, which distinguishes it from earlier policies of the name; empty if the source has none.
     pub uid: Arc<str>,
-    /// Where it was read: file and document.
+    /// The location where it was read: file and document.
     pub origin: String,
-    /// The object as it was written, without fields of the server: versions, managers of fields, status.
+    /// The object as written, without fields of the server: `resourceVersion`, `managedFields`, status.
     pub body: Arc<Value>,
-    /// When the row was last written.
+    /// The time of the last write of the row.
     #[serde(serialize_with = "time")]
     pub updated_at: Option<SystemTime>,
 }
 
 impl PolicyObject {
-    /// Reads an object as far as it is no rule.
+    /// Decodes an object, except for its rules.
     pub fn decode(kind: PolicyKind, object: &Value) -> Result<PolicyObject, Refusal> {
         let problems = but_rules(kind.kind(), object, Strictness::Server);
         if !problems.is_empty() {
@@ -114,13 +114,13 @@ impl PolicyObject {
         })
     }
 
-    /// The policy of this source, kind and name.
+    /// Queries the policy of this source, kind and name.
     pub fn by_name(source: &str, kind: PolicyKind, namespace: &str, name: &str) -> Query<PolicyObject> {
         Query::primary(key(source, kind, namespace, name))
     }
 }
 
-/// Returns the problems of a policy except those of its rules, which are checked by their parser.
+/// Returns the problems of a policy except those of its rules, which their parser validates.
 pub(crate) fn but_rules(kind: Kind, object: &Value, strictness: Strictness) -> Vec<Problem> {
     let rule = |path: &str| {
         path.strip_prefix("spec").is_some_and(|rest| rest.trim_start_matches('s').starts_with(['.', '[']))
@@ -134,7 +134,7 @@ pub(crate) fn but_rules(kind: Kind, object: &Value, strictness: Strictness) -> V
     problems
 }
 
-/// Rows are equal if their objects are, whenever they were written.
+/// Rows are equal if their objects are, regardless of the time of the last write.
 impl PartialEq for PolicyObject {
     fn eq(&self, other: &PolicyObject) -> bool {
         let names = |row: &PolicyObject| {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_body_is_whole() {
+    fn the_body_is_complete() {
         let manifest = json!({"metadata": {"name": "p"}, "spec": {"endpointSelector": {}, "anything": 1}});
         let policy = PolicyObject::decode(PolicyKind::CiliumNetworkPolicy, &manifest).unwrap();
         assert_eq!(policy.body["metadata"]["namespace"], "default");

@@ -1,16 +1,16 @@
-//! Strings that many objects have are one piece of memory.
+//! Interning of strings that many objects share.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
 use k8s_types::{OwnerReference, Resource, Shared, SmolStr, StringMap};
 
-/// Strings and maps that are interned. A rare one is evicted by others.
+/// The number of slots per type, as a set-associative cache: the least recently used value of a set is evicted.
 const SLOTS: usize = 512;
-/// Of these so many have the same place. Objects have up to as many in common that would else take turns there.
+/// The number of slots in a set. With fewer, values that consecutive objects have in common could evict each other.
 const WAYS: usize = 4;
 
-/// Remembers strings that came lately, of a bounded number: the pods of one ReplicaSet come after each other in lists and
-/// have equal labels, owners and images.
+/// A bounded cache of recent strings: the pods of a ReplicaSet are adjacent in lists and have equal labels, owners and
+/// images.
 pub struct Pool {
     maps: Vec<StringMap>,
     texts: Vec<SmolStr>,
@@ -37,21 +37,21 @@ impl Pool {
         }
     }
 
-    /// A string. Short ones take no memory of their own anyway.
+    /// Interns a string, unless it is stored inline.
     pub fn text(&mut self, text: &mut SmolStr) {
         if text.is_heap_allocated() {
             share(&mut self.texts, &self.hasher, text);
         }
     }
 
-    /// A string, if there is one.
+    /// Interns a string, if there is one.
     pub fn option(&mut self, text: &mut Option<SmolStr>) {
         if let Some(text) = text {
             self.text(text);
         }
     }
 
-    /// Strings by name.
+    /// Interns a map of strings.
     pub fn map(&mut self, map: &mut StringMap) {
         if !map.is_empty() {
             share(&mut self.maps, &self.hasher, map);
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_labels_are_one_piece_of_memory() {
+    fn equal_labels_share_memory() {
         let mut pool = Pool::default();
         let mut pod = |name: &str, app: &str| {
             let json = format!(r#"{{"metadata": {{"name": "{name}", "labels": {{"app": "{app}"}}}}}}"#);

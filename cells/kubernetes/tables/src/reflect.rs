@@ -1,4 +1,4 @@
-//! The job that keeps a table equal to a source.
+//! The job that keeps a table in step with a source.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
@@ -16,13 +16,13 @@ use crate::pool::Pool;
 use crate::row::Reflected;
 use crate::sources::RefreshRequests;
 
-/// Events that are one transaction at most.
+/// The maximum number of events in one transaction.
 const BATCH: usize = 1000;
 
 /// A source's rows of a table.
 ///
-/// A row that two sources have is the one's that had it first, as long as it has it: one source never changes or deletes
-/// what another one wrote. When it goes, the other source writes its own.
+/// A row that two sources have belongs to the one that had it first, until that one deletes it: a source never changes
+/// or deletes rows of another one. After the delete the other source writes its own row.
 pub(crate) struct Reflection<R: Reflected> {
     source: Arc<dyn Source>,
     selection: Selection,
@@ -30,16 +30,16 @@ pub(crate) struct Reflection<R: Reflected> {
     reflector: Reflector<R>,
     faults: Faults,
     numbers: Numbers,
-    /// Why the source sends nothing.
+    /// The current error of the source.
     failed: Option<SourceError>,
-    /// Rows of other sources that this one has, too: as they come, and all.
+    /// Rows of other sources that this one has, too: new ones, and all of them.
     conflicts: mpsc::Receiver<KeyBuf>,
     foreign: BTreeSet<KeyBuf>,
     last: Applied,
 }
 
 impl<R: Reflected> Reflection<R> {
-    /// From now on the table waits for it to be complete.
+    /// Registers an initializer: from now on the table is not initialized until the source is complete.
     pub(crate) fn new(
         source: Arc<dyn Source>,
         selection: Selection,
@@ -52,7 +52,7 @@ impl<R: Reflected> Reflection<R> {
         let merge = move |stored: &R, row: R| match stored.is_of(kind, &own) {
             true => (*stored != row).then_some(row),
             false => {
-                // The receiver may be gone with its job.
+                // Fails if the job has ended.
                 _ = conflict.send(KeyBuf::of(&row.key()));
                 None
             }
@@ -76,8 +76,8 @@ impl<R: Reflected> Reflection<R> {
         }
     }
 
-    /// Follows the source until the job ends. A request is answered when all that the source had at that time is in the
-    /// table.
+    /// Follows the source until the job ends. A refresh request is answered when all objects that the source had at
+    /// that time are in the table.
     pub(crate) async fn run(mut self, mut requests: RefreshRequests, cx: JobCx) -> anyhow::Result<()> {
         loop {
             let mut events = self.watch().ready_chunks(BATCH).fuse();
@@ -85,8 +85,9 @@ impl<R: Reflected> Reflection<R> {
                 tokio::select! {
                     biased;
                     () = cx.cancelled() => return Ok(()),
+                    // Before the requests: one is answered only after all available events are applied.
                     Some(events) = events.next() => {
-                        let working = cx.working();
+                    let working = cx.working();
                         if self.apply(events) {
                             match self.status() {
                                 (message, None) => cx.health.ok(message),
@@ -94,11 +95,12 @@ impl<R: Reflected> Reflection<R> {
                             }
                         }
                         drop(working);
-                        // A source that always has events must let other jobs run.
+                        // A source that is always ready must not starve other tasks.
                         tokio::task::yield_now().await;
                     }
-                    // The caller may have gone.
+                    // Fails if the requester no longer waits.
                     Some(request) = requests.recv() => drop(request.send(())),
+                    // A new watch lists all objects again, among them those of the released rows.
                     () = freed(&self.table, &mut self.foreign, self.selection.kind, self.source.name()) => break,
                 }
             }
@@ -114,7 +116,7 @@ impl<R: Reflected> Reflection<R> {
             let before = table.get(&snapshot, Query::raw_primary(KeyBuf::of(&row.key())));
             let outcome = match before {
                 Some(before) if !before.is_of(from.kind, &from.source) => Outcome::Foreign,
-                // As most are when a list comes again.
+                // The common case in a repeated list.
                 Some(before) if **before == row => Outcome::Equal,
                 _ => Outcome::Written,
             };
@@ -126,7 +128,7 @@ impl<R: Reflected> Reflection<R> {
         })
     }
 
-    /// Applies events. Returns whether there is something to report.
+    /// Applies events. Returns whether the status has to be reported.
     fn apply(&mut self, batch: Vec<Result<ObjectEvent<R>, SourceError>>) -> bool {
         let mut events = Vec::with_capacity(batch.len());
         let mut listing = self.faults.is_listing();
@@ -140,7 +142,7 @@ impl<R: Reflected> Reflection<R> {
                         ObjectEvent::Listed => false,
                         _ => listing,
                     };
-                    // A list is reported at its end.
+                    // During a list the status is reported only at its end.
                     must_report |= !listing && !matches!(event, ObjectEvent::Progress);
                     events.extend(self.event(event));
                 }
@@ -199,7 +201,7 @@ impl<R: Reflected> Reflection<R> {
         }
     }
 
-    /// The last outcome, and the problems.
+    /// Returns the status message, and the problems.
     fn status(&self) -> (String, Option<String>) {
         let Applied { upserted, deleted } = self.last;
         let total = self.table.len(&self.table.snapshot());
@@ -209,7 +211,7 @@ impl<R: Reflected> Reflection<R> {
     }
 }
 
-/// Waits until one of these rows has no owner any more.
+/// Waits until another source has released one of these rows.
 async fn freed<R: Reflected>(table: &RwTable<R>, foreign: &mut BTreeSet<KeyBuf>, kind: Kind, source: &str) {
     if foreign.is_empty() {
         return std::future::pending().await;

@@ -22,12 +22,12 @@ pub trait Tabled: Resource {
         &["Name", "Age"]
     }
 
-    /// A row as the shell shows it, one text a column.
+    /// Returns the row as the shell prints it, one text for each column.
     fn cells(row: &Row<Self>) -> Vec<String> {
         vec![row.key(), row.age()]
     }
 
-    /// A row in JSON and YAML: the object, and when it was last written.
+    /// Serializes the row for JSON and YAML: the object, and the time of its last write.
     fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -40,24 +40,24 @@ pub trait Tabled: Resource {
         Shown { object: &row.object, updated_at: row.updated_at }.serialize(to)
     }
 
-    /// Lets strings that many objects have be one. Metadata's are already.
+    /// Interns strings that many objects share. Those of the metadata are interned already.
     fn share(&mut self, _pool: &mut Pool) {}
 }
 
-/// A row of a table of objects. It reads as the object.
+/// A row of a table of objects. Dereferences to the object.
 #[derive(Debug, Clone)]
 pub struct Row<T> {
     /// The object.
     pub object: T,
-    /// The source that has it.
+    /// The source that it belongs to.
     pub source: Arc<str>,
-    /// Where a person finds it, file and document; empty for those of an API server.
+    /// The file and document that it was read from; empty for objects of an API server.
     pub origin: SmolStr,
-    /// When the row was last written.
+    /// The time of the last write of the row.
     pub updated_at: SystemTime,
 }
 
-/// Rows are equal if their objects are, whenever they were written.
+/// Rows are equal if their objects are, regardless of the time of the last write.
 impl<T: PartialEq> PartialEq for Row<T> {
     fn eq(&self, other: &Row<T>) -> bool {
         self.object == other.object && self.source == other.source && self.origin == other.origin
@@ -73,27 +73,27 @@ impl<T> Deref for Row<T> {
 }
 
 impl<T: Tabled> Row<T> {
-    /// A row of no source, for tests.
+    /// Returns a row without a source, for tests.
     pub fn of(object: T) -> Row<T> {
         Row { object, source: Arc::default(), origin: SmolStr::default(), updated_at: SystemTime::UNIX_EPOCH }
     }
 
-    /// The object of this name; without a namespace for kinds that are in none.
+    /// Queries the object of this name; the namespace is empty for cluster-scoped kinds.
     pub fn by_name(namespace: &str, name: &str) -> Query<Row<T>> {
         Query::primary(name_of(namespace, name))
     }
 
-    /// The object of this name.
+    /// Queries the object of this name.
     pub fn by_key(key: &Key) -> Query<Row<T>> {
         Row::by_name(&key.namespace, &key.name)
     }
 
-    /// The objects of a namespace.
+    /// Queries the objects of a namespace.
     pub fn in_namespace(namespace: &str) -> Prefix<Row<T>> {
         Prefix::primary(&*format!("{namespace}/"))
     }
 
-    /// How long ago it was last written.
+    /// Returns the time since the last write as text.
     pub fn age(&self) -> String {
         age::since(self.updated_at)
     }
@@ -124,7 +124,7 @@ impl<T: Tabled> TableSpec for Row<T> {
         T::cells(self)
     }
 
-    /// Under the same names as in JSON.
+    /// Returns the YAML with the same names as in JSON.
     fn yaml(&self) -> Option<String> {
         serde_json::to_string(self).ok()
     }
@@ -136,23 +136,23 @@ impl<T: Tabled> Serialize for Row<T> {
     }
 }
 
-/// Times as Go's `time.Time` writes them, by the clock that ages follow.
+/// Serializes a time as Go's `time.Time`; with the [fixed clock](statedb::age::fixed) of tests.
 pub(crate) fn time<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&api_models::rfc3339(age::shown(*time)))
 }
 
-/// Rows that are kept equal to sources.
+/// Rows that a reflection writes.
 pub(crate) trait Reflected: TableSpec + Clone + PartialEq {
-    /// Makes a row of an object.
+    /// Decodes an object into a row.
     fn read(json: &[u8], from: &Origin) -> Result<Self, Refusal>;
 
-    /// Lets strings be one that others have, first of all the version before.
+    /// Interns strings, with those of the previous version of the row first.
     fn share(&mut self, _before: Option<&Self>, _pool: &mut Pool) {}
 
-    /// The key of the row of an object of a source.
+    /// Returns the row's key for an object of a source.
     fn key_of(kind: Kind, source: &str, key: &Key) -> KeyBuf;
 
-    /// Whether the source of this name has the row, among those of this kind.
+    /// Whether the row is of this kind and belongs to this source.
     fn is_of(&self, kind: Kind, source: &str) -> bool;
 }
 
@@ -162,15 +162,15 @@ impl<T: Tabled> Reflected for Row<T> {
         Ok(Row { object, source: from.source.clone(), origin: from.origin.clone(), updated_at: from.at })
     }
 
-    /// Rows change one by one, long after their neighbours in the list have been in the pool: the version before goes
-    /// through it first, lest each row ends with strings of its own.
+    /// Rows change one by one, long after the pool has evicted the strings of a list: the previous version is interned
+    /// first, so that an updated row shares its strings.
     fn share(&mut self, before: Option<&Row<T>>, pool: &mut Pool) {
         let mut pooled = |object: &mut T| {
             pool.metadata(object);
             object.share(pool);
         };
         if let Some(before) = before {
-            // A copy has the same strings.
+            // Interning a clone suffices: it shares the strings.
             pooled(&mut before.object.clone());
         }
         pooled(&mut self.object);

@@ -16,13 +16,13 @@ pub struct SourceFile {
     pub source: Arc<str>,
     /// The file's name in the folder; empty for the folder itself.
     pub file: Arc<str>,
-    /// Documents in it.
+    /// The number of documents.
     pub documents: usize,
-    /// Objects that come from it, those that are kept included.
+    /// The number of its objects, including kept ones.
     pub objects: usize,
-    /// Of these, the ones of an earlier version of the file, because the present one is refused.
+    /// The number of objects kept from an earlier version of the file, because the current one is refused.
     pub kept: usize,
-    /// The fault.
+    /// The faults.
     pub faults: Vec<ManifestFault>,
 }
 
@@ -30,13 +30,13 @@ pub struct SourceFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManifestFault {
-    /// The document, from 1; 0 if it is the file that has the fault.
+    /// The document, from 1; 0 for a fault of the file.
     pub document: usize,
-    /// The line, from 1; 0 if it is the file that has the fault.
+    /// The line, from 1; 0 for a fault of the file.
     pub line: usize,
-    /// Kind and name of the object, as far as they are known.
+    /// Kind and name of the object, as far as known.
     pub object: String,
-    /// The problem, and its place in the document.
+    /// The problem and its path in the document.
     #[serde(flatten)]
     pub problem: Problem,
 }
@@ -54,7 +54,7 @@ impl fmt::Display for ManifestFault {
 }
 
 impl SourceFile {
-    /// The row of a file.
+    /// Queries the row of a file.
     pub fn by_name(source: &str, file: &str) -> Query<SourceFile> {
         Query::primary(format!("{source}/{file}"))
     }

@@ -1,11 +1,11 @@
-//! Refreshing the sources on demand, for readers that miss an object.
+//! Refresh of the sources on demand, for readers that miss an object.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-/// Answered when all that there was at the time of the question is done.
+/// A request that is answered when everything that existed at its time is processed.
 type RefreshRequest = oneshot::Sender<()>;
 
 /// Requests to a source or a table.
@@ -24,26 +24,26 @@ struct Joined {
 }
 
 impl Sources {
-    /// A source's end: its questions.
+    /// Registers a source; returns the receiver of its requests.
     pub(crate) fn join(&self) -> RefreshRequests {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.0.lock().sources.push(sender);
         receiver
     }
 
-    /// The end of a job that writes a table.
+    /// Registers a job that writes a table; returns the receiver of its requests.
     pub(crate) fn join_table(&self) -> RefreshRequests {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.0.lock().tables.push(sender);
         receiver
     }
 
-    /// Waits until every folder was scanned, and the objects found are in the tables: those that existed before the
-    /// call are in them after it. Other sources push their changes by themselves. Sources that have ended are not waited for.
+    /// Waits until every folder was scanned and the objects found are in the tables, so that all objects that existed
+    /// before the call are. Other sources push their changes. Sources that have ended are skipped.
     pub async fn refresh(&self) {
         let sources = send_to_all(&self.0.lock().sources);
         all_answered(sources).await;
-        // Their events may still wait to be applied.
+        // Only after the sources: their events may still be queued for the tables.
         let tables = send_to_all(&self.0.lock().tables);
         all_answered(tables).await;
     }
@@ -59,7 +59,7 @@ fn send_to_all(senders: &Senders) -> Vec<oneshot::Receiver<()>> {
 
 async fn all_answered(answers: Vec<oneshot::Receiver<()>>) {
     for answer in answers {
-        // Dropped unanswered: it ends.
+        // An error means that the receiver has ended.
         let _ = answer.await;
     }
 }

@@ -1,4 +1,4 @@
-//! Tables that are kept equal to sources.
+//! Tables that mirror sources.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::reflect::Reflection;
 use crate::row::{Reflected, Row, Tabled};
 use crate::sources::Sources;
 
-/// The table of a type of objects, for the list of cells of a module: rows [`Row<T>`](Row) of all [`Source`]s of the hive
-/// (members of `Group<Arc<dyn Source>>`) that have the kind. Readers take `Arc<Table<Row<T>>>`.
+/// Provides the table of a type of objects, in the list of cells of a module: rows [`Row<T>`](Row) of all [`Source`]s
+/// of the hive (members of `Group<Arc<dyn Source>>`) that have the kind. Readers take `Arc<Table<Row<T>>>`.
 ///
-/// It is complete when each of them has been listed once; without any it is complete and empty. A job for each keeps it so:
-/// a list is a difference, an object that is wrong keeps its last good version, and one that two sources have is the
-/// one's that had it first.
+/// It is initialized when each of them has been listed once; without any it is initialized and empty. A job for each
+/// source keeps the table in step: a list is applied as a difference, an invalid object keeps its last good version,
+/// and an object of two sources belongs to the one that had it first.
 pub fn table<T: Tabled>() -> Cell {
     selected::<T, _>(|()| Selection::all(T::KIND))
 }
 
-/// The same of the objects that a function selects, by whatever it asks the hive for.
+/// As [`table()`], for the objects that a function selects, from a dependency of the hive.
 pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sync + 'static) -> Cell {
     let reflect = move |wanted: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
         sources.reflect(&table, T::TABLE, select(wanted));
@@ -33,8 +33,8 @@ pub fn selected<T: Tabled, P: Param>(select: impl Fn(P) -> Selection + Send + Sy
     bundle([statedb::table::<Row<T>>(), provide(list), invoke(reflect)])
 }
 
-/// The same of all objects, if a function returns true for its dependency: an option of the feature that reads them.
-/// Without it the table is complete and empty, and no source is asked.
+/// As [`table()`], if a function returns true for its dependency, such as an option of the feature that reads the
+/// objects. Otherwise the table is initialized and empty, and no source is watched.
 pub fn optional<T: Tabled, P: Param>(is_enabled: impl Fn(P) -> bool + Send + Sync + 'static) -> Cell {
     let reflect = move |options: P, table: Arc<RwTable<Row<T>>>, sources: Reflecting| {
         if is_enabled(options) {

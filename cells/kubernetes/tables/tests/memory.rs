@@ -1,5 +1,5 @@
-//! How much memory objects take in tables, counted by the allocator: of a tenth of a large cluster a tenth of what that one
-//! may take.
+//! The memory of objects in tables, counted by the allocator: a tenth of a large cluster must take at most a tenth of
+//! the limit.
 
 #[path = "../benches/objects/cluster.rs"]
 mod cluster;
@@ -16,7 +16,7 @@ use cluster::{Cluster, LARGE, Size, cells, complete};
 #[global_allocator]
 static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
 
-/// Bytes that a large cluster may take: 115 MB were measured.
+/// The limit for a large cluster in bytes; 115 MB were measured.
 const LIMIT: u64 = 120_000_000;
 
 #[tokio::test]
@@ -37,8 +37,8 @@ async fn a_tenth_of_a_large_cluster_takes_a_tenth_and_does_not_grow_in_an_hour()
     let held = allocated() - before;
     assert!(held <= LIMIT / 10, "{held} bytes");
 
-    // An hour of 100 changes a second of this tenth, after all pods have changed some times. That costs the little by
-    // which the remaining revisions are further apart than those of a list.
+    // An hour of 100 changes a second in this tenth, after all pods have changed several times. The small increase is
+    // the revision index, in which the remaining revisions are sparser than after a list.
     let pods = hive.get::<Table<Row<Pod>>>();
     cluster.change(20, &pods).await;
     let settled = allocated() - before;

@@ -1,5 +1,5 @@
-//! Speed of decoding objects as an API server sends them: one row a line, `name measured unit goal met peer` with tabs
-//! between. The time is that of the processor, whatever else the machine does.
+//! Speed of decoding objects in an API server's JSON: one row per line, `name measured unit goal met peer`, separated
+//! by tabs. Measures processor time, which other load on the machine does not affect.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
@@ -9,7 +9,7 @@ use k8s_types::core::{EndpointSlice, Pod, Service};
 use k8s_types::{Resource, decode};
 use serde_json::{Value, json};
 
-/// Objects of each kind; what they are written in does not fit into the processor's caches.
+/// The number of objects of each kind; their JSON exceeds the processor's caches.
 const OBJECTS: usize = 2_000;
 
 fn main() {

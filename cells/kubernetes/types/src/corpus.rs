@@ -1,6 +1,6 @@
-//! Objects made of the schemas: good ones of each kind, and bad ones that differ from a good one in one thing.
+//! Objects generated from the schemas: valid ones of each kind, and invalid ones with a single fault.
 //!
-//! The same seed makes the same object in every run. For tests, of this crate and of those that are sent objects.
+//! Deterministic by seed. For tests of this crate and of crates that receive objects.
 
 use serde_json::{Map, Value, json};
 
@@ -12,15 +12,15 @@ use crate::{Kind, push_member};
 pub struct Mutant {
     /// The fault.
     pub fault: &'static str,
-    /// Where it is wrong.
+    /// The path of the fault.
     pub path: String,
-    /// Where the value is that is put there (RFC 6901).
+    /// The JSON pointer of the replaced value (RFC 6901).
     pointer: String,
     value: Value,
 }
 
 impl Mutant {
-    /// The bad object of the good one.
+    /// Applies the mutation to a valid object; returns the invalid one.
     pub fn of(&self, object: &Value) -> Value {
         let mut object = object.clone();
         match (object.pointer_mut(&self.pointer), self.path.ends_with(UNKNOWN)) {
@@ -34,20 +34,20 @@ impl Mutant {
     }
 }
 
-/// A field that nothing has.
+/// A field name that no schema has.
 const UNKNOWN: &str = "noSuchField";
 
-/// A good object with some of its fields.
+/// Returns a valid object with a random subset of its fields.
 pub fn valid(kind: Kind, seed: u64) -> Value {
     make(kind, Random { state: seed, all: false })
 }
 
-/// A good object with all fields of its schema.
+/// Returns a valid object with all fields of its schema.
 pub fn full(kind: Kind) -> Value {
     make(kind, Random { state: 0, all: true })
 }
 
-/// All that can be wrong with an object, one thing at a time.
+/// Returns all single mutations that make an object invalid.
 pub fn mutants(kind: Kind, object: &Value) -> Vec<Mutant> {
     let mut mutants = Mutants(Vec::new());
     let Some(definition) = SCHEMAS.definition(kind) else { return Vec::new() };
@@ -69,7 +69,7 @@ pub fn mutants(kind: Kind, object: &Value) -> Vec<Mutant> {
     mutants.0
 }
 
-/// Texts that are no object or hardly one, each with whether a decoder has to refuse it.
+/// Returns malformed and unusual texts, each with whether a decoder has to refuse it.
 pub fn broken(object: &Value) -> Vec<(&'static str, Vec<u8>, bool)> {
     let text = object.to_string();
     let with = |field: &str, value: &str| format!("{{{field:?}:{value},{}", &text[1..]).into_bytes();
@@ -98,7 +98,7 @@ fn metadata() -> usize {
     SCHEMAS.definitions("ObjectMeta")[0].root
 }
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 struct Random {
     state: u64,
     all: bool,
@@ -210,7 +210,7 @@ impl Random {
     }
 }
 
-/// Strings of which each format and pattern takes some and refuses others.
+/// Strings, of which each format and pattern accepts some and refuses others.
 const STRINGS: [&str; 17] = [
     "",
     "a",
@@ -235,7 +235,7 @@ fn strings(good: impl Fn(&str) -> bool) -> Vec<&'static str> {
     STRINGS.into_iter().filter(|text| good(text)).collect()
 }
 
-/// Where a value is: for people and for programs.
+/// The location of a value, as a display path and as a JSON pointer.
 #[derive(Default, Clone)]
 struct Place {
     path: String,
@@ -267,7 +267,7 @@ impl Mutants {
         self.0.push(Mutant { fault, path: place.path.clone(), pointer: place.pointer.clone(), value });
     }
 
-    /// A member that is unknown.
+    /// Adds mutants with an unknown member.
     fn unknown(&mut self, place: &Place) {
         let mut path = place.path.clone();
         push_member(&mut path, UNKNOWN);
@@ -357,7 +357,7 @@ impl Mutants {
 }
 
 impl Node {
-    /// Whether a string is good.
+    /// Whether a string is valid.
     fn takes(&self, text: &str) -> bool {
         let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
         let longer =
@@ -369,7 +369,7 @@ impl Node {
         known && good || text.is_empty() && self.or_empty
     }
 
-    /// The numbers that are good.
+    /// Returns the range of valid numbers.
     fn range(&self) -> (i64, i64) {
         let (from, to) = self.format.range();
         (self.min.unwrap_or(from), self.max.unwrap_or(to))

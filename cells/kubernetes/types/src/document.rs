@@ -1,4 +1,4 @@
-//! Files of manifests as documents: YAML of many documents, JSON, lists.
+//! Files of manifests as documents: multi-document YAML, JSON, lists.
 
 mod items;
 mod json;
@@ -13,27 +13,27 @@ use serde_json::Value;
 
 use crate::Problem;
 
-/// How deep lists and objects may be in each other.
+/// The maximum nesting depth of lists and objects.
 pub const MAX_DEPTH: usize = 64;
 
-/// Nodes and bytes that aliases may add to a file; a longer file may become twice as large by them. A node takes up to a
-/// kilobyte while it is parsed, and the size of a file is bounded by the available memory.
+/// The number of nodes and bytes that aliases may add to a file (to a longer file, as many as it has). A node takes up
+/// to a kilobyte while it is parsed, and the size of a file is bounded by the available memory.
 const MAX_ALIASED: usize = 64 << 10;
 
-/// Bytes that a file may have.
+/// The maximum size of a file in bytes.
 pub const MAX_FILE: u64 = 16 << 20;
 
 /// A document of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// Its place in the file, from 1; empty documents do not count.
+    /// Its position in the file, from 1; empty documents are not counted.
     pub number: usize,
-    /// The line it begins at, from 1.
+    /// Its first line, from 1.
     pub line: usize,
-    /// The content. A number has no fraction unless it was written with one.
+    /// The content. Numbers have a fraction only if they were written with one.
     pub value: Value,
     text: Box<str>,
-    /// The line of the file that the text begins at.
+    /// The first line of the text in the file.
     text_line: usize,
     /// The last line of the file.
     last_line: usize,
@@ -49,7 +49,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// The line of the field at this path, or of the nearest one around it.
+    /// Returns the line of the field at this path, or of the nearest enclosing one.
     pub fn of(&self, path: &str) -> usize {
         let mut path = path;
         loop {
@@ -68,7 +68,7 @@ impl Lines {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("document {number}, line {line}: {problem}")]
 pub struct Broken {
-    /// Its place in the file, from 1.
+    /// Its position in the file, from 1.
     pub number: usize,
     /// The line of the fault, from 1.
     pub line: usize,
@@ -81,18 +81,18 @@ pub struct Broken {
 pub struct Manifest<'d> {
     /// The path of the item, as `items[2]`; empty for a document that is no list.
     pub path: ItemPath,
-    /// The kind, by the object or by its list; empty if neither has one.
+    /// The kind, from the object or its list; empty if both have none.
     pub kind: &'d str,
     /// The object.
     pub value: &'d Value,
 }
 
-/// Where a manifest is in its document.
+/// The path of a manifest in its document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemPath(pub Option<usize>);
 
 impl ItemPath {
-    /// The path of a field of this manifest, as seen from the document.
+    /// Returns the path of a field of this manifest, relative to the document.
     pub fn join(self, path: &str) -> String {
         match self.0 {
             None => path.to_owned(),
@@ -104,18 +104,19 @@ impl ItemPath {
 }
 
 impl Document {
-    /// The lines of its fields: reads the text once more.
+    /// Returns the lines of its fields; parses the text again.
     pub fn lines(&self) -> Lines {
         let (start, text_line, last) = (self.line, self.text_line, self.last_line);
         Lines { by_path: yaml::lines(&self.text), start, text_line, last }
     }
 
-    /// The line of the field at this path, or of the nearest one around it. For many paths take [`lines`](Self::lines).
+    /// Returns the line of the field at this path, or of the nearest enclosing one. For many paths use
+    /// [`lines`](Self::lines).
     pub fn line_of(&self, path: &str) -> usize {
         self.lines().of(path)
     }
 
-    /// The objects of this document: itself, or the items if it is a list (`List`, `PodList` and so on).
+    /// Returns the objects of this document: itself, or the items if it is a list (`List`, `PodList`, ...).
     pub fn manifests(&self) -> Vec<Manifest<'_>> {
         let kind = kind(&self.value);
         let items = self.value.get("items").and_then(Value::as_array);
@@ -136,11 +137,11 @@ fn kind(value: &Value) -> &str {
     value.get("kind").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Parses the documents of a file's text, in order, each for itself: a broken one leaves the others readable.
+/// Parses the documents of a file's text, in order, independently: a broken one does not affect the others.
 ///
-/// YAML is read as `kubectl` does (1.1: `on` and `yes` are true, `010` is eight), except that a duplicate key, a key
-/// that reads as no string, and a tag without meaning are faults. Aliases and merge keys work; what they expand to,
-/// and how deep a document nests, is bounded.
+/// YAML is parsed as by `kubectl` (1.1: `on` and `yes` are true, `010` is eight), except that duplicate keys, keys
+/// that are not strings, and unknown tags are faults. Aliases and merge keys are supported; their expansion and the
+/// nesting depth are bounded.
 ///
 /// ```
 /// let text = "kind: A\n---\nkind: [\n---\n{\"kind\": \"C\"}\n";
@@ -152,8 +153,8 @@ fn kind(value: &Value) -> &str {
 pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut all = Vec::new();
-    // A problem behind the end is reported for the last line; a parser that takes other characters for line ends
-    // counts more of them.
+    // Clamps line numbers to the last line: a parser reports an unexpected end behind it, or counts other characters as
+    // line ends.
     let last = text.matches('\n').count() + 1;
     let mut aliases = MAX_ALIASED.max(text.len());
     for (line, part) in parts(text) {
@@ -190,7 +191,7 @@ pub fn documents(text: &str) -> Vec<Result<Document, Broken>> {
     all
 }
 
-/// The documents of a file's content, which should be UTF-8.
+/// Parses the documents of a file's content; invalid UTF-8 is a fault.
 pub fn documents_of_bytes(content: &[u8]) -> Vec<Result<Document, Broken>> {
     match std::str::from_utf8(content) {
         Ok(text) => documents(text),
@@ -202,7 +203,7 @@ pub fn documents_of_bytes(content: &[u8]) -> Vec<Result<Document, Broken>> {
     }
 }
 
-/// A document as the parsers of both languages return it; the line counts from the beginning of its part.
+/// A parsed document of either language; the line is relative to its part.
 struct Read<'t> {
     line: usize,
     value: Value,
@@ -210,7 +211,7 @@ struct Read<'t> {
     text_line: usize,
 }
 
-/// A parser's error; the line counts from the beginning of its part.
+/// A parser's error; the line is relative to its part.
 #[derive(Debug)]
 struct Fault {
     line: usize,
@@ -220,7 +221,7 @@ struct Fault {
 /// The result of parsing a part: an error ends it.
 type Reads<'t> = Vec<Result<Read<'t>, Fault>>;
 
-/// Cuts a text before each line `---`, as the beginning of a document is marked; with the line of each part.
+/// Splits a text before each document marker `---`; returns each part with its line.
 fn parts(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
     let (mut start, mut start_line, mut at) = (0, 1, 0);
@@ -238,7 +239,7 @@ fn parts(text: &str) -> Vec<(usize, &str)> {
     parts
 }
 
-/// A part without its first line if that is nothing but the mark.
+/// Removes the first line of a part if it is only the marker.
 fn behind_mark(line: usize, part: &str) -> (usize, &str) {
     match part.split_once('\n') {
         Some((first, rest)) if first.starts_with("---") && is_blank_or_comment(first) => (line + 1, rest),
@@ -246,7 +247,7 @@ fn behind_mark(line: usize, part: &str) -> (usize, &str) {
     }
 }
 
-/// Empty lines, comments, directives and marks.
+/// Whether a line is empty, a comment, a directive or a marker.
 fn is_blank_or_comment(line: &str) -> bool {
     let rest = line.strip_prefix("---").unwrap_or(line).trim();
     rest.is_empty() || rest.starts_with('#') || line.starts_with('%') || rest == "..."

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::{Refusal, Resource, decode, with_type};
 
-/// Whether objects of a kind are in namespaces.
+/// The scope of a kind's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// They are in none.
+    /// The objects have no namespace.
     Cluster,
-    /// Each is in one.
+    /// Each object is in a namespace.
     Namespaced,
 }
 
@@ -46,7 +46,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// All of them.
+            /// All kinds.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind),*];
 
             fn facts(self) -> &'static Facts {
@@ -108,37 +108,37 @@ kinds! {
 }
 
 impl Kind {
-    /// The kind as manifests write it, `CiliumNode`.
+    /// Returns the kind's name in manifests, `CiliumNode`.
     pub fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// The group; empty for Kubernetes' first one.
+    /// Returns the group; empty for the core group.
     pub fn group(self) -> &'static str {
         self.facts().group
     }
 
-    /// `v1`, `v2alpha1`.
+    /// Returns the version, such as `v1` or `v2alpha1`.
     pub fn version(self) -> &'static str {
         self.facts().version
     }
 
-    /// The name in addresses, `ciliumnodes`.
+    /// Returns the plural name in paths, `ciliumnodes`.
     pub fn plural(self) -> &'static str {
         self.facts().plural
     }
 
-    /// The names that `kubectl` takes besides.
+    /// Returns the short names that `kubectl` accepts.
     pub fn short_names(self) -> &'static [&'static str] {
         self.facts().short
     }
 
-    /// Whether its objects are in namespaces.
+    /// Whether its objects have a namespace.
     pub fn namespaced(self) -> bool {
         self.facts().scope == Scope::Namespaced
     }
 
-    /// `v1`, `cilium.io/v2`.
+    /// Returns the `apiVersion`, such as `v1` or `cilium.io/v2`.
     pub fn api_version(self) -> &'static str {
         match (self.group(), self.version()) {
             ("", version) => version,
@@ -149,7 +149,7 @@ impl Kind {
         }
     }
 
-    /// `v1.pods`, `cilium.io.v2.ciliumnodes`.
+    /// Returns the resource, such as `v1.pods` or `cilium.io.v2.ciliumnodes`.
     pub fn resource(self) -> String {
         match self.group() {
             "" => format!("{}.{}", self.version(), self.plural()),
@@ -162,15 +162,15 @@ impl Kind {
         Kind::ALL.iter().copied().find(|k| k.name() == kind && k.api_version() == api_version)
     }
 
-    /// The object as its type has it: decoded and written again, with its kind and version. Fields that the type lacks are
-    /// gone, and those that are always written are there.
+    /// Returns the object decoded into its type and serialized, with kind and version: without unknown fields, and with
+    /// those that are always written.
     pub fn normalize(self, object: &Value) -> Result<Value, Refusal> {
         struct Normalize<'v>(&'v Value);
         impl KindVisitor for Normalize<'_> {
             type Output = Result<Value, Refusal>;
 
             fn visit<T: Resource>(self) -> Self::Output {
-                // Through bytes, as from a source: there is but one reader of each type.
+                // Through bytes, to use the only decoder that is instantiated for each type.
                 Ok(with_type(&decode::<T>(self.0.to_string().as_bytes())?))
             }
         }
@@ -187,7 +187,7 @@ impl Kind {
         Ok(object)
     }
 
-    /// The kind of this name, whatever the version: name, plural or short name.
+    /// Returns the kind with a name, plural or short name, in any version.
     pub fn named(name: &str) -> Option<Kind> {
         let lower = name.to_ascii_lowercase();
         Kind::ALL.iter().copied().find(|kind| {
@@ -198,7 +198,7 @@ impl Kind {
     }
 }
 
-/// Cilium's types of Kubernetes' kinds know less of an object's life than those of Cilium's.
+/// Removes timestamps that Cilium's slim types of Kubernetes' kinds omit.
 fn forget_times(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("creationTimestamp");
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_their_names() {
+    fn kinds_have_names() {
         for &kind in Kind::ALL {
             assert_eq!(Kind::of(kind.api_version(), kind.name()), Some(kind));
             assert_eq!(Kind::named(kind.plural()), Some(kind));

@@ -1,11 +1,11 @@
-//! Cluster objects: their kinds, slim types of them, manifests, schemas, selectors, and the trait of their sources.
+//! Cluster objects: kinds, slim types, manifests, schemas, selectors, and the trait of their sources.
 //!
-//! A [`Kind`] is one of Kubernetes' own kinds or one of `cilium.io` that the agent knows. Each has a [`Resource`]: a type
-//! with the fields that an agent uses and no others, decoded from JSON as it comes off the wire. Strings are
-//! [`SmolStr`]: up to 23 bytes take no memory of their own, longer ones are shared by copies.
+//! A [`Kind`] is one of Kubernetes' own kinds or one of `cilium.io` that the agent supports. Each has a [`Resource`]: a
+//! type with only the fields that an agent uses, decoded directly from JSON. Strings are
+//! [`SmolStr`]: up to 23 bytes are stored inline, longer ones are shared by clones.
 //!
-//! Objects are written as Go's `encoding/json` writes Cilium's types: the same order of fields, and the same
-//! of them left out.
+//! Objects are serialized as Go's `encoding/json` serializes Cilium's types: with the same order of fields, and the
+//! same fields omitted.
 //!
 //! ```
 //! use k8s_types::{Resource, decode, core::Pod};

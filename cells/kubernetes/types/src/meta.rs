@@ -1,4 +1,4 @@
-//! Metadata of all kinds: names, labels, owners; selectors of labels.
+//! Metadata of all kinds: names, labels, owners; label selectors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 use crate::Time;
 use crate::slim::{Empty, Nil, slim};
 
-/// The namespace of objects that name none.
+/// The namespace of objects without one.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 slim! {
@@ -22,25 +22,25 @@ slim! {
         pub name: SmolStr,
         /// The prefix of its name, if the server chose it.
         pub generate_name: SmolStr,
-        /// Its namespace; empty for kinds that are in none.
+        /// Its namespace; empty for cluster-scoped kinds.
         pub namespace: SmolStr,
-        /// Distinguishes it from an earlier object of that name; empty if the source has no such thing.
+        /// Distinguishes it from earlier objects of the name; empty if the source has none.
         pub uid: SmolStr,
         /// Its version, to be compared for equality only.
         pub resource_version: SmolStr,
-        /// How often its desired state has changed.
+        /// The number of changes of the desired state.
         pub generation: i64,
-        /// When it was made.
+        /// The time of creation.
         pub creation_timestamp: Option<Time>,
-        /// When it is to be gone, while something holds it.
+        /// The time of the requested deletion, while finalizers are pending.
         pub deletion_timestamp: Option<Time>,
         /// Labels.
         pub labels: StringMap,
         /// Annotations.
         pub annotations: StringMap,
-        /// Objects with which it goes.
+        /// The owners, with which it is garbage-collected.
         pub owner_references: Shared<OwnerReference>,
-        /// Finalizers, which hold it while it is being deleted.
+        /// Finalizers, which delay its deletion.
         pub finalizers: Shared<SmolStr>,
     }
 
@@ -55,9 +55,9 @@ slim! {
         always pub name: SmolStr,
         /// Its uid.
         always pub uid: SmolStr,
-        /// Whether it is the one that manages the object.
+        /// Whether it is the managing controller.
         pub controller: Option<bool>,
-        /// Whether it cannot be gone before the object, as far as others wait for that.
+        /// Whether a foreground deletion of the owner waits for the object.
         pub block_owner_deletion: Option<bool>,
     }
 
@@ -80,12 +80,12 @@ slim! {
     }
 }
 
-/// A list of few items, mostly equal to that of other objects. Copies share it; an empty one takes no memory.
+/// A short list, often equal to those of other objects. Clones share it; an empty one takes no memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shared<T>(Option<Arc<[T]>>);
 
 impl<T> Shared<T> {
-    /// Whether both are one piece of memory.
+    /// Whether both share their memory.
     pub fn shares(&self, other: &Shared<T>) -> bool {
         match (&self.0, &other.0) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -145,33 +145,33 @@ impl<T> Empty for Shared<T> {
     }
 }
 
-/// Strings by name, in order of their names: labels, annotations. Copies share it; an empty one takes no memory.
+/// A sorted map of strings: labels, annotations. Clones share it; an empty one takes no memory.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StringMap(Option<Arc<[(SmolStr, SmolStr)]>>);
 
 impl StringMap {
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&SmolStr> {
         let items = self.items();
         items.binary_search_by(|(key, _)| key.as_str().cmp(name)).ok().map(|at| &items[at].1)
     }
 
-    /// Names and values in order.
+    /// Returns names and values in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&SmolStr, &SmolStr)> {
         self.items().iter().map(|(key, value)| (key, value))
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.items().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether both are one piece of memory.
+    /// Whether both share their memory.
     pub fn shares(&self, other: &StringMap) -> bool {
         match (&self.0, &other.0) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -202,7 +202,7 @@ impl fmt::Debug for StringMap {
     }
 }
 
-/// Of a name that comes twice the last value counts.
+/// For duplicate names the last value is kept.
 impl<K: Into<SmolStr>, V: Into<SmolStr>> FromIterator<(K, V)> for StringMap {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(items: I) -> StringMap {
         let mut items: Vec<(SmolStr, SmolStr)> =
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_are_sorted_and_the_last_value_counts() {
+    fn maps_are_sorted_and_keep_the_last_value() {
         let map: StringMap = serde_json::from_str(r#"{"b": "1", "a": null, "b": "2"}"#).unwrap();
         assert_eq!(serde_json::to_string(&map).unwrap(), r#"{"a":"","b":"2"}"#);
         assert_eq!((map.get("b").map(SmolStr::as_str), map.get("c"), map.len()), (Some("2"), None, 2));

@@ -7,14 +7,14 @@ fn lower_alphanumeric(c: u8) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit()
 }
 
-/// Whether all characters are of a kind or inner ones, and those at both ends are of the kind.
+/// Whether all characters are of `kind` or `inner`, and the first and last ones are of `kind`.
 fn shaped(text: &str, kind: fn(u8) -> bool, inner: &[u8]) -> bool {
     let bytes = text.as_bytes();
     let ends = bytes.first().is_some_and(|&c| kind(c)) && bytes.last().is_some_and(|&c| kind(c));
     ends && bytes.iter().all(|&c| kind(c) || inner.contains(&c))
 }
 
-/// A DNS label, as names of namespaces and containers are.
+/// Validates a DNS label, such as the name of a namespace or container.
 pub fn dns_label(text: &str) -> Rule {
     match text.len() <= 63 && shaped(text, lower_alphanumeric, b"-") {
         true => Ok(()),
@@ -22,7 +22,7 @@ pub fn dns_label(text: &str) -> Rule {
     }
 }
 
-/// A DNS name in lower case, as names of most objects are.
+/// Validates a DNS name in lower case, such as the name of most objects.
 pub fn dns_subdomain(text: &str) -> Rule {
     let label = |label: &str| shaped(label, lower_alphanumeric, b"-");
     match text.len() <= 253 && text.split('.').all(label) {
@@ -34,7 +34,7 @@ pub fn dns_subdomain(text: &str) -> Rule {
     }
 }
 
-/// A name of a Service: a DNS label that begins with a letter.
+/// Validates the name of a Service: a DNS label that starts with a letter.
 pub fn service_name(text: &str) -> Rule {
     match dns_label(text).is_ok() && text.starts_with(|c: char| c.is_ascii_lowercase()) {
         true => Ok(()),
@@ -42,7 +42,7 @@ pub fn service_name(text: &str) -> Rule {
     }
 }
 
-/// The key of a label or annotation: a name with an optional DNS prefix.
+/// Validates the key of a label or annotation: a name with an optional DNS prefix.
 pub fn qualified_name(text: &str) -> Rule {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -60,7 +60,7 @@ pub fn qualified_name(text: &str) -> Rule {
     }
 }
 
-/// The value of a label.
+/// Validates the value of a label.
 pub fn label_value(text: &str) -> Rule {
     let good = text.is_empty() || text.len() <= 63 && shaped(text, |c| c.is_ascii_alphanumeric(), b"-_.");
     match good {
@@ -69,7 +69,7 @@ pub fn label_value(text: &str) -> Rule {
     }
 }
 
-/// The name of a container's port (RFC 6335, section 5.1).
+/// Validates the name of a container's port (RFC 6335, section 5.1).
 pub fn port_name(text: &str) -> Rule {
     let good = text.len() <= 15
         && shaped(text, lower_alphanumeric, b"-")
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_kubernetes() {
+    fn names_are_validated_as_by_kubernetes() {
         let long = "a".repeat(64);
         let label = &long[1..];
         check(dns_label, &["a", "0", "a-b", label], &["", "-a", "a-", "A", "a.b", "a_b", "\u{e4}", &long]);

@@ -5,14 +5,14 @@ use std::fmt::{self, Write as _};
 /// One fault of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
-    /// Where in the document, as `spec.ports[0].port`; empty for the document itself.
+    /// The path in the document, such as `spec.ports[0].port`; empty for the document itself.
     pub path: String,
     /// The fault, and the remedy.
     pub reason: String,
 }
 
 impl Problem {
-    /// A fault at a path.
+    /// Returns a fault at a path.
     pub fn new(path: impl Into<String>, reason: impl fmt::Display) -> Problem {
         Problem { path: path.into(), reason: reason.to_string() }
     }
@@ -27,7 +27,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why a manifest is refused: all its faults, at least one.
+/// The refusal of a manifest: all its faults, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", list(.0))]
 pub struct Refusal(pub Vec<Problem>);
@@ -43,7 +43,7 @@ fn list(problems: &[Problem]) -> String {
     texts.join("; ")
 }
 
-/// Adds a member's name to a path: `.name`, or `["a.b/c"]` if it is no simple word.
+/// Appends a member's name to a path: `.name`, or `["a.b/c"]` if it is not a simple word.
 pub fn push_member(path: &mut String, name: &str) {
     let simple = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
     match !name.is_empty() && name.bytes().all(simple) {

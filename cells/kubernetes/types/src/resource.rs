@@ -16,16 +16,16 @@ pub trait Resource:
     /// Its kind.
     const KIND: Kind;
 
-    /// Name, labels and so on.
+    /// Returns the metadata.
     fn metadata(&self) -> &ObjectMeta;
 
-    /// The same, to be changed.
+    /// Returns the metadata for changes.
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
-    /// Parses JSON; [`decode`] also reports what is wrong with it.
+    /// Parses JSON; [`decode`] also reports all problems.
     fn from_json(json: &[u8]) -> serde_json::Result<Self>;
 
-    /// Writes JSON.
+    /// Serializes to JSON.
     fn to_json(&self) -> Vec<u8>;
 }
 
@@ -42,13 +42,14 @@ macro_rules! resource {
                 &mut self.metadata
             }
 
-            // Here, not where they are called: the program has one reader and one writer of each type, made as this crate is.
+            // Instantiated here and not in the callers' crates, so that the program has one decoder and one encoder of
+            // each type.
             fn from_json(json: &[u8]) -> serde_json::Result<Self> {
                 $crate::strict::from_slice(json)
             }
 
             fn to_json(&self) -> Vec<u8> {
-                // Keys are strings and numbers are finite: nothing here can fail to be JSON.
+                // Keys are strings and numbers are finite, so serialization cannot fail.
                 serde_json::to_vec(self).unwrap_or_default()
             }
         })*
@@ -65,7 +66,7 @@ pub fn decode<T: Resource>(json: &[u8]) -> Result<T, Refusal> {
     }
 }
 
-/// Why an object cannot be decoded. The decoder knows but where it stopped; the schema knows the field, and all of them.
+/// Returns the problems of an object that cannot be decoded: all that the schema finds, else the decoder's error.
 #[cold]
 fn refusal(kind: Kind, json: &[u8], error: &serde_json::Error) -> Refusal {
     match serde_json::from_slice(json) {
@@ -77,7 +78,7 @@ fn refusal(kind: Kind, json: &[u8], error: &serde_json::Error) -> Refusal {
     }
 }
 
-/// The object with its kind and version, as `kubectl get -o json` shows it.
+/// Returns the object with its kind and version, as printed by `kubectl get -o json`.
 pub fn with_type<T: Resource>(object: &T) -> Value {
     let mut value: Value = serde_json::from_slice(&object.to_json()).unwrap_or_default();
     if let Value::Object(members) = &mut value {

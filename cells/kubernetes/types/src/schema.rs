@@ -1,7 +1,8 @@
 //! Schemas of objects: validation, and CustomResourceDefinitions.
 //!
-//! The schemas are in `schemas/*.schema`, one line a field, parsed at the first use. Those of `cilium.io` are complete and
-//! the one source of its CustomResourceDefinitions; those of Kubernetes' own kinds have the fields that the agent reads.
+//! The schemas are in `schemas/*.schema`, one line per field, parsed at the first use. Those of `cilium.io` are
+//! complete and the source of its CustomResourceDefinitions; those of Kubernetes' own kinds have the fields that the
+//! agent reads.
 
 mod check;
 mod definition;
@@ -22,15 +23,15 @@ pub(crate) use notation::{Node, Schemas, Shape};
 
 use crate::{Kind, Problem};
 
-/// Problems that are reported of one object; further ones are counted.
+/// The maximum number of reported problems of an object; further ones are counted.
 pub const MAX_PROBLEMS: usize = 20;
 
 /// The strictness of validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
-    /// An unknown field is a problem: it was written by hand and has no effect.
+    /// An unknown field is a problem: it is probably a typo and has no effect.
     Manifest,
-    /// An unknown field is skipped: a newer server or another version may have it.
+    /// An unknown field is ignored: a newer server or another version may have it.
     Server,
 }
 
@@ -39,7 +40,7 @@ pub(crate) static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
 });
 
 /// Validates an object; returns each problem with its path and its remedy, at most [`MAX_PROBLEMS`], and the number of
-/// further ones. Takes time and memory by the size of the object alone.
+/// further ones. Time and memory are linear in the size of the object.
 ///
 /// ```
 /// use k8s_types::{Kind, schema::{Strictness, check}};

@@ -1,4 +1,4 @@
-//! Selectors of labels and fields, as apimachinery reads and matches them (`pkg/labels`, `pkg/fields`).
+//! Selectors of labels and fields, parsed and matched as by apimachinery (`pkg/labels`, `pkg/fields`).
 //!
 //! Labels are selected by the string of a request or an annotation (`-l`) and by [`LabelSelector`](crate::LabelSelector)
 //! objects; both become [`LabelRequirements`]. Fields are selected by the string of a request alone.
@@ -19,7 +19,7 @@ mod parser;
 pub use fields::FieldSelector;
 pub use labels::{LabelRequirements, OperatorError, Test};
 
-/// A selector that cannot be read; the text names the part.
+/// The error of an invalid selector; the text names the invalid part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectorError(String);

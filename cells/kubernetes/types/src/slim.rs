@@ -1,14 +1,14 @@
-//! Structs that are read and written as Go's `encoding/json` does.
+//! Structs that are decoded and encoded as by Go's `encoding/json`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 
-/// Declares structs of objects. A field's name in JSON is its own in camel case (in kebab case behind `kebab pub struct`),
-/// or the one of `#[serde(rename)]`; `null` and absence are its default; unknown fields are skipped. A field that begins
-/// with `pub` is written unless it is empty (Go's `omitempty`), one that begins with `always pub` is written in any case:
-/// an empty list or map as `null`, which is what Go writes of a nil one.
+/// Declares structs of objects. A field's name in JSON is its own in camel case (in kebab case after `kebab pub
+/// struct`), or that of `#[serde(rename)]`; `null` and a missing field are the default; unknown fields are skipped. A
+/// field declared with `pub` is written unless it is empty (Go's `omitempty`), one with `always pub` is always written:
+/// an empty list or map as `null`, like a nil one in Go.
 macro_rules! slim {
     () => {};
     ($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* } $($rest:tt)*) => {
@@ -56,12 +56,12 @@ pub(crate) use slim;
 
 /// The types of optional fields.
 pub(crate) trait Nil {
-    /// Whether Go would write `null`: it is nil.
+    /// Whether the value is nil in Go, which is written as `null`.
     fn is_nil(&self) -> bool {
         false
     }
 
-    /// Frees memory that was reserved for parsing.
+    /// Frees spare capacity that was reserved for parsing.
     fn trim(&mut self) {}
 }
 
@@ -86,7 +86,7 @@ impl Nil for SmolStr {}
 impl Nil for Box<str> {}
 impl Nil for IntOrString {}
 
-/// Writes a field that is never left out.
+/// Serializes a field that is never omitted.
 pub(crate) fn always<T: Nil + Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
     match value.is_nil() {
         true => to.serialize_none(),
@@ -94,7 +94,7 @@ pub(crate) fn always<T: Nil + Serialize, S: Serializer>(value: &T, to: S) -> Res
     }
 }
 
-/// Whether Go's `omitempty` leaves the value out.
+/// Values that Go's `omitempty` omits when empty.
 pub(crate) trait Empty {
     fn is_empty(&self) -> bool;
 }
@@ -142,7 +142,7 @@ macro_rules! empty_if_default {
 }
 empty_if_default!(bool, u8, u16, u32, u64, i32, i64);
 
-/// `null` is the default. A list keeps no spare capacity: most have one item, and serde would reserve four.
+/// Deserializes a value; `null` is the default. Lists are trimmed: most have one item, and serde reserves four.
 pub(crate) fn null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default + Nil>(
     from: D,
 ) -> Result<T, D::Error> {

@@ -1,4 +1,4 @@
-//! Sources of cluster objects, and requests about them.
+//! Sources of cluster objects, and requests on objects.
 
 use std::fmt;
 
@@ -14,23 +14,23 @@ pub trait Source: Send + Sync + 'static {
     /// Returns its name, unique among the sources of an agent: `kubernetes`, `cluster-folder`, `tracker`.
     fn name(&self) -> &str;
 
-    /// Whether it has objects of a kind at all. If not, it is not watched for them.
+    /// Whether it supports a kind. If not, it is not watched for it.
     fn has(&self, kind: Kind) -> bool;
 
-    /// Whether it reports its errors in health and log itself, so that the reader of its stream must not do so again.
+    /// Whether it reports its errors in health and log itself, so that readers of its streams must not.
     fn reports_errors(&self) -> bool {
         false
     }
 
-    /// Whether the namespaces of its objects are objects of its as well, as an API server sees to. A pod of a source that
-    /// does so is not known whole before its namespace is.
+    /// Whether it contains the namespaces of its objects, as an API server ensures. For such a source, readers wait for
+    /// the namespace of a pod before they use the pod.
     fn has_namespaces(&self) -> bool {
         true
     }
 
-    /// Lists the selected objects and follows their changes, for ever.
+    /// Lists the selected objects and follows their changes, without end.
     ///
-    /// The stream begins with [`Restart`](WatchEvent::Restart), all existing objects and [`Listed`](WatchEvent::Listed).
+    /// It starts with [`Restart`](WatchEvent::Restart), all existing objects and [`Listed`](WatchEvent::Listed).
     /// Changes follow. A source that cannot continue sends `Restart` and lists again; the reader of the stream
     /// applies the difference. Errors are items of the stream and do not end it: the source retries with
     /// backoff. Dropping the stream stops the watch.
@@ -44,82 +44,82 @@ pub struct Selection {
     pub kind: Kind,
     /// Their namespace; none for all.
     pub namespace: Option<SmolStr>,
-    /// A selector of fields as requests have it, `spec.nodeName=n1`; empty for all.
+    /// A field selector as in requests, `spec.nodeName=n1`; empty for all.
     pub fields: SmolStr,
-    /// A selector of labels as requests have it; empty for all.
+    /// A label selector as in requests; empty for all.
     pub labels: SmolStr,
 }
 
 impl Selection {
-    /// All objects of a kind.
+    /// Selects all objects of a kind.
     pub fn all(kind: Kind) -> Selection {
         Selection { kind, namespace: None, fields: SmolStr::default(), labels: SmolStr::default() }
     }
 
-    /// Only those of a namespace.
+    /// Restricts the selection to a namespace.
     #[must_use]
     pub fn in_namespace(self, namespace: &str) -> Selection {
         Selection { namespace: Some(namespace.into()), ..self }
     }
 
-    /// Only the one of this name, in its namespace.
+    /// Restricts the selection to the object with a name, in its namespace.
     #[must_use]
     pub fn named(self, name: &str) -> Selection {
         Selection { fields: format!("metadata.name={name}").into(), ..self }
     }
 
-    /// Only those that match a field selector.
+    /// Restricts the selection by a field selector.
     #[must_use]
     pub fn with_fields(self, fields: &str) -> Selection {
         Selection { fields: fields.into(), ..self }
     }
 
-    /// Only those that match a label selector.
+    /// Restricts the selection by a label selector.
     #[must_use]
     pub fn with_labels(self, labels: &str) -> Selection {
         Selection { labels: labels.into(), ..self }
     }
 }
 
-/// A message of a source.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent {
-    /// A list begins: the objects until [`Listed`](WatchEvent::Listed) are all that there are.
+    /// A list begins: the objects until [`Listed`](WatchEvent::Listed) are all that exist.
     Restart,
     /// The list is complete.
     Listed,
-    /// An object, new or changed (JSON). `origin` is where its manifest is found, file and document; it
-    /// is empty for those of an API server.
+    /// An object is new or has changed. `origin` is the location of its manifest, file and document; it
+    /// is empty for objects of an API server.
     Applied {
-        /// The object.
+        /// The object as JSON.
         json: Bytes,
-        /// Where it was read.
+        /// The location where it was read.
         origin: SmolStr,
     },
-    /// An object exists that its source cannot show: its last known state stays.
+    /// An object exists, but cannot be read: its last known state is kept.
     Unreadable {
         /// Its name, if that could be read.
         key: Option<Key>,
         /// The error and its remedy.
         reason: String,
     },
-    /// The object is gone.
+    /// The object was deleted.
     Deleted(Key),
-    /// Nothing has changed up to now: the source is alive.
+    /// Nothing has changed up to now: a keep-alive.
     Progress,
 }
 
 /// The name of an object among those of its kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its namespace; empty for kinds that are in none.
+    /// Its namespace; empty for cluster-scoped kinds.
     pub namespace: SmolStr,
     /// Its name.
     pub name: SmolStr,
 }
 
 impl Key {
-    /// The object of this name in this namespace.
+    /// Returns the key of an object with a name in a namespace.
     pub fn new(namespace: impl Into<SmolStr>, name: impl Into<SmolStr>) -> Key {
         Key { namespace: namespace.into(), name: name.into() }
     }
@@ -134,7 +134,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Why a source has no objects at the moment, and the remedy.
+/// The error of a source that has no objects at the moment, with its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SourceError(pub String);
@@ -142,20 +142,20 @@ pub struct SourceError(pub String);
 /// The result of a request.
 pub type Answer<T> = BoxFuture<'static, Result<T, ApiError>>;
 
-/// Requests about single objects. Each is one request to the server: no retries, no queue.
+/// Requests on single objects. Each is one request to the server, without retries or queue.
 ///
-/// Objects are JSON with `apiVersion` and `kind`. The result is the object as the server has it after the request.
+/// Objects are JSON with `apiVersion` and `kind`. The result is the server's object after the request.
 pub trait Api: Send + Sync + 'static {
     /// Returns an object.
     fn get(&self, kind: Kind, key: &Key) -> Answer<Bytes>;
 
-    /// Creates an object. [`ApiError::AlreadyExists`] if there is one.
+    /// Creates an object. [`ApiError::AlreadyExists`] if it exists.
     fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
-    /// Replaces an object. With `metadata.resourceVersion` in it only that version, else [`ApiError::Conflict`].
+    /// Replaces an object; if it has `metadata.resourceVersion`, only that version, else [`ApiError::Conflict`].
     fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
-    /// Replaces an object's status and nothing else.
+    /// Replaces only an object's status.
     fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes>;
 
     /// Patches an object.
@@ -172,7 +172,7 @@ pub enum Patch {
     Json(Bytes),
     /// JSON merge patch (RFC 7386).
     Merge(Bytes),
-    /// Kubernetes' merge patch, which knows how lists are keyed. Only for Kubernetes' own kinds.
+    /// Strategic merge patch, which merges lists by key. Only for Kubernetes' own kinds.
     Strategic(Bytes),
 }
 
@@ -185,19 +185,19 @@ pub struct Preconditions {
     pub resource_version: Option<SmolStr>,
 }
 
-/// Why a request failed.
+/// The error of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// There is no such object (404).
+    /// The object does not exist (404).
     #[error("{0}")]
     NotFound(String),
-    /// There is one of this name (409, `AlreadyExists`).
+    /// An object of this name exists (409, `AlreadyExists`).
     #[error("{0}")]
     AlreadyExists(String),
-    /// The version or the object is another one (409, `Conflict`), or a test of a JSON patch failed.
+    /// The version or uid differs (409, `Conflict`), or a test of a JSON patch failed.
     #[error("{0}")]
     Conflict(String),
-    /// The server refuses it, now and later (400, 422).
+    /// The server refuses it permanently (400, 422).
     #[error("{0}")]
     Invalid(String),
     /// The client is not authorized (403) or not authenticated (401).
@@ -206,12 +206,12 @@ pub enum ApiError {
     /// The requested version is too old (410).
     #[error("{0}")]
     Expired(String),
-    /// The server is too busy (429) or cannot be reached, or failed (5xx): the same request may succeed later.
+    /// The server is overloaded (429), unreachable, or has failed (5xx): the same request may succeed later.
     #[error("{message}")]
     Unavailable {
         /// The error.
         message: String,
-        /// How long the server asks to wait, in seconds.
+        /// The `Retry-After` of the server, in seconds.
         retry_after: Option<u64>,
     },
 }

@@ -1,13 +1,13 @@
-//! A reader of JSON that takes an object for a struct and nothing else.
+//! A JSON decoder that accepts only objects for structs.
 //!
-//! Serde's derived structs accept a list of the fields' values, too, and each field has a default: `"spec": []` would be
-//! an empty spec.
+//! Serde's derived structs also accept a list of the fields' values, and each field has a default: `"spec": []` would
+//! be an empty spec.
 
 use std::fmt;
 
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Reads a text that is one value.
+/// Parses a text that consists of one value.
 pub(crate) fn from_slice<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let value = T::deserialize(Strict(&mut reader))?;
@@ -15,13 +15,13 @@ pub(crate) fn from_slice<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result
     Ok(value)
 }
 
-/// A deserializer, an access or a seed, made strict.
+/// A strict wrapper of a deserializer, an access or a seed.
 struct Strict<T>(T);
 
-/// Takes the members of a struct.
+/// A visitor for structs, which accepts only maps.
 struct Struct<V>(V);
 
-/// Takes a list, a map or something that may be missing.
+/// A visitor for lists, maps and options, which makes their items strict.
 struct Parts<V>(V);
 
 macro_rules! forward {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{Key, SourceError, WatchEvent};
 
-/// Objects as the events of a watch describe them: a list replaces all, changes follow.
+/// The objects according to the events of a watch: a list replaces all, changes follow.
 ///
 /// ```
 /// use k8s_types::testing::Reader;
@@ -24,18 +24,18 @@ use crate::{Key, SourceError, WatchEvent};
 pub struct Reader {
     objects: BTreeMap<Key, Value>,
     list: Option<BTreeMap<Key, Value>>,
-    /// Lists that have come to their end.
+    /// The number of complete lists.
     pub lists: usize,
     /// Errors, oldest first.
     pub errors: Vec<String>,
 }
 
 impl Reader {
-    /// Applies an event; returns it in short: `restart`, `listed`, `applied web`, `unreadable web`, `deleted web`. Errors and
-    /// signs of life return nothing.
+    /// Applies an event; returns it as a short text: `restart`, `listed`, `applied web`, `unreadable web`, `deleted
+    /// web`; none for errors and keep-alives.
     ///
     /// # Panics
-    /// When a list ends that has not begun, or an object is none.
+    /// If a list ends that has not begun, or an object is invalid.
     pub fn apply(&mut self, event: Result<WatchEvent, SourceError>) -> Option<String> {
         let known = self.list.as_mut().unwrap_or(&mut self.objects);
         match event {
@@ -75,29 +75,29 @@ impl Reader {
         }
     }
 
-    /// Returns the objects, as of the last complete list and the changes since.
+    /// Returns the objects of the last complete list with the changes since.
     pub fn objects(&self) -> &BTreeMap<Key, Value> {
         &self.objects
     }
 
-    /// Whether no list is under way.
+    /// Whether no list is incomplete.
     pub fn is_complete(&self) -> bool {
         self.list.is_none()
     }
 
-    /// The versions of the objects.
+    /// Returns the versions of the objects.
     pub fn versions(&self) -> BTreeMap<Key, String> {
         versions(self.objects.values())
     }
 }
 
-/// The name of an object among those of its kind.
+/// Returns the key of an object.
 pub fn key(object: &Value) -> Key {
     let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
     Key::new(text("namespace"), text("name"))
 }
 
-/// The versions of objects by their names.
+/// Returns the versions of objects by key.
 pub fn versions<'o>(objects: impl IntoIterator<Item = &'o Value>) -> BTreeMap<Key, String> {
     let version =
         |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Moments in objects.
+//! Timestamps in objects.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -9,17 +9,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::slim::Nil;
 
-/// Seconds from the beginning of the year 1 to that of 1970, UTC.
+/// Seconds from the start of year 1 to the Unix epoch.
 const EPOCH: i64 = 62_135_596_800;
 
-/// A moment to the second, of the years 1 to 9999; written in UTC. With `Option` it takes 8 bytes.
+/// A time in seconds, of the years 1 to 9999; formatted in UTC. `Option<Time>` takes 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(NonZeroU64);
 
 impl Time {
-    /// Seconds since 1970, UTC.
+    /// Returns the Unix time in seconds.
     pub fn seconds(self) -> i64 {
-        // One is added and the years are bounded: nothing can be too large.
+        // One is added so that the value is not zero; the years are bounded, so nothing overflows.
         self.0.get() as i64 - 1 - EPOCH
     }
 
@@ -31,7 +31,7 @@ impl Time {
 impl FromStr for Time {
     type Err = &'static str;
 
-    /// Reads RFC 3339.
+    /// Parses RFC 3339.
     fn from_str(text: &str) -> Result<Time, Self::Err> {
         let shaped = text.len() >= 20 && text.as_bytes()[10] == b'T';
         let time = shaped.then(|| text.parse::<Timestamp>().ok()).flatten();
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_the_original_does() {
+    fn times_are_formatted_as_in_go() {
         let read = |text: &str| text.parse::<Time>().map(|time| time.to_string());
         for text in
             ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2026-02-28T23:59:59Z", "9999-12-30T22:00:00Z"]

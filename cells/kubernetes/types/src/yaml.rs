@@ -1,20 +1,21 @@
-//! YAML as Kubernetes' tools write it.
+//! YAML in the format of Kubernetes' tools.
 //!
-//! The shape is that of `sigs.k8s.io/yaml`, which writes through go-yaml v2 (a descendant of libyaml): names in natural
-//! order, lists not indented below their name, strings in double quotes if they would be read as something else, texts of
-//! several lines as `|` blocks, lines folded at the first blank behind column 80.
+//! The format is that of `sigs.k8s.io/yaml`, which uses go-yaml v2 (derived from libyaml): names in natural order,
+//! lists not indented below their name, strings in double quotes if they would be parsed as another type, multi-line
+//! texts as
+//! `|` blocks, lines folded at the first blank behind column 80.
 
 use serde_json::{Map, Number, Value};
 
 use crate::document::plain_string;
 
-/// Behind this column a line is folded at the next blank.
+/// The column behind which a line is folded at the next blank.
 const WIDTH: usize = 80;
 
-/// A name longer than this is written as `? name`.
+/// The maximum length of a simple name; a longer one is written as `? name`.
 const LONGEST_SIMPLE_NAME: usize = 128;
 
-/// A value as a document, with a line end behind it.
+/// Returns a value as a document, with a final line end.
 ///
 /// ```
 /// let object = serde_json::json!({"metadata": {"name": "a", "resourceVersion": "7"}, "items": [{"b": "y", "c": 1}], "d": {}});
@@ -39,7 +40,7 @@ pub fn print(value: &Value) -> String {
 #[derive(Default)]
 struct Printer {
     out: String,
-    /// Characters of the line so far.
+    /// The number of characters in the current line.
     column: usize,
 }
 
@@ -54,7 +55,7 @@ impl Printer {
         self.column += 1;
     }
 
-    /// A new line, indented; or the blanks up to there, if the line has but the `-` or `?` before a part.
+    /// Starts an indented line; or pads the current one, if it has only the `-` or `?` of an item.
     fn line(&mut self, indent: usize) {
         let fresh =
             self.column <= indent && self.out.bytes().rev().take(self.column).all(|c| b" -?:".contains(&c));
@@ -94,7 +95,7 @@ impl Printer {
         }
     }
 
-    /// The value of a member, behind its name.
+    /// Writes the value of a member after its name.
     fn below(&mut self, value: &Value, indent: usize) {
         match value {
             Value::Object(members) if !members.is_empty() => {
@@ -112,7 +113,7 @@ impl Printer {
         }
     }
 
-    /// A part that begins on the line of its mark.
+    /// Writes an item that starts on the line of its `-` or `?`.
     fn part(&mut self, value: &Value, indent: usize) {
         match value {
             Value::Object(members) if !members.is_empty() => self.mapping(members, indent + 2),
@@ -140,7 +141,7 @@ impl Printer {
         }
     }
 
-    /// A string; its further lines are indented so far, as a name it has none.
+    /// Writes a string with the indentation of continuation lines; none for a name, which must not be folded.
     fn text(&mut self, text: &str, indent: Option<usize>) {
         let shape = Shape::of(text);
         match indent {
@@ -156,7 +157,7 @@ impl Printer {
         }
     }
 
-    /// A plain or single-quoted text: its content needs no escape.
+    /// Writes a plain or single-quoted text, which needs no escapes.
     fn folded(&mut self, text: &str, indent: Option<usize>) {
         let chars: Vec<char> = text.chars().collect();
         for (at, &c) in chars.iter().enumerate() {
@@ -167,7 +168,7 @@ impl Printer {
         }
     }
 
-    /// Whether a line ends at this blank.
+    /// Whether to fold the line at this blank.
     fn folds(&self, chars: &[char], at: usize, indent: Option<usize>) -> bool {
         indent.is_some()
             && self.column > WIDTH
@@ -195,7 +196,7 @@ impl Printer {
         self.push('"');
     }
 
-    /// A text of several lines as it is, behind `|`.
+    /// Writes a multi-line text as a `|` block.
     fn block(&mut self, text: &str, indent: usize) {
         self.push('|');
         if text.starts_with(|c: char| c == ' ' || is_break(c)) {
@@ -220,7 +221,7 @@ impl Printer {
     }
 }
 
-/// The ways in which a text can be written (libyaml's analysis of scalars).
+/// The allowed styles of a text (libyaml's analysis of scalars).
 struct Shape {
     plain: bool,
     single_quoted: bool,
@@ -267,7 +268,8 @@ fn is_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Whether go-yaml writes a character as it is; less the two separators, of which it makes line ends.
+/// Whether go-yaml writes a character unescaped. False for the line and paragraph separators: it makes line ends of
+/// them.
 fn printable(c: char) -> bool {
     let known = matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}');
     known && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
@@ -300,7 +302,7 @@ fn escape(c: char) -> String {
     format!("\\{short}")
 }
 
-/// A number as Go prints it: whole ones by their digits, others with an exponent where that is the custom of `%g`.
+/// Returns a number as Go prints it: integers as digits, others in the format of `%g`.
 fn number_text(number: &Number) -> String {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else { return number.to_string() };
     let scientific = format!("{float:e}");
@@ -311,7 +313,7 @@ fn number_text(number: &Number) -> String {
     }
 }
 
-/// The order of names in go-yaml: runs of digits count as numbers, letters come behind all else.
+/// Compares names in the order of go-yaml: runs of digits as numbers, letters after all other characters.
 fn natural(a: &str, b: &str) -> std::cmp::Ordering {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let Some(at) = a.iter().zip(&b).position(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
@@ -321,7 +323,7 @@ fn natural(a: &str, b: &str) -> std::cmp::Ordering {
         (letter, _) => return letter.cmp(&!letter),
     }
     let run = |text: &[char]| text[at..].iter().take_while(|c| c.is_ascii_digit()).count();
-    // A zero inside a number is no leading one: a one before both keeps it.
+    // A zero inside a number is not a leading one: a prefixed one keeps it significant.
     let inside = (a[at] == '0' || b[at] == '0')
         && a[..at].iter().rev().take_while(|c| c.is_ascii_digit()).any(|&c| c != '0');
     let number = |text: &[char]| {

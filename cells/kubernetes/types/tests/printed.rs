@@ -1,8 +1,8 @@
-//! Objects as the script tracker shows them: normalized, as YAML.
+//! Objects as the script tracker prints them: normalized, as YAML.
 
 use k8s_types::{Kind, documents, yaml};
 
-/// The object of a manifest as it is shown.
+/// Returns the object of a manifest as printed.
 fn shown(manifest: &str) -> String {
     let document = documents(manifest).remove(0).unwrap();
     let text = |name| document.value[name].as_str().unwrap();
@@ -11,7 +11,7 @@ fn shown(manifest: &str) -> String {
 }
 
 #[test]
-fn a_service_has_what_go_never_leaves_out() {
+fn a_service_has_fields_that_go_never_omits() {
     let manifest = "
 apiVersion: v1
 kind: Service
@@ -79,7 +79,7 @@ status:
 }
 
 #[test]
-fn lists_that_were_never_given_are_null() {
+fn unset_lists_are_null() {
     let slice = shown(
         "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a}, addressType: IPv4}",
     );

@@ -13,7 +13,7 @@ use crate::metrics::Numbers;
 use crate::mutation::{Mutation, ReadFrom, Step, Verb, Written};
 use crate::target::Target;
 
-/// How long a request may take.
+/// The timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The outcome of an attempt.
@@ -33,8 +33,8 @@ pub(crate) struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// Tries a mutation once, without reading the object first if `blind`. Also returns whether the next try may be blind. A
-    /// mutation that panics has failed.
+    /// Tries a mutation once, without reading the object first if `blind`. Also returns whether the next attempt may be
+    /// blind. A panic of the mutation is a failure.
     pub(crate) async fn attempt(self, mutation: &Mutation, blind: bool) -> (Attempt, bool) {
         let tried = AssertUnwindSafe(self.tried(mutation, blind)).catch_unwind().await;
         tried.unwrap_or_else(|_| {
@@ -100,6 +100,7 @@ impl Requests<'_> {
                 };
             }
             Step::Recreate { uid, object } => {
+                // Conditional on the uid, so that a retry after a lost response cannot delete the new object.
                 if let Err(error) =
                     self.delete(Preconditions { uid: Some(uid), resource_version: None }).await
                 {
@@ -113,7 +114,7 @@ impl Requests<'_> {
         done(verb, answer)
     }
 
-    /// To be gone already is as good.
+    /// Deletes the object; a missing one is a success.
     async fn delete(self, only_if: Preconditions) -> Result<(), ApiError> {
         let Target { kind, key, .. } = self.target;
         match self.request(Verb::Delete, self.api.delete(*kind, key, only_if)).await {
@@ -135,7 +136,7 @@ impl Requests<'_> {
         answer
     }
 
-    /// Completes the object for a request: with type and name, and with the version that was read unless it has one.
+    /// Completes the object for a request: with type and name, and with the version that was read, unless it has one.
     fn named(self, mut object: Value, present: Option<&Value>) -> Bytes {
         let Target { kind, key, .. } = self.target;
         if !object.is_object() {
@@ -168,8 +169,8 @@ fn done(verb: Verb, answer: Result<Bytes, ApiError>) -> Attempt {
     }
 }
 
-/// Whether an error means that the object is another one than was read. Servers also refuse a JSON patch as invalid
-/// when there is nothing at its path.
+/// Whether an error means that the object has changed since it was read. Servers also refuse a JSON patch as invalid if
+/// its path does not exist.
 fn is_stale(error: &ApiError) -> bool {
     use ApiError::{AlreadyExists, Conflict, Expired, Invalid, NotFound};
     matches!(error, NotFound(_) | AlreadyExists(_) | Conflict(_) | Expired(_) | Invalid(_))

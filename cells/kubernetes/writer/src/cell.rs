@@ -1,4 +1,4 @@
-//! The wiring.
+//! Wiring.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::run::Runner;
 use crate::write::Write;
 use crate::writer::Writer;
 
-/// Provides `Arc<`[`Writer`]`>` and the table `k8s-writes`; carries mutations out over the `Arc<dyn Api>`, if there is one.
+/// Provides `Arc<`[`Writer`]`>` and the table `k8s-writes`; executes mutations by the `Arc<dyn Api>`, if there is one.
 pub fn cell() -> Cell {
     module(
         "k8s-writer",
@@ -19,7 +19,7 @@ pub fn cell() -> Cell {
         [
             statedb::table::<Write>(),
             provide(new_writer),
-            // The table must exist for its readers, too, which do not need the writer.
+            // Builds the writer, so that the table also exists if only its readers are used.
             invoke(|_: Arc<Writer>| ()),
         ],
     )

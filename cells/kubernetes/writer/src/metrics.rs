@@ -33,7 +33,7 @@ struct Request {
     outcome: &'static str,
 }
 
-/// Counters of the queue, by the names that Cilium has for its queues, and of requests.
+/// The metrics of the queue, under Cilium's names for queues, and of requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Numbers {
     adds: Family<Queue, Counter>,
@@ -101,7 +101,7 @@ impl Numbers {
     }
 }
 
-/// How long the queue is and how old, read from the table on request.
+/// The length and age of the queue, computed from the table when metrics are collected.
 #[derive(Debug)]
 struct Levels(Table<Write>);
 

@@ -8,46 +8,46 @@ use bytes::Bytes;
 use k8s_types::{ApiError, Patch, Preconditions, SmolStr};
 use serde_json::{Value, json};
 
-/// A step of a mutation. Objects need neither type nor name: these are the target's.
+/// A step of a mutation. Objects may omit type and name, which are those of the target.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Nothing is to be done.
+    /// The object is as desired.
     Done,
-    /// Makes the object.
+    /// Creates the object.
     Create(Value),
-    /// Replaces the object: in its own version if it has one, else in the one that was read.
+    /// Replaces the object, at its version if it has one, else at the version that was read.
     Update(Value),
-    /// As [`Update`](Step::Update), of the status alone.
+    /// As [`Update`](Step::Update), for the status.
     UpdateStatus(Value),
-    /// Changes the object, or its status by the sub-resource.
+    /// Patches the object, or its status by the sub-resource.
     Patch {
-        /// How.
+        /// The patch.
         patch: Patch,
-        /// Whether by the sub-resource.
+        /// Whether to use the sub-resource.
         status: bool,
     },
     /// Deletes the object.
     Delete(Preconditions),
-    /// Deletes the object of this uid, then makes another one of its name.
+    /// Deletes the object with this uid, then creates another one of its name.
     Recreate {
-        /// Which one goes.
+        /// The uid of the object to delete.
         uid: SmolStr,
-        /// The new one.
+        /// The new object.
         object: Value,
     },
-    /// Retry later, with the reason.
+    /// Retry later, with a reason.
     Later(String),
-    /// Fail for good, with the reason, which callers that wait receive.
+    /// Fail permanently, with a reason, which the ticket returns.
     GiveUp(String),
 }
 
 impl Step {
-    /// A JSON patch, from its list of operations.
+    /// Returns a JSON patch with these operations.
     pub fn json_patch(operations: &Value) -> Step {
         Step::Patch { patch: Patch::Json(Bytes::from(operations.to_string())), status: false }
     }
 
-    /// Replaces the status of the object with this uid and of no other: a JSON patch of the object itself.
+    /// Replaces the status of the object with exactly this uid, by a JSON patch of the object that tests the uid.
     pub fn replace_status(uid: &str, status: &Value) -> Step {
         Step::json_patch(&json!([
             {"op": "test", "path": "/metadata/uid", "value": uid},
@@ -55,7 +55,7 @@ impl Step {
         ]))
     }
 
-    /// Deletes the object with this uid and no other.
+    /// Deletes the object with exactly this uid.
     pub fn delete(uid: impl Into<SmolStr>) -> Step {
         Step::Delete(Preconditions { uid: Some(uid.into()), resource_version: None })
     }
@@ -73,27 +73,27 @@ impl Step {
     }
 }
 
-/// The verb of a request, as roles name it.
+/// The verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
     /// Reads an object.
     Get,
-    /// Makes one.
+    /// Creates one.
     Create,
     /// Replaces one.
     Update,
     /// Replaces a status.
     UpdateStatus,
-    /// Changes one.
+    /// Patches one.
     Patch,
-    /// Changes a status.
+    /// Patches a status.
     PatchStatus,
     /// Deletes one.
     Delete,
 }
 
 impl Verb {
-    /// The verb of a role.
+    /// Returns the RBAC verb.
     pub fn name(self) -> &'static str {
         match self {
             Verb::Get => "get",
@@ -104,7 +104,7 @@ impl Verb {
         }
     }
 
-    /// The suffix of a resource in a role: `/status` or nothing.
+    /// Returns the suffix of the resource in an RBAC rule: `/status` or nothing.
     pub fn sub_resource(self) -> &'static str {
         match self {
             Verb::UpdateStatus | Verb::PatchStatus => "/status",
@@ -123,10 +123,10 @@ impl fmt::Display for Verb {
 type Decide = Arc<dyn Fn(Option<&Value>) -> Step + Send + Sync>;
 type Find = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
-/// A mutation of an object: a function that decides by the present object on the next step.
+/// A mutation of an object: a function from the current object to the next step.
 ///
-/// It is called again after each failure - a conflict, an answer that was lost, an hour without a server -
-/// with the object as it is then: compare it with the desired one and return [`Step::Done`] when they are equal.
+/// It is called again with the current object after each failure, such as a conflict, a lost response or an outage:
+/// compare it with the desired one and return [`Step::Done`] if they are equal.
 #[derive(Clone)]
 pub struct Mutation {
     pub(crate) decide: Decide,
@@ -135,18 +135,18 @@ pub struct Mutation {
     pub(crate) limit: Option<Limit>,
 }
 
-/// The source of the present object.
+/// The source of the current object.
 #[derive(Clone)]
 pub(crate) enum ReadFrom {
-    /// By a request.
+    /// A request to the server.
     Server,
     /// A function that reads a table or another cache.
     Cache(Find),
-    /// Not at all.
+    /// The object is not read.
     Nothing,
 }
 
-/// How often something is tried, and how long is waited in between.
+/// A limit of attempts, with the delay in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) tries: u32,
@@ -154,13 +154,13 @@ pub(crate) struct Limit {
 }
 
 impl Mutation {
-    /// Reads the object, which may be missing, and carries out the step that the function returns.
+    /// Returns a mutation that reads the object, which may be missing, and executes the step that the function returns.
     pub fn new(decide: impl Fn(Option<&Value>) -> Step + Send + Sync + 'static) -> Mutation {
         Mutation { decide: Arc::new(decide), first: None, read_from: ReadFrom::Server, limit: None }
     }
 
-    /// Makes the object what this function makes of it: it is created if it is missing (the function gets `{}`), replaced
-    /// in the version that was read if the function changes it, and not written otherwise.
+    /// Returns a mutation that edits the object: it is created if it is missing (the function gets `{}`), replaced at
+    /// the version that was read if the function changes it, and not written otherwise.
     pub fn edit(edit: impl Fn(&mut Value) + Send + Sync + 'static) -> Mutation {
         Mutation::new(move |present| match edited(present, &edit) {
             (object, _) if present.is_none() => Step::Create(object),
@@ -169,7 +169,7 @@ impl Mutation {
         })
     }
 
-    /// As [`edit`](Mutation::edit), of the status: by the sub-resource, once the object is there.
+    /// As [`edit`](Mutation::edit), for the status: by the sub-resource, once the object exists.
     pub fn edit_status(edit: impl Fn(&mut Value) + Send + Sync + 'static) -> Mutation {
         Mutation::new(move |present| match edited(present, &edit) {
             _ if present.is_none() => Step::Later("there is no such object yet".into()),
@@ -178,12 +178,12 @@ impl Mutation {
         })
     }
 
-    /// A single request, sent without reading the object until it succeeds.
+    /// Returns a mutation of a single request, which is repeated until it succeeds, without reading the object.
     pub fn request(step: Step) -> Mutation {
         Mutation { read_from: ReadFrom::Nothing, ..Mutation::new(move |_| step.clone()) }
     }
 
-    /// Deletes the object with this uid; without a uid, any of its name.
+    /// Returns a mutation that deletes the object with this uid; without a uid, any of its name.
     pub fn delete(uid: Option<SmolStr>) -> Mutation {
         let Some(uid) = uid else { return Mutation::request(Step::Delete(Preconditions::default())) };
         let first = Step::delete(uid.clone());
@@ -194,28 +194,28 @@ impl Mutation {
         Mutation::new(decide).at_first(first)
     }
 
-    /// Begins with a step that is likely to be right, without reading the object. If it is not - the
-    /// object exists, is gone, or is another one - the object is read after it.
+    /// Starts with an optimistic step, without reading the object. If it fails since the object exists, is gone, or is
+    /// another one, the object is read.
     #[must_use]
     pub fn at_first(self, step: Step) -> Mutation {
         Mutation { first: Some(step), ..self }
     }
 
-    /// Reads the object by this function instead of from the server, for kinds that the agent watches
-    /// anyway or may not get one by one.
+    /// Reads the object by this function instead of from the server, for kinds that the agent watches already or has no
+    /// permission to `get`.
     #[must_use]
     pub fn read_from_cache(self, find: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
         Mutation { read_from: ReadFrom::Cache(Arc::new(find)), ..self }
     }
 
-    /// Gives up after so many tries that the server has answered, with so much time between two of them. Without this a
-    /// mutation is tried for ever, at growing intervals.
+    /// Limits the attempts that the server has answered, with a fixed delay between them. By default a mutation is
+    /// retried forever, with backoff.
     #[must_use]
     pub fn tries(self, tries: u32, apart: Duration) -> Mutation {
         Mutation { limit: Some(Limit { tries, apart }), ..self }
     }
 
-    /// Returns the first step.
+    /// Returns the verb of the first step.
     pub(crate) fn verb(&self) -> Verb {
         let constant = || matches!(self.read_from, ReadFrom::Nothing).then(|| (self.decide)(None));
         self.first.clone().or_else(constant).and_then(|step| step.verb()).unwrap_or(Verb::Get)
@@ -231,7 +231,7 @@ impl fmt::Debug for Mutation {
     }
 }
 
-/// The object after an edit, and whether that has changed it.
+/// Returns the object after an edit, and whether the edit has changed it.
 fn edited(present: Option<&Value>, edit: impl Fn(&mut Value)) -> (Value, bool) {
     let mut object = present.cloned().unwrap_or_else(|| json!({}));
     edit(&mut object);
@@ -239,32 +239,32 @@ fn edited(present: Option<&Value>, edit: impl Fn(&mut Value)) -> (Value, bool) {
     (object, changed)
 }
 
-/// A mutation that has been fulfilled.
+/// The outcome of a completed mutation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// The object as it was then; none if it is gone.
+    /// The object at that time; none if it does not exist.
     pub object: Option<Bytes>,
 }
 
 impl Written {
-    /// The object's uid.
+    /// Returns the object's uid.
     pub fn uid(&self) -> Option<SmolStr> {
         let object: Value = serde_json::from_slice(self.object.as_ref()?).ok()?;
         Some(object.pointer("/metadata/uid")?.as_str()?.into())
     }
 }
 
-/// Why a mutation was not fulfilled.
+/// The reason why a mutation was not completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotWritten {
-    /// Another mutation has taken its place, or it was withdrawn.
+    /// It was replaced by another mutation, or withdrawn.
     #[error("{target}: another mutation has taken the place of this one")]
     Superseded {
         /// The object.
         target: String,
     },
-    /// The mutation itself gave up.
+    /// The mutation returned [`Step::GiveUp`].
     #[error("{target}: {reason}")]
     GaveUp {
         /// The object.
@@ -272,20 +272,20 @@ pub enum NotWritten {
         /// Its reason.
         reason: String,
     },
-    /// It was tried as often as it was to be.
+    /// The limit of attempts was reached.
     #[error("{target}: {verb} failed {tries} times, last: {error}")]
     Failed {
         /// The object.
         target: String,
         /// The verb of the last failure.
         verb: Verb,
-        /// How often it was tried.
+        /// The number of attempts.
         tries: u32,
-        /// Why it failed last.
+        /// The last error.
         #[source]
         error: ApiError,
     },
-    /// The agent stops. Whether the server has got the last request is not known.
+    /// The agent stops. It is unknown whether the server has received the last request.
     #[error("{target}: not written before the agent stopped")]
     Stopped {
         /// The object.

@@ -9,7 +9,7 @@ use statedb::{Snapshot, Table};
 use crate::mutation::Verb;
 use crate::write::{Write, WriteState};
 
-/// The refusals that are reported at the moment.
+/// The currently reported refusals.
 pub(crate) struct Refusals {
     table: Table<Write>,
     health: Health,
@@ -26,8 +26,8 @@ impl Refusals {
         !self.reported.is_empty()
     }
 
-    /// Makes health equal to the table. Of each verb and kind the first object by name is named: the others are in
-    /// the table.
+    /// Updates health from the table. For each verb and kind only the first object by name is reported; the others are
+    /// in the table.
     pub(crate) fn report(&mut self, snapshot: &Snapshot) {
         let mut first: BTreeMap<(Kind, Verb), &Write> = BTreeMap::new();
         for row in self.table.all(snapshot).filter(|row| row.state == WriteState::Refused) {
@@ -54,7 +54,7 @@ impl Refusals {
     }
 }
 
-/// An error with its remedy, if there is one.
+/// Returns an error with its remedy, if one is known.
 pub(crate) fn with_remedy(kind: Kind, verb: Verb, error: &ApiError) -> String {
     let resource = format!("{}{}", kind.plural(), verb.sub_resource());
     match error {

@@ -1,4 +1,4 @@
-//! The job that carries mutations out.
+//! The job that executes mutations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::schedule::{Class, Schedule, Turn, Verdict};
 use crate::write::{QueuedMutation, Write, WriteState};
 use crate::writer::Writer;
 
-/// Time for pending mutations when the agent stops: Cilium's pods have a second for all of their stop.
+/// The time for pending mutations at the stop: Cilium's pods have a grace period of one second for everything.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Carries out the mutations of the table.
+/// Executes the mutations of the table.
 pub(crate) struct Runner {
     api: Arc<dyn Api>,
     table: RwTable<Write>,
@@ -35,7 +35,7 @@ pub(crate) struct Runner {
     is_unreachable: bool,
 }
 
-/// An attempt that has come to its end.
+/// A finished attempt.
 struct Finished {
     turn: Turn,
     mutation: Arc<QueuedMutation>,
@@ -68,7 +68,7 @@ impl Runner {
         }
     }
 
-    /// Runs until the job is cancelled and due mutations have had their time.
+    /// Runs until the job is cancelled, then flushes due mutations.
     pub(crate) async fn run(mut self, cx: JobCx) {
         cx.health.ok("Running");
         let mut flying = Flying::new();
@@ -101,6 +101,7 @@ impl Runner {
             }
             tokio::select! {
                 biased;
+                // First in the biased order, so that finished attempts cannot delay the stop.
                 () = sleep_until(end.unwrap_or(now)), if end.is_some() => break,
                 Some(finished) = flying.next(), if !flying.is_empty() => self.finish(finished, &cx.health),
                 () = changed.changed() => {}
@@ -110,9 +111,12 @@ impl Runner {
         }
     }
 
-    /// Begins attempts, those whose mutation is still the newest.
+    /// Starts the attempts of mutations that are still the newest.
     fn begin(&mut self, turns: Vec<Turn>, flying: &mut Flying) {
         let now = Instant::now();
+        // Checked and marked in one transaction: a newer mutation either prevents the attempt, or finds the row in
+        // state
+        // `Writing` and leaves the end of the ticket to the attempt.
         self.table.transact(|w| {
             for turn in turns {
                 let object = turn.target.to_string();
@@ -163,6 +167,7 @@ impl Runner {
             }
         });
         self.report_gate(&attempt, health);
+        // After the transaction: a caller that waits for the ticket finds the row removed.
         match (attempt, verdict) {
             (Attempt::Done(written), _) => mutation.finish(Ok(written)),
             (Attempt::GaveUp(reason), _) => {
@@ -189,7 +194,7 @@ impl Runner {
     }
 }
 
-/// However the job ends, nothing waits for it afterwards.
+/// Ends all tickets, even if the job panics, so that no caller waits forever.
 impl Drop for Runner {
     fn drop(&mut self) {
         let left = self.writer.close();

@@ -1,4 +1,4 @@
-//! The order of attempts: the queue without requests, clock or tasks.
+//! The order of attempts: the pure core of the queue, without requests, clock or tasks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,32 +10,32 @@ use tokio::time::Instant;
 use crate::mutation::Limit;
 use crate::target::Target;
 
-/// Objects that are written at the same time.
+/// The maximum number of objects that are written concurrently.
 const AT_ONCE: usize = 8;
 
-/// Delays after a stale object, doubling.
+/// Minimum and maximum backoff after a stale object.
 const STALE_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// Delays after the server could not take a request, doubling: of one object while others are taken.
+/// Minimum and maximum backoff of an object that the server cannot process while it processes others.
 const UNAVAILABLE_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// Delays between two probes of an unreachable server, doubling.
+/// Minimum and maximum backoff between probes of an unreachable server.
 const PROBE_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Delays after a refusal, doubling: a role or a definition has to be changed first.
+/// Minimum and maximum backoff after a refusal: an operator has to change a role or a definition first.
 const REFUSED_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
 
-/// The longest `Retry-After` that is followed.
+/// The maximum `Retry-After` that is honoured.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
-/// A class of failures, by the reaction.
+/// A class of failures, by the required reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The server is unreachable or too busy, and may have asked for a delay.
+    /// The server is unreachable or overloaded; with its `Retry-After`, if sent.
     Unavailable(Option<Duration>),
-    /// The object is another one than was read.
+    /// The object has changed since it was read.
     Stale,
-    /// It fails until a user has changed something.
+    /// It fails until an operator has changed something.
     Refused,
 }
 
@@ -45,7 +45,7 @@ impl Class {
             ApiError::Unavailable { retry_after, .. } => Class::Unavailable(
                 retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
             ),
-            // The namespace will be gone in a moment, and its objects with it.
+            // Temporary: the namespace is about to be deleted with its objects.
             ApiError::Forbidden(message) if message.contains("because it is being terminated") => {
                 Class::Stale
             }
@@ -61,13 +61,13 @@ impl Class {
 /// The next action after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The mutation is over.
+    /// The mutation is finished.
     Over,
-    /// It is tried again.
+    /// It is retried.
     Again,
-    /// It was tried as often as it was to be.
+    /// The limit of attempts was reached.
     Exhausted,
-    /// Another mutation has taken its place meanwhile.
+    /// It was replaced by another mutation meanwhile.
     Replaced,
 }
 
@@ -76,7 +76,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Turn {
     pub(crate) target: Target,
     pub(crate) number: u64,
-    /// Whether the attempt may begin without reading the object.
+    /// Whether the attempt may start without reading the object.
     pub(crate) blind: bool,
 }
 
@@ -86,28 +86,28 @@ struct Entry {
     limit: Option<Limit>,
     due: Instant,
     blind: bool,
-    /// Failures of each class.
+    /// The number of failures.
     failures: u32,
     moves: u32,
     refusals: u32,
 }
 
-/// Which mutations there are, when each is due, and how the server is doing. At most one request an object is under way.
+/// The queued mutations, their due times, and the state of the server. At most one request per object is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     entries: HashMap<Target, Entry>,
-    /// By the time at which they are due, then by age.
+    /// Targets by due time, then by age.
     due: BTreeMap<(Instant, u64), Target>,
     busy: HashMap<(Kind, Key), u64>,
     gate: Gate,
 }
 
-/// Whether the server takes requests. It is unreachable when two objects in a row fail with it, or when it asks to wait;
-/// then one object at a time is tried, until it answers.
+/// A gate before the server. It closes when requests of two objects in a row fail, or when the server sends
+/// `Retry-After`; then one object at a time is tried as a probe, until the server responds.
 #[derive(Debug, Default)]
 struct Gate {
     closed: Option<Closed>,
-    /// The mutation that has failed last, if no answer came since.
+    /// The mutation that failed last, if no response was received since.
     suspect: Option<u64>,
 }
 
@@ -115,17 +115,18 @@ struct Gate {
 struct Closed {
     until: Instant,
     probes: u32,
-    /// The mutation that is tried now.
+    /// The mutation that is tried as the probe.
     probe: Option<u64>,
 }
 
 impl Schedule {
-    /// There is this mutation now, and no other for its target.
+    /// Enqueues a mutation, in place of that of the same target.
     pub(crate) fn put(&mut self, now: Instant, target: &Target, number: u64, limit: Option<Limit>) {
         if self.entries.get(target).is_some_and(|entry| entry.number == number) {
             return;
         }
-        // Failures of the server are not those of the replaced mutation: the order of probes stays.
+        // Keeps the count of server failures, which are not caused by the replaced mutation, so that the order of
+        // probes does not change.
         let failures = self.entries.get(target).map_or(0, |entry| entry.failures);
         self.remove(target);
         self.due.insert((now, number), target.clone());
@@ -133,19 +134,19 @@ impl Schedule {
         self.entries.insert(target.clone(), entry);
     }
 
-    /// There is no mutation for this target any more.
+    /// Removes the mutation of a target.
     pub(crate) fn remove(&mut self, target: &Target) {
         if let Some(entry) = self.entries.remove(target) {
             self.due.remove(&(entry.due, entry.number));
         }
     }
 
-    /// Returns the mutation to try now, if any; until [`finished`](Self::finished) its object is busy.
+    /// Returns a due mutation, if any; its object is busy until [`finished`](Self::finished).
     pub(crate) fn next(&mut self, now: Instant) -> Option<Turn> {
         let mut ready = self.due.range(..=(now, u64::MAX)).filter(|(_, target)| !self.is_busy(target));
         let ((due, number), target) = match &self.gate.closed {
             None if self.busy.len() < AT_ONCE => ready.next()?,
-            // Not always the same one: its failure may be its own.
+            // Probes alternate between objects, since the failure may be specific to one.
             Some(closed) if closed.probe.is_none() && closed.until <= now => {
                 ready.min_by_key(|(_, target)| self.entries.get(target).map(|entry| entry.failures))?
             }
@@ -161,7 +162,7 @@ impl Schedule {
         Some(Turn { target, number, blind })
     }
 
-    /// A turn is not taken: its mutation has gone.
+    /// Cancels an attempt whose mutation was withdrawn.
     pub(crate) fn left_out(&mut self, turn: &Turn) {
         self.busy.remove(&(turn.target.kind, turn.target.key.clone()));
         if let Some(closed) = self.gate.closed.as_mut().filter(|closed| closed.probe == Some(turn.number)) {
@@ -169,7 +170,7 @@ impl Schedule {
         }
     }
 
-    /// When [`next`](Self::next) has something again, unless an attempt finishes before.
+    /// Returns the time at which [`next`](Self::next) may return a mutation, unless an attempt finishes before.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let ready = self.due.iter().find(|(_, target)| !self.is_busy(target)).map(|((due, _), _)| *due)?;
         match &self.gate.closed {
@@ -178,7 +179,7 @@ impl Schedule {
         }
     }
 
-    /// Ends an attempt, with a failure or without; `blind` allows the next one to begin without reading the object.
+    /// Records the end of an attempt, with or without a failure; `blind` allows the next one to skip the read.
     pub(crate) fn finished(
         &mut self,
         now: Instant,
@@ -201,7 +202,7 @@ impl Schedule {
         };
         entry.blind = blind;
         let wait = match (class, entry.limit) {
-            // It goes as soon as the server is there again.
+            // It is retried as soon as the server responds again.
             (Class::Unavailable(_), _) if closed => {
                 entry.failures += 1;
                 Duration::ZERO
@@ -228,13 +229,13 @@ impl Schedule {
         self.gate.closed.is_some()
     }
 
-    /// Whether the object is being written, on behalf of any of its parts.
+    /// Whether a write of the object, or of any of its parts, is in flight.
     fn is_busy(&self, target: &Target) -> bool {
-        // Without a name to copy: few are busy.
+        // A linear search, which needs no copy of the name: at most `AT_ONCE` are busy.
         self.busy.keys().any(|(kind, key)| *kind == target.kind && *key == target.key)
     }
 
-    /// Those that wait because of the server go when it is there again.
+    /// Makes all mutations due that wait only because of the server.
     fn bring_forward(&mut self, now: Instant) {
         for (target, entry) in &mut self.entries {
             if entry.failures > 0 && entry.due > now && self.due.remove(&(entry.due, entry.number)).is_some()
@@ -247,7 +248,7 @@ impl Schedule {
 }
 
 impl Gate {
-    /// Takes an answer; true if the server counts as unreachable from now on.
+    /// Records the outcome of an attempt; returns true if the gate closes by it.
     fn answered(&mut self, now: Instant, number: u64, failure: Option<Class>) -> bool {
         let Some(Class::Unavailable(asked)) = failure else {
             *self = Gate::default();
@@ -278,14 +279,15 @@ impl Gate {
     }
 }
 
-/// The wait after a failure, which is counted; spread, so that nodes do not come all at once.
+/// Counts a failure; returns the backoff with jitter, so that the nodes of a cluster do not retry at the same time.
 fn after((min, max): (Duration, Duration), failures: &mut u32) -> Duration {
+    // The shift is capped so that it cannot overflow; every `max` is reached before.
     let wait = min.saturating_mul(1 << (*failures).min(20)).min(max);
     *failures += 1;
     Backoff::constant(wait).jitter(0.2).next_wait().unwrap_or(wait)
 }
 
-/// A server's `Retry-After` is the minimum.
+/// Adds jitter to a server's `Retry-After`, which is the minimum.
 fn spread_up(wait: Duration) -> Duration {
     wait + Backoff::constant(wait / 10).jitter(1.0).next_wait().unwrap_or_default()
 }

@@ -34,7 +34,7 @@ impl Queue {
         self.schedule.finished(self.now, turn, failure, false)
     }
 
-    /// Advances to the next attempt; returns how long that took.
+    /// Advances the clock to the next attempt; returns the time passed.
     fn wait(&mut self) -> Duration {
         let at = self.schedule.wake_at().unwrap();
         let wait = at.saturating_duration_since(self.now);
@@ -78,7 +78,7 @@ fn an_object_is_written_by_one_at_a_time() {
 }
 
 #[test]
-fn waits_grow_by_the_class_of_the_failure() {
+fn backoffs_depend_on_the_class_of_the_failure() {
     let waits = |class: Class, times: usize| {
         let mut queue = Queue::new();
         queue.put(&target("a"));
@@ -103,7 +103,7 @@ fn waits_grow_by_the_class_of_the_failure() {
 }
 
 #[test]
-fn an_object_that_fails_alone_holds_up_no_other() {
+fn an_object_that_fails_alone_blocks_no_other() {
     let mut queue = Queue::new();
     queue.put(&target("bad"));
     for i in 0..50 {
@@ -120,7 +120,7 @@ fn an_object_that_fails_alone_holds_up_no_other() {
 }
 
 #[test]
-fn while_the_server_is_away_one_is_tried_at_a_time_each_in_turn() {
+fn an_unreachable_server_is_probed_with_one_object_at_a_time_in_turn() {
     let mut queue = Queue::new();
     for i in 0..100 {
         queue.put(&target(&i.to_string()));
@@ -156,7 +156,7 @@ fn while_the_server_is_away_one_is_tried_at_a_time_each_in_turn() {
 }
 
 #[test]
-fn a_delayed_object_is_tried_when_the_server_is_back() {
+fn a_delayed_object_is_retried_when_the_server_responds_again() {
     let mut queue = Queue::new();
     queue.put(&target("a"));
     for _ in 0..10 {
@@ -194,7 +194,7 @@ fn retry_after_is_followed_within_bounds() {
 }
 
 #[test]
-fn tries_are_those_that_the_server_has_answered() {
+fn only_answered_attempts_are_counted() {
     let mut queue = Queue::new();
     let limit = Limit { tries: 3, apart: Duration::from_millis(500) };
     queue.schedule.put(queue.now, &target("a"), 1, Some(limit));
@@ -232,7 +232,7 @@ fn a_withdrawn_probe_does_not_keep_the_queue_closed() {
 }
 
 #[test]
-fn a_namespace_that_goes_is_no_refusal() {
+fn a_terminating_namespace_is_not_a_refusal() {
     let forbidden = |text: &str| Class::of(&ApiError::Forbidden(text.into()));
     let going = "unable to create new content in namespace a because it is being terminated";
     assert_eq!((forbidden(going), forbidden("no")), (Class::Stale, Class::Refused));

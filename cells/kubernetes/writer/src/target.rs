@@ -4,7 +4,7 @@ use std::fmt;
 
 use k8s_types::{Key, Kind};
 
-/// An object, or a part of it that is written by itself.
+/// An object, or a part of it that is written separately.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Its kind.
@@ -16,19 +16,20 @@ pub struct Target {
 }
 
 impl Target {
-    /// An object as a whole. A mutation about it takes the place of those about its parts.
+    /// Returns a complete object. A mutation of it replaces those of its parts.
     pub fn new(kind: Kind, key: Key) -> Target {
         Target { kind, key, part: "" }
     }
 
-    /// A part of the object, by a name of the caller's choice: mutations about other parts stay.
+    /// Returns a part of the object, with a name chosen by the caller. Mutations of other parts are independent.
     #[must_use]
     pub fn part(self, part: &'static str) -> Target {
         Target { part, ..self }
     }
 }
 
-/// `ciliumendpoints/shop/web-0`, with `#labels` behind it if it is a part. Names of objects have neither of the signs.
+/// Formats the target as `ciliumendpoints/shop/web-0`, with a suffix such as `#labels` for a part. Names of objects
+/// contain neither `/` nor `#`.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind.plural(), self.key)?;

@@ -11,26 +11,26 @@ use tokio::time::Instant;
 use crate::mutation::{Mutation, NotWritten, Verb, Written};
 use crate::target::Target;
 
-/// A row of `k8s-writes`: the newest mutation about an object. It is there until it is fulfilled.
+/// A row of `k8s-writes`: the newest mutation of an object, until it is completed.
 #[derive(Clone, Debug, Serialize, Table)]
 #[table(name = "k8s-writes")]
 pub struct Write {
-    /// The object, as `ciliumendpoints/shop/web-0`, with `#labels` behind it if it is a part of one.
+    /// The object, as `ciliumendpoints/shop/web-0`, with a suffix such as `#labels` for a part.
     #[primary]
     pub object: String,
-    /// The verb of the present or last request.
+    /// The verb of the current or last request.
     pub verb: Verb,
-    /// How far it is.
+    /// Its state.
     pub state: WriteState,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// Why it failed last.
+    /// The last error.
     pub error: String,
-    /// When it was enqueued.
+    /// The time at which it was enqueued.
     #[column("Age", with = |since: &Instant| age::of(since.elapsed()))]
     #[serde(rename = "age", serialize_with = "seconds")]
     pub since: Instant,
-    /// When it was tried last.
+    /// The time of the last attempt.
     #[column(skip)]
     #[serde(skip)]
     pub(crate) tried: Option<Instant>,
@@ -39,16 +39,16 @@ pub struct Write {
     pub(crate) mutation: Arc<QueuedMutation>,
 }
 
-/// How far a mutation is.
+/// The state of a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteState {
-    /// To be tried.
+    /// Not tried yet.
     Waiting,
-    /// Being tried.
+    /// A request is in flight.
     Writing,
-    /// Has failed, is tried again soon.
+    /// Has failed; retried soon.
     Retrying,
-    /// Was refused, is tried again now and then.
+    /// Was refused; retried rarely.
     Refused,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct QueuedMutation {
 }
 
 impl QueuedMutation {
-    /// Sends its outcome to the ticket; the first one counts.
+    /// Sends its outcome to the ticket; only the first outcome takes effect.
     pub(crate) fn finish(&self, end: Result<Written, NotWritten>) {
         self.ended.send_if_modified(|ended| {
             let new = ended.is_none();

@@ -11,12 +11,12 @@ use crate::mutation::{Mutation, NotWritten, Written};
 use crate::target::Target;
 use crate::write::{QueuedMutation, Write, WriteState};
 
-/// Takes mutations about objects of the cluster.
+/// A handle to enqueue mutations of cluster objects.
 #[derive(Debug)]
 pub struct Writer {
     /// None without an API server.
     table: Option<RwTable<Write>>,
-    /// Set inside of a transaction.
+    /// Set within a transaction, so that it is ordered with all enqueues.
     stopped: AtomicBool,
     numbers: AtomicU64,
 }
@@ -31,8 +31,8 @@ impl Writer {
         self.table.is_some()
     }
 
-    /// Enqueues a mutation of an object: from now on this counts, and no mutation of it before. It is carried out as soon as the
-    /// server allows, whether or not the ticket is waited for.
+    /// Enqueues a mutation of an object, which replaces a previous one of the same object. It is executed as soon as
+    /// possible, whether or not the caller waits for the ticket.
     pub fn enqueue(&self, target: Target, mutation: Mutation) -> Ticket {
         let (ended, end) = watch::channel(None);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -61,14 +61,14 @@ impl Writer {
         ticket
     }
 
-    /// Withdraws the mutation of an object, and for its parts. A request that is under way comes to its end.
+    /// Withdraws the mutations of an object and its parts. A request in flight completes.
     pub fn forget(&self, target: &Target) {
         if let Some(table) = &self.table {
             table.transact(|w| withdraw(w, target));
         }
     }
 
-    /// Closes the queue; returns the tickets of the mutations that are left, which end as stopped.
+    /// Closes the queue; returns the targets of the remaining mutations, whose tickets end as stopped.
     pub(crate) fn close(&self) -> Vec<String> {
         let Some(table) = &self.table else { return Vec::new() };
         let (left, _) = table.transact(|w| {
@@ -86,8 +86,8 @@ impl Writer {
     }
 }
 
-/// Removes the mutation of a target; if it is a whole object, those of its parts too. One that is being tried is ended by
-/// the attempt itself.
+/// Removes the mutation of a target; for a complete object, those of its parts too. A mutation with a request in flight
+/// is ended by its attempt.
 fn withdraw(w: &mut TableWriter<'_, Write>, target: &Target) {
     let name = target.to_string();
     let mut gone = vec![name.clone()];
@@ -103,7 +103,7 @@ fn withdraw(w: &mut TableWriter<'_, Write>, target: &Target) {
     }
 }
 
-/// A mutation to wait for. Dropping it changes nothing.
+/// A handle to wait for a mutation. Dropping it has no effect on the mutation.
 #[derive(Debug)]
 pub struct Ticket {
     target: String,
@@ -111,7 +111,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits until the mutation is fulfilled or over.
+    /// Waits until the mutation is completed or has failed.
     pub async fn done(mut self) -> Result<Written, NotWritten> {
         let stopped = NotWritten::Stopped { target: self.target };
         match self.end.wait_for(Option::is_some).await {

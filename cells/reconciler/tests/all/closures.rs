@@ -1,4 +1,4 @@
-//! Closures of the user that panic: one panic is an error of its object, and does not end the reconciler.
+//! Panics in closures of the user: a panic is an error of its object, and does not end the reconciler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use statedb::Query;
 
 use crate::world::*;
 
-/// Whether the closure of a test panics now.
+/// A switch that makes a closure of a test panic.
 #[derive(Clone, Default)]
 struct Fuse(Arc<AtomicBool>);
 
@@ -23,7 +23,7 @@ impl Fuse {
     }
 }
 
-/// A reconciler of routes whose closures read and write the status of route 2 only while the fuses are not lit.
+/// Returns a reconciler of routes with status closures that panic for route 2 while their fuse is lit.
 fn fused(world: &World, read: &Fuse, write: &Fuse) -> Ready {
     let (read, write) = (read.clone(), write.clone());
     let check = |fuse: &Fuse, route: &Route| {
@@ -47,7 +47,7 @@ fn fused(world: &World, read: &Fuse, write: &Fuse) -> Ready {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_while_a_status_is_read_is_an_error_of_its_object() {
+async fn a_panic_in_the_status_getter_is_an_error_of_its_object() {
     let mut world = World::new();
     let (read, write) = (Fuse::default(), Fuse::default());
     let handle = world.run(fused(&world, &read, &write));
@@ -66,7 +66,7 @@ async fn a_panic_while_a_status_is_read_is_an_error_of_its_object() {
     assert!(world.get(2).status.is_done());
     pass(MS).await;
     assert_eq!(world.reports.lock().last(), Some(&Report::Ok("OK, 3 object(s)".into())));
-    // Of an object that was reconciled already, nothing is left to do when its status can be read again.
+    // An object that is reconciled already needs no operation when its status can be read again.
     read.set(true);
     let (_, snapshot) =
         world.routes.transact(|w| w.update(Query::primary(2u32), |route| route.via.push('x')));
@@ -82,7 +82,7 @@ async fn a_panic_while_a_status_is_read_is_an_error_of_its_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_while_a_status_is_written_is_an_error_of_its_object() {
+async fn a_panic_in_the_status_setter_is_an_error_of_its_object() {
     let mut world = World::new();
     let (read, write) = (Fuse::default(), Fuse::default());
     let handle = world.run(fused(&world, &read, &write));
@@ -91,7 +91,7 @@ async fn a_panic_while_a_status_is_written_is_an_error_of_its_object() {
     let progress = handle.wait_until(revision).await.unwrap();
     assert_eq!(progress.failing_since, Some(2));
     assert_eq!([1, 2, 3].map(|id| world.get(id).status.is_done()), [true, false, true]);
-    assert_eq!(world.get(2).status.kind(), StatusKind::Pending, "the row cannot say what is wrong");
+    assert_eq!(world.get(2).status.kind(), StatusKind::Pending, "the row cannot store the error");
     pass(MS).await;
     let error = degraded(1, "writing the status panicked: boom");
     assert_eq!(world.reports.lock().last(), Some(&error));
@@ -116,7 +116,7 @@ async fn a_panicking_merge_is_an_error_of_its_object() {
     };
     let handle = world.run(world.builder().async_ops(slow).merge(merge).prune(Duration::ZERO));
     fuse.set(true);
-    world.target.set(1, Mood::Slow(10 * MS));
+    world.target.set(1, Fault::Slow(10 * MS));
     let revision = world.put([1]);
     pass(5 * MS).await;
     world.routes.transact(|w| w.update(Query::primary(1u32), |route| route.via = "b".into()));
@@ -144,7 +144,7 @@ async fn a_panicking_report_does_not_end_the_reconciler() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_while_refreshing_leaves_its_object_out() {
+async fn a_panic_during_refresh_skips_its_object() {
     let mut world = World::new();
     let (read, write) = (Fuse::default(), Fuse::default());
     let builder = fused(&world, &read, &write).refresh(Duration::from_secs(60), 10);
@@ -157,7 +157,7 @@ async fn a_panic_while_refreshing_leaves_its_object_out() {
         pass(Duration::from_secs(70)).await;
         assert_eq!(world.target.take_log(), ["update 1", "update 3"]);
         fuse.set(false);
-        // A write is what brings it back.
+        // The next write of the object includes it again.
         let revision = world.put([2]);
         handle.wait_until_ok(revision).await.unwrap();
     }

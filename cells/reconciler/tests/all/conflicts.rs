@@ -1,4 +1,4 @@
-//! Operations store what another row has in a unique index: nothing is stored, the row gets the error, a retry comes.
+//! Operations that store a unique key of another row: the row is not changed except for the error, and is retried.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use serde::Serialize;
 use statedb::{Db, Index, Obj, Query, Rows, RwTable, Table};
 use tokio::task::JoinSet;
 
-use crate::world::{MS, Mood, Target, degraded, pass};
+use crate::world::{Fault, MS, Target, degraded, pass};
 
-/// An object with a handle, which the target gives and no two may share.
+/// An object with a unique handle, which the target sets.
 #[derive(Clone, Debug, Serialize, Table)]
 #[table(name = "leases", index(BY_HANDLE))]
 pub(crate) struct Lease {
     #[primary]
     pub(crate) id: u32,
     pub(crate) via: String,
-    /// None before the target gave one.
+    /// None until the target has set it.
     pub(crate) handle: Option<u32>,
     pub(crate) status: Status,
 }
@@ -34,7 +34,7 @@ pub(crate) fn lease(id: u32, via: &str) -> Lease {
     Lease { id, via: via.to_owned(), handle: None, status: Status::pending() }
 }
 
-/// Gives each object its handle, by default one of its own, before it fails or not.
+/// A target that sets the handle of each object, by default a unique one, before it injects faults.
 #[derive(Clone, Default)]
 pub(crate) struct Lender {
     pub(crate) target: Target,
@@ -52,7 +52,7 @@ impl Lender {
     }
 }
 
-/// The handle of an object that none is set for.
+/// Returns the default handle of an object.
 pub(crate) fn own_handle(id: u32) -> u32 {
     id + 1_000_000
 }
@@ -77,7 +77,7 @@ impl Ops<Lease> for Lender {
     }
 }
 
-/// The same, a while after it was asked.
+/// The same target with a delay.
 struct Slow(Lender);
 
 impl AsyncOps<Lease> for Slow {
@@ -143,7 +143,7 @@ pub(crate) fn leases_builder(table: &RwTable<Lease>) -> reconciler::Builder<Leas
 const CONFLICT: &str = "table `leases`: another object has the same key of unique index `handle`";
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_a_unique_index_refuses_is_an_error_and_is_retried() {
+async fn an_object_with_a_unique_key_conflict_fails_and_is_retried() {
     let mut leases = Leases::new();
     let handle = leases.run(leases.builder());
     leases.lender.lend(1, 5);
@@ -174,18 +174,18 @@ async fn an_object_that_a_unique_index_refuses_is_an_error_and_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_operation_whose_object_a_unique_index_refuses_is_retried() {
+async fn a_failed_operation_with_a_unique_key_conflict_is_retried() {
     let mut leases = Leases::new();
     let handle = leases.run(leases.builder());
     leases.lender.lend(1, 5);
     leases.lender.lend(2, 5);
-    leases.lender.target.set(2, Mood::Fail);
+    leases.lender.target.set(2, Fault::Fail);
     leases.put(lease(1, "a"));
     let revision = leases.put(lease(2, "a"));
     handle.wait_until(revision).await.unwrap();
     pass(MS).await;
     let failed = leases.get(2);
-    assert_eq!(failed.status.error(), Some("update of 2 refused"), "what the operation says");
+    assert_eq!(failed.status.error(), Some("update of 2 refused"), "the operation's own error");
     assert_eq!((failed.handle, handle.metrics().errors.value()), (None, 1));
     leases.lender.target.heal();
     pass(250 * MS).await;
@@ -196,7 +196,7 @@ async fn a_failed_operation_whose_object_a_unique_index_refuses_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_merged_object_that_a_unique_index_refuses_keeps_what_was_written_meanwhile() {
+async fn a_merged_object_with_a_unique_key_conflict_keeps_concurrent_writes() {
     for fails in [false, true] {
         let mut leases = Leases::new();
         let builder = leases_builder(&leases.table).async_ops(Slow(leases.lender.clone()));
@@ -206,11 +206,11 @@ async fn a_merged_object_that_a_unique_index_refuses_keeps_what_was_written_mean
         let revision = leases.put(lease(1, "a"));
         handle.wait_until_ok(revision).await.unwrap();
         if fails {
-            leases.lender.target.set(2, Mood::Fail);
+            leases.lender.target.set(2, Fault::Fail);
         }
         let revision = leases.put(lease(2, "a"));
         pass(5 * MS).await;
-        // Another field is written while the operation is in flight: the status is the one that is worked on.
+        // Another field is written while the operation is in flight: the status is still the one being reconciled.
         leases.put(Lease { via: "b".into(), ..leases.get(2) });
         handle.wait_until(revision).await.unwrap();
         pass(MS).await;

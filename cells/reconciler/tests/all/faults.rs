@@ -1,4 +1,4 @@
-//! Targets that fail, panic, are slow or hang, in each operation: health says so, nothing is lost.
+//! Targets that fail, panic, are slow or hang, in each operation: health reports it, and no change is lost.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::world::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The target comes to be like the table after a while in which one operation is in a mood.
-async fn recovers(mood: Mood, op: &str, told: Option<&str>) {
+/// Asserts that the target converges to the table after a time in which one operation has a fault.
+async fn recovers(fault: Fault, op: &str, reported: Option<&str>) {
     let mut world = World::new();
     let slow = SlowTarget(world.target.clone());
     let builder = world.builder().prune(60 * SECOND).refresh(Duration::ZERO, 1);
-    let handle = match mood {
-        Mood::Fail | Mood::Panic => world.run(builder),
-        Mood::Slow(_) | Mood::Hang => world.run(builder.async_ops(slow)),
+    let handle = match fault {
+        Fault::Fail | Fault::Panic => world.run(builder),
+        Fault::Slow(_) | Fault::Hang => world.run(builder.async_ops(slow)),
     };
     let first = world.put([1, 2, 3]);
     handle.wait_until_ok(first).await.unwrap();
@@ -30,9 +30,9 @@ async fn recovers(mood: Mood, op: &str, told: Option<&str>) {
     match op {
         "prune" => {
             let mut state = world.target.0.lock();
-            (state.prune_fails, state.prune_mood) = (mood == Mood::Fail, Some(mood));
+            (state.prune_fails, state.prune_fault) = (fault == Fault::Fail, Some(fault));
         }
-        _ => world.target.set(2, mood),
+        _ => world.target.set(2, fault),
     }
     let (_, snapshot) = world.routes.transact(|w| {
         if op == "delete" {
@@ -44,11 +44,11 @@ async fn recovers(mood: Mood, op: &str, told: Option<&str>) {
     });
     let revision = world.routes.revision(&snapshot);
     pass(70 * SECOND).await;
-    match told {
+    match reported {
         Some(error) => assert_eq!(world.reports.lock().last(), Some(&degraded(1, error)), "{op}"),
-        // Rows written before a prune do not wait for it.
+        // Rows that were written before the prune are reconciled before it.
         None => {
-            let is_ok = matches!(mood, Mood::Slow(_)) || op == "prune";
+            let is_ok = matches!(fault, Fault::Slow(_)) || op == "prune";
             assert_eq!(handle.progress().is_ok(revision), is_ok, "{op}");
         }
     }
@@ -56,44 +56,44 @@ async fn recovers(mood: Mood, op: &str, told: Option<&str>) {
     handle.wait_until_ok(revision).await.unwrap();
     pass(70 * SECOND).await;
     let wanted: &[u32] = if op == "delete" { &[1, 3, 4] } else { &[1, 2, 3, 4] };
-    assert_eq!(world.target.rows(), wanted, "{mood:?} {op}: nothing lost, what is left over pruned");
+    assert_eq!(world.target.rows(), wanted, "{fault:?} {op}: no change lost, the unknown object pruned");
     let objects = wanted.len();
     assert_eq!(world.reports.lock().last(), Some(&Report::Ok(format!("OK, {objects} object(s)"))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_target_is_told_and_tried_again() {
-    recovers(Mood::Fail, "update", Some("update of 2 refused")).await;
-    recovers(Mood::Fail, "delete", Some("delete of 2 refused")).await;
-    recovers(Mood::Fail, "prune", Some("prune: prune refused")).await;
+async fn a_failing_target_is_reported_and_retried() {
+    recovers(Fault::Fail, "update", Some("update of 2 refused")).await;
+    recovers(Fault::Fail, "delete", Some("delete of 2 refused")).await;
+    recovers(Fault::Fail, "prune", Some("prune: prune refused")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panicking_target_is_told_and_tried_again() {
-    recovers(Mood::Panic, "update", Some("panicked: update of 2 exploded")).await;
-    recovers(Mood::Panic, "delete", Some("panicked: delete of 2 exploded")).await;
-    recovers(Mood::Panic, "prune", Some("prune: panicked: prune exploded")).await;
+async fn a_panicking_target_is_reported_and_retried() {
+    recovers(Fault::Panic, "update", Some("panicked: update of 2 exploded")).await;
+    recovers(Fault::Panic, "delete", Some("panicked: delete of 2 exploded")).await;
+    recovers(Fault::Panic, "prune", Some("prune: panicked: prune exploded")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_target_is_waited_for() {
+async fn a_slow_target_converges() {
     for op in ["update", "delete"] {
-        recovers(Mood::Slow(30 * SECOND), op, None).await;
+        recovers(Fault::Slow(30 * SECOND), op, None).await;
     }
-    recovers(Mood::Slow(5 * SECOND), "prune", None).await;
+    recovers(Fault::Slow(5 * SECOND), "prune", None).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hanging_target_loses_nothing() {
-    recovers(Mood::Hang, "update", None).await;
-    recovers(Mood::Hang, "delete", None).await;
-    recovers(Mood::Hang, "prune", None).await;
+    recovers(Fault::Hang, "update", None).await;
+    recovers(Fault::Hang, "delete", None).await;
+    recovers(Fault::Hang, "prune", None).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_written_while_a_prune_hangs_comes_after_it() {
+async fn writes_during_a_hanging_prune_are_reconciled_after_it() {
     let mut world = World::new();
-    world.target.0.lock().prune_mood = Some(Mood::Hang);
+    world.target.0.lock().prune_fault = Some(Fault::Hang);
     let builder = world.builder().async_ops(SlowTarget(world.target.clone()));
     let handle = world.run(builder);
     pass(SECOND).await;
@@ -127,7 +127,7 @@ fn hive_of(target: &Target, place: Where) -> TestHive {
     TestHive::new([statedb::cell(), routes, invoke(|_: Arc<Handle>| ())])
 }
 
-/// What the watchdog names in the next two minutes of a clock that only it looks at.
+/// Returns the jobs that the watchdog reports in the next two minutes of its own clock.
 fn named(hive: &TestHive) -> Vec<String> {
     let mut watchdog = Watchdog::new(hive.hive().jobs().clone(), 60 * SECOND);
     let start = Instant::now();
@@ -137,7 +137,7 @@ fn named(hive: &TestHive) -> Vec<String> {
     named
 }
 
-/// Ends the mood of a target, also when a test fails: the end of a runtime waits for its threads.
+/// Clears the faults of a target on drop, also when a test fails: the drop of a runtime waits for blocked threads.
 struct Healed(Target);
 
 impl Drop for Healed {
@@ -146,8 +146,8 @@ impl Drop for Healed {
     }
 }
 
-/// An operation that never returns: the watchdog names the job, and the stop waits no longer than it has to: not at all, or
-/// for a thread that cannot be asked to end, the grace of a job, and says that it is left.
+/// Asserts that the watchdog reports the job of an operation that never returns, and that the stop does not wait for a
+/// future, and for a blocked thread only for the grace period of a job, after which it reports the thread as left.
 async fn hangs(place: Where, op: &str) {
     let target = Target::default();
     let _healed = Healed(target.clone());
@@ -161,13 +161,13 @@ async fn hangs(place: Where, op: &str) {
     assert!(named(&hive).is_empty(), "{:?}", named(&hive));
     target.take_log();
     if op == "prune" {
-        target.0.lock().prune_mood = Some(Mood::Hang);
+        target.0.lock().prune_fault = Some(Fault::Hang);
         handle.prune();
     } else {
-        target.set(1, Mood::Hang);
+        target.set(1, Fault::Hang);
         table.transact(|w| w.insert(route(1, "b")));
     }
-    // The runtime goes on meanwhile.
+    // The runtime is not blocked meanwhile.
     pass(100 * MS).await;
     let named = named(&hive);
     assert!(named.iter().any(|job| job.contains("reconcile")), "{place:?} {op}: {named:?}");
@@ -175,7 +175,7 @@ async fn hangs(place: Where, op: &str) {
     let stopped = AssertUnwindSafe(hive.stop()).catch_unwind().await;
     let left = match stopped {
         Ok(_) => String::new(),
-        Err(panic) => *panic.downcast::<String>().expect("what is left"),
+        Err(panic) => *panic.downcast::<String>().expect("a message"),
     };
     assert_eq!(
         left.contains("job `job-reconcile`"),
@@ -187,12 +187,12 @@ async fn hangs(place: Where, op: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_target_is_named_and_does_not_hold_up_the_stop() {
+async fn a_hanging_target_is_reported_and_does_not_delay_the_stop() {
     hangs(Where::Await, "update").await;
     hangs(Where::Await, "prune").await;
 }
 
 #[tokio::test]
-async fn a_hanging_target_on_a_blocking_thread_is_named_and_holds_up_the_stop_for_its_grace() {
+async fn a_hanging_target_on_a_blocking_thread_is_reported_and_delays_the_stop_by_the_grace_period() {
     tokio::join!(hangs(Where::BlockingThread, "update"), hangs(Where::BlockingThread, "prune"));
 }

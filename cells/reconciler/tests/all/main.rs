@@ -1,4 +1,4 @@
-//! Reconcilers in virtual time against a target that fails, panics or is slow on demand.
+//! Reconcilers in virtual time, with a target that fails, panics or is slow on demand.
 
 mod closures;
 mod conflicts;

@@ -1,5 +1,5 @@
-//! Any order of writes, deletes, moods of the target and conflicts of the handles that it gives, against a naive model of
-//! what a reconciler does when.
+//! Random orders of writes, deletes, faults of the target and conflicts of the handles that it sets, compared at each
+//! step with a naive model of the reconciler.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +12,21 @@ use tokio::task::JoinSet;
 use crate::conflicts::{Lease, Lender, lease, leases_builder, own_handle};
 use crate::world::*;
 
-/// Between steps: no retry of any step falls near another step (they come 200, 600, 1400, ... ms after it).
+/// The time between steps in ms: no retry of any step is due near another step (200, 600, 1400, ... ms after it).
 const STEP: u64 = 530;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// From which object on, how many, in which version.
+    /// First object, count, version.
     Put(u32, u32, u8),
     Delete(u32, u32),
-    /// Every so many-th object fails from now on, or panics.
-    Mood(u32, bool),
-    /// The target gives objects from here on, so many, the same handle: it is unique, so one of them can have it.
+    /// Every n-th object fails from now on, or panics.
+    Fault(u32, bool),
+    /// First object, count, handle: the target sets the same handle for all of them; since it is unique, only one of
+    /// them can store it.
     Lend(u32, u32, u32),
     Heal,
-    /// So many steps without any.
+    /// A pause of a number of steps.
     Rest(u64),
 }
 
@@ -34,26 +35,26 @@ fn step(objects: u32) -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (some(), any::<u8>()).prop_map(|((from, count), version)| Step::Put(from, count, version)),
         2 => some().prop_map(|(from, count)| Step::Delete(from, count)),
-        2 => (2..7u32).prop_map(|nth| Step::Mood(nth, false)),
-        1 => (700..999u32).prop_map(|nth| Step::Mood(nth, true)),
+        2 => (2..7u32).prop_map(|nth| Step::Fault(nth, false)),
+        1 => (700..999u32).prop_map(|nth| Step::Fault(nth, true)),
         2 => (some(), 0..3u32).prop_map(|((from, count), handle)| Step::Lend(from, count, handle)),
         1 => Just(Step::Heal),
         2 => (1..20u64).prop_map(Step::Rest),
     ]
 }
 
-/// One operation at a time, one object at a time.
+/// The model: one operation on one object at a time.
 #[derive(Default)]
 struct Naive {
-    /// With the handles in the table.
+    /// Versions and stored handles by id.
     rows: BTreeMap<u32, (String, Option<u32>)>,
-    /// The rows that have them.
+    /// The row of each stored handle.
     owners: BTreeMap<u32, u32>,
     target: BTreeMap<u32, String>,
-    moods: BTreeMap<u32, Mood>,
-    /// The handles that the target gives, where it gives no own one.
+    faults: BTreeMap<u32, Fault>,
+    /// The handles that the target sets in place of the default ones.
     handles: BTreeMap<u32, u32>,
-    /// When what failed comes again, and how often it has failed; deletes are of rows that are not there.
+    /// Due time and number of failures by id; ids without a row are failed deletes.
     retries: BTreeMap<u32, (u64, u32)>,
     operations: u64,
     errors: u64,
@@ -62,7 +63,7 @@ struct Naive {
 impl Naive {
     fn attempt(&mut self, id: u32, now: u64) {
         self.operations += 1;
-        let well = !self.moods.contains_key(&id);
+        let well = !self.faults.contains_key(&id);
         let stored = self.store_handle(id);
         if well {
             match self.rows.get(&id) {
@@ -79,7 +80,7 @@ impl Naive {
         }
     }
 
-    /// An operation that fails has stored its handle in the object, too. Returns false if the table refuses it.
+    /// Stores the object's handle, also for failing operations. Returns false if another row has the handle.
     fn store_handle(&mut self, id: u32) -> bool {
         let Some((_, stored)) = self.rows.get_mut(&id) else { return true };
         let handle = self.handles.get(&id).copied().unwrap_or(own_handle(id));
@@ -148,17 +149,17 @@ async fn compare(objects: u32, steps: Vec<Step>) {
                 });
                 there.into_iter().for_each(|id| naive.written(id, now));
             }
-            Step::Mood(nth, panics) => {
-                let mood = if panics { Mood::Panic } else { Mood::Fail };
-                naive.moods.extend((0..objects).step_by(nth as usize).map(|id| (id, mood)));
-                lender.target.0.lock().moods.clone_from(&naive.moods);
+            Step::Fault(nth, panics) => {
+                let fault = if panics { Fault::Panic } else { Fault::Fail };
+                naive.faults.extend((0..objects).step_by(nth as usize).map(|id| (id, fault)));
+                lender.target.0.lock().faults.clone_from(&naive.faults);
             }
             Step::Lend(from, count, handle) => {
                 naive.handles.extend(ids(from, count).map(|id| (id, handle)));
                 lender.handles.lock().clone_from(&naive.handles);
             }
             Step::Heal => {
-                naive.moods.clear();
+                naive.faults.clear();
                 naive.handles.clear();
                 lender.heal();
             }
@@ -199,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
-    fn a_few_objects_are_worked_on_when_the_model_says(steps in prop::collection::vec(step(6), 1..40)) {
+    fn few_objects_are_reconciled_when_the_model_expects(steps in prop::collection::vec(step(6), 1..40)) {
         run(6, steps);
     }
 }

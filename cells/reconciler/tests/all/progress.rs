@@ -1,4 +1,4 @@
-//! Waiting for a revision.
+//! Waits for a revision.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use reconciler::Stopped;
 use crate::world::*;
 
 #[tokio::test(start_paused = true)]
-async fn waiting_ends_with_the_attempt_or_with_the_success() {
+async fn waits_end_with_the_attempt_or_with_success() {
     let mut world = World::new();
-    world.target.set(2, Mood::Fail);
+    world.target.set(2, Fault::Fail);
     let handle = world.run(world.builder());
     let first = world.put([1]);
     let second = world.put([2]);
@@ -52,10 +52,10 @@ async fn rounds_are_limited_but_a_lone_change_is_not_delayed() {
 }
 
 #[tokio::test]
-async fn blocking_operations_leave_the_runtime_alone() {
+async fn blocking_operations_do_not_block_the_runtime() {
     let mut world = World::new();
     let handle = world.run(world.builder().blocking());
-    world.target.set(3, Mood::Panic);
+    world.target.set(3, Fault::Panic);
     let revision = world.put([1, 2, 3]);
     let progress = handle.wait_until(revision).await.unwrap();
     assert_eq!(progress.failing_since, Some(3));

@@ -1,4 +1,4 @@
-//! Pruning waits for the sources; refreshing comes with age.
+//! Prunes, which wait for all sources; refreshes by age.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn nothing_is_pruned_before_all_sources_are_done() {
     let (source, _) = world.routes.transact(|w| w.register_initializer("source"));
     let handle = world.run(world.builder());
     world.put([1]);
-    handle.prune(); // asked for, but the table is not complete
+    handle.prune(); // requested, but the table is not initialized
     pass(Duration::from_secs(7200)).await;
     assert_eq!(prunes(&world), 0);
     assert_eq!(world.target.rows(), [1, 9]);
@@ -28,10 +28,10 @@ async fn nothing_is_pruned_before_all_sources_are_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_pruned_before_all_objects_have_had_their_turn() {
+async fn nothing_is_pruned_before_all_objects_were_tried() {
     let mut world = World::new();
     world.put(0..2500); // three rounds
-    world.target.set(7, Mood::Fail); // tried once is enough
+    world.target.set(7, Fault::Fail); // one attempt is enough
     let handle = world.run(world.builder());
     handle.prune();
     pass(10 * MS).await;
@@ -46,14 +46,14 @@ async fn nothing_is_pruned_before_all_objects_have_had_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_writes_without_end_does_not_keep_the_first_prune_away() {
+async fn continuous_writes_do_not_delay_the_first_prune() {
     let mut world = World::new();
     world.put(0..30);
     let (source, _) = world.routes.transact(|w| w.register_initializer("source"));
     world.run(world.builder().round(10, 1000, 1));
     world.routes.transact(|w| source.done(w));
     for more in 1..100 {
-        world.put(more * 100..more * 100 + 20); // twice as many as a round takes
+        world.put(more * 100..more * 100 + 20); // twice the size of a round
         pass(MS).await;
     }
     let log = world.target.take_log();
@@ -87,7 +87,7 @@ async fn pruned_at_once_then_every_interval_and_on_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_interval_no_prune_unless_asked() {
+async fn without_interval_prunes_run_only_on_request() {
     let mut world = World::new();
     let handle = world.run(world.builder().prune(Duration::ZERO));
     pass(Duration::from_secs(7200)).await;
@@ -97,7 +97,7 @@ async fn no_interval_no_prune_unless_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn old_objects_are_refreshed_so_many_a_second() {
+async fn refreshes_are_limited_per_second() {
     let mut world = World::new();
     world.put(1..=5);
     world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(600), 2));
@@ -116,7 +116,7 @@ async fn old_objects_are_refreshed_so_many_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_was_set_back_keeps_no_object_from_being_refreshed() {
+async fn objects_are_refreshed_after_the_clock_was_set_back() {
     let mut world = World::new();
     let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86400);
     world.routes.transact(|w| {
@@ -133,7 +133,7 @@ async fn a_clock_that_was_set_back_keeps_no_object_from_being_refreshed() {
 #[tokio::test(start_paused = true)]
 async fn failing_objects_are_not_refreshed() {
     let mut world = World::new();
-    world.target.set(1, Mood::Fail);
+    world.target.set(1, Fault::Fail);
     world.put([1]);
     world.run(world.builder().prune(Duration::ZERO).refresh(Duration::from_secs(1), 100));
     pass(Duration::from_secs(600)).await;

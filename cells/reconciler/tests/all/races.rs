@@ -1,4 +1,4 @@
-//! The table is written while the reconciler works, batches fail in part, reconcilers race.
+//! Writes during rounds, partially failed batches, races of reconcilers.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use statedb::{Db, Obj, Query, Rows, RwTable, TableSpec};
 use crate::world::*;
 
 #[tokio::test(start_paused = true)]
-async fn what_a_batch_did_not_take_comes_again_alone() {
+async fn failures_of_a_batch_are_retried_one_by_one() {
     let mut world = World::new();
     let handle = world.run(world.builder().batch_ops(world.target.clone()).prune(Duration::ZERO));
-    (1..=20).step_by(2).for_each(|id| world.target.set(id, Mood::Fail));
+    (1..=20).step_by(2).for_each(|id| world.target.set(id, Fault::Fail));
     let revision = world.put(1..=20);
     let progress = handle.wait_until(revision).await.unwrap();
     assert_eq!(progress.failing_since, Some(1), "the first of the odd ones");
@@ -28,8 +28,8 @@ async fn what_a_batch_did_not_take_comes_again_alone() {
     let log = world.target.take_log();
     assert!(log.len() == 10 && log.iter().all(|line| line.starts_with("update ")), "{log:?}");
     assert!(handle.progress().is_ok(revision));
-    // Deletes in the same way, with one error more than are told.
-    (1..=11).for_each(|id| world.target.set(id, Mood::Fail));
+    // The same for deletes, with one error more than are reported.
+    (1..=11).for_each(|id| world.target.set(id, Fault::Fail));
     world.routes.transact(|w| w.delete_all());
     pass(10 * MS).await;
     let Some(Report::Degraded { message, errors }) = world.reports.lock().last().cloned() else {
@@ -43,15 +43,15 @@ async fn what_a_batch_did_not_take_comes_again_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_written_during_a_round_is_reconciled_after_it() {
+async fn writes_during_a_round_are_reconciled_after_it() {
     let mut world = World::new();
     let slow = SlowTarget(world.target.clone());
     let handle = world.run(world.builder().async_ops(slow).prune(Duration::ZERO));
-    world.target.set(1, Mood::Slow(Duration::from_secs(5)));
+    world.target.set(1, Fault::Slow(Duration::from_secs(5)));
     world.put([1, 2, 3]);
-    pass(Duration::from_secs(1)).await; // the round is on, its changes are read
+    pass(Duration::from_secs(1)).await; // the round has read its changes
     let (_, snapshot) = world.routes.transact(|w| {
-        w.insert(route(2, "b")); // to be written over
+        w.insert(route(2, "b")); // to be overwritten
         w.delete(Query::primary(3u32));
         w.insert(route(4, "b"));
         w.update(Query::primary(1u32), |route| route.other = Status::done()); // another field
@@ -98,12 +98,12 @@ async fn own_status_writes_are_not_read_again() {
     let revision = world.put(1..=100);
     handle.wait_until_ok(revision).await.unwrap();
     pass(MS).await;
-    assert_eq!(handle.metrics().rounds.value(), 10, "each full of what others have written");
+    assert_eq!(handle.metrics().rounds.value(), 10, "each full of status writes of other reconcilers");
     let all = world.routes.revision(&world.routes.snapshot());
     assert_eq!((all, handle.progress().attempted), (200, 200));
 }
 
-/// An object whose reconcilers share a set of statuses.
+/// An object with a `StatusSet`, shared by its reconcilers.
 #[derive(Clone, Debug, Serialize)]
 struct Node {
     id: u32,
@@ -127,7 +127,7 @@ impl TableSpec for Node {
     }
 }
 
-/// Takes its time, then fails or not.
+/// Operations with a delay and a result.
 struct After(Duration, Result<(), &'static str>);
 
 impl reconciler::AsyncOps<Node> for After {
@@ -161,10 +161,10 @@ impl reconciler::AsyncOps<Node> for After {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_whose_status_meets_anothers_is_tried_again() {
+async fn a_failure_that_races_with_another_status_is_retried() {
     let nodes: RwTable<Node> = Db::new().table().unwrap();
     let mut tasks = tokio::task::JoinSet::new();
-    // Both begin with the same version of the object; the good one writes its status first.
+    // Both start with the same version of the object; the succeeding one writes its status first.
     let mut run = |name: &'static str, ops: After| {
         let (handle, reconciler) = Reconciler::builder(nodes.clone())
             .name(name)
@@ -197,6 +197,6 @@ async fn a_failure_whose_status_meets_anothers_is_tried_again() {
     assert_eq!(counts(), (2, 2, 1), "it is tried again after 200 ms");
     assert_eq!(good.metrics().objects.value(), 1, "and the other one is not");
     assert!(!bad.progress().is_ok(revision) && good.progress().is_ok(revision));
-    // The table's rows are of no interest here, only that a prune sees them.
+    // The rows that a prune gets; their content does not matter here.
     let _: Rows<'_, Node> = nodes.all(&snapshot);
 }

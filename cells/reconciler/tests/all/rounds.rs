@@ -17,7 +17,7 @@ async fn pending_objects_reach_the_target_and_are_done() {
     assert_eq!(world.target.rows(), [1, 2, 3]);
     let done = world.get(2);
     assert!(done.status.is_done());
-    assert_eq!(done.handle, 1002, "what the operation stored is kept");
+    assert_eq!(done.handle, 1002, "fields that the operation sets are stored");
     let revision = world.delete(2);
     handle.wait_until_ok(revision).await.unwrap();
     assert_eq!(world.target.rows(), [1, 3]);
@@ -31,7 +31,7 @@ async fn only_pending_and_refreshing_objects_are_touched() {
     let mut world = World::new();
     world.routes.transact(|w| {
         w.insert(reconciled(1, Status::done()));
-        w.insert(reconciled(2, Status::failed("of somebody else")));
+        w.insert(reconciled(2, Status::failed("of another writer")));
         w.insert(reconciled(3, Status::refreshing()));
     });
     let handle = world.run(world.builder().prune(Duration::ZERO));
@@ -46,10 +46,10 @@ fn reconciled(id: u32, status: Status) -> Route {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_come_again_after_200_then_400_ms_until_they_succeed() {
+async fn failures_are_retried_after_200_then_400_ms_until_success() {
     let mut world = World::new();
     let handle = world.run(world.builder().prune(Duration::ZERO));
-    world.target.set(1, Mood::Fail);
+    world.target.set(1, Fault::Fail);
     world.put([1, 2]);
     pass(150 * MS).await;
     assert_eq!(world.target.take_log(), ["update 1", "update 2"]);
@@ -72,10 +72,10 @@ async fn failures_come_again_after_200_then_400_ms_until_they_succeed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_an_error_of_the_object_and_of_nothing_else() {
+async fn a_panic_is_an_error_of_its_object_only() {
     let mut world = World::new();
     let handle = world.run(world.builder());
-    world.target.set(2, Mood::Panic);
+    world.target.set(2, Fault::Panic);
     let revision = world.put([1, 2, 3]);
     let progress = handle.wait_until(revision).await.unwrap();
     assert_eq!(progress.failing_since, Some(2));
@@ -87,14 +87,14 @@ async fn a_panic_is_an_error_of_the_object_and_of_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_deletes_come_again_unless_the_object_is_back() {
+async fn failed_deletes_are_retried_unless_the_object_is_inserted_again() {
     let mut world = World::new();
     let handle = world.run(world.builder().prune(Duration::ZERO));
     let revision = world.put([1, 2]);
     handle.wait_until_ok(revision).await.unwrap();
     world.target.take_log();
-    world.target.set(1, Mood::Fail);
-    world.target.set(2, Mood::Fail);
+    world.target.set(1, Fault::Fail);
+    world.target.set(2, Fault::Fail);
     world.delete(1);
     let deleted = world.delete(2);
     let progress = handle.wait_until(deleted).await.unwrap();
@@ -109,10 +109,10 @@ async fn failed_deletes_come_again_unless_the_object_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_a_failing_object_starts_anew() {
+async fn a_change_of_a_failing_object_resets_its_backoff() {
     let mut world = World::new();
     let handle = world.run(world.builder().prune(Duration::ZERO));
-    world.target.set(1, Mood::Fail);
+    world.target.set(1, Fault::Fail);
     world.put([1]);
     pass(Duration::from_secs(20)).await; // the wait has grown to some 10 s
     world.target.heal();
@@ -122,13 +122,13 @@ async fn a_change_of_a_failing_object_starts_anew() {
     assert_eq!(progress.failing_since, None);
     pass(Duration::from_secs(60)).await;
     assert_eq!(world.target.take_log(), ["update 1"], "no retry of the old one");
-    world.target.set(1, Mood::Fail);
+    world.target.set(1, Fault::Fail);
     world.put([1]);
     pass(10 * MS).await;
     world.delete(1);
     world.target.heal();
     pass(Duration::from_secs(60)).await;
-    assert_eq!(world.target.take_log(), ["update 1", "delete 1"], "no retry of what is gone");
+    assert_eq!(world.target.take_log(), ["update 1", "delete 1"], "no retry of a deleted object");
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,7 +142,7 @@ async fn batches_delete_first_and_retry_one_by_one() {
     let batches: Vec<_> = log.iter().filter(|line| line.starts_with("updates")).cloned().collect();
     assert_eq!(batches.iter().map(|line| line[8..].parse::<u32>().unwrap()).sum::<u32>(), 25);
     assert!(batches.len() >= 3 && batches.contains(&"updates 10".to_owned()), "{batches:?}");
-    world.target.set(4, Mood::Fail);
+    world.target.set(4, Fault::Fail);
     world.routes.transact(|w| {
         w.insert(route(4, "b"));
         w.delete(Query::primary(5u32));
@@ -152,7 +152,7 @@ async fn batches_delete_first_and_retry_one_by_one() {
     pass(150 * MS).await;
     assert_eq!(world.target.take_log(), ["update 4"], "the retry");
     world.target.heal();
-    world.target.set(7, Mood::Panic);
+    world.target.set(7, Fault::Panic);
     let revision = world.put([6, 7]);
     handle.wait_until(revision).await.unwrap();
     assert_eq!(world.get(6).status.error(), Some("panicked: update of 7 exploded"), "the whole batch");
@@ -162,9 +162,9 @@ async fn batches_delete_first_and_retry_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_during_a_slow_operation_is_not_overwritten_and_comes_again() {
+async fn a_write_during_a_slow_operation_is_kept_and_reconciled() {
     let mut world = World::new();
-    world.target.set(1, Mood::Slow(Duration::from_secs(5)));
+    world.target.set(1, Fault::Slow(Duration::from_secs(5)));
     let slow = SlowTarget(world.target.clone());
     let handle = world.run(world.builder().async_ops(slow));
     world.put([1]);
@@ -181,9 +181,9 @@ async fn a_write_during_a_slow_operation_is_not_overwritten_and_comes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_during_a_slow_operation_removes_what_it_made() {
+async fn a_delete_during_a_slow_operation_follows_it() {
     let mut world = World::new();
-    world.target.set(1, Mood::Slow(Duration::from_secs(5)));
+    world.target.set(1, Fault::Slow(Duration::from_secs(5)));
     let slow = SlowTarget(world.target.clone());
     let handle = world.run(world.builder().async_ops(slow));
     world.put([1]);

@@ -6,7 +6,7 @@ use reconciler::{Handle, Reconciler, Status, StatusKind};
 
 use crate::world::*;
 
-/// A second reconciler on `other` with a target of its own.
+/// Starts a second reconciler on `other`, with its own target.
 fn second(world: &mut World) -> (Target, Handle) {
     let target = Target::default();
     let builder = Reconciler::builder(world.routes.clone())
@@ -23,7 +23,7 @@ fn both_pending(id: u32) -> Route {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_statuses_become_done_each_operation_once() {
+async fn both_statuses_become_done_with_one_operation_each() {
     let mut world = World::new();
     let first = world.run(world.builder());
     let (other, second) = second(&mut world);
@@ -41,9 +41,9 @@ async fn both_statuses_become_done_each_operation_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_one_keeps_the_others_status_and_hands_over_what_it_stored() {
+async fn a_slow_reconciler_keeps_the_others_status_and_stored_fields() {
     let mut world = World::new();
-    world.target.set(1, Mood::Slow(Duration::from_secs(5)));
+    world.target.set(1, Fault::Slow(Duration::from_secs(5)));
     let slow = SlowTarget(world.target.clone());
     let merging =
         world.builder().async_ops(slow).merge(|current, reconciled| current.handle = reconciled.handle);
@@ -60,16 +60,16 @@ async fn a_slow_one_keeps_the_others_status_and_hands_over_what_it_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_one_is_retried_although_the_other_keeps_writing() {
+async fn a_failing_reconciler_is_retried_although_the_other_keeps_writing() {
     let mut world = World::new();
-    world.target.set(1, Mood::Fail);
+    world.target.set(1, Fault::Fail);
     let slow = SlowTarget(world.target.clone());
     let first = world.run(world.builder().async_ops(slow).prune(Duration::ZERO).shared());
     let (_, second) = second(&mut world);
     let (_, snapshot) = world.routes.transact(|w| w.insert(both_pending(1)));
     let revision = world.routes.revision(&snapshot);
     second.wait_until_ok(revision).await.unwrap();
-    world.target.set(1, Mood::Slow(150 * MS)); // the retry takes time, meanwhile the other writes
+    world.target.set(1, Fault::Slow(150 * MS)); // the other one writes during the retry
     pass(250 * MS).await;
     let (_, _) = world.routes.transact(|w| {
         w.update(statedb::Query::primary(1u32), |route| route.other = Status::pending());

@@ -1,4 +1,4 @@
-//! Updates that wait for another table: they are retried when it changes, and hold up no other row.
+//! Updates that wait for another table: they are retried when it changes, and block no other row.
 
 use reconciler::{OpCx, OpResult, Ops, Status, StatusKind, Waiting};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::world::*;
 
-/// Another cell's table: an object's update waits for the row with its id.
+/// A row of another cell's table: an object's update waits for the row with its id.
 #[derive(Clone, Debug, Serialize)]
 struct Gate(u32);
 
@@ -28,7 +28,8 @@ impl TableSpec for Gate {
     }
 }
 
-/// The target behind the gates. Objects from 100 on pass freely; a handle of 1 says that an object has waited.
+/// A target with updates that wait for the gates. Objects from 100 on do not wait; a handle of 1 marks an object that
+/// has.
 struct Gated {
     target: Target,
     gates: RwTable<Gate>,
@@ -77,7 +78,7 @@ fn open(gates: &RwTable<Gate>, id: u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_waits_holds_up_nobody_and_goes_on_when_its_watch_closes() {
+async fn a_waiting_object_blocks_no_other_and_is_retried_when_its_watch_closes() {
     let mut world = World::new();
     let (builder, gates) = gated(&world, None);
     let handle = world.run(builder);
@@ -92,7 +93,10 @@ async fn one_that_waits_holds_up_nobody_and_goes_on_when_its_watch_closes() {
         "it is not in the target"
     );
     let row = world.get(1);
-    assert!(row.status.is_pending() && row.handle == 1, "pending, with what the operation stored: {row:?}");
+    assert!(
+        row.status.is_pending() && row.handle == 1,
+        "pending, with the fields that the operation has set: {row:?}"
+    );
     assert!(
         world.reports.lock().iter().all(|report| matches!(report, reconciler::Report::Ok(_))),
         "no failure"
@@ -112,7 +116,7 @@ async fn a_watch_that_closed_before_the_commit_counts() {
     let mut world = World::new();
     let (builder, gates) = gated(&world, None);
     // The gate opens between the operation and the commit of its outcome.
-    world.target.set(1, Mood::Slow(MS));
+    world.target.set(1, Fault::Slow(MS));
     let handle = world.run(builder);
     let revision = world.put([1]);
     tokio::task::yield_now().await;
@@ -121,7 +125,7 @@ async fn a_watch_that_closed_before_the_commit_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_brings_it_back_and_failures_keep_their_backoff() {
+async fn an_overdue_object_is_retried_and_keeps_its_backoff() {
     let mut world = World::new();
     let (builder, gates) = gated(&world, Some(Duration::from_secs(10)));
     let handle = world.run(builder);
@@ -138,14 +142,14 @@ async fn the_deadline_brings_it_back_and_failures_keep_their_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_or_a_deletion_ends_the_wait() {
+async fn a_change_or_a_delete_ends_the_wait() {
     let mut world = World::new();
     let (builder, gates) = gated(&world, None);
     let handle = world.run(builder);
     world.put([1, 2]);
     pass(MS).await;
     world.target.take_log();
-    // A new version begins anew; a deleted object does not come back when its watch closes.
+    // A new version is tried at once; a deleted object is not retried when its watch closes.
     let changed = world.routes.transact(|w| w.insert(Route { status: Status::pending(), ..route(1, "b") })).1;
     handle.wait_until(world.routes.revision(&changed)).await.unwrap();
     assert_eq!((world.target.take_log(), world.get(1).via.as_str()), (vec!["waits 1".to_owned()], "b"));
@@ -153,14 +157,14 @@ async fn a_change_or_a_deletion_ends_the_wait() {
     handle.wait_until(deleted).await.unwrap();
     open(&gates, 1);
     open(&gates, 2);
-    // Rounds are limited.
+    // Rounds are rate-limited.
     pass(20 * MS).await;
     assert_eq!(world.target.take_log(), ["delete 2", "update 1"]);
     assert_eq!((world.target.rows(), handle.progress().failing_since), (vec![1], None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_fails_and_waits_in_turn_is_tried_less_and_less_often() {
+async fn an_object_that_fails_and_waits_in_turn_keeps_its_backoff() {
     struct Moody(Gated, u32);
     impl Ops<Route> for Moody {
         fn update(&mut self, cx: &OpCx<'_>, route: &mut Route) -> OpResult {
@@ -168,7 +172,7 @@ async fn one_that_fails_and_waits_in_turn_is_tried_less_and_less_often() {
             self.0.target.0.lock().log.push(format!("try {}", self.1));
             let snapshot = self.0.gates.snapshot();
             match self.1 % 2 {
-                // Closes at once.
+                // Closed already.
                 0 => {
                     let watch = self.0.gates.all_watch(&snapshot).1;
                     self.0.gates.transact(|w| w.insert(Gate(self.1)));

@@ -25,7 +25,7 @@ async fn it_runs_from_start_to_stop_and_reports_its_health() {
     let mut hive = TestHive::new(cells);
     hive.start().await;
     let (table, handle) = (hive.get::<RwTable<Route>>(), hive.get::<Handle>());
-    target.set(2, Mood::Fail);
+    target.set(2, Fault::Fail);
     let (_, snapshot) = table.transact(|w| [1, 2].map(|id| drop(w.insert(route(id, "a")))));
     handle.wait_until(table.revision(&snapshot)).await.unwrap();
     pass(10 * MS).await;

@@ -1,4 +1,4 @@
-//! A table of routes with two statuses, and a target that does as it is told.
+//! A table of routes with two statuses, and a target with fault injection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 pub(crate) struct Route {
     pub(crate) id: u32,
     pub(crate) via: String,
-    /// Given by the target.
+    /// Set by the target.
     pub(crate) handle: u32,
     pub(crate) status: Status,
     pub(crate) other: Status,
@@ -41,40 +41,40 @@ impl TableSpec for Route {
     }
 }
 
-/// How the target behaves towards one object.
+/// A fault that the target injects into the operations on one object.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Mood {
+pub(crate) enum Fault {
     Fail,
     Panic,
     Slow(Duration),
-    /// Until it is in another mood.
+    /// Hangs until the fault is changed.
     Hang,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) rows: BTreeMap<u32, String>,
-    pub(crate) moods: BTreeMap<u32, Mood>,
+    pub(crate) faults: BTreeMap<u32, Fault>,
     pub(crate) prune_fails: bool,
-    /// How a prune behaves beyond that.
-    pub(crate) prune_mood: Option<Mood>,
+    /// A fault of prunes, in addition.
+    pub(crate) prune_fault: Option<Fault>,
     /// The calls, in order.
     pub(crate) log: Vec<String>,
 }
 
-/// A kernel map, so to say.
+/// A stand-in for a kernel map.
 #[derive(Clone, Default)]
 pub(crate) struct Target(pub(crate) Arc<Mutex<State>>);
 
 impl Target {
-    pub(crate) fn set(&self, id: u32, mood: Mood) {
-        self.0.lock().moods.insert(id, mood);
+    pub(crate) fn set(&self, id: u32, fault: Fault) {
+        self.0.lock().faults.insert(id, fault);
     }
 
     pub(crate) fn heal(&self) {
         let mut state = self.0.lock();
-        state.moods.clear();
-        (state.prune_fails, state.prune_mood) = (false, None);
+        state.faults.clear();
+        (state.prune_fails, state.prune_fault) = (false, None);
     }
 
     pub(crate) fn rows(&self) -> Vec<u32> {
@@ -85,24 +85,25 @@ impl Target {
         std::mem::take(&mut self.0.lock().log)
     }
 
-    /// Holds up the thread as long as the mood lasts. One that awaits has done so before, see [`SlowTarget`].
-    fn hang(&self, mood: impl Fn(&State) -> Option<Mood>) {
-        while mood(&self.0.lock()) == Some(Mood::Hang) {
+    /// Blocks the thread while the fault is set. Asynchronous operations have awaited its end before, see
+    /// [`SlowTarget`].
+    fn hang(&self, fault: impl Fn(&State) -> Option<Fault>) {
+        while fault(&self.0.lock()) == Some(Fault::Hang) {
             std::thread::sleep(MS);
         }
     }
 
     pub(crate) fn check(&self, op: &str, id: u32) -> OpResult {
         self.0.lock().log.push(format!("{op} {id}"));
-        self.hang(|state| state.moods.get(&id).copied());
+        self.hang(|state| state.faults.get(&id).copied());
         let state = self.0.lock();
-        match state.moods.get(&id) {
-            Some(Mood::Fail) => Err(format!("{op} of {id} refused").into()),
-            Some(Mood::Panic) => {
+        match state.faults.get(&id) {
+            Some(Fault::Fail) => Err(format!("{op} of {id} refused").into()),
+            Some(Fault::Panic) => {
                 drop(state);
                 panic!("{op} of {id} exploded")
             }
-            Some(Mood::Slow(_) | Mood::Hang) | None => Ok(()),
+            Some(Fault::Slow(_) | Fault::Hang) | None => Ok(()),
         }
     }
 }
@@ -124,12 +125,12 @@ impl Ops<Route> for Target {
     fn prune(&mut self, _: &OpCx<'_>, wanted: Rows<'_, Route>) -> OpResult {
         let wanted: Vec<u32> = wanted.map(|route| route.id).collect();
         self.0.lock().log.push(format!("prune {wanted:?}"));
-        self.hang(|state| state.prune_mood);
+        self.hang(|state| state.prune_fault);
         let mut state = self.0.lock();
         if state.prune_fails {
             return Err("prune refused".into());
         }
-        if state.prune_mood == Some(Mood::Panic) {
+        if state.prune_fault == Some(Fault::Panic) {
             drop(state);
             panic!("prune exploded");
         }
@@ -154,16 +155,16 @@ impl BatchOps<Route> for Target {
     }
 }
 
-/// The same target behind an await.
+/// The same target with asynchronous operations.
 pub(crate) struct SlowTarget(pub(crate) Target);
 
 impl SlowTarget {
-    async fn pause(&self, mood: impl Fn(&State) -> Option<Mood>) {
-        let now = || mood(&self.0.0.lock());
-        if let Some(Mood::Slow(time)) = now() {
+    async fn pause(&self, fault: impl Fn(&State) -> Option<Fault>) {
+        let now = || fault(&self.0.0.lock());
+        if let Some(Fault::Slow(time)) = now() {
             tokio::time::sleep(time).await;
         }
-        while now() == Some(Mood::Hang) {
+        while now() == Some(Fault::Hang) {
             tokio::time::sleep(MS).await;
         }
     }
@@ -172,14 +173,14 @@ impl SlowTarget {
 impl AsyncOps<Route> for SlowTarget {
     fn update<'a>(&'a mut self, cx: &'a OpCx<'a>, route: &'a mut Route) -> BoxFuture<'a, OpResult> {
         Box::pin(async move {
-            self.pause(|state| state.moods.get(&route.id).copied()).await;
+            self.pause(|state| state.faults.get(&route.id).copied()).await;
             self.0.update(cx, route)
         })
     }
 
     fn delete<'a>(&'a mut self, cx: &'a OpCx<'a>, route: &'a Route) -> BoxFuture<'a, OpResult> {
         Box::pin(async move {
-            self.pause(|state| state.moods.get(&route.id).copied()).await;
+            self.pause(|state| state.faults.get(&route.id).copied()).await;
             self.0.delete(cx, route)
         })
     }
@@ -187,7 +188,7 @@ impl AsyncOps<Route> for SlowTarget {
     fn prune<'a>(&'a mut self, _: &'a OpCx<'a>, wanted: Vec<Obj<Route>>) -> BoxFuture<'a, OpResult> {
         Box::pin(async move {
             self.0.0.lock().log.push("prune".to_owned());
-            self.pause(|state| state.prune_mood).await;
+            self.pause(|state| state.prune_fault).await;
             let wanted: Vec<u32> = wanted.iter().map(|route| route.id).collect();
             self.0.0.lock().rows.retain(|id, _| wanted.contains(id));
             Ok(())
@@ -210,7 +211,7 @@ impl World {
         World { routes, target: Target::default(), reports: Arc::default(), tasks: JoinSet::new() }
     }
 
-    /// A builder on `status` with single operations.
+    /// Returns a builder on `status` with single operations.
     pub(crate) fn builder(&self) -> Ready {
         Reconciler::builder(self.routes.clone())
             .status(|route: &Route| &route.status, |route, status| route.status = status)
@@ -252,12 +253,12 @@ pub(crate) fn route(id: u32, via: &str) -> Route {
     Route { id, via: via.to_owned(), handle: 0, status: Status::pending(), other: Status::done() }
 }
 
-/// So many errors, told like this.
+/// Returns a report of so many errors.
 pub(crate) fn degraded(count: usize, errors: &str) -> Report {
     Report::Degraded { message: format!("{count} error(s)"), errors: errors.to_owned() }
 }
 
-/// Lets everything that can run now do so, and so much virtual time pass.
+/// Runs all tasks that are ready, and lets virtual time pass.
 pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }

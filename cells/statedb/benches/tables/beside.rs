@@ -1,4 +1,4 @@
-//! Reads while others write.
+//! Reads during concurrent writes.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use crate::measure::{ROUNDS, computed, wanted};
 use crate::rows::Plain;
 use crate::{MANY, by_id, peer, table};
 
-/// Numbers that look random.
+/// A pseudo-random number generator.
 struct Random(u64);
 
 impl Random {
@@ -22,13 +22,13 @@ impl Random {
     }
 }
 
-/// Transactions a second of the original's writer in the same loop, on a quiet machine.
+/// Transactions per second of Cilium's writer in the same loop, on an idle machine.
 const RECORDED: f64 = 12_000.0;
 
-/// How much longer a get takes while the other processor writes the same table: in time of the reader's thread, which
-/// does not count what others on the machine do. Each snapshot is good for a hundred gets. A writer at full speed changes
-/// the table many times as often as the original's, and what it has written the reader's processor has to fetch: the
-/// second row has a writer that is as fast as the original's.
+/// Measures the slowdown of a get while another processor writes the same table, in processor time of the reader's
+/// thread, which other load does not affect. A new snapshot is taken every hundred gets. A writer at full speed commits
+/// many times as often as Cilium's, and the reader has to fetch the written nodes from the other processor's cache; so
+/// the second row has a writer that is limited to the rate of Cilium's.
 pub(crate) fn measure() {
     const NAME: &str = "X_RandomLookup beside a writer";
     if !wanted(NAME) {
@@ -52,7 +52,8 @@ pub(crate) fn measure() {
     }
 }
 
-/// How much longer, and the transactions a second, of which the next begins after a pause since the last began.
+/// Returns the slowdown and the transactions per second. `pause` is the minimum time between the starts of two
+/// transactions.
 fn ratio(pause: Duration) -> (f64, f64) {
     let plain = table::<Plain>();
     plain.transact(|w| (0..MANY).for_each(|id| drop(w.insert(Plain { id }))));

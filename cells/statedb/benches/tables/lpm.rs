@@ -1,5 +1,4 @@
-//! Indexes of prefixes. What is named `LPM_` the original measures in its tree alone, without a table; here it is of a
-//! table.
+//! Longest-prefix-match indexes. Rows named `LPM_` are measured in Cilium on the tree alone, here on a table.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +9,7 @@ use crate::measure::Goal::Times;
 use crate::measure::row;
 use crate::table;
 
-/// A row with two prefixes, one of its own and one that covers everything.
+/// A row with two prefixes, a unique one and one that covers everything.
 #[derive(Clone, Serialize)]
 struct Host {
     id: u16,
@@ -43,7 +42,7 @@ impl TableSpec for Host {
     }
 }
 
-/// A row with one prefix and nothing else, nearest to the original's tree alone.
+/// A row with only one prefix, most similar to Cilium's tree alone.
 #[derive(Clone, Serialize)]
 struct Route(Ipv4Addr);
 
@@ -70,7 +69,7 @@ impl TableSpec for Route {
     }
 }
 
-/// As the original counts them: upwards, and with the byte that changes most in front.
+/// Returns the addresses of Cilium's benchmark: ascending, with the most significant byte varying fastest.
 fn address(at: u32) -> Ipv4Addr {
     Ipv4Addr::from(at)
 }

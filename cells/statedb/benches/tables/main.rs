@@ -1,9 +1,9 @@
-//! Times of the tables: one row a line, `name measured unit goal met peer` with tabs between. Names and amounts are those
-//! of cilium/statedb's own benchmarks (those with `X_` are ours).
+//! Benchmarks of the tables: one row per line, `name measured unit goal met peer`, separated by tabs. Names and amounts
+//! are those of cilium/statedb's benchmarks (rows with `X_` are additional).
 //!
-//! The peer does the same in the same minute, where Go and its module can be had; otherwise the row says that its time
-//! was recorded on a quiet machine of the same kind. Both sides have rounds of some milliseconds and two clocks: the quickest
-//! on the wall, and the median of all processors. A row has the one that is better for the peer, and names the other.
+//! The peer runs the same alternately, if Go and its module are available; otherwise the row marks its time as recorded
+//! on an idle machine of the same kind. Both sides have rounds of several milliseconds and two clocks: the fastest wall
+//! time, and the median processor time. A row has the clock that favours the peer, followed by the other one.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
@@ -49,7 +49,7 @@ fn by_id<T: for<'a> TableSpec<Key<'a> = u64>>(id: u64) -> Query<T> {
     Query::primary(id)
 }
 
-/// A walk through `0..count` that looks random: each once.
+/// Returns a pseudo-random permutation of `0..count`.
 fn scattered(count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |at| at * 7919 % count)
 }
@@ -196,7 +196,7 @@ fn reads() {
     row("X_FullIteration_Descending", f64::NAN, Nanos(5.0), backwards, MANY);
 }
 
-/// The prefix of one key.
+/// A prefix query of one complete key.
 struct Whole(u64);
 
 impl statedb::PrefixOf<u64> for Whole {
@@ -205,7 +205,7 @@ impl statedb::PrefixOf<u64> for Whole {
     }
 }
 
-/// The prefix of all keys.
+/// A prefix query of all keys.
 struct Nothing;
 
 impl statedb::PrefixOf<u64> for Nothing {
@@ -229,7 +229,7 @@ fn changes() {
     row("DB_Changes", 918.0, Times(3.0), seen, 1000);
 }
 
-/// One of so many watches closes, is found and is replaced.
+/// Measures watch sets of different sizes: one watch closes, is returned and replaced.
 fn watch_sets() {
     for (count, peer) in [(4, 332.0), (16, 1192.0), (128, 11_980.0), (1024, 118_667.0), (MANY, f64::NAN)] {
         let name = format!("{}WatchSet_{count}", if count == MANY { "X_" } else { "" });
@@ -249,7 +249,7 @@ fn watch_sets() {
     }
 }
 
-/// Memory of a row with two indexes, besides its content.
+/// Measures the memory of a row with two indexes, besides its content.
 fn memory() {
     const NAME: &str = "X_Memory, a row with two indexes";
     const ROWS: u64 = 1_000_000;

@@ -1,17 +1,17 @@
-//! How rows are measured, compared and printed.
+//! Measurement, comparison and output of rows.
 
 use std::time::{Duration, Instant};
 
 use crate::peer;
 
-/// How much a round computes at least, and how many there are; the peer's are the same.
+/// The minimum duration of a round, and the number of rounds, as in the peer.
 const ROUND: Duration = Duration::from_millis(5);
 pub(crate) const ROUNDS: usize = 30;
 
-/// The memory budget of a row.
+/// The goal of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Goal {
-    /// So much less than the peer.
+    /// A factor relative to the peer.
     Times(f64),
     /// Nanoseconds.
     Nanos(f64),
@@ -20,9 +20,9 @@ pub(crate) enum Goal {
 /// A measured cost.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Took {
-    /// On the wall's clock.
+    /// Wall time.
     wall: Duration,
-    /// Of all processors.
+    /// Processor time.
     cpu: Duration,
 }
 
@@ -33,7 +33,7 @@ impl std::ops::AddAssign for Took {
     }
 }
 
-/// A moment.
+/// The start of a measurement, on both clocks.
 pub(crate) struct Begin(Instant, Duration);
 
 impl Begin {
@@ -47,18 +47,18 @@ impl Begin {
     }
 }
 
-/// Returns this process's processor time so far: other processes do not count.
+/// Returns the processor time of this process or thread.
 pub(crate) fn computed(by: rustix::time::ClockId) -> Duration {
     let time = rustix::time::clock_gettime(by);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Whether the command line asks for a row: by a part of its name, or by none.
+/// Whether the command line selects a row: by a part of its name, or without arguments.
 pub(crate) fn wanted(name: &str) -> bool {
     std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_none_or(|part| name.contains(&part))
 }
 
-/// Returns the time of an item at each call of `f`.
+/// Measures and prints the time per item of calls of `f`.
 pub(crate) fn row(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut(), items: u64) {
     let times = |times: u64| {
         let begin = Begin::now();
@@ -68,7 +68,7 @@ pub(crate) fn row(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut(), it
     rounds(name, recorded, goal, times, items);
 }
 
-/// The same with a function that takes the time itself.
+/// As [`row`], with a function that measures its time itself.
 pub(crate) fn timed(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut() -> Took, items: u64) {
     let times = |times: u64| {
         let mut sum = Took::default();
@@ -78,8 +78,8 @@ pub(crate) fn timed(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut() -
     rounds(name, recorded, goal, times, items);
 }
 
-/// Rounds of as many times as a round needs: the quickest by the wall's clock, as others on the machine only add to it, and
-/// the median of all processors, so that garbage is collected in it.
+/// Runs rounds of as many calls as a round needs. Takes the fastest wall time, since other load only adds to it, and
+/// the median processor time, so that it includes the average garbage collection.
 fn rounds(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut(u64) -> Took, items: u64) {
     if !wanted(name) {
         return;
@@ -97,7 +97,7 @@ fn rounds(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut(u64) -> Took,
     let each = |round: Duration| round.as_nanos() as f64 / (times * items) as f64;
     let ours = (each(sorted(|took| took.wall)[0]), each(sorted(|took| took.cpu)[ROUNDS / 2]));
     match peer::ask(name).as_deref() {
-        // The clock that is better for the peer counts: its garbage is collected beside it on another processor.
+        // Uses the clock that favours the peer: its garbage collector runs on another processor.
         Some(&[wall, cpu]) if wall / ours.0 <= cpu / ours.1 => {
             let also = format!("; of all processors {:.1} and {cpu:.1}, {:.1}x", ours.1, cpu / ours.1);
             print(name, ours.0, goal, wall, &also);
@@ -110,7 +110,7 @@ fn rounds(name: &str, recorded: f64, goal: Goal, mut f: impl FnMut(u64) -> Took,
     }
 }
 
-/// How long something took that more than one thread, or a runtime, has a part in.
+/// Prints a delay that involves several threads or a runtime.
 pub(crate) fn delay(name: &str, ours: f64, goal: Goal, recorded: f64) {
     match peer::ask(name).as_deref() {
         Some(&[wall]) => print(name, ours, goal, wall, ""),
@@ -118,7 +118,7 @@ pub(crate) fn delay(name: &str, ours: f64, goal: Goal, recorded: f64) {
     }
 }
 
-/// One line; the peer's part ends with what there is to add.
+/// Prints a line; `also` is appended to the peer's column.
 fn print(name: &str, ours: f64, goal: Goal, peer: f64, also: &str) {
     let goal = match goal {
         Goal::Times(times) => peer / times,

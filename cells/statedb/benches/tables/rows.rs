@@ -1,9 +1,9 @@
-//! The tables that are measured.
+//! The measured tables.
 
 use serde::Serialize;
 use statedb::{Db, Index, IndexDef, RwTable, TableSpec};
 
-/// A row with a number only.
+/// A row with only a number.
 #[derive(Clone, Serialize)]
 pub(crate) struct Plain {
     pub(crate) id: u64,
@@ -26,7 +26,7 @@ impl TableSpec for Plain {
     }
 }
 
-/// A row with a tag that others share.
+/// A row with a tag, shared by several rows.
 #[derive(Clone, Serialize)]
 pub(crate) struct Tagged {
     pub(crate) id: u64,
@@ -62,7 +62,7 @@ impl TableSpec for Tagged {
     }
 }
 
-/// A row with a name of its own.
+/// A row with a unique name.
 #[derive(Clone, Serialize)]
 pub(crate) struct Named {
     pub(crate) id: u64,
@@ -93,7 +93,7 @@ impl TableSpec for Named {
     }
 }
 
-/// One of several tables that are alike.
+/// A row type of one of several similar tables.
 #[derive(Clone, Serialize)]
 struct Numbered<const I: usize> {
     id: u64,
@@ -116,7 +116,7 @@ impl<const I: usize> TableSpec for Numbered<I> {
     }
 }
 
-/// The last of ten tables. Each is a type, so that a hundred as the original's would take minutes to compile.
+/// Returns the last of ten tables. Each is a type: the hundred of Cilium's benchmark would take minutes to compile.
 pub(crate) fn last_of_ten(db: &Db) -> RwTable<Plain> {
     macro_rules! register {
         ($($number:literal)+) => { $(db.table::<Numbered<$number>>().expect("a new name");)+ };

@@ -14,7 +14,7 @@ pub(crate) fn measure() {
     propagation();
 }
 
-/// Through two tables and back: two commits and two wake-ups a round.
+/// Measures a round trip through two tables: two commits and two wake-ups.
 fn ping_pong() {
     const ROUNDS: u64 = 20_000;
     for (name, workers, peer) in [("1 thread", 1, 3900.0), ("2 threads", 2, 5900.0)] {
@@ -38,7 +38,7 @@ fn ping_pong() {
     }
 }
 
-/// Writes to one table whenever the other has been written.
+/// Writes to one table after each write of the other.
 async fn answer(from: RwTable<Plain>, to: RwTable<Plain>, rounds: u64) {
     for id in 1..=rounds {
         written(&from, 0, id).await;
@@ -60,7 +60,7 @@ async fn written(table: &RwTable<Plain>, id: u64, revision: u64) {
     }
 }
 
-/// A row of another table.
+/// A row of the second table.
 #[derive(Clone, serde::Serialize)]
 struct Copied {
     id: u64,
@@ -83,7 +83,7 @@ impl TableSpec for Copied {
     }
 }
 
-/// Ten objects into a table, found there by one who copies them into a second, found there.
+/// Measures the propagation of ten objects: a reader of the first table copies them into a second one, which is read.
 fn propagation() {
     const BATCHES: u64 = 2000;
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

@@ -1,4 +1,4 @@
-//! Attributes as lists of words, and what to say about words that are unknown.
+//! Attributes as lists of items, and the errors for unknown ones.
 
 use syn::ext::IdentExt;
 use syn::parse::ParseStream;
@@ -12,7 +12,7 @@ pub(crate) enum Item {
     Word(Ident),
 }
 
-/// Reads `#[x]`, or `#[x(a, b = .., c(..))]`: each item is given to `take`, which reads what belongs to it.
+/// Parses `#[x]`, or `#[x(a, b = .., c(..))]`: passes each item to `take`, which parses the item's value or arguments.
 pub(crate) fn each(
     attribute: &Attribute,
     mut take: impl FnMut(Item, ParseStream<'_>) -> Result<()>,
@@ -42,13 +42,13 @@ pub(crate) fn each(
     }
 }
 
-/// The value behind `=`.
+/// Parses `=` and the value behind it.
 pub(crate) fn value<T: syn::parse::Parse>(input: ParseStream<'_>) -> Result<T> {
     input.parse::<Token![=]>()?;
     input.parse()
 }
 
-/// The error for an item that `#[attribute]` does not know.
+/// Returns the error for an unknown item of an attribute.
 pub(crate) fn unknown(attribute: &str, item: &Item, known: &[&str]) -> syn::Error {
     match item {
         Item::Text(text) => syn::Error::new(text.span(), format!("`#[{attribute}]` takes no text here")),
@@ -62,7 +62,7 @@ pub(crate) fn unknown(attribute: &str, item: &Item, known: &[&str]) -> syn::Erro
     }
 }
 
-/// The name that was probably meant.
+/// Returns the most similar name, if it is within two edits.
 pub(crate) fn nearest<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let distances = names.into_iter().map(|name| (strsim::levenshtein(word, name), name));
     distances.min().filter(|(distance, name)| *distance <= 2 && *distance < name.len()).map(|(_, name)| name)

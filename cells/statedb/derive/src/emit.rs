@@ -1,4 +1,4 @@
-//! The code for a table.
+//! The generated code of a table.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -50,7 +50,7 @@ pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
             }
         }
 
-        // Not every query that a table offers is asked.
+        // `dead_code`: no crate uses all of the generated queries.
         #[automatically_derived]
         #[allow(dead_code)]
         impl #row {
@@ -60,7 +60,7 @@ pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
     }
 }
 
-/// An empty table in place of a struct that is wrong, so that its users add no errors of their own.
+/// Returns a placeholder implementation for an invalid struct, so that its users cause no further errors.
 pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let row = &input.ident;
@@ -114,7 +114,7 @@ fn cell(column: &Column<'_>) -> TokenStream {
     }
 }
 
-/// The key of one field, as a row lends it.
+/// Returns the type of a field's key, as borrowed from a row.
 fn key_type(ty: &Type) -> TokenStream {
     match Key::of(ty) {
         Key::Text => quote!(&'a str),
@@ -133,7 +133,7 @@ fn key_of(field: &Field) -> TokenStream {
     }
 }
 
-/// `by_name`, `BY_NAME`.
+/// Returns the name of the query function of an index, such as `by_name`.
 fn function_name(field: &Field) -> Ident {
     let name = ident(field);
     format_ident!("by_{}", name.unraw(), span = name.span())
@@ -144,7 +144,7 @@ fn constant_name(field: &Field) -> Ident {
     format_ident!("BY_{}", name.unraw().to_string().to_uppercase(), span = name.span())
 }
 
-/// The key type of an index of this field.
+/// Returns the key type of an index.
 fn indexed<'i>(index: &IndexField<'i>) -> &'i Type {
     match (index.multi, Items::of(&index.field.ty)) {
         (
@@ -194,12 +194,12 @@ fn constant(index: &IndexField<'_>) -> TokenStream {
     }
 }
 
-/// A parameter of a query, and the key that is made of it.
+/// A parameter of a query function, and the key that is built from it.
 struct Parameter {
     declared: TokenStream,
-    /// As the primary key has it.
+    /// The key as a part of the primary key.
     primary: TokenStream,
-    /// A reference to it, as indexes want it.
+    /// A reference to the key, as queries of indexes take it.
     reference: TokenStream,
 }
 
@@ -253,7 +253,7 @@ fn queries(spec: &Spec<'_>) -> TokenStream {
     queries
 }
 
-/// The queries of an index by equal keys.
+/// Returns the query functions of an index with exact matching.
 fn by_index(spec: &Spec<'_>, index: &IndexField<'_>) -> TokenStream {
     let (vis, function, constant) = (spec.vis, function_name(index.field), constant_name(index.field));
     let Parameter { declared, reference, .. } = parameter(index.field, indexed(index));
@@ -278,7 +278,7 @@ fn by_index(spec: &Spec<'_>, index: &IndexField<'_>) -> TokenStream {
     }
 }
 
-/// The queries of an index by prefixes.
+/// Returns the query functions of a longest-prefix-match index.
 fn covering(spec: &Spec<'_>, index: &IndexField<'_>) -> TokenStream {
     let (vis, function, constant) = (spec.vis, function_name(index.field), constant_name(index.field));
     let inside = format_ident!("{function}_inside");
@@ -313,19 +313,19 @@ fn prefix(spec: &Spec<'_>, field: &Field, query: &TokenStream) -> TokenStream {
     }
 }
 
-/// The queries of a key of several fields: by all of them, and by the first ones.
+/// Returns the query functions of a primary key of several fields: by all of them, and by leading ones.
 fn by_primary(spec: &Spec<'_>, fields: &[&Field]) -> TokenStream {
     let vis = spec.vis;
     let parameters: Vec<Parameter> = fields.iter().map(|field| parameter(field, &field.ty)).collect();
     let (declared, keys): (Vec<_>, Vec<_>) = parameters.iter().map(|p| (&p.declared, &p.primary)).unzip();
     let mut queries = quote! {
-        /// The row with this primary key.
+        /// Queries the row with this primary key.
         #[must_use]
         #vis fn by_primary(#(#declared),*) -> ::statedb::Query<Self> {
             ::statedb::Query::primary((#(#keys),*))
         }
     };
-    // A name that no field's shadows.
+    // Hygienic, so that no parameter named after a field shadows it.
     let buffer = Ident::new("buffer", Span::mixed_site());
     let taken: Vec<Ident> = spec.indexes.iter().map(|index| function_name(index.field)).collect();
     for count in 1..fields.len() {

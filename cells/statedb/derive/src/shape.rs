@@ -1,11 +1,11 @@
-//! Keys and texts of a field by its type as it is written.
+//! Keys and column texts of a field, derived from the tokens of its type.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 use syn::spanned::Spanned;
 use syn::{GenericArgument, PathArguments, Type};
 
-/// Types that are given and kept by value as keys.
+/// Types that are passed and stored by value as keys.
 const VALUES: [&str; 17] = [
     "u8",
     "u16",
@@ -26,10 +26,10 @@ const VALUES: [&str; 17] = [
     "Ipv6Network",
 ];
 
-/// Pointers that are transparent.
+/// Smart pointers that keys and columns see through.
 const POINTERS: [&str; 4] = ["Arc", "Box", "Rc", "Cow"];
 
-/// A type that an index goes by.
+/// The key type of an index.
 pub(crate) enum Key<'t> {
     /// Any string: the key is `str`.
     Text,
@@ -64,17 +64,17 @@ fn is_value(ty: &Type) -> bool {
     }
 }
 
-/// Types with items.
+/// A collection type with its item types.
 pub(crate) enum Items<'t> {
-    /// `None` or one.
+    /// Zero or one item.
     Option(&'t Type),
-    /// In a certain order.
+    /// Ordered items.
     List(&'t Type),
-    /// In no order.
+    /// Items in arbitrary order.
     Unordered(&'t Type),
-    /// Keys, in order, with values.
+    /// Keys with values, in order of the keys.
     Map(&'t Type, &'t Type),
-    /// The same in no order.
+    /// Keys with values, in arbitrary order.
     UnorderedMap(&'t Type),
 }
 
@@ -104,7 +104,7 @@ impl<'t> Items<'t> {
     }
 }
 
-/// The text of a column: `place` is a reference to a value of this type.
+/// Returns the code of a column's text. `place` is an expression, a reference to a value of this type.
 pub(crate) fn text(ty: &Type, place: TokenStream) -> TokenStream {
     let span = place_of(ty);
     match Items::of(ty) {
@@ -132,12 +132,12 @@ pub(crate) fn text(ty: &Type, place: TokenStream) -> TokenStream {
     }
 }
 
-/// Where an error about a type is told; what is written there is the macro's all the same, no matter for lints.
+/// Returns the span for errors about a type. It resolves as the macro's own code, so that lints do not apply to it.
 pub(crate) fn place_of(ty: &Type) -> Span {
     ty.span().resolved_at(Span::mixed_site())
 }
 
-/// The type without parentheses and the invisible groups of macros.
+/// Returns the type without parentheses and the invisible groups of macros.
 fn bare(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => bare(&group.elem),
@@ -146,7 +146,7 @@ fn bare(ty: &Type) -> &Type {
     }
 }
 
-/// The target of a reference or a pointer.
+/// Returns the target of a reference or a smart pointer.
 fn target(ty: &Type) -> &Type {
     match bare(ty) {
         Type::Reference(reference) => target(&reference.elem),
@@ -155,7 +155,7 @@ fn target(ty: &Type) -> &Type {
     }
 }
 
-/// Whether the last part of a path is one of these.
+/// Whether the last segment of a path is one of these.
 fn is(ty: &Type, names: &[&str]) -> bool {
     match bare(ty) {
         Type::Path(path) => {
@@ -165,7 +165,7 @@ fn is(ty: &Type, names: &[&str]) -> bool {
     }
 }
 
-/// A type that another is generic over.
+/// Returns a generic argument of a type.
 fn argument(ty: &Type, index: usize) -> Option<&Type> {
     let Type::Path(path) = bare(ty) else { return None };
     let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else { return None };

@@ -1,4 +1,4 @@
-//! A struct and its attributes, checked.
+//! The validated description of a struct and its attributes.
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
@@ -12,7 +12,7 @@ use syn::{
 use crate::attributes::{Item, each, nearest, unknown, value};
 use crate::shape::{Items, Key};
 
-/// The most fields that a primary key may have: as many as there are tuples that are keys.
+/// The maximum number of fields of a primary key: `IndexKey` is implemented for tuples of up to four.
 const MAX_KEY_FIELDS: usize = 4;
 
 /// A table.
@@ -23,7 +23,7 @@ pub(crate) struct Spec<'i> {
     pub(crate) primary: Vec<&'i Field>,
     pub(crate) primary_name: Option<LitStr>,
     pub(crate) indexes: Vec<IndexField<'i>>,
-    /// Declared by hand.
+    /// Indexes that are declared by hand.
     pub(crate) more_indexes: Vec<Path>,
     pub(crate) columns: Vec<Column<'i>>,
     pub(crate) insertable: Option<Span>,
@@ -35,7 +35,7 @@ pub(crate) struct IndexField<'i> {
     pub(crate) name: LitStr,
     pub(crate) unique: bool,
     pub(crate) multi: bool,
-    /// By what covers a key, longest first.
+    /// Longest-prefix match.
     pub(crate) lpm: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Column<'i> {
 
 /// The arguments of `#[table(..)]`.
 #[derive(Default)]
-struct Said {
+struct TableArguments {
     name: Option<LitStr>,
     primary: Option<(Span, Vec<Ident>)>,
     primary_name: Option<LitStr>,
@@ -56,7 +56,7 @@ struct Said {
     insertable: Option<Span>,
 }
 
-/// Errors that are told together.
+/// Errors that are reported together.
 #[derive(Default)]
 struct Faults(Option<Error>);
 
@@ -73,9 +73,9 @@ impl Faults {
     }
 }
 
-/// The name of a field with a name.
+/// Returns the name of a named field.
 pub(crate) fn ident(field: &Field) -> Ident {
-    // The only structs that come this far have named fields.
+    // `fields` rejects structs with unnamed fields, so the fallback is never used.
     field.ident.clone().unwrap_or_else(|| Ident::new("_", field.span()))
 }
 
@@ -83,10 +83,10 @@ impl<'i> Spec<'i> {
     pub(crate) fn of(input: &'i DeriveInput) -> Result<Self> {
         let fields = fields(input)?;
         let mut faults = Faults::default();
-        let said = Said::of(&input.attrs, &mut faults);
-        let name = name(input, said.name, &mut faults);
-        let (primary, own_name) = primary(input, &fields, said.primary, &mut faults);
-        let primary_name = said.primary_name.or(own_name);
+        let arguments = TableArguments::of(&input.attrs, &mut faults);
+        let name = name(input, arguments.name, &mut faults);
+        let (primary, own_name) = primary(input, &fields, arguments.primary, &mut faults);
+        let primary_name = arguments.primary_name.or(own_name);
         let (mut indexes, mut columns) = (Vec::new(), Vec::new());
         for &field in &fields {
             refuse(&field.attrs, "table", "on the struct", &mut faults);
@@ -107,9 +107,9 @@ impl<'i> Spec<'i> {
                 primary,
                 primary_name,
                 indexes,
-                more_indexes: said.more_indexes,
+                more_indexes: arguments.more_indexes,
                 columns,
-                insertable: said.insertable,
+                insertable: arguments.insertable,
             }),
             (errors, _) => Err(errors.unwrap_or_else(|| Error::new(input.ident.span(), "no table"))),
         }
@@ -140,20 +140,20 @@ fn fields(input: &DeriveInput) -> Result<Vec<&Field>> {
     }
 }
 
-/// Attributes in the wrong place.
+/// Reports attributes in the wrong place.
 fn refuse(attributes: &[Attribute], name: &str, place: &str, faults: &mut Faults) {
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident(name)) {
         faults.add(Error::new_spanned(attribute, format!("`#[{name}]` belongs {place}")));
     }
 }
 
-impl Said {
+impl TableArguments {
     fn of(attributes: &[Attribute], faults: &mut Faults) -> Self {
-        let mut said = Said::default();
+        let mut arguments = TableArguments::default();
         for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("table")) {
-            faults.keep(each(attribute, |item, input| said.add(item, input)));
+            faults.keep(each(attribute, |item, input| arguments.add(item, input)));
         }
-        said
+        arguments
     }
 
     fn add(&mut self, item: Item, input: ParseStream<'_>) -> Result<()> {
@@ -191,7 +191,7 @@ impl Said {
     }
 }
 
-/// The table's name, which the database would refuse at run time otherwise.
+/// Checks the table's name, which the database would otherwise refuse at run time.
 fn name(input: &DeriveInput, name: Option<LitStr>, faults: &mut Faults) -> Option<LitStr> {
     let Some(name) = name else {
         faults.add(Error::new(input.ident.span(), "the table has no name: write `#[table(name = \"..\")]`"));
@@ -206,7 +206,7 @@ fn name(input: &DeriveInput, name: Option<LitStr>, faults: &mut Faults) -> Optio
     Some(name)
 }
 
-/// The fields of the primary key, and the name that its field gives it.
+/// Returns the fields of the primary key, and its name from `#[primary(name = "..")]`.
 fn primary<'i>(
     input: &DeriveInput,
     fields: &[&'i Field],
@@ -341,7 +341,7 @@ impl<'i> Column<'i> {
     }
 }
 
-/// `link_index` as a heading: `LinkIndex`.
+/// Converts a field's name to a heading: `link_index` to `LinkIndex`.
 fn pascal(name: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
@@ -350,7 +350,7 @@ fn pascal(name: &str) -> String {
     name.split('_').map(word).collect()
 }
 
-/// Names of indexes and columns are different.
+/// Reports duplicate names of indexes and columns.
 fn different(
     primary: &Option<LitStr>,
     indexes: &[IndexField<'_>],

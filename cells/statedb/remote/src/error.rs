@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why there is no row.
+/// An error in the query of a remote table.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The connection broke, or the agent was silent for longer than it ever is.
+    /// The connection broke, or the agent sent nothing, not even a keep-alive line, until the timeout.
     #[error("lost the agent")]
     Lost {
         /// The error of the socket.
@@ -27,20 +27,20 @@ pub enum Error {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The agent's words.
+        /// The agent's error message.
         message: String,
     },
-    /// A row is no object of the wanted type. Those behind it can still be read.
+    /// A row could not be deserialized. Later rows can still be read.
     #[error("cannot read a row")]
     Row {
-        /// The fault.
+        /// The error of the deserialization.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl Error {
-    /// Whether the same question may be answered later: the agent is away, or was.
+    /// Whether the same query may succeed later: the agent was unavailable or the connection was lost.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Connect { .. } | Error::Lost { .. })
     }

@@ -1,10 +1,10 @@
-//! Keys as bytes, as Cilium's clients write them.
+//! Keys as bytes, in the encoding of Cilium's clients.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A value that is a key of an index: integers big-endian, texts and bytes as they are, addresses as 16 bytes.
 pub trait RemoteKey {
-    /// The bytes.
+    /// Returns the bytes.
     fn to_bytes(&self) -> Vec<u8>;
 }
 
@@ -64,17 +64,17 @@ impl RemoteKey for Ipv6Addr {
     }
 }
 
-/// An address and how many of its bits count, for an index of prefixes: asked for, it gives the rows of the longest one that
-/// covers it.
+/// An address with a prefix length, for a longest-prefix-match index: a query returns the rows of the longest prefix
+/// that covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemotePrefix {
-    /// The address, whatever the bits that do not count.
+    /// The address; host bits are ignored.
     pub address: IpAddr,
-    /// How many of them, from the first.
+    /// The prefix length.
     pub bits: u8,
 }
 
-/// An address as a prefix of its own.
+/// An address as a prefix of full length.
 impl From<IpAddr> for RemotePrefix {
     fn from(address: IpAddr) -> Self {
         RemotePrefix { address, bits: if address.is_ipv4() { 32 } else { 128 } }
@@ -82,7 +82,7 @@ impl From<IpAddr> for RemotePrefix {
 }
 
 impl RemoteKey for RemotePrefix {
-    /// The bytes that have the bits, and their number in two bytes.
+    /// Returns the bytes of the prefix, then its length as two bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let mapped = if self.address.is_ipv4() { 96 } else { 0 };
         let bits = u16::from(self.bits.min(128 - mapped) + mapped);
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_the_bytes_that_clients_write() {
+    fn keys_are_encoded_as_by_ciliums_clients() {
         assert_eq!(2_u32.to_bytes(), [0, 0, 0, 2]);
         assert_eq!((true.to_bytes(), "eth0".to_bytes()), (b"T".to_vec(), b"eth0".to_vec()));
         let ip: IpAddr = "10.0.0.1".parse().unwrap();

@@ -1,8 +1,8 @@
 //! Tables of a running agent, read over its socket.
 //!
-//! **Owns** nothing. **Needs** an agent at an [`Address`], Cilium's as well as this one; no runtime: an iterator blocks
-//! until its next row is there. **Provides** rows of any type that is made of their JSON, with their revisions: those with a
-//! key, those from a key on, all, and the changes of a table.
+//! **Owns** nothing. **Needs** an agent at an [`Address`], Cilium's or Apiary's; no async runtime: iterators block
+//! until the next row arrives. **Provides** rows of any type that deserializes from their JSON, with their revisions:
+//! by key, from a key on, all, and the changes of a table.
 //!
 //! ```no_run
 //! use api_client::Address;
@@ -17,14 +17,14 @@
 //!     println!("{} {}", row.object.index, row.revision);
 //! }
 //! for change in devices.changes()? {
-//!     let change = change?; // lost? connect anew by `changes()`, which begins with all rows again
+//!     let change = change?; // after a lost connection call `changes()` again: it starts over with all rows
 //!     println!("{} {}", change.object.name, change.deleted);
 //! }
 //! # Ok::<(), statedb_remote::Error>(())
 //! ```
 //!
-//! Each question has a connection of its own, which closes with its iterator; of what is not read yet the agent keeps
-//! little. A [`changes`](RemoteTable::changes) that is not read for a minute is ended by the agent.
+//! Each query has its own connection, which is closed with the iterator; the agent buffers little of an unread
+//! response. The agent ends a [`changes`](RemoteTable::changes) stream that is not read for a minute.
 
 mod error;
 mod key;
@@ -42,14 +42,14 @@ pub use error::Error;
 pub use key::{RemoteKey, RemotePrefix};
 pub use rows::{Change, Changes, Row, Rows};
 
-/// A table of an agent. It is looked for with each question, nothing is kept in between.
+/// A client of an agent's table. It has no state: the agent looks the table up for each query.
 pub struct RemoteTable<T> {
     agent: Address,
     name: String,
     marker: PhantomData<fn() -> T>,
 }
 
-/// A query as Cilium's clients write it.
+/// A query in the encoding of Cilium's clients.
 #[derive(Serialize)]
 struct Question<'q> {
     key: String,
@@ -59,48 +59,48 @@ struct Question<'q> {
 }
 
 impl<T: DeserializeOwned> RemoteTable<T> {
-    /// The table of this name of the agent at an address.
+    /// Returns a client of the table with this name, of the agent at an address.
     pub fn new(agent: Address, name: impl Into<String>) -> Self {
         RemoteTable { agent, name: name.into(), marker: PhantomData }
     }
 
-    /// The first row with a key of an index.
+    /// Returns the first row with a key of an index.
     ///
     /// # Errors
-    /// See [`Error`]; of a table or an index that is not there [`Error::Refused`].
+    /// See [`Error`]; [`Error::Refused`] if the table or the index does not exist.
     pub fn get(&self, index: &str, key: impl RemoteKey) -> Result<Option<Row<T>>, Error> {
         self.list(index, key)?.next().transpose()
     }
 
-    /// All rows with a key of an index.
+    /// Returns all rows with a key of an index.
     ///
     /// # Errors
-    /// As those of [`get`](Self::get).
+    /// As for [`get`](Self::get).
     pub fn list(&self, index: &str, key: impl RemoteKey) -> Result<Rows<T>, Error> {
         self.ask(index, &key, false)
     }
 
-    /// All rows whose key of an index is this or greater, in the index's order.
+    /// Returns all rows with this key of an index or a greater one, in the index's order.
     ///
     /// # Errors
-    /// As those of [`get`](Self::get), and [`Error::Refused`] of an index whose order is not that of Cilium's bytes.
+    /// As for [`get`](Self::get), and [`Error::Refused`] if the index is not ordered as Cilium's bytes.
     pub fn lower_bound(&self, index: &str, key: impl RemoteKey) -> Result<Rows<T>, Error> {
         self.ask(index, &key, true)
     }
 
-    /// All rows in the order of an index, such as the primary one: by its name, which Cilium asks for.
+    /// Returns all rows in the order of an index. Cilium requires the index's name, also for the primary one.
     ///
     /// # Errors
-    /// As those of [`get`](Self::get).
+    /// As for [`get`](Self::get).
     pub fn all(&self, index: &str) -> Result<Rows<T>, Error> {
         self.ask(index, &[0_u8; 0].as_slice(), true)
     }
 
-    /// All rows as changes, then every change as it happens, until the agent stops: the iterator ends then, or gives
-    /// an error if the agent is gone without a word. Changes that come while nobody reads are one for each row.
+    /// Returns all rows as changes, then every later change, until the agent stops: the iterator then ends, or returns
+    /// an error if the connection broke. Changes between two reads are coalesced by row.
     ///
     /// # Errors
-    /// As those of [`get`](Self::get).
+    /// As for [`get`](Self::get).
     pub fn changes(&self) -> Result<Changes<T>, Error> {
         let path = format!("/statedb/changes/{}", escape(&self.name));
         Changes::new(self.send(&path, None)?)

@@ -1,4 +1,4 @@
-//! Answers row by row.
+//! Responses, row by row.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 
-/// A row as it was when the question was answered.
+/// A row at the time of the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row<T> {
     /// The row itself.
@@ -25,11 +25,11 @@ pub struct Change<T> {
     pub object: T,
     /// The revision of the write or the delete.
     pub revision: u64,
-    /// Whether the row is gone.
+    /// Whether the row was deleted.
     pub deleted: bool,
 }
 
-/// A line of an answer.
+/// A line of a response.
 #[derive(Deserialize)]
 struct Line<T> {
     rev: u64,
@@ -40,14 +40,14 @@ struct Line<T> {
     err: String,
 }
 
-/// The lines of an answer; nothing comes behind the end or a loss.
+/// The lines of a response; fused after the end or a lost connection.
 struct Answer<T> {
     lines: Option<Lines>,
     marker: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Answer<T> {
-    /// The answer, unless it is a refusal.
+    /// Returns the lines, or the agent's error response.
     fn new(mut lines: Lines) -> Result<Self, Error> {
         let status = lines.status;
         if status == 200 {
@@ -62,7 +62,7 @@ impl<T: DeserializeOwned> Answer<T> {
         Err(Error::Refused { status, message })
     }
 
-    /// The next line with a row; those that only tell that the agent is there are passed over.
+    /// Returns the next line with a row; skips keep-alive lines.
     fn next(&mut self) -> Option<Result<Change<T>, Error>> {
         loop {
             let lines = self.lines.as_mut()?;
@@ -92,7 +92,7 @@ impl<T: DeserializeOwned> Answer<T> {
     }
 }
 
-/// The rows of an answer, from [`RemoteTable::list`](crate::RemoteTable::list) and its like.
+/// The rows of a response, from [`RemoteTable::list`](crate::RemoteTable::list) and its like.
 pub struct Rows<T>(Answer<T>);
 
 impl<T: DeserializeOwned> Rows<T> {

@@ -86,7 +86,7 @@ fn socket(folder: &Path) -> String {
 }
 
 #[test]
-fn rows_are_found_by_key_from_a_key_on_and_all() {
+fn rows_are_returned_by_key_from_a_key_on_and_all() {
     let agent = Agent::start();
     [(1, "lo"), (2, "eth0"), (300, "lxc<1>")].iter().for_each(|(index, name)| agent.insert(*index, name));
     let remote = agent.remote();
@@ -109,7 +109,7 @@ fn rows_are_found_by_key_from_a_key_on_and_all() {
 }
 
 #[test]
-fn what_is_not_there_or_not_understood_is_told() {
+fn missing_tables_and_malformed_keys_are_refused() {
     let agent = Agent::start();
     agent.insert(1, "lo");
     let address = Address::parse(&socket(agent.folder.path()));
@@ -131,19 +131,19 @@ fn what_is_not_there_or_not_understood_is_told() {
 }
 
 #[test]
-fn changes_come_as_they_happen_until_the_agent_stops_and_begin_anew_with_the_next() {
+fn changes_are_streamed_until_the_agent_stops_and_start_over_with_the_next() {
     let agent = Agent::start();
     agent.insert(1, "lo");
     let changes = agent.remote().changes().unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, received) = mpsc::channel();
     let read = move || {
-        // Ends with the answer.
+        // Ends with the response.
         for change in changes {
-            tell.send(change.unwrap()).unwrap();
+            sender.send(change.unwrap()).unwrap();
         }
     };
     let reader = std::thread::Builder::new().spawn(read).unwrap();
-    let next = || told.recv_timeout(Duration::from_secs(10)).unwrap();
+    let next = || received.recv_timeout(Duration::from_secs(10)).unwrap();
     let change = |object, revision, deleted| Change { object, revision, deleted };
     assert_eq!(next(), change(device(1, "lo"), 1, false));
     agent.insert(2, "eth0");
@@ -161,7 +161,7 @@ fn changes_come_as_they_happen_until_the_agent_stops_and_begin_anew_with_the_nex
 }
 
 #[test]
-fn a_dropped_reader_is_forgotten_and_so_are_the_rows_kept_for_it() {
+fn a_dropped_reader_is_unregistered_and_its_deleted_rows_removed() {
     let agent = Agent::start();
     agent.insert(1, "lo");
     let mut changes = agent.remote().changes().unwrap();

@@ -1,4 +1,4 @@
-//! The wiring.
+//! Wiring.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use hive::prelude::*;
 use hive_script::{Call, Command, Completing, Output};
 use statedb::{AnyTable, Db};
 
-/// The commands on the tables of the hive.
+/// Provides the commands on the tables of the hive.
 pub fn cell() -> Cell {
     module("statedb-script", "Commands on tables", [provide(commands)])
 }
@@ -22,7 +22,7 @@ fn commands(db: Arc<Db>) -> Members<Command> {
     Members(lists.into_iter().flatten().collect())
 }
 
-/// A command on the database, whose first argument is a table.
+/// Returns a command on the database; its first argument is a table, which is completed.
 #[track_caller]
 pub(crate) fn command<F, Fut>(db: &Arc<Db>, name: &'static str, summary: &'static str, run: F) -> Command
 where
@@ -50,7 +50,7 @@ fn complete(db: &Db, typed: &Completing) -> Vec<String> {
     }
 }
 
-/// The list of columns with one more.
+/// Returns the completions of a comma-separated list of columns.
 fn columns(table: &dyn AnyTable, typed: &str) -> Vec<String> {
     let (before, begun) = typed.rsplit_once(',').map_or(("", typed), |(before, begun)| (before, begun));
     let taken: Vec<&str> = before.split(',').collect();
@@ -58,7 +58,7 @@ fn columns(table: &dyn AnyTable, typed: &str) -> Vec<String> {
     more.map(|name| if before.is_empty() { (*name).to_owned() } else { format!("{before},{name}") }).collect()
 }
 
-/// The table of a name, with the error that scripts know.
+/// Returns the table with a name, or the error that Cilium's scripts print.
 pub(crate) fn table(db: &Db, name: &str) -> anyhow::Result<Arc<dyn AnyTable>> {
     db.table_by_name(name).map_err(|_| anyhow!("table \"{name}\" not found"))
 }

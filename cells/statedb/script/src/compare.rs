@@ -6,7 +6,7 @@ use statedb::{AnyObj, AnyTable};
 
 use crate::show::columns;
 
-/// Expected rows: columns by header, cells by the places at which their headers begin.
+/// Expected rows: columns by header, cells by the positions at which their headers begin.
 pub(crate) struct Expected {
     header: String,
     picked: Vec<usize>,
@@ -17,13 +17,13 @@ pub(crate) struct Expected {
 /// A line of the text.
 struct Row {
     cells: Vec<String>,
-    /// As a difference shows it.
+    /// The line in the format of differences.
     line: String,
 }
 
 impl Expected {
-    /// Reads a table as it is shown, of the text of a file. Lines of blanks do not count; a header with tabs means
-    /// cells between tabs.
+    /// Parses the text of a file in the format of `db/show`. Blank lines are ignored; a header with tabs means that
+    /// tabs separate the cells.
     pub(crate) fn parse(file: &str, text: &str, table: &dyn AnyTable) -> anyhow::Result<Self> {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty());
         let known = || table.columns().join(" ");
@@ -57,7 +57,7 @@ impl Expected {
         Ok(Expected { header, picked, starts, rows })
     }
 
-    /// The difference, if there is one: row by row what is there (`-`) and what should be (`+`).
+    /// Returns the difference, if there is one: row by row the actual (`-`) and the expected one (`+`).
     pub(crate) fn difference(&self, rows: &[AnyObj], only: Option<&Regex>) -> Option<String> {
         let cells = |row: &AnyObj| -> Vec<String> {
             let row = row.row();
@@ -87,7 +87,7 @@ impl Expected {
     }
 }
 
-/// Cells in the places of their headers.
+/// Returns a line with the cells at the positions of their headers.
 fn joined(cells: &[String], starts: &[usize]) -> String {
     let mut text = String::new();
     for (cell, start) in cells.iter().zip(starts) {

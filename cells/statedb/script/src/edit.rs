@@ -22,7 +22,7 @@ pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
     edits.into()
 }
 
-/// All files in one transaction, which any error ends without a trace.
+/// Applies all files in one transaction, which any error aborts.
 fn change(db: &Db, call: &Call, edit: Edit) -> anyhow::Result<Output> {
     let [name, files @ ..] = call.args.as_slice() else { bail!("expected table and path(s)") };
     if files.is_empty() {

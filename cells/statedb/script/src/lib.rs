@@ -3,9 +3,9 @@
 //! **Owns** nothing. **Needs** the `Arc<Db>`. **Provides** the commands as group members: `db` and `db/show`, `db/get`, `db/list`,
 //! `db/prefix`, `db/lowerbound`, `db/cmp`, `db/empty`, `db/initialized`, `db/watch`, `db/dump`, `db/insert`, `db/delete`.
 //!
-//! What `db/cmp` compares with a text is waited for, so a script says what shall be, not when. Rows are inserted into tables
-//! whose type says how it is made of YAML ([`FROM_VALUE`](statedb::TableSpec::FROM_VALUE)), and deleted from all, in one
-//! transaction each; a table's owner is not asked and may write them anew.
+//! `db/cmp` waits until the table equals the text, so that scripts need no delays. `db/insert` works on tables with
+//! [`FROM_VALUE`](statedb::TableSpec::FROM_VALUE), `db/delete` on all tables, each in one transaction. They bypass the
+//! table's owner, which may overwrite the rows.
 
 mod cell;
 mod compare;

@@ -51,7 +51,7 @@ fn row(table: &dyn AnyTable, snapshot: &Snapshot) -> Vec<String> {
     ]
 }
 
-/// A duration with one digit behind the point, as Cilium shows it.
+/// Formats a duration with one decimal, as Cilium does.
 fn pretty(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match seconds {

@@ -1,4 +1,4 @@
-//! Commands that show rows.
+//! Commands that print rows.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ fn written(call: &Call, table: &dyn AnyTable, rows: &[AnyObj]) -> anyhow::Result
     call.to_file_or_stdout("out", text)
 }
 
-/// The header and the positions of the wanted columns, or of all.
+/// Returns the header and the positions of the requested columns, by default all.
 pub(crate) fn columns(table: &dyn AnyTable, wanted: &[String]) -> anyhow::Result<(Vec<String>, Vec<usize>)> {
     let known = table.columns();
     if wanted.is_empty() {

@@ -1,4 +1,4 @@
-//! Commands that wait for what a table shall be.
+//! Commands that wait for a state of a table, or follow it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::cell::{command, table};
 use crate::compare::Expected;
 
-/// Changes are shown at most so often; several of a row meanwhile are one.
-const PACE: Duration = Duration::from_millis(100);
+/// The minimum interval between two batches of changes; changes of a row in between are coalesced.
+const BATCH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Changes that are shown at once.
-const PORTION: usize = 100;
+/// The maximum number of changes in a batch.
+const MAX_BATCH: usize = 100;
 
 pub(crate) fn commands(db: &Arc<Db>) -> Vec<Command> {
     let timeout = || Flag::new("timeout", FlagKind::Duration, "5s", "how long to wait");
@@ -86,7 +86,7 @@ async fn initialized(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     Ok(Output::none())
 }
 
-/// Streams changes to the log until there is no reader any more; the reader sets the pace.
+/// Streams changes to the log until its reader disconnects. Waits until the reader has drained the log (backpressure).
 async fn watch(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let name = call.args.first().context("expected table name")?;
     let table = table(&db, name)?;
@@ -95,26 +95,26 @@ async fn watch(db: Arc<Db>, call: Call) -> anyhow::Result<Output> {
     let header = table.columns().iter().map(|&column| column.to_owned()).collect();
     let mut lines = vec![(header, false)];
     loop {
-        let (batch, watch) = changes.take(PORTION);
+        let (batch, watch) = changes.take(MAX_BATCH);
         lines.extend(batch.iter().map(|AnyChange { object, deleted, .. }| (object.row(), *deleted)));
         if !lines.is_empty() {
             call.state.log().write(&page.laid_out(&lines));
             lines.clear();
             call.state.log().drained().await;
-            sleep(PACE).await;
+            sleep(BATCH_INTERVAL).await;
         }
         watch.changed().await;
     }
 }
 
-/// The widths of columns in lines that come one after the other: a column never becomes narrower again.
+/// The column widths of a streamed table: they only grow, since earlier lines are already printed.
 #[derive(Default)]
 struct Page {
     widths: Vec<usize>,
 }
 
 impl Page {
-    /// Lines of cells, without blanks at their ends; deleted rows red and struck through.
+    /// Returns lines of padded cells without trailing blanks; deleted rows are red and struck through.
     fn laid_out(&mut self, lines: &[(Vec<String>, bool)]) -> String {
         for (cells, _) in lines {
             self.widths.resize(self.widths.len().max(cells.len()), 5);

@@ -1,4 +1,4 @@
-//! The commands on a table, by scripts.
+//! Commands on a table, run by scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,12 +63,12 @@ impl TableSpec for Plain {
     }
 }
 
-/// A hive with the table, its writer, and a script on it.
+/// Runs a script in a hive with the table and its writer.
 async fn run(script: &str) -> (Result<(), String>, String) {
     run_with(script, false).await
 }
 
-/// As [`run`], where a row may come while the script runs.
+/// As [`run`], optionally with a row that is inserted while the script runs.
 async fn run_with(script: &str, one_more: bool) -> (Result<(), String>, String) {
     let devices =
         module("devices", "Links", [statedb::table::<Device>(), invoke(|_: Arc<RwTable<Device>>| ())]);
@@ -106,7 +106,7 @@ async fn run_with(script: &str, one_more: bool) -> (Result<(), String>, String) 
 }
 
 #[tokio::test]
-async fn tables_are_shown_asked_and_compared() {
+async fn tables_are_printed_queried_and_compared() {
     let script = "\
 db
 db/show devices
@@ -151,7 +151,7 @@ kind: veth
 }
 
 #[tokio::test]
-async fn what_is_compared_is_waited_for() {
+async fn cmp_waits_for_the_expected_rows() {
     let script = "\
 db/initialized
 db/cmp devices some.txt --grep=eth
@@ -192,7 +192,7 @@ Index  Name
 }
 
 #[tokio::test]
-async fn rows_are_inserted_and_deleted_by_hand() {
+async fn rows_are_inserted_and_deleted_by_commands() {
     let script = "\
 db/insert devices two.yaml one.yaml
 db/show devices

@@ -1,4 +1,4 @@
-//! Queries of an index of prefixes by scripts: an address or a prefix finds the longest one that covers it.
+//! Queries of longest-prefix-match indexes by scripts, with addresses and prefixes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ documentation
 ";
 
 #[tokio::test]
-async fn prefixes_are_asked_by_addresses_and_prefixes() {
+async fn prefixes_are_queried_by_addresses_and_prefixes() {
     let subnets =
         module("subnets", "Ranges", [statedb::table::<Subnet>(), invoke(|_: Arc<RwTable<Subnet>>| ())]);
     let cells = [statedb::cell(), subnets, statedb_script::cell(), hive_script::cell()];

@@ -1,4 +1,4 @@
-//! Output of Cilium's engine for the same commands on the same tables, to the byte.
+//! Comparison with the recorded output of Cilium's statedb for the same commands and tables, byte for byte.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use hive::prelude::*;
 use hive_script::{Archive, Engine, State, default_commands};
 use statedb::{FromValue, Index, IndexDef, Initializer, Query, RwTable, TableSpec};
 
-/// As Go's struct of these fields: an empty list is none.
+/// A row that serializes as the corresponding Go struct: an empty list is `null`.
 #[derive(Clone, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default, rename_all(serialize = "PascalCase"))]
 struct Device {
@@ -46,7 +46,7 @@ impl TableSpec for Device {
     }
 }
 
-/// The same in a table without rows, whose sources are not done.
+/// The row type of an empty table with pending initializers.
 #[derive(Clone, serde::Serialize)]
 struct Slow(Device);
 
@@ -126,7 +126,7 @@ fn recorded(name: &str) -> (Archive, String) {
 }
 
 #[tokio::test]
-async fn what_is_shown_found_compared_and_changed_by_hand_is_the_originals() {
+async fn output_of_queries_comparisons_and_edits_is_ciliums() {
     for name in ["show", "query", "cmp", "edit"] {
         let (archive, log) = recorded(name);
         let (fixture, _sources) = Fixture::new(&archive).await;
@@ -138,7 +138,7 @@ async fn what_is_shown_found_compared_and_changed_by_hand_is_the_originals() {
 }
 
 #[tokio::test]
-async fn errors_and_differences_are_the_originals() {
+async fn errors_and_differences_are_ciliums() {
     let (archive, errors) = recorded("errors");
     let (fixture, _sources) = Fixture::new(&archive).await;
     for block in errors.split("? ").skip(1) {
@@ -151,7 +151,7 @@ async fn errors_and_differences_are_the_originals() {
 }
 
 #[tokio::test]
-async fn what_comes_later_is_waited_for() {
+async fn commands_wait_for_later_rows() {
     let (archive, log) = recorded("later");
     let (fixture, sources) = Fixture::new(&archive).await;
     let later = async {
@@ -168,7 +168,7 @@ async fn what_comes_later_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_watched_table_is_shown_as_it_changes() {
+async fn watch_prints_changes_as_they_occur() {
     let (archive, log) = recorded("watch");
     let (fixture, _sources) = Fixture::new(&archive).await;
     let (devices, state) = (&fixture.devices, fixture.state());
@@ -209,9 +209,9 @@ async fn a_watched_table_is_shown_as_it_changes() {
     fixture.finish().await;
 }
 
-/// A row that changes all the time is not shown all the time.
+/// A row that changes continuously is printed at most once per interval.
 #[tokio::test]
-async fn a_watched_row_is_shown_ten_times_a_second_at_most() {
+async fn watch_prints_a_row_at_most_ten_times_a_second() {
     let archive = Archive::parse(b"db/watch devices\n");
     let (fixture, _sources) = Fixture::new(&archive).await;
     let begin = tokio::time::Instant::now();

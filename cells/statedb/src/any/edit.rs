@@ -21,7 +21,7 @@ pub enum Edit {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// Only the table's owner creates its rows.
+    /// The table accepts no rows from scripts: only its owner creates them.
     #[error("rows of table `{0}` are made by its owner alone")]
     NotByHand(&'static str),
     /// A value cannot be converted into a row.

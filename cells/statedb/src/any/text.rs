@@ -1,4 +1,4 @@
-//! Rows as the JSON text that Go writes.
+//! Rows as JSON text in the format of Go's `encoding/json`.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_escaped_as_go_does_and_what_cannot_be_written_says_why() {
+    fn texts_are_escaped_as_in_go_and_failures_return_the_error() {
         assert_eq!(json(&["<a>&\u{2028}\u{2029}é\"", ""]), r#"["\u003ca\u003e\u0026\u2028\u2029é\"",""]"#);
         assert_eq!(json(&Fails), r#""no \"text\"""#);
         assert_eq!(json(&Panics), r#""panic while the object was written""#);

@@ -1,4 +1,4 @@
-//! Counted pointers for rows: a word less each than those of the standard library, which also count weak ones.
+//! Reference-counted pointers for rows: one word smaller per row than `Arc`, which also has a weak count.
 
 #![expect(unsafe_code, reason = "counted by hand")]
 
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use super::sync::{AtomicUsize, MAX_OWNERS, Ordering, too_many};
 
-/// A value that is dropped with the last pointer to it.
+/// A reference-counted pointer without weak references.
 pub(crate) struct Counted<V> {
     inner: NonNull<Inner<V>>,
     marker: PhantomData<Inner<V>>,
@@ -19,8 +19,8 @@ struct Inner<V> {
     value: V,
 }
 
-// JUSTIFICATION: a pointer that is shared, as an `Arc` is.
-// SAFETY: all who have it read the value, and the last one, on whichever thread, drops it.
+// JUSTIFICATION: shared between threads as an `Arc` is.
+// SAFETY: owners only read the value (`Sync`), and the last owner drops it on its own thread (`Send`).
 unsafe impl<V: Send + Sync> Send for Counted<V> {}
 // SAFETY: as above.
 unsafe impl<V: Send + Sync> Sync for Counted<V> {}
@@ -31,14 +31,14 @@ impl<V> Counted<V> {
         Counted { inner, marker: PhantomData }
     }
 
-    /// Where the value is; the same for all pointers to it.
+    /// Returns the address of the allocation, which is the same for all clones.
     pub(crate) fn addr(&self) -> usize {
         self.inner.addr().get()
     }
 
     fn inner(&self) -> &Inner<V> {
-        // JUSTIFICATION: a pointer whose end is counted.
-        // SAFETY: freed by the last pointer, which this is or which comes later.
+        // JUSTIFICATION: the allocation is shared by a count, not by a borrow.
+        // SAFETY: the allocation is freed when the last pointer is dropped, and `self` is one that has not been.
         unsafe { self.inner.as_ref() }
     }
 }
@@ -57,16 +57,16 @@ impl<V> Clone for Counted<V> {
 impl<V> Drop for Counted<V> {
     #[inline]
     fn drop(&mut self) {
-        // Acquire: accesses by other owners are ordered before the drop. The last owner need not decrement the count:
-        // there is no other pointer that could be cloned.
+        // Acquire pairs with the Release decrements of other owners: their accesses happen before the drop. The last
+        // owner does not need to decrement the count: no other pointer exists that could be cloned.
         if self.inner().count.load(Ordering::Acquire) != 1 {
             if self.inner().count.fetch_sub(1, Ordering::Release) != 1 {
                 return;
             }
             self.inner().count.load(Ordering::Acquire);
         }
-        // JUSTIFICATION: the end of what `new` has made.
-        // SAFETY: the count was one, so there is no other pointer.
+        // JUSTIFICATION: frees the box that `new` leaked.
+        // SAFETY: the count was one before this drop, so no other pointer exists.
         drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
     }
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_one_drops_the_value_on_whichever_thread() {
+    fn the_last_owner_drops_the_value_on_any_thread() {
         let value = Arc::new(());
         let first = Counted::new(value.clone());
         assert_eq!(size_of_val(&first), size_of::<usize>());

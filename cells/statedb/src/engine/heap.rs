@@ -1,4 +1,4 @@
-//! Memory that a transaction has allocated and retired, by birth.
+//! Allocations that a transaction retires, and how they are freed.
 
 #![expect(unsafe_code, reason = "memory is freed when the last version that can reach it is gone")]
 
@@ -16,7 +16,7 @@ pub(crate) struct Edit {
 
 /// A type-erased allocation that no future version can reach, with its drop function.
 pub(crate) struct Retired {
-    what: *mut (),
+    ptr: *mut (),
     birth: u64,
     fate: &'static Fate,
 }
@@ -29,10 +29,10 @@ pub(crate) struct Fate {
     pub(crate) close: unsafe fn(*mut ()),
 }
 
-// JUSTIFICATION: pointers to things of erased types; only what is `Send` and `Sync` is retired, see `Retired::new`.
-// SAFETY: a `Retired` is the only way to free what it points at, which may happen on any thread.
+// JUSTIFICATION: type-erased raw pointers are neither `Send` nor `Sync`.
+// SAFETY: `Retired::new` requires a `Send` and `Sync` pointee, and a `Retired` is the only handle that frees it.
 unsafe impl Send for Retired {}
-// SAFETY: all that a shared reference can do is to close watches, which are made for several threads.
+// SAFETY: through a shared reference only watches can be closed, which are `Sync`.
 unsafe impl Sync for Retired {}
 
 thread_local! {
@@ -67,24 +67,24 @@ impl Edit {
 
     /// Closes the watches of all retired nodes and leaves.
     pub(crate) fn close_watches(&self, panics: &mut Panics) {
-        // JUSTIFICATION: one list holds things of several types.
-        // SAFETY: what is on the list has not been freed, and the function is the one of its type.
-        panics.each(&self.retired, |retired| unsafe { (retired.fate.close)(retired.what) });
+        // JUSTIFICATION: one list holds allocations of several types.
+        // SAFETY: entries of the list have not been freed, and `Retired::new` requires that `fate` matches the type.
+        panics.each(&self.retired, |retired| unsafe { (retired.fate.close)(retired.ptr) });
     }
 
-    /// Takes the list, to be attached to the root that can still reach its entries.
+    /// Takes the list. The caller attaches it to the last root that reaches its entries.
     pub(crate) fn take_retired(&mut self) -> Vec<Retired> {
         std::mem::take(&mut self.retired)
     }
 
-    /// Frees what this transaction has both allocated and retired; the other entries stay in use by the published
-    /// version. Called after the transaction's trees are gone.
+    /// Frees the entries that this transaction allocated itself; the others are still in use by the published version.
+    /// Called after the transaction's trees are gone.
     pub(crate) fn abandon(&mut self) {
         let mut list = std::mem::take(&mut self.retired);
         let mut panics = Panics::default();
         panics.each(list.drain(..).filter(|retired| retired.birth == self.birth), |retired| {
-            // JUSTIFICATION: an aborted transaction leaves nothing behind.
-            // SAFETY: of this birth, so it was reachable only from this transaction's trees, and these no longer exist.
+            // JUSTIFICATION: an aborted transaction must not leak its allocations.
+            // SAFETY: entries of this birth were reachable only from this transaction's trees, which no longer exist.
             unsafe { retired.free() }
         });
         keep_list(list);
@@ -94,10 +94,10 @@ impl Edit {
 
 impl Retired {
     /// # Safety
-    /// `what` is `Send` and `Sync`, has this birth and fate, and is retired once. No version that is published from
+    /// `ptr` is `Send` and `Sync`, has this birth and fate, and is retired once. No version that is published from
     /// now on reaches it.
-    pub(crate) unsafe fn new(what: *mut (), birth: u64, fate: &'static Fate) -> Self {
-        Retired { what, birth, fate }
+    pub(crate) unsafe fn new(ptr: *mut (), birth: u64, fate: &'static Fate) -> Self {
+        Retired { ptr, birth, fate }
     }
 }
 
@@ -107,8 +107,9 @@ impl Garbage for Retired {
     }
 
     unsafe fn free(self) {
-        // JUSTIFICATION: the end of manual memory management.
-        // SAFETY: the caller knows that it is unreachable; the function is the one of its type.
-        unsafe { (self.fate.free)(self.what) }
+        // JUSTIFICATION: frees a type-erased allocation.
+        // SAFETY: by the contract of `Garbage::free` it is unreachable; by that of `Retired::new` the function is the
+        // one of its type.
+        unsafe { (self.fate.free)(self.ptr) }
     }
 }

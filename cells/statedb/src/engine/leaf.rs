@@ -14,8 +14,8 @@ use crate::spec::TableSpec;
 /// An owned handle to a leaf.
 ///
 /// # Safety
-/// The type is one pointer that is never null and always even, and `birth` never changes. (A key that changes makes
-/// leaves hard to find, and nothing worse.)
+/// The type is one pointer that is never null and always even, and `birth` never changes. (A key that changes only
+/// makes lookups miss; it is not a memory safety problem.)
 pub(crate) unsafe trait Leaf: Send + Sync + Sized {
     /// Returns the birth of the edit that allocated it.
     fn birth(&self) -> u64;
@@ -32,8 +32,8 @@ pub(crate) trait Revisioned {
     fn revision(&self) -> u64;
 }
 
-// JUSTIFICATION: lets the primary index hold the rows themselves.
-// SAFETY: an `Obj` is one pointer to an allocation with a counter in it, neither null nor odd.
+// JUSTIFICATION: the primary index holds the rows themselves, without an allocation per leaf.
+// SAFETY: an `Obj` is one pointer to an allocation that contains an atomic counter: never null, and even by alignment.
 unsafe impl<T: TableSpec> Leaf for Obj<T> {
     fn birth(&self) -> u64 {
         Obj::birth(self)
@@ -60,10 +60,10 @@ pub(crate) struct Alias<L>(ManuallyDrop<L>);
 
 impl<L> Alias<L> {
     /// # Safety
-    /// The alias is in no version in which the leaf itself is not in the owning tree.
+    /// In each version that contains the alias, the owning tree contains the leaf.
     pub(crate) unsafe fn new(leaf: &L) -> Self {
-        // JUSTIFICATION: counting the alias would cost two atomic operations a write.
-        // SAFETY: never dropped, and used only while the original is there, as the caller promises.
+        // JUSTIFICATION: a counted alias would cost two atomic operations per write.
+        // SAFETY: never dropped (`ManuallyDrop`), and by the caller's contract used only while the original lives.
         Alias(ManuallyDrop::new(unsafe { std::ptr::read(leaf) }))
     }
 
@@ -74,14 +74,14 @@ impl<L> Alias<L> {
 
 /// A deleted row that a change tracker has yet to observe.
 pub(crate) struct Grave<T> {
-    /// Not a `Box`: an [`Alias`] has the same pointer, and moving a box claims that there is no other owner.
+    /// Not a `Box`: an [`Alias`] copies this pointer, and moving a `Box` asserts that the pointer is unique.
     buried: NonNull<Buried<T>>,
     marker: PhantomData<Buried<T>>,
 }
 
 struct Buried<T> {
     birth: u64,
-    /// Of the delete.
+    /// The revision of the delete.
     revision: u64,
     object: Obj<T>,
 }
@@ -97,28 +97,28 @@ impl<T> Grave<T> {
     }
 
     fn buried(&self) -> &Buried<T> {
-        // JUSTIFICATION: the handle is a bare pointer.
-        // SAFETY: it owns what it points at.
+        // JUSTIFICATION: the handle is a raw pointer.
+        // SAFETY: the handle owns the allocation, which nothing changes after `new`.
         unsafe { self.buried.as_ref() }
     }
 }
 
 impl<T> Drop for Grave<T> {
     fn drop(&mut self) {
-        // JUSTIFICATION: the end of what `new` has made.
-        // SAFETY: the handle owns it.
+        // JUSTIFICATION: frees the box that `new` leaked.
+        // SAFETY: the handle owns it, and aliases are in no version that outlives it.
         drop(unsafe { Box::from_raw(self.buried.as_ptr()) });
     }
 }
 
-// JUSTIFICATION: the pointer stands for an owned row and two numbers.
-// SAFETY: these can go wherever rows can.
+// JUSTIFICATION: raw pointers are neither `Send` nor `Sync`; this one owns a row and two integers.
+// SAFETY: an `Obj<T>` is `Send` and `Sync` if `T` is both.
 unsafe impl<T: Send + Sync> Send for Grave<T> {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above; it is immutable after `new`.
 unsafe impl<T: Send + Sync> Sync for Grave<T> {}
 
-// JUSTIFICATION: finds the grave of a key that is inserted again.
-// SAFETY: the pointer is `NonNull`, and what it points at has the alignment of a number.
+// JUSTIFICATION: an insert of the same key has to find and remove the grave.
+// SAFETY: the pointer is `NonNull`, and `Buried` contains a `u64`, so the pointer is even. `birth` is set once.
 unsafe impl<T: TableSpec> Leaf for Grave<T> {
     fn birth(&self) -> u64 {
         self.buried().birth
@@ -136,13 +136,13 @@ impl<T> Revisioned for Grave<T> {
     }
 }
 
-/// A leaf of a secondary index: a key and the row that has it, in one allocation of their exact size.
+/// A leaf of a secondary index: a key and its row, in one allocation of their exact size.
 pub(crate) struct Keyed<T> {
     head: NonNull<KeyedHead<T>>,
     marker: PhantomData<Obj<T>>,
 }
 
-/// The key follows.
+/// The fixed part of a [`Keyed`]; the bytes of the key follow it in memory.
 #[repr(C)]
 struct KeyedHead<T> {
     birth: u64,
@@ -151,11 +151,12 @@ struct KeyedHead<T> {
 }
 
 impl<T> Keyed<T> {
-    /// Counts the row: the keys that an index function gives for it are not trusted to be the same when it goes.
+    /// Holds a reference count of the row: an index function is not trusted to return the same keys when the row is
+    /// deleted, so this leaf may outlive the row in the primary index.
     pub(crate) fn new(birth: u64, row: Obj<T>, key: &[u8]) -> Self {
         let layout = Self::layout(key.len());
-        // JUSTIFICATION: a key beside its row costs no second allocation and no second cache miss.
-        // SAFETY: the layout has a size and room for both, and the memory is written before it is read.
+        // JUSTIFICATION: a key in the same allocation as its row's pointer saves an allocation and a cache miss.
+        // SAFETY: the layout is not zero-sized and fits both, and the memory is written before it is read.
         unsafe {
             let Some(head) = NonNull::new(alloc(layout).cast::<KeyedHead<T>>()) else {
                 handle_alloc_error(layout)
@@ -171,8 +172,8 @@ impl<T> Keyed<T> {
     }
 
     fn head(&self) -> &KeyedHead<T> {
-        // JUSTIFICATION: the handle is a bare pointer.
-        // SAFETY: it owns what it points at.
+        // JUSTIFICATION: the handle is a raw pointer.
+        // SAFETY: the handle owns the allocation, which nothing changes after `new`.
         unsafe { self.head.as_ref() }
     }
 
@@ -186,8 +187,8 @@ impl<T> Keyed<T> {
 impl<T> Drop for Keyed<T> {
     fn drop(&mut self) {
         let layout = Self::layout(self.head().len);
-        // JUSTIFICATION: made by `alloc`, since the length of the key is part of the size.
-        // SAFETY: the same layout as in `new`; the handle owns the row and the memory.
+        // JUSTIFICATION: allocated by `alloc`, since the length of the key is part of the size.
+        // SAFETY: the layout is the one of `new`, as `len` never changes; the handle owns the row and the memory.
         unsafe {
             self.head.drop_in_place();
             dealloc(self.head.as_ptr().cast(), layout);
@@ -195,14 +196,14 @@ impl<T> Drop for Keyed<T> {
     }
 }
 
-// JUSTIFICATION: the pointer stands for an owned head.
-// SAFETY: a number, a key and a row, which can go wherever rows can.
+// JUSTIFICATION: raw pointers are neither `Send` nor `Sync`; this one owns its head and key.
+// SAFETY: these are two integers, bytes and an `Obj<T>`, which is `Send` and `Sync` if `T` is both.
 unsafe impl<T: Send + Sync> Send for Keyed<T> {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above; it is immutable after `new`.
 unsafe impl<T: Send + Sync> Sync for Keyed<T> {}
 
 // JUSTIFICATION: see `Leaf`.
-// SAFETY: the head has the alignment of a number, the pointer is `NonNull`, the key never changes.
+// SAFETY: the head contains a `u64`, so the pointer is even; it is `NonNull`, and `birth` is set once.
 unsafe impl<T: TableSpec> Leaf for Keyed<T> {
     fn birth(&self) -> u64 {
         self.head().birth
@@ -210,8 +211,8 @@ unsafe impl<T: TableSpec> Leaf for Keyed<T> {
 
     #[inline(always)]
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        // JUSTIFICATION: the key is behind the head.
-        // SAFETY: `new` has written `len` bytes there, in the same allocation.
+        // JUSTIFICATION: the key follows the head, in memory that no field describes.
+        // SAFETY: `new` wrote `len` bytes there, in the same allocation.
         let key =
             unsafe { std::slice::from_raw_parts(self.head.add(1).cast::<u8>().as_ptr(), self.head().len) };
         f(key)

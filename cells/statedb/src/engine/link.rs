@@ -20,8 +20,9 @@ pub(super) union Link<L> {
     leaf: ManuallyDrop<L>,
 }
 
-// JUSTIFICATION: stands for the leaves and nodes below.
-// SAFETY: published nodes are only read, private ones have one owner; leaves can go and be seen anywhere.
+// JUSTIFICATION: a link owns or shares the leaves and nodes below it, which are behind raw pointers.
+// SAFETY: published nodes are never written to, except for their watches, which are `Sync`; private nodes are
+// reached only through the writer's `&mut`. Leaves are `Send + Sync` by the bound.
 unsafe impl<L: Send + Sync> Send for Link<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send + Sync> Sync for Link<L> {}
@@ -33,7 +34,7 @@ pub(super) enum Child<'s, L> {
     Node(NodeRef<'s, L>),
 }
 
-/// A leaf taken out of a tree, which older versions may still reach: to be retired.
+/// A leaf removed from a tree. Older versions may still reach it, so that it has to be retired, not dropped.
 pub(crate) struct Removed<L>(ManuallyDrop<L>);
 
 impl<L> Link<L> {
@@ -44,7 +45,7 @@ impl<L> Link<L> {
         Link { leaf: ManuallyDrop::new(leaf) }
     }
 
-    /// A link to a node that nothing else links to.
+    /// Returns a link to a node that nothing else links to.
     pub(super) fn node(node: NodeMut<'_, L>) -> Self {
         Link { node: node.as_ptr().map_addr(|addr| addr | 1) }
     }
@@ -70,8 +71,8 @@ impl<L> Link<L> {
     #[inline(always)]
     pub(super) fn get(&self) -> Child<'_, L> {
         if self.is_node() {
-            // JUSTIFICATION: the step down a tree.
-            // SAFETY: an odd pointer is that of a node, which lives while the link is borrowed.
+            // JUSTIFICATION: each lookup follows links; the tag distinguishes nodes from leaves without a second word.
+            // SAFETY: an odd pointer is a tagged pointer to a node, and the node lives while the link is borrowed.
             Child::Node(unsafe { NodeRef::new(self.node_ptr()) })
         } else {
             self.as_leaf().map_or(Child::Nothing, Child::Leaf)
@@ -80,13 +81,13 @@ impl<L> Link<L> {
 
     #[inline(always)]
     pub(super) fn as_leaf(&self) -> Option<&L> {
-        // JUSTIFICATION: the memory of the link is the leaf's handle.
-        // SAFETY: neither null nor odd, so a leaf was written here.
+        // JUSTIFICATION: readers borrow the leaf in place, without a reference count.
+        // SAFETY: the pointer is neither null nor odd, so the `leaf` variant was written last.
         self.is_leaf().then(|| unsafe { &*self.leaf })
     }
 
     fn node_ptr(&self) -> NonNull<Head<L>> {
-        // JUSTIFICATION: takes the tag off.
+        // JUSTIFICATION: clears the tag bit.
         // SAFETY: only called with an odd pointer, which is not null without its lowest bit, since nodes are aligned.
         unsafe { NonNull::new_unchecked(self.node.map_addr(|addr| addr & !1)) }
     }
@@ -94,11 +95,11 @@ impl<L> Link<L> {
     /// Returns a second link to the same target.
     ///
     /// # Safety
-    /// The versions in which the two are keep to the rules of births: what is below is changed in place by at most one
-    /// of them, and retired once.
+    /// The versions that contain the two links follow the rule of births (see the module's documentation): everything
+    /// below is changed in place by at most one of them, and retired once.
     pub(super) unsafe fn copy(&self) -> Self {
-        // JUSTIFICATION: versions share what has not changed.
-        // SAFETY: plain bits; the caller keeps the promise that both stay valid.
+        // JUSTIFICATION: versions share unchanged nodes.
+        // SAFETY: a link is plain bits without a destructor; by the caller's contract the target outlives both copies.
         unsafe { std::ptr::read(self) }
     }
 
@@ -117,20 +118,21 @@ impl<L: Leaf> Link<L> {
     pub(super) fn edit(&mut self, edit: &mut Edit) -> NodeMut<'_, L> {
         assert!(self.is_node());
         let node = self.node_ptr();
-        // JUSTIFICATION: a node of the edit's own birth is private to it, and changed in place.
-        // SAFETY: the node lives while the link is borrowed; after the copy the link holds a node of the edit.
+        // JUSTIFICATION: a node that this edit allocated is private to it and changed in place; any other is copied.
+        // SAFETY: the link holds a node (asserted above), which lives while the link is borrowed.
         let birth = unsafe { NodeRef::new(node) }.birth();
         let mut own = node;
         if birth != edit.birth() {
-            // SAFETY: as above; the original is reached by older versions only, and retired this once, since the link
-            // that led to it in this version is overwritten.
+            // SAFETY: as above. The original is reached by older versions only and is retired exactly once: the only
+            // link to it in this version is overwritten below.
             unsafe {
                 own = NodeRef::new(node).duplicate(edit.birth());
                 edit.retire(Retired::new(node.as_ptr().cast(), birth, Head::<L>::FATE));
             }
             self.node = own.as_ptr().map_addr(|addr| addr | 1);
         }
-        // SAFETY: private to this edit, and borrowed from the only link to it.
+        // SAFETY: the node has this edit's birth, so no other version reaches it, and the only link to it is borrowed
+        // mutably.
         unsafe { NodeMut::new(own, PhantomData) }
     }
 
@@ -148,17 +150,16 @@ impl<L: Leaf> Link<L> {
     pub(super) fn take_leaf(&mut self) -> Removed<L> {
         assert!(self.is_leaf());
         let old = self.take();
-        // JUSTIFICATION: the handle moves out of the link.
-        // SAFETY: it holds a leaf, and the link is gone.
+        // JUSTIFICATION: moves the handle out of the link.
+        // SAFETY: the link holds a leaf (asserted above) and is consumed, so the handle is not duplicated.
         Removed(unsafe { old.leaf })
     }
 
-    /// Passes the target and everything below it to `each`.
+    /// Passes the target and everything below it to `each`, if `want` accepts its birth.
     ///
     /// # Safety
-    /// `want` selects nodes and leaves by birth; below a node that is not selected there is none that is. Each
-    /// allocation is passed only once in its life to a list that frees it, and nothing that outlives that list reaches
-    /// it.
+    /// Below a node that `want` rejects, `want` rejects everything. Each allocation is passed only once in its life to
+    /// a list that frees it, and nothing that outlives that list reaches it.
     pub(super) unsafe fn dismantle(self, want: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(Retired)) {
         let (mut first, mut stack) = (Some(self), Vec::new());
         while let Some(mut link) = first.take().or_else(|| stack.pop()) {
@@ -168,15 +169,15 @@ impl<L: Leaf> Link<L> {
                     each(leaf.retired());
                 }
             } else if link.is_node() {
-                // JUSTIFICATION: the end of a tree.
-                // SAFETY: the node is there until the list is freed, which is after this.
+                // JUSTIFICATION: walks a tree that is being freed.
+                // SAFETY: `each` only collects: nodes are freed with the caller's list, after this function returns.
                 let node = unsafe { NodeRef::new(link.node_ptr()) };
                 if want(node.birth()) {
-                    // SAFETY: the copies are the only links used from here on.
+                    // SAFETY: the originals are not used again, so each target is visited through one link.
                     stack.extend(node.links().map(|link| unsafe { link.copy() }));
-                    let what = link.node_ptr().as_ptr().cast();
-                    // SAFETY: retired once, as the caller promises.
-                    each(unsafe { Retired::new(what, node.birth(), Head::<L>::FATE) });
+                    let ptr = link.node_ptr().as_ptr().cast();
+                    // SAFETY: retired once, by this function's contract.
+                    each(unsafe { Retired::new(ptr, node.birth(), Head::<L>::FATE) });
                 }
             }
         }
@@ -186,7 +187,7 @@ impl<L: Leaf> Link<L> {
 impl<L: Leaf> Removed<L> {
     const FATE: &'static Fate = &Fate { free: free_leaf::<L>, close: close_leaf::<L> };
 
-    /// Retires it with the edit. A leaf that borrows from another tree owns nothing, so it is skipped.
+    /// Retires the leaf with the edit. An [`Alias`](super::leaf::Alias) owns nothing and is skipped.
     pub(crate) fn retire(self, edit: &mut Edit) {
         if std::mem::needs_drop::<L>() {
             edit.retire(self.retired());
@@ -195,12 +196,12 @@ impl<L: Leaf> Removed<L> {
 
     fn retired(self) -> Retired {
         let birth = self.0.birth();
-        // JUSTIFICATION: one pointer of any leaf type becomes an item of the list.
-        // SAFETY: `Leaf` is one pointer (checked in `Link::leaf`), `Send` and `Sync`; as it was taken out of its tree,
-        // no version to come reaches it, and it is retired by value, once.
+        // JUSTIFICATION: erases the leaf's type, so that one list holds leaves and nodes of all indexes.
+        // SAFETY: a `Leaf` is one pointer (checked in `Link::leaf`), `Send` and `Sync`. It was removed from its tree,
+        // so no future version reaches it, and `self` is consumed, so it is retired once.
         unsafe {
-            let what = std::mem::transmute_copy::<ManuallyDrop<L>, *mut ()>(&self.0);
-            Retired::new(what, birth, Self::FATE)
+            let ptr = std::mem::transmute_copy::<ManuallyDrop<L>, *mut ()>(&self.0);
+            Retired::new(ptr, birth, Self::FATE)
         }
     }
 }
@@ -213,15 +214,15 @@ impl<L> std::ops::Deref for Removed<L> {
     }
 }
 
-unsafe fn free_leaf<L>(what: *mut ()) {
-    // JUSTIFICATION: the inverse of `Removed::retired`.
-    // SAFETY: `what` was such a leaf, which is unreachable by now.
-    drop(unsafe { std::mem::transmute_copy::<*mut (), L>(&what) });
+unsafe fn free_leaf<L>(ptr: *mut ()) {
+    // JUSTIFICATION: the inverse of the transmute in `Removed::retired`.
+    // SAFETY: `ptr` was made there from an `L`, and the caller frees it once, when no version reaches it.
+    drop(unsafe { std::mem::transmute_copy::<*mut (), L>(&ptr) });
 }
 
-unsafe fn close_leaf<L: Leaf>(what: *mut ()) {
-    // JUSTIFICATION: as above, without taking it.
-    // SAFETY: `what` is such a leaf.
-    let leaf = unsafe { ManuallyDrop::new(std::mem::transmute_copy::<*mut (), L>(&what)) };
+unsafe fn close_leaf<L: Leaf>(ptr: *mut ()) {
+    // JUSTIFICATION: as above, without taking ownership.
+    // SAFETY: `ptr` was made from an `L` that has not been freed; `ManuallyDrop` keeps it from being dropped here.
+    let leaf = unsafe { ManuallyDrop::new(std::mem::transmute_copy::<*mut (), L>(&ptr)) };
     leaf.close();
 }

@@ -15,7 +15,7 @@ use crate::watch::WatchCell;
 
 pub(super) use edit::NodeMut;
 
-/// So many bytes that all keys below have in common fit into a node.
+/// The maximum length in bytes of the common key prefix that a node stores; a longer one makes a chain of nodes.
 pub(super) const PREFIX: usize = 20;
 
 /// The position behind all children.
@@ -26,7 +26,7 @@ pub(super) const END: usize = 256;
 pub(super) struct Head<L> {
     birth: u64,
     watch: WatchCell,
-    /// The leaf whose key ends here.
+    /// The leaf of the key that ends at this node.
     leaf: Link<L>,
     kind: Kind,
     prefix_len: u8,
@@ -43,7 +43,7 @@ enum Kind {
     N256,
 }
 
-/// Up to `N` children in the order of their bytes.
+/// A node of up to `N` children, sorted by key byte.
 #[repr(C)]
 struct Sorted<L, const N: usize> {
     head: Head<L>,
@@ -51,7 +51,7 @@ struct Sorted<L, const N: usize> {
     children: [Link<L>; N],
 }
 
-/// Up to 48 children in any order, and for each byte one more than its place among them.
+/// A node of up to 48 children in any order. `index` maps a key byte to the child's position plus one; 0: no child.
 #[repr(C)]
 struct Indexed<L> {
     head: Head<L>,
@@ -59,7 +59,7 @@ struct Indexed<L> {
     children: [Link<L>; 48],
 }
 
-/// A child for each byte.
+/// A node with a slot for the child of each key byte.
 #[repr(C)]
 struct Full<L> {
     head: Head<L>,
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    fn room(self) -> usize {
+    fn capacity(self) -> usize {
         [4, 16, 48, 256][self as usize]
     }
 
@@ -91,7 +91,8 @@ impl Kind {
         [Kind::N16, Kind::N48, Kind::N256, Kind::N256][self as usize]
     }
 
-    /// The next smaller size, once so few children are left that it will do for a while.
+    /// Returns the next smaller size if `count` children fit into it with spare slots. The margin is hysteresis: a
+    /// child that is added and removed in turn must not resize the node each time.
     fn smaller(self, count: usize) -> Option<Kind> {
         let (kind, most) = [(Kind::N4, 0), (Kind::N4, 3), (Kind::N16, 12), (Kind::N48, 40)][self as usize];
         (self != Kind::N4 && count <= most).then_some(kind)
@@ -102,10 +103,11 @@ impl<L> Head<L> {
     pub(super) const FATE: &'static Fate = &Fate { free: free_node::<L>, close: close_node::<L> };
 }
 
-unsafe fn free_node<L>(what: *mut ()) {
-    let head = what.cast::<Head<L>>();
+unsafe fn free_node<L>(ptr: *mut ()) {
+    let head = ptr.cast::<Head<L>>();
     // JUSTIFICATION: the size of the allocation depends on the kind.
-    // SAFETY: `what` is a node that is unreachable by now; only its watch has something to drop.
+    // SAFETY: by the contract of `Fate`, `ptr` is a node that nothing reaches any more. Only its watch needs dropping:
+    // links own nothing, and leaves are retired on their own.
     unsafe {
         let layout = (*head).kind.layout::<L>();
         std::ptr::drop_in_place(&raw mut (*head).watch);
@@ -113,20 +115,20 @@ unsafe fn free_node<L>(what: *mut ()) {
     }
 }
 
-unsafe fn close_node<L>(what: *mut ()) {
+unsafe fn close_node<L>(ptr: *mut ()) {
     // JUSTIFICATION: see `Fate`.
-    // SAFETY: `what` is a node that has not been freed.
-    unsafe { (*what.cast::<Head<L>>()).watch.close() }
+    // SAFETY: by the contract of `Fate`, `ptr` is a node that has not been freed.
+    unsafe { (*ptr.cast::<Head<L>>()).watch.close() }
 }
 
-/// A node that is read.
+/// A shared reference to a node.
 pub(super) struct NodeRef<'s, L> {
     head: NonNull<Head<L>>,
     marker: PhantomData<&'s L>,
 }
 
-// JUSTIFICATION: a shared reference in all but its type.
-// SAFETY: what it leads to does not change while it is borrowed, but for watches, which are made for several threads.
+// JUSTIFICATION: raw pointers are neither `Send` nor `Sync`; this one stands for a `&Head<L>`.
+// SAFETY: nothing reachable from it changes while it is borrowed, except watches, which are `Sync`.
 unsafe impl<L: Sync> Send for NodeRef<'_, L> {}
 // SAFETY: as above.
 unsafe impl<L: Sync> Sync for NodeRef<'_, L> {}
@@ -141,21 +143,21 @@ impl<L> Copy for NodeRef<'_, L> {}
 
 impl<'s, L> NodeRef<'s, L> {
     /// # Safety
-    /// The node lives for `'s` and is not changed meanwhile.
+    /// The node lives for `'s` and is not changed during it, except for its watch.
     pub(super) unsafe fn new(head: NonNull<Head<L>>) -> Self {
         NodeRef { head, marker: PhantomData }
     }
 
     fn head(self) -> &'s Head<L> {
-        // JUSTIFICATION: nodes are behind bare pointers.
-        // SAFETY: as promised to `new`.
+        // JUSTIFICATION: nodes are behind raw pointers.
+        // SAFETY: by the contract of `new` the node lives for `'s` and is not written to.
         unsafe { self.head.as_ref() }
     }
 
     #[inline(always)]
     fn view(self) -> View<'s, L> {
         // JUSTIFICATION: one pointer stands for four types.
-        // SAFETY: each begins with the head, whose kind says which one it is.
+        // SAFETY: all four are `repr(C)` and begin with the head; its kind is the type that was allocated.
         unsafe {
             match self.head().kind {
                 Kind::N4 => View::N4(self.head.cast().as_ref()),
@@ -183,7 +185,7 @@ impl<'s, L> NodeRef<'s, L> {
         &self.head().prefix[..self.prefix_len()]
     }
 
-    /// The leaf whose key ends here.
+    /// Returns the link to the leaf whose key ends here.
     #[inline(always)]
     pub(super) fn own(self) -> &'s Link<L> {
         &self.head().leaf
@@ -193,7 +195,7 @@ impl<'s, L> NodeRef<'s, L> {
         self.head().count.into()
     }
 
-    /// The child for a byte.
+    /// Returns the child for a key byte.
     #[inline(always)]
     pub(super) fn child(self, byte: u8) -> Option<&'s Link<L>> {
         match self.view() {
@@ -207,13 +209,13 @@ impl<'s, L> NodeRef<'s, L> {
         }
     }
 
-    /// Whether the children lie in the order of their bytes, with gaps at most.
+    /// Whether the children are stored in the order of their bytes, possibly with empty slots between them.
     #[inline(always)]
     pub(super) fn lies_in_order(self) -> bool {
         self.head().kind != Kind::N48
     }
 
-    /// The child for the last of these bytes that has one; the bytes are in ascending order.
+    /// Returns the child for the greatest of these bytes that has one. The bytes must be in ascending order.
     #[inline(always)]
     pub(super) fn last_child<const M: usize>(self, bytes: [u8; M]) -> Option<&'s Link<L>> {
         match self.view() {
@@ -231,14 +233,14 @@ impl<'s, L> NodeRef<'s, L> {
         }
     }
 
-    /// The places of the children from a position on, if they lie in order.
+    /// Returns the slots of the children from a position on; empty for nodes whose children are unordered.
     #[inline]
     pub(super) fn run_from(self, at: usize) -> &'s [Link<L>] {
         let run = self.run_before(END);
         &run[at.min(run.len())..]
     }
 
-    /// The places of the children before a position, if they lie in order.
+    /// Returns the slots of the children before a position; empty for nodes whose children are unordered.
     #[inline]
     pub(super) fn run_before(self, at: usize) -> &'s [Link<L>] {
         match self.view() {
@@ -249,21 +251,21 @@ impl<'s, L> NodeRef<'s, L> {
         }
     }
 
-    /// The first child at this position or after, and its position, if they do not lie in order.
+    /// Returns the first child at this position or after it, with its position, in nodes whose children are unordered.
     pub(super) fn scattered_from(self, at: usize) -> Option<(usize, &'s Link<L>)> {
         let View::N48(node) = self.view() else { return None };
         let at = (at..END).find(|at| node.index[*at] != 0)?;
         Some((at, &node.children[usize::from(node.index[at]) - 1]))
     }
 
-    /// The last child before this position, and its position, if they do not lie in order.
+    /// Returns the last child before this position, with its position, in nodes whose children are unordered.
     pub(super) fn scattered_before(self, at: usize) -> Option<(usize, &'s Link<L>)> {
         let View::N48(node) = self.view() else { return None };
         let at = (0..at).rfind(|at| node.index[*at] != 0)?;
         Some((at, &node.children[usize::from(node.index[at]) - 1]))
     }
 
-    /// The child of the smallest byte.
+    /// Returns the child for the smallest byte.
     pub(super) fn first(self) -> Option<&'s Link<L>> {
         match self.scattered_from(0) {
             Some((_, link)) => Some(link),
@@ -271,7 +273,7 @@ impl<'s, L> NodeRef<'s, L> {
         }
     }
 
-    /// The position of the first child whose byte is this or greater.
+    /// Returns the position of the first child with this byte or a greater one.
     pub(super) fn position(self, byte: u8) -> usize {
         match self.view() {
             View::N4(node) => node.bytes[..self.count()].partition_point(|other| *other < byte),
@@ -280,12 +282,12 @@ impl<'s, L> NodeRef<'s, L> {
         }
     }
 
-    /// The position of the first child whose byte is greater.
+    /// Returns the position of the first child with a greater byte.
     pub(super) fn after(self, byte: u8) -> usize {
         byte.checked_add(1).map_or(END, |byte| self.position(byte))
     }
 
-    /// All links that hold something.
+    /// Returns all links that are not empty.
     pub(super) fn links(self) -> impl Iterator<Item = &'s Link<L>> {
         let children = match self.view() {
             View::N48(node) => &node.children[..self.count()],
@@ -294,15 +296,16 @@ impl<'s, L> NodeRef<'s, L> {
         children.iter().chain([self.own()]).filter(|link| !link.is_empty())
     }
 
-    /// A copy with a birth of its own and no watch.
+    /// Returns a copy with another birth and no watch.
     ///
     /// # Safety
-    /// As of [`Link::copy`], for all its links.
+    /// As for [`Link::copy`], for all its links.
     pub(super) unsafe fn duplicate(self, birth: u64) -> NonNull<Head<L>> {
         let layout = self.head().kind.layout::<L>();
         // JUSTIFICATION: copying bytes is the fastest way to change one link of many.
-        // SAFETY: both have this layout; of the fields none but the watch cares for being copied, and that is written
-        // anew before anything looks. The original is not written to meanwhile except its watch, which is skipped.
+        // SAFETY: both have this layout. All fields behind `leaf` are plain bytes or links, which the caller allows to
+        // copy; `birth` and `watch` lie before it and are initialized below. Other threads write only to the
+        // original's watch, which is not read here.
         unsafe {
             let copy = alloc(layout);
             let Some(copy) = NonNull::new(copy.cast::<Head<L>>()) else { handle_alloc_error(layout) };
@@ -318,7 +321,7 @@ impl<'s, L> NodeRef<'s, L> {
 }
 
 impl<L, const N: usize> Sorted<L, N> {
-    /// The children, a bit each, whose byte is one of these.
+    /// Returns a bitmap of the children with one of these bytes.
     #[inline(always)]
     fn matches<const M: usize>(&self, wanted: [u8; M]) -> u32 {
         let mut bytes = [0; 16];

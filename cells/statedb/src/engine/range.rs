@@ -1,4 +1,4 @@
-//! Walking in an order, from both ends.
+//! Double-ended iteration over leaves in key order.
 
 mod path;
 
@@ -6,34 +6,34 @@ use super::leaf::Leaf;
 use super::link::Link;
 use path::{Path, Top};
 
-/// Leaves with neighbouring keys. Each comes once, whichever end it is taken from.
+/// A double-ended iterator over leaves with adjacent keys; yields each leaf once.
 pub(crate) type Range<'s, L> = Ends<'s, L, Path<'s, L>>;
 
-/// The leaves between two cursors, taken from both ends.
+/// A double-ended iterator over the leaves between two cursors.
 pub(crate) struct Ends<'s, L, C: Cursor<'s, L>> {
-    /// Where the end is; none if there is nothing.
+    /// The container, from which the back cursor is created on demand; none if the range is empty.
     top: Option<C::Top>,
     front: C,
-    /// The leaf that comes next from the front; none at the end.
+    /// The leaf that `next` returns; none at the end.
     next: Option<&'s L>,
-    /// The leaf that comes next from the back, once it is known: from the beginning where there is an upper bound, else
-    /// when somebody has asked.
+    /// The leaf that `next_back` returns. Known from the start if there is an upper bound, otherwise from the first
+    /// call of `next_back`.
     last: Option<&'s L>,
     back: Option<Box<C>>,
 }
 
-/// A place in an order of leaves, which goes one way.
+/// A position in a sequence of leaves, which moves in one direction only.
 pub(crate) trait Cursor<'s, L> {
-    /// That which has an end.
+    /// The container that the cursor moves in.
     type Top: Copy;
 
-    /// Behind the last leaf.
+    /// Returns a cursor behind the last leaf.
     fn at_end(top: Self::Top) -> Self;
 
-    /// The next leaf.
+    /// Moves forwards; returns the leaf that was passed.
     fn forwards(&mut self) -> Option<&'s L>;
 
-    /// The leaf before.
+    /// Moves backwards; returns the leaf that was passed.
     fn backwards(&mut self) -> Option<&'s L>;
 }
 
@@ -42,7 +42,7 @@ impl<'s, L: Leaf> Range<'s, L> {
         Ends { top: None, front: Path::new(), next: None, last: None, back: None }
     }
 
-    /// Everything below a link.
+    /// Returns all leaves below a link.
     pub(super) fn below(top: &'s Link<L>) -> Self {
         let (front, next) = Path::at_start(top);
         Ends { top: Some(Top(top)), front, next, last: None, back: None }
@@ -54,7 +54,7 @@ impl<'s, L: Leaf> Range<'s, L> {
         Ends { top: Some(Top(top)), front, next, last: None, back: None }
     }
 
-    /// The same as far as the keys are smaller than this one.
+    /// Ends the range before `key`.
     pub(super) fn until(self, key: &[u8]) -> Self {
         let Some((Top(top), next)) = self.top.zip(self.next) else { return self };
         if next.with_key(|first| first >= key) {
@@ -66,7 +66,7 @@ impl<'s, L: Leaf> Range<'s, L> {
 }
 
 impl<'s, L, C: Cursor<'s, L>> Ends<'s, L, C> {
-    /// From a cursor to the end.
+    /// Returns the leaves from a cursor to the end.
     pub(super) fn new(top: Option<C::Top>, mut front: C) -> Self {
         let next = front.forwards();
         Ends { top, front, next, last: None, back: None }
@@ -108,7 +108,7 @@ impl<'s, L, C: Cursor<'s, L>> DoubleEndedIterator for Ends<'s, L, C> {
             Some(last) => last,
             None => {
                 let mut back = C::at_end(self.top?);
-                // A single leaf has no path.
+                // A tree of a single leaf has no nodes, so the back cursor yields nothing.
                 let last = back.backwards().unwrap_or(front);
                 self.back = Some(Box::new(back));
                 last

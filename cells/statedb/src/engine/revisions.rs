@@ -48,8 +48,9 @@ union Link<L> {
     leaf: std::mem::ManuallyDrop<Alias<L>>,
 }
 
-// JUSTIFICATION: stands for the leaves and nodes below.
-// SAFETY: published nodes are only read, private ones have one owner; leaves can go and be seen anywhere.
+// JUSTIFICATION: an index owns or shares the leaves and nodes below it, which are behind raw pointers.
+// SAFETY: published nodes are never written to; private nodes are reached only through the writer's `&mut`. Leaves are
+// `Send + Sync` by the bound.
 unsafe impl<L: Send + Sync> Send for Revisions<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send + Sync> Sync for Revisions<L> {}
@@ -63,10 +64,10 @@ impl<L> Node<L> {
     }
 }
 
-unsafe fn free_node<L>(what: *mut ()) {
+unsafe fn free_node<L>(ptr: *mut ()) {
     // JUSTIFICATION: see `Fate`.
-    // SAFETY: made by `Node::boxed`, and is unreachable by now.
-    drop(unsafe { Box::from_raw(what.cast::<Node<L>>()) });
+    // SAFETY: `ptr` is a boxed node, and by the contract of `Fate` nothing reaches it any more.
+    drop(unsafe { Box::from_raw(ptr.cast::<Node<L>>()) });
 }
 
 unsafe fn close_nothing(_: *mut ()) {}
@@ -96,7 +97,7 @@ impl<L> Revisions<L> {
     /// Returns a copy for the next version.
     ///
     /// # Safety
-    /// As of [`Tree::fork`](super::Tree::fork).
+    /// As for [`Tree::fork`](super::Tree::fork).
     pub(crate) unsafe fn fork(&self) -> Self {
         Revisions { newest: (null_mut(), 0), ..*self }
     }
@@ -104,8 +105,8 @@ impl<L> Revisions<L> {
     /// Returns the leaves of this revision and later ones, in order.
     pub(crate) fn from(&self, revision: u64) -> RevisionRange<'_, L> {
         let mut walk = Walk::new(self.height);
-        // JUSTIFICATION: nodes are behind bare pointers.
-        // SAFETY: what a version reaches is there while it is borrowed; nodes above the lowest level link to nodes.
+        // JUSTIFICATION: nodes are behind raw pointers.
+        // SAFETY: nodes that a version reaches live while it is borrowed; nodes above the lowest level link to nodes.
         unsafe {
             let found = above(revision, self.height);
             if !self.root.is_null() && found < self.high {
@@ -157,7 +158,8 @@ impl<L> Revisions<L> {
     /// The pointer is one of this version, and private to the edit.
     unsafe fn own(edit: &mut Edit, node: *mut *mut Node<L>) -> *mut Node<L> {
         // JUSTIFICATION: the rule of births, as for trees.
-        // SAFETY: promised by the caller; the original is retired this once, as nothing here leads to it any more.
+        // SAFETY: the pointer is valid and private by the caller's contract. The original is retired exactly once:
+        // the only pointer to it in this version has just been overwritten.
         unsafe {
             let old = *node;
             if old.is_null() {
@@ -175,8 +177,9 @@ impl<L> Revisions<L> {
     pub(crate) fn insert(&mut self, edit: &mut Edit, revision: u64, leaf: Alias<L>) {
         self.len += 1;
         let leaf = Link { leaf: std::mem::ManuallyDrop::new(leaf) };
-        // JUSTIFICATION: nodes are behind bare pointers.
-        // SAFETY: all that is written to is private to the edit: made by `boxed`, `own`, or kept in `newest` since.
+        // JUSTIFICATION: nodes are behind raw pointers.
+        // SAFETY: all nodes written to are private to the edit: returned by `boxed` or `own`, or cached in `newest`,
+        // which `fork` clears.
         unsafe {
             if !self.newest.0.is_null() && self.newest.1 == revision >> BITS {
                 let node = self.newest.0;
@@ -224,7 +227,7 @@ impl<L> Revisions<L> {
         self.len -= 1;
         let mut path = [null_mut::<*mut Node<L>>(); LEVELS];
         // JUSTIFICATION: as above.
-        // SAFETY: as above; a node is freed when nothing links to it any more, and it is of the edit's own making.
+        // SAFETY: as above; a node is freed after its only link was cleared, and only if this edit allocated it.
         unsafe {
             let mut link: *mut *mut Node<L> = &raw mut self.root;
             for level in (0..self.height).rev() {
@@ -262,8 +265,8 @@ impl<L> Revisions<L> {
     /// Frees all nodes of the edit. The index is empty afterwards.
     pub(crate) fn abandon(&mut self, birth: u64) {
         let mut made = Vec::new();
-        // JUSTIFICATION: an aborted transaction leaves nothing behind.
-        // SAFETY: as of `Tree::abandon`.
+        // JUSTIFICATION: an aborted transaction must not leak its allocations.
+        // SAFETY: as for `Tree::abandon`.
         unsafe {
             self.each_node(&|other| other == birth, &mut |retired| made.push(retired));
             made.into_iter().for_each(|retired| Garbage::free(retired));
@@ -274,20 +277,20 @@ impl<L> Revisions<L> {
     /// Retires all nodes.
     ///
     /// # Safety
-    /// As of [`Tree::dismantle`](super::Tree::dismantle).
+    /// As for [`Tree::dismantle`](super::Tree::dismantle).
     pub(crate) unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired)) {
-        // JUSTIFICATION: the end of a database.
-        // SAFETY: promised by the caller.
+        // JUSTIFICATION: the last handle of the database was dropped, so its nodes have to be freed.
+        // SAFETY: by the caller's contract this happens once, and `want` accepts everything.
         unsafe { self.each_node(&|_| true, each) }
     }
 
     /// # Safety
-    /// As of `dismantle`, for the nodes of wanted births, below which all wanted ones are.
+    /// As for `dismantle`, for the nodes that `want` accepts; below a node that `want` rejects, it rejects all.
     unsafe fn each_node(&self, want: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(Retired)) {
         let (mut first, mut stack) = (Some((self.root, self.height)), Vec::new());
         while let Some((node, level)) = first.take().or_else(|| stack.pop()) {
-            // JUSTIFICATION: the end of the nodes.
-            // SAFETY: nodes are there until the list is freed, which is after this.
+            // JUSTIFICATION: walks an index that is being freed.
+            // SAFETY: `each` only collects: nodes are freed with the caller's list, after this function returns.
             unsafe {
                 if node.is_null() || !want((*node).birth) {
                     continue;
@@ -313,8 +316,8 @@ pub(crate) struct Walk<'s, L> {
     marker: PhantomData<&'s L>,
 }
 
-// JUSTIFICATION: shared references in all but their type.
-// SAFETY: what they lead to does not change while it is borrowed.
+// JUSTIFICATION: raw pointers are neither `Send` nor `Sync`; these stand for shared references.
+// SAFETY: nodes and leaves reachable from them do not change while the version is borrowed.
 unsafe impl<L: Sync> Send for Walk<'_, L> {}
 // SAFETY: as above.
 unsafe impl<L: Sync> Sync for Walk<'_, L> {}
@@ -342,8 +345,9 @@ impl<'s, L> Walk<'s, L> {
             }
             let at = pick(used);
             self.frames[self.depth - 1].1 &= !(1 << at);
-            // JUSTIFICATION: nodes are behind bare pointers.
-            // SAFETY: in a version that is borrowed for `'s`; only nodes of the lowest level link to leaves.
+            // JUSTIFICATION: nodes are behind raw pointers.
+            // SAFETY: the nodes belong to a version that is borrowed for `'s`; only those of the lowest level link to
+            // leaves.
             unsafe {
                 let link = &(*node).links[at as usize];
                 if self.depth as u32 == self.height {

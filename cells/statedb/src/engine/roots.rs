@@ -1,4 +1,5 @@
-//! The published roots: how readers acquire one, how writers replace it, when the nodes that only it reaches are freed.
+//! The published roots: how readers acquire one, how writers replace it, and when nodes that only a released root
+//! reaches are freed.
 
 #![expect(unsafe_code, reason = "readers take a root without a lock")]
 
@@ -25,7 +26,7 @@ pub(crate) trait Root: Clone + Send + Sync {
     /// The type of the allocations that it reaches.
     type Garbage: Garbage;
 
-    /// Empties the root; returns everything that it reached.
+    /// Empties the root; returns all allocations that it reached.
     fn end(&mut self) -> Vec<Self::Garbage>;
 }
 
@@ -48,7 +49,7 @@ struct Shared<R: Root> {
     /// Read by each check of whether a root is still current; the fields below are written by each transaction.
     current: Line<AtomicPtr<Slot<R>>>,
     /// The number of active writers times [`WRITER`], plus the place of the first slot handed over to them (0: none).
-    /// Both are in one word, so that a slot can only be handed over while a writer is active to release it.
+    /// Both are in one word, so that a compare-and-swap hands a slot over only while a writer is active to release it.
     work: AtomicU64,
     state: Mutex<State<R>>,
 }
@@ -121,7 +122,7 @@ impl<R: Root> Roots<R> {
         let mut state = roots.shared().state.lock();
         let slot = state.slot(roots.0, root);
         // JUSTIFICATION: slots outlive all holders of a pointer to them.
-        // SAFETY: just made.
+        // SAFETY: created above; slots are freed only after the owner is dropped.
         unsafe { slot.as_ref() }.holders.0.store(1, Ordering::SeqCst);
         state.live.push(Live { number: 0, slot, garbage: Vec::new() });
         roots.shared().current.0.store(slot.as_ptr(), Ordering::SeqCst);
@@ -130,8 +131,8 @@ impl<R: Root> Roots<R> {
     }
 
     fn shared(&self) -> &Shared<R> {
-        // JUSTIFICATION: shared with the held roots.
-        // SAFETY: freed only after the owner, which is borrowed here, is gone.
+        // JUSTIFICATION: the owner and the held roots share it, and whichever is released last frees it.
+        // SAFETY: freed only after the owner, which is borrowed here, is dropped.
         unsafe { self.0.as_ref() }
     }
 
@@ -141,8 +142,9 @@ impl<R: Root> Roots<R> {
         let current = &self.shared().current.0;
         loop {
             let slot = current.load(Ordering::Acquire);
-            // JUSTIFICATION: a reader neither waits nor allocates.
-            // SAFETY: never null; slots are freed after the owner.
+            // JUSTIFICATION: readers acquire a root without a lock or an allocation.
+            // SAFETY: never null after `new`. The slot may be reused between load and increment, but not freed: slots
+            // are freed only after the owner, which is borrowed here, is dropped.
             let held = unsafe {
                 (*slot).count(Ordering::SeqCst);
                 Held(NonNull::new_unchecked(slot))
@@ -165,11 +167,13 @@ impl<R: Root> Roots<R> {
     pub(crate) fn publish(&self, change: impl FnOnce(&mut R)) -> (Held<R>, Held<R>) {
         let mut state = self.shared().state.lock();
         let old = self.shared().current.0.load(Ordering::Relaxed);
-        // JUSTIFICATION: slots are reused, so that a commit need not allocate one.
-        // SAFETY: the current slot has a root; its number and value are not written to.
+        // JUSTIFICATION: slots are reused, so that a commit does not allocate one.
+        // SAFETY: the current slot holds a root, which is not written to while it is current, and it stays current
+        // under the lock.
         let (number, root) = unsafe { (*old).root.read(|root| ((*root).0 + 1, &(*root).1)) };
         let slot = match state.spare.pop() {
-            // SAFETY: spare, so nothing reads its root, and under the lock.
+            // SAFETY: a spare slot has no holder that reads its root (late readers only touch the count), and only one
+            // thread has the lock.
             Some(slot) => unsafe {
                 slot.as_ref().root.write(|place| {
                     (*place).0 = number;
@@ -179,15 +183,15 @@ impl<R: Root> Roots<R> {
             },
             None => state.slot(self.0, root.clone()),
         };
-        // SAFETY: not published yet, and under the lock.
+        // SAFETY: slots live until the owner is dropped.
         let slot_ref = unsafe { slot.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: not published yet, so nothing else reads the root, and only one thread has the lock.
         slot_ref.root.write(|place| unsafe {
             (*place).0 = number;
             change(&mut (*place).1);
         });
         // Added, not stored: a late reader may have incremented the count. One is for being current, one for the
-        // caller.
+        // caller. Both precede the store below, so that no reader sees a current slot without holders.
         slot_ref.holders.0.fetch_add(2, Ordering::SeqCst);
         state.live.push(Live { number, slot, garbage: Vec::new() });
         self.shared().current.0.store(slot.as_ptr(), Ordering::SeqCst);
@@ -203,21 +207,21 @@ impl<R: Root> Drop for Roots<R> {
         let mut panics = Panics::default();
         panics.run(|| drop(before.retire(garbage)));
         self.shared().state.lock().closed = true;
-        // The count for being current.
+        // Releases the count that the last root has for being current.
         panics.run(|| drop(Held(last.0)));
         panics.resume();
     }
 }
 
 impl<R: Root> Working<'_, R> {
-    /// Releases the slots that readers have handed over, starting with the one at this place.
+    /// Releases the slots that readers have handed over, a list that starts at this place.
     fn let_go(&self, mut place: u32, panics: &mut Panics) {
         let mut garbage = Vec::new();
         let mut state = self.0.shared().state.lock();
         while place != 0 {
             let slot = state.slots[place as usize - 1];
-            // JUSTIFICATION: a slot is handed over by its place.
-            // SAFETY: slots are freed after the owner, which is borrowed.
+            // JUSTIFICATION: a slot is handed over as its place in `slots`.
+            // SAFETY: slots are freed only after the owner, which is borrowed, is dropped.
             let slot_ref = unsafe { slot.as_ref() };
             place = slot_ref.next.load(Ordering::Relaxed);
             if slot_ref.holders.0.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -232,7 +236,8 @@ impl<R: Root> Working<'_, R> {
 }
 
 impl<R: Root> Drop for Working<'_, R> {
-    /// Ends when no slot is handed over, or when it has released some and other writers remain to release the rest.
+    /// Unregisters the writer once no slot is handed over, or once it has released some and other writers remain to
+    /// release the rest.
     #[inline]
     fn drop(&mut self) {
         let work = &self.0.shared().work;
@@ -258,16 +263,16 @@ impl<R: Root> Drop for Working<'_, R> {
 
 impl<R: Root> Held<R> {
     fn slot(&self) -> &Slot<R> {
-        // JUSTIFICATION: counted, as an `Arc` is.
-        // SAFETY: slots are freed when no root is held.
+        // JUSTIFICATION: the slot is shared by a count, not by a borrow.
+        // SAFETY: `self` is one of the slot's holders, and slots are freed only when no root is held.
         unsafe { self.0.as_ref() }
     }
 
     /// Returns whether this is still the current root.
     #[inline(always)]
     pub(crate) fn is_current(&self) -> bool {
-        // JUSTIFICATION: one load in place of an increment and a decrement.
-        // SAFETY: a held root keeps the shared state allocated.
+        // JUSTIFICATION: one load replaces an increment and a decrement of the holder count.
+        // SAFETY: the shared state is freed only when no root is held, and `self` holds one.
         let current = unsafe { &self.slot().shared.as_ref().current.0 };
         // A slot is not reused while its root is held: the same slot is the same root (no ABA).
         current.load(Ordering::Acquire) == self.0.as_ptr()
@@ -297,9 +302,9 @@ impl<R: Root> Held<R> {
 
     /// Hands the caller's count over to the active writers; returns false if there are none.
     fn leave(&self) -> bool {
-        // JUSTIFICATION: a reader neither waits nor frees what a writer can.
-        // SAFETY: counted until the count is handed over, after which this function accesses nothing of the slot.
-        // Until then the held root keeps the shared state, and thus `work`, allocated.
+        // JUSTIFICATION: a reader neither waits for the lock nor frees memory while a writer can.
+        // SAFETY: the count of `self` keeps the slot and the shared state, with `work`, allocated until the
+        // compare-and-swap hands the count over; nothing is accessed after that.
         let work = unsafe { &(*self.slot().shared.as_ptr()).work };
         let mut now = work.load(Ordering::Relaxed);
         while now >= WRITER {
@@ -318,8 +323,8 @@ impl<R: Root> Held<R> {
     /// Releases a count under the lock; the last holder removes the root and returns the emptied list of its garbage.
     fn let_go(&self, more: Vec<R::Garbage>) -> Vec<R::Garbage> {
         let slot = self.0;
-        // JUSTIFICATION: the last one frees.
-        // SAFETY: counted until the line below that takes the count back, which keeps slot and owner.
+        // JUSTIFICATION: the last holder frees slot and shared state, so neither can be borrowed from `self`.
+        // SAFETY: the count of `self` keeps both allocated until `fetch_sub` below.
         let (holders, shared) = unsafe { (&(*slot.as_ptr()).holders.0, self.slot().shared) };
         // SAFETY: as above.
         let mut state = unsafe { &(*shared.as_ptr()).state }.lock();
@@ -332,13 +337,15 @@ impl<R: Root> Held<R> {
         }
         let mut garbage = state.end(slot);
         let end = state.closed && state.live.is_empty();
-        // Another thread may free the lock as soon as it is unlocked: `parking_lot` does not touch it after that.
+        // Another thread may free the mutex as soon as it is unlocked: sound because `parking_lot` does not access a
+        // mutex after its unlocking store.
         drop(state);
         let mut panics = Panics::default();
-        // SAFETY: as `State::end` says.
+        // SAFETY: `State::end` returns only garbage that no live root reaches.
         panics.each(garbage.drain(..), |garbage| unsafe { garbage.free() });
         if end {
-            // SAFETY: closed, so no reader can arrive, and no root is held, so no pointer to the shared state is left.
+            // SAFETY: closed, so the owner is gone and no reader can arrive; no root is held, so no pointer to the
+            // shared state remains.
             unsafe { free(shared) }
         }
         panics.resume();
@@ -346,7 +353,7 @@ impl<R: Root> Held<R> {
     }
 }
 
-/// Adds to a list.
+/// Appends to a list; an empty one is replaced, to reuse the allocation.
 fn append<G>(list: &mut Vec<G>, more: Vec<G>) {
     match list.is_empty() {
         true => *list = more,
@@ -359,7 +366,7 @@ impl<R: Root> State<R> {
         self.live.binary_search_by_key(&number, |live| live.number).ok()
     }
 
-    /// A new slot.
+    /// Allocates a slot.
     fn slot(&mut self, shared: NonNull<Shared<R>>, root: R) -> NonNull<Slot<R>> {
         let (holders, next) = (Line(AtomicUsize::new(0)), AtomicU32::new(0));
         let place = u32::try_from(self.slots.len() + 1).expect("fewer roots than memory has room for");
@@ -372,10 +379,11 @@ impl<R: Root> State<R> {
     /// Removes the root of a slot without holders from the live ones; returns its garbage that no live root reaches: it
     /// was born after the preceding root was published, and no later root reaches it.
     fn end(&mut self, slot: NonNull<Slot<R>>) -> Vec<R::Garbage> {
-        // JUSTIFICATION: the root's number leads from a slot to its entry in the list.
+        // JUSTIFICATION: the entry in `live` is found by the root's number, which is in the slot.
         // SAFETY: roots are written only under the lock, which the caller holds: `self` is the locked state.
         let number = unsafe { slot.as_ref().root.read(|root| (*root).0) };
-        // Otherwise the root was removed earlier, and this count was of a late reader of a root that was not current.
+        // Otherwise the root was removed earlier, and the released count was that of a late reader, which found the
+        // root not current.
         let Some(at) = self.position(number).filter(|at| self.live[*at].slot == slot) else {
             return Vec::new();
         };
@@ -390,10 +398,10 @@ impl<R: Root> State<R> {
 }
 
 /// # Safety
-/// It is unused by now.
+/// The owner is closed and no root is held, so that nothing else accesses the shared state or its slots.
 unsafe fn free<R: Root>(shared: NonNull<Shared<R>>) {
-    // JUSTIFICATION: made by `Box`.
-    // SAFETY: all slots are spare, and each was made by `State::slot`.
+    // JUSTIFICATION: frees the boxes that `Roots::new` and `State::slot` leaked.
+    // SAFETY: by the contract this is the only access; `slots` lists each slot once.
     unsafe {
         let shared = Box::from_raw(shared.as_ptr());
         for slot in &shared.state.lock().slots {
@@ -413,8 +421,8 @@ impl<R: Root> Drop for Held<R> {
     #[inline]
     fn drop(&mut self) {
         let holders = &self.slot().holders.0;
-        // Acquire: the writes by which the last holder hands the slot over are ordered after all accesses of the other
-        // holders.
+        // Acquire pairs with the decrements of other holders: when the last holder hands the slot over or releases it,
+        // all accesses of the others have happened before.
         let mut count = holders.load(Ordering::Acquire);
         // A holder that is not the last one takes no lock, and does not access the slot after the decrement.
         while count > 1 {

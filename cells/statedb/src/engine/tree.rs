@@ -34,11 +34,11 @@ impl<L: Leaf> Tree<L> {
     /// Returns a copy for the next version.
     ///
     /// # Safety
-    /// Of the forks of one version at most one is published; the others are abandoned. Each is changed with one edit
-    /// of its own, and none outlives what holds this version.
+    /// At most one fork of a version is published; the others are abandoned. Each fork is changed by one edit of its
+    /// own, and none outlives the root that holds this version.
     pub(crate) unsafe fn fork(&self) -> Self {
-        // JUSTIFICATION: a version begins as the one before.
-        // SAFETY: what the caller promises is the rule of births.
+        // JUSTIFICATION: a new version starts as a shallow copy of the previous one.
+        // SAFETY: the caller's contract is that of `Link::copy`: one published fork, each with its own birth.
         Tree { root: unsafe { self.root.copy() }, len: self.len }
     }
 
@@ -52,7 +52,7 @@ impl<L: Leaf> Tree<L> {
         loop {
             match link.get() {
                 Child::Nothing => return None,
-                // Compares the bytes that were skipped on the way, too.
+                // The descent skips prefixes without comparing them, so the whole key is compared here.
                 Child::Leaf(leaf) => return leaf.with_key(|found| same(found, key)).then_some(leaf),
                 Child::Node(node) => {
                     depth += node.prefix_len();
@@ -69,12 +69,12 @@ impl<L: Leaf> Tree<L> {
         }
     }
 
-    /// All leaves in the order of their keys.
+    /// Returns all leaves in the order of their keys.
     pub(crate) fn all(&self) -> Range<'_, L> {
         Range::below(&self.root)
     }
 
-    /// The leaves whose key starts with this.
+    /// Returns the leaves whose keys start with `start`.
     pub(crate) fn prefix(&self, start: &[u8]) -> Range<'_, L> {
         match self.descend(start).0 {
             Some(link) => Range::below(link),
@@ -82,18 +82,18 @@ impl<L: Leaf> Tree<L> {
         }
     }
 
-    /// The leaves whose key is this or greater.
+    /// Returns the leaves with this key or a greater one.
     pub(crate) fn from(&self, key: &[u8]) -> Range<'_, L> {
         Range::from(&self.root, key)
     }
 
-    /// The leaves whose key is `start` or greater and smaller than `end`.
+    /// Returns the leaves with keys from `start` (inclusive) to `end` (exclusive).
     pub(crate) fn between(&self, start: &[u8], end: &[u8]) -> Range<'_, L> {
         self.from(start).until(end)
     }
 
-    /// Where the keys that start with this are, if there are any, and the deepest node through which each insert and
-    /// delete of such a key goes.
+    /// Returns the link to the keys that start with `start`, if there are any, and the deepest node that every insert
+    /// and delete of such a key copies.
     fn descend(&self, start: &[u8]) -> (Option<&Link<L>>, Option<NodeRef<'_, L>>) {
         let mut link = &self.root;
         let mut depth = 0;
@@ -124,8 +124,8 @@ impl<L: Leaf> Tree<L> {
         }
     }
 
-    /// The watch that closes when a key that starts with this is inserted, replaced or deleted; none if only that of
-    /// the whole tree does.
+    /// Returns the watch that closes when a key that starts with `start` is inserted, replaced or deleted; none if only
+    /// the watch of the whole tree does.
     pub(crate) fn prefix_watch(&self, start: &[u8]) -> Option<&WatchCell> {
         self.descend(start).1.map(NodeRef::watch)
     }
@@ -189,15 +189,15 @@ impl<L: Leaf> Tree<L> {
         Some(remove_below(&mut self.root, edit, key))
     }
 
-    // ---- the end
+    // ---- teardown
 
     /// Frees all nodes and leaves of the edit. The tree is empty afterwards.
     pub(crate) fn abandon(&mut self, birth: u64) {
         self.len = 0;
         let (mut made, mut panics) = (Vec::new(), Panics::default());
-        // JUSTIFICATION: an aborted transaction leaves nothing behind.
-        // SAFETY: a node of another birth is shared, and nothing below it is of this birth, since an edit makes all
-        // nodes above a changed node its own. Only this tree reaches nodes of this birth, and it is not used any more.
+        // JUSTIFICATION: an aborted transaction must not leak its allocations.
+        // SAFETY: below a node of another birth nothing has this birth, since an edit copies all nodes on the path to
+        // a change. Only this tree reaches nodes of this birth, and its root has just been emptied.
         unsafe {
             self.root.take().dismantle(&|other| other == birth, &mut |retired| made.push(retired));
             panics.each(made, |retired| super::roots::Garbage::free(retired));
@@ -208,15 +208,16 @@ impl<L: Leaf> Tree<L> {
     /// Retires all nodes and leaves.
     ///
     /// # Safety
-    /// No version is made from this one any more, and what is retired ends up with those who can still reach it.
+    /// This version is not forked again, and the entries passed to `each` are freed only after the last root that
+    /// reaches them is released.
     pub(crate) unsafe fn dismantle(&self, each: &mut dyn FnMut(Retired)) {
-        // JUSTIFICATION: the end of a database.
-        // SAFETY: promised by the caller.
+        // JUSTIFICATION: the last handle of the database was dropped, so its nodes have to be freed.
+        // SAFETY: by the caller's contract this happens once, and `want` accepts everything.
         unsafe { self.root.copy().dismantle(&|_| true, each) }
     }
 }
 
-/// Puts a node above one with whose prefix the key has only `shared` bytes in common.
+/// Inserts a parent above a node, because the key shares only the first `shared` bytes of its prefix.
 fn split_prefix<L: Leaf>(link: &mut Link<L>, edit: &mut Edit, shared: usize, key: &[u8], leaf: L) {
     let mut node = link.edit(edit);
     let prefix: [u8; PREFIX] = std::array::from_fn(|at| node.read().prefix().get(at).copied().unwrap_or(0));
@@ -228,7 +229,8 @@ fn split_prefix<L: Leaf>(link: &mut Link<L>, edit: &mut Edit, shared: usize, key
     *link = Link::node(above);
 }
 
-/// Puts a node above a leaf, whose key goes on with `byte` after `shared` bytes in common.
+/// Inserts a parent above a leaf. Its key and the new one share `shared` bytes; `byte` is the next one of the old key,
+/// none if the key ends there.
 fn split_leaf<L: Leaf>(
     mut link: &mut Link<L>,
     edit: &mut Edit,
@@ -238,7 +240,7 @@ fn split_leaf<L: Leaf>(
     leaf: L,
 ) {
     let found = link.take();
-    // A prefix that does not fit into one node makes a chain of nodes.
+    // A prefix longer than `PREFIX` is stored in a chain of nodes.
     while shared > PREFIX {
         let mut node = NodeMut::small(edit.birth(), &key[..PREFIX]);
         node.add(key[PREFIX], Link::EMPTY);
@@ -256,7 +258,7 @@ fn split_leaf<L: Leaf>(
     *link = Link::node(node);
 }
 
-/// Puts a link where the key leads to at a depth in a node that has nothing there.
+/// Stores a link under the key's byte at a depth, or as the node's own leaf if the key ends there.
 fn hang<L: Leaf>(node: &mut NodeMut<'_, L>, key: &[u8], depth: usize, link: Link<L>) {
     match key.get(depth) {
         Some(byte) => node.add(*byte, link),
@@ -264,7 +266,7 @@ fn hang<L: Leaf>(node: &mut NodeMut<'_, L>, key: &[u8], depth: usize, link: Link
     }
 }
 
-/// Takes out the leaf of what is left of a key, which is there.
+/// Removes the leaf under the remainder of a key, which must exist.
 fn remove_below<L: Leaf>(link: &mut Link<L>, edit: &mut Edit, key: &[u8]) -> Removed<L> {
     if link.is_leaf() {
         return link.take_leaf();
@@ -288,7 +290,8 @@ fn remove_below<L: Leaf>(link: &mut Link<L>, edit: &mut Edit, key: &[u8]) -> Rem
     removed
 }
 
-/// Makes the node that a link holds as small as what is in it.
+/// Replaces the node of a link by its smallest equivalent: its leaf, its only child with a merged prefix, or a node of
+/// a smaller size.
 fn compact<L: Leaf>(link: &mut Link<L>, edit: &mut Edit) {
     let mut node = link.edit(edit);
     if !node.has_children() {
@@ -326,7 +329,7 @@ fn compact<L: Leaf>(link: &mut Link<L>, edit: &mut Edit) {
     *link = child;
 }
 
-/// How many bytes two keys have in common at their beginning.
+/// Returns the length of the common prefix of two keys.
 #[inline]
 pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
     let len = a.len().min(b.len());
@@ -340,19 +343,20 @@ pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
         at += 8;
     }
     match len.checked_sub(8) {
-        // The last eight, of which some are known to be equal.
+        // The last eight bytes overlap the previous word, which is known to be equal.
         Some(last) => last + (words(last).trailing_zeros() / 8) as usize,
         None => a.iter().zip(b).take_while(|(a, b)| a == b).count(),
     }
 }
 
-/// Eight bytes, the first the least.
+/// Reads eight bytes in little-endian order, so that the first differing byte is in the lowest bits of an XOR.
 #[inline(always)]
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
-/// Keys are short: eight bytes at a time without a call.
+/// Whether two keys are equal. Most keys are short: those of 8 to 16 bytes are compared in two overlapping words,
+/// without a call to `memcmp`.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
     match a.len() {

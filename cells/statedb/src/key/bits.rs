@@ -2,7 +2,7 @@
 //!
 //! The encoding is a word of symbols, one byte each. A symbol stands for up to five bits, which are its upper bits;
 //! their count is in its lower three. All symbols but the last stand for five bits, the last for fewer, possibly none.
-//! So no word is a prefix of another, words compare as the bits do, and a prefix sorts before those that it covers.
+//! Hence no word is a prefix of another, words compare as the bits do, and a prefix sorts before those that it covers.
 
 use super::{Bytes, INLINE, KeyBuf};
 
@@ -39,7 +39,7 @@ impl KeyBuf {
         self.push(&last[..=whole]);
     }
 
-    /// As `push_bits`, for the 16 bytes of addresses: always encodes all four blocks, and copies the part that is used.
+    /// Like `push_bits`, for the 16 bytes of addresses: always encodes all four blocks, and copies the used part.
     #[inline]
     fn push_bits_of_16(&mut self, data: u128, bits: usize) {
         let mut all = [0; 4 * SYMBOLS];

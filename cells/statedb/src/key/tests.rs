@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn a_raw_bound_parts_values_as_their_bytes_do(
+    fn a_raw_bound_splits_values_as_their_bytes(
         number: u16, text in "[ab\\x00\u{ff}]{0,3}", flag: bool,
         bound in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..4),
@@ -54,7 +54,7 @@ proptest! {
 }
 
 #[test]
-fn raw_bytes_give_the_key_of_the_value() {
+fn raw_bytes_encode_as_the_value() {
     fn same<K: IndexKey>(raw: &[u8], value: K) {
         let mut key = KeyBuf::new();
         assert!(K::encode_raw(raw, &mut key).unwrap());
@@ -80,7 +80,7 @@ fn raw_bytes_give_the_key_of_the_value() {
 }
 
 #[test]
-fn text_gives_the_key_of_the_value() {
+fn text_encodes_as_the_value() {
     fn same<K: IndexKey>(text: &str, value: K) {
         let mut key = KeyBuf::new();
         K::encode_text(text, &mut key).unwrap();

@@ -8,9 +8,9 @@ use super::*;
 enum Step {
     Insert(u8, u16),
     Remove(u8),
-    /// Keeps a copy as it is now.
+    /// Keeps a copy of the current state.
     Keep,
-    /// Goes on with a kept copy.
+    /// Continues with a kept copy.
     Return(usize),
     Union(usize),
     Difference(usize),
@@ -34,7 +34,7 @@ fn same(map: &Map<u8, u16>, model: &BTreeMap<u8, u16>) {
 
 proptest! {
     #[test]
-    fn as_a_plain_map(steps in prop::collection::vec(step(), 1..300)) {
+    fn behaves_as_a_btree_map(steps in prop::collection::vec(step(), 1..300)) {
         let (mut map, mut model) = (Map::new(), BTreeMap::new());
         let mut kept = vec![(map.clone(), model.clone())];
         for step in steps {
@@ -75,7 +75,7 @@ proptest! {
 }
 
 #[test]
-fn an_insert_copies_the_way_and_no_more() {
+fn an_insert_copies_only_the_path() {
     let mut map: Map<u32, Arc<u32>> = (0..1000).map(|n| (n, Arc::new(n))).collect();
     let before = map.clone();
     map.insert(500, Arc::new(0));
@@ -84,11 +84,11 @@ fn an_insert_copies_the_way_and_no_more() {
     drop(before);
     map.insert(501, Arc::new(0));
     let shared = map.values().filter(|value| Arc::strong_count(value) > 1).count();
-    assert_eq!(shared, 0, "what nobody else has is changed in place");
+    assert_eq!(shared, 0, "unshared nodes are changed in place");
 }
 
 #[test]
-fn what_is_not_there_is_removed_without_a_copy() {
+fn removing_a_missing_key_copies_nothing() {
     let mut map: Map<u32, u32> = (0..10).map(|n| (2 * n, n)).collect();
     let before = map.clone();
     assert_eq!(map.remove(&5), None);
@@ -112,7 +112,7 @@ fn prefixes_are_of_strings() {
 }
 
 #[test]
-fn json_and_yaml_are_the_lists_of_the_original() {
+fn json_and_yaml_are_lists_as_in_cilium() {
     let map: Map<String, u8> = [("b".to_owned(), 2), ("a".to_owned(), 1)].into();
     let json = r#"[{"k":"a","v":1},{"k":"b","v":2}]"#;
     assert_eq!(serde_json::to_string(&map).unwrap(), json);

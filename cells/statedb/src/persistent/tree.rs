@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 /// The maximum ratio of the weights of the two sides of a node.
 const DELTA: usize = 3;
 
-/// The ratio of the weights of inner and outer grandchild from which on a double rotation is needed.
+/// The minimum ratio of the weights of inner and outer grandchild for which a double rotation is needed.
 const GAMMA: usize = 2;
 
 /// A tree or nothing.

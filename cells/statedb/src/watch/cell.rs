@@ -26,6 +26,7 @@ impl<S> LazyCell<S> {
         if state.is_null() {
             const { assert!(align_of::<S>() > 1) };
             let new = Arc::into_raw(make()).cast_mut();
+            // Release publishes the new state to other readers; Acquire makes the state of the winner visible.
             state = match self.state.compare_exchange(state, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => new,
                 Err(other) => {

@@ -1,4 +1,4 @@
-//! Rows whose keys are any bytes, beginnings of each other too, and which count themselves.
+//! Rows with arbitrary keys, which may be prefixes of each other, that count their instances.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ impl PartialEq for Blob {
     }
 }
 
-/// Knows how many of it there are.
+/// A counter of its live instances.
 #[derive(Debug, Default)]
 pub(crate) struct Counted(pub(crate) Arc<AtomicUsize>);
 
@@ -36,7 +36,7 @@ impl Counted {
 }
 
 impl Clone for Counted {
-    /// Of no account: the clone is the test's own.
+    /// Returns an instance that is not counted: clones belong to the test, not to the table.
     fn clone(&self) -> Self {
         Counted::new(&Arc::default())
     }
@@ -48,7 +48,7 @@ impl Drop for Counted {
     }
 }
 
-/// Bytes as they are, neither escaped nor ended.
+/// Bytes encoded without escaping or terminator.
 pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
 
 impl IndexKey for Raw<'_> {

@@ -1,4 +1,4 @@
-//! Change iterators: whatever is read when, replaying the changes gives the table, and no delete is kept without a reader.
+//! Readers of changes: replaying the changes reproduces the table, and no delete is kept without a reader.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use statedb::{Changes, Db, Find, RwTable, SinceError, TableStats};
 enum Step {
     Put(u8, u16),
     Delete(u8),
-    /// Reads at most so many changes with one of the iterators.
+    /// Reads with one of the readers, up to a limit.
     Take(usize, usize),
-    /// One of the readers writes a row and the next one itself, and leaves that out of what it reads.
+    /// One of the readers writes two rows itself, and skips its own writes.
     Own(usize, u8, u16),
     Open(bool),
-    /// Opens one that goes on from where another is.
+    /// Opens a reader that continues at the position of another one.
     Since(usize),
     Close(usize),
 }
@@ -36,12 +36,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An iterator and what its reader knows: the rows by replay, and the last state it has not seen yet.
+/// A reader, the rows that it has replayed, and the snapshot that it has not finished yet.
 struct Reader {
     changes: Changes<Pod>,
     seen: BTreeMap<u8, Pod>,
     last: u64,
-    /// The table's revision when it was opened: from there on deletes are kept for it.
+    /// The table's revision when the reader was opened: later deletes are kept for it.
     began: u64,
     /// Its own writes.
     own: Vec<std::ops::RangeInclusive<u64>>,
@@ -120,11 +120,11 @@ proptest! {
                     let Some(other) = readers.get(which) else { continue };
                     let (since, seen, last) = (other.changes.seen(), other.seen.clone(), other.last);
                     if other.own.iter().any(|own| *own.end() > since) {
-                        continue; // it knows more than what it has read
+                        continue; // it also knows its own writes
                     }
                     let changes = match pods.changes().since(since) {
                         Ok(changes) => changes,
-                        // Deletes after its beginning that it has yet to see are kept for it.
+                        // Deletes after it was opened that it has not seen yet are kept for it.
                         Err(error) => {
                             prop_assert!(since > 0 && since < other.began, "{}", error);
                             continue;
@@ -163,19 +163,19 @@ fn changes_are_coalesced_by_key() {
     commit(&|w| drop(w.insert(pod(1, "a", &[]))));
     commit(&|w| drop(w.insert(pod(1, "b", &[]))));
     commit(&|w| drop(w.insert(pod(2, "a", &[]))));
-    commit(&|w| drop(w.delete(by_id(2)))); // never seen, comes as a delete
+    commit(&|w| drop(w.delete(by_id(2)))); // inserted and deleted between two batches: a delete
     let batch = changes.try_next();
     let seen: Vec<_> = batch.iter().map(|c| (c.object.id, c.object.node.as_str(), c.deleted)).collect();
     assert_eq!(seen, [(1, "b", false), (2, "a", true)]);
     commit(&|w| drop(w.delete(by_id(1))));
-    commit(&|w| drop(w.insert(pod(1, "c", &[])))); // back again: the delete is not seen
+    commit(&|w| drop(w.insert(pod(1, "c", &[])))); // deleted and inserted again: an update
     let batch = changes.try_next();
     assert_eq!(batch.iter().map(|c| c.deleted).collect::<Vec<_>>(), [false]);
     assert!(changes.try_next().is_empty());
 }
 
 #[test]
-fn deletes_are_kept_only_for_those_who_have_not_seen_them() {
+fn deletes_are_kept_only_for_readers_that_have_not_seen_them() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     let zombies = || db.table_by_name("pods").unwrap().stats(&db.snapshot()).zombies;
@@ -188,7 +188,7 @@ fn deletes_are_kept_only_for_those_who_have_not_seen_them() {
         w.commit();
     };
     turnover();
-    assert_eq!(zombies(), 0, "nobody looks");
+    assert_eq!(zombies(), 0, "no reader");
     let (mut quick, slow) = (pods.changes(), pods.changes());
     turnover();
     quick.try_next();
@@ -227,7 +227,7 @@ fn ids(batch: &statedb::Batch<Pod>) -> Vec<i32> {
 }
 
 #[test]
-fn a_new_iterator_is_told_of_no_rows_that_were_gone_before() {
+fn a_new_reader_gets_no_earlier_deletes() {
     let pods = Db::new().table::<Pod>().unwrap();
     let slow = pods.changes();
     pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
@@ -240,7 +240,7 @@ fn a_new_iterator_is_told_of_no_rows_that_were_gone_before() {
 }
 
 #[test]
-fn reading_goes_on_from_a_revision_if_all_deletes_since_are_known() {
+fn since_continues_from_a_revision_if_all_later_deletes_are_kept() {
     let pods = Db::new().table::<Pod>().unwrap();
     let now = || pods.revision(&pods.snapshot());
     pods.transact(|w| (1..=4).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
@@ -253,7 +253,7 @@ fn reading_goes_on_from_a_revision_if_all_deletes_since_are_known() {
     assert!(error.to_string().contains("deletes up to 5 are forgotten"), "{error}");
     assert!(pods.changes().since(5).unwrap().try_next().is_empty());
 
-    // Kept for one, known to others, until the one has read on.
+    // A delete that is kept for one reader is available to others, until that reader has seen it.
     let mut reader = pods.changes();
     reader.try_next();
     let from = now();
@@ -264,11 +264,11 @@ fn reading_goes_on_from_a_revision_if_all_deletes_since_are_known() {
     assert_eq!(stats(&pods).zombies, 1, "kept for the other");
     assert_eq!(ids(&other.try_next()), [-2, 9]);
     assert!(matches!(pods.changes().since(from), Err(SinceError::Forgotten { forgotten: 6, .. })));
-    assert_eq!((stats(&pods).zombies, stats(&pods).trackers), (0, 2), "what is refused does not stay");
+    assert_eq!((stats(&pods).zombies, stats(&pods).trackers), (0, 2), "a refused reader is not registered");
 }
 
 #[tokio::test]
-async fn batches_have_a_limit_and_the_iterator_is_a_stream() {
+async fn batches_have_a_limit_and_the_reader_is_a_stream() {
     let pods = Db::new().table::<Pod>().unwrap();
     pods.transact(|w| (1..=5).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
     let mut changes = pods.changes().limit(2);
@@ -282,7 +282,7 @@ async fn batches_have_a_limit_and_the_iterator_is_a_stream() {
     assert_eq!(streamed(&mut changes), None);
     assert_eq!(streamed(&mut changes), None);
     pods.transact(|w| w.insert(pod(6, "a", &[])));
-    assert_eq!(streamed(&mut changes), Some(vec![6]), "its waker or not, what is there is given");
+    assert_eq!(streamed(&mut changes), Some(vec![6]), "available changes are returned without a wake-up");
     let write = async {
         tokio::task::yield_now().await;
         pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "b", &[])))));
@@ -293,7 +293,7 @@ async fn batches_have_a_limit_and_the_iterator_is_a_stream() {
 }
 
 #[test]
-fn deletes_go_when_the_slowest_has_read_them_without_another_commit() {
+fn deletes_are_removed_when_the_slowest_reader_has_seen_them_without_a_commit() {
     let pods = Db::new().table::<Pod>().unwrap();
     let (mut quick, mut slow) = (pods.changes(), pods.changes());
     pods.transact(|w| (0..20).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
@@ -307,7 +307,7 @@ fn deletes_go_when_the_slowest_has_read_them_without_another_commit() {
 }
 
 #[test]
-fn whose_fault_it_is_that_deleted_rows_are_kept() {
+fn statistics_name_the_reader_for_which_deleted_rows_are_kept() {
     let pods = Db::new().table::<Pod>().unwrap();
     let mut first = pods.changes().named("policy");
     pods.transact(|w| (0..10).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
@@ -315,25 +315,25 @@ fn whose_fault_it_is_that_deleted_rows_are_kept() {
     let second = pods.changes();
     pods.transact(|w| (4..7).for_each(|id| drop(w.delete(by_id(id)))));
     let third = pods.changes();
-    let told = || {
+    let readers = || {
         let readers = stats(&pods).readers.into_iter();
         readers.map(|reader| (reader.owner, reader.seen, reader.kept)).collect::<Vec<_>>()
     };
-    let here = |told: &[(String, u64, usize)], at: usize| told[at].0.contains("changes.rs:");
-    let now = told();
+    let here = |readers: &[(String, u64, usize)], at: usize| readers[at].0.contains("changes.rs:");
+    let now = readers();
     assert_eq!((&*now[0].0, now[0].1, now[0].2), ("policy", 0, 7));
     assert!(here(&now, 1) && here(&now, 2));
     assert_eq!((now[1].1, now[1].2, now[2].1, now[2].2), (14, 3, 17, 0));
     first.read(&pods.snapshot(), 5);
-    assert_eq!(told().iter().map(|reader| reader.2).collect::<Vec<_>>(), [5, 3, 0]);
+    assert_eq!(readers().iter().map(|reader| reader.2).collect::<Vec<_>>(), [5, 3, 0]);
     drop(first);
-    assert_eq!((stats(&pods).zombies, told()[0].2), (3, 3));
+    assert_eq!((stats(&pods).zombies, readers()[0].2), (3, 3));
     drop((second, third));
-    assert_eq!((stats(&pods).zombies, told().len()), (0, 0));
+    assert_eq!((stats(&pods).zombies, readers().len()), (0, 0));
 }
 
 #[tokio::test]
-async fn a_reader_for_whom_too_much_is_kept_is_named_once() {
+async fn a_reader_that_is_too_far_behind_is_logged_once() {
     let keep = |pods: Arc<RwTable<Numbered>>| {
         let sleeper = pods.changes().named("sleeper");
         let mut reader = pods.changes().named("reader");
@@ -348,13 +348,13 @@ async fn a_reader_for_whom_too_much_is_kept_is_named_once() {
     let mut hive = TestHive::new([cells, statedb::cell()]);
     hive.start().await;
     let lines: Vec<String> = hive.logs().into_iter().map(|record| record.to_string()).collect();
-    let said: Vec<_> = lines.iter().filter(|line| line.contains("fallen behind")).collect();
-    assert_eq!(said.len(), 1, "{lines:?}");
-    assert!(said[0].contains("table=numbered reader=sleeper rows=12000"), "{said:?}");
+    let logged: Vec<_> = lines.iter().filter(|line| line.contains("fallen behind")).collect();
+    assert_eq!(logged.len(), 1, "{lines:?}");
+    assert!(logged[0].contains("table=numbered reader=sleeper rows=12000"), "{logged:?}");
     hive.finish().await;
 }
 
-/// The last reader of deletes releases deleted rows, also if the writer holds the table at that moment.
+/// Deleted rows are removed after the last reader has seen them, even if a writer holds the table at that moment.
 #[test]
 fn nothing_is_kept_once_writers_and_readers_have_ended() {
     for _ in 0..200 {
@@ -380,7 +380,7 @@ fn nothing_is_kept_once_writers_and_readers_have_ended() {
 }
 
 #[test]
-fn untyped_tables_answer_by_text() {
+fn untyped_tables_are_queried_by_text() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     let mut w = pods.write();
@@ -409,7 +409,7 @@ fn untyped_tables_answer_by_text() {
 }
 
 #[test]
-fn untyped_tables_answer_by_bytes() {
+fn untyped_tables_are_queried_by_bytes() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     let ((), snapshot) = pods.transact(|w| {
@@ -434,7 +434,7 @@ fn untyped_tables_answer_by_bytes() {
 }
 
 #[test]
-fn untyped_changes_come_in_portions_and_with_deletes() {
+fn untyped_changes_come_in_batches_and_with_deletes() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "a", &[])))));

@@ -1,4 +1,4 @@
-//! `#[derive(Table)]`: what it makes of a struct.
+//! `#[derive(Table)]`: the generated implementation.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ struct Device {
     r#type: Arc<str>,
 }
 
-/// An index by something computed.
+/// An index by a computed key.
 const BY_STATE: Index<Device, str> = Index::new("state", |device, keys| keys.add(device.state.name()));
 
 fn device(index: u32, name: &str) -> Device {
@@ -74,7 +74,7 @@ fn filled() -> RwTable<Device> {
 }
 
 #[test]
-fn columns_are_those_of_the_fields() {
+fn columns_are_derived_from_the_fields() {
     let headings = ["Index", "Name", "MTU", "Addresses", "Group", "Labels", "State", "Since", "Type"];
     assert_eq!(Device::columns(), headings);
     let table = filled();
@@ -104,7 +104,7 @@ fn every_index_has_its_queries() {
 }
 
 #[test]
-fn untyped_queries_know_the_names() {
+fn untyped_queries_use_the_index_names() {
     let table = filled();
     assert_eq!(Device::NAME, "devices");
     let any = &table.db().tables()[0];
@@ -112,7 +112,7 @@ fn untyped_queries_know_the_names() {
 }
 
 #[test]
-fn rows_are_read_from_values_if_the_struct_says_so() {
+fn rows_are_converted_from_values_if_insertable() {
     let read = Device::FROM_VALUE.unwrap();
     let row = read(json!({"index": 4, "name": "eth3"})).unwrap();
     assert_eq!((row.index, row.name.as_str(), row.mtu), (4, "eth3", 0));
@@ -222,7 +222,7 @@ struct Network {
 }
 
 #[test]
-fn prefixes_are_found_by_what_they_cover() {
+fn prefixes_are_found_by_covered_addresses() {
     let table: RwTable<Network> = Db::new().table().unwrap();
     let network = |id, cidr: &str, pool: &str| Network {
         id,
@@ -249,7 +249,7 @@ fn prefixes_are_found_by_what_they_cover() {
     );
 }
 
-/// Names that the macro's code might use, and types that come out of another macro.
+/// Field names that collide with those in the macro's code, and types that are expanded from another macro.
 macro_rules! odd {
     ($first:ty, $text:ty) => {
         #[derive(Clone, Debug, Serialize, Table)]
@@ -272,7 +272,7 @@ macro_rules! odd {
 odd!(u8, Arc<str>);
 
 #[test]
-fn no_name_of_a_field_is_in_the_way() {
+fn field_names_do_not_collide_with_generated_code() {
     let table: RwTable<Odd> = Db::new().table().unwrap();
     table.transact(|w| {
         w.insert(Odd {
@@ -303,7 +303,7 @@ fn no_name_of_a_field_is_in_the_way() {
 }
 
 mod by_hand {
-    //! A unique index that is declared by hand makes the table fallible, too.
+    //! A unique index that is declared by hand sets `UNIQUE_SECONDARY`, too.
 
     use super::*;
 

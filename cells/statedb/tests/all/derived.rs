@@ -1,4 +1,4 @@
-//! Tables that are made of other tables, in hives and virtual time.
+//! Derived tables, in hives and virtual time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ fn by_name(name: &str) -> Query<Service> {
     Query::primary(name)
 }
 
-/// A service for each pod with a port; pods of node `update` only change it, those of `skip` do nothing, `panic` panics.
+/// Derives a service from each pod with a port. Pods of the node `update` only update it, those of `skip` are skipped,
+/// those of `panic` panic.
 fn derive(pod: &Pod, deleted: bool) -> Derive<Service> {
     let name = name(pod.id);
     let service = service(&name, pod.ports.first().map(|port| *port as u8));
@@ -64,7 +65,7 @@ fn is_complete(services: &RwTable<Service>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_become_rows_one_transaction_a_batch_the_last_of_which_completes() {
+async fn a_batch_is_one_transaction_and_the_last_one_initializes() {
     let fill = |pods: &RwTable<Pod>| {
         pods.transact(|w| (0..25).for_each(|id| drop(w.insert(pod(id, "a", &[u16::from(id)])))));
     };
@@ -94,7 +95,7 @@ async fn rows_become_rows_one_transaction_a_batch_the_last_of_which_completes() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_output_is_complete_with_the_input() {
+async fn the_output_is_initialized_with_the_input() {
     let source: Arc<Mutex<Option<Initializer<Pod>>>> = Arc::default();
     let register = {
         let source = source.clone();
@@ -116,14 +117,14 @@ async fn the_output_is_complete_with_the_input() {
         source.done(w);
     });
     let stages: Vec<_> = both.take_while(|stage| std::future::ready(!stage.1)).collect().await;
-    assert_eq!(stages, [(1, false)], "what came with the completion is complete at once");
+    assert_eq!(stages, [(1, false)], "changes in the initializing transaction are included");
     assert_eq!(names(&services).len(), 2);
     drop((pods, services));
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_fails_is_named_and_tried_again_and_the_others_go_on() {
+async fn a_failed_row_is_reported_and_retried_without_blocking_others() {
     let broken = Arc::new(AtomicU32::new(3));
     let flaky = {
         let broken = broken.clone();
@@ -154,7 +155,7 @@ async fn a_row_that_fails_is_named_and_tried_again_and_the_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_whose_unique_key_is_taken_waits_for_it() {
+async fn a_row_with_a_conflicting_unique_key_is_retried() {
     let (hive, pods, services) = hive_of(|_| {}, derive).await;
     pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "a", &[7])))));
     sleep(SECOND / 2).await;
@@ -162,7 +163,7 @@ async fn a_row_whose_unique_key_is_taken_waits_for_it() {
     let health = hive.health("m.job-services");
     assert_eq!(health.message, "2 rows fail");
     assert!(health.error.contains("pods `2`: table `services`"));
-    pods.transact(|w| w.insert(pod(3, "a", &[9]))); // a change is tried at once
+    pods.transact(|w| w.insert(pod(3, "a", &[9]))); // a change is retried immediately
     pods.transact(|w| w.delete(by_id(1)));
     sleep(SECOND / 10).await;
     assert_eq!(names(&services), ["service-3"]);
@@ -173,7 +174,7 @@ async fn a_row_whose_unique_key_is_taken_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_before_the_end_is_no_warning() {
+async fn a_stop_before_initialization_logs_no_warning() {
     let register = |pods: &RwTable<Pod>| {
         pods.transact(|w| w.register_initializer("never")).0.abandon();
     };
@@ -204,7 +205,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is written when, and however often the function fails: in the end each row has become what it should.
+    /// In any order of writes and failures, the output finally has the derived row of each input row.
     #[test]
     fn nothing_is_lost(steps in prop::collection::vec(step(), 1..60), luck in any::<u32>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

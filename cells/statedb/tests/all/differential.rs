@@ -1,5 +1,5 @@
-//! The same operations on the tables and on the engine that they had before give the same answers, revisions, changes
-//! and watches; held snapshots stay as they were; nothing leaks.
+//! The same operations on the tables and on the previous engine return the same results, revisions, changes and
+//! watches; held snapshots do not change; nothing leaks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use statedb::{Changes, Db, KeyRange, Prefix, ReadSource, RwTable, Snapshot, Table, Watch};
 
 use crate::blobs::{BY_TAG, Blob, Counted, Raw, a_key, by_key, some_tags};
-use crate::reference::{Reference, Told};
+use crate::reference::{Reference, Seen};
 
 #[derive(Clone, Debug)]
 enum Op {
     Insert(Vec<u8>, Vec<Vec<u8>>),
-    /// A row for each byte behind the key.
+    /// A row for each byte appended to the key.
     Fan(Vec<u8>, u8),
     Delete(Vec<u8>),
     DeleteFrom(Vec<u8>),
@@ -123,9 +123,9 @@ impl World {
             }
             Step::Take(limit) => {
                 let (batch, watch) = self.changes.read(&self.db.snapshot(), limit);
-                let told: Vec<Told> =
+                let read: Vec<Seen> =
                     batch.iter().map(|c| (c.object.key.clone(), c.revision, c.deleted)).collect();
-                assert_eq!(told, self.reference.changes(self.seen, limit));
+                assert_eq!(read, self.reference.changes(self.seen, limit));
                 self.seen = self.changes.seen();
                 assert_eq!(watch.is_closed(), !self.reference.changes(self.seen, 1).is_empty());
             }
@@ -210,7 +210,7 @@ impl World {
         });
     }
 
-    /// Everything comes back.
+    /// Drops everything and asserts that no row is left.
     fn end(self) {
         for (snapshot, reference) in &self.held {
             compare(reference, snapshot, &self.table);
@@ -241,7 +241,7 @@ fn compare(reference: &Reference, source: &impl ReadSource, table: &Table<Blob>)
     assert!(revisions.iter().map(|(revision, key)| (*revision, key)).eq(reference.by_revision(0)));
     let half = reference.revision / 2;
     assert_eq!(table.by_revision(source, half).count(), reference.by_revision(half).count());
-    // Keys that are there, beginnings of them, and neighbours.
+    // Existing keys, their prefixes, and adjacent keys.
     let mut keys: Vec<Vec<u8>> = vec![Vec::new(), vec![7; 60], vec![255]];
     for (blob, _) in all.iter().step_by(1 + all.len() / 12) {
         keys.push(blob.key.clone());
@@ -275,7 +275,7 @@ fn compare(reference: &Reference, source: &impl ReadSource, table: &Table<Blob>)
     }
 }
 
-/// Both give the same from both ends, until they meet.
+/// Asserts that two iterators return the same items, taken from both ends in turn.
 fn both_ends(
     found: &mut dyn DoubleEndedIterator<Item = (Blob, u64)>,
     wanted: &mut dyn DoubleEndedIterator<Item = (Blob, u64)>,
@@ -298,7 +298,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(96)))]
 
     #[test]
-    fn two_engines_give_the_same(steps in vec(step(), 1..40)) {
+    fn both_engines_return_the_same(steps in vec(step(), 1..40)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);

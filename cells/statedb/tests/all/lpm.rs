@@ -1,5 +1,5 @@
-//! Longest-prefix-match indexes give what looking at each row gives, in transactions, commits, aborts and snapshots that
-//! are held, by type, text and bytes; and no watch misses a change.
+//! Longest-prefix-match indexes return the same as a linear search, in transactions, after commits and aborts and in
+//! held snapshots, by type, text and bytes; and no watch misses a change.
 
 mod edges;
 
@@ -14,7 +14,7 @@ use statedb::{
     Snapshot, Table, TableSpec, Watch, Writer,
 };
 
-/// Rows with any number of networks, which others may have, too.
+/// Rows with any number of networks, which several rows may share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Policy {
     id: u8,
@@ -45,7 +45,7 @@ impl TableSpec for Policy {
     }
 }
 
-/// Rows with bits that no other row has.
+/// Rows with a unique prefix.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Owner {
     id: u8,
@@ -78,7 +78,7 @@ impl TableSpec for Owner {
     }
 }
 
-/// One bit an element: vectors compare as the index orders its keys.
+/// A prefix with one bit per element: vectors compare as the keys of the index do.
 type Word = Vec<bool>;
 
 fn word(data: &[u8], bits: usize) -> Word {
@@ -110,7 +110,7 @@ enum Asked {
 
 const ALL_ASKED: [Asked; 4] = [Asked::Longest, Asked::Inside, Asked::From, Asked::All];
 
-/// The answer by looking at each entry.
+/// Returns the expected result, by a linear search.
 fn answer(entries: &Entries, asked: Asked, key: &Word) -> Vec<u8> {
     let longest = entries.iter().map(|(word, _)| word).filter(|word| key.starts_with(word)).max();
     let matches = |word: &Word| match asked {
@@ -167,7 +167,7 @@ fn untyped_ids(rows: Vec<AnyObj>) -> Vec<u8> {
     rows.iter().map(|row| row.row()[0].parse().unwrap()).collect()
 }
 
-/// The same question by text and by bytes.
+/// Returns the results of the same query by text and by bytes.
 fn untyped(
     table: &dyn AnyTable,
     snapshot: &Snapshot,
@@ -201,7 +201,7 @@ fn a_network() -> impl Strategy<Value = IpNetwork> {
     (address, prop_oneof![0..=128u8, 24..=32u8, Just(0), Just(128)], any::<bool>()).prop_map(
         |(address, len, other)| {
             let address = match address {
-                // Another host, which the mask may or may not hide.
+                // Other host bits, which the mask may or may not cover.
                 IpAddr::V6(ip) if other => Ipv6Addr::from(u128::from(ip) ^ 5).into(),
                 address => address,
             };
@@ -213,7 +213,7 @@ fn a_network() -> impl Strategy<Value = IpNetwork> {
 fn a_range() -> impl Strategy<Value = BitPrefix> {
     let byte = prop_oneof![Just(0u8), Just(0xff), Just(0x80), 0..4u8];
     let short = prop::collection::vec(byte, 0..3);
-    // More bits than fit into the prefixes of two nodes.
+    // More symbols than the prefixes of two nodes hold.
     let long = (0..3u8).prop_map(|last| [vec![0xaa; 40], vec![last]].concat());
     (prop_oneof![4 => short, 1 => long], 0..64u16).prop_map(|(data, less)| {
         let bits = (data.len() as u16 * 8).saturating_sub(less % 24);
@@ -261,7 +261,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Model {
     policies: BTreeMap<u8, Vec<IpNetwork>>,
     owners: BTreeMap<u8, Option<BitPrefix>>,
-    /// Grow with each write.
+    /// The fields `revision` of the last written rows, incremented by each write.
     revisions: [u64; 2],
 }
 
@@ -322,7 +322,7 @@ struct World {
     model: Model,
     held: Vec<(Snapshot, Model)>,
     watches: Vec<(Asked, Word, Word, Model, [Watch; 2])>,
-    /// Every key of the run, to be asked.
+    /// All keys of the run, to be queried.
     keys: (Vec<IpNetwork>, Vec<BitPrefix>),
 }
 
@@ -361,14 +361,14 @@ impl World {
             let wanted = answer(&ranges, asked, &range_word(key));
             let rows = || by_range(&self.owners, source, asked, key);
             assert_eq!(rows().map(|row| row.id).collect::<Vec<_>>(), wanted, "{asked:?} {key:?}");
-            // Each row has one key, so that backwards is the reverse.
+            // Each row has one key, so descending order is the exact reverse.
             let mut reversed: Vec<u8> = rows().rev().map(|row| row.id).collect();
             reversed.reverse();
             assert_eq!(reversed, wanted, "{asked:?} {key:?} backwards");
         }
     }
 
-    /// The same by text and bytes.
+    /// Compares the results of queries by text and bytes.
     fn compare_untyped(&self, model: &Model, snapshot: &Snapshot) {
         let (policies, owners) =
             (self.db.table_by_name("policies").unwrap(), self.db.table_by_name("owners").unwrap());
@@ -417,7 +417,7 @@ impl World {
     fn check_watches(&self) {
         for (asked, network, range, before, [policies, owners]) in &self.watches {
             let now = &self.model;
-            // A row that was written again is another row.
+            // A rewritten row counts as another row.
             let changed = |entries: [Entries; 2], key, same: &dyn Fn(u8) -> bool| {
                 let [old, new] = entries.map(|entries| answer(&entries, *asked, key));
                 old != new || !old.iter().all(|id| same(*id))
@@ -492,7 +492,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(192)))]
 
     #[test]
-    fn prefixes_are_found_as_by_looking_at_each(steps in prop::collection::vec(step(), 1..25)) {
+    fn prefixes_are_found_as_by_linear_search(steps in prop::collection::vec(step(), 1..25)) {
         let mut world = World::new(keys(&steps));
         for step in steps {
             world.step(step);

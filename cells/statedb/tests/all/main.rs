@@ -18,7 +18,7 @@ mod threads;
 mod watch_set;
 mod wiring;
 
-/// So many cases of a property; fewer where each takes longer, under a sanitizer.
+/// Returns the number of cases of a property test; fewer under a sanitizer, where each takes longer.
 fn cases(usual: u32) -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     asked.unwrap_or(usual)

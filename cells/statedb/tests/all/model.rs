@@ -1,4 +1,4 @@
-//! Any order of transactions gives what a pair of plain maps gives, old snapshots stay as they were, and no watch
+//! Any order of transactions has the same result as on a pair of plain maps, old snapshots do not change, and no watch
 //! misses a change.
 
 use std::collections::BTreeMap;
@@ -208,7 +208,7 @@ fn apply(
     }
 }
 
-/// Every kind of read gives what the model says.
+/// Asserts that every kind of read returns the rows of the model.
 fn compare(model: &Model, source: &impl ReadSource, pods: &Table<Pod>, services: &Table<Service>) {
     let rows = |asked: &Asked| match asked {
         Asked::Pod(id) => pods.list(source, by_id(*id)),
@@ -254,7 +254,7 @@ fn compare(model: &Model, source: &impl ReadSource, pods: &Table<Pod>, services:
             model.pods.values().filter(|(pod, _)| pod.ports.contains(&port)).map(|(pod, _)| pod.id).collect();
         assert_eq!(listed, wanted);
     }
-    // A row with several keys comes once, at the smallest that matches.
+    // A row with several keys is returned once, at the smallest matching one.
     let mut from_one: Vec<_> = model
         .pods
         .values()
@@ -264,7 +264,7 @@ fn compare(model: &Model, source: &impl ReadSource, pods: &Table<Pod>, services:
     let listed: Vec<_> = pods.lower_bound(source, BY_PORT.query(&1)).map(|pod| pod.id).collect();
     assert_eq!(listed, from_one.iter().map(|(_, id)| *id).collect::<Vec<_>>());
     for ports in within(&[0u16, 1, 2, 3]) {
-        // At its smallest key on the way up, at its greatest on the way down.
+        // At its smallest key in ascending order, at its greatest in descending order.
         let at = |pick: fn(&[u16]) -> Option<u16>| {
             let row = |(pod, _): &(Pod, u64)| {
                 let within: Vec<_> = pod.ports.iter().copied().filter(|port| ports.contains(port)).collect();
@@ -293,7 +293,7 @@ fn compare(model: &Model, source: &impl ReadSource, pods: &Table<Pod>, services:
     assert_eq!(all, model.services.values().cloned().collect::<Vec<_>>());
 }
 
-/// All pairs of bounds on some keys.
+/// Returns all pairs of bounds on the keys.
 fn within<K: Clone>(keys: &[K]) -> Vec<Bounds<K>> {
     let each = |key: &K| [Bound::Included(key.clone()), Bound::Excluded(key.clone())];
     let bounds: Vec<_> = keys.iter().flat_map(each).chain([Bound::Unbounded]).collect();
@@ -369,7 +369,7 @@ impl World {
                         assert!(watch.is_closed(), "missed {asked:?}");
                     }
                 }
-                // Exact for a row that was there: open until it is written.
+                // Exact for an existing row: open until it is written.
                 Asked::Pod(id) if before.pods.contains_key(id) => {
                     assert_eq!(
                         watch.is_closed(),

@@ -1,4 +1,4 @@
-//! Tables as streams: jobs that follow them.
+//! Tables as streams, for jobs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::rows::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When which changes came: ids, those that are gone with a minus.
+/// The times of batches with the ids of their rows, negative for deletes.
 type Seen = Arc<Mutex<Vec<(u64, Vec<i32>)>>>;
 
 /// A hive in which a job takes ten seconds for each batch of changes.
@@ -24,8 +24,8 @@ async fn slow_observer(seen: &Seen) -> (TestHive, Arc<RwTable<Pod>>) {
     let follow = move |jobs: JobGroup, pods: Arc<Table<Pod>>| {
         let (seen, begin) = (seen.clone(), Instant::now());
         jobs.observer("pods", pods.observe(), move |cx, batch: Batch<Pod>| {
-            let told = |id: u8, deleted: bool| if deleted { -i32::from(id) } else { i32::from(id) };
-            let ids = batch.iter().map(|change| told(change.object.id, change.deleted)).collect();
+            let signed = |id: u8, deleted: bool| if deleted { -i32::from(id) } else { i32::from(id) };
+            let ids = batch.iter().map(|change| signed(change.object.id, change.deleted)).collect();
             seen.lock().push((begin.elapsed().as_secs(), ids));
             async move {
                 let _ended_early = cx.token().run_until_cancelled(sleep(10 * SECOND)).await;
@@ -43,7 +43,7 @@ async fn slow_observer(seen: &Seen) -> (TestHive, Arc<RwTable<Pod>>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happens_while_a_batch_is_worked_on_is_the_next() {
+async fn changes_during_a_batch_are_the_next_batch() {
     let seen = Seen::default();
     let (hive, pods) = slow_observer(&seen).await;
     sleep(SECOND).await;
@@ -64,7 +64,7 @@ async fn what_happens_while_a_batch_is_worked_on_is_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_the_stream_and_the_table_lets_deleted_rows_go() {
+async fn a_stop_ends_the_stream_and_deleted_rows_are_removed() {
     let seen = Seen::default();
     let (mut hive, pods) = slow_observer(&seen).await;
     sleep(SECOND).await;
@@ -108,7 +108,7 @@ async fn following_a_table_under_writers_ends_with_what_is_in_it() {
             writer.await.unwrap();
         }
         done.store(true, Ordering::SeqCst);
-        // Wakes the reader when all is written.
+        // Wakes the reader after the last write.
         pods.transact(|w| drop(w.insert(pod(200, "end", &[]))));
     };
     let read = async {

@@ -1,4 +1,4 @@
-//! Foreign code that panics: key and index functions in a write, wakers, metrics and drops of rows in and after a commit.
+//! Panics in foreign code: key and index functions in a write; wakers, metrics and destructors in and after a commit.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,13 +17,13 @@ struct Row {
     id: u8,
     #[serde(skip)]
     fuse: Fuse,
-    /// Counted: what is never dropped is leaked.
+    /// Counts the instances: rows that are never dropped are leaks.
     #[serde(skip)]
     #[expect(dead_code, reason = "only counts")]
     alive: Arc<()>,
 }
 
-/// When the code of a row panics.
+/// Switches that make the code of a row panic.
 #[derive(Clone, Default)]
 struct Fuse {
     index: Arc<AtomicBool>,
@@ -100,7 +100,7 @@ impl World {
         self.rows.all(&self.db.snapshot()).map(|row| row.id).collect()
     }
 
-    /// How many rows have not been dropped.
+    /// Returns the number of rows that have not been dropped.
     fn alive(&self) -> usize {
         Arc::strong_count(&self.alive) - 1
     }
@@ -131,7 +131,7 @@ fn a_transaction_whose_write_panicked_cannot_be_committed() {
     };
     assert_eq!(seen(), [(1, false), (2, false)]);
 
-    // An insert, caught in the middle of a transaction on two tables.
+    // A panicking insert, caught in the middle of a transaction on two tables.
     let fuse = Fuse::default();
     let mut w = world.db.write((&world.rows, &others));
     let (rows, other) = w.split();
@@ -145,7 +145,7 @@ fn a_transaction_whose_write_panicked_cannot_be_committed() {
     assert_eq!((world.ids(), seen()), (vec![1, 2], vec![]), "all of it, or nothing");
     assert!(others.is_empty(&world.db.snapshot()));
 
-    // A delete, and a replaced row. By `transact`, too.
+    // A delete, and a replacement, by `transact` as well.
     for replaces in [false, true] {
         world.rows.transact(|w| drop(w.insert(world.row(2, &fuse))));
         assert_eq!(seen(), [(2, false)]);
@@ -164,10 +164,10 @@ fn a_transaction_whose_write_panicked_cannot_be_committed() {
         assert_eq!((panic, world.ids(), seen()), (TORN.to_owned(), vec![1, 2], vec![]));
     }
 
-    // The table is free, and what was aborted is gone.
+    // The table is unlocked, and the aborted writes are discarded.
     world.put([6]);
     assert_eq!((world.ids(), seen()), (vec![1, 2, 6], vec![(6, false)]));
-    // A write that found nothing, and a panic that is none of the row's, tear nothing.
+    // A write that finds no row, and a panic outside of the row's code, do not make the transaction invalid.
     world.rows.transact(|w| {
         w.delete(Query::primary(99u8));
         panic_of(|| w.retain(|_| panic!("none of the row's")));
@@ -179,7 +179,7 @@ fn a_transaction_whose_write_panicked_cannot_be_committed() {
     assert_eq!(world.alive(), 2);
 }
 
-/// Panics when woken, or counts.
+/// A waker that panics or counts.
 enum Woken {
     Panics,
     Counts(AtomicUsize),
@@ -194,7 +194,7 @@ impl Wake for Woken {
     }
 }
 
-/// Has a waker woken when a watch closes; gives what keeps it registered.
+/// Registers a waker with a watch; returns the future that keeps it registered.
 fn register(watch: &Watch, woken: &Arc<Woken>) -> impl Future<Output = ()> + use<> {
     let watch = watch.clone();
     let mut changed = Box::pin(async move { watch.changed().await });
@@ -204,13 +204,13 @@ fn register(watch: &Watch, woken: &Arc<Woken>) -> impl Future<Output = ()> + use
 }
 
 #[test]
-fn a_panicking_waker_keeps_no_other_from_being_woken() {
+fn a_panicking_waker_does_not_prevent_other_wake_ups() {
     let world = World::new();
     world.put(1..=3);
     let snapshot = world.db.snapshot();
     let (panics, counts) = (Arc::new(Woken::Panics), Arc::new(Woken::Counts(AtomicUsize::new(0))));
     let mut registered = Vec::new();
-    // On each row and on the table: one that panics before one that counts.
+    // On each row and on the table: first a waker that panics, then one that counts.
     let mut watches: Vec<Watch> =
         (1..=3).map(|id| world.rows.get_watch(&snapshot, Query::primary(id)).1).collect();
     watches.push(world.rows.watch(&snapshot));
@@ -237,7 +237,7 @@ fn a_panicking_waker_keeps_no_other_from_being_woken() {
 }
 
 #[test]
-fn a_panicking_waker_of_the_initialization_does_not_leak_what_was_replaced() {
+fn a_panicking_waker_of_the_initialization_does_not_leak_replaced_rows() {
     let world = World::new();
     let mut w = world.rows.write();
     let initializer = w.register_initializer("source");
@@ -275,7 +275,7 @@ impl Metrics for Panicking {
 }
 
 #[test]
-fn panicking_metrics_do_not_leak_what_was_replaced() {
+fn panicking_metrics_do_not_leak_replaced_rows() {
     let world = World::new();
     world.put([1]);
     assert!(world.db.measure(Arc::new(Panicking)));
@@ -286,7 +286,7 @@ fn panicking_metrics_do_not_leak_what_was_replaced() {
 }
 
 #[test]
-fn a_panicking_drop_of_a_row_keeps_no_other_from_being_freed() {
+fn a_panicking_destructor_does_not_prevent_other_frees() {
     let world = World::new();
     let fuse = Fuse::default();
     let put_fused = |ids: [u8; 2]| {
@@ -307,14 +307,15 @@ fn a_panicking_drop_of_a_row_keeps_no_other_from_being_freed() {
     lit(&mut || world.put([1, 2]));
     assert_eq!((world.ids(), world.alive()), (vec![1, 2], 2));
 
-    // Kept by a snapshot, which is dropped while no transaction is in flight.
+    // Retained by a snapshot that is dropped while no transaction is in flight.
     drop(put_fused([1, 2]));
     let mut held = Some(world.db.snapshot());
     world.put([1, 2]);
     lit(&mut || held = None);
     assert_eq!(world.alive(), 2);
 
-    // Left to a writer, whose end does not stop at it: what is let go afterwards is freed by the one who lets it go.
+    // Handed over to a writer, which unregisters in spite of the panic: roots that are released afterwards are freed by
+    // their last holder.
     drop(put_fused([1, 2]));
     let held = world.db.snapshot();
     world.put([1, 2]);
@@ -340,7 +341,7 @@ fn a_panicking_drop_of_a_row_keeps_no_other_from_being_freed() {
 }
 
 #[test]
-fn a_panicking_drop_of_a_row_does_not_leak_its_database() {
+fn a_panicking_destructor_does_not_leak_the_database() {
     let world = World::new();
     let fuse = Fuse::default();
     world.rows.transact(|w| drop(w.insert(world.row(1, &fuse))));

@@ -1,4 +1,4 @@
-//! Promises one by one: order of wake-ups, initializers, locking, conflicts, names.
+//! Guarantees one by one: order of wake-ups, initializers, locking, conflicts, names.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ async fn insert_watch_closes_with_the_next_write_and_with_an_abort() {
 }
 
 #[test]
-fn a_stale_snapshot_gives_closed_watches() {
+fn a_stale_snapshot_returns_closed_watches() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     let mut w = pods.write();
@@ -94,7 +94,7 @@ fn a_stale_snapshot_gives_closed_watches() {
 async fn tables_are_initialized_when_the_last_source_is_done() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
-    assert!(pods.initialized(&db.snapshot()), "nobody has promised anything");
+    assert!(pods.initialized(&db.snapshot()), "no initializer was registered");
     let mut w = pods.write();
     let (first, second) = (w.register_initializer("first"), w.register_initializer("second"));
     w.commit();
@@ -135,7 +135,7 @@ fn an_initializer_name_is_pending_once() {
 }
 
 #[test]
-fn nested_transactions_are_refused_naming_both_places() {
+fn nested_transactions_panic_naming_both_locations() {
     let db = Db::new();
     let (pods, services) = (db.table::<Pod>().unwrap(), db.table::<Service>().unwrap());
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -148,10 +148,10 @@ fn nested_transactions_are_refused_naming_both_places() {
         "{text}"
     );
     assert_eq!(text.matches("promises.rs:").count(), 2, "{text}");
-    pods.write().commit(); // the failed attempt holds nothing
+    pods.write().commit(); // the failed attempt holds no lock
     let other = Db::new().table::<Pod>().unwrap();
     let _outer = pods.write();
-    other.write().commit(); // another database cannot be in the way
+    other.write().commit(); // nor does it affect the other database
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_snapshot_from_before_a_table_has_no_rows_of_it() {
     assert!(!pods.initialized(&before));
 }
 
-/// Who is woken finds the change in a new snapshot, under contention of writers and readers on real threads.
+/// A woken task finds the change in a new snapshot, under contention of writers and readers on real threads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_wake_up_is_lost_under_contention() {
     const ROUNDS: u64 = 2000;
@@ -272,7 +272,7 @@ async fn no_wake_up_is_lost_under_contention() {
 }
 
 #[test]
-fn a_thread_can_wait_too() {
+fn a_thread_can_block_on_a_watch() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     let watch = pods.watch(&db.snapshot());
@@ -288,7 +288,7 @@ fn a_thread_can_wait_too() {
 }
 
 #[test]
-fn the_last_write_names_its_place_and_who_wrote() {
+fn the_last_write_names_its_location_and_handle() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     pods.write().commit();
@@ -302,25 +302,26 @@ fn the_last_write_names_its_place_and_who_wrote() {
     assert_eq!(&*write.handle, "DB");
     assert_eq!((stats().objects, stats().revision), (1, 1));
     let services = db.handle("owner").table::<Service>().unwrap();
-    let who = |table: &str| db.table_by_name(table).unwrap().stats(&db.snapshot()).last_write.unwrap().handle;
+    let writer_of =
+        |table: &str| db.table_by_name(table).unwrap().stats(&db.snapshot()).last_write.unwrap().handle;
     let source = services.write().register_initializer("aborted");
     drop(source);
     let source = services.transact(|w| w.register_initializer("source")).0;
-    assert_eq!(&*who("services"), "owner", "an initializer is written, too");
+    assert_eq!(&*writer_of("services"), "owner", "an initializer is written, too");
     let visitor = db.handle("visitor");
     let mut w = visitor.write((&pods, &services));
     w.split().0.insert(pod(2, "b", &[]));
     source.done(w.split().1);
     w.commit();
-    assert_eq!((&*who("pods"), &*who("services")), ("visitor", "visitor"));
+    assert_eq!((&*writer_of("pods"), &*writer_of("services")), ("visitor", "visitor"));
     let mut w = db.write((&services, &pods));
     w.split().1.insert(pod(3, "b", &[]));
     w.commit();
-    assert_eq!(&*who("pods"), "DB", "the first table's, by registration");
+    assert_eq!(&*writer_of("pods"), "DB", "the first table's, by registration");
 }
 
 #[tokio::test]
-async fn wait_for_gives_the_row_once_it_is_as_wanted() {
+async fn wait_for_returns_the_row_once_it_is_accepted() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     let reader = pods.reader();
@@ -358,7 +359,7 @@ fn a_watch_of_a_part_is_not_closed_by_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_a_row_ends_in_time_and_says_what_the_table_waits_for() {
+async fn wait_for_within_times_out_and_lists_pending_initializers() {
     let pods = Db::new().table::<Pod>().unwrap();
     let (source, _) = pods.transact(|w| w.register_initializer("source"));
     let second = Duration::from_secs(1);
@@ -387,7 +388,7 @@ async fn waiting_for_a_row_ends_in_time_and_says_what_the_table_waits_for() {
     assert_eq!(error.to_string(), "table `pods`: no row as wanted within 1s");
 }
 
-/// Where tasks run, and only there.
+/// Transactions on an executor's threads are counted, those on blocking threads are not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_that_hold_an_executor_are_counted_and_named() {
     let pods = Db::new().table::<Pod>().unwrap();
@@ -407,10 +408,10 @@ async fn transactions_that_hold_an_executor_are_counted_and_named() {
     std::thread::scope(|scope| drop(scope.spawn(|| pods.transact(slow))));
     let mut long = pods.db().table_by_name("pods").unwrap().stats(&pods.snapshot()).long_writes;
     long.sort_by_key(|write| write.place.line());
-    let told: Vec<_> = long.iter().map(|write| (write.place.line(), write.count)).collect();
-    assert_eq!(told, [(task, 2), (block_on, 1)]);
+    let counted: Vec<_> = long.iter().map(|write| (write.place.line(), write.count)).collect();
+    assert_eq!(counted, [(task, 2), (block_on, 1)]);
     assert!(long.iter().all(|write| write.longest >= Duration::from_millis(2)));
-    // The budget that was used to find out was restored.
+    // The coop budget that the check consumed was restored.
     assert!(tokio::task::coop::has_budget_remaining());
 }
 
@@ -423,6 +424,6 @@ fn databases_are_locked_in_one_order() {
     }
     let _outer = second.write();
     let inner = catch_unwind(AssertUnwindSafe(|| first.write().abort())).unwrap_err();
-    let said = inner.downcast_ref::<String>().unwrap();
-    assert_eq!(said.matches("promises.rs").count(), 4, "{said}");
+    let message = inner.downcast_ref::<String>().unwrap();
+    assert_eq!(message.matches("promises.rs").count(), 4, "{message}");
 }

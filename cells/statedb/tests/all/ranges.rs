@@ -1,4 +1,4 @@
-//! Ranges and their watches, and readers that look again.
+//! Ranges and their watches, and `Reader`.
 
 use std::ops::Bound;
 
@@ -7,7 +7,7 @@ use crate::rows::*;
 use statedb::{Db, KeyRange};
 
 #[test]
-fn ranges_name_both_bounds_in_all_ways() {
+fn ranges_take_all_kinds_of_bounds() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     let nodes = ["a", "ab", "b", "b\0", "c"];
@@ -22,14 +22,14 @@ fn ranges_name_both_bounds_in_all_ways() {
     assert_eq!(ids(KeyRange::primary(1..=3)), [1, 2, 3]);
     let (greater, smaller) = (3, 1);
     assert!(ids(KeyRange::primary(greater..smaller)).is_empty());
-    // Nothing is behind the last key.
+    // No key is greater than the last one.
     assert_eq!(ids(BY_PORT.range(u16::MAX..=u16::MAX)).len(), nodes.len());
     assert!(ids(BY_PORT.range((Bound::Excluded(u16::MAX), Bound::Unbounded))).is_empty());
     pods.transact(|w| assert_eq!(w.range(BY_NODE.range("b"..)).next_back().map(|pod| pod.id), Some(4)));
 }
 
 #[test]
-fn the_watch_of_a_range_sleeps_through_changes_elsewhere() {
+fn the_watch_of_a_range_stays_open_on_changes_elsewhere() {
     let db = Db::new();
     let table = db.table::<Blob>().unwrap();
     let write = |key: [u8; 2]| {

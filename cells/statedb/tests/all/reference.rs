@@ -1,4 +1,4 @@
-//! The engine before this one, as the reference: a persistent ordered map for each index, a clone for each version.
+//! The previous engine as the reference: a persistent ordered map for each index, cloned for each version.
 
 use imbl::OrdMap;
 
@@ -15,8 +15,8 @@ pub(crate) struct Reference {
     graveyard: OrdMap<u64, Blob>,
 }
 
-/// A change as told: key, revision, whether it is a delete.
-pub(crate) type Told = (Vec<u8>, u64, bool);
+/// A change: key, revision, whether it is a delete.
+pub(crate) type Seen = (Vec<u8>, u64, bool);
 
 impl Reference {
     pub(crate) fn insert(&mut self, blob: Blob) -> Option<Blob> {
@@ -71,7 +71,7 @@ impl Reference {
         self.primary.range(key.to_vec()..).map(|(_, row)| row)
     }
 
-    /// Keys that are smaller than `end`.
+    /// Returns the keys from `start` (inclusive) to `end` (exclusive).
     pub(crate) fn between(&self, start: &[u8], end: &[u8]) -> impl DoubleEndedIterator<Item = &(Blob, u64)> {
         let end = end.max(start);
         self.primary.range(start.to_vec()..end.to_vec()).map(|(_, row)| row)
@@ -86,7 +86,7 @@ impl Reference {
         all.take_while(|((other, _), ())| other == tag).map(|((_, key), ())| key.clone()).collect()
     }
 
-    /// Keys of rows with a tag that starts with this, each once, at the smallest such tag.
+    /// Returns the keys of the rows with a tag that starts with this, each once, in order of the smallest such tag.
     pub(crate) fn tag_prefix(&self, start: &[u8]) -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let all = self.by_tag.range((start.to_vec(), Vec::new())..);
@@ -99,13 +99,13 @@ impl Reference {
     }
 
     /// Returns the next changes of an iterator that has seen all up to a revision.
-    pub(crate) fn changes(&self, seen: u64, limit: usize) -> Vec<Told> {
+    pub(crate) fn changes(&self, seen: u64, limit: usize) -> Vec<Seen> {
         let updates =
             self.by_revision.range(seen + 1..).map(|(revision, key)| (key.clone(), *revision, false));
         let deletes =
             self.graveyard.range(seen + 1..).map(|(revision, blob)| (blob.key.clone(), *revision, true));
-        let mut all: Vec<Told> = updates.chain(deletes).collect();
-        all.sort_by_key(|told| told.1);
+        let mut all: Vec<Seen> = updates.chain(deletes).collect();
+        all.sort_by_key(|seen| seen.1);
         all.truncate(limit);
         all
     }

@@ -27,7 +27,7 @@ fn of(id: u8, port: u16) -> Pod {
 }
 
 #[test]
-fn a_list_is_a_difference_in_one_transaction_and_completes_the_table() {
+fn a_list_is_applied_in_one_transaction_and_initializes_the_table() {
     let pods = table();
     pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(of(id, 80)))));
     let mut reflector = Reflector::new("source", &pods);
@@ -38,7 +38,7 @@ fn a_list_is_a_difference_in_one_transaction_and_completes_the_table() {
     assert_eq!(rows(&pods), [(2, 80, 2), (3, 81, 5), (4, 80, 6)], "the equal row is not written");
     let watch = pods.watch(&pods.snapshot());
     reflector.apply(vec![Event::Replace(vec![of(4, 80), of(3, 81), of(2, 80)])]);
-    assert!(!watch.is_closed(), "nothing has changed, nobody is woken");
+    assert!(!watch.is_closed(), "nothing has changed, no watch closes");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn rows_of_a_batch_are_written_in_the_order_in_which_they_arrived() {
 }
 
 #[test]
-fn a_list_in_pieces_is_not_seen_before_its_end() {
+fn a_list_of_several_events_is_invisible_until_complete() {
     let pods = table();
     let mut reflector = Reflector::new("source", &pods);
     reflector.apply(vec![Event::Restart, Event::Upsert(of(1, 80)), Event::Upsert(of(2, 80))]);
@@ -63,7 +63,7 @@ fn a_list_in_pieces_is_not_seen_before_its_end() {
     assert!(rows(&pods).is_empty() && !pods.initialized(&pods.snapshot()));
     reflector.apply(vec![Event::Listed, Event::Upsert(of(4, 80))]);
     assert_eq!(rows(&pods), [(1, 80, 1), (3, 80, 2), (4, 80, 3)]);
-    // The second list is cut, begins again, and names a row that is deleted meanwhile.
+    // The second list is interrupted, restarted, and contains a row that is deleted meanwhile.
     reflector.apply(vec![Event::Restart, Event::Upsert(of(9, 80))]);
     reflector.apply(vec![Event::Restart, Event::Upsert(of(1, 80)), Event::Upsert(of(4, 81))]);
     pods.transact(|w| w.delete(by_id(1)));
@@ -72,18 +72,18 @@ fn a_list_in_pieces_is_not_seen_before_its_end() {
 }
 
 #[test]
-fn a_list_is_compared_with_what_is_said_before_it() {
+fn a_list_is_compared_with_earlier_events_of_the_batch() {
     let pods = table();
     let mut reflector = Reflector::new("source", &pods);
     reflector.apply(vec![Event::Replace(vec![of(1, 80)])]);
-    // The first is not written yet when the list names the row as the table has it.
+    // The first upsert is not written yet when the list contains the row as it is stored.
     reflector.apply(vec![Event::Upsert(of(1, 81)), Event::Restart, Event::Upsert(of(1, 80))]);
     reflector.apply(vec![Event::Listed]);
     assert_eq!(rows(&pods), [(1, 80, 3)]);
 }
 
 #[test]
-fn a_batch_is_one_transaction_with_the_last_word_on_each_row() {
+fn a_batch_is_one_transaction_with_the_last_event_of_each_row() {
     let pods = table();
     let mut reflector = Reflector::new("source", &pods);
     let mut changes = pods.changes();
@@ -112,14 +112,14 @@ fn sources_that_share_a_table_delete_nothing_of_each_other() {
 }
 
 #[test]
-fn a_row_of_which_a_list_has_only_the_name_stays_as_it_is() {
+fn a_row_of_unknown_content_in_a_list_is_kept() {
     let pods = table();
     let mut reflector = Reflector::new("source", &pods).owns(|pod: &Pod| pod.id < 10);
     let keep = |id: u8| Event::Keep(Query::primary(id));
     let applied = reflector.apply(vec![Event::Replace(vec![of(1, 80), of(2, 80), of(3, 80)])]);
     assert_eq!(applied, Applied { upserted: 3, deleted: 0 });
-    // Said before the list, or in it, or not at all.
-    let said = vec![
+    // Upserted before the list, in it, or not at all.
+    let events = vec![
         Event::Upsert(of(2, 81)),
         Event::Restart,
         keep(1),
@@ -128,17 +128,17 @@ fn a_row_of_which_a_list_has_only_the_name_stays_as_it_is() {
         keep(4),
         keep(5),
     ];
-    reflector.apply(said);
+    reflector.apply(events);
     assert_eq!(reflector.apply(vec![Event::Listed]), Applied { upserted: 1, deleted: 1 });
     let now: Vec<(u8, u16)> = rows(&pods).into_iter().map(|(id, port, _)| (id, port)).collect();
     assert_eq!(now, [(1, 80), (2, 81), (4, 80)]);
-    // Outside of a list there is nothing to be done; what another one owns cannot be deleted.
+    // Outside of a list `Keep` does nothing; rows of another source cannot be deleted.
     pods.transact(|w| w.insert(of(20, 1)));
     assert_eq!(reflector.apply(vec![keep(1), Event::Delete(Query::primary(20))]), Applied::default());
 }
 
 #[test]
-fn what_others_have_put_into_a_row_can_stay() {
+fn fields_of_other_writers_can_be_kept() {
     let pods = table();
     let merge = |old: &Pod, new: Pod| (old.ports != new.ports).then(|| Pod { node: old.node.clone(), ..new });
     let mut reflector = Reflector::new("source", &pods).merge(merge);
@@ -157,7 +157,7 @@ async fn follow<T>(name: &'static str) -> (TestHive, Arc<RwTable<T>>, mpsc::Send
 where
     T: statedb::TableSpec + Clone + PartialEq,
 {
-    let (said, source) = mpsc::channel(1);
+    let (sender, source) = mpsc::channel(1);
     let source = Arc::new(parking_lot::Mutex::new(Some(source)));
     let job = move |jobs: JobGroup, table: Arc<RwTable<T>>| {
         let source = source.lock().take().expect("built once");
@@ -167,63 +167,63 @@ where
     let mut hive = TestHive::new([module("m", "A source", cells), statedb::cell()]);
     hive.start().await;
     let table = hive.get::<RwTable<T>>();
-    (hive, table, said)
+    (hive, table, sender)
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_the_source_are_told_and_what_it_said_stays() {
-    let (hive, pods, mut said) = follow::<Pod>("pods").await;
-    let mut say = |event| said.try_send(event).unwrap();
-    say(Err("connection refused".into()));
+async fn errors_of_the_source_are_reported_and_its_rows_are_kept() {
+    let (hive, pods, mut sender) = follow::<Pod>("pods").await;
+    let mut send = |event| sender.try_send(event).unwrap();
+    send(Err("connection refused".into()));
     sleep(SECOND).await;
     assert_eq!(hive.health("m.job-pods").error, "connection refused");
-    say(Ok(Event::Replace(vec![of(1, 80)])));
+    send(Ok(Event::Replace(vec![of(1, 80)])));
     sleep(SECOND).await;
     assert_eq!((hive.health("m.job-pods").message, rows(&pods).len()), ("Following".into(), 1));
-    say(Err("reset by peer".into()));
+    send(Err("reset by peer".into()));
     sleep(SECOND).await;
     assert_eq!((hive.health("m.job-pods").error, rows(&pods).len()), ("reset by peer".into(), 1));
-    say(Ok(Event::Restart));
-    say(Ok(Event::Listed));
+    send(Ok(Event::Restart));
+    send(Ok(Event::Listed));
     sleep(SECOND).await;
     assert!(rows(&pods).is_empty() && hive.health("m.job-pods").error.is_empty());
-    drop((pods, said));
+    drop((pods, sender));
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_whose_unique_key_is_taken_waits_for_it_and_is_named() {
-    let (hive, services, mut said) = follow::<Service>("services").await;
+async fn a_row_with_a_conflicting_unique_key_is_reported_and_retried() {
+    let (hive, services, mut sender) = follow::<Service>("services").await;
     let names = || services.all(&services.snapshot()).map(|row| row.name.clone()).collect::<Vec<_>>();
     let both = vec![service("a", Some(1)), service("b", Some(1)), service("c", Some(3))];
-    said.try_send(Ok(Event::Replace(both))).unwrap();
+    sender.try_send(Ok(Event::Replace(both))).unwrap();
     sleep(SECOND).await;
     assert_eq!(names(), ["a", "c"]);
     let health = hive.health("m.job-services");
     assert_eq!(health.message, "1 rows are refused");
     assert!(health.error.contains("services `b`: table `services`: another object"), "{}", health.error);
-    said.try_send(Ok(Event::Delete(Query::primary("a")))).unwrap();
+    sender.try_send(Ok(Event::Delete(Query::primary("a")))).unwrap();
     sleep(SECOND).await;
     assert_eq!(names(), ["b", "c"]);
     assert!(hive.health("m.job-services").error.is_empty());
-    drop((services, said));
+    drop((services, sender));
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_is_asked_for_more_once_it_is_written() {
-    let (hive, pods, mut said) = follow::<Pod>("pods").await;
-    // The channel has room for a few events, and takes another once they are written.
+async fn a_source_is_polled_again_once_its_events_are_written() {
+    let (hive, pods, mut sender) = follow::<Pod>("pods").await;
+    // The channel has a small capacity, and accepts another event once the previous ones are written.
     let mut sent = 0_u32;
     while sent < 10_000 {
-        futures::SinkExt::send(&mut said, Ok(Event::Upsert(of((sent % 200) as u8, 1)))).await.unwrap();
+        futures::SinkExt::send(&mut sender, Ok(Event::Upsert(of((sent % 200) as u8, 1)))).await.unwrap();
         sent += 1;
         assert!(
             pods.revision(&pods.snapshot()) + 4 >= u64::from(sent.min(200)),
             "one is written before the next"
         );
     }
-    drop(said);
+    drop(sender);
     sleep(SECOND).await;
     assert_eq!(pods.len(&pods.snapshot()), 200);
     assert!(hive.has_logged(hive::LogLevel::DEBUG, "dropped before it was complete"), "no list has come");
@@ -232,7 +232,7 @@ async fn a_source_is_asked_for_more_once_it_is_written() {
 }
 
 #[derive(Clone, Debug)]
-enum Said {
+enum Step {
     Upsert(u8, u16),
     Delete(u8),
     Replace(Vec<(u8, u16)>),
@@ -241,54 +241,54 @@ enum Said {
     Flush,
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn step() -> impl Strategy<Value = Step> {
     let row = || (0..8u8, 0..3u16);
     prop_oneof![
-        5 => row().prop_map(|(id, port)| Said::Upsert(id, port)),
-        3 => (0..8u8).prop_map(Said::Delete),
-        1 => prop::collection::vec(row(), 0..6).prop_map(Said::Replace),
-        1 => Just(Said::Restart),
-        2 => Just(Said::Listed),
-        3 => Just(Said::Flush),
+        5 => row().prop_map(|(id, port)| Step::Upsert(id, port)),
+        3 => (0..8u8).prop_map(Step::Delete),
+        1 => prop::collection::vec(row(), 0..6).prop_map(Step::Replace),
+        1 => Just(Step::Restart),
+        2 => Just(Step::Listed),
+        3 => Just(Step::Flush),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// However what is said is cut into batches, the table is what the source has, complete from its first list on.
+    /// However events are split into batches, the table equals the source, and is initialized from its first list on.
     #[test]
-    fn the_table_is_what_the_source_has(script in prop::collection::vec(said(), 1..60)) {
+    fn the_table_equals_the_source(script in prop::collection::vec(step(), 1..60)) {
         let pods = table();
         let mut reflector = Reflector::new("source", &pods);
         let mut model: BTreeMap<u8, u16> = BTreeMap::new();
         let (mut listing, mut complete, mut batch) = (None::<BTreeMap<u8, u16>>, false, Vec::new());
-        for said in script.into_iter().chain([Said::Flush]) {
-            match said {
-                Said::Upsert(id, port) => {
+        for step in script.into_iter().chain([Step::Flush]) {
+            match step {
+                Step::Upsert(id, port) => {
                     listing.as_mut().unwrap_or(&mut model).insert(id, port);
                     batch.push(Event::Upsert(of(id, port)));
                 }
-                Said::Delete(id) => {
+                Step::Delete(id) => {
                     listing.as_mut().unwrap_or(&mut model).remove(&id);
                     batch.push(Event::Delete(by_id(id)));
                 }
-                Said::Replace(rows) => {
+                Step::Replace(rows) => {
                     (listing, complete) = (None, true);
                     model = rows.iter().copied().collect();
                     batch.push(Event::Replace(rows.into_iter().map(|(id, port)| of(id, port)).collect()));
                 }
-                Said::Restart => {
+                Step::Restart => {
                     listing = Some(BTreeMap::new());
                     batch.push(Event::Restart);
                 }
-                Said::Listed => {
+                Step::Listed => {
                     if let Some(rows) = listing.take() {
                         (model, complete) = (rows, true);
                     }
                     batch.push(Event::Listed);
                 }
-                Said::Flush => {
+                Step::Flush => {
                     reflector.apply(std::mem::take(&mut batch));
                     let after: BTreeMap<u8, u16> = rows(&pods).into_iter().map(|row| (row.0, row.1)).collect();
                     prop_assert_eq!(&after, &model);

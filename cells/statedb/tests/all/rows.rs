@@ -85,7 +85,7 @@ pub(crate) fn service(name: &str, address: Option<u8>) -> Service {
     Service { name: name.to_owned(), address }
 }
 
-/// A row of a number.
+/// A row with a number as its only field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Numbered(pub(crate) u32);
 

@@ -1,4 +1,4 @@
-//! Readers beside writers, on real threads: what the sanitizers look at.
+//! Concurrent readers and writers on real threads, for the sanitizers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -49,7 +49,7 @@ fn account<const SAVINGS: bool>(id: u64, balance: i64) -> Account<SAVINGS> {
     Account { id, owner: format!("owner-{}", id % 7), balance }
 }
 
-/// Moves money, and now and then a whole account to a number far away, which splits and merges nodes.
+/// Moves money, and at times a whole account to a distant key, which splits and merges nodes.
 fn write<const SAVINGS: bool>(accounts: &RwTable<Account<SAVINGS>>) {
     for round in 0..COMMITS {
         let (from, to) = (round * 7 % ACCOUNTS, round * 13 % ACCOUNTS);
@@ -99,13 +99,13 @@ fn snapshots_are_whole_while_others_write() {
     let writing = || !done.load(Ordering::Relaxed);
     let mut reader = db.reader();
     std::thread::scope(|scope| {
-        // Those of one table wait for each other, those of two publish side by side.
+        // Writers of one table exclude each other, those of two tables publish concurrently.
         let writers = [
             scope.spawn(|| write(&accounts)),
             scope.spawn(|| write(&accounts)),
             scope.spawn(|| write(&savings)),
         ];
-        // Each takes another way to a snapshot, and keeps some for a while.
+        // Each reader acquires snapshots in another way, and keeps some for a while.
         scope.spawn(|| {
             let mut held = Vec::new();
             while writing() {
@@ -140,22 +140,22 @@ fn snapshots_are_whole_while_others_write() {
     check_both(&db.snapshot());
 }
 
-/// A row that tells which thread has dropped it.
+/// A row that reports the thread that drops it.
 #[derive(Serialize)]
-struct Told {
+struct Traced {
     #[serde(skip)]
     to: Sender<ThreadId>,
 }
 
-impl Drop for Told {
+impl Drop for Traced {
     fn drop(&mut self) {
-        // The receiver is gone at the end.
+        // Fails at the end of the test, when the receiver has been dropped.
         let _ = self.to.send(std::thread::current().id());
     }
 }
 
-impl TableSpec for Told {
-    const NAME: &'static str = "told";
+impl TableSpec for Traced {
+    const NAME: &'static str = "traced";
     type Key<'a> = u64;
 
     fn key(&self) -> u64 {
@@ -172,10 +172,10 @@ impl TableSpec for Told {
 }
 
 #[test]
-fn what_a_reader_was_the_last_to_hold_is_freed_by_a_writer_if_there_is_one() {
-    let rows = Db::new().table::<Told>().unwrap();
-    let (told, dropped) = channel();
-    let replace = || drop(rows.transact(|w| drop(w.insert(Told { to: told.clone() }))));
+fn garbage_of_the_last_reader_is_freed_by_an_active_writer() {
+    let rows = Db::new().table::<Traced>().unwrap();
+    let (sender, dropped) = channel();
+    let replace = || drop(rows.transact(|w| drop(w.insert(Traced { to: sender.clone() }))));
     replace();
     let held = rows.snapshot();
     replace();

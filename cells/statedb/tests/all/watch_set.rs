@@ -34,7 +34,7 @@ fn change(pods: &RwTable<Pod>, id: u8) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_is_waited_for_and_then_all_of_the_settling_time() {
+async fn wait_takes_the_whole_settle_time_after_the_first_close() {
     let pods = table();
     let mut set = all_rows(&pods);
     let begin = Instant::now();
@@ -54,7 +54,7 @@ async fn the_first_is_waited_for_and_then_all_of_the_settling_time() {
     );
     assert_eq!(keys, [5, 9, 40], "in order, each once");
     assert_eq!((set.len(), set.has(&5), set.has(&6)), (97, false, true));
-    // All that are left have closed at once: it settles nevertheless.
+    // All remaining watches have closed at once: it still waits for the whole `settle`.
     pods.transact(|w| w.delete_all());
     let begin = Instant::now();
     assert_eq!(set.wait(2 * SECOND).await.len(), 97);
@@ -63,7 +63,7 @@ async fn the_first_is_waited_for_and_then_all_of_the_settling_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_anywhere_it_loses_nothing() {
+async fn cancellation_at_any_await_loses_nothing() {
     let pods = table();
     let mut set = all_rows(&pods);
     assert!(timeout(SECOND, set.wait(SECOND)).await.is_err());
@@ -75,7 +75,7 @@ async fn cancelled_anywhere_it_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_taken_out_or_replaced_is_not_given() {
+async fn removed_and_replaced_watches_are_not_returned() {
     let pods = table();
     let mut set = all_rows(&pods);
     for id in 1..=4 {
@@ -110,7 +110,7 @@ async fn sets_are_merged() {
     assert_eq!(set.wait(SECOND).await, [3, 1]);
 }
 
-/// Of a hundred thousand watches one fires: it is found without a look at the others.
+/// Of a hundred thousand watches one closes: it is found without checking the others.
 #[tokio::test(start_paused = true)]
 async fn one_of_a_hundred_thousand() {
     let table = Db::new().table::<Numbered>().unwrap();
@@ -128,7 +128,7 @@ async fn one_of_a_hundred_thousand() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_closing_is_lost_while_others_write() {
+async fn no_close_is_lost_under_concurrent_writes() {
     const ROUNDS: u64 = 20_000;
     let pods = table();
     let mut set = all_rows(&pods);
@@ -147,13 +147,13 @@ async fn no_closing_is_lost_while_others_write() {
                 last[usize::from(id)] = revision;
                 set.add(id, watch);
             }
-            // The last write of each row; those of the beginning were 100.
+            // The revision of each row's last write; the initial ones are 100 at most.
             if last.iter().all(|revision| *revision > ROUNDS) {
                 return;
             }
         }
     };
-    timeout(30 * SECOND, read).await.expect("each last write is told");
+    timeout(30 * SECOND, read).await.expect("each last write is seen");
     writer.await.unwrap();
 }
 
@@ -180,7 +180,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(256)))]
 
     #[test]
-    fn any_order_of_operations_gives_what_a_list_would(steps in prop::collection::vec(step(), 1..80)) {
+    fn behaves_as_a_plain_list(steps in prop::collection::vec(step(), 1..80)) {
         let pods = table();
         let mut set = WatchSet::new();
         let mut model: Vec<(u8, Watch)> = Vec::new();

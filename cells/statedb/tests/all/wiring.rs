@@ -8,7 +8,7 @@ use statedb::{Db, RwTable, Table};
 use crate::rows::*;
 
 #[tokio::test]
-async fn the_owner_writes_and_all_others_read() {
+async fn the_owner_writes_and_other_modules_read() {
     let owner = module(
         "pods",
         "Pods",

@@ -1,4 +1,4 @@
-//! The readers of changes, with loom's parts.
+//! The readers of changes, compiled with loom's primitives.
 
 pub(crate) mod sync {
     pub(crate) use loom::sync::Arc;

@@ -1,4 +1,4 @@
-//! The roots, with loom's parts.
+//! The roots, compiled with loom's primitives.
 
 pub(crate) mod sync {
     pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};

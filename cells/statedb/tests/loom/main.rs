@@ -1,5 +1,5 @@
-//! Models of the protocols between threads: every order in which two or three threads can run with up to three preemptions,
-//! with the memory model's liberties. The product's own code is compiled with loom's atomics, locks and cells.
+//! Loom models of the protocols between threads: all interleavings of two or three threads with up to three
+//! preemptions, under the C11 memory model. The crate's own code is compiled with loom's atomics, locks and cells.
 
 use loom::model::Builder;
 use loom::thread;

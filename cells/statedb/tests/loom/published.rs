@@ -1,4 +1,4 @@
-//! Roots: what is held is there, what is not is freed.
+//! Roots: held ones stay allocated, all others are freed.
 
 #![expect(unsafe_code, reason = "looks at memory that the protocol guards")]
 
@@ -10,13 +10,13 @@ use crate::engine::sync::MAX_OWNERS;
 use crate::*;
 use loom::sync::atomic::{AtomicU64, Ordering};
 
-/// A node of a tree: loom notices if it is read while it is freed.
+/// A node of a tree. Loom reports a race between a read of `freed` and its write by `free`.
 struct Node {
     number: u64,
     freed: loom::cell::UnsafeCell<bool>,
 }
 
-// SAFETY: the cell is what the model checks.
+// SAFETY: loom checks all accesses of the cell.
 unsafe impl Sync for Node {}
 // SAFETY: as above.
 unsafe impl Send for Node {}
@@ -32,7 +32,7 @@ impl Garbage for Unused {
     }
 
     unsafe fn free(self) {
-        // SAFETY: no other thread accesses it, if the protocol is right.
+        // SAFETY: loom fails the model if another thread accesses the cell concurrently.
         self.0.freed.with_mut(|freed| unsafe { assert!(!std::mem::replace(&mut *freed, true)) });
     }
 }
@@ -49,7 +49,7 @@ fn node(number: u64) -> Arc<Node> {
     Arc::new(Node { number, freed: loom::cell::UnsafeCell::new(false) })
 }
 
-fn look(held: &Held<Tree>) -> u64 {
+fn read(held: &Held<Tree>) -> u64 {
     let node = held.root().0.as_ref().expect("a published tree");
     // SAFETY: held, so not freed, if the protocol is right.
     node.freed.with(|freed| assert!(unsafe { !*freed }, "freed while it is held"));
@@ -57,14 +57,14 @@ fn look(held: &Held<Tree>) -> u64 {
     node.number
 }
 
-/// As a commit: a new node in the place of the one before.
+/// Replaces the node, like a commit.
 fn write(roots: &Roots<Tree>, nodes: &mut Vec<Arc<Node>>) {
     let _working = roots.work();
     let new = node(nodes.len() as u64);
     nodes.push(new.clone());
     let mut old = None;
     let (now, before) = roots.publish(|tree| old = tree.0.replace(new));
-    look(&now);
+    read(&now);
     before.retire(old.map(Unused).into_iter().collect());
 }
 
@@ -75,18 +75,18 @@ fn world() -> (Arc<Roots<Tree>>, Vec<Arc<Node>>) {
 
 fn all_freed(nodes: &[Arc<Node>]) {
     for node in nodes {
-        // SAFETY: all threads have ended.
+        // SAFETY: all threads have been joined.
         node.freed.with(|freed| assert!(unsafe { *freed }, "never freed"));
     }
 }
 
 #[test]
-fn a_held_root_is_whole_and_a_root_that_nobody_holds_is_freed() {
+fn a_held_root_stays_allocated_and_a_released_one_is_freed() {
     model(|| {
         let (roots, mut nodes) = world();
         let reader = {
             let roots = roots.clone();
-            thread::spawn(move || look(&roots.current()))
+            thread::spawn(move || read(&roots.current()))
         };
         write(&roots, &mut nodes);
         write(&roots, &mut nodes);
@@ -96,9 +96,9 @@ fn a_held_root_is_whole_and_a_root_that_nobody_holds_is_freed() {
     });
 }
 
-/// As a `Reader`: it keeps its root and takes another one when it is told that there is one.
+/// Like a `Reader`: it keeps its root and acquires another one if its root is not current.
 #[test]
-fn a_reader_sees_what_was_published_before_it_looks() {
+fn a_reader_sees_all_roots_published_before() {
     model(|| {
         let (roots, mut nodes) = world();
         let published = Arc::new(AtomicU64::new(0));
@@ -111,7 +111,7 @@ fn a_reader_sees_what_was_published_before_it_looks() {
                     if !held.is_current() {
                         held = roots.current();
                     }
-                    assert!(look(&held) >= before);
+                    assert!(read(&held) >= before);
                 }
             })
         };
@@ -133,7 +133,7 @@ fn a_snapshot_outlives_the_roots() {
         let reader = thread::spawn(move || {
             let second = held.clone();
             drop(held);
-            look(&second);
+            read(&second);
         });
         write(&roots, &mut nodes);
         drop(roots);
@@ -148,7 +148,7 @@ fn readers_come_and_go_while_slots_are_used_again() {
         let (roots, mut nodes) = world();
         let readers = [0; 2].map(|_| {
             let roots = roots.clone();
-            thread::spawn(move || look(&roots.current()))
+            thread::spawn(move || read(&roots.current()))
         });
         write(&roots, &mut nodes);
         for reader in readers {
@@ -159,7 +159,7 @@ fn readers_come_and_go_while_slots_are_used_again() {
     });
 }
 
-/// In the product the process ends, long before the count could wrap around and a root be freed that is held.
+/// In production the process aborts, long before the count could wrap around and free a held root.
 #[test]
 fn holders_that_leak_do_not_overflow_the_count() {
     type Count = fn(&Roots<Tree>, &Held<Tree>) -> Held<Tree>;
@@ -171,18 +171,18 @@ fn holders_that_leak_do_not_overflow_the_count() {
             let leak = || (0..=MAX_OWNERS).for_each(|_| std::mem::forget(count(&roots, &held)));
             let panic = std::panic::catch_unwind(AssertUnwindSafe(leak)).expect_err("no limit");
             assert_eq!(panic.downcast_ref(), Some(&"too many owners"));
-            assert_eq!(look(&held), 0);
+            assert_eq!(read(&held), 0);
         });
     }
 }
 
-/// Whether it goes before, while or after somebody writes: what only the reader still held does not stay.
+/// Garbage that only the reader held is freed, whether the reader ends before, during or after a write.
 #[test]
-fn what_a_reader_leaves_is_freed_when_the_last_writer_ends() {
+fn garbage_of_a_reader_is_freed_when_the_last_writer_ends() {
     model(|| {
         let (roots, mut nodes) = world();
         let held = roots.current();
-        let reader = thread::spawn(move || look(&held));
+        let reader = thread::spawn(move || read(&held));
         let other = {
             let roots = roots.clone();
             thread::spawn(move || drop(roots.work()))
@@ -204,13 +204,12 @@ impl Root for Tables {
     type Garbage = Unused;
 
     fn end(&mut self) -> Vec<Unused> {
-        // Nodes of the end reach nothing.
+        // The replacement nodes are never published.
         std::mem::replace(&mut self.0, [node(0), node(0)]).map(Unused).into_iter().collect()
     }
 }
 
-/// As a commit to one table: a new version in the place of the one before, which is put on the state before. Returns the
-/// new node.
+/// Replaces the version of one table and retires the previous one, like a commit. Returns the new node.
 fn write_table(roots: &Roots<Tables>, table: usize, number: u64) -> Arc<Node> {
     let _working = roots.work();
     let new = node(number);
@@ -232,9 +231,9 @@ fn look_at_both(held: &Held<Tables>) -> [u64; 2] {
     })
 }
 
-/// Transactions on different tables publish side by side, `reading` goes on beside them: both tables have what was
-/// written, and what the writers retire, in the order in which they published or in the other, is freed once, when nobody
-/// reaches it.
+/// Transactions on different tables publish concurrently, with `reading` on a third thread. Both tables have the
+/// written versions, and retired ones are freed exactly once, after the last root that reaches them is released,
+/// whether they are retired in the order of publishing or not.
 fn two_writers(preemptions: usize, reading: Option<fn(&Roots<Tables>)>) {
     bounded_model(preemptions, move || {
         let first = [node(0), node(0)];
@@ -265,7 +264,7 @@ fn writers_of_two_tables_publish_side_by_side() {
     two_writers(3, None);
 }
 
-/// Two preemptions of these three threads take seconds, three take minutes.
+/// Limited to two preemptions: with these three threads they take seconds, three would take minutes.
 #[test]
 fn a_reader_beside_writers_of_two_tables_sees_whole_states() {
     two_writers(

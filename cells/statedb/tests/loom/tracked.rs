@@ -6,7 +6,7 @@ use loom::sync::{Arc, Mutex};
 use crate::changes::trackers::{Tracker, Trackers};
 use crate::*;
 
-/// A table of which only the deletes count, with the steps that a commit and a reader take.
+/// A model of a table that has only deletes, with the steps of commits and readers.
 struct Table {
     lock: Mutex<()>,
     trackers: Mutex<Trackers<&'static str>>,
@@ -34,7 +34,7 @@ impl Table {
     fn delete_one(&self) {
         let guard = self.lock.lock().unwrap();
         self.commit(1);
-        // Wakes those who watch.
+        // Stands for closing the watches.
         self.woken.fetch_add(1, Ordering::SeqCst);
         drop(guard);
         self.collect_seen();
@@ -57,7 +57,8 @@ impl Table {
     fn collect_seen(&self) {
         let first = self.snapshot().graves.first().copied();
         if first.is_some_and(|first| first <= self.trackers.lock().unwrap().low_mark()) {
-            // For loom, to which giving back a lock is no step: meets the writer while it has the table.
+            // Loom does not branch when a lock is released: this access lets it explore orders in which the writer
+            // holds the table.
             self.woken.load(Ordering::SeqCst);
             let Ok(guard) = self.lock.try_lock() else { return };
             self.commit(0);
@@ -66,14 +67,14 @@ impl Table {
         }
     }
 
-    /// Begins to read; gives what was there.
+    /// Registers a reader; returns it and its initial revision.
     fn register(&self) -> (Arc<Tracker<&'static str>>, u64) {
         let mut trackers = self.trackers.lock().unwrap();
         let now = self.snapshot().revision;
         (trackers.register(now, "reader"), now)
     }
 
-    /// Reads on from a revision, and finds each delete since.
+    /// Reads from a revision on; asserts that every later delete is found.
     fn read(&self, tracker: &Tracker<&'static str>, from: u64) -> u64 {
         let state = self.snapshot();
         let found: Vec<u64> = state.graves.iter().copied().filter(|grave| *grave > from).collect();
@@ -90,7 +91,7 @@ impl Table {
 }
 
 #[test]
-fn a_reader_misses_no_delete_and_what_it_has_read_is_let_go() {
+fn a_reader_misses_no_delete_and_seen_deletes_are_removed() {
     model(|| {
         let table = Table::new();
         let reader = {
@@ -125,7 +126,7 @@ fn without_readers_nothing_is_kept() {
         for reader in readers {
             reader.join().unwrap();
         }
-        assert!(table.snapshot().graves.is_empty(), "kept for nobody");
+        assert!(table.snapshot().graves.is_empty(), "kept without a reader");
     });
 }
 
@@ -155,6 +156,6 @@ fn reading_from_a_revision_is_refused_or_misses_nothing() {
         table.read(&slow, start);
         table.unregister(&slow);
         other.join().unwrap();
-        assert!(table.snapshot().graves.is_empty(), "kept for nobody");
+        assert!(table.snapshot().graves.is_empty(), "kept without a reader");
     });
 }

@@ -1,4 +1,4 @@
-//! The cells of watches and those who wait, with loom's parts.
+//! The cells and waiters of watches, compiled with loom's primitives.
 
 pub(crate) mod sync {
     pub(crate) use loom::sync::Arc;

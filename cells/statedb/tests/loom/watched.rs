@@ -1,4 +1,4 @@
-//! Watches: asking and closing.
+//! Watches: concurrent requests and close.
 
 use std::task::{Context, Wake, Waker};
 
@@ -9,7 +9,7 @@ use crate::watch::cell::LazyCell;
 use crate::watch::waiting::Waiting;
 use crate::*;
 
-/// Readers who found the old state wait for a watch that closes, or are notified at once; the writer publishes first.
+/// Readers that found the old state get a watch that closes, or one that is closed already; the writer publishes first.
 #[test]
 fn no_wake_up_is_lost() {
     model(|| {
@@ -30,8 +30,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// A task that finds it open is woken, whether it waits for the first time or with another waker; one that has stopped
-/// waiting is off the list.
+/// A task that finds the watch open is woken, by its latest waker; a cancelled wait is removed from the list.
 #[test]
 fn a_task_that_waits_is_woken() {
     model(|| {
@@ -48,11 +47,14 @@ fn a_task_that_waits_is_woken() {
         drop(left);
         let polled = [&first, &second].map(|waker| wait.as_mut().poll(&mut Context::from_waker(waker)));
         closer.join().unwrap();
-        let told = |at: usize| woken[at].0.load(Ordering::SeqCst);
+        let was_woken = |at: usize| woken[at].0.load(Ordering::SeqCst);
         if polled[1].is_pending() {
-            assert!(polled[0].is_pending() && told(1) && !told(0), "the last waker is the one to wake");
+            assert!(
+                polled[0].is_pending() && was_woken(1) && !was_woken(0),
+                "the last waker is the one to wake"
+            );
         }
-        assert!(!told(2) || is_pending);
+        assert!(!was_woken(2) || is_pending);
         assert!(wait.as_mut().poll(&mut Context::from_waker(&first)).is_ready());
         drop(wait);
         drop((first, second, gone));
@@ -63,22 +65,22 @@ fn a_task_that_waits_is_woken() {
     });
 }
 
-/// Who listens is reported once, by the list or at once.
+/// A listener is notified exactly once if it was added, and not at all if it was refused.
 #[test]
-fn a_listener_is_told_or_turned_away() {
+fn a_listener_is_notified_or_refused() {
     model(|| {
-        let (waiting, told) = (Arc::new(Waiting::<u8>::default()), Arc::new(AtomicUsize::new(0)));
+        let (waiting, notified) = (Arc::new(Waiting::<u8>::default()), Arc::new(AtomicUsize::new(0)));
         let closers = [0; 2].map(|_| {
-            let (waiting, told) = (waiting.clone(), told.clone());
+            let (waiting, notified) = (waiting.clone(), notified.clone());
             thread::spawn(move || {
                 waiting.close(|_| {
-                    told.fetch_add(1, Ordering::SeqCst);
+                    notified.fetch_add(1, Ordering::SeqCst);
                 });
             })
         });
         let listens = waiting.listen(|listeners| listeners.push(1));
         closers.into_iter().for_each(|closer| closer.join().unwrap());
-        assert_eq!(told.load(Ordering::SeqCst), usize::from(listens));
+        assert_eq!(notified.load(Ordering::SeqCst), usize::from(listens));
         assert!(!waiting.listen(|listeners| listeners.push(2)));
     });
 }
@@ -91,7 +93,7 @@ impl Wake for Woken {
     }
 }
 
-/// A state whose alignment leaves room for the mark of the cell.
+/// A state, aligned so that its address cannot be the mark of the cell.
 #[repr(align(8))]
 struct State(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! Fields whose types cannot be what they are said to be.
+//! Fields with types that their attributes do not support.
 
 use serde::Serialize;
 use statedb::Table;

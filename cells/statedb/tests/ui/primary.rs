@@ -1,6 +1,6 @@
-//! The primary key: none, two, of one kind that cannot be, of fields that are not there.
+//! Invalid primary keys: missing, duplicate, of an unsupported kind, of fields that do not exist.
 //!
-//! A struct that is wrong is a table all the same, so that its users add no errors of their own.
+//! An invalid struct still gets an implementation, so that its users cause no further errors.
 //!~ the trait bound
 
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Types that are no rows.
+//! Types that cannot be rows.
 
 use serde::Serialize;
 use statedb::Table;

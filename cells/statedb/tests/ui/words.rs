@@ -1,4 +1,4 @@
-//! Words that are unknown, the right ones in wrong places, wrong values.
+//! Unknown attribute items, known ones in wrong places, invalid values.
 
 use serde::Serialize;
 use statedb::Table;

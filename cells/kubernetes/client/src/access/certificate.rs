@@ -1,4 +1,4 @@
-//! The client's certificate: where it is, and how long it is valid. Nothing else of it is read here.
+//! The client's certificate: its location and validity period. No other fields are parsed.
 
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
@@ -9,26 +9,26 @@ use rustls::pki_types::pem::PemObject;
 pub(crate) struct Certificate {
     /// Its key and file, for messages.
     pub(crate) name: String,
-    /// From when to when it is valid, if that can be read.
+    /// The validity period, if it can be parsed.
     validity: Option<(Timestamp, Timestamp)>,
 }
 
 impl Certificate {
-    /// The first one of a file in PEM.
+    /// Parses the first certificate of a PEM file.
     pub(super) fn of_pem(name: String, pem: &[u8]) -> Certificate {
         let certificate = CertificateDer::from_pem_slice(pem).ok();
         Certificate { name, validity: certificate.and_then(|der| validity(&der)) }
     }
 
-    /// The same, in base64 once more.
+    /// Parses the first certificate of PEM data that is encoded in base64 once more.
     pub(super) fn of_data(name: String, data: &str) -> Certificate {
-        // The same function decodes both layers.
+        // Wrapped as PEM, so that the PEM parser decodes the outer base64, too.
         let outer = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", data.trim());
         let pem = CertificateDer::from_pem_slice(outer.as_bytes());
         Certificate::of_pem(name, pem.as_deref().unwrap_or_default())
     }
 
-    /// Returns the fault of its validity period, with the remedy.
+    /// Returns an error with its remedy if the certificate is not valid at this time.
     pub(crate) fn fault(&self, now: Timestamp) -> Option<String> {
         let (from, to) = self.validity?;
         let second = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time);
@@ -41,7 +41,7 @@ impl Certificate {
     }
 }
 
-/// `notBefore` and `notAfter` of X.509 (RFC 5280, 4.1).
+/// Parses `notBefore` and `notAfter` of an X.509 certificate (RFC 5280, section 4.1).
 fn validity(der: &[u8]) -> Option<(Timestamp, Timestamp)> {
     let (certificate, _) = element(der)?;
     let mut rest = element(certificate.content)?.0.content;
@@ -57,14 +57,14 @@ fn validity(der: &[u8]) -> Option<(Timestamp, Timestamp)> {
     Some((from.time()?, element(rest)?.0.time()?))
 }
 
-/// A value of DER.
+/// An element of DER.
 struct Element<'d> {
     tag: u8,
     content: &'d [u8],
 }
 
 impl Element<'_> {
-    /// `UTCTime` of the years 1950 to 2049, or `GeneralizedTime`; to the second, UTC.
+    /// Parses `UTCTime` (years 1950 to 2049) or `GeneralizedTime`, in UTC with seconds.
     fn time(&self) -> Option<Timestamp> {
         let text = std::str::from_utf8(self.content).ok()?.strip_suffix('Z')?;
         let text = match self.tag {
@@ -78,7 +78,7 @@ impl Element<'_> {
     }
 }
 
-/// Returns the first value, and the bytes behind it.
+/// Returns the first element, and the bytes behind it.
 fn element(der: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -100,7 +100,7 @@ fn element(der: &[u8]) -> Option<(Element<'_>, &[u8])> {
 mod tests {
     use super::*;
 
-    /// Made for these tests, of no use elsewhere.
+    /// Generated for these tests.
     const PEM: &str = "-----BEGIN CERTIFICATE-----
 MIIBbTCCAROgAwIBAgIUbHVPVZyESnCosG738WEc1GMGPNkwCgYIKoZIzj0EAwIw
 DDEKMAgGA1UEAwwBYTAeFw0yNjExMjIxNzI5MjdaFw0yNzAzMDIxNzI5MjdaMAwx
@@ -114,7 +114,7 @@ IEgnFGMaanoGbMUScI5YxYF6++qYRxZTWD8tpC14BcPe
 ";
 
     #[test]
-    fn its_time_is_compared_with_the_clock() {
+    fn the_validity_is_compared_with_the_clock() {
         let data = {
             use std::io::Write as _;
             use std::process::{Command, Stdio};

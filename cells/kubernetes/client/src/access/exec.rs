@@ -14,26 +14,26 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
 
-/// How long a command may take: one that asks a server over a network and tries again.
+/// The timeout of a command, with time for network requests and retries.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
-/// Bytes of a command's output at most.
+/// The maximum size of a command's output in bytes.
 const MAX_OUTPUT: u64 = 1 << 20;
 
-/// Interval of checks whether a command has ended.
+/// The interval at which the end of a command is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Credentials of a command.
+/// Credentials printed by a command.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Given {
     pub(super) token: Option<String>,
-    /// In PEM.
+    /// PEM.
     pub(super) client_certificate_data: Option<String>,
-    /// In PEM.
+    /// PEM.
     pub(super) client_key_data: Option<String>,
     expiration_timestamp: Option<String>,
-    /// When they are to be asked for again.
+    /// The time at which the credentials expire.
     #[serde(skip)]
     pub(super) expires: Option<Timestamp>,
 }
@@ -45,7 +45,7 @@ struct Answer {
     status: Option<Given>,
 }
 
-/// Runs the command. It and all that it has started are killed when it takes longer than `limit`. Blocks.
+/// Runs the command. Kills its process group when it takes longer than `limit`. Blocks.
 pub(super) fn run(exec: &ExecConfig, cluster: Option<&Cluster>, limit: Duration) -> Result<Given, String> {
     let name = exec.command.as_deref().filter(|name| !name.is_empty());
     let name = name.ok_or("command is missing; give the program that prints an ExecCredential")?;
@@ -60,15 +60,15 @@ pub(super) fn run(exec: &ExecConfig, cluster: Option<&Cluster>, limit: Duration)
     }
     let info = json!({"apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec});
     let memory = |name: &str| memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| error.to_string());
-    let (said, complained) = (memory("exec-stdout")?, memory("exec-stderr")?);
+    let (output, errors) = (memory("exec-stdout")?, memory("exec-stderr")?);
     let end = |fd: &OwnedFd| fd.try_clone().map_err(|error| error.to_string());
     let mut command = Command::new(name);
     command
         .args(exec.args.iter().flatten())
         .env("KUBERNETES_EXEC_INFO", info.to_string())
         .stdin(Stdio::null())
-        .stdout(end(&said)?)
-        .stderr(end(&complained)?)
+        .stdout(end(&output)?)
+        .stderr(end(&errors)?)
         .process_group(0);
     for variable in exec.env.iter().flatten() {
         if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
@@ -79,19 +79,19 @@ pub(super) fn run(exec: &ExecConfig, cluster: Option<&Cluster>, limit: Duration)
         Some(hint) => format!("cannot be run: {error}; {hint}"),
         None => format!("cannot be run: {error}; install it, or give its path"),
     })?;
-    let said = File::from(said);
-    let status = wait(&mut child, &said, limit)?;
+    let output = File::from(output);
+    let status = wait(&mut child, &output, limit)?;
     if !status.success() {
-        let complaint = String::from_utf8_lossy(&read(File::from(complained))?).into_owned();
+        let complaint = String::from_utf8_lossy(&read(File::from(errors))?).into_owned();
         let complaint = complaint.split_whitespace().collect::<Vec<_>>().join(" ");
         let complaint: String = complaint.chars().take(300).collect();
         return Err(format!("ended with {status}: {complaint:?}"));
     }
-    parse(&read(said)?)
+    parse(&read(output)?)
 }
 
-/// Waits for the end, and brings it about when that takes too long.
-fn wait(child: &mut Child, said: &File, limit: Duration) -> Result<ExitStatus, String> {
+/// Waits until the command ends; kills its process group after `limit`.
+fn wait(child: &mut Child, output: &File, limit: Duration) -> Result<ExitStatus, String> {
     let begin = Instant::now();
     let fault = loop {
         if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
@@ -103,7 +103,7 @@ fn wait(child: &mut Child, said: &File, limit: Duration) -> Result<ExitStatus, S
                 limit.as_secs_f32()
             );
         }
-        if said.metadata().is_ok_and(|said| said.len() > MAX_OUTPUT) {
+        if output.metadata().is_ok_and(|output| output.len() > MAX_OUTPUT) {
             break format!("has said more than {MAX_OUTPUT} bytes and was killed");
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -122,11 +122,11 @@ fn read(mut file: File) -> Result<Vec<u8>, String> {
     read.map(|_| content).map_err(|error: io::Error| error.to_string())
 }
 
-/// The output is a secret and must not be in an error.
-fn parse(said: &[u8]) -> Result<Given, String> {
+/// Parses the output. Errors must not quote it, since it is a secret.
+fn parse(output: &[u8]) -> Result<Given, String> {
     const RIGHT: &str = "it must print an ExecCredential in JSON whose status has a token, or clientCertificateData and \
                          clientKeyData";
-    let answer: Answer = serde_json::from_slice(said).map_err(|error| {
+    let answer: Answer = serde_json::from_slice(output).map_err(|error| {
         format!("has printed something else at line {}, column {}; {RIGHT}", error.line(), error.column())
     })?;
     let mut given = answer.status.filter(|_| answer.kind == "ExecCredential").unwrap_or_default();
@@ -160,7 +160,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_command_gives_credentials() {
+    fn a_command_prints_credentials() {
         let given = shell(
             r#"echo "$KUBERNETES_EXEC_INFO" | grep -q '"server":"https://192.0.2.1"' || exit 3
             echo '{"kind":"ExecCredential","status":{"token":"'"$WORD"'","expirationTimestamp":"2030-01-01T00:00:00Z"}}'"#,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_hangs_is_killed_with_all_that_it_has_started() {
+    fn a_hanging_command_is_killed_with_its_process_group() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("children");
         let script = format!("sleep 1000 & echo $$ $! > {}; wait", file.display());
@@ -195,7 +195,7 @@ mod tests {
         for pid in std::fs::read_to_string(file).unwrap().split_whitespace() {
             let state = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let begin = Instant::now();
-            // A container's first process may not reap it.
+            // A zombie counts as killed: init of a container may not reap it.
             while !state(pid).is_empty() && !state(pid).contains(") Z ") {
                 assert!(begin.elapsed() < LONG, "{} lives", state(pid));
                 std::thread::sleep(POLL_INTERVAL);

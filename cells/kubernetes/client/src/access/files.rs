@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Bytes of a kubeconfig, a certificate, a key or a token at most.
+/// The maximum size of a kubeconfig, certificate, key or token file in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
 /// The files that were read, with hashes of their contents.
@@ -16,12 +16,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Reads a file. `remedy`: what it should contain.
+    /// Reads a file. `remedy` describes the expected content.
     pub(super) fn read(&mut self, file: &Path, remedy: &'static str) -> Result<Vec<u8>, Error> {
         let wrong = |reason: String| Error::Read { file: file.to_owned(), reason, remedy };
         let kind = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
         if !kind.is_file() && !kind.is_dir() {
-            // A pipe may block for ever, a device may never end.
+            // A pipe may block forever, a device may never end.
             return Err(wrong("it is a pipe, a socket or a device".to_owned()));
         }
         if kind.len() > MAX_FILE {
@@ -33,12 +33,12 @@ impl Files {
         Ok(content)
     }
 
-    /// Something that counts as content although it is in no file.
+    /// Adds data that is in no file to the hash.
     pub(super) fn note(&mut self, content: &[u8]) {
         content.hash(&mut self.content);
     }
 
-    /// Differs when the content of a file does.
+    /// Returns a hash of all contents.
     pub(super) fn content(&self) -> u64 {
         self.content.finish()
     }

@@ -1,4 +1,4 @@
-//! The parts of a kubeconfig that the current context names, validated: a problem is reported with its key.
+//! Validation of the parts of a kubeconfig that the current context uses: problems are reported with their key.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use super::files::Files;
 use super::uri;
 use crate::error::Error;
 
-/// Where a part of a kubeconfig is wrong, and why.
+/// The location of an invalid value, with the reason.
 pub(super) enum Fault {
     /// At a key, with a valid example.
     Key(String, String),
     /// The server's address: key, value, and a valid example.
     Server(String, String, String),
-    /// A file that is named.
+    /// A file that the kubeconfig names.
     File(Error),
 }
 
-/// Facts about a kubeconfig that are not in it.
+/// Derived values of a kubeconfig.
 pub(super) struct Parts {
     /// The key of the user's entry.
     pub(super) user: String,
@@ -32,7 +32,7 @@ pub(super) struct Parts {
     pub(super) authority: Option<PathBuf>,
     /// The client's certificate.
     pub(super) certificate: Option<Certificate>,
-    /// When the credentials of a command expire.
+    /// The time at which the credentials of a command expire.
     pub(super) expires: Option<Timestamp>,
 }
 
@@ -40,7 +40,7 @@ fn fault<T>(key: impl Into<String>, reason: impl Into<String>) -> Result<T, Faul
     Err(Fault::Key(key.into(), reason.into()))
 }
 
-/// Checks the parts that are in use, and puts the token in the place of its file.
+/// Validates the parts in use, and replaces a token file by its content.
 pub(super) fn check(kubeconfig: &mut Kubeconfig, files: &mut Files) -> Result<Parts, Fault> {
     if let Some(kind) = kubeconfig.kind.as_deref().filter(|kind| *kind != "Config") {
         return fault("kind", format!("{kind:?} is wrong: give a kubeconfig, whose kind is Config"));
@@ -68,7 +68,7 @@ pub(super) fn check(kubeconfig: &mut Kubeconfig, files: &mut Files) -> Result<Pa
     let authority = check_cluster(cluster.cluster.as_ref(), &cluster_key, files)?;
 
     let names = named(kubeconfig.auth_infos.iter().map(|user| &user.name));
-    // Without a name requests have no credentials.
+    // Without a user the client is anonymous.
     let Some(name) = context.user.filter(|name| !name.is_empty()) else {
         let (user, cluster) = (format!("{key}.user"), cluster_key);
         return Ok(Parts { user, cluster, authority, certificate: None, expires: None });
@@ -109,7 +109,7 @@ fn check_cluster(cluster: Option<&Cluster>, key: &str, files: &mut Files) -> Res
     Ok(Some(file))
 }
 
-/// Replaces a command by the credentials that it prints; returns when they expire.
+/// Replaces a command by the credentials that it prints; returns the time at which they expire.
 fn ask_command(
     user: &mut AuthInfo,
     cluster: Option<&Cluster>,
@@ -165,7 +165,7 @@ fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<Optio
         certificate = Some(Certificate::of_data(format!("{key}.client-certificate-data"), data));
     }
     if user.token.is_some() {
-        // Its own type keeps it secret, except when it is written.
+        // `SecretString` exposes its content only when serialized.
         let written = serde_json::to_value(&*user).unwrap_or_default();
         let token = written["token"].as_str().unwrap_or_default();
         check_token(token).map_err(|reason| Fault::Key(format!("{key}.token"), reason.to_owned()))?;
@@ -182,7 +182,7 @@ fn check_user(user: &mut AuthInfo, key: &str, files: &mut Files) -> Result<Optio
     Ok(certificate)
 }
 
-/// A header takes nothing else. The token is a secret and must not be in the error.
+/// Checks that a token is a valid header value. The error must not quote it, since it is a secret.
 fn check_token(token: &str) -> Result<(), &'static str> {
     match token.bytes().all(|byte| byte.is_ascii_graphic()) {
         true if token.is_empty() => Err("it is empty"),

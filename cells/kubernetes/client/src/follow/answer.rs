@@ -1,5 +1,4 @@
-//! The progress of an answer that is being read, without connection and clock: which silence is too long, and the meaning
-//! of an end.
+//! The state machine of a response that is being read, without I/O and clock: timeouts, and the classification of ends.
 
 use std::time::Duration;
 
@@ -7,65 +6,65 @@ use tokio::time::Instant;
 
 use crate::watch_timeouts::WatchTimeouts;
 
-/// Bytes without a whole object that restart the time for it: a slow network is not a dead one.
+/// The number of bytes of an incomplete object that restart its timeout, since a slow network still makes progress.
 const MIN_PROGRESS_BYTES: usize = 64 << 10;
 
-/// A watch that ends sooner was answered by something that is no API server.
+/// The minimum duration of a watch. One that ends sooner was not answered by an API server.
 const MIN_WATCH: Duration = Duration::from_secs(1);
 
-/// The part of an answer that is under way.
+/// The current part of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The list of existing objects.
     List,
     /// A change.
     Event,
-    /// Nothing: it waits for changes.
+    /// No data is expected before the next change.
     Idle,
 }
 
-/// The form of an answer.
+/// The form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A list, in one answer or a page of it.
+    /// A list, complete or one page.
     List,
-    /// A watch that begins with the list of existing objects.
+    /// A watch that starts with the list of existing objects.
     StreamedList,
     /// A watch of changes.
     Watch,
 }
 
-/// An answer's end, or the end of the wait for more of it.
+/// The classification of a response's end or timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The server has ended a watch, as it does every few minutes.
+    /// The server has ended a watch at its timeout.
     Regular,
-    /// The server does not stream lists: it took the request for one of a watch.
+    /// The server does not support streaming lists: it handled the request as a plain watch.
     NotStreamed,
-    /// The answer ended within a list or an object.
+    /// The response ended within a list or an object.
     Truncated,
-    /// A watch ended right after its begin.
+    /// A watch ended right after its start.
     Immediate,
-    /// Too few bytes came for too long, and no whole object.
+    /// No complete object and too few bytes were received until the timeout.
     Slow { bytes: usize },
-    /// No byte came for too long.
+    /// No byte was received until the timeout.
     Silent,
 }
 
-/// The progress of an answer.
+/// The progress of a response.
 #[derive(Debug)]
 pub(super) struct Answer {
     form: Form,
     opened: Instant,
-    /// When the server ends it; at once for a list.
+    /// The time at which the server ends it; the start for a list.
     until: Instant,
     has_data: bool,
-    /// Bytes of the object under way, and how long they were waited for.
+    /// The size of the incomplete object, and the time waited for it.
     partial: (usize, Duration),
 }
 
 impl Answer {
-    /// An answer that begins now, and that the server ends after this time.
+    /// Creates the state of a response that starts now and that the server ends after `lifetime`.
     pub(super) fn new(form: Form, now: Instant, lifetime: Duration) -> Answer {
         Answer { form, opened: now, until: now + lifetime, has_data: false, partial: (0, Duration::ZERO) }
     }
@@ -74,12 +73,12 @@ impl Answer {
         self.opened
     }
 
-    /// A whole object has come.
+    /// Records that an object is complete.
     pub(super) fn on_object(&mut self) {
         self.partial = (0, Duration::ZERO);
     }
 
-    /// Data have come after this wait.
+    /// Records data that was received after a wait.
     pub(super) fn on_data(&mut self, phase: Phase, bytes: usize, wait: Duration) {
         self.has_data |= bytes > 0;
         if self.partial.0 + bytes >= MIN_PROGRESS_BYTES {
@@ -90,8 +89,8 @@ impl Answer {
         }
     }
 
-    /// Returns how long to wait for data. A server that sends bookmarks, which come every minute, is never silent for longer
-    /// than some of them take; of others only the end of the watch is certain.
+    /// Returns the timeout for data. A server that sends bookmarks, one per minute, is never silent for longer than a
+    /// few of them take; of other servers only the end of the watch is known.
     pub(super) fn timeout(
         &self,
         phase: Phase,
@@ -106,7 +105,7 @@ impl Answer {
         }
     }
 
-    /// Returns the meaning of the answer's end. `is_between`: it ended after a whole object.
+    /// Classifies the response's end. `is_between`: it ended after a complete object.
     pub(super) fn on_end(&self, phase: Phase, is_between: bool, now: Instant) -> End {
         match phase {
             _ if !is_between => End::Truncated,
@@ -117,10 +116,10 @@ impl Answer {
         }
     }
 
-    /// Returns the meaning of the timeout.
+    /// Classifies the timeout.
     pub(super) fn on_timeout(&self, phase: Phase) -> End {
         match self.partial.0 {
-            // It streams objects, but never marks the end of the list.
+            // The server streams objects, but never sends the bookmark that ends the list.
             _ if phase == Phase::List && self.has_data && self.form == Form::StreamedList => End::NotStreamed,
             0 => End::Silent,
             bytes => End::Slow { bytes },
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_judged_by_the_phase() {
+    fn an_end_is_classified_by_the_phase() {
         let seconds = Duration::from_secs;
         for (form, phase, is_between, after, end) in [
             (Form::Watch, Phase::Idle, true, seconds(400), End::Regular),
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_do_not_restart_the_time_for_an_object_but_much_of_one_does() {
+    fn few_bytes_do_not_restart_the_timeout_of_an_object_but_many_do() {
         let (mut answer, now, times) = answer(Form::List);
         let timeout = |answer: &Answer| answer.timeout(Phase::List, now, false, &times);
         assert_eq!((timeout(&answer), answer.on_timeout(Phase::List)), (times.list_silence, End::Silent));

@@ -12,15 +12,15 @@ use crate::request_error::{ErrorKind, RequestError};
 use crate::target::Query;
 use crate::watch_timeouts::spread;
 
-/// Cuts in a row before they are reported.
+/// The number of consecutive cuts before they are reported.
 const MAX_CUTS: u32 = 5;
 
 /// Versions that go back again within this time count as one fault.
 const REWIND_WINDOW: Duration = Duration::from_secs(600);
 
 impl Follow {
-    /// Something has come that makes sense, or a watch has stood for a while: the next failure is the first. True if
-    /// was a failure before.
+    /// Records progress: valid data, or a watch that has been open for a while. Resets the backoff. Returns true if
+    /// there was a failure before.
     pub(super) fn progress(&mut self) -> bool {
         if self.backoff.attempts() > 0 {
             self.backoff.reset();
@@ -38,18 +38,18 @@ impl Follow {
         was
     }
 
-    /// Decides how to continue; returns the error if it is to be reported.
+    /// Decides how to continue after a failure; returns the error if it has to be reported.
     pub(super) fn failed(&mut self, error: RequestError) -> Option<SourceError> {
         let reading = self.reading.take();
         self.state.restart();
         let first = self.backoff.attempts() == 0;
-        // A listed watch that was cut is not reported: it continues where it was.
+        // A cut of a listed watch is not reported: it resumes from its version.
         let cut = matches!(error.kind, ErrorKind::Cut | ErrorKind::Stalled | ErrorKind::Gone);
         self.cuts += u32::from(cut);
         let usual = self.listed && cut && self.cuts < MAX_CUTS;
         match reading.map(|reading| (reading.query, reading.items)) {
             Some((Query::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,
-            // They come again.
+            // The objects of this page will be received again.
             Some((Query::Page { .. } | Query::Whole, items)) => self.state.object(-items),
             _ => {}
         }
@@ -70,7 +70,7 @@ impl Follow {
                 self.rewinds = (if again { count + 1 } else { 1 }, Some(Instant::now()));
                 if again { spread(self.timeouts.retry.1) } else { Duration::ZERO }
             }
-            // A server that sends nonsense may have sent a wrong version, too.
+            // A server that sends invalid data may have sent a wrong version, too.
             ErrorKind::Invalid | ErrorKind::Nonsense => {
                 self.continue_token = None;
                 self.listed = false;
@@ -93,7 +93,7 @@ impl Follow {
             tracing::debug!(watch = self.target.name, reason = %error, "Watch begins again");
             return None;
         }
-        // A kind that was defined a moment ago is not served yet.
+        // A kind that was just defined may not be served yet.
         let starts = matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) && self.failures < 10;
         if starts {
             self.health.ok(format!("Waits for the server: {error}"));

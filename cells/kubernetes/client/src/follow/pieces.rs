@@ -1,4 +1,4 @@
-//! Turns the pieces of an answer into events.
+//! Conversion of the pieces of a response into events.
 
 use bytes::Bytes;
 use k8s_types::{SmolStr, WatchEvent};
@@ -25,7 +25,7 @@ impl Follow {
                 Ok(Some(WatchEvent::Deleted(key)))
             }
             Piece::TooLarge { key: None, .. } if !self.listed => {
-                // Without it the list would not be complete: the previous objects stay.
+                // The list is incomplete without this object, so the reader has to keep the previous objects.
                 let text = format!(
                     "the list of {} has an object of more than 16 MiB that does not say its name within them: make it \
                      smaller",
@@ -89,7 +89,7 @@ impl Follow {
             self.advance(object)?;
             self.progress();
             self.bookmarks = true;
-            // Its row shows when the watch was last alive, and how many objects there are now.
+            // Updated with each bookmark, so that the row's time shows that the watch is alive.
             self.health.ok(format!("{} objects, changes are followed", self.state.objects()));
             return Ok(Some(WatchEvent::Progress));
         }

@@ -1,11 +1,11 @@
-//! Versions: how far a watch has come.
+//! Resource versions: the position of a watch.
 
 use super::Follow;
 use crate::request_error::{ErrorKind, RequestError};
 use crate::scan::find;
 
 impl Follow {
-    /// Takes the version of an object that a list ends with.
+    /// Stores the version from the end of a list.
     pub(super) fn version_of(&mut self, object: &[u8]) {
         if let Some(version) = version(object) {
             self.version.clear();
@@ -13,8 +13,8 @@ impl Follow {
         }
     }
 
-    /// Takes the version of an object that a watch reports. Versions only grow: a server where they do not has lost later
-    /// changes, or is another one than before, and all is listed again.
+    /// Advances to the version of an object of a watch. Versions only grow: if one goes back, the server has lost
+    /// changes or belongs to another cluster, and all objects are listed again.
     pub(super) fn advance(&mut self, object: &[u8]) -> Result<(), RequestError> {
         let number = |text: &str| text.parse::<u64>().ok();
         if let Some(now) = version(object).and_then(number)
@@ -33,7 +33,7 @@ impl Follow {
     }
 }
 
-/// `metadata.resourceVersion`.
+/// Returns `metadata.resourceVersion`.
 fn version(object: &[u8]) -> Option<&str> {
     let version = find(object, "metadata").and_then(|metadata| find(metadata, "resourceVersion"))?;
     let version = std::str::from_utf8(version.strip_prefix(b"\"")?.strip_suffix(b"\"")?).ok()?;

@@ -1,4 +1,4 @@
-//! Which cluster the servers are of.
+//! The identity of the servers' cluster.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tokio::time::timeout;
 use super::{Link, request};
 use crate::request_error::ErrorKind;
 
-/// The request for a cluster's identity; a list, which the agent's roles allow.
+/// The request for the cluster's identity: a list with a field selector, for which the agent's role suffices.
 pub(crate) const IDENTITY: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
 
 impl Link {
-    /// Finds out which cluster it is, unless that is known since the server was last down or changed: the uid of its
-    /// namespace `kube-system`, as usual. Another cluster has other objects: all connections are closed, and watches
+    /// Identifies the cluster, unless that was done since the last failure or change of the server, by the uid of its
+    /// namespace `kube-system`, as is customary. If the cluster has changed, closes all connections, so that watches
     /// list again.
     pub(crate) async fn identify(&self, limit: Duration) {
         let lease = self.lease();

@@ -10,7 +10,7 @@ use rustls::{AlertDescription, CertificateError};
 use super::{ErrorKind, RequestError};
 use crate::access::{Certificate, Names};
 
-/// Returns the error of a failed connection. `names`: where credentials are from.
+/// Returns the error of a failed connection. `names`: the locations of the credentials.
 pub(crate) fn of_connection(error: &kube::Error, server: &str, names: &Names) -> RequestError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     let mut last = error.to_string();
@@ -39,7 +39,7 @@ fn of_cause(error: &(dyn Error + 'static), server: &str, names: &Names) -> Optio
         return Some(of_tls(error, server, names));
     }
     let mut io = error.downcast_ref::<io::Error>()?;
-    // Wrapped ones are no sources of each other.
+    // Wrapped I/O errors are not linked by `source`.
     while let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>()) {
         io = inner;
     }
@@ -75,7 +75,8 @@ fn of_cause(error: &(dyn Error + 'static), server: &str, names: &Names) -> Optio
     })
 }
 
-/// Servers that refuse a client's certificate may close before their alert is read.
+/// Returns the hint for a closed connection: servers that refuse a client's certificate may close it before their alert
+/// is read.
 fn asked_for_certificate(names: &Names) -> String {
     let fault = |one: &Certificate| {
         one.fault(Timestamp::now()).map(|fault| format!("the client's certificate, {}: {fault}", one.name))
@@ -155,7 +156,7 @@ fn of_certificate(wrong: &CertificateError, server: &str, names: &Names) -> Stri
     }
 }
 
-/// Returns the meaning of a server's TLS alert.
+/// Returns the message for a server's TLS alert.
 fn of_alert(alert: AlertDescription, server: &str, names: &Names) -> String {
     let Names { credentials, user, certificate, .. } = names;
     match (alert, certificate) {
@@ -178,7 +179,7 @@ fn of_alert(alert: AlertDescription, server: &str, names: &Names) -> String {
     }
 }
 
-/// In UTC, to the second.
+/// Formats a time in UTC, with seconds.
 fn time(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).map_or_else(|_| format!("{seconds} s"), |time| time.to_string())

@@ -12,7 +12,7 @@ fn kubeconfig(token: &str) -> String {
     )
 }
 
-/// A hive with one job, which follows the file.
+/// Starts a hive with a job that follows the file.
 async fn following(file: &std::path::Path) -> TestHive {
     let place = Place::Kubeconfig(file.to_owned());
     let mut hive = TestHive::new(module(

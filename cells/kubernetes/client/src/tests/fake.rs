@@ -1,4 +1,4 @@
-//! A server that speaks the API's protocol, with faults on demand.
+//! A fake API server with fault injection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -26,24 +26,24 @@ pub(super) type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 /// The server's behaviour on streaming lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streaming {
-    /// It does.
+    /// It supports them.
     Yes,
-    /// 422, as a server without the feature.
+    /// It responds with 422, like a server without the feature.
     Refused,
-    /// It ends the answer without a word.
+    /// It ends the response immediately.
     EndsAtOnce,
-    /// It sends the objects and never the bookmark that ends the list.
+    /// It sends the objects, but never the bookmark that ends the list.
     WithoutEnd,
 }
 
-/// An answer that replaces the next one.
+/// A fault of the next response.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     Status(u16, Option<u64>),
     Html(u16),
-    /// The body ends with an error after so many bytes.
+    /// The body ends with an error after a number of bytes.
     Cut(usize),
-    /// No answer at all.
+    /// No response.
     Hang,
     /// The connection fails.
     Refuse,
@@ -51,16 +51,16 @@ pub(super) enum Fault {
 
 pub(super) struct State {
     pub(super) version: u64,
-    /// Events of before are not known any more.
+    /// The version before which events are no longer available.
     compacted: u64,
     pub(super) objects: BTreeMap<String, BTreeMap<Key, Value>>,
     events: Vec<(u64, String, &'static str, Value)>,
     pub(super) streaming: Streaming,
     pub(super) faults: VecDeque<Fault>,
     pub(super) requests: Vec<String>,
-    /// Bytes of a chunk.
+    /// The size of a chunk in bytes.
     pub(super) chunk: usize,
-    /// Objects of a page at most.
+    /// The maximum number of objects in a page.
     pub(super) page: usize,
     pub(super) bookmarks: bool,
     /// The uid of the cluster.
@@ -74,7 +74,7 @@ pub(super) struct State {
 pub(super) struct Fake {
     pub(super) state: Arc<Mutex<State>>,
     changed: watch::Sender<u64>,
-    /// Watches break off.
+    /// Changes to break off all watches.
     cut: watch::Sender<u64>,
 }
 
@@ -133,7 +133,7 @@ impl Fake {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Forgets events; a watch that has not seen them must list again.
+    /// Drops old events: a watch that has not seen them must list again.
     pub(super) fn compact(&self) {
         let mut state = self.state.lock();
         state.events.clear();
@@ -169,7 +169,7 @@ impl Fake {
         self.state.lock().requests.clone()
     }
 
-    /// The objects as they are: key and spec.
+    /// Returns the current objects: key and spec.
     pub(super) fn truth(&self, plural: &str) -> BTreeMap<Key, Value> {
         self.state.lock().objects.get(plural).cloned().unwrap_or_default()
     }
@@ -245,7 +245,7 @@ impl Fake {
         if to < all.len() {
             metadata["continue"] = format!("{to}-{version}").into();
         }
-        // Go writes lists of custom resources with their keys in order: metadata last.
+        // Go sorts the keys of lists of custom resources: `metadata` follows `items`.
         let items = serde_json::to_string(&all[from.min(to)..to])?;
         let text = match version % 2 {
             0 => format!(
@@ -372,7 +372,7 @@ impl Watching {
                 _ = self.changed.changed() => {}
                 _ = self.cut.changed() => {
                     self.left = 0;
-                    // Half of something comes before the end.
+                    // The body ends with a partial event.
                     return Some(Ok(Bytes::from_static(b"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"na")));
                 }
                 () = tokio::time::sleep_until(self.until) => self.ends = true,
@@ -384,11 +384,11 @@ impl Watching {
         }
     }
 
-    /// Collects the events since; true if there were some.
+    /// Collects new events; returns whether there were any.
     fn collect(&mut self) -> bool {
         let state = self.fake.state.lock();
         if self.version < state.compacted {
-            // Unsent events are forgotten.
+            // Pending events are dropped.
             self.pending
                 .push_back(event("ERROR", &json!({"kind": "Status", "code": 410, "message": "too old"})));
             self.ends = true;
@@ -453,7 +453,7 @@ fn status(code: u16, after: Option<u64>, message: &str) -> Answer {
     whole(code, "application/json", body.to_string().into_bytes())
 }
 
-/// Connections to it without sockets.
+/// Connects to the fake without sockets.
 impl Connect for Fake {
     fn connect(&self, access: &Access, server: &Uri) -> Result<kube::Client, String> {
         let (fake, token) = (self.clone(), crate::tests::token(access));

@@ -1,4 +1,4 @@
-//! A watch under each fault.
+//! A watch with each fault.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ async fn one_request_lists_and_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_that_do_not_stream_lists_are_asked_for_pages() {
+async fn pages_are_requested_from_servers_without_streaming_lists() {
     for streaming in [Streaming::Refused, Streaming::EndsAtOnce, Streaming::WithoutEnd] {
         let fake = with_pods(20);
         fake.state.lock().streaming = streaming;
@@ -39,7 +39,7 @@ async fn servers_that_do_not_stream_lists_are_asked_for_pages() {
         let requests = bench.fake.requests();
         assert_eq!((lists(&requests).len(), watches(&requests).len()), (4, 1), "{streaming:?} {requests:?}");
         assert_eq!((bench.errors(), bench.reader.lock().lists), (vec![], 1));
-        // It is remembered: another list begins with pages.
+        // This is remembered: the next list starts with pages.
         bench.fake.compact();
         bench.fake.put("pods", "shop", "newer", &json!(1));
         bench.fake.compact();
@@ -56,7 +56,7 @@ async fn servers_that_do_not_stream_lists_are_asked_for_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_watch_goes_on_where_it_was() {
+async fn a_cut_watch_resumes_from_its_version() {
     let bench = Bench::new(with_pods(5), Kind::Pod).await;
     bench.until_true("pods").await;
     for n in 0..60 {
@@ -114,7 +114,7 @@ async fn an_expired_version_lists_again() {
 async fn a_server_that_has_lost_its_versions_is_listed_again() {
     let bench = Bench::new(with_pods(5), Kind::Pod).await;
     bench.until_true("pods").await;
-    // Another etcd: the versions are below those that were seen.
+    // Another etcd: its versions are lower than those seen before.
     bench.fake.state.lock().version = 10;
     bench.fake.compact();
     bench.fake.cut();
@@ -135,7 +135,7 @@ async fn a_missed_deletion_is_repaired_by_the_next_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_fault_is_reported_once_and_passes() {
+async fn each_fault_is_reported_once_and_recovered_from() {
     let faults = [
         (Fault::Html(200), "a JSON object expected, found \"<html><body>captive portal"),
         (Fault::Html(502), "the answer is not one of an API server (text/html"),
@@ -175,12 +175,12 @@ async fn retry_after_is_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_is_given_up() {
+async fn a_silent_watch_is_closed() {
     let fake = with_pods(1);
     let bench = Bench::new(fake, Kind::Pod).await;
     bench.until_true("pods").await;
     tokio::time::sleep(Duration::from_secs(100)).await;
-    // No more bookmarks: the open connections are dead, the next ones work.
+    // No more bookmarks: the open connections are dead, new ones work.
     bench.fake.state.lock().faults.push_back(Fault::Hang);
     bench.fake.cut();
     bench.fake.put("pods", "shop", "new", &json!(1));
@@ -205,7 +205,7 @@ async fn another_server_takes_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_sign_of_life_gives_up_all_connections() {
+async fn a_failed_heartbeat_closes_all_connections() {
     let bench = Bench::new(with_pods(3), Kind::Pod).await;
     bench.until_true("pods").await;
     let (link, limit) = (bench.connection.link.clone(), Duration::from_secs(30));
@@ -226,13 +226,13 @@ async fn no_sign_of_life_gives_up_all_connections() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_falls_silent_is_left_for_the_other_one() {
+async fn a_silent_server_is_replaced_by_the_other_one() {
     let bench =
         Bench::with(with_pods(3), Kind::Pod, &["http://one", "http://two"], WatchTimeouts::default()).await;
     bench.until_true("pods").await;
     let (link, limit) = (bench.connection.link.clone(), Duration::from_secs(10));
     crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
-    // The watch is asked for again, and waits for the answer's head.
+    // The watch is requested again, and waits for the response's head.
     bench.fake.fault(Fault::Hang);
     bench.fake.cut();
     tokio::time::sleep(Duration::from_secs(11)).await;
@@ -247,7 +247,7 @@ async fn a_server_that_falls_silent_is_left_for_the_other_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_that_are_not_defined_are_waited_for_in_silence() {
+async fn kinds_that_are_not_defined_are_waited_for_without_errors() {
     let fake = Fake::new(&["pods"]);
     let bench = Bench::new(fake, Kind::CiliumNode).await;
     bench.connection.definitions.are(&Default::default());
@@ -266,7 +266,7 @@ async fn kinds_that_are_not_defined_are_waited_for_in_silence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_that_the_agent_needs_are_not_empty_while_they_are_not_defined() {
+async fn required_kinds_are_not_listed_as_empty_while_undefined() {
     let bench = Bench::new(Fake::new(&["pods"]), Kind::CiliumIdentity).await;
     bench.connection.definitions.are(&Default::default());
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -275,7 +275,7 @@ async fn kinds_that_the_agent_needs_are_not_empty_while_they_are_not_defined() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_watch_asks_for_little() {
+async fn an_idle_watch_sends_few_requests() {
     let bench = Bench::new(with_pods(10), Kind::Pod).await;
     bench.until_true("pods").await;
     tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
@@ -283,7 +283,7 @@ async fn an_idle_watch_asks_for_little() {
     // One in five to ten minutes.
     assert!((30..=62).contains(&requests.len()), "{}", requests.len());
     assert_eq!(lists(&requests).len(), 1);
-    // Nor do servers without bookmarks make it list again.
+    // It does not list again with servers that send no bookmarks either.
     bench.end().await;
     let fake = with_pods(10);
     fake.state.lock().bookmarks = false;

@@ -1,4 +1,4 @@
-//! Watches against a server with faults, in virtual time.
+//! Watches of a server with faults, in virtual time.
 
 mod credentials;
 mod fake;
@@ -26,13 +26,13 @@ use crate::watch_timeouts::WatchTimeouts;
 
 use fake::Fake;
 
-/// The token of credentials.
+/// Returns the token of credentials.
 fn token(access: &Access) -> Option<String> {
     let user = serde_json::to_value(&access.config.auth_info).unwrap();
     user["token"].as_str().map(str::to_owned)
 }
 
-/// A reader of one kind, and all around it.
+/// A reader of one kind with its environment.
 struct Bench {
     fake: Fake,
     connection: Connection,
@@ -82,7 +82,7 @@ impl Bench {
         Bench { fake, connection, reader, task, hive }
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     async fn until(&self, what: &str, holds: impl Fn(&Reader) -> bool) {
         for _ in 0..3_600 {
             if holds(&self.reader.lock()) {

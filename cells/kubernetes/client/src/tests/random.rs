@@ -1,4 +1,4 @@
-//! Any sequence of changes and faults leaves the reader with the truth.
+//! After any sequence of changes and faults the reader has the server's objects.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::scan::{EventKind, Piece, Shape, Splitter, find, text};
 
-/// All pieces of a body that comes in chunks of these sizes.
+/// Returns all pieces of a body that is received in chunks of these sizes.
 fn pieces(shape: Shape, body: &[u8], sizes: &[usize]) -> Result<Vec<Piece>, String> {
     let mut splitter = Splitter::new(shape);
     let (mut rest, mut sizes, mut pieces) = (body, sizes.iter().cycle(), Vec::new());
@@ -46,7 +46,7 @@ fn object() -> impl Strategy<Value = Value> {
         .prop_map(|map| Value::Object(map.into_iter().collect()))
 }
 
-/// As a server may write it.
+/// Returns the JSON in one of the formats of servers.
 fn written(value: &Value, pretty: bool) -> String {
     if pretty { serde_json::to_string_pretty(value).unwrap() } else { value.to_string() }
 }
@@ -99,7 +99,7 @@ proptest! {
     #[test]
     fn members_are_found(object in object(), name in "[a-z\"\\\\]{0,6}", pretty in any::<bool>()) {
         let body = written(&object, pretty);
-        // Names are compared as they are written; those that are asked for have no escapes.
+        // Names are compared without unescaping: names that are looked up need no escapes.
         if !name.contains(['"', '\\']) {
             let found = find(body.as_bytes(), &name).map(|value| serde_json::from_slice::<Value>(value).unwrap());
             prop_assert_eq!(found.as_ref(), object.get(&name));
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_it_fall(body in prop::collection::vec(any::<u8>(), 0..300), sizes in prop::collection::vec(1_usize..50, 1..5)) {
+    fn no_body_panics(body in prop::collection::vec(any::<u8>(), 0..300), sizes in prop::collection::vec(1_usize..50, 1..5)) {
         let _ = pieces(Shape::Events, &body, &sizes);
         let _ = pieces(Shape::List, &body, &sizes);
         let _ = find(&body, "metadata");

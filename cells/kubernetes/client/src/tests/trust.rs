@@ -1,4 +1,4 @@
-//! A watch of a server that sends wrong answers.
+//! A watch of a server that sends invalid data.
 
 use serde_json::json;
 
@@ -15,17 +15,17 @@ async fn with_pods(count: usize) -> Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_too_large_is_named_and_stays_as_it_was() {
+async fn an_object_that_is_too_large_is_reported_and_kept() {
     let bench = with_pods(2).await;
     let web = Key::new("shop", "web-0");
     let stays = |reader: &Reader| reader.objects()[&web]["spec"]["n"] == 0;
     bench.fake.state.lock().chunk = 1 << 20;
     bench.fake.put("pods", "shop", "web-0", &json!("x".repeat(crate::scan::MAX_OBJECT)));
     bench.fake.put("pods", "shop", "small", &json!(1));
-    bench.until("what follows", |reader| reader.objects().contains_key(&Key::new("shop", "small"))).await;
+    bench.until("the next object", |reader| reader.objects().contains_key(&Key::new("shop", "small"))).await;
     assert_eq!(bench.errors(), ["has more than 16 MiB, which no cluster needs: make it smaller"]);
     assert!(stays(&bench.reader.lock()));
-    // In lists as well: in one that streams, and in one of pages.
+    // In streaming and in paged lists as well.
     for lists in [2, 3] {
         bench.fake.put("pods", "shop", &format!("new-{lists}"), &json!(1));
         bench.fake.compact();
@@ -35,7 +35,7 @@ async fn an_object_that_is_too_large_is_named_and_stays_as_it_was() {
         assert_eq!((bench.errors().len(), bench.reader.lock().objects().len()), (lists, 2 + lists));
         bench.fake.state.lock().streaming = super::fake::Streaming::Refused;
     }
-    // It goes although it is too large.
+    // Its delete applies although it is too large.
     bench.fake.delete("pods", "shop", "web-0");
     bench.until_true("pods").await;
     bench.end().await;
@@ -57,7 +57,7 @@ async fn versions_that_go_back_list_again() {
         errors.len() == 1 && errors[0].contains("goes back in time: version 105 of pods after 999999"),
         "{errors:?}"
     );
-    // One that always does so is asked at intervals, and reported rarely.
+    // If versions always go back, lists are requested at intervals and reported rarely.
     let before = bench.fake.requests().len();
     for _ in 0..300 {
         bench.fake.lie("pods", "ADDED", lie("7"));
@@ -73,7 +73,7 @@ async fn versions_that_go_back_list_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_sent_nonsense_is_listed_again() {
+async fn invalid_data_causes_another_list() {
     let bench = with_pods(3).await;
     bench.fake.lose("pods", "shop", "web-1");
     bench.fake.lie("pods", "EXPLODED", json!({}));
@@ -88,7 +88,7 @@ async fn another_cluster_is_listed_again() {
     let (link, limit) = (bench.connection.link.clone(), Duration::from_secs(30));
     crate::jobs::heartbeat(link.clone(), limit).await.unwrap();
     for (cluster, lists) in [("this", 1), ("other", 2)] {
-        // It is down for a moment.
+        // The server is down for a moment.
         tokio::time::sleep(Duration::from_secs(31)).await;
         bench.fake.fault(super::fake::Fault::Refuse);
         crate::jobs::heartbeat(link.clone(), limit).await.unwrap();

@@ -1,4 +1,4 @@
-//! A cluster as large ones are, made as it is read: nothing of it is held.
+//! A synthetic large cluster. Objects are generated when they are read, so that they take no memory.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,13 @@ use k8s_tables::core::{EndpointSlice, Pod, Service};
 use k8s_tables::{Kind, Row, Selection, Source, SourceError, WatchEvent, cilium::CiliumIdentity};
 use statedb::Table;
 
-/// Pods of a ReplicaSet.
+/// The number of pods of a ReplicaSet.
 const REPLICAS: usize = 10;
-/// Endpoints of a slice.
+/// The number of endpoints of a slice.
 const ENDPOINTS: usize = 100;
 const NODES: usize = 500;
 
-/// How many there are of each.
+/// The number of objects of each kind.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) pods: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Cluster {
     /// Bytes of JSON that were read.
     pub(crate) bytes: Arc<AtomicU64>,
     pods: Mutex<Option<Changes>>,
-    /// How many changes there were, and what the next one depends on.
+    /// The number of changes, and the state of the random number generator.
     changes: Mutex<(usize, u64)>,
 }
 
@@ -46,7 +46,7 @@ impl Cluster {
         Cluster { size, bytes: Arc::default(), pods: Mutex::default(), changes }
     }
 
-    /// Pods change, any of them at any time, until so many thousand changes are in the table.
+    /// Changes random pods, until `thousands` thousand changes are in the table.
     pub(crate) async fn change(&self, thousands: usize, table: &Table<Row<Pod>>) {
         for _ in 0..thousands {
             let last = (0..1000).map(|_| self.change_one()).last();
@@ -103,7 +103,7 @@ impl Source for Cluster {
     }
 }
 
-/// The tables, all pods among them.
+/// Provides the tables, with the pods of all nodes.
 pub(crate) fn cells(cluster: Arc<Cluster>) -> [Cell; 4] {
     let source: Arc<dyn Source> = cluster;
     let tables = [
@@ -130,7 +130,7 @@ fn resource_version(n: usize, version: usize) -> String {
     (1_000_000 + n + version).to_string()
 }
 
-/// Waits until all is in the tables.
+/// Waits until all objects are in the tables.
 pub(crate) async fn complete(hive: &TestHive) {
     hive.get::<Table<Row<Pod>>>().wait_initialized().await;
     hive.get::<Table<Row<Service>>>().wait_initialized().await;
@@ -146,7 +146,7 @@ fn node(n: usize) -> String {
     format!("worker-{:04}.compute.example", n % NODES)
 }
 
-/// Fields that a server keeps about each object: half of what it sends.
+/// Returns `managedFields` as a server sends them: half of an object's JSON.
 fn managed() -> String {
     let fields = r#""f:metadata":{"f:labels":{".":{},"f:app.kubernetes.io/name":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:image":{},"f:imagePullPolicy":{},"f:name":{},"f:resources":{}}},"f:dnsPolicy":{},"f:enableServiceLinks":{},"f:restartPolicy":{},"f:securityContext":{},"f:terminationGracePeriodSeconds":{}}"#;
     format!(

@@ -1,4 +1,4 @@
-//! The cost of cluster objects in tables: one row a line, `name measured unit goal met peer` with tabs between.
+//! The cost of cluster objects in tables: one row per line, `name measured unit goal met peer`, separated by tabs.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
@@ -28,7 +28,7 @@ fn allocated() -> f64 {
     memory_limit::allocated().unwrap_or_default() as f64
 }
 
-/// Bytes of this process that are in memory and of no file.
+/// Returns the anonymous resident memory of this process in bytes.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let field = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -48,13 +48,14 @@ async fn main() {
     row("k8s the same, in the tables", took, "s", 6.0, took <= 6.0);
     row("k8s the same, JSON made and decoded", read / MB / took, "MB/s", 150.0, read / MB / took >= 150.0);
 
-    // Any pod changes at any time: once all have, the table is as it stays. Revisions are further apart then.
+    // Change random pods until all have changed: from then on memory is stable. Revisions are sparser than after a
+    // list.
     let pods = hive.get::<Table<Row<Pod>>>();
     cluster.change(200, &pods).await;
     let settled = allocated() - before;
     row("k8s the same after 200,000 changes, memory", settled / MB, "MB", 120.0, settled <= 120.0 * MB);
     let pages = resident();
-    // An hour of 100 a second.
+    // An hour at 100 changes a second.
     cluster.change(360, &pods).await;
     let grown = (allocated() - before - settled) / MB;
     row("k8s growth over 360,000 changes more", grown, "MB", 0.05, grown <= 0.05);

@@ -1,11 +1,11 @@
-//! A file: its state, and its content.
+//! A file's signature and content.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The identity of a file's state.
+/// The signature of a file's state, which changes with each write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
     file: (u64, u64),
@@ -26,7 +26,7 @@ impl Signature {
 }
 
 impl Signature {
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -34,16 +34,16 @@ impl Signature {
 
 /// The outcome of reading a file.
 pub(crate) enum Found {
-    /// There is no such file.
+    /// The file does not exist.
     Nothing,
-    /// It was changed while it was read.
+    /// The file was changed while it was read.
     Changing,
-    /// Returns its state and its content, or why it cannot be read.
+    /// Its signature and its content, or the reason why it cannot be read.
     File(Option<Signature>, Result<Vec<u8>, String>),
 }
 
 impl Found {
-    /// Bytes of the content.
+    /// Returns the size of the content in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Found::File(_, Ok(content)) => content.len() as u64,
@@ -52,7 +52,7 @@ impl Found {
     }
 }
 
-/// Reads a file of at most so many bytes; a larger one is not read at all.
+/// Reads a file of at most `largest` bytes; a larger one is not read at all.
 pub(crate) fn read(path: &Path, largest: u64) -> Found {
     match open(path) {
         Ok(file) => {
@@ -90,7 +90,7 @@ fn read_open(mut file: File, largest: u64) -> io::Result<Found> {
     Ok(Found::File(Some(signature), content))
 }
 
-/// Does not wait for the other end of a pipe.
+/// Opens a file without blocking, in case it is a pipe without a writer.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }

@@ -1,4 +1,4 @@
-//! The job of a folder: waits for the kernel's events, questions and deadlines, and has the folder handle them.
+//! The job of a folder: waits for the kernel's events, refresh requests and deadlines, and passes them to the folder.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +14,13 @@ use super::Folder;
 use super::watch::Watch;
 use crate::sources::RefreshRequests;
 
-/// Interval of attempts to watch the folder again after the kernel has refused.
+/// The retry interval for watching the folder after a failure.
 const WATCH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Follows a folder until the job ends. The first reading completes the source.
+/// Follows a folder until the job ends. The first scan completes the source.
 ///
-/// When the kernel cannot report changes, as without a free inotify instance, the folder is scanned every second.
-/// A request is answered when the folder was scanned after it.
+/// If the kernel cannot report changes, for example without a free inotify instance, the folder is scanned every
+/// second. A refresh request is answered after a scan that began later.
 pub(crate) async fn follow(folder: Folder, mut requests: RefreshRequests, cx: JobCx) -> anyhow::Result<()> {
     let mut folder = Box::new(folder);
     loop {
@@ -37,7 +37,7 @@ pub(crate) async fn follow(folder: Folder, mut requests: RefreshRequests, cx: Jo
 
 type Ended = (Box<Folder>, io::Result<()>);
 
-/// Until the job ends, or the kernel cannot report changes.
+/// Follows a folder until the job ends or the kernel cannot report changes.
 async fn watched(
     mut folder: Box<Folder>,
     requests: &mut RefreshRequests,
@@ -58,7 +58,7 @@ async fn watched(
         if folder.watch.as_ref().is_none_or(Watch::is_idle) {
             drop(working);
             tokio::select! {
-                // Before the scan: what comes later makes it ready again.
+                // Cleared before the scan, so that later events make it ready again.
                 ready = events.readable() => ready?.clear_ready(),
                 Some(request) = requests.recv() => pending.push(request),
                 Some(()) = OptionFuture::from(folder.next_deadline().map(tokio::time::sleep_until)) => {}
@@ -73,13 +73,13 @@ async fn watched(
         let scan = !pending.is_empty();
         (folder, done) = blocking(folder, move |folder| folder.handle(scan)).await;
         for request in pending {
-            // The caller may have gone.
+            // Fails if the requester no longer waits.
             let _ = request.send(());
         }
     }
 }
 
-/// An inotify instance, and its descriptor once more, which becomes readable when there are events.
+/// Returns an inotify instance, and a duplicate of its descriptor to poll for events.
 #[expect(
     deprecated,
     reason = "sound with OwnedFd, whose descriptor stays the same; its successor is an unsafe function"
@@ -90,7 +90,7 @@ fn open() -> io::Result<(Inotify, AsyncFd<OwnedFd>)> {
     Ok((inotify, AsyncFd::with_interest(descriptor, Interest::READABLE)?))
 }
 
-/// Files are read off the runtime's threads.
+/// Runs a step of the folder, which reads files, on a blocking thread.
 async fn blocking(
     mut folder: Box<Folder>,
     work: impl FnOnce(&mut Folder) -> io::Result<()> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The last good manifests of a folder, on the disk: read at the start, written behind the changes.
+//! The last good manifests of a folder on disk: read at the start, written in the background after changes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::object::ObjectKey;
 /// The consequence of a damaged record.
 const CONSEQUENCE: &str = "if the file of manifests is refused now, what it said before is not in force";
 
-/// A record for each file of manifests, in this folder.
+/// Returns the records in a folder, one for each file of manifests.
 pub(crate) fn records(folder: PathBuf) -> Arc<Records<LastGood>> {
     Arc::new(Records::new(folder, CONSEQUENCE))
 }
 
-/// The records, for the reader of the files. Without a state folder nothing is kept.
+/// The records of a folder; none without a state folder.
 #[derive(Debug, Default)]
 pub(crate) struct Keep(Option<Arc<Records<LastGood>>>);
 
@@ -32,19 +32,19 @@ impl Keep {
         self.0.as_ref()?.claim(name)
     }
 
-    /// Files of the run before that were not asked for.
+    /// Returns the files of the previous run that were not requested by [`before`](Self::before).
     pub(crate) fn unasked(&self) -> Vec<String> {
         self.0.as_ref().map(|records| records.unclaimed()).unwrap_or_default()
     }
 
-    /// A file is gone.
+    /// Deletes the record of a file.
     pub(crate) fn forget(&self, name: &str) {
         if let Some(records) = &self.0 {
             records.remove(name);
         }
     }
 
-    /// Records the objects of a file; none if it is gone.
+    /// Records the objects of a file; deletes the record if the file was removed.
     pub(crate) fn note(&self, name: &str, good: Option<Good>, accepted: &[Kind]) {
         let Some(records) = &self.0 else { return };
         let Some(Good { taken: mut manifests, kept: objects }) = good else { return self.forget(name) };

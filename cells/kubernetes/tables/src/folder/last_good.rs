@@ -1,5 +1,5 @@
-//! The last valid objects of each file, kept for the next run: a manifest that is refused at a start has an earlier
-//! version, as one that is refused later has.
+//! The last valid objects of each file, recorded for the next run, so that the last good version is known also for a
+//! manifest that is refused at the start.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,13 +10,13 @@ use k8s_types::Kind;
 
 use crate::object::{ObjectKey, key_of, object};
 
-/// The manifests of a file that were taken.
+/// The accepted manifests of a file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LastGood {
     pub(crate) manifests: Vec<Taken>,
 }
 
-/// A manifest that was taken, and where it was.
+/// An accepted manifest with its location.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Taken {
     kind: String,
@@ -37,12 +37,12 @@ impl Taken {
         Taken { kind, origin, document, line, manifest }
     }
 
-    /// The object, if this agent still takes it.
+    /// Returns the object, if this agent still accepts it.
     pub(crate) fn object(&self, accepted: &[Kind], node: &str) -> Option<(ObjectKey, Bytes)> {
         object(self.kind(accepted)?, &self.manifest, node).ok()
     }
 
-    /// Its name, if this agent still takes such objects.
+    /// Returns its name, if this agent still accepts objects of its kind.
     pub(crate) fn key(&self, accepted: &[Kind]) -> Option<ObjectKey> {
         key_of(self.kind(accepted)?, &self.manifest)
     }

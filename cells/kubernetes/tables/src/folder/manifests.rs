@@ -1,4 +1,4 @@
-//! The objects of a folder's files, without files: contents in, changes of objects out.
+//! The objects of a folder's files, without I/O: takes contents of files, returns changes of objects.
 
 #[cfg(test)]
 mod tests;
@@ -16,26 +16,26 @@ use crate::source_file::{ManifestFault, SourceFile};
 use k8s_types::schema::nearest;
 use k8s_types::{Document, Kind, documents_of_bytes};
 
-/// Faults of a file that are reported; the rest is counted.
+/// The maximum number of reported faults of a file; the rest is counted.
 const MAX_FAULTS: usize = 50;
 
-/// Kinds that a fault names if there are no more.
+/// The maximum number of kinds that a fault lists.
 const SHOWN_KINDS: usize = 5;
 
 /// The objects of all files of a folder.
 ///
-/// - Of several manifests of one object the last one counts, by file name, then by place in the file, as after
-///   `kubectl apply -f FOLDER`. The others are reported.
-/// - The object of a refused manifest stays as it was. As long as a file has a fault that leaves open which object is
-///   meant, nothing of that file goes that no other manifest in it names.
-/// - A file that is leaving yields to all others.
+/// - Of several manifests of one object the last one takes precedence, by file name, then by position in the file, as
+///   after `kubectl apply -f FOLDER`. The others are reported.
+/// - The object of a refused manifest keeps its last good version. While a file has a fault that may concern any object
+///   (such as a syntax error), no object of that file is deleted.
+/// - All other files take precedence over a removed file in its grace period.
 pub(crate) struct Manifests {
     source: Arc<str>,
     accepted: &'static [Kind],
-    /// This node, which pods without a node belong to.
+    /// The name of this node, to which pods without a node belong.
     node: Arc<str>,
     files: BTreeMap<Arc<str>, File>,
-    /// By object, by file.
+    /// The claims of files on objects.
     claims: BTreeMap<ObjectKey, BTreeMap<Arc<str>, Claim>>,
     counts: BTreeMap<Kind, usize>,
 }
@@ -53,7 +53,7 @@ struct Claim {
     object: Raw,
     document: usize,
     line: usize,
-    /// Whether it is of an earlier version of the file.
+    /// Whether it was kept from an earlier version of the file.
     kept: bool,
 }
 
@@ -69,27 +69,27 @@ impl Manifests {
         }
     }
 
-    /// The kinds that are taken.
+    /// Returns the accepted kinds.
     pub(crate) fn accepted(&self) -> &'static [Kind] {
         self.accepted
     }
 
-    /// The names of the files that are there.
+    /// Returns the names of the known files.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<str>> {
         self.files.keys()
     }
 
-    /// Whether a file is there.
+    /// Whether a file is known.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.files.contains_key(name)
     }
 
-    /// Objects there are of a kind.
+    /// Returns the number of objects of a kind.
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.counts.get(&kind).copied().unwrap_or_default()
     }
 
-    /// A file has this content, or cannot be read.
+    /// Sets the content of a file, or the reason why it cannot be read.
     pub(crate) fn set(&mut self, name: &str, content: Result<&[u8], String>) -> Outcome {
         let name: Arc<str> = name.into();
         let read = match content {
@@ -128,7 +128,7 @@ impl Manifests {
         Outcome { good: vec![(name.clone(), Some(good))], ..self.outcome(touched, name) }
     }
 
-    /// Restores the objects of a file from the previous run, until it is read. A file that was read already is unchanged.
+    /// Restores the objects of a file from the previous run, until it is read. Does nothing if it was read already.
     pub(crate) fn restore(&mut self, name: &str, before: &LastGood) -> Outcome {
         if self.has(name) {
             return Outcome::default();
@@ -152,7 +152,7 @@ impl Manifests {
         self.outcome(touched, name)
     }
 
-    /// A file is about to be gone: others count before it.
+    /// Starts the grace period of a removed file: other files take precedence.
     pub(crate) fn leave(&mut self, name: &str) -> Outcome {
         let Some((name, file)) = self
             .files
@@ -167,7 +167,7 @@ impl Manifests {
         self.outcome(touched, name)
     }
 
-    /// A file is gone.
+    /// Removes a file and its objects.
     pub(crate) fn remove(&mut self, name: &str) -> Outcome {
         let Some((name, file)) = self.files.remove_entry(name) else { return Outcome::default() };
         file.objects.iter().for_each(|key| self.drop_claim(key, &name));
@@ -184,7 +184,7 @@ impl Manifests {
         }
     }
 
-    /// The file that an object is taken from.
+    /// Returns the file that provides an object, with its claim.
     fn winner(&self, key: &ObjectKey) -> Option<(&Arc<str>, &Claim)> {
         let by_file = self.claims.get(key)?;
         let stays = |file: &Arc<str>| self.files.get(file).is_some_and(|file| !file.leaving);
@@ -328,21 +328,21 @@ impl Manifests {
         }
     }
 
-    /// Whether a file names an object.
+    /// Whether a file claims an object.
     fn names(&self, file: &str, key: &ObjectKey) -> bool {
         self.files.get(file).is_some_and(|file| file.objects.contains(key))
     }
 }
 
-/// The content of a file.
+/// The parsed content of a file.
 #[derive(Default)]
 struct Contents {
     documents: usize,
     claims: BTreeMap<ObjectKey, Claim>,
     taken: BTreeMap<ObjectKey, Taken>,
     faults: Vec<ManifestFault>,
-    /// Objects whose manifest is refused.
+    /// Objects with a refused manifest.
     refused: BTreeSet<ObjectKey>,
-    /// Whether a refused manifest's object has no earlier version.
+    /// Whether a fault may concern any object, since the object of a refused manifest is unknown.
     open: bool,
 }

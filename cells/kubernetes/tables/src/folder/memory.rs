@@ -1,4 +1,5 @@
-//! Whether the folder was there in the previous run: a folder that is missing since is late, not empty.
+//! The record that the folder existed in the previous run. If it is missing at the start, it is mounted late: its
+//! policies must not be deleted.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ impl Schema for Known {
     const HOLDS: &'static str =
         "whether there was a folder of manifests, whose policies stay while it is missing";
 
-    /// Before there were versions the file was the path.
+    /// Migrates version 0, in which the file contained only the path.
     fn migrate(version: u32, content: &[u8]) -> Result<Known, String> {
         match std::str::from_utf8(content) {
             Ok(path) if version == 0 && path.starts_with('/') => Ok(Known { folder: path.into() }),
@@ -27,13 +28,13 @@ impl Schema for Known {
     }
 }
 
-/// The version of the file.
+/// Returns the format version of the file.
 pub(crate) fn version() -> Version {
     Version::of::<Known>()
 }
 
-/// A file with the path of the folder, as long as the folder is there. It is flushed to the disk: a policy that is late
-/// after a power cut must not be taken for one that is gone.
+/// A file with the path of the folder, which exists while the folder does. It is synced to disk: after a power cut, a
+/// late folder must not be mistaken for a deleted one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory(Option<Arc<Kept>>);
 
@@ -47,14 +48,14 @@ struct Kept {
 }
 
 impl Memory {
-    /// Remembers in this file.
+    /// Creates the record of a folder in a file.
     pub(crate) fn new(file: PathBuf, folder: PathBuf) -> Memory {
         let file = StateFile::new(file).flushed().limit(64 << 10);
         let [before, there] = [false; 2].map(AtomicBool::new);
         Memory(Some(Arc::new(Kept { file, folder, before, there, rewrite: Default::default() })))
     }
 
-    /// Changes are written by a job, which calls [`write`](Self::write).
+    /// Sets the job that writes changes by calling [`write`](Self::write).
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         if let Some(kept) = &self.0 {
             // Set once, by the cell.
@@ -62,17 +63,17 @@ impl Memory {
         }
     }
 
-    /// Reads the record of the previous run. Without a readable one, a missing folder is waited for.
+    /// Reads the record of the previous run. If it is damaged, the agent waits for a missing folder.
     pub(crate) fn restore(&self) -> Result<(), state_file::Error> {
         let Some(kept) = &self.0 else { return Ok(()) };
         let before = match kept.file.load::<Known>() {
             Ok(known) => known.is_some_and(|known| known.folder == kept.folder),
             Err(error @ state_file::Error::Damaged { .. }) => {
-                let aside = quarantine(kept.file.path())?;
+                let quarantined = quarantine(kept.file.path())?;
                 if let Some(rewrite) = kept.rewrite.get() {
                     rewrite.put_aside(
                         &error,
-                        &aside,
+                        &quarantined,
                         "if the folder of manifests is missing, it is waited for",
                     );
                 }
@@ -85,12 +86,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the previous run had this folder.
+    /// Whether the folder existed in the previous run.
     pub(crate) fn knows(&self) -> bool {
         self.0.as_ref().is_some_and(|kept| kept.before.load(Ordering::Acquire))
     }
 
-    /// The folder is there, or it is gone for good.
+    /// Records whether the folder exists now.
     pub(crate) fn note(&self, there: bool) {
         if let Some(kept) = &self.0
             && kept.there.swap(there, Ordering::AcqRel) != there
@@ -100,7 +101,7 @@ impl Memory {
         }
     }
 
-    /// Writes the last change.
+    /// Writes the current state: stores or removes the file.
     pub(crate) fn write(&self) -> Result<(), state_file::Error> {
         match &self.0 {
             Some(kept) if kept.there.load(Ordering::Acquire) => {
@@ -139,16 +140,16 @@ mod tests {
         assert!(knows("/etc/cluster").unwrap());
         assert!(!knows("/etc/other").unwrap());
         assert!(knows("{\"version\":1,\"folder\":\"/etc/cluster\"}").unwrap());
-        assert!(knows("{\"vers").unwrap(), "who does not know waits");
+        assert!(knows("{\"vers").unwrap(), "a damaged record counts as an existing folder");
         assert!(!file.exists() && root.path().join("state/cluster-folder.unreadable").exists());
         assert!(matches!(knows("{\"version\":2}"), Err(state_file::Error::Newer { .. })));
     }
 
-    /// At a start a late mount looks like a missing folder; the record of the previous run decides.
+    /// At a start, only the record of the previous run distinguishes a late mount from a removed folder.
     #[tokio::test]
-    async fn a_folder_that_was_there_in_the_run_before_is_waited_for() {
+    async fn a_folder_that_existed_in_the_previous_run_is_waited_for() {
         let root = tempfile::tempdir().unwrap();
-        let (cluster, aside) = (root.path().join("cluster"), root.path().join("aside"));
+        let (cluster, renamed) = (root.path().join("cluster"), root.path().join("renamed"));
         let start = async || {
             let reader = |_: Arc<Table<Row<Pod>>>| ();
             let state = config::<local_node::StateConfig>();
@@ -172,11 +173,11 @@ mod tests {
         assert!(initialized(&pods, 10_000).await);
         hive.stop().await;
 
-        fs::rename(&cluster, &aside).unwrap();
+        fs::rename(&cluster, &renamed).unwrap();
         let (mut hive, pods) = start().await;
         assert!(!initialized(&pods, 300).await, "it is late");
         assert_eq!(hive.health("k8s.cluster-folder").level, Level::Degraded);
-        fs::rename(&aside, &cluster).unwrap();
+        fs::rename(&renamed, &cluster).unwrap();
         assert!(initialized(&pods, 10_000).await);
         assert_eq!(pods.all(&pods.snapshot()).count(), 1);
         hive.stop().await;

@@ -12,10 +12,10 @@ use crate::source_file::SourceFile;
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) changes: Vec<Change>,
-    /// New rows of files, and the names of files without one.
+    /// The new rows of files, and the names of files without a row.
     pub(crate) rows: Vec<SourceFile>,
     pub(crate) gone: Vec<Arc<str>>,
-    /// The valid objects of files, for the next run; none of files that are gone.
+    /// The valid objects of files, for the next run; none for removed files.
     pub(crate) good: Vec<(Arc<str>, Option<Good>)>,
 }
 
@@ -31,7 +31,7 @@ impl Outcome {
         self.changes.is_empty() && self.rows.is_empty() && self.gone.is_empty() && self.good.is_empty()
     }
 
-    /// The later one counts.
+    /// Adds a later outcome, which takes precedence.
     pub(crate) fn add(&mut self, later: Outcome) {
         self.changes.extend(later.changes);
         for row in &later.rows {

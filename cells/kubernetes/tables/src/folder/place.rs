@@ -1,4 +1,4 @@
-//! The present state of a path: the folder, its files, and all links and folders on the way to them.
+//! Resolution of a path: the folder, its files, and all links and folders on the path to them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,10 +10,10 @@ use file_watch::resolve;
 use super::file::{Signature, is_manifest};
 use super::watch::{Concern, Wanted};
 
-/// The entry at a path now.
+/// The resolved folder.
 pub(crate) struct Place {
     pub(crate) place: io::Result<PathBuf>,
-    /// Files of manifests; without a state if they cannot be examined.
+    /// The files of manifests; without a signature if `stat` fails.
     pub(crate) names: io::Result<BTreeMap<String, Option<Signature>>>,
     pub(crate) wanted: Wanted,
 }
@@ -31,7 +31,7 @@ pub(crate) fn find(path: &Path) -> Place {
     Place { place, names, wanted }
 }
 
-/// Files of a folder; adds the steps on the way to those that are links.
+/// Lists the files of a folder; adds the steps of the paths to those that are links.
 fn list(
     place: &Path,
     steps: &mut Vec<(PathBuf, OsString, Concern)>,
@@ -51,7 +51,7 @@ fn list(
         }
         let signature = match path.metadata() {
             Ok(metadata) => Some(Signature::of(&metadata)),
-            // A link that leads nowhere is no file.
+            // A dangling link is ignored.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(_) => None,
         };

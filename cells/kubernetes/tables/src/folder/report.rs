@@ -1,4 +1,4 @@
-//! Reports on a folder: rows, health, metrics, a line of the log for each change.
+//! Reports the state of a folder: rows, health, metrics, and a log line for each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use statedb::RwTable;
 use super::manifests::Manifests;
 use crate::source_file::SourceFile;
 
-/// Faults that the log and the health of a file show; the table has more.
+/// The maximum number of faults of a file in log and health; the table has more.
 const MAX_SHOWN: usize = 5;
 
 /// Labels of a source.
@@ -29,7 +29,7 @@ pub(crate) struct ObjectLabels {
     kind: &'static str,
 }
 
-/// Numbers of all sources.
+/// The metrics of all sources.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SourceMetrics {
     objects: Family<ObjectLabels, Gauge>,
@@ -55,14 +55,14 @@ pub(crate) struct Report {
     table: Arc<RwTable<SourceFile>>,
     health: Health,
     metrics: SourceMetrics,
-    /// Files with faults, and how many.
+    /// The number of faults of each file that has any.
     faulty: BTreeMap<Arc<str>, usize>,
     files: usize,
-    /// Kinds of which there are objects, or were.
+    /// The kinds with a gauge: those that have or had objects.
     seen: BTreeSet<Kind>,
-    /// Why the folder cannot be read.
+    /// The reason why the folder cannot be read.
     folder: Option<String>,
-    /// Why changes are noticed late.
+    /// The reason why the kernel does not report changes.
     late: Option<String>,
     reported: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Report {
         }
     }
 
-    /// The folder cannot be read, or can.
+    /// Reports whether the folder can be read.
     pub(crate) fn folder(&mut self, fault: Option<&str>, manifests: &Manifests) {
         if self.folder.as_deref() != fault {
             match fault {
@@ -113,7 +113,7 @@ impl Report {
         }
     }
 
-    /// The kernel does not report changes, or does.
+    /// Reports whether the kernel reports changes.
     pub(crate) fn late(&mut self, fault: Option<&str>, manifests: &Manifests) {
         if self.late.as_deref() != fault {
             match fault {
@@ -136,7 +136,7 @@ impl Report {
         }
     }
 
-    /// Files have changed.
+    /// Reports changed files.
     pub(crate) fn files(&mut self, rows: Vec<SourceFile>, gone: Vec<Arc<str>>, manifests: &Manifests) {
         let mut txn = self.table.write();
         for file in gone {
@@ -175,7 +175,7 @@ impl Report {
         let labels = SourceLabels { source: self.source.to_string() };
         let faults: usize = self.faulty.values().sum::<usize>() + usize::from(self.folder.is_some());
         self.metrics.faults.get_or_create(&labels).set(faults as i64);
-        self.tell(total);
+        self.update_health(total);
     }
 
     fn log(&self, row: &SourceFile) {
@@ -192,8 +192,8 @@ impl Report {
         tracing::warn!(source, file, kept, error = faults.join("; "), "Manifests refused, the rest applies");
     }
 
-    /// Health is set when it changes.
-    fn tell(&mut self, objects: usize) {
+    /// Updates health if it has changed.
+    fn update_health(&mut self, objects: usize) {
         let message = format!("{objects} objects from {} files of {}", self.files, self.path);
         let error = match (self.folder.as_ref().or(self.late.as_ref()), self.faulty.first_key_value()) {
             (Some(error), _) => Some(error.clone()),

@@ -32,7 +32,7 @@ fn cells() -> [Cell; 4] {
     [statedb::cell(), metrics::cell(), crate::cell(), invoke(readers)]
 }
 
-/// A hive whose cluster folder is `ROOT/cluster`.
+/// Starts a hive with the cluster folder `ROOT/cluster`.
 async fn world(prepare: impl FnOnce(&std::path::Path)) -> World {
     let root = tempfile::tempdir().unwrap();
     prepare(root.path());
@@ -53,14 +53,14 @@ impl World {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// As tools do it that replace a file: another name, then the right one.
+    /// Replaces a file atomically: writes a temporary file and renames it.
     fn replace(&self, name: &str, text: &str) {
         let other = self.root.path().join("new");
         fs::write(&other, text).unwrap();
         fs::rename(other, self.path(name)).unwrap();
     }
 
-    /// `name=app` of all pods.
+    /// Returns `name=app` of all pods.
     fn pods(&self) -> String {
         let snapshot = self.pods.snapshot();
         let app = |pod: &Pod| pod.metadata.labels.get("app").map(ToString::to_string).unwrap_or_default();
@@ -80,8 +80,8 @@ impl World {
         self.hive.until(pods, || self.pods() == pods).await;
     }
 
-    /// Watches all the time whether a pod is gone, until stopped: the changes of a table would report a row that goes
-    /// and comes again as one that has changed.
+    /// Asserts continuously that a pod exists, until stopped: changes of a table coalesce a delete and a new insert
+    /// into an update.
     fn guard(&self, pod: &'static str) -> Guard {
         let ended = Arc::new(AtomicBool::new(false));
         let (pods, end) = (self.pods.clone(), ended.clone());
@@ -95,7 +95,7 @@ impl World {
         Guard { ended, eyes }
     }
 
-    /// Long enough for an event that must not come.
+    /// Waits for the time in which an unexpected event would arrive.
     async fn pass(&self, millis: u64) {
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
@@ -169,14 +169,14 @@ async fn a_file_that_is_being_written_is_not_read() {
     file.write_all(pod("a", "1").as_bytes()).unwrap();
     world.write("b.yaml", &pod("b", "1"));
     world.until_pods("b=1").await;
-    // Another event does not make it readable.
+    // An event of another file does not cause it to be read.
     symlink("nowhere", world.path("c.yaml")).unwrap();
     fs::remove_file(world.path("b.yaml")).unwrap();
     world.until_pods("").await;
     file.write_all(pod("a2", "1").as_bytes()).unwrap();
     drop(file);
     world.until_pods("a=1 a2=1").await;
-    // A file in force is rewritten in place: its objects stay until it is closed.
+    // A file is rewritten in place: its objects are kept until it is closed.
     let mut file = fs::File::create(world.path("a.yaml")).unwrap();
     world.pass(250).await;
     assert_eq!(world.pods(), "a=1 a2=1");
@@ -187,7 +187,7 @@ async fn a_file_that_is_being_written_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_file_replaced_in_two_steps_is_never_gone() {
+async fn a_file_replaced_in_two_steps_keeps_its_objects() {
     let mut world = world(with_cluster).await;
     world.write("a.yaml", &pod("a", "0"));
     world.until_pods("a=0").await;
@@ -203,14 +203,14 @@ async fn a_file_replaced_in_two_steps_is_never_gone() {
 }
 
 #[tokio::test]
-async fn the_folder_comes_goes_and_is_replaced() {
+async fn the_folder_is_created_removed_and_replaced() {
     let mut world = world(|_| ()).await;
     assert_eq!(world.pods(), "");
     let cluster = world.root.path().join("cluster");
     fs::create_dir(&cluster).unwrap();
     world.write("a.yaml", &pod("a", "1"));
     world.until_pods("a=1").await;
-    // By two renames, which leaves a moment without the folder.
+    // By two renames, between which the folder does not exist.
     let (old, new) = (world.root.path().join("old"), world.root.path().join("next"));
     fs::create_dir(&new).unwrap();
     fs::write(new.join("a.yaml"), pod("a", "2")).unwrap();
@@ -221,7 +221,7 @@ async fn the_folder_comes_goes_and_is_replaced() {
     fs::rename(&new, &cluster).unwrap();
     world.until_pods("a=2 b=2").await;
     assert!(!guard.was_gone().await);
-    // The old one matters no more.
+    // Changes of the old folder are ignored.
     fs::write(old.join("x.yaml"), pod("x", "1")).unwrap();
     world.write("b.yaml", &pod("b", "3"));
     world.until_pods("a=2 b=3").await;
@@ -251,7 +251,7 @@ async fn links_are_followed_as_in_a_mounted_config_map() {
         fs::rename(world.path("..tmp"), world.path("..data")).unwrap();
         world.until_pods(&format!("a={n}")).await;
     }
-    // A link to elsewhere, whose target is replaced and then written in place.
+    // A link to another folder; its target is replaced, then written in place.
     let target = world.root.path().join("target");
     fs::write(&target, pod("b", "1")).unwrap();
     symlink(&target, world.path("b.yaml")).unwrap();
@@ -262,16 +262,16 @@ async fn links_are_followed_as_in_a_mounted_config_map() {
     world.until_pods("a=4 b=2").await;
     fs::write(&target, pod("b", "3")).unwrap();
     world.until_pods("a=4 b=3").await;
-    // A circle is reported, no more.
+    // A cycle of links is only reported.
     symlink("d.yaml", world.path("c.yaml")).unwrap();
     symlink("c.yaml", world.path("d.yaml")).unwrap();
-    world.hive.until("the circle is told", || world.faults().contains("c.yaml: cannot be read")).await;
+    world.hive.until("the cycle is reported", || world.faults().contains("c.yaml: cannot be read")).await;
     assert_eq!(world.pods(), "a=4 b=3");
     world.hive.stop().await;
 }
 
 #[tokio::test]
-async fn a_folder_that_is_a_link_can_be_turned() {
+async fn a_folder_that_is_a_link_can_be_redirected() {
     let mut world = world(|root| {
         for version in ["v1", "v2"] {
             fs::create_dir(root.join(version)).unwrap();
@@ -290,14 +290,14 @@ async fn a_folder_that_is_a_link_can_be_turned() {
 }
 
 #[tokio::test]
-async fn a_refused_manifest_is_reported_and_its_object_stays() {
+async fn a_refused_manifest_is_reported_and_its_object_kept() {
     let mut world = world(with_cluster).await;
     let good = pod("a", "1") + &pod("b", "1");
     world.write("x.yaml", &good);
     world.until_pods("a=1 b=1").await;
     world.replace("x.yaml", &(pod("a", "-") + &pod("b", "2")));
     world.until_pods("a=1 b=2").await;
-    // It is reported last.
+    // Health is updated last.
     world.hive.until("health", || world.hive.health("k8s.cluster-folder").level == Level::Degraded).await;
     assert_eq!(
         world.faults(),
@@ -335,7 +335,7 @@ async fn hostile_files_are_refused_and_the_rest_applies() {
     world.write("kinds.yaml", "kind: Deployment\n---\nkind: pod\n---\n- 1\n---\nkind: [\n");
     world
         .hive
-        .until("all are told", || {
+        .until("all are reported", || {
             ["binary.yaml", "folder.yaml", "big.json", "kinds.yaml"]
                 .iter()
                 .all(|name| world.faults().contains(name))
@@ -358,7 +358,7 @@ async fn hostile_files_are_refused_and_the_rest_applies() {
 }
 
 #[tokio::test]
-async fn policies_have_a_folder_of_their_own() {
+async fn policies_have_a_separate_folder() {
     let root = tempfile::tempdir().unwrap();
     let (cluster, policies) = (root.path().join("cluster"), root.path().join("policies"));
     for folder in [&cluster, &policies] {
@@ -379,7 +379,7 @@ async fn policies_have_a_folder_of_their_own() {
     assert_eq!(keys, ["cluster-folder p.yaml, document 1", "static-cnp-path p.yaml, document 1"]);
     let health = hive.get::<HealthTree>();
     let degraded = || health.at("k8s.static-cnp-path").is_some_and(|status| status.level == Level::Degraded);
-    // It is reported after the rest is applied.
+    // Health is updated after the other objects are applied.
     hive.until("the pod is refused here", degraded).await;
     hive.stop().await;
 }
@@ -394,7 +394,7 @@ async fn an_overflow_of_the_queue_loses_nothing() {
     world.until_pods("a=1 b=1").await;
     let mut file = fs::File::create(world.path("c.yaml")).unwrap();
     world.pass(50).await;
-    // The queue is not read meanwhile: this test and the job share a thread.
+    // The job shares the test's thread, so it does not read the queue meanwhile.
     for _ in 0..limit {
         symlink("nowhere", world.path("x")).unwrap();
         fs::remove_file(world.path("x")).unwrap();
@@ -409,7 +409,7 @@ async fn an_overflow_of_the_queue_loses_nothing() {
     world.hive.stop().await;
 }
 
-/// All faults, with the names of their files.
+/// Returns all faults with the names of their files.
 fn faults(files: &Table<SourceFile>) -> Vec<String> {
     let snapshot = files.snapshot();
     let of = |row: &SourceFile| -> Vec<String> {
@@ -418,11 +418,11 @@ fn faults(files: &Table<SourceFile>) -> Vec<String> {
     files.all(&snapshot).flat_map(|row| of(row)).collect()
 }
 
-/// Written in place again and again, with a pause in the middle, while refreshes are requested: the end is right. (That
-/// half a file is not taken for the whole meanwhile holds but for the moment in which a file is changed and the kernel
-/// has not reported it yet; an exact update is a rename.)
+/// A file is rewritten in place repeatedly, with a pause in the middle, while refreshes are requested: the final state
+/// is correct. (A partially written file may be read in the moment before the kernel reports the change; only a rename
+/// is atomic.)
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_written_in_place_all_the_time_ends_right() {
+async fn a_file_rewritten_in_place_converges() {
     use std::io::Write;
     let mut world = world(with_cluster).await;
     world.write("a.yaml", &(pod("a", "0") + &pod("b", "0")));

@@ -1,4 +1,4 @@
-//! Changes that the kernel reports, sorted into work.
+//! The kernel's events, mapped to files to read and scans.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -10,26 +10,26 @@ use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 
 use super::file::is_manifest;
 
-/// Events of files, too; not of files that have lost their name.
+/// Events of the folder and its files, except unlinked files that are still open.
 const FILES: WatchMask = WAY
     .union(WatchMask::MODIFY)
     .union(WatchMask::CLOSE_WRITE)
     .union(WatchMask::ATTRIB)
     .union(WatchMask::EXCL_UNLINK);
 
-/// Room for events that come at once.
+/// The size of the buffer for reading events, in bytes.
 const EVENT_BUFFER: usize = 16 << 10;
 
-/// Events that end the being of a watched folder under its path.
+/// Events after which a watched folder is no longer at its path.
 const LOST: EventMask =
     EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::IGNORED).union(EventMask::UNMOUNT);
 
-/// The objects that an event of a name concerns.
+/// The object that an event of a name concerns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Concern {
-    /// The way to the folder of manifests.
+    /// The path to the folder of manifests.
     Folder,
-    /// A file of it, which is a link.
+    /// A file in the folder that is a link.
     File(String),
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
     concerns: HashMap<PathBuf, HashMap<OsString, HashSet<Concern>>>,
     folder: Option<PathBuf>,
     writing: HashSet<String>,
-    /// The work since it was taken last.
+    /// The pending work.
     todo: Todo,
 }
 
@@ -50,18 +50,18 @@ pub(crate) struct Watch {
 pub(crate) struct Todo {
     /// Files to read now.
     pub(crate) read: BTreeSet<String>,
-    /// Scan everything: read changed files.
+    /// Scan the folder: read changed files.
     pub(crate) scan: bool,
-    /// Read everything.
+    /// Scan the folder: read all files.
     pub(crate) all: bool,
 }
 
 /// The paths to watch.
 #[derive(Default)]
 pub(crate) struct Wanted {
-    /// The folder of manifests, if it is there.
+    /// The folder of manifests, if it exists.
     pub(crate) folder: Option<PathBuf>,
-    /// Names that matter.
+    /// The names to watch in other folders, with the concerns of their events.
     pub(crate) steps: Vec<(PathBuf, OsString, Concern)>,
 }
 
@@ -78,7 +78,7 @@ impl Watch {
         }
     }
 
-    /// Drains the kernel's events: after it, `is_written` is right as of now.
+    /// Drains the kernel's events, so that `is_written` is up to date.
     pub(crate) fn drain(&mut self) -> io::Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let drained = loop {
@@ -95,24 +95,25 @@ impl Watch {
         drained
     }
 
-    /// Takes the work; a file that is being written is left out until it is closed.
+    /// Takes the pending work; files that are being written are deferred until they are closed.
     pub(crate) fn take(&mut self) -> Todo {
         let mut todo = std::mem::take(&mut self.todo);
         todo.read.retain(|file| !self.writing.contains(file));
         todo
     }
 
-    /// Whether this file was written since its events were taken, or is about to be.
+    /// Whether this file has pending events, or is being written.
     pub(crate) fn is_touched(&self, name: &str) -> bool {
         self.is_written(name) || self.todo.read.contains(name)
     }
 
-    /// Whether there is something to do.
+    /// Whether there is no pending work.
     pub(crate) fn is_idle(&self) -> bool {
         self.todo == Todo::default()
     }
 
-    /// Watches these places and no others. True if one was added: something may have happened there before.
+    /// Watches exactly these places. Returns true if one was added: changes before that were not reported, so the
+    /// caller scans again.
     pub(crate) fn place(&mut self, wanted: Wanted) -> io::Result<bool> {
         let mut masks: HashMap<PathBuf, WatchMask> = HashMap::new();
         self.concerns.clear();
@@ -129,11 +130,12 @@ impl Watch {
         let mut added = false;
         for (path, mask) in masks {
             match self.inotify.watches().add(&path, mask) {
+                // For a watched inode the kernel returns the same descriptor and replaces its mask.
                 Ok(descriptor) => {
                     added |= self.places.get(&descriptor) != Some(&path);
                     places.insert(descriptor, path);
                 }
-                // It has gone meanwhile, which its parent reports.
+                // It was removed meanwhile, which the watch of its parent reports.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
                 Err(error) => return Err(error),
@@ -141,7 +143,7 @@ impl Watch {
         }
         for (descriptor, _) in self.places.drain().filter(|(descriptor, _)| !places.contains_key(descriptor))
         {
-            // The kernel may have forgotten it before.
+            // Fails if the kernel has removed the watch already.
             _ = self.inotify.watches().remove(descriptor);
         }
         self.places = places;
@@ -154,16 +156,17 @@ impl Watch {
     }
 
     fn sort(&mut self, event: &Event<&OsStr>) {
+        // The kernel has dropped events, among them possibly the close of a written file: read everything.
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             self.writing.clear();
             self.todo.all = true;
             return;
         }
-        // Events of places that are watched no more are ignored.
+        // Ignores late events of removed watches.
         let Some(place) = self.places.get(&event.wd).cloned() else { return };
         let Some(name) = event.name else {
             if event.mask.intersects(LOST) {
-                // The watch follows the folder, not its path.
+                // An inotify watch follows the inode, not the path.
                 if event.mask.contains(EventMask::MOVE_SELF) {
                     _ = self.inotify.watches().remove(event.wd.clone());
                 }
@@ -190,9 +193,10 @@ impl Watch {
         concerns.into_iter().flatten().cloned().collect()
     }
 
-    /// Whether an event at `path` concerns a file: it is there, or a link on the way to it.
+    /// Handles an event at `path`, which is a file of the folder or a link on the path to one.
     fn sort_one(&mut self, path: &Path, file: String, mask: EventMask) {
         if mask.contains(EventMask::MODIFY) {
+            // Not read before it is closed: the content may be incomplete.
             self.todo.read.remove(&file);
             self.writing.insert(file);
         } else if mask.contains(EventMask::CLOSE_WRITE) {
@@ -205,13 +209,14 @@ impl Watch {
             }
         } else if mask.contains(EventMask::MOVED_TO) {
             self.writing.remove(&file);
-            // A link has to be resolved again.
+            // The link has to be resolved again.
             self.todo.scan |= self.is_concern(path);
             self.todo.read.insert(file);
         } else if mask.intersects(moves()) {
             self.writing.remove(&file);
             self.todo.scan = true;
         } else if mask.contains(EventMask::ATTRIB) {
+            // Permissions may have changed, so that a file can be read now, or no longer.
             self.todo.scan = true;
         }
     }
@@ -229,8 +234,7 @@ fn moves() -> EventMask {
     EventMask::CREATE | EventMask::MOVED_FROM | EventMask::MOVED_TO | EventMask::DELETE
 }
 
-/// Whether a name that was just made is that of a new file, which its writer has open; not one of a link, whose content
-/// is there already.
+/// Whether a created name is a new file, which its writer has open. A link (symbolic or hard) is complete already.
 fn is_new_file(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)

@@ -32,7 +32,7 @@ fn delete(name: &str) -> Change {
     Change::Delete(Kind::Pod, Key::new("default", name))
 }
 
-/// `name=phase@source` of all.
+/// Returns `name=phase@source` of all rows.
 fn shown(table: &RwTable<Row<Pod>>) -> String {
     let snapshot = table.snapshot();
     let text = |row: &Row<Pod>| format!("{}={}@{}", row.metadata.name, row.status.phase, row.source);
@@ -56,7 +56,7 @@ impl Lone {
         Lone { shelf, reflection, events }
     }
 
-    /// Applies pending events, so many at once.
+    /// Applies pending events in chunks.
     fn take(&mut self, chunk: usize) {
         loop {
             let mut events = Vec::new();
@@ -72,7 +72,7 @@ impl Lone {
         }
     }
 
-    /// As the job does when a row of another source has gone.
+    /// Handles released rows of other sources, like the job.
     fn see_to_foreign(&mut self) -> bool {
         let Reflection { table, foreign, selection, source, .. } = &mut self.reflection;
         let again = freed(table, foreign, selection.kind, source.name()).now_or_never().is_some();
@@ -104,7 +104,7 @@ fn an_invalid_object_keeps_its_last_good_version_until_it_is_valid() {
     a.take(100);
     assert_eq!(shown(&table), "p=1@a q=2@a");
     assert!(a.reflection.status().1.unwrap().starts_with("Pod default/p "));
-    // Another list keeps it, and deletes what it does not name.
+    // Another list keeps it, and deletes objects that it does not contain.
     a.shelf.list_again();
     a.take(2);
     assert_eq!(shown(&table), "p=1@a q=2@a");
@@ -134,7 +134,7 @@ fn sources_do_not_touch_each_others_rows() {
     b.shelf.list_again();
     b.take(10);
     assert_eq!(shown(&table), "x=1@a y=2@b");
-    // When the first one has it no more, the other one's counts.
+    // When the first source deletes it, the other one's object takes its place.
     a.shelf.write(vec![delete("x")], false);
     a.take(10);
     assert!(b.see_to_foreign());
@@ -147,7 +147,7 @@ fn sources_do_not_touch_each_others_rows() {
 }
 
 #[test]
-fn a_row_that_is_the_same_is_not_written() {
+fn equal_rows_are_not_written() {
     let table = Db::new().table::<Row<Pod>>().unwrap();
     let mut a = Lone::new("a", &table);
     a.shelf.write(vec![set("x", 1)], true);
@@ -196,9 +196,9 @@ type Truth = BTreeMap<usize, Option<u8>>;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Any events, in any batches, with any cuts: the table ends equal to the sources.
+    /// For any events, batches and interruptions, the table finally equals the sources.
     #[test]
-    fn the_table_ends_as_the_sources_are(steps in steps()) {
+    fn the_table_converges_to_the_sources(steps in steps()) {
         let table = Db::new().table::<Row<Pod>>().unwrap();
         let mut sources = [Lone::new("a", &table), Lone::new("b", &table)];
         let mut truth: [Truth; 2] = Default::default();
@@ -227,7 +227,7 @@ proptest! {
                 }
             }
         }
-        // Until nothing more comes of it.
+        // Until nothing changes any more.
         loop {
             sources.iter_mut().for_each(|source| source.take(3));
             let again: Vec<bool> = sources.iter_mut().map(Lone::see_to_foreign).collect();
@@ -240,7 +240,7 @@ proptest! {
             let row = table.get(&snapshot, Row::<Pod>::by_name("default", name));
             let of = [truth[0].get(&at), truth[1].get(&at)];
             match row {
-                // The owner of the row, and its object if that is valid.
+                // The row's source has the object, in this version if that is valid.
                 Some(row) => {
                     let owner = usize::from(&*row.source == "b");
                     prop_assert!(of[owner].is_some(), "{} is left over", name);
@@ -248,7 +248,7 @@ proptest! {
                         prop_assert_eq!(&*row.status.phase, version.to_string());
                     }
                 }
-                // No source has it, or none has a valid version.
+                // No source has it in a valid version.
                 None => prop_assert!(!of.iter().any(|of| matches!(of, Some(Some(_)))), "{} is missing", name),
             }
         }
@@ -298,13 +298,14 @@ async fn tables_follow_sources_in_a_hive() {
     };
     assert_eq!(names(), ["bee"]);
     let health = |table: &str| hive.health(&format!("k8s-tables.job-k8s-reflector-{table}-daemon-k8s"));
-    hive.until("it is told", || health("k8s-pods").message == "1 upserted, 0 deleted, 1 total objects").await;
-    hive.until("of others, too", || {
+    hive.until("it is reported", || health("k8s-pods").message == "1 upserted, 0 deleted, 1 total objects")
+        .await;
+    hive.until("rows of other sources, too", || {
         health("k8s-namespaces").message == "0 upserted, 0 deleted, 0 total objects"
     })
     .await;
 
-    // A refresh finds what existed before.
+    // A refresh finds objects that existed before.
     let sources = hive.get::<Sources>();
     shelf.write(vec![on("bee", "n2"), on("wasp", "n1")], false);
     sources.refresh().await;
@@ -317,7 +318,7 @@ async fn tables_follow_sources_in_a_hive() {
     assert_eq!((names(), health("k8s-pods").level), (vec!["wasp".to_owned()], Level::Degraded));
     let text = hive.get::<metrics::Metrics>().text();
     assert!(text.contains("cilium_k8s_wrong_objects{source=\"daemon-k8s\",kind=\"Pod\"} 1"), "{text}");
-    // The bee has come and gone, the wasp has come and is wrong.
+    // The bee was created and deleted, the wasp was created and is invalid.
     for line in [
         "kubernetes_events_received_total{scope=\"Pod\",action=\"create\",valid=\"true\",equal=\"false\"} 2",
         "kubernetes_events_received_total{scope=\"Pod\",action=\"update\",valid=\"false\",equal=\"false\"} 1",
@@ -330,7 +331,7 @@ async fn tables_follow_sources_in_a_hive() {
         assert!(text.contains(&format!("cilium_{line}")), "{line} is not in\n{text}");
     }
     shelf.fail("the server is away");
-    hive.until("it is told", || health("k8s-pods").error == "the server is away").await;
+    hive.until("it is reported", || health("k8s-pods").error == "the server is away").await;
     shelf.write(vec![on("wasp", "n1")], false);
     hive.until("all is well", || health("k8s-pods").level == Level::Ok).await;
     hive.stop().await;

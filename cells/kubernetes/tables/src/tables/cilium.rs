@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_show_their_main_fields() {
+    fn objects_print_their_main_fields() {
         let node = json!({"metadata": {"name": "n1"}, "spec": {
             "addresses": [{"type": "InternalIP", "ip": "192.0.2.1"}], "ipam": {"podCIDRs": ["10.0.0.0/24"]},
         }});

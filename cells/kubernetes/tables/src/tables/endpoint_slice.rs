@@ -37,7 +37,7 @@ impl Tabled for EndpointSlice {
     }
 }
 
-/// `8080/TCP (http)`.
+/// Formats a port as `8080/TCP (http)`.
 fn port(port: &EndpointPort) -> String {
     let number = port.port.map_or("*".to_owned(), |port| port.to_string());
     let protocol = port.protocol.as_deref().unwrap_or("TCP");

@@ -21,7 +21,7 @@ impl Tabled for Namespace {
         vec![meta.name.to_string(), pairs(&meta.labels), pairs(&meta.annotations), row.age()]
     }
 
-    /// As in Cilium: not the object, but the fields that are used.
+    /// Serializes the fields that Cilium's row has, not the object.
     fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -45,7 +45,7 @@ fn is_empty(map: &&StringMap) -> bool {
     map.is_empty()
 }
 
-/// `a=b, c=d`.
+/// Formats a map as `a=b, c=d`.
 fn pairs(map: &StringMap) -> String {
     map.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_is_shown_as_by_cilium() {
+    fn a_namespace_is_printed_as_by_cilium() {
         let json = br#"{"metadata": {"name": "shop", "labels": {"z": "1", "a": "2"}, "annotations": {"Ex.com/B": "c"}}}"#;
         let row = Row::of(k8s_types::decode::<Namespace>(json).unwrap());
         assert_eq!(&row.row()[..3], ["shop", "a=2, z=1", "Ex.com/B=c"]);

@@ -30,7 +30,7 @@ impl Tabled for Pod {
         ]
     }
 
-    /// As Cilium has it: with kind and version, without the metadata that its slim type lacks.
+    /// Serializes as Cilium: with kind and version, without the metadata that its slim type lacks.
     fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -70,7 +70,7 @@ impl Tabled for Pod {
     }
 }
 
-/// `c (80/TCP (http),443/TCP)`.
+/// Formats a container as `c (80/TCP (http),443/TCP)`.
 fn container(container: &Container) -> String {
     let port = |port: &ContainerPort| {
         let protocol: &SmolStr = &port.protocol;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_shown_as_by_cilium() {
+    fn a_pod_is_printed_as_by_cilium() {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "bee", "namespace": "work", "uid": "b-1", "managedFields": [{"manager": "x"}]},

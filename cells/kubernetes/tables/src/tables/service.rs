@@ -29,7 +29,7 @@ impl Tabled for Service {
     }
 }
 
-/// `80/TCP (http)`, with a node port `80:30080/TCP (http)`.
+/// Formats a port as `80/TCP (http)`, with a node port as `80:30080/TCP (http)`.
 fn port(port: &ServicePort) -> String {
     let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
     let node = if port.node_port == 0 { String::new() } else { format!(":{}", port.node_port) };
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_shows_its_addresses_and_ports() {
+    fn a_service_prints_its_addresses_and_ports() {
         let service = json!({
             "metadata": {"name": "web", "namespace": "shop"},
             "spec": {"type": "NodePort", "clusterIP": "10.96.0.1",

@@ -8,29 +8,29 @@ use crate::slim::slim;
 use crate::{LabelSelector, ObjectMeta};
 
 slim! {
-    /// Which nodes answer for the addresses of which services on their networks.
+    /// Announces addresses of services on local networks (ARP, NDP) from selected nodes.
     pub struct CiliumL2AnnouncementPolicy {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: L2AnnouncementPolicySpec,
-        /// How it is.
+        /// The observed state.
         always pub status: Conditions,
     }
 
-    /// Nodes, services, and addresses of the latter.
+    /// The selected nodes and services, and the kinds of addresses.
     pub struct L2AnnouncementPolicySpec {
-        /// The nodes; all without it.
+        /// The selected nodes; all if missing.
         always pub node_selector: Option<LabelSelector>,
-        /// The services; all without it.
+        /// The selected services; all if missing.
         always pub service_selector: Option<LabelSelector>,
-        /// Whether addresses of load balancers are meant.
+        /// Whether to announce addresses of load balancers.
         #[serde(rename = "loadBalancerIPs")]
         always pub load_balancer_ips: bool,
-        /// Whether external addresses are meant.
+        /// Whether to announce external addresses.
         #[serde(rename = "externalIPs")]
         always pub external_ips: bool,
-        /// Patterns of devices; all devices without any.
+        /// Regular expressions of device names; empty for all devices.
         always pub interfaces: Vec<SmolStr>,
     }
 }

@@ -8,33 +8,33 @@ use crate::slim::slim;
 use crate::{LabelSelector, ObjectMeta};
 
 slim! {
-    /// Routers of some nodes and their peers.
+    /// BGP instances of a set of nodes, with their peers.
     pub struct CiliumBGPClusterConfig {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: BgpClusterConfigSpec,
-        /// How it is.
+        /// The observed state.
         always pub status: Conditions,
     }
 
-    /// Routers and the nodes that have them.
+    /// BGP instances, and the nodes that run them.
     pub struct BgpClusterConfigSpec {
-        /// The nodes; all without it.
+        /// The selected nodes; all if missing.
         pub node_selector: Option<LabelSelector>,
-        /// The routers.
+        /// The BGP instances.
         #[serde(rename = "bgpInstances")]
         always pub instances: Vec<BgpInstance>,
     }
 
-    /// A router.
+    /// A BGP instance.
     pub struct BgpInstance {
         /// Its name.
         always pub name: SmolStr,
-        /// The number of its system.
+        /// Its AS number.
         #[serde(rename = "localASN")]
         pub local_asn: Option<i64>,
-        /// The port it listens on; none without it.
+        /// The port that it listens on; it does not listen if missing.
         pub local_port: Option<i32>,
         /// Its peers.
         pub peers: Vec<BgpPeer>,
@@ -46,20 +46,20 @@ slim! {
         always pub name: SmolStr,
         /// Its address.
         pub peer_address: Option<SmolStr>,
-        /// The number of its system; 0 for the one of its OPEN message.
+        /// Its AS number; 0 accepts the one of its OPEN message.
         #[serde(rename = "peerASN")]
         pub peer_asn: Option<i64>,
-        /// How its address is found.
+        /// The auto-discovery of its address.
         pub auto_discovery: Option<BgpAutoDiscovery>,
         /// Its settings.
         pub peer_config_ref: Option<BgpPeerConfigRef>,
     }
 
-    /// How a peer's address is found.
+    /// The auto-discovery of a peer's address.
     pub struct BgpAutoDiscovery {
         /// `DefaultGateway`.
         always pub mode: SmolStr,
-        /// By the default route.
+        /// Discovery by the default route.
         pub default_gateway: Option<BgpDefaultGateway>,
     }
 
@@ -75,34 +75,34 @@ slim! {
         always pub name: SmolStr,
     }
 
-    /// Routers of a node; its name is the node's.
+    /// BGP instances of a node. The object has the node's name.
     pub struct CiliumBGPNodeConfig {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: BgpNodeSpec,
-        /// How it is.
+        /// The observed state.
         always pub status: BgpNodeStatus,
     }
 
-    /// Routers of a node.
+    /// BGP instances of a node.
     pub struct BgpNodeSpec {
-        /// The routers.
+        /// The BGP instances.
         #[serde(rename = "bgpInstances")]
         always pub instances: Vec<BgpNodeInstance>,
     }
 
-    /// A router of a node.
+    /// A BGP instance of a node.
     pub struct BgpNodeInstance {
         /// Its name.
         always pub name: SmolStr,
-        /// The number of its system.
+        /// Its AS number.
         #[serde(rename = "localASN")]
         pub local_asn: Option<i64>,
-        /// Its id; one is made of the node's address without it.
+        /// Its router id; derived from the node's address if missing.
         #[serde(rename = "routerID")]
         pub router_id: Option<SmolStr>,
-        /// The port it listens on; none without it.
+        /// The port that it listens on; it does not listen if missing.
         pub local_port: Option<i32>,
         /// Its peers.
         pub peers: Vec<BgpNodePeer>,
@@ -114,61 +114,61 @@ slim! {
         always pub name: SmolStr,
         /// Its address.
         pub peer_address: Option<SmolStr>,
-        /// The number of its system.
+        /// Its AS number.
         #[serde(rename = "peerASN")]
         pub peer_asn: Option<i64>,
-        /// How its address is found.
+        /// The auto-discovery of its address.
         pub auto_discovery: Option<BgpAutoDiscovery>,
-        /// The node's address towards it.
+        /// The node's local address of the session.
         pub local_address: Option<SmolStr>,
         /// Its settings.
         pub peer_config_ref: Option<BgpPeerConfigRef>,
     }
 
-    /// How the routers of a node are.
+    /// The status of the BGP instances of a node.
     pub struct BgpNodeStatus {
-        /// Each of them.
+        /// The status of each instance.
         #[serde(rename = "bgpInstances")]
         pub instances: Vec<BgpInstanceStatus>,
-        /// All of them.
+        /// Conditions of the object.
         pub conditions: Vec<Condition>,
     }
 
-    /// How a router is.
+    /// The status of a BGP instance.
     pub struct BgpInstanceStatus {
         /// Its name.
         always pub name: SmolStr,
-        /// The number of its system.
+        /// Its AS number.
         #[serde(rename = "localASN")]
         pub local_asn: Option<i64>,
         /// Its peers.
         pub peers: Vec<BgpPeerStatus>,
     }
 
-    /// How a peer is.
+    /// The status of a peer.
     pub struct BgpPeerStatus {
         /// Its name.
         always pub name: SmolStr,
         /// Its address.
         always pub peer_address: SmolStr,
-        /// The number of its system.
+        /// Its AS number.
         #[serde(rename = "peerASN")]
         pub peer_asn: Option<i64>,
         /// `established` and so on.
         pub peering_state: Option<SmolStr>,
-        /// The times that both agreed on.
+        /// The negotiated timers.
         pub timers: Option<BgpTimersState>,
-        /// Since when it is established.
+        /// The time at which it was established.
         pub established_time: Option<SmolStr>,
         /// Its routes by family.
         pub route_count: Vec<BgpRouteCount>,
     }
 
-    /// The times that both sides agreed on.
+    /// The negotiated timers of a session.
     pub struct BgpTimersState {
-        /// Silence after which the other one is gone.
+        /// The hold time in seconds.
         pub applied_hold_time_seconds: Option<i32>,
-        /// Seconds between signs of life.
+        /// The keepalive interval in seconds.
         pub applied_keepalive_seconds: Option<i32>,
     }
 
@@ -178,15 +178,15 @@ slim! {
         always pub afi: SmolStr,
         /// `unicast` and so on.
         always pub safi: SmolStr,
-        /// How many it sent.
+        /// The number of received routes.
         pub received: Option<i32>,
-        /// How many it was sent.
+        /// The number of advertised routes.
         pub advertised: Option<i32>,
     }
 
-    /// Overrides for a node; its name is the node's.
+    /// Overrides for a node. The object has the node's name.
     pub struct CiliumBGPNodeConfigOverride {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The overrides.
         always pub spec: BgpNodeOverrideSpec,
@@ -194,12 +194,12 @@ slim! {
 
     /// Overrides for a node.
     pub struct BgpNodeOverrideSpec {
-        /// Of which routers.
+        /// The overrides of each instance.
         #[serde(rename = "bgpInstances")]
         always pub instances: Vec<BgpInstanceOverride>,
     }
 
-    /// Overrides for a router.
+    /// Overrides for a BGP instance.
     pub struct BgpInstanceOverride {
         /// Its name.
         always pub name: SmolStr,
@@ -210,7 +210,7 @@ slim! {
         pub local_port: Option<i32>,
         /// Its peers.
         pub peers: Vec<BgpPeerOverride>,
-        /// The number of its system.
+        /// Its AS number.
         #[serde(rename = "localASN")]
         pub local_asn: Option<i64>,
     }
@@ -219,78 +219,78 @@ slim! {
     pub struct BgpPeerOverride {
         /// Its name.
         always pub name: SmolStr,
-        /// The node's address towards it.
+        /// The node's local address of the session.
         pub local_address: Option<SmolStr>,
-        /// The node's port towards it.
+        /// The node's local port of the session.
         pub local_port: Option<i32>,
     }
 
     /// Settings of peers.
     pub struct CiliumBGPPeerConfig {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The settings.
         always pub spec: BgpPeerConfigSpec,
-        /// How it is.
+        /// The observed state.
         always pub status: Conditions,
     }
 
     /// Settings of a peer.
     pub struct BgpPeerConfigSpec {
-        /// How it is reached.
+        /// Its transport.
         pub transport: Option<BgpTransport>,
-        /// Its times.
+        /// Its timers.
         pub timers: Option<BgpTimers>,
         /// The secret with its password.
         pub auth_secret_ref: Option<SmolStr>,
-        /// Whether its routes outlive a restart.
+        /// Graceful restart (RFC 4724).
         pub graceful_restart: Option<BgpGracefulRestart>,
-        /// The maximum distance in hops.
+        /// The TTL of eBGP multihop.
         #[serde(rename = "ebgpMultihop")]
         pub ebgp_multihop: Option<i32>,
-        /// The families that are announced to it.
+        /// The address families of the session.
         pub families: Vec<BgpFamily>,
     }
 
-    /// How a peer is reached.
+    /// The transport of a peer.
     pub struct BgpTransport {
         /// Its port.
         pub peer_port: Option<i32>,
-        /// The device whose address is the source.
+        /// The device with the source address.
         pub source_interface: Option<SmolStr>,
     }
 
-    /// The times of a peer.
+    /// The timers of a peer.
     pub struct BgpTimers {
-        /// Seconds between tries to connect.
+        /// The retry interval of connections, in seconds.
         pub connect_retry_time_seconds: Option<i32>,
-        /// Silence after which it is gone.
+        /// The hold time in seconds.
         pub hold_time_seconds: Option<i32>,
-        /// Seconds between signs of life.
+        /// The keepalive interval in seconds.
         pub keep_alive_time_seconds: Option<i32>,
     }
 
-    /// Whether routes outlive a restart.
+    /// Graceful restart (RFC 4724).
     pub struct BgpGracefulRestart {
-        /// Whether they do.
+        /// Whether it is enabled.
         always pub enabled: bool,
-        /// How long they do.
+        /// The time for which routes are kept, in seconds.
         pub restart_time_seconds: Option<i32>,
     }
 
-    /// An address family, and what is advertised of it.
+    /// An address family, with its advertisements.
     pub struct BgpFamily {
         /// `ipv4`, `ipv6` and so on.
         always pub afi: SmolStr,
         /// `unicast` and so on.
         always pub safi: SmolStr,
-        /// The advertisements; none without it.
+        /// The selected advertisements; none if missing.
         pub advertisements: Option<LabelSelector>,
     }
 
     /// Routes that are advertised to peers.
     pub struct CiliumBGPAdvertisement {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The routes.
         always pub spec: BgpAdvertisementSpec,
@@ -298,32 +298,32 @@ slim! {
 
     /// Routes that are advertised to peers.
     pub struct BgpAdvertisementSpec {
-        /// Each kind of it.
+        /// The advertisements.
         always pub advertisements: Vec<BgpAdvertisement>,
     }
 
-    /// A kind of routes.
+    /// An advertisement.
     pub struct BgpAdvertisement {
         /// `PodCIDR`, `CiliumPodIPPool`, `Service` or `Interface`.
         always pub advertisement_type: SmolStr,
-        /// Which addresses of services.
+        /// The kinds of addresses of services.
         pub service: Option<BgpService>,
-        /// Which device.
+        /// The device.
         pub interface: Option<BgpInterface>,
-        /// Which pools or services; none without it.
+        /// The selected pools or services; none if missing.
         pub selector: Option<LabelSelector>,
         /// Attributes of the routes.
         pub attributes: Option<BgpAttributes>,
     }
 
-    /// Which addresses of services.
+    /// The kinds of addresses of services.
     pub struct BgpService {
         /// `LoadBalancerIP`, `ClusterIP`, `ExternalIP`.
         pub addresses: Vec<SmolStr>,
-        /// How long the IPv4 prefixes are that they are put together to.
+        /// The length of aggregated IPv4 prefixes.
         #[serde(rename = "aggregationLengthIPv4")]
         pub aggregation_length_ipv4: Option<i32>,
-        /// How long the IPv6 prefixes are that they are put together to.
+        /// The length of aggregated IPv6 prefixes.
         #[serde(rename = "aggregationLengthIPv6")]
         pub aggregation_length_ipv6: Option<i32>,
     }
@@ -338,17 +338,17 @@ slim! {
     pub struct BgpAttributes {
         /// Communities.
         pub communities: Option<BgpCommunities>,
-        /// How much they are preferred.
+        /// LOCAL_PREF.
         pub local_preference: Option<i64>,
     }
 
-    /// Communities of routes.
+    /// BGP communities of routes.
     pub struct BgpCommunities {
-        /// Those of 4 bytes (RFC 1997).
+        /// Standard communities (RFC 1997).
         pub standard: Vec<SmolStr>,
-        /// The same by name.
+        /// Well-known communities by name.
         pub well_known: Vec<SmolStr>,
-        /// Those of 12 bytes (RFC 8092).
+        /// Large communities (RFC 8092).
         pub large: Vec<SmolStr>,
     }
 }

@@ -16,11 +16,11 @@ slim! {
         pub first_interface_index: Option<i64>,
         /// Security groups of interfaces.
         pub security_groups: Vec<SmolStr>,
-        /// Security groups of interfaces, by their labels.
+        /// Security groups of interfaces, by tags.
         pub security_group_tags: StringMap,
         /// Networks of interfaces.
         pub subnet_ids: Vec<SmolStr>,
-        /// Networks of interfaces, by their labels.
+        /// Networks of interfaces, by tags.
         pub subnet_tags: StringMap,
         /// The node's network.
         pub node_subnet_id: SmolStr,
@@ -28,13 +28,13 @@ slim! {
         pub vpc_id: SmolStr,
         /// The node's zone.
         pub availability_zone: SmolStr,
-        /// Interfaces that are not used, by their labels.
+        /// Interfaces to exclude, by tags.
         pub exclude_interface_tags: StringMap,
-        /// Whether interfaces go with the node.
+        /// Whether interfaces are deleted with the node.
         pub delete_on_termination: Option<bool>,
         /// Whether an interface's first address is allocated to pods.
         pub use_primary_address: Option<bool>,
-        /// Whether addresses are asked for one by one.
+        /// Whether to request single addresses instead of prefixes.
         pub disable_prefix_delegation: Option<bool>,
     }
 
@@ -56,7 +56,7 @@ slim! {
         pub availability_zone: SmolStr,
         /// The purpose.
         pub description: SmolStr,
-        /// Its place in the node.
+        /// Its index on the node.
         pub number: i64,
         /// Its network.
         always pub subnet: AwsSubnet,
@@ -71,7 +71,7 @@ slim! {
         pub ipv6_prefixes: Vec<SmolStr>,
         /// Its security groups.
         pub security_groups: Vec<SmolStr>,
-        /// Its labels.
+        /// Its tags.
         pub tags: StringMap,
         /// Its public address.
         pub public_ip: SmolStr,
@@ -117,7 +117,7 @@ slim! {
         pub mac: SmolStr,
         /// Its first address.
         pub ip: SmolStr,
-        /// How it is.
+        /// The observed state.
         pub state: SmolStr,
         /// Its addresses.
         pub addresses: Vec<AzureAddress>,
@@ -145,7 +145,7 @@ slim! {
         pub ip: SmolStr,
         /// Its network.
         pub subnet: SmolStr,
-        /// How it is: `succeeded`.
+        /// The provisioning state, such as `succeeded`.
         pub state: SmolStr,
     }
 
@@ -162,12 +162,12 @@ slim! {
         /// Switches of interfaces.
         #[serde(rename = "vswitches")]
         pub v_switches: Vec<SmolStr>,
-        /// Switches of interfaces, by their labels.
+        /// Switches of interfaces, by tags.
         #[serde(rename = "vswitch-tags")]
         pub v_switch_tags: StringMap,
         /// Security groups of interfaces.
         pub security_groups: Vec<SmolStr>,
-        /// Security groups of interfaces, by their labels.
+        /// Security groups of interfaces, by tags.
         pub security_group_tags: StringMap,
     }
 
@@ -201,7 +201,7 @@ slim! {
         /// Its addresses.
         #[serde(rename = "private-ipsets")]
         pub private_ip_sets: Vec<PrivateIpSet>,
-        /// Its labels.
+        /// Its tags.
         pub tags: StringMap,
     }
 

@@ -1,4 +1,4 @@
-//! Endpoints of all nodes.
+//! Endpoints of the cluster.
 
 use smol_str::SmolStr;
 
@@ -7,17 +7,17 @@ use crate::slim::slim;
 use crate::{ObjectMeta, StringMap};
 
 slim! {
-    /// An endpoint; its name and namespace are its pod's.
+    /// An endpoint, with the name and namespace of its pod.
     pub struct CiliumEndpoint {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
-        /// How it is.
+        /// The observed state.
         always pub status: EndpointStatus,
     }
 
-    /// How an endpoint is.
+    /// The status of an endpoint.
     kebab pub struct EndpointStatus {
-        /// Its number on its node.
+        /// Its node-local id.
         pub id: i64,
         /// Its controllers.
         pub controllers: Vec<ControllerStatus>,
@@ -31,67 +31,67 @@ slim! {
         pub log: Vec<EndpointStatusChange>,
         /// Its addresses.
         pub networking: Option<EndpointNetworking>,
-        /// Its node's key.
+        /// The encryption key of its node.
         always pub encryption: EncryptionSpec,
         /// Its policy.
         pub policy: Option<EndpointPolicy>,
         /// `ready` and so on.
         pub state: SmolStr,
-        /// The ports that have names.
+        /// Its named ports.
         pub named_ports: Vec<NamedPort>,
         /// The service account of its pod.
         pub service_account: SmolStr,
     }
 
-    /// Something that is done again and again.
+    /// A controller: a periodic task.
     pub struct ControllerStatus {
         /// Its name.
         pub name: SmolStr,
-        /// When it is done.
+        /// Its configuration.
         pub configuration: Option<ControllerConfiguration>,
-        /// How it went.
+        /// Its runs.
         always pub status: ControllerRuns,
         /// Its id.
         pub uuid: SmolStr,
     }
 
-    /// When something is done again.
+    /// The configuration of a controller.
     kebab pub struct ControllerConfiguration {
-        /// Whether it is when it failed.
+        /// Whether it is retried after an error.
         pub error_retry: bool,
-        /// How long after a failure, at first, in nanoseconds.
+        /// The minimum backoff in nanoseconds.
         pub error_retry_base: i64,
-        /// How long after it went well, in nanoseconds.
+        /// The interval in nanoseconds.
         pub interval: i64,
     }
 
-    /// How something went that is done again and again.
+    /// The runs of a controller.
     kebab pub struct ControllerRuns {
-        /// How often it failed since it went well.
+        /// The number of failures since the last success.
         pub consecutive_failure_count: i64,
-        /// How often it failed.
+        /// The number of failures.
         pub failure_count: i64,
-        /// Why it failed last.
+        /// The error of the last failure.
         pub last_failure_msg: SmolStr,
-        /// When it failed last.
+        /// The time of the last failure.
         pub last_failure_timestamp: SmolStr,
-        /// When it went well last.
+        /// The time of the last success.
         pub last_success_timestamp: SmolStr,
-        /// How often it went well.
+        /// The number of successes.
         pub success_count: i64,
     }
 
     /// External identifiers of an endpoint.
     kebab pub struct EndpointIdentifiers {
-        /// Container and interface.
+        /// The id of the CNI attachment: container and interface.
         pub cni_attachment_id: SmolStr,
         /// Container.
         pub container_id: SmolStr,
         /// Name of the container.
         pub container_name: SmolStr,
-        /// Docker's endpoint.
+        /// The id of Docker's endpoint.
         pub docker_endpoint_id: SmolStr,
-        /// Docker's network.
+        /// The id of Docker's network.
         pub docker_network_id: SmolStr,
         /// Namespace of the pod.
         pub k8s_namespace: SmolStr,
@@ -121,15 +121,15 @@ slim! {
         pub labels: Vec<SmolStr>,
     }
 
-    /// Something that happened to an endpoint.
+    /// An entry of an endpoint's status log.
     pub struct EndpointStatusChange {
         /// `OK` or `Failed`.
         pub code: SmolStr,
         /// The code of the last change.
         pub message: SmolStr,
-        /// How the endpoint was then.
+        /// The state of the endpoint.
         pub state: SmolStr,
-        /// When it was.
+        /// The time.
         pub timestamp: SmolStr,
     }
 
@@ -150,9 +150,9 @@ slim! {
         pub ipv6: SmolStr,
     }
 
-    /// A key of a node.
+    /// The encryption key of a node.
     pub struct EncryptionSpec {
-        /// Its number; 0 for no encryption.
+        /// The index of the key; 0 for no encryption.
         pub key: i64,
     }
 
@@ -166,7 +166,7 @@ slim! {
 
     /// The policy of an endpoint in one direction.
     pub struct EndpointPolicyDirection {
-        /// Whether traffic that is not allowed is dropped.
+        /// Whether policy is enforced.
         always pub enforcing: bool,
         /// Allowed peers.
         pub allowed: Vec<AllowedIdentity>,
@@ -180,7 +180,7 @@ slim! {
         pub state: SmolStr,
     }
 
-    /// A peer and a port.
+    /// An allowed or denied peer with a port.
     kebab pub struct AllowedIdentity {
         /// Its security identity.
         pub identity: u64,
@@ -192,7 +192,7 @@ slim! {
         pub protocol: u8,
     }
 
-    /// A port that has a name.
+    /// A named port.
     pub struct NamedPort {
         /// Its name.
         pub name: SmolStr,
@@ -202,9 +202,9 @@ slim! {
         pub protocol: SmolStr,
     }
 
-    /// Some endpoints of a namespace.
+    /// A batch of endpoints of a namespace.
     pub struct CiliumEndpointSlice {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The namespace.
         pub namespace: SmolStr,
@@ -212,20 +212,20 @@ slim! {
         always pub endpoints: Vec<CoreCiliumEndpoint>,
     }
 
-    /// An endpoint as other nodes see it.
+    /// The fields of an endpoint that other nodes need.
     kebab pub struct CoreCiliumEndpoint {
         /// Its name.
         pub name: SmolStr,
-        /// The number of its security identity.
+        /// The id of its security identity.
         #[serde(rename = "id")]
         pub identity_id: i64,
         /// The uid of its pod.
         pub pod_uid: SmolStr,
         /// Its addresses.
         pub networking: Option<EndpointNetworking>,
-        /// Its node's key.
+        /// The encryption key of its node.
         always pub encryption: EncryptionSpec,
-        /// The ports that have names.
+        /// Its named ports.
         pub named_ports: Vec<NamedPort>,
         /// The service account of its pod.
         pub service_account: SmolStr,

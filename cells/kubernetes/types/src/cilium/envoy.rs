@@ -8,53 +8,53 @@ use crate::slim::slim;
 use crate::{LabelSelector, ObjectMeta};
 
 slim! {
-    /// Resources of Envoy, and services that are led to it, of one namespace.
+    /// Envoy resources, and services that are redirected to Envoy, in a namespace.
     pub struct CiliumEnvoyConfig {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// Resources and services.
         always pub spec: EnvoyConfigSpec,
     }
 
-    /// The same, of all namespaces.
+    /// Envoy resources, and services that are redirected to Envoy, cluster-wide.
     pub struct CiliumClusterwideEnvoyConfig {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// Resources and services.
         always pub spec: EnvoyConfigSpec,
     }
 
-    /// Resources of Envoy, and services that are led to it.
+    /// Envoy resources, and services that are redirected to Envoy.
     pub struct EnvoyConfigSpec {
-        /// Services that are led to a listener.
+        /// Services that are redirected to a listener.
         pub services: Vec<ServiceListener>,
-        /// Services whose backends Envoy gets, while their traffic is not redirected.
+        /// Services with backends that Envoy receives, without redirection of their traffic.
         pub backend_services: Vec<BackendService>,
-        /// The resources, as Envoy takes them, each with its `@type`.
+        /// The xDS resources, each with its `@type`.
         pub resources: Vec<Value>,
-        /// Nodes that have it; all without it.
+        /// The selected nodes; all if missing.
         pub node_selector: Option<LabelSelector>,
     }
 
-    /// A service that is led to a listener.
+    /// A service that is redirected to a listener.
     pub struct ServiceListener {
         /// Its name.
         always pub name: SmolStr,
         /// Its namespace.
         always pub namespace: SmolStr,
-        /// Its ports; all without any.
+        /// Its ports; empty for all.
         pub ports: Vec<u16>,
-        /// The listener; the first of the resources without it.
+        /// The listener; empty for the first one of the resources.
         always pub listener: SmolStr,
     }
 
-    /// A service whose backends Envoy gets.
+    /// A service with backends that Envoy receives.
     pub struct BackendService {
         /// Its name.
         always pub name: SmolStr,
         /// Its namespace.
         always pub namespace: SmolStr,
-        /// Its ports, by number or name; all without any.
+        /// Its ports, by number or name; empty for all.
         #[serde(rename = "number")]
         pub ports: Vec<SmolStr>,
     }

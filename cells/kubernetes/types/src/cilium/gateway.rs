@@ -10,11 +10,11 @@ use crate::slim::slim;
 slim! {
     /// Settings of the gateways of a class.
     pub struct CiliumGatewayClassConfig {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The settings.
         always pub spec: GatewayClassConfigSpec,
-        /// How it is.
+        /// The observed state.
         always pub status: Conditions,
     }
 
@@ -22,13 +22,13 @@ slim! {
     pub struct GatewayClassConfigSpec {
         /// The purpose.
         pub description: Option<SmolStr>,
-        /// The services that are made for them.
+        /// Settings of the generated services.
         pub service: Option<GatewayService>,
-        /// How they treat HTTP.
+        /// HTTP options.
         pub http_options: Option<HttpOptions>,
     }
 
-    /// Fields of services that are made for gateways.
+    /// Settings of services that are generated for gateways.
     pub struct GatewayService {
         /// `LoadBalancer` or `NodePort`.
         pub r#type: SmolStr,
@@ -40,9 +40,9 @@ slim! {
         pub ip_families: Vec<SmolStr>,
         /// `SingleStack` and so on.
         pub ip_family_policy: Option<SmolStr>,
-        /// Whether load balancers have ports on nodes.
+        /// Whether node ports are allocated for load balancers.
         pub allocate_load_balancer_node_ports: Option<bool>,
-        /// Clients that the next field is about.
+        /// The source ranges of clients, to which the next field applies.
         pub load_balancer_source_ranges: Vec<SmolStr>,
         /// `Allow` or `Deny`.
         pub load_balancer_source_ranges_policy: SmolStr,
@@ -50,15 +50,15 @@ slim! {
         pub traffic_distribution: Option<SmolStr>,
     }
 
-    /// How gateways treat HTTP.
+    /// HTTP options of gateways.
     pub struct HttpOptions {
-        /// gRPC-Web as gRPC.
+        /// Translation of gRPC-Web to gRPC.
         pub grpc_web_translation: Option<GrpcWebTranslation>,
     }
 
-    /// gRPC-Web as gRPC.
+    /// Translation of gRPC-Web to gRPC.
     pub struct GrpcWebTranslation {
-        /// Whether it is done.
+        /// Whether it is enabled.
         pub enabled: Option<bool>,
     }
 }

@@ -5,11 +5,11 @@ use crate::slim::slim;
 use crate::{ObjectMeta, StringMap};
 
 slim! {
-    /// A security identity; its number is its name.
+    /// A security identity. The object's name is its id.
     pub struct CiliumIdentity {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
-        /// The labels that it stands for, with their sources: `k8s:app`.
+        /// The labels of the identity, with their sources: `k8s:app`.
         #[serde(rename = "security-labels")]
         always pub security_labels: StringMap,
     }

@@ -1,4 +1,4 @@
-//! Nodes as Cilium sees them.
+//! Cilium's nodes.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::slim::slim;
 use crate::{ObjectMeta, StringMap};
 
 slim! {
-    /// A node as Cilium sees it; its name is the node's.
+    /// Cilium's configuration and state of a node. The object has the node's name.
     pub struct CiliumNode {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// Its addresses and settings.
         always pub spec: NodeSpec,
@@ -25,18 +25,18 @@ slim! {
 
     /// The addresses and settings of a node.
     kebab pub struct NodeSpec {
-        /// How its cloud names it.
+        /// Its instance id at the cloud provider.
         pub instance_id: SmolStr,
-        /// The run of its kernel.
+        /// The boot id of its kernel.
         #[serde(rename = "bootid")]
         pub boot_id: SmolStr,
         /// Its addresses.
         pub addresses: Vec<NodeAddress>,
-        /// The addresses by which its health is probed.
+        /// The addresses for connectivity probes.
         always pub health: AddressPair,
         /// The addresses of its ingress.
         always pub ingress: AddressPair,
-        /// Its key.
+        /// Its encryption key.
         always pub encryption: EncryptionSpec,
         /// The request to AWS.
         always pub eni: EniSpec,
@@ -44,7 +44,7 @@ slim! {
         always pub azure: AzureSpec,
         /// The request to Alibaba Cloud.
         always pub alibaba_cloud: AlibabaCloudSpec,
-        /// Its pods' addresses.
+        /// The addresses of its pods.
         always pub ipam: IpamSpec,
     }
 
@@ -62,20 +62,20 @@ slim! {
         pub pool: BTreeMap<SmolStr, AllocationIp>,
         /// IPv6 addresses that it may allocate to pods.
         pub ipv6_pool: BTreeMap<SmolStr, AllocationIp>,
-        /// Pools that it gets ranges from.
+        /// Its requests to pools, and its ranges of pools.
         always pub pools: IpamPools,
         /// Its ranges.
         #[serde(rename = "podCIDRs")]
         pub pod_cidrs: Vec<SmolStr>,
-        /// How many addresses it has at least.
+        /// The minimum number of allocated addresses.
         pub min_allocate: i64,
-        /// How many addresses it has at most; 0 for any number.
+        /// The maximum number of allocated addresses; 0 for no limit.
         pub max_allocate: i64,
-        /// How many free addresses it keeps.
+        /// The number of free addresses to keep allocated.
         pub pre_allocate: i64,
-        /// How many addresses it takes beyond those at once.
+        /// The maximum number of addresses to allocate beyond `pre_allocate`.
         pub max_above_watermark: i64,
-        /// Labels of fixed public addresses, one of which it gets.
+        /// Tags of static public addresses, one of which is assigned to it.
         #[serde(rename = "static-ip-tags")]
         pub static_ip_tags: StringMap,
     }
@@ -88,7 +88,7 @@ slim! {
         pub resource: SmolStr,
     }
 
-    /// Pools that a node gets ranges from.
+    /// A node's requests to pools, and its ranges of pools.
     pub struct IpamPools {
         /// The addresses that it requests from pools.
         pub requested: Vec<IpamPoolRequest>,
@@ -100,11 +100,11 @@ slim! {
     pub struct IpamPoolRequest {
         /// The pool.
         always pub pool: SmolStr,
-        /// How much.
+        /// The number of addresses.
         always pub needed: IpamPoolDemand,
     }
 
-    /// How many addresses are wanted.
+    /// The number of requested addresses.
     kebab pub struct IpamPoolDemand {
         /// IPv4 addresses.
         pub ipv4_addrs: i64,
@@ -140,33 +140,33 @@ slim! {
 
     /// The allocation of addresses of a node's pods.
     kebab pub struct IpamStatus {
-        /// IPv4 addresses that pods have.
+        /// IPv4 addresses in use by pods.
         pub used: BTreeMap<SmolStr, AllocationIp>,
-        /// IPv6 addresses that pods have.
+        /// IPv6 addresses in use by pods.
         pub ipv6_used: BTreeMap<SmolStr, AllocationIp>,
-        /// Its ranges and how they are.
+        /// Its ranges with their status.
         pub pod_cidrs: BTreeMap<SmolStr, IpamPodCidr>,
-        /// The status by the operator.
+        /// The operator's status.
         always pub operator_status: OperatorStatus,
-        /// IPv4 addresses that are on their way back: `marked-for-release` and so on.
+        /// IPv4 addresses that are being released, with their state (`marked-for-release`, ...).
         #[serde(rename = "release-ips")]
         pub release_ips: StringMap,
-        /// IPv6 addresses that are on their way back.
+        /// IPv6 addresses that are being released, with their state.
         #[serde(rename = "release-ipv6s")]
         pub release_ipv6s: StringMap,
         /// The fixed public address of the node.
         pub assigned_static_ip: SmolStr,
     }
 
-    /// How a range is.
+    /// The status of a range.
     pub struct IpamPodCidr {
         /// `released`, `depleted` or `in-use`.
         pub status: SmolStr,
     }
 
-    /// The status by the operator.
+    /// The operator's status.
     pub struct OperatorStatus {
-        /// Why the request was not fulfilled.
+        /// The error of the last request.
         pub error: SmolStr,
     }
 }

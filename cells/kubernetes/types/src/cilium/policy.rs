@@ -1,5 +1,5 @@
-//! Network policies of Cilium. Their rules are kept as written: the policy engine parses them itself, and its errors
-//! are about more than their shape.
+//! Network policies of Cilium. Their rules are stored as written: the policy engine parses them itself, and its errors
+//! cover more than their structure.
 
 use std::collections::BTreeMap;
 
@@ -14,71 +14,71 @@ use crate::{ObjectMeta, StringMap};
 slim! {
     /// A policy of one namespace.
     pub struct CiliumNetworkPolicy {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// A rule.
         pub spec: Option<Value>,
         /// Rules.
         pub specs: Vec<Value>,
-        /// How it is.
+        /// The observed state.
         always pub status: PolicyStatus,
     }
 
-    /// A policy of all namespaces, or of nodes.
+    /// A cluster-wide policy, for pods of all namespaces or for nodes.
     pub struct CiliumClusterwideNetworkPolicy {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// A rule.
         pub spec: Option<Value>,
         /// Rules.
         pub specs: Vec<Value>,
-        /// How it is.
+        /// The observed state.
         always pub status: PolicyStatus,
     }
 
-    /// How a policy is.
+    /// The status of a policy.
     pub struct PolicyStatus {
-        /// Policies that were made of it, by name.
+        /// The status of derived policies by name.
         pub derivative_policies: BTreeMap<SmolStr, PolicyNodeStatus>,
-        /// How it is, in several respects.
+        /// The conditions.
         pub conditions: Vec<PolicyCondition>,
     }
 
-    /// How a policy is on a node.
+    /// The status of a policy on a node.
     pub struct PolicyNodeStatus {
-        /// Whether it could be read.
+        /// Whether it is valid.
         pub ok: bool,
-        /// Why it could not be.
+        /// The error of an invalid policy.
         pub error: SmolStr,
-        /// When this was written.
+        /// The time of the last update.
         always pub last_updated: Option<Time>,
-        /// The first revision with it.
+        /// The first policy revision that contains it.
         #[serde(rename = "localPolicyRevision")]
         pub revision: u64,
-        /// Whether all endpoints hold to it.
+        /// Whether all endpoints enforce it.
         pub enforcing: bool,
         /// Its annotations at that time.
         pub annotations: StringMap,
     }
 
-    /// How a policy is in one respect.
+    /// A condition of a policy.
     pub struct PolicyCondition {
         /// `Valid`.
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
-        /// Since when it is so.
+        /// The time of the last transition.
         always pub last_transition_time: Option<Time>,
-        /// Why, in one word.
+        /// The reason, as one CamelCase word.
         pub reason: SmolStr,
-        /// Why, in words.
+        /// A human-readable message.
         pub message: SmolStr,
     }
 }
 
 resource!(CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy);
 
-/// Rules as Cilium prints them: keys of selectors with their source, lists that have nothing in them not at all.
+/// Converts rules to Cilium's output: adds sources to the keys of selectors, removes empty lists.
 pub(crate) fn show_rules(policy: &mut Value) {
     if let Some(policy) = policy.as_object_mut() {
         policy.get_mut("spec").into_iter().for_each(|rule| show(rule, false));
@@ -127,7 +127,7 @@ fn show(value: &mut Value, selector: bool) {
     }
 }
 
-/// `any:app` for `app`; `k8s:app` is what it is, for `k8s.app`, too.
+/// Adds the source `any` to a key without a source: `app` becomes `any:app`, `k8s:app` is unchanged.
 fn with_source(key: &str) -> String {
     match key.split_once(':') {
         Some((source, _)) if !source.is_empty() => key.to_owned(),

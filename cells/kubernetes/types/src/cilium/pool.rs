@@ -8,30 +8,30 @@ use crate::slim::slim;
 use crate::{LabelSelector, ObjectMeta};
 
 slim! {
-    /// Addresses for load balancers.
+    /// A pool of addresses for load balancers.
     pub struct CiliumLoadBalancerIPPool {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
-        /// The addresses, and for which services.
+        /// The addresses, and the selected services.
         always pub spec: LoadBalancerIpPoolSpec,
-        /// How it is.
+        /// The observed state.
         always pub status: Conditions,
     }
 
-    /// Addresses, and services that may have them.
+    /// The addresses of a pool, and the selected services.
     pub struct LoadBalancerIpPoolSpec {
-        /// The services; all without it.
+        /// The selected services; all if missing.
         always pub service_selector: Option<LabelSelector>,
-        /// `No` keeps the first and the last address of each range back.
+        /// `No` excludes the first and the last address of each range.
         #[serde(rename = "allowFirstLastIPs")]
         pub allow_first_last_ips: SmolStr,
         /// The addresses.
         pub blocks: Vec<IpBlock>,
-        /// Whether no more addresses are allocated from it.
+        /// Whether new allocations are disabled.
         always pub disabled: bool,
     }
 
-    /// A range of addresses, by its prefix or its ends.
+    /// A range of addresses, as a prefix or by its first and last address.
     pub struct IpBlock {
         /// The prefix.
         always pub cidr: SmolStr,
@@ -41,15 +41,15 @@ slim! {
         pub stop: SmolStr,
     }
 
-    /// Addresses for pods.
+    /// A pool of addresses for pods.
     pub struct CiliumPodIPPool {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
-        /// The addresses, and for which pods.
+        /// The addresses, and the selected pods.
         always pub spec: PodIpPoolSpec,
     }
 
-    /// Addresses, and pods that may have them.
+    /// The addresses of a pool, and the selected pods.
     pub struct PodIpPoolSpec {
         /// The IPv4 ones.
         pub ipv4: Option<PoolFamily>,
@@ -61,7 +61,7 @@ slim! {
         /// Whether the last address of a node's range is allocated to pods.
         #[serde(rename = "allowLastIP")]
         pub allow_last_ip: bool,
-        /// Pods that have addresses of it without saying so.
+        /// Pods that use the pool by default.
         pub pod_selector: Option<LabelSelector>,
         /// Namespaces of such pods.
         pub namespace_selector: Option<LabelSelector>,
@@ -69,9 +69,9 @@ slim! {
 
     /// Addresses of a family.
     pub struct PoolFamily {
-        /// The ranges they are from.
+        /// The ranges of the pool.
         always pub cidrs: Vec<SmolStr>,
-        /// The prefix length of the part that a node gets.
+        /// The prefix length of a node's range.
         always pub mask_size: u8,
     }
 }

@@ -9,11 +9,11 @@ use crate::{LabelSelector, ObjectMeta};
 slim! {
     /// Redirects traffic for a service or an address to pods of the same node.
     pub struct CiliumLocalRedirectPolicy {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The source and the target of the redirection.
         always pub spec: LocalRedirectPolicySpec,
-        /// How it is.
+        /// The observed state.
         always pub status: LocalRedirectPolicyStatus,
     }
 
@@ -21,7 +21,7 @@ slim! {
     pub struct LocalRedirectPolicySpec {
         /// The traffic to redirect.
         always pub redirect_frontend: RedirectFrontend,
-        /// Where it is sent.
+        /// The target pods.
         always pub redirect_backend: RedirectBackend,
         /// Whether traffic of the selected pods themselves is exempt.
         pub skip_redirect_from_backend: bool,
@@ -29,7 +29,7 @@ slim! {
         pub description: SmolStr,
     }
 
-    /// The traffic to redirect: one of the two.
+    /// The traffic to redirect; exactly one field is set.
     pub struct RedirectFrontend {
         /// Traffic to an address.
         pub address_matcher: Option<AddressMatcher>,
@@ -51,7 +51,7 @@ slim! {
         always pub service_name: SmolStr,
         /// Its namespace.
         always pub namespace: SmolStr,
-        /// Its ports; all without any.
+        /// Its ports; empty for all.
         pub to_ports: Vec<PortInfo>,
     }
 
@@ -63,17 +63,17 @@ slim! {
         always pub to_ports: Vec<PortInfo>,
     }
 
-    /// A port; with a name where there are several.
+    /// A port. Names are required if there are several.
     pub struct PortInfo {
         /// Its number.
         always pub port: SmolStr,
         /// `TCP` or `UDP`.
         always pub protocol: SmolStr,
-        /// Its name, by which both ends find each other.
+        /// Its name, which matches frontend and backend ports.
         always pub name: SmolStr,
     }
 
-    /// How a local redirect policy is.
+    /// The status of a local redirect policy.
     pub struct LocalRedirectPolicyStatus {
         /// Whether it is in force.
         pub ok: bool,

@@ -1,4 +1,4 @@
-//! Kinds of few fields, and conditions, which many have.
+//! Kinds of few fields, and the conditions that many kinds have.
 
 use smol_str::SmolStr;
 
@@ -8,9 +8,9 @@ use crate::slim::slim;
 use crate::{LabelSelector, ObjectMeta, StringMap};
 
 slim! {
-    /// Ranges outside the cluster that policies refer to by one name.
+    /// External ranges that policies refer to by a name.
     pub struct CiliumCIDRGroup {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// Its options.
         always pub spec: CidrGroupSpec,
@@ -23,47 +23,47 @@ slim! {
         always pub external_cidrs: Vec<SmolStr>,
     }
 
-    /// Settings of some nodes.
+    /// Configuration overrides for a set of nodes.
     pub struct CiliumNodeConfig {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
-        /// Which ones, and of which nodes.
+        /// The settings, and the selected nodes.
         always pub spec: NodeConfigSpec,
     }
 
-    /// Settings, and the nodes that have them.
+    /// The settings, and the selected nodes.
     pub struct NodeConfigSpec {
-        /// The settings, as the ConfigMap has them.
+        /// The settings, as in the ConfigMap.
         always pub defaults: StringMap,
-        /// The nodes; none at all without it.
+        /// The selected nodes; none if missing.
         always pub node_selector: Option<LabelSelector>,
     }
 
-    /// A gateway by which some pods leave the cluster.
+    /// An egress gateway for a set of pods.
     pub struct CiliumEgressGatewayPolicy {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
-        /// Which pods, whereto, and by which gateway.
+        /// The pods, destinations and gateways.
         always pub spec: EgressGatewayPolicySpec,
     }
 
-    /// The pods, where they go to, and their gateway.
+    /// The pods, destinations and gateways of a policy.
     pub struct EgressGatewayPolicySpec {
-        /// The pods: those that one of these means.
+        /// The pods: those that any of the rules selects.
         always pub selectors: Vec<EgressRule>,
-        /// Where they go to.
+        /// The destinations.
         #[serde(rename = "destinationCIDRs")]
         always pub destination_cidrs: Vec<SmolStr>,
-        /// Less these.
+        /// Exceptions.
         #[serde(rename = "excludedCIDRs")]
         pub excluded_cidrs: Vec<SmolStr>,
-        /// Their gateway.
+        /// The gateway.
         always pub egress_gateway: Option<EgressGateway>,
-        /// Several gateways, one of which each pod is assigned; they replace the single one.
+        /// Several gateways, one of which is assigned to each pod; overrides `egress_gateway`.
         pub egress_gateways: Vec<EgressGateway>,
     }
 
-    /// Pods by their labels, their namespace's and their node's.
+    /// A selector of pods by labels of the pod, its namespace and its node.
     pub struct EgressRule {
         /// Namespaces.
         pub namespace_selector: Option<LabelSelector>,
@@ -73,9 +73,9 @@ slim! {
         pub node_selector: Option<LabelSelector>,
     }
 
-    /// A node by which packets leave, and the address they have then.
+    /// A gateway node with its source address.
     pub struct EgressGateway {
-        /// The node: the first by name.
+        /// Selects the node: the first one by name.
         always pub node_selector: Option<LabelSelector>,
         /// The device whose first address is used.
         pub interface: SmolStr,
@@ -86,7 +86,7 @@ slim! {
 
     /// A plugin of the datapath.
     pub struct CiliumDatapathPlugin {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// Its state.
         always pub spec: DatapathPluginSpec,
@@ -96,29 +96,29 @@ slim! {
     pub struct DatapathPluginSpec {
         /// `Always` or `BestEffort`.
         always pub attachment_policy: SmolStr,
-        /// Its version; another one has the datapath loaded again.
+        /// Its version; a change reloads the datapath.
         always pub version: SmolStr,
     }
 
     /// A status that has only conditions.
     pub struct Conditions {
-        /// The conditions, one a type.
+        /// The conditions, one per type.
         pub conditions: Vec<Condition>,
     }
 
-    /// How an object is in one respect.
+    /// A condition of an object.
     pub struct Condition {
-        /// The respect, as `cilium.io/PoolConflict`.
+        /// The type, such as `cilium.io/PoolConflict`.
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
         /// The generation of the object that the condition is about.
         pub observed_generation: i64,
-        /// Since when it is so.
+        /// The time of the last transition.
         always pub last_transition_time: Option<Time>,
-        /// Why, in one word.
+        /// The reason, as one CamelCase word.
         always pub reason: SmolStr,
-        /// Why, in words.
+        /// A human-readable message.
         always pub message: SmolStr,
     }
 }

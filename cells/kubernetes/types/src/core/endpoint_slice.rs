@@ -1,4 +1,4 @@
-//! EndpointSlices: a part of a service's backends.
+//! EndpointSlices: subsets of a service's backends.
 
 use smol_str::SmolStr;
 
@@ -7,9 +7,9 @@ use crate::slim::slim;
 use crate::{ObjectMeta, StringMap};
 
 slim! {
-    /// A part of a service's backends.
+    /// A subset of a service's backends.
     pub struct EndpointSlice {
-        /// Name, labels and so on; the label `kubernetes.io/service-name` names the service.
+        /// Standard object metadata; the label `kubernetes.io/service-name` names the service.
         always pub metadata: ObjectMeta,
         /// `IPv4`, `IPv6` or `FQDN`.
         always pub address_type: SmolStr,
@@ -21,13 +21,13 @@ slim! {
 
     /// A backend.
     pub struct Endpoint {
-        /// Its addresses; only the first counts.
+        /// Its addresses; only the first one is used.
         always pub addresses: Vec<SmolStr>,
-        /// How it is.
+        /// The conditions.
         always pub conditions: EndpointConditions,
         /// Its name.
         pub hostname: Option<SmolStr>,
-        /// Where it is, by labels of its node; not used any more.
+        /// Topology labels of its node; deprecated.
         pub deprecated_topology: StringMap,
         /// Its node.
         pub node_name: Option<SmolStr>,
@@ -37,13 +37,13 @@ slim! {
         pub hints: Option<EndpointHints>,
     }
 
-    /// The conditions of a backend. A missing one is true, but for `terminating`.
+    /// The conditions of a backend. Missing ones are true, except `terminating`.
     pub struct EndpointConditions {
         /// Whether it takes new connections.
         pub ready: Option<bool>,
-        /// Whether it serves, be it terminating or not.
+        /// Whether it serves, even if it is terminating.
         pub serving: Option<bool>,
-        /// Whether it ends.
+        /// Whether it is terminating.
         pub terminating: Option<bool>,
     }
 

@@ -7,7 +7,7 @@ use crate::slim::slim;
 slim! {
     /// A namespace.
     pub struct Namespace {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
     }
 }

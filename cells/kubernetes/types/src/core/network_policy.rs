@@ -7,39 +7,39 @@ use crate::slim::slim;
 use crate::{IntOrString, LabelSelector, ObjectMeta};
 
 slim! {
-    /// The traffic that selected pods of a namespace may receive and send.
+    /// The allowed ingress and egress traffic of selected pods.
     pub struct NetworkPolicy {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The selected pods and their rules.
         always pub spec: NetworkPolicySpec,
     }
 
-    /// The selected pods, and the traffic that they may receive and send.
+    /// The selected pods and their rules.
     pub struct NetworkPolicySpec {
         /// The pods.
         always pub pod_selector: LabelSelector,
-        /// Rules about received traffic.
+        /// Rules for ingress traffic.
         pub ingress: Vec<NetworkPolicyIngressRule>,
-        /// Rules about sent traffic.
+        /// Rules for egress traffic.
         pub egress: Vec<NetworkPolicyEgressRule>,
-        /// `Ingress`, `Egress`: the directions it is about.
+        /// The directions that it applies to: `Ingress`, `Egress`.
         pub policy_types: Vec<SmolStr>,
     }
 
-    /// A rule about received traffic.
+    /// A rule for ingress traffic.
     pub struct NetworkPolicyIngressRule {
-        /// On these ports; all without any.
+        /// The ports; empty for all.
         pub ports: Vec<NetworkPolicyPort>,
-        /// From these; all without any.
+        /// The peers; empty for all.
         pub from: Vec<NetworkPolicyPeer>,
     }
 
-    /// A rule about sent traffic.
+    /// A rule for egress traffic.
     pub struct NetworkPolicyEgressRule {
-        /// To these ports; all without any.
+        /// The ports; empty for all.
         pub ports: Vec<NetworkPolicyPort>,
-        /// To these; all without any.
+        /// The peers; empty for all.
         pub to: Vec<NetworkPolicyPeer>,
     }
 
@@ -47,9 +47,9 @@ slim! {
     pub struct NetworkPolicyPort {
         /// `TCP`, `UDP` or `SCTP`; none means `TCP`.
         pub protocol: Option<SmolStr>,
-        /// The port; all without it.
+        /// The port; all if missing.
         pub port: Option<IntOrString>,
-        /// The last one, if there are several.
+        /// The last port of a range.
         pub end_port: Option<i32>,
     }
 
@@ -67,7 +67,7 @@ slim! {
     pub struct IpBlock {
         /// The range.
         always pub cidr: SmolStr,
-        /// Less these.
+        /// Exceptions.
         pub except: Vec<SmolStr>,
     }
 }

@@ -10,23 +10,23 @@ use crate::slim::slim;
 slim! {
     /// A node.
     pub struct Node {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: NodeSpec,
-        /// Its specification.
+        /// The observed state.
         always pub status: NodeStatus,
     }
 
     /// The desired state of a node.
     pub struct NodeSpec {
-        /// Its pods' range.
+        /// The range of its pods.
         #[serde(rename = "podCIDR")]
         pub pod_cidr: SmolStr,
-        /// Its pods' ranges, one a family at most; the first is `pod_cidr`.
+        /// The ranges of its pods, at most one per family; the first is `pod_cidr`.
         #[serde(rename = "podCIDRs")]
         pub pod_cidrs: Vec<SmolStr>,
-        /// How its cloud names it.
+        /// Its instance id at the cloud provider.
         #[serde(rename = "providerID")]
         pub provider_id: SmolStr,
         /// Its taints, which repel pods.
@@ -41,25 +41,25 @@ slim! {
         pub value: SmolStr,
         /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
         always pub effect: SmolStr,
-        /// When it was added.
+        /// The time at which it was added.
         pub time_added: Option<Time>,
     }
 
     /// The observed state of a node.
     pub struct NodeStatus {
-        /// How it is.
+        /// The conditions.
         pub conditions: Vec<NodeCondition>,
         /// Its addresses.
         pub addresses: Vec<NodeAddress>,
     }
 
-    /// How a node is.
+    /// A condition of a node.
     pub struct NodeCondition {
         /// `Ready` and so on.
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
-        /// Why, in one word.
+        /// The reason, as one CamelCase word.
         pub reason: SmolStr,
     }
 

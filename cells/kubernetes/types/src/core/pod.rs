@@ -10,11 +10,11 @@ use crate::slim::slim;
 slim! {
     /// A pod.
     pub struct Pod {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: PodSpec,
-        /// Its specification.
+        /// The observed state.
         always pub status: PodStatus,
     }
 
@@ -28,7 +28,7 @@ slim! {
         pub service_account_name: SmolStr,
         /// The node it is bound to; empty if it is bound to none.
         pub node_name: SmolStr,
-        /// Whether it lives in the node's network namespace.
+        /// Whether it uses the node's network namespace.
         pub host_network: bool,
     }
 
@@ -48,20 +48,20 @@ slim! {
     pub struct ContainerPort {
         /// The name that policies and services may use.
         pub name: SmolStr,
-        /// The node's port that leads to it; 0 for none.
+        /// The host port; 0 for none.
         pub host_port: u16,
         /// Its number.
         always pub container_port: u16,
         /// `TCP`, `UDP` or `SCTP`; empty means `TCP`.
         pub protocol: SmolStr,
-        /// The node's address that the node's port is on; empty for all.
+        /// The node's address of the host port; empty for all.
         #[serde(rename = "hostIP")]
         pub host_ip: SmolStr,
     }
 
     /// A mount of a container.
     pub struct VolumeMount {
-        /// Where.
+        /// The path.
         always pub mount_path: SmolStr,
     }
 
@@ -69,7 +69,7 @@ slim! {
     pub struct PodStatus {
         /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
         pub phase: SmolStr,
-        /// How it is.
+        /// The conditions.
         pub conditions: Vec<PodCondition>,
         /// Its node's address.
         #[serde(rename = "hostIP")]
@@ -77,51 +77,51 @@ slim! {
         /// Its first address.
         #[serde(rename = "podIP")]
         pub pod_ip: SmolStr,
-        /// Its addresses, one a family at most.
+        /// Its addresses, at most one per family.
         #[serde(rename = "podIPs")]
         pub pod_ips: Vec<PodIp>,
-        /// When its node took it.
+        /// The time at which its node accepted it.
         pub start_time: Option<Time>,
-        /// How its containers are.
+        /// The status of its containers.
         pub container_statuses: Vec<ContainerStatus>,
         /// `Guaranteed`, `Burstable` or `BestEffort`.
         pub qos_class: SmolStr,
     }
 
-    /// How a container is.
+    /// The status of a container.
     pub struct ContainerStatus {
         /// The state of the container.
         always pub state: ContainerState,
-        /// The id that its runtime assigned, with the runtime's name in front.
+        /// Its id, with the runtime's name as a prefix.
         #[serde(rename = "containerID")]
         pub container_id: Box<str>,
     }
 
     /// The state of a container.
     pub struct ContainerState {
-        /// It runs.
+        /// Set if it is running.
         pub running: Option<ContainerStateRunning>,
     }
 
-    /// A container that runs.
+    /// The state of a running container.
     pub struct ContainerStateRunning {
-        /// Since when.
+        /// The time at which it was started.
         always pub started_at: Option<Time>,
     }
 
-    /// How a pod is.
+    /// A condition of a pod.
     pub struct PodCondition {
         /// `Ready` and so on.
         always pub r#type: SmolStr,
         /// `True`, `False` or `Unknown`.
         always pub status: SmolStr,
-        /// When it was last probed.
+        /// The time of the last probe.
         always pub last_probe_time: Option<Time>,
-        /// Since when it is so.
+        /// The time of the last transition.
         always pub last_transition_time: Option<Time>,
-        /// Why, in one word.
+        /// The reason, as one CamelCase word.
         pub reason: Box<str>,
-        /// Why, in words.
+        /// A human-readable message.
         pub message: Box<str>,
     }
 

@@ -8,7 +8,7 @@ use crate::{ObjectMeta, StringMap, resource::resource};
 slim! {
     /// Secret settings by name.
     pub struct Secret {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// Whether the data cannot be changed.
         pub immutable: Option<bool>,

@@ -9,11 +9,11 @@ use crate::{IntOrString, ObjectMeta, StringMap};
 slim! {
     /// A service.
     pub struct Service {
-        /// Name, labels and so on.
+        /// Standard object metadata.
         always pub metadata: ObjectMeta,
         /// The desired state.
         always pub spec: ServiceSpec,
-        /// Its specification.
+        /// The observed state.
         always pub status: ServiceStatus,
     }
 
@@ -21,22 +21,22 @@ slim! {
     pub struct ServiceSpec {
         /// Its ports.
         pub ports: Vec<ServicePort>,
-        /// Labels of the pods behind it.
+        /// The labels that select its pods.
         pub selector: StringMap,
-        /// Its address in the cluster, `None` for a headless one.
+        /// Its cluster IP, `None` for a headless service.
         #[serde(rename = "clusterIP")]
         pub cluster_ip: SmolStr,
-        /// Its addresses in the cluster, one a family at most.
+        /// Its cluster IPs, at most one per family.
         #[serde(rename = "clusterIPs")]
         pub cluster_ips: Vec<SmolStr>,
         /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`; empty means `ClusterIP`.
         pub r#type: SmolStr,
-        /// Addresses that lead to a node.
+        /// External addresses that are routed to nodes.
         #[serde(rename = "externalIPs")]
         pub external_ips: Vec<SmolStr>,
         /// `ClientIP` or `None`.
         pub session_affinity: SmolStr,
-        /// The address that its load balancer is asked for.
+        /// The requested address of its load balancer.
         #[serde(rename = "loadBalancerIP")]
         pub load_balancer_ip: SmolStr,
         /// Clients that may reach its load balancer; empty for all.
@@ -45,7 +45,7 @@ slim! {
         pub external_traffic_policy: SmolStr,
         /// The node's port for health checks of local backends; 0 for none.
         pub health_check_node_port: u16,
-        /// How long a client stays with a backend.
+        /// The timeout of session affinity.
         pub session_affinity_config: Option<SessionAffinityConfig>,
         /// `IPv4`, `IPv6`, in order of its addresses.
         pub ip_families: Vec<SmolStr>,
@@ -59,7 +59,7 @@ slim! {
 
     /// A port of a service.
     pub struct ServicePort {
-        /// Its name, by which backends' ports are found.
+        /// Its name, which matches the ports of endpoint slices.
         pub name: SmolStr,
         /// `TCP`, `UDP` or `SCTP`; empty means `TCP`.
         pub protocol: SmolStr,
@@ -71,16 +71,16 @@ slim! {
         pub node_port: u16,
     }
 
-    /// How long a client stays with a backend.
+    /// The timeout of session affinity.
     pub struct SessionAffinityConfig {
-        /// For affinity by address.
+        /// Affinity by the client's address.
         #[serde(rename = "clientIP")]
         pub client_ip: Option<ClientIpConfig>,
     }
 
-    /// How long a client stays with a backend by its address.
+    /// The timeout of session affinity by the client's address.
     pub struct ClientIpConfig {
-        /// Seconds.
+        /// The timeout in seconds.
         pub timeout_seconds: Option<i32>,
     }
 
@@ -104,17 +104,17 @@ slim! {
         pub hostname: SmolStr,
         /// `VIP` or `Proxy`.
         pub ip_mode: Option<SmolStr>,
-        /// How its ports are.
+        /// The status of its ports.
         pub ports: Vec<PortStatus>,
     }
 
-    /// How a port of a load balancer is.
+    /// The status of a port of a load balancer.
     pub struct PortStatus {
         /// Its number.
         always pub port: u16,
         /// Its protocol.
         always pub protocol: SmolStr,
-        /// The fault.
+        /// The error.
         pub error: Option<SmolStr>,
     }
 }

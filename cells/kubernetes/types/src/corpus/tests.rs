@@ -7,7 +7,7 @@ use super::*;
 use crate::schema::{Strictness, check};
 use crate::{KindVisitor, Refusal, Resource, decode, with_type};
 
-/// Fields of the schemas that the agent has no use for; their types lack them.
+/// Fields of the schemas that the agent does not use, and the types omit.
 const LEFT_OUT: &[&str] = &[
     "EndpointSlice.endpoints.targetRef",
     "EndpointSlice.ports.appProtocol",
@@ -27,7 +27,7 @@ const LEFT_OUT: &[&str] = &[
     "metadata.selfLink",
 ];
 
-/// The object as its type has it.
+/// Returns the object with only the fields of its type.
 struct Typed<'v>(&'v Value);
 
 impl KindVisitor for Typed<'_> {
@@ -51,7 +51,7 @@ fn valid_objects_are_valid_and_survive() {
 }
 
 #[test]
-fn every_field_of_the_schemas_is_in_the_types_or_left_out_on_purpose() {
+fn every_field_of_the_schemas_is_in_the_types_or_omitted_on_purpose() {
     let mut missing = BTreeSet::new();
     for &kind in Kind::ALL {
         let object = full(kind);
@@ -65,22 +65,22 @@ fn every_field_of_the_schemas_is_in_the_types_or_left_out_on_purpose() {
 }
 
 /// Returns the paths at which the second value lacks or changes something of the first.
-fn lost(whole: &Value, part: &Value, path: &str, tell: &mut impl FnMut(String)) {
+fn lost(whole: &Value, part: &Value, path: &str, report: &mut impl FnMut(String)) {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {
             for (name, value) in whole {
                 let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 match part.get(name) {
-                    Some(part) => lost(value, part, &below, tell),
-                    None => tell(below),
+                    Some(part) => lost(value, part, &below, report),
+                    None => report(below),
                 }
             }
         }
         (Value::Array(whole), Value::Array(part)) if whole.len() == part.len() => {
-            whole.iter().zip(part).for_each(|(whole, part)| lost(whole, part, path, tell));
+            whole.iter().zip(part).for_each(|(whole, part)| lost(whole, part, path, report));
         }
         (whole, part) if whole == part => {}
-        _ => tell(path.to_owned()),
+        _ => report(path.to_owned()),
     }
 }
 
@@ -106,7 +106,7 @@ fn every_field_of_the_types_is_in_the_schemas() {
     }
 }
 
-/// Paths of what no schema knows.
+/// Collects the paths of fields that are not in the schema.
 fn outside(node: &Node, value: &Value, path: &str, unknown: &mut Vec<String>) {
     match (&node.shape, value) {
         (Shape::Object { fields, .. }, Value::Object(members)) => {
@@ -134,17 +134,20 @@ fn every_mutant_is_refused_at_its_path() {
         let good = full(kind);
         let mutants = mutants(kind, &good);
         assert!(mutants.len() > 20, "{kind} has {}", mutants.len());
-        // Policies have the same structures in many places: some of each are enough here.
+        // Policies repeat the same structures in many places: a sample of the mutants suffices.
         let step = mutants.len() / 200 + 1;
         for mutant in mutants.iter().step_by(step) {
             let Mutant { fault, path, .. } = mutant;
             let object = mutant.of(&good);
-            let told = |problems: &[crate::Problem]| problems.iter().any(|problem| problem.path == *path);
+            let is_reported =
+                |problems: &[crate::Problem]| problems.iter().any(|problem| problem.path == *path);
             let problems = check(kind, &object, Strictness::Manifest);
-            assert!(told(&problems), "{kind}: {fault} at {path}: {problems:?}");
+            assert!(is_reported(&problems), "{kind}: {fault} at {path}: {problems:?}");
             match kind.visit(Typed(&object)) {
-                Err(Refusal(problems)) => assert!(told(&problems), "{kind}: {fault} at {path}: {problems:?}"),
-                // The server has checked lengths, words and formats: a decoder needs the right types alone.
+                Err(Refusal(problems)) => {
+                    assert!(is_reported(&problems), "{kind}: {fault} at {path}: {problems:?}")
+                }
+                // Servers validate lengths, enumerations and formats, so a decoder checks only types.
                 Ok(_) => assert!(
                     !["no object", "no map", "no list", "no string", "no number", "a fraction"]
                         .contains(fault)
@@ -156,7 +159,7 @@ fn every_mutant_is_refused_at_its_path() {
     }
 }
 
-/// Whether the type keeps what is there as it is, or does not have it.
+/// Whether the type stores the value untyped, or omits the field.
 fn untyped(kind: Kind, path: &str) -> bool {
     let mut plain = path.to_owned();
     while let Some(at) = plain.find('[') {
@@ -190,10 +193,10 @@ fn broken_texts_are_refused_or_accepted_by_rule() {
     }
 }
 
-/// Fills every type with a value in each of its fields, none of them empty.
+/// Deserializes every type with a non-empty value in each of its fields.
 struct Probe;
 
-/// Yields each of these names with a value, in order.
+/// Yields each name with a value, in order.
 struct All<'n>(std::slice::Iter<'n, &'static str>);
 
 impl<'de> MapAccess<'de> for All<'_> {

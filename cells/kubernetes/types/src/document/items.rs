@@ -1,4 +1,4 @@
-//! The items of lists in a JSON text one by one: a file of many objects takes no more memory than one of them.
+//! Streaming of the items of lists in a JSON text: a file of many objects takes only the memory of one item.
 
 use serde::Deserialize;
 use serde_json::{Deserializer, Value};
@@ -10,17 +10,17 @@ use super::json::Node;
 pub struct JsonItem<'n, 't> {
     /// The name of the list.
     pub list: &'n str,
-    /// Its place in the list, from 0.
+    /// Its index in the list.
     pub at: usize,
     /// The parsed item.
     pub value: Value,
-    /// How it is written.
+    /// The text of the item.
     pub text: &'t str,
 }
 
-/// Visits the items of the lists that a text has under these names of its only object, in order. False if the text has
-/// anything else, if `visit` returns false, or if something is wrong with the text, which
-/// [`documents`](super::documents) then reports; what was visited before must be discarded.
+/// Visits, in order, the items of the lists with these names in the text's only object. Returns false if the text
+/// contains anything else or is malformed (which [`documents`](super::documents) then reports), or if `visit` returns
+/// false; items that were visited before must be discarded.
 ///
 /// ```
 /// let mut items = Vec::new();
@@ -37,7 +37,7 @@ pub fn json_items<'t>(text: &'t str, lists: &[&str], visit: impl FnMut(JsonItem<
     Reader { rest: text }.object(lists, visit).is_some_and(|Reader { rest }| blank(rest).is_empty())
 }
 
-/// The rest of a text.
+/// The remaining text.
 struct Reader<'t> {
     rest: &'t str,
 }
@@ -84,13 +84,13 @@ impl<'t> Reader<'t> {
         self.sign(']')
     }
 
-    /// A sign that is no value.
+    /// Consumes a punctuation character.
     fn sign(&mut self, sign: char) -> Option<()> {
         self.rest = blank(self.rest).strip_prefix(sign)?;
         Some(())
     }
 
-    /// A value with its text.
+    /// Parses a value; returns it with its text.
     fn next<T: Deserialize<'t>>(&mut self) -> Option<(T, &'t str)> {
         let rest = blank(self.rest);
         let mut values = Deserializer::from_str(rest).into_iter::<T>();
@@ -101,7 +101,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The text behind the white space that JSON knows.
+/// Skips JSON white space.
 fn blank(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\r', '\n'])
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_left_to_the_reader_of_documents() {
+    fn all_other_texts_are_rejected() {
         for text in [
             "",
             "[]",
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_visitor_may_end_it() {
+    fn the_visitor_can_stop() {
         let mut seen = 0;
         let visit = |_: JsonItem<'_, '_>| {
             seen += 1;

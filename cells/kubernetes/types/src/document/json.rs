@@ -1,4 +1,4 @@
-//! JSON documents, one behind the other. A name that an object has twice is a fault.
+//! Concatenated JSON documents. A duplicate name in an object is a fault.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{Fault, Read, Reads};
 use crate::problem::Problem;
 
-/// The documents up to the first fault; the fault alone if it is in the first one.
+/// Parses the documents up to the first fault; an error if that is in the first one.
 pub(super) fn read(text: &str) -> Result<Reads<'_>, Fault> {
     let mut reads: Reads<'_> = Vec::new();
     let mut rest = text;
@@ -48,7 +48,7 @@ fn newlines(text: &str) -> usize {
     text.bytes().filter(|&byte| byte == b'\n').count()
 }
 
-/// A value without double names.
+/// A value without duplicate names.
 pub(super) struct Node(pub(super) Value);
 
 impl<'de> Deserialize<'de> for Node {

@@ -51,7 +51,7 @@ fn scalars_are_those_of_kubectl() {
 
 #[test]
 fn a_number_is_the_same_in_both_languages() {
-    // The last bit of what JSON's reader makes of it by default is another.
+    // By default, the JSON parser's result differs in the last bit.
     for number in ["37777778778777787787777777", "3.7777778778777787e+25"] {
         assert_eq!(values(&format!("a: {number}")), [json!({"a": 3.7777778778777787e25})]);
     }
@@ -141,14 +141,14 @@ fn aliases_and_merges_work() {
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn expansion_of_aliases_is_bounded() {
     let mut laughs = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
     for n in 1..30 {
         let list = vec![format!("*a{}", n - 1); 9].join(", ");
         laughs.push_str(&format!("a{n}: &a{n} [{list}]\n"));
     }
     assert!(fault(&laughs).contains("aliases make the file too big"));
-    // Many small ones are no way around it: what all documents of a file become is bounded.
+    // The bound applies to all documents of a file together.
     let small = "a: &a [x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\nc: [*b, *b, *b, *b, *b, *b]\n---\n";
     let found = documents(&small.repeat(1000));
     assert_eq!(found.len(), 1000);
@@ -157,8 +157,8 @@ fn bombs_do_not_go_off() {
     for (open, close) in [("[", "]"), ("{a: ", "}")] {
         let deep = |levels| fault(&format!("a: {}1{}", open.repeat(levels), close.repeat(levels)));
         assert!(deep(100).contains("lies deeper than 64 levels"));
-        let told = deep(100_000);
-        assert!(["64 levels", "recursion limit"].iter().any(|limit| told.contains(limit)), "{told}");
+        let fault = deep(100_000);
+        assert!(["64 levels", "recursion limit"].iter().any(|limit| fault.contains(limit)), "{fault}");
         let cut = open.repeat(100_000);
         assert_eq!(documents(&cut).len(), 1);
     }
@@ -169,7 +169,7 @@ fn bombs_do_not_go_off() {
 }
 
 #[test]
-fn no_shape_of_a_file_takes_long() {
+fn parsing_time_is_linear_for_any_structure() {
     let shapes = [
         "- ",
         "- \n",
@@ -222,7 +222,7 @@ fn no_shape_of_a_file_takes_long() {
         ] {
             let begin = std::time::Instant::now();
             documents(&text);
-            // A third of a second at most without optimization; what is not linear takes minutes.
+            // At most a third of a second without optimization; a non-linear algorithm takes minutes.
             assert!(
                 begin.elapsed() < std::time::Duration::from_secs(10),
                 "{shape:?} took {:?}",
@@ -233,7 +233,7 @@ fn no_shape_of_a_file_takes_long() {
 }
 
 #[test]
-fn lists_are_their_items() {
+fn lists_are_split_into_items() {
     let text = "kind: List\napiVersion: v1\nitems:\n- {kind: Pod}\n- {kind: Namespace}\n---\nkind: PodList\nitems: [{}]\n---\nkind: Pod\nitems: []\n";
     let documents: Vec<Document> = documents(text).into_iter().map(Result::unwrap).collect();
     let kinds: Vec<_> =
@@ -251,21 +251,21 @@ fn lists_are_their_items() {
 }
 
 proptest! {
-    /// No bytes make the reader panic, and every document it finds has its place.
+    /// No input panics, and every document has its position.
     #[test]
-    fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_parsed_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         check(&bytes);
     }
 
-    /// The same with what YAML is made of.
+    /// The same with tokens of YAML.
     #[test]
-    fn no_yaml_is_too_strange(words in prop::collection::vec(prop::sample::select(WORDS), 0..60)) {
+    fn any_yaml_tokens_are_parsed_without_panic(words in prop::collection::vec(prop::sample::select(WORDS), 0..60)) {
         check(words.concat().as_bytes());
     }
 
-    /// JSON is read as written, by both parsers.
+    /// JSON round-trips through both parsers.
     #[test]
-    fn json_is_read_as_written(value in tree()) {
+    fn json_round_trips(value in tree()) {
         let value = json!({ "v": value });
         let text = serde_json::to_string_pretty(&value).unwrap();
         prop_assert_eq!(values(&text), vec![value.clone()]);

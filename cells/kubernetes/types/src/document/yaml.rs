@@ -1,4 +1,4 @@
-//! YAML documents as JSON values, with bounds on what a text can expand to.
+//! YAML documents as JSON values, with a bound on the expansion of aliases.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Number, Value};
 use super::{Fault, MAX_DEPTH, Read, Reads};
 use crate::problem::Problem;
 
-/// Parses the documents of a part. Usually one, more if they are ended by `...`. Aliases may add as many nodes and bytes as
-/// `aliases` has, which is reduced by what they add.
+/// Parses the documents of a part: usually one, several if they are ended by `...`. `aliases` is the number of nodes
+/// and bytes that aliases may still add; it is reduced by those that they add.
 pub(super) fn read<'t>(text: &'t str, aliases: &mut usize) -> Result<Reads<'t>, Fault> {
     let mut reader = Reader::new(text, *aliases, false);
     let mut reads = Vec::new();
@@ -31,8 +31,8 @@ pub(super) fn read<'t>(text: &'t str, aliases: &mut usize) -> Result<Reads<'t>, 
     }
 }
 
-/// Returns the line of every field of the first document, by its path, as far as the text can be read. Its aliases are not
-/// counted: they were when its content was parsed.
+/// Returns the line of every field of the first document, by path, as far as the text can be parsed. Aliases are not
+/// limited: the limit was checked when the content was parsed.
 pub(super) fn lines(text: &str) -> HashMap<String, usize> {
     let mut reader = Reader::new(text, usize::MAX, true);
     _ = reader.document();
@@ -45,13 +45,13 @@ struct Reader<'t> {
     anchors: HashMap<usize, (Value, usize)>,
     /// Nodes and bytes that aliases may still add.
     aliases: usize,
-    /// Where the reader is, for faults.
+    /// The current path, for faults.
     path: String,
     keep_lines: bool,
     lines: HashMap<String, usize>,
 }
 
-/// A value and how much it weighs: nodes and bytes of strings.
+/// A value and its weight: the number of nodes and bytes of strings.
 type Weighed = (Value, usize);
 
 impl<'t> Reader<'t> {
@@ -66,7 +66,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The next document and its line.
+    /// Parses the next document; returns it with its line.
     fn document(&mut self) -> Result<Option<(usize, Value)>, Fault> {
         loop {
             let (event, span) = self.next()?;
@@ -184,7 +184,7 @@ impl<'t> Reader<'t> {
         Ok((Value::Object(members), weight))
     }
 
-    /// `<<`: members of other mappings, unless the mapping has them itself.
+    /// Applies a merge key (`<<`): adds members of other mappings that the mapping does not have itself.
     fn merge(&self, members: &mut Map<String, Value>, from: Value, span: Span) -> Result<(), Fault> {
         let sources = match from {
             Value::Array(items) => items,
@@ -201,7 +201,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// The key of a member, which has to be a string; whole numbers are taken as written.
+    /// Parses the key of a member, which must be a string; integers are accepted as written.
     fn key(&mut self, event: Event<'t>, span: Span) -> Result<String, Fault> {
         let value = match event {
             Event::Scalar(text, ScalarStyle::Plain, 0, None) => {
@@ -294,7 +294,7 @@ fn resolve(text: &str) -> Option<Value> {
     })
 }
 
-/// A number; the inner option is none if it is too big for one.
+/// Parses a number; the inner option is none if it is out of range.
 fn number(text: &str) -> Option<Option<Number>> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -321,20 +321,20 @@ fn number(text: &str) -> Option<Option<Number>> {
     float(text).map(Number::from_f64)
 }
 
-/// `[-+]?[0-9]*\.?[0-9]+([eE][-+][0-9]+)?` and the like.
+/// Parses `[-+]?[0-9]*\.?[0-9]+([eE][-+][0-9]+)?` and similar forms.
 fn float(text: &str) -> Option<f64> {
     let shape = text.bytes().all(|c| c.is_ascii_digit() || matches!(c, b'+' | b'-' | b'.' | b'e' | b'E'));
     let digit = text.bytes().any(|c| c.is_ascii_digit());
     if shape && digit { text.parse().ok() } else { None }
 }
 
-/// Whether a string may be written without quotes as far as its meaning goes: nothing else is read from it, not by older
-/// readers either, to which `1:30` is a number and `2026-1-2` a time.
+/// Whether a string may be written without quotes: no parser reads it as another type, including older ones, to which
+/// `1:30` is a number and `2026-1-2` a time.
 pub(crate) fn plain_string(text: &str) -> bool {
     matches!(resolve(text), Some(Value::String(_))) && text != "<<" && !base_sixty(text) && !timestamp(text)
 }
 
-/// `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`
+/// Whether a text is a sexagesimal number: `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`.
 fn base_sixty(text: &str) -> bool {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let mut parts = whole.strip_prefix(['-', '+']).unwrap_or(whole).split(':');
@@ -348,7 +348,7 @@ fn base_sixty(text: &str) -> bool {
         && sixties.iter().all(|part| matches!(part.as_bytes(), [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9']))
 }
 
-/// A date, or a time that begins with one.
+/// Whether a text is a date, or a date with a time.
 fn timestamp(text: &str) -> bool {
     let number = |text: &str, from: u32, to: u32| {
         (1..=2).contains(&text.len())

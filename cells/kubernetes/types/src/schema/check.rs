@@ -1,4 +1,4 @@
-//! A walk through an object beside its schema.
+//! Validation of an object against its schema.
 
 use std::fmt::{self, Write};
 
@@ -9,7 +9,7 @@ use super::notation::Field;
 use super::{Definition, MAX_PROBLEMS, Node, Schemas, Shape, Strictness, rules};
 use crate::{Kind, Problem, push_member};
 
-/// Where a value is, from the end to the beginning.
+/// The path of a value, as a linked list from the leaf to the root.
 #[derive(Clone, Copy)]
 pub(super) enum Path<'p> {
     Root,
@@ -35,19 +35,19 @@ impl Path<'_> {
 
 /// The problems so far.
 pub(super) struct Faults {
-    told: Vec<Problem>,
+    reported: Vec<Problem>,
     more: usize,
 }
 
 impl Faults {
     pub(super) fn add(&mut self, path: &Path<'_>, reason: impl fmt::Display) {
-        if self.told.len() == MAX_PROBLEMS {
+        if self.reported.len() == MAX_PROBLEMS {
             self.more += 1;
             return;
         }
         let mut text = String::new();
         path.write(&mut text);
-        self.told.push(Problem::new(text, reason));
+        self.reported.push(Problem::new(text, reason));
     }
 
     fn unexpected(&mut self, path: &Path<'_>, expected: impl fmt::Display, found: &Value) {
@@ -68,14 +68,14 @@ pub(super) fn check(
     object: &Value,
     strictness: Strictness,
 ) -> Vec<Problem> {
-    let mut check = Check { schemas, strictness, faults: Faults { told: Vec::new(), more: 0 } };
+    let mut check = Check { schemas, strictness, faults: Faults { reported: Vec::new(), more: 0 } };
     check.root(definition, kind, object);
     rules::check(kind, object, &mut check.faults);
-    let Faults { mut told, more } = check.faults;
+    let Faults { mut reported, more } = check.faults;
     if more > 0 {
-        told.push(Problem::new("", format_args!("and {more} faults more")));
+        reported.push(Problem::new("", format_args!("and {more} faults more")));
     }
-    told
+    reported
 }
 
 impl Check<'_> {
@@ -123,7 +123,7 @@ impl Check<'_> {
         }
     }
 
-    /// Members that are none of these.
+    /// Reports unknown members.
     fn unknown(
         &mut self,
         path: &Path<'_>,
@@ -158,7 +158,7 @@ impl Check<'_> {
         }
     }
 
-    /// A member that may be there. Absent and `null` are the same, as in Kubernetes.
+    /// Checks an optional member. `null` equals a missing one, as in Kubernetes.
     fn member(&mut self, path: &Path<'_>, field: &Field, value: Option<&Value>) {
         match value {
             None | Some(Value::Null) if field.required => self.faults.add(path, "is missing"),
@@ -183,7 +183,7 @@ impl Check<'_> {
                         self.faults
                             .add(&path, format_args!("{} is wrong as a key; give {right}", quoted(name)));
                     }
-                    // A key with nothing behind it is the empty value, as the API server takes it.
+                    // As by an API server, a key without a value means the empty value.
                     let value = self.schemas.node(*value);
                     if !member.is_null() || !matches!(value.shape, Shape::String) {
                         self.value(&path, value, member);
@@ -212,7 +212,7 @@ impl Check<'_> {
         }
     }
 
-    /// Something that is no string where one is expected.
+    /// Reports a value of another type where a string is expected.
     fn string(&mut self, path: &Path<'_>, found: &Value) {
         let quotes = matches!(found, Value::Bool(_) | Value::Number(_));
         let remedy = if quotes { "; put it in quotes" } else { "" };
@@ -278,7 +278,7 @@ impl Check<'_> {
 /// The pattern of label values in the definitions.
 const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
-/// A value in an error text: short, whatever it is.
+/// Returns a short representation of a value for error messages.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
@@ -290,7 +290,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A text in quotes, its beginning if it is long.
+/// Returns a text in quotes, truncated if it is long.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
@@ -298,7 +298,7 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// The known name that differs by case, or by at most two letters.
+/// Returns a known name that differs only in case, or within two edits.
 pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let limit = if name.len() < 5 { 1 } else { 2 };
     let letters = |text: &str| text.chars().take(64).collect::<String>().to_ascii_lowercase();

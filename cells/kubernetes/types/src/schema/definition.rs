@@ -6,10 +6,10 @@ use super::notation::Column;
 use super::{Definition, Node, SCHEMAS, Schemas, Shape};
 use crate::{Kind, yaml};
 
-/// The label with the version of the schema, by which Cilium's operator decides whether a definition is older than its own.
+/// The label with the schema's version, by which Cilium's operator detects definitions older than its own.
 const VERSION_LABEL: &str = "io.cilium.k8s.crd.schema.version";
 
-/// The command that [`custom_resource_definition_files`] are written by.
+/// The command that writes [`custom_resource_definition_files`].
 const GENERATOR: &str = "cargo run -p k8s-types --example custom-resource-definitions";
 
 /// Returns the definitions of all kinds of `cilium.io` as an API server takes them (`apiextensions.k8s.io/v1`), with all
@@ -58,7 +58,7 @@ pub fn custom_resource_definition(kind: Kind) -> Value {
 fn version(definition: &Definition) -> Value {
     let facts = &definition.facts;
     let mut root = schema(&SCHEMAS, SCHEMAS.node(definition.root));
-    // The server validates these three itself; a schema may only name them.
+    // The server validates these three itself; a schema may only declare them.
     root["properties"]["apiVersion"] = json!({"type": "string"});
     root["properties"]["kind"] = json!({"type": "string"});
     root["properties"]["metadata"] = json!({"type": "object"});
@@ -93,8 +93,8 @@ fn printer_column(definition: &Definition, column: &Column) -> Value {
     json
 }
 
-/// Returns the type of the field that a path leads to; the schemas have none of `metadata`, whose only column that is no
-/// string is the age.
+/// Returns the type of the field at a path. The schemas do not contain `metadata`; its columns are strings except the
+/// age.
 pub(super) fn column_type(definition: &Definition, path: &str) -> &'static str {
     if path == ".metadata.creationTimestamp" {
         return "date";
@@ -106,7 +106,7 @@ pub(super) fn column_type(definition: &Definition, path: &str) -> &'static str {
     }
 }
 
-/// Returns the node of a path as columns have it, `.a.list[0].b` or `.a.list[?(@.type=="x.y/Z")].b`.
+/// Returns the node at a path of a column, `.a.list[0].b` or `.a.list[?(@.type=="x.y/Z")].b`.
 pub(super) fn field(definition: &Definition, path: &str) -> Option<&'static Node> {
     let mut depth = 0;
     let is_separator = |c: char| {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::definition::{column_type, field};
 use super::*;
 
-/// Problems that a server would report of definitions, found without one.
+/// A check of definitions for problems that a server would report.
 #[derive(Default)]
 struct Structural(Vec<String>);
 
@@ -17,8 +17,8 @@ impl Structural {
         }
     }
 
-    /// Checks the rules of structural schemas (apiextensions-apiserver, `pkg/apiserver/schema`) as far as they concern
-    /// the words that the generator uses; any other word is a problem.
+    /// Checks the rules of structural schemas (apiextensions-apiserver, `pkg/apiserver/schema`) for the keywords that
+    /// the generator uses; any other keyword is a problem.
     fn node(&mut self, path: &str, node: &Value) {
         let Some(members) = node.as_object() else { return self.expect(false, path, "is no object") };
         let only = |members: &Map<String, Value>, allowed: &[&str]| {

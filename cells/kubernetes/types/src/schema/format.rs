@@ -16,7 +16,7 @@ macro_rules! formats {
         }
 
         impl Format {
-            /// The format of this name; none if there is none.
+            /// Returns the format with a name, if it exists.
             pub(super) fn named(name: &str) -> Option<Format> {
                 match name {
                     "" => Some(Format::Any),
@@ -25,7 +25,7 @@ macro_rules! formats {
                 }
             }
 
-            /// Its name.
+            /// Returns its name.
             fn name(self) -> &'static str {
                 match self {
                     Format::Any => "",
@@ -41,15 +41,15 @@ formats! {
     Int32 "int32";
     /// 64 bits.
     Int64 "int64";
-    /// 8 bits without sign; but a number to a server.
+    /// 8 bits unsigned; a server has only `number`.
     Uint8 "uint8";
-    /// 16 bits without sign; but a number to a server.
+    /// 16 bits unsigned; a server has only `number`.
     Uint16 "uint16";
-    /// 63 bits without sign; but one with a sign to a server.
+    /// 63 bits unsigned; a server has only the signed format.
     Uint63 "uint63";
     /// A time (RFC 3339).
     DateTime "date-time";
-    /// An address of a network with its length.
+    /// A network address with a prefix length.
     Cidr "cidr";
     /// An IPv4 address.
     Ipv4 "ipv4";
@@ -114,7 +114,7 @@ impl Format {
         }
     }
 
-    /// The numbers that it allows.
+    /// Returns the range of allowed numbers.
     pub(crate) fn range(self) -> (i64, i64) {
         match self {
             Format::Int32 => (i32::MIN.into(), i32::MAX.into()),
@@ -125,7 +125,7 @@ impl Format {
         }
     }
 
-    /// Its name in a definition; none if the API server does not know it.
+    /// Returns its name in a definition; none if API servers do not support it.
     pub(super) fn standard(self) -> Option<&'static str> {
         use Format::{Cidr, DateTime, Hostname, Int32, Int64, Ipv4, Ipv6, Uint63};
         match self {
@@ -149,7 +149,7 @@ fn cidr(text: &str) -> bool {
     plain && length.parse::<u8>().is_ok_and(|length| length <= most)
 }
 
-/// `2006-01-02T15:04:05.999Z` or with `+01:00` at its end; the calendar is not asked for leap years.
+/// Whether a text is a time such as `2006-01-02T15:04:05.999Z`, or with `+01:00`. Leap years are not checked.
 fn time(text: &str) -> bool {
     let number = |text: &str, from: u8, to: u8| {
         text.len() == 2

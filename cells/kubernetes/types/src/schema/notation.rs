@@ -11,10 +11,10 @@
 //!     ...(known slips)
 //! ```
 //!
-//! `!` makes a field required, `[]` a list of what follows, `<key>` a map, `*Path` has the structure of that path, `...`
-//! marks further fields (those in brackets may look like a slip of the pen). A format with `?` takes the empty
-//! string, too, as an enumeration does with an empty word. Columns `Name+` are those of `-o wide`. Types are `string`,
-//! `integer`, `boolean`, `int|string` and `any-object`.
+//! `!` makes a field required, `[]` a list of the type that follows, `<key>` a map, `*Path` refers to the structure at
+//! that path, `...` allows further fields (those in parentheses may look like typos of known ones). A format with `?`
+//! also accepts the empty string, as does an enumeration with an empty word. Columns `Name+` are those of `-o wide`.
+//! Types are `string`, `integer`, `boolean`, `int|string` and `any-object`.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub(crate) struct Schemas {
     kinds: BTreeMap<&'static str, Vec<Definition>>,
     /// The label of the definitions.
     pub(super) version: &'static str,
-    /// Lines that could not be read.
+    /// Lines that could not be parsed.
     pub(super) faults: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Definition {
     pub(crate) root: usize,
 }
 
-/// How a CustomResourceDefinition names and serves a version; Kubernetes' own kinds have none of it.
+/// The names and the serving of a version in a CustomResourceDefinition; none for Kubernetes' own kinds.
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) plural: &'static str,
@@ -64,7 +64,7 @@ pub(super) struct Facts {
 pub(super) struct Column {
     pub(super) name: &'static str,
     pub(super) path: &'static str,
-    /// Whether it is shown with `-o wide` alone.
+    /// Whether it is printed only with `-o wide`.
     pub(super) is_wide: bool,
 }
 
@@ -75,10 +75,10 @@ pub(crate) struct Node {
     pub(crate) format: Format,
     /// Whether the empty string is valid in spite of the format.
     pub(crate) or_empty: bool,
-    /// The words it may be, if it may not be all.
+    /// The enumeration; empty if all values are allowed.
     pub(crate) words: Vec<&'static str>,
     pub(crate) pattern: Option<Pattern>,
-    /// Of a number, the length of a string, or of a list.
+    /// The minimum of a number, or of the length of a string or list.
     pub(crate) min: Option<i64>,
     pub(crate) max: Option<i64>,
     pub(super) default: Option<&'static str>,
@@ -91,7 +91,7 @@ pub(crate) enum Shape {
     Undecided,
     Object {
         fields: Vec<Field>,
-        /// Set if further fields are allowed; these may look like slips of known ones.
+        /// Set if further fields are allowed, with those that may look like typos of known ones.
         more: Option<Vec<&'static str>>,
     },
     Map {
@@ -113,7 +113,7 @@ pub(crate) struct Field {
     pub(crate) node: usize,
 }
 
-/// A regular expression, made at its first use.
+/// A regular expression, compiled at its first use.
 pub(crate) struct Pattern {
     pub(crate) text: &'static str,
     regex: OnceLock<Option<Regex>>,
@@ -121,7 +121,7 @@ pub(crate) struct Pattern {
 
 impl Pattern {
     pub(crate) fn matches(&self, text: &str) -> bool {
-        // The one class that needs tables of all characters is spelled out: controls, formats, private ones.
+        // The only class that needs Unicode tables is expanded to its ranges: controls, formats, private use.
         const NO_OTHERS: &str = r"[^\x00-\x1F\x7F-\x9F\u{AD}\u{200B}-\u{200F}\u{202A}-\u{202E}\u{2060}-\u{206F}\u{FEFF}\u{E000}-\u{F8FF}]";
         let make = || Regex::new(&self.text.replace(r"\PC", NO_OTHERS)).ok();
         self.regex.get_or_init(make).as_ref().is_none_or(|regex| regex.is_match(text))
@@ -145,12 +145,12 @@ impl Schemas {
         &self.nodes[node]
     }
 
-    /// The version of a kind that the agent uses.
+    /// Returns the version of a kind that the agent uses.
     pub(crate) fn definition(&self, kind: Kind) -> Option<&Definition> {
         self.definitions(kind.name()).iter().find(|definition| definition.version == kind.api_version())
     }
 
-    /// All versions of a kind.
+    /// Returns all versions of a kind.
     pub(crate) fn definitions(&self, kind: &str) -> &[Definition] {
         self.kinds.get(kind).map_or(&[], Vec::as_slice)
     }
@@ -161,7 +161,7 @@ impl Schemas {
     }
 
     fn file(&mut self, text: &'static str) {
-        // Objects around the line, from the outside, with the columns they begin at.
+        // The enclosing objects of the line, outermost first, with their columns.
         let mut around: Vec<(usize, usize)> = Vec::new();
         let mut kind = "";
         for line in text.lines() {
@@ -200,7 +200,7 @@ impl Schemas {
         self.nodes.len() - 1
     }
 
-    /// Puts a line to its object; the object that lines below it belong to, if there may be any.
+    /// Adds a line to its object; returns the object of nested lines, if there may be any.
     fn line(&mut self, kind: &str, parent: usize, content: &'static str) -> Option<Option<usize>> {
         if let Some(slips) = content.strip_prefix("...") {
             let slips = slips.trim_matches(['(', ')']).split_whitespace().collect();
@@ -239,7 +239,7 @@ impl Schemas {
         self.value(kind, node, rest)
     }
 
-    /// Decides what a node is; itself if lines below it may belong to it.
+    /// Parses the type of a node; returns the node if nested lines may belong to it.
     fn value(&mut self, kind: &str, node: usize, text: &'static str) -> Option<Option<usize>> {
         if text.is_empty() {
             self.nodes[node] = Node::object();
@@ -275,7 +275,7 @@ impl Schemas {
         Some(None)
     }
 
-    /// The node of a path, as `Kind.spec.list`: a list is what is in it.
+    /// Returns the node at a path such as `Kind.spec.list`; a list stands for its items.
     fn find(&self, kind: &str, path: &str) -> Option<usize> {
         let mut names = path.split('.');
         if names.next() != Some(kind) {
@@ -298,7 +298,7 @@ impl Node {
         Node { shape: Shape::Object { fields: Vec::new(), more: None }, ..Node::default() }
     }
 
-    /// Another node that shares what is below this one.
+    /// Returns a node that shares the children of this one.
     fn same(&self) -> Node {
         let shape = match &self.shape {
             Shape::Object { fields, more } => Shape::Object {
@@ -348,9 +348,9 @@ impl Node {
 }
 
 impl Definition {
-    /// Reads what follows the name of a kind; none if there is a word that is no fact.
+    /// Parses the line of a kind behind its name; none if it contains an unknown key.
     fn read(text: &'static str, root: usize) -> Option<Definition> {
-        // Columns are last: their names have blanks in them.
+        // Columns come last, since their names may contain blanks.
         let (words, columns) = text.split_once(" columns=").unwrap_or((text, ""));
         let mut words = words.split(' ');
         let version = words.next().unwrap_or_default();
@@ -378,7 +378,7 @@ impl Definition {
 }
 
 impl Column {
-    /// Reads `Name=.path`, or `Name+=.path` for a wide one.
+    /// Parses `Name=.path`, or `Name+=.path` for a wide column.
     fn read(text: &'static str) -> Option<Column> {
         let (name, path) = text.split_once('=')?;
         let (name, is_wide) = name.strip_suffix('+').map_or((name, false), |name| (name, true));
@@ -394,7 +394,7 @@ fn either(word: &str, yes: &str, no: &str) -> Option<bool> {
     (word == yes || word == no).then_some(word == yes)
 }
 
-/// The parts between commas that are in no further brackets.
+/// Splits at commas outside of brackets.
 fn parts(text: &'static str) -> Vec<&'static str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {

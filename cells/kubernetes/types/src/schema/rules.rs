@@ -15,7 +15,7 @@ pub(super) fn check(kind: Kind, object: &Value, faults: &mut Faults) {
     }
 }
 
-/// A container has each name of a port once.
+/// Checks that port names are unique within a container.
 fn port_names(spec: &Value, faults: &mut Faults) {
     let root = Path::Member(&Path::Root, "spec");
     for list in ["initContainers", "containers"] {
@@ -36,7 +36,7 @@ fn port_names(spec: &Value, faults: &mut Faults) {
     }
 }
 
-/// The addresses of a slice are of its type.
+/// Checks that the addresses of a slice are of its type.
 fn addresses(slice: &Value, faults: &mut Faults) {
     let format = match slice["addressType"].as_str() {
         Some("IPv4") => Format::Ipv4,

@@ -15,7 +15,7 @@ fn paths(kind: Kind, object: &Value) -> Vec<String> {
 }
 
 #[test]
-fn schemas_are_read_whole() {
+fn schemas_are_parsed_completely() {
     let schemas = &*SCHEMAS;
     assert_eq!(schemas.faults, Vec::<String>::new());
     assert_eq!(schemas.version, "1.33.9");
@@ -157,16 +157,16 @@ fn faults_name_the_remedy() {
 
 #[test]
 fn decode_errors_have_paths() {
-    let told = |kind: Kind, object: Value| match kind.normalize(&object) {
+    let report = |kind: Kind, object: Value| match kind.normalize(&object) {
         Err(Refusal(problems)) => problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
         Ok(object) => panic!("{object}"),
     };
     assert_eq!(
-        told(Kind::Service, json!({"metadata": {"name": "x"}, "spec": {"ports": "nonsense"}, "new": 1})),
+        report(Kind::Service, json!({"metadata": {"name": "x"}, "spec": {"ports": "nonsense"}, "new": 1})),
         ["spec.ports: expected a list, found \"nonsense\""]
     );
     assert_eq!(
-        told(
+        report(
             Kind::CiliumNode,
             json!({"metadata": {"name": "x", "labels": {"y": true}}, "spec": {"encryption": {"key": "1"}}})
         ),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::SelectorError;
 
-/// Requirements on fields of an object, all of which must hold; without any it selects every object.
+/// Requirements on fields of an object, all of which must hold; an empty selector selects every object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSelector(Vec<Requirement>);
 
@@ -30,7 +30,7 @@ impl FieldSelector {
         self.0.iter().map(|requirement| requirement.path.as_str())
     }
 
-    /// Whether an object is selected whose fields `field` returns by path. A missing field equals the empty value.
+    /// Whether an object is selected, with its fields returned by `field`. A missing field equals the empty value.
     pub fn matches<'f>(&self, field: impl Fn(&str) -> Cow<'f, str>) -> bool {
         self.0
             .iter()
@@ -65,7 +65,7 @@ impl FromStr for FieldSelector {
     }
 }
 
-/// Cuts at commas that are not escaped.
+/// Splits at commas that are not escaped.
 fn terms(text: &str) -> Vec<&str> {
     let mut is_escaped = false;
     let is_separator = |c: char| {
@@ -76,7 +76,7 @@ fn terms(text: &str) -> Vec<&str> {
     text.split(is_separator).collect()
 }
 
-/// Returns field, whether it must be equal, and the value as written. The first operator counts.
+/// Splits a term at its first operator; returns the field, whether it must be equal, and the value as written.
 fn equation(term: &str) -> Option<(&str, bool, &str)> {
     let (path, value) = term.split_once('=')?;
     let (path, equal) = match path.strip_suffix('!') {
@@ -87,7 +87,7 @@ fn equation(term: &str) -> Option<(&str, bool, &str)> {
     (!path.trim().is_empty()).then_some((path, equal, value))
 }
 
-/// Returns the value; none if something else is escaped than may be, or an equals sign is not.
+/// Returns the value; none for an invalid escape, or an equals sign that is not escaped.
 fn unescape(value: &str) -> Option<String> {
     let mut text = String::with_capacity(value.len());
     let mut characters = value.chars();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::{SelectorError, parser};
 use crate::{LabelSelector, names};
 
-/// Requirements on labels, all of which must hold; without any they select every object.
+/// Requirements on labels, all of which must hold; an empty selector selects every object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelRequirements(pub(super) Vec<Requirement>);
 
@@ -31,30 +31,30 @@ pub enum Test {
     Equals(String),
     /// The label has one of these values.
     In(Vec<String>),
-    /// There is no such label, or it has none of these values.
+    /// The label is missing or has none of these values.
     NotIn(Vec<String>),
-    /// There is such a label.
+    /// The label exists.
     Exists,
-    /// There is no such label.
+    /// The label is missing.
     DoesNotExist,
 }
 
-/// A requirement of `matchExpressions` that has no meaning.
+/// An invalid requirement of `matchExpressions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OperatorError {
     /// `In` and `NotIn` need at least one value.
     #[error("has no values")]
     NoValues,
-    /// `Exists` and `DoesNotExist` have none.
+    /// `Exists` and `DoesNotExist` take no values.
     #[error("must have no values")]
     UnexpectedValues,
-    /// There is no such operator.
+    /// The operator does not exist.
     #[error("is no operator: use In, NotIn, Exists or DoesNotExist")]
     UnknownOperator,
 }
 
 impl LabelRequirements {
-    /// Whether an object is selected whose labels' values `label` returns by key. Linear in the requirements.
+    /// Whether an object is selected, with its labels returned by `label`. Linear in the number of requirements.
     pub fn matches<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
         self.0.iter().all(|requirement| requirement.condition.holds(label(&requirement.key)))
     }
@@ -151,7 +151,7 @@ impl Test {
         }
     }
 
-    /// Returns the operator as `matchExpressions` name it.
+    /// Returns the operator's name in `matchExpressions`.
     pub fn operator(&self) -> &'static str {
         match self {
             Test::Equals(_) | Test::In(_) => "In",

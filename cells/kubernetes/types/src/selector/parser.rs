@@ -27,7 +27,7 @@ impl fmt::Display for Token<'_> {
     }
 }
 
-/// Reads a selector.
+/// Parses a selector.
 pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
     let mut parser = Parser { rest: text };
     let mut requirements = Vec::new();
@@ -107,7 +107,7 @@ impl<'t> Parser<'t> {
         Requirement::new(key, condition)
     }
 
-    /// Reads a single value; a missing one is the empty value.
+    /// Parses a single value; a missing one is the empty value.
     fn value(&mut self) -> Result<&'t str, SelectorError> {
         if matches!(self.peek(), Token::End | Token::Symbol(",")) {
             return Ok("");
@@ -118,11 +118,11 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads values in brackets, sorted; nothing before or after a comma is the empty value.
+    /// Parses values in parentheses, sorted; a missing one beside a comma is the empty value.
     fn values(&mut self) -> Result<Vec<String>, SelectorError> {
         match self.next() {
             Token::Symbol("(") => {}
-            // Without a comma, as apimachinery writes this one.
+            // Without a comma, as in apimachinery.
             other => return Err(SelectorError(format!("found '{other}' expected: '('"))),
         }
         match self.peek() {

@@ -9,7 +9,7 @@ fn of(text: &str) -> String {
 }
 
 #[test]
-fn strings_that_mean_something_else_are_quoted() {
+fn ambiguous_strings_are_quoted() {
     for text in [
         "",
         "y",
@@ -86,7 +86,7 @@ fn strings_that_mean_something_else_are_quoted() {
 }
 
 #[test]
-fn texts_of_several_lines_are_blocks() {
+fn multi_line_texts_are_blocks() {
     assert_eq!(print(&json!({"a": "b\nc\n"})), "a: |\n  b\n  c\n");
     assert_eq!(print(&json!({"a": "b\n\nc", "d": 1})), "a: |-\n  b\n\n  c\nd: 1\n");
     assert_eq!(print(&json!({"a": "b\n\n", "d": 1})), "a: |+\n  b\n\nd: 1\n");
@@ -128,9 +128,9 @@ fn long_lines_are_folded_at_blanks() {
 }
 
 proptest! {
-    /// A printed value is read back as it was.
+    /// A printed value is parsed as the same value.
     #[test]
-    fn values_survive(value in value()) {
+    fn values_round_trip(value in value()) {
         let text = print(&value);
         let read = documents(&text);
         let expected = if value.is_null() { vec![] } else { vec![value] };

@@ -1,4 +1,4 @@
-//! The cluster that is written to, as others see and change it.
+//! The cluster, as other clients read and change it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use k8s_types::{Api, Key, Kind, Preconditions};
 use serde_json::Value;
 use statedb::Db;
 
-/// All that others do happens at once.
+/// The fake API server; changes by other clients take effect immediately.
 #[derive(Clone)]
 pub(crate) struct Cluster(Arc<Tracker>);
 
@@ -29,13 +29,13 @@ impl Cluster {
         Some(serde_json::from_slice(&object).unwrap())
     }
 
-    /// The objects of a kind by name.
+    /// Returns the objects of a kind by name.
     pub(crate) fn objects(&self, kind: Kind) -> BTreeMap<String, Value> {
         let objects = self.0.list(Domain::Any, &Gvr::from(kind), None);
         objects.iter().map(|object| (object.name().to_string(), object.value().clone())).collect()
     }
 
-    /// Another client creates an object.
+    /// Creates an object as another client.
     pub(crate) fn make(&self, kind: Kind, key: &Key, mut object: Value) {
         object["apiVersion"] = kind.api_version().into();
         object["kind"] = kind.name().into();
@@ -44,14 +44,14 @@ impl Cluster {
         self.0.create(kind, object.to_string().into()).now_or_never().unwrap().unwrap();
     }
 
-    /// Another client changes an object, if it exists.
+    /// Changes an object as another client, if it exists.
     pub(crate) fn change(&self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
         let Some(mut object) = self.object(kind, key) else { return };
         change(&mut object);
         Api::update(&*self.0, kind, object.to_string().into()).now_or_never().unwrap().unwrap();
     }
 
-    /// Another client deletes an object, if it exists.
+    /// Deletes an object as another client, if it exists.
     pub(crate) fn remove(&self, kind: Kind, key: &Key) {
         drop(Api::delete(&*self.0, kind, key, Preconditions::default()).now_or_never().unwrap());
     }

@@ -1,4 +1,4 @@
-//! An API server that is unreachable, slow, refuses or loses answers at a test's request.
+//! An API server with fault injection: unreachable, slow, refusing, or with lost responses.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tokio::time::sleep;
 /// A fault of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
-    /// It is answered.
+    /// It is processed and answered.
     None,
     /// It does not reach the server.
     Unsent(ApiError),
-    /// The server does it, the answer does not come back.
+    /// The server executes it, but the response is lost.
     LostAnswer,
-    /// Neither the one nor the other, ever.
+    /// It is neither executed nor answered.
     Hangs,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn busy(seconds: u64) -> ApiError {
     ApiError::Unavailable { message: "too many requests".into(), retry_after: Some(seconds) }
 }
 
-/// A request as it was made.
+/// A recorded request.
 #[derive(Debug, Clone)]
 pub(crate) struct Made {
     pub(crate) verb: &'static str,
@@ -61,17 +61,17 @@ impl Faulty {
         Faulty { inner, plan: Arc::default() }
     }
 
-    /// No request reaches the server until this is called again.
+    /// Sets whether requests fail to reach the server.
     pub(crate) fn is_unreachable(&self, is_unreachable: bool) {
         self.plan.lock().is_unreachable = is_unreachable;
     }
 
-    /// The faults of the next requests, one each.
+    /// Sets the faults of the next requests, one each.
     pub(crate) fn next(&self, faults: impl IntoIterator<Item = Fault>) {
         self.plan.lock().next.extend(faults);
     }
 
-    /// Requests of this verb are answered so; with none as before.
+    /// Sets the error of all requests with a verb; none to process them again.
     pub(crate) fn refuse(&self, verb: &'static str, error: Option<ApiError>) {
         let mut plan = self.plan.lock();
         plan.refused.retain(|(other, _)| *other != verb);
@@ -82,7 +82,7 @@ impl Faulty {
         self.plan.lock().latency = latency;
     }
 
-    /// The requests since this was last asked.
+    /// Returns the requests since the last call.
     pub(crate) fn made(&self) -> Vec<Made> {
         std::mem::take(&mut self.plan.lock().made)
     }
@@ -91,7 +91,7 @@ impl Faulty {
         self.made().iter().map(|made| made.verb).collect()
     }
 
-    /// How many requests were under way at a time at most.
+    /// Returns the maximum number of concurrent requests.
     pub(crate) fn most(&self) -> usize {
         self.plan.lock().most
     }

@@ -1,5 +1,5 @@
-//! Writes of the agent's cells: its node, its endpoints, identities, annotations of its node. The bodies take
-//! any server, so that they run against a real one too.
+//! Writes of the agent's cells: its node, its endpoints, identities, annotations of its node. The test bodies are
+//! generic over the server, so that they also run against a real one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 // ---- The mutations.
 
-/// The node's object: this agent's fields are put into it, all others stay; at most 10 tries, 500 ms apart.
+/// Returns the mutation of the node's object: sets this agent's fields, keeps all others; 10 attempts, 500 ms apart.
 pub(crate) fn node(addresses: Value, labels: Value) -> Mutation {
     Mutation::edit(move |node| {
         node["spec"]["addresses"] = addresses.clone();
@@ -20,15 +20,15 @@ pub(crate) fn node(addresses: Value, labels: Value) -> Mutation {
     .tries(10, Duration::from_millis(500))
 }
 
-/// A pod as its endpoint names it.
+/// The pod of an endpoint.
 #[derive(Clone)]
 pub(crate) struct Pod {
     pub(crate) name: SmolStr,
     pub(crate) uid: SmolStr,
 }
 
-/// An endpoint: made, or its status replaced. `uid` is that of its object, if it is known. The object of a pod that had the
-/// name before is replaced.
+/// Returns the mutation of an endpoint: creates it, or replaces its status. `uid` is that of its object, if known. The
+/// object of a previous pod with the same name is replaced.
 pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Mutation {
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid});
     let object = json!({"metadata": {"ownerReferences": [owner]}, "status": status});
@@ -48,7 +48,7 @@ pub(crate) fn endpoint(pod: Pod, uid: Option<SmolStr>, status: Value) -> Mutatio
     Mutation::new(decide).at_first(first)
 }
 
-/// An identity with these labels. An object of this id with other labels is not touched.
+/// Returns the mutation of an identity with these labels. An object of the id with other labels is not changed.
 pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
     let object = json!({
         "metadata": {"labels": {"io.kubernetes.pod.namespace": labels["k8s:io.kubernetes.pod.namespace"]}},
@@ -63,7 +63,7 @@ pub(crate) fn identity(labels: Value, known: impl Fn() -> Option<Value> + Send +
     Mutation::new(decide).read_from_cache(known).at_first(first)
 }
 
-/// An identity is in use: the mark of the collection of unused ones goes.
+/// Returns the mutation of an identity in use: removes the mark of its garbage collection.
 pub(crate) fn identity_in_use(known: impl Fn() -> Option<Value> + Send + Sync + 'static) -> Mutation {
     let decide = |present: Option<&Value>| {
         let Some(present) = present else { return Step::GiveUp("the identity is gone".into()) };
@@ -77,7 +77,7 @@ pub(crate) fn identity_in_use(known: impl Fn() -> Option<Value> + Send + Sync + 
     Mutation::new(decide).read_from_cache(known)
 }
 
-// ---- The bodies: they check the server's objects by `api`, which also is the other client.
+// ---- The test bodies: they check the server's objects by `api`, which is also the other client.
 
 pub(crate) struct Stage {
     pub(crate) writer: Arc<Writer>,
@@ -98,8 +98,8 @@ impl Stage {
         written.await.unwrap().unwrap().uid()
     }
 
-    /// Another client changes an object.
-    async fn others(&self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
+    /// Changes an object as another client.
+    async fn change_elsewhere(&self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
         let mut object = self.get(kind, key).await.unwrap();
         change(&mut object);
         self.api.update(kind, object.to_string().into()).await.unwrap();
@@ -122,7 +122,9 @@ pub(crate) async fn a_node_is_made_then_changed_and_the_fields_of_others_stay(st
     );
 
     stage
-        .others(Kind::CiliumNode, &key, |node| node["spec"]["ipam"] = json!({"podCIDRs": ["10.1.0.0/24"]}))
+        .change_elsewhere(Kind::CiliumNode, &key, |node| {
+            node["spec"]["ipam"] = json!({"podCIDRs": ["10.1.0.0/24"]})
+        })
         .await;
     stage.enqueue(Kind::CiliumNode, &key, node(address("10.0.0.2"), json!({"zone": "a"}))).await;
     let changed = stage.get(Kind::CiliumNode, &key).await.unwrap();
@@ -154,7 +156,7 @@ pub(crate) async fn an_endpoint_is_made_patched_and_deleted_by_its_uid(stage: &S
     let pod = |uid: &str| Pod { name: "web-0".into(), uid: uid.into() };
     let status = |state: &str| json!({"id": 17, "state": state});
     let uid = stage.enqueue(kind, &key, endpoint(pod("pod-1"), None, status("not-ready"))).await.unwrap();
-    stage.others(kind, &key, |object| object["metadata"]["labels"] = json!({"app": "web"})).await;
+    stage.change_elsewhere(kind, &key, |object| object["metadata"]["labels"] = json!({"app": "web"})).await;
 
     stage.enqueue(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await;
     let present = stage.get(kind, &key).await.unwrap();
@@ -164,22 +166,22 @@ pub(crate) async fn an_endpoint_is_made_patched_and_deleted_by_its_uid(stage: &S
     );
     assert_eq!(present["metadata"]["uid"], uid.as_str());
 
-    // The object has another uid than the one that is known: found, and its status replaced.
+    // The object has another uid than the known one: it is read, and its status replaced.
     stage.enqueue(kind, &key, endpoint(pod("pod-1"), Some("another".into()), status("restoring"))).await;
     assert_eq!(stage.get(kind, &key).await.unwrap()["status"], status("restoring"));
 
-    // It is gone: made again.
+    // The object was deleted: it is created again.
     stage.clean(kind, &key).await;
     let again =
         stage.enqueue(kind, &key, endpoint(pod("pod-1"), Some(uid.clone()), status("ready"))).await.unwrap();
     assert_ne!(again, uid);
 
-    // A new pod of the name.
+    // A new pod with the same name.
     let new = stage.enqueue(kind, &key, endpoint(pod("pod-2"), None, status("ready"))).await.unwrap();
     assert_ne!(new, again);
     assert_eq!(stage.get(kind, &key).await.unwrap()["metadata"]["ownerReferences"][0]["uid"], "pod-2");
 
-    // The end of the pod before does not take the object of the new one along.
+    // The deletion of the previous pod does not delete the object of the new one.
     stage.enqueue(kind, &key, Mutation::delete(Some(again))).await;
     assert_eq!(stage.get(kind, &key).await.unwrap()["metadata"]["uid"], new.as_str());
     stage.enqueue(kind, &key, Mutation::delete(Some(new.clone()))).await;
@@ -201,7 +203,7 @@ pub(crate) async fn an_identity_is_made_once_and_kept_from_collection(stage: &St
     assert_eq!(made["security-labels"], labels("web"));
     assert_eq!(made["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "shop"}));
 
-    // The id is in use, as the watch has reported: with these labels, with others.
+    // The watch has reported an object of the id: with these labels, with others.
     *cache.lock() = Some(made);
     stage.enqueue(kind, &key, identity(labels("web"), known())).await;
     let other =
@@ -210,7 +212,7 @@ pub(crate) async fn an_identity_is_made_once_and_kept_from_collection(stage: &St
     assert_eq!(stage.get(kind, &key).await.unwrap()["security-labels"], labels("web"));
 
     stage
-        .others(kind, &key, |object| {
+        .change_elsewhere(kind, &key, |object| {
             object["metadata"]["annotations"] =
                 json!({"io.cilium.heartbeat": "2026-01-01T00:00:00Z", "kept": "yes"});
         })

@@ -14,7 +14,7 @@ fn forbidden() -> ApiError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_name_verb_resource_object_and_remedy_and_are_tried_slowly() {
+async fn refusals_name_verb_resource_object_and_remedy_and_are_retried_slowly() {
     let world = World::new().await;
     world.server.refuse("create", Some(forbidden()));
     let tickets: Vec<_> = (0..20)

@@ -1,5 +1,5 @@
-//! Any sequence of mutations, changes by others, outages and lost answers ends with the newest mutations' objects, and with
-//! the fields of others as these have set them.
+//! After any sequence of mutations, changes by other clients, outages and lost responses, the objects are those of the
+//! newest mutations, with the fields that other clients have set.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::world::{World, spec};
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// The newest mutation for an object: this value.
+    /// Enqueues a mutation that sets a value.
     Set(u8, u16),
     /// The same, without reading the object first.
     SetBlind(u8, u16),
-    /// The newest mutation for an object: to be gone.
+    /// Enqueues a deletion.
     Gone(u8),
     /// Another client sets a field of an object that exists.
     Others(u8, u16),
@@ -65,7 +65,7 @@ fn value(object: &Value) -> Option<u64> {
     object["spec"]["value"].as_u64()
 }
 
-/// An edit whose first request assumes that there is no object.
+/// Returns an edit with an optimistic first request, which assumes that the object does not exist.
 fn blind(wanted: u16) -> Mutation {
     let object = json!({"spec": {"value": wanted}});
     let decide = move |present: Option<&Value>| match present {
@@ -79,7 +79,7 @@ fn blind(wanted: u16) -> Mutation {
 async fn run(events: Vec<Event>) {
     let world = World::new().await;
     world.server.latency(Duration::from_millis(3));
-    // The last mutations, and the last changes by others: by object, and by the object's uid.
+    // The last mutations by object, and the last changes by other clients by uid.
     let mut wanted: BTreeMap<u8, Option<u16>> = BTreeMap::new();
     let mut theirs: BTreeMap<String, u16> = BTreeMap::new();
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -107,8 +107,8 @@ async fn run(events: Vec<Event>) {
             Event::Pause(ms) => sleep(Duration::from_millis(ms.into())).await,
         }
     }
-    // The faults end, the server answers, and every mutation is enqueued once more: what others have
-    // deleted after it was written is the caller's to notice.
+    // The faults end, the server responds, and every mutation is enqueued once more, since callers are responsible
+    // for objects that other clients delete after the write.
     world.server.is_unreachable(false);
     world.idle().await;
     world.server.next([]);

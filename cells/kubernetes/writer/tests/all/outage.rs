@@ -1,4 +1,4 @@
-//! An unreachable server: nothing is lost, and few requests are sent.
+//! An unreachable server: no mutation is lost, and few requests are sent.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn seconds(n: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_hour_costs_a_row_an_object_and_few_requests_and_loses_nothing() {
+async fn an_hour_costs_a_row_per_object_and_few_requests_and_loses_nothing() {
     let world = World::new().await;
     let kind = Kind::CiliumEndpoint;
     let name = |i: usize| Key::new("shop", format!("pod-{i}"));
@@ -24,7 +24,7 @@ async fn an_hour_costs_a_row_an_object_and_few_requests_and_loses_nothing() {
     world.server.is_unreachable(true);
     let begin = Instant::now();
     let mut last = 0;
-    // All objects are written again and again; at the end the first hundred are to be gone.
+    // All objects are written repeatedly; at the end the first hundred are deleted.
     while begin.elapsed() < seconds(3600) {
         last += 1;
         for i in 0..200 {
@@ -62,7 +62,7 @@ async fn an_hour_costs_a_row_an_object_and_few_requests_and_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_lost_are_found() {
+async fn lost_responses_are_detected() {
     let world = World::new().await;
     world.server.next([Fault::LostAnswer]);
     let made = world.writer.enqueue(
@@ -87,7 +87,7 @@ async fn answers_that_are_lost_are_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_server_is_left_alone_for_its_retry_after() {
+async fn a_busy_server_gets_no_requests_until_its_retry_after() {
     let world = World::new().await;
     world.server.next([Fault::Unsent(busy(30))]);
     world.writer.enqueue(node("a"), Mutation::edit(spec(1)));
@@ -104,7 +104,7 @@ async fn a_busy_server_is_left_alone_for_its_retry_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_an_answer_is_given_up_and_holds_up_only_its_object() {
+async fn a_request_without_a_response_times_out_and_blocks_only_its_object() {
     let world = World::new().await;
     world.server.next([Fault::Hangs]);
     let hanging = world.writer.enqueue(node("a"), Mutation::edit(spec(1)));

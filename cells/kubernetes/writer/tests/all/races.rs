@@ -30,13 +30,13 @@ async fn writes_of_the_agents_cells() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_conflict_the_object_is_read_again_and_the_other_change_stays() {
+async fn after_a_conflict_the_object_is_read_again_and_the_other_change_is_kept() {
     let world = World::new().await;
     let key = Key::new("", "n1");
     world.cluster.make(Kind::CiliumNode, &key, object(0));
     world.server.latency(ms(10));
     let ticket = world.writer.enqueue(node("n1"), Mutation::edit(spec(1)));
-    sleep(ms(15)).await; // The get is answered, the put is under way.
+    sleep(ms(15)).await; // The get is answered, the put is in flight.
     world.cluster.change(Kind::CiliumNode, &key, |node| node["spec"]["theirs"] = json!(true));
     ticket.done().await.unwrap();
     let node = world.cluster.object(Kind::CiliumNode, &key).unwrap();
@@ -46,7 +46,7 @@ async fn after_a_conflict_the_object_is_read_again_and_the_other_change_stays() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_tries_half_a_second_apart() {
+async fn ten_attempts_half_a_second_apart() {
     let world = World::new().await;
     let conflict = ApiError::Conflict("the object has been modified".into());
     world.server.refuse("update", Some(conflict.clone()));
@@ -66,11 +66,11 @@ async fn ten_tries_half_a_second_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_newest_mutation_counts() {
+async fn only_the_newest_mutation_is_executed() {
     let world = World::new().await;
     world.server.latency(ms(10));
     let first = world.writer.enqueue(node("a"), Mutation::edit(spec(1)));
-    sleep(ms(5)).await; // Under way: it comes to its end, and so does the last.
+    sleep(ms(5)).await; // In flight: it completes, and so does the last one.
     let others: Vec<_> = (2..50).map(|i| world.writer.enqueue(node("a"), Mutation::edit(spec(i)))).collect();
     let last = world.writer.enqueue(node("a"), Mutation::edit(spec(50)));
     first.done().await.unwrap();
@@ -84,7 +84,7 @@ async fn only_the_newest_mutation_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parts_have_mutations_of_their_own_and_go_with_the_object() {
+async fn parts_have_separate_mutations_which_one_of_the_object_replaces() {
     let world = World::new().await;
     world.server.is_unreachable(true);
     let labels = Mutation::edit(|object| object["metadata"]["labels"] = json!({"app": "web"}));
@@ -140,10 +140,10 @@ async fn an_object_that_does_not_exist_yet_is_waited_for() {
     world.finish().await;
 }
 
-/// The agent is killed after each request of an endpoint's life, whether the server has done it or not; the next run
-/// enqueues the same.
+/// The agent is killed after each request of an endpoint's life, whether the server has executed it or not; the next
+/// run enqueues the same mutation.
 #[tokio::test(start_paused = true)]
-async fn a_kill_in_between_is_repaired_by_the_next_run() {
+async fn a_kill_between_requests_is_repaired_by_the_next_run() {
     let pod = |uid: &str| flows::Pod { name: "web-0".into(), uid: uid.into() };
     let key = Key::new("shop", "web-0");
     for kept in 0..6 {
@@ -176,7 +176,7 @@ async fn a_kill_in_between_is_repaired_by_the_next_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mutation_that_panics_is_reported_and_holds_up_no_other() {
+async fn a_mutation_that_panics_is_reported_and_blocks_no_other() {
     let world = World::new().await;
     world.writer.enqueue(node("a"), Mutation::new(|_| panic!("no such thing")));
     world.writer.enqueue(node("b"), Mutation::new(|_| Step::Create(object(1)))).done().await.unwrap();

@@ -1,4 +1,4 @@
-//! The end of a run.
+//! The stop of the writer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn the_stop_is_bounded_and_the_rest_ends_as_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn mutations_of_stop_hooks_are_written() {
-    // The cell that needs the writer stops before it; mutations of its stop hook are written.
+    // A cell that needs the writer stops before it, so mutations of its stop hook are written.
     let cluster = Cluster::default();
     let farewell = |writer: Arc<Writer>, lifecycle: Lifecycle| {
         lifecycle

@@ -25,7 +25,7 @@ impl World {
         World::of(Cluster::default()).await
     }
 
-    /// A next run of the agent, with the same cluster.
+    /// Starts another run of the agent, with the same cluster.
     pub(crate) async fn of(cluster: Cluster) -> World {
         let server = Faulty::over(cluster.api());
         let api: Arc<dyn Api> = Arc::new(server.clone());
@@ -41,7 +41,7 @@ impl World {
         World { cluster, server, hive, writer, table }
     }
 
-    /// Waits until nothing is left to be written.
+    /// Waits until the queue is empty.
     pub(crate) async fn idle(&self) {
         let empty =
             |table: &Table<Write>, snapshot: &statedb::Snapshot| table.is_empty(snapshot).then_some(());
@@ -72,7 +72,7 @@ pub(crate) fn node(name: &str) -> Target {
     Target::new(Kind::CiliumNode, Key::new("", name))
 }
 
-/// The edit of an object: this value in its spec.
+/// Returns an edit that sets a value in an object's spec.
 pub(crate) fn spec(value: impl Into<Value>) -> impl Fn(&mut Value) + Send + Sync + 'static {
     let value = value.into();
     move |object| object["spec"]["value"] = value.clone()

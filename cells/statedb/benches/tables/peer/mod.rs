@@ -1,18 +1,18 @@
-//! The same in the original, where Go and its module can be had: a program that is built in a folder that goes away, and
-//! then asked for one row after the other, each beside ours.
+//! The same benchmarks in Cilium's statedb, if Go and its module are available: a program that is built in a temporary
+//! folder, and requested to run one row at a time, alternating with ours.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// None without Go, which has been said then.
+/// None without Go, which is reported once.
 static PEER: LazyLock<Mutex<Option<Peer>>> = LazyLock::new(|| {
     let started = Peer::start();
     Mutex::new(started.map_err(|error| println!("statedb: the original is not measured: {error}")).ok())
 });
 
-/// The numbers of a row, if the original has it and can be measured.
+/// Returns the results of a row, if the peer has it and is available.
 pub(crate) fn ask(name: &str) -> Option<Vec<f64>> {
     let mut peer = PEER.lock().unwrap_or_else(PoisonError::into_inner);
     match peer.as_mut()?.ask(name) {
@@ -25,7 +25,7 @@ pub(crate) fn ask(name: &str) -> Option<Vec<f64>> {
     }
 }
 
-/// Waits for a line with the name of a row between rows; ends with us, at the end of its input.
+/// The running program. It reads names of rows from its input, and ends when that is closed.
 struct Peer {
     process: Child,
     answers: BufReader<ChildStdout>,

@@ -1,4 +1,4 @@
-//! Nodes that a transaction changes.
+//! Nodes that are private to a write transaction.
 
 use std::alloc::{alloc_zeroed, handle_alloc_error};
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ enum ViewMut<'e, L> {
     N256(&'e mut Full<L>),
 }
 
-/// A node that belongs to a transaction, which may change it.
+/// An exclusive reference to a node that is private to a write transaction.
 pub(in crate::engine) struct NodeMut<'e, L> {
     head: NonNull<Head<L>>,
     marker: PhantomData<&'e mut L>,
@@ -29,7 +29,7 @@ impl<'e, L> NodeMut<'e, L> {
         NodeMut { head, marker }
     }
 
-    /// A new node of the smallest size, with a prefix and no children.
+    /// Allocates a node of the smallest size, with a prefix and no children.
     pub(in crate::engine) fn small(birth: u64, prefix: &[u8]) -> Self {
         let mut node = Self::allocate(Kind::N4, birth);
         node.set_prefix(&[prefix]);
@@ -38,8 +38,9 @@ impl<'e, L> NodeMut<'e, L> {
 
     fn allocate(kind: Kind, birth: u64) -> Self {
         let layout = kind.layout::<L>();
-        // JUSTIFICATION: the size is known when it runs.
-        // SAFETY: the layout has a size; zeros are valid for all fields but the watch, which is written.
+        // JUSTIFICATION: the size depends on `kind`.
+        // SAFETY: the layout is not zero-sized. Zeros are valid for all fields except the watch, which is written
+        // before the node is used; a zero link is `Link::EMPTY`.
         unsafe {
             let head = alloc_zeroed(layout).cast::<Head<L>>();
             let Some(head) = NonNull::new(head) else { handle_alloc_error(layout) };
@@ -55,20 +56,21 @@ impl<'e, L> NodeMut<'e, L> {
     }
 
     pub(in crate::engine) fn read(&self) -> NodeRef<'_, L> {
-        // JUSTIFICATION: reading needs no more than what writing has.
-        // SAFETY: borrowed from the one who could change it.
+        // JUSTIFICATION: reads share the code of `NodeRef`.
+        // SAFETY: the result borrows `self`, the only handle that can change the node.
         unsafe { NodeRef::new(self.head) }
     }
 
     fn head_mut(&mut self) -> &mut Head<L> {
-        // JUSTIFICATION: nodes are behind bare pointers.
-        // SAFETY: as promised to `new`.
+        // JUSTIFICATION: nodes are behind raw pointers.
+        // SAFETY: by the contract of `new` the node lives, and `self` is its only handle.
         unsafe { self.head.as_mut() }
     }
 
     fn view_mut(&mut self) -> ViewMut<'_, L> {
         // JUSTIFICATION: one pointer stands for four types.
-        // SAFETY: each begins with the head, whose kind says which one it is; this is the only access.
+        // SAFETY: all four are `repr(C)` and begin with the head; its kind is the type that was allocated. `self` is
+        // the node's only handle.
         unsafe {
             match self.head.as_ref().kind {
                 Kind::N4 => ViewMut::N4(self.head.cast().as_mut()),
@@ -79,7 +81,7 @@ impl<'e, L> NodeMut<'e, L> {
         }
     }
 
-    /// The parts one after the other become the prefix.
+    /// Sets the prefix to the concatenation of the parts.
     pub(in crate::engine) fn set_prefix(&mut self, parts: &[&[u8]]) {
         let mut prefix = [0; PREFIX];
         let mut len = 0;
@@ -92,10 +94,10 @@ impl<'e, L> NodeMut<'e, L> {
         head.prefix_len = len as u8;
     }
 
-    /// The place of the leaf whose key ends here.
+    /// Returns the link to the leaf whose key ends here.
     pub(in crate::engine) fn into_own(self) -> &'e mut Link<L> {
-        // JUSTIFICATION: lends the link for as long as the node was lent.
-        // SAFETY: as promised to `new`; the node is given up.
+        // JUSTIFICATION: the borrow of the link lasts as long as that of the node, not only as long as `self`.
+        // SAFETY: by the contract of `new` the node lives for `'e` without another handle, and `self` is consumed.
         unsafe { &mut (*self.head.as_ptr()).leaf }
     }
 
@@ -103,29 +105,33 @@ impl<'e, L> NodeMut<'e, L> {
         &mut self.head_mut().leaf
     }
 
-    /// The place of the child for a byte, which must be there.
+    /// Returns the link to the child for a byte, which must exist.
     #[inline]
     pub(in crate::engine) fn into_child(self, byte: u8) -> &'e mut Link<L> {
         let child = NonNull::from(self.read().child(byte).expect("a child that is there"));
         let offset = child.addr().get() - self.head.addr().get();
-        // JUSTIFICATION: finds the place as a reader does, to lend it for writing.
-        // SAFETY: a link inside the node, reached by the node's own pointer; the node is given up.
+        // JUSTIFICATION: finds the link with the code of readers, then borrows it mutably.
+        // SAFETY: the offset is that of a link inside the node, derived from the node's own pointer; `self` is
+        // consumed, so nothing else borrows the node during `'e`.
         unsafe { self.head.byte_add(offset).cast::<Link<L>>().as_mut() }
     }
 
-    /// The same, lent by the node.
+    /// Like [`into_child`](Self::into_child), but borrows the node instead of consuming it.
     pub(in crate::engine) fn child_mut(&mut self, byte: u8) -> &mut Link<L> {
-        // JUSTIFICATION: one way to find a child.
-        // SAFETY: the second access ends before the first is used again.
+        // JUSTIFICATION: reuses `into_child`.
+        // SAFETY: the second handle is consumed here, and the result borrows `self`.
         unsafe { NodeMut::new(self.head, PhantomData) }.into_child(byte)
     }
 
     pub(in crate::engine) fn is_full(&self) -> bool {
         let node = self.read();
-        node.count() == node.head().kind.room()
+        node.count() == node.head().kind.capacity()
     }
 
-    /// Adds a child for a byte that has none. There is room.
+    /// Adds a child for a byte that has none.
+    ///
+    /// # Panics
+    /// If the node is full.
     pub(in crate::engine) fn add(&mut self, byte: u8, link: Link<L>) {
         assert!(!self.is_full());
         let count = self.read().count();
@@ -141,7 +147,7 @@ impl<'e, L> NodeMut<'e, L> {
         self.head_mut().count += 1;
     }
 
-    /// Removes the child for a byte, which is there and has been emptied.
+    /// Removes the slot of a byte's child, which must exist and whose link must be empty.
     pub(in crate::engine) fn remove(&mut self, byte: u8) {
         let last = self.read().count() - 1;
         match self.view_mut() {
@@ -149,7 +155,7 @@ impl<'e, L> NodeMut<'e, L> {
             ViewMut::N16(node) => node.remove(byte),
             ViewMut::N48(node) => {
                 let at = usize::from(std::mem::take(&mut node.index[usize::from(byte)])) - 1;
-                // The last one moves into the gap.
+                // Children occupy the first `count` slots: the last one moves into the gap.
                 if at != last {
                     let moved = node.index.iter_mut().find(|place| usize::from(**place) == last + 1);
                     *moved.expect("the place of a child") = at as u8 + 1;
@@ -162,7 +168,7 @@ impl<'e, L> NodeMut<'e, L> {
         self.head_mut().count -= 1;
     }
 
-    /// The byte of the only child, if there is only one and no leaf of its own, in a node of the smallest size.
+    /// Returns the byte of the only child of a node of the smallest size that has no leaf of its own.
     pub(in crate::engine) fn only_byte(&self) -> Option<u8> {
         match self.read().view() {
             View::N4(node) if node.head.count == 1 && node.head.leaf.is_empty() => Some(node.bytes[0]),
@@ -176,13 +182,14 @@ impl<'e, L> NodeMut<'e, L> {
 }
 
 impl<L: Leaf> NodeMut<'_, L> {
-    /// The same in the next larger size.
+    /// Moves the content to a node of the next larger size.
     pub(in crate::engine) fn grow(self) -> Self {
         let larger = self.read().head().kind.larger();
         self.rebuild(larger)
     }
 
-    /// The same in the next smaller size, if few children are left.
+    /// Moves the content to a node of the next smaller size, if few enough children remain; otherwise returns the node
+    /// unchanged as the error.
     pub(in crate::engine) fn shrink(self) -> Result<Self, Self> {
         let node = self.read();
         match node.head().kind.smaller(node.count()) {
@@ -215,10 +222,10 @@ impl<L: Leaf> NodeMut<'_, L> {
         new
     }
 
-    /// Frees the node, which was made by the edit that has it and which nothing links to any more.
+    /// Frees the node, which the current edit allocated and which nothing links to any more.
     pub(in crate::engine) fn free(self) {
-        // JUSTIFICATION: an unpublished node need not wait for readers.
-        // SAFETY: a `NodeMut` is the only access to a node that is private to a transaction.
+        // JUSTIFICATION: an unpublished node has no readers and is freed at once.
+        // SAFETY: the node is private to the transaction, and `self`, its only handle, is consumed.
         unsafe { free_node::<L>(self.head.as_ptr().cast()) }
     }
 }

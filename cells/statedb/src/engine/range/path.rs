@@ -1,4 +1,4 @@
-//! The way from the top of a tree to a leaf.
+//! The path from the root of a tree to a leaf.
 
 use super::Cursor;
 use crate::engine::leaf::Leaf;
@@ -6,20 +6,20 @@ use crate::engine::link::{Child, Link};
 use crate::engine::node::{END, NodeRef};
 use crate::engine::tree::common;
 
-/// A place between two leaves of a tree.
+/// A cursor between two leaves of a tree: the stack of nodes above it.
 pub(crate) struct Path<'s, L> {
-    /// Of the children of the last node those ahead, if they lie in order.
+    /// The unvisited children of the deepest node, if its children are ordered.
     run: std::slice::Iter<'s, Link<L>>,
     depth: usize,
     near: [Option<Frame<'s, L>>; NEAR],
     far: Vec<Frame<'s, L>>,
 }
 
-/// So many levels need no allocation.
+/// The number of levels that are stored inline; deeper ones need an allocation.
 const NEAR: usize = 12;
 
-/// A node, and the position of the next child: that one or the first after it on the way forwards, the first before it
-/// on the way backwards.
+/// A node and the position of the next child: forwards, the first child at it or after it; backwards, the first child
+/// before it.
 struct Frame<'s, L> {
     node: NodeRef<'s, L>,
     at: u16,
@@ -33,7 +33,7 @@ impl<L> Clone for Frame<'_, L> {
 
 impl<L> Copy for Frame<'_, L> {}
 
-/// Where a path begins.
+/// The root of the subtree that a path walks.
 pub(crate) struct Top<'s, L>(pub(super) &'s Link<L>);
 
 impl<L> Clone for Top<'_, L> {
@@ -73,7 +73,7 @@ impl<'s, L> Path<'s, L> {
         }
     }
 
-    /// Goes on with the children of the last node that its frame tells of.
+    /// Continues with the unvisited children of the deepest node, as recorded in its frame.
     fn resume_forwards(&mut self) {
         self.run = self.last().map_or([].iter(), |frame| frame.node.run_from(frame.at.into()).iter());
     }
@@ -82,7 +82,7 @@ impl<'s, L> Path<'s, L> {
         self.run = self.last().map_or([].iter(), |frame| frame.node.run_before(frame.at.into()).iter());
     }
 
-    /// Goes into a node that was met on the way forwards; gives its own leaf.
+    /// Descends into a node on the way forwards; returns the node's own leaf, which sorts before its children.
     fn enter(&mut self, node: NodeRef<'s, L>) -> Option<&'s L> {
         let ahead = self.run.len();
         if let Some(frame) = self.last()
@@ -95,7 +95,7 @@ impl<'s, L> Path<'s, L> {
         node.own().as_leaf()
     }
 
-    /// Goes into a node that was met on the way backwards, from its end.
+    /// Descends into a node on the way backwards, behind its last child.
     fn enter_last(&mut self, node: NodeRef<'s, L>) {
         let ahead = self.run.len();
         if let Some(frame) = self.last()
@@ -107,7 +107,7 @@ impl<'s, L> Path<'s, L> {
         self.run = node.run_before(END).iter();
     }
 
-    /// Before everything below a link; and the first leaf, behind which it is then.
+    /// Returns the first leaf below a link and the path behind it.
     pub(super) fn at_start(top: &'s Link<L>) -> (Self, Option<&'s L>) {
         let mut path = Path::new();
         let first = match top.get() {
@@ -120,7 +120,7 @@ impl<'s, L> Path<'s, L> {
 }
 
 impl<'s, L: Leaf> Path<'s, L> {
-    /// Before what has this key or a greater one; and the first such leaf, behind which it is then.
+    /// Returns the first leaf with this key or a greater one, and the path behind it.
     pub(super) fn from(top: &'s Link<L>, key: &[u8]) -> (Self, Option<&'s L>) {
         let mut path = Path::new();
         let mut link = top;
@@ -155,7 +155,7 @@ impl<'s, L: Leaf> Path<'s, L> {
         (path, first)
     }
 
-    /// Behind what has a smaller key; and the last such leaf, before which it is then.
+    /// Returns the last leaf with a smaller key, and the path before it.
     pub(super) fn before(top: &'s Link<L>, key: &[u8]) -> (Self, Option<&'s L>) {
         let mut path = Path::new();
         let mut link = top;

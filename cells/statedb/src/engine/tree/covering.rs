@@ -1,4 +1,4 @@
-//! Looking for what covers a key, in a tree whose keys begin with words as `key/bits.rs` makes them.
+//! Longest prefix match, in a tree whose keys begin with words as encoded by `key/bits.rs`.
 
 use super::{Tree, common};
 use crate::engine::leaf::Leaf;
@@ -8,20 +8,20 @@ use crate::engine::range::Range;
 use crate::key::covering;
 use crate::watch::WatchCell;
 
-/// The leaves of the longest word that covers another: all that begin with it.
+/// The result of a longest prefix match: all leaves whose keys begin with the longest covering word.
 pub(crate) struct Covering<'s, L> {
     leaves: Option<&'s Link<L>>,
-    /// The deepest node that every insert and delete changes after which the answer is another.
+    /// The deepest node that is copied by every insert and delete that changes the result.
     node: Option<NodeRef<'s, L>>,
 }
 
 impl<L: Leaf> Tree<L> {
-    /// The leaves of the longest word that covers this one.
+    /// Returns the leaves of the longest word that covers this one.
     #[inline]
     pub(crate) fn longest(&self, word: &[u8]) -> Covering<'_, L> {
         let mut link = &self.root;
         let mut rest = word;
-        // A covering prefix that does not exist yet may begin anywhere: any insert changes the first node.
+        // Without a match, the watch has to be the topmost node's: a covering prefix may be inserted anywhere below.
         let mut best = Covering { leaves: None, node: None };
         let mut above = None;
         loop {
@@ -47,7 +47,7 @@ impl<L: Leaf> Tree<L> {
                         best = Covering { leaves: Some(found), node: above };
                     }
                     match node.child(rest[0]) {
-                        // The word itself has been found above.
+                        // The last symbol was handled by `last_child` above, which also matches the word itself.
                         Some(child) if rest.len() > 1 => link = child,
                         _ => return best,
                     }
@@ -58,7 +58,8 @@ impl<L: Leaf> Tree<L> {
     }
 }
 
-/// Whether what begins so begins with a word that covers this one, where both have the same before them.
+/// Whether keys that begin with `found` begin with a word that covers `word`. Both are remainders after an equal
+/// prefix.
 #[inline]
 fn covers(found: &[u8], word: &[u8]) -> bool {
     let shared = common(found, word);
@@ -70,12 +71,12 @@ fn covers(found: &[u8], word: &[u8]) -> bool {
 }
 
 impl<'s, L: Leaf> Covering<'s, L> {
-    /// All of them, in the order of their keys.
+    /// Returns all leaves, in the order of their keys.
     pub(crate) fn leaves(self) -> Range<'s, L> {
         self.leaves.map_or_else(Range::empty, Range::below)
     }
 
-    /// The first of them.
+    /// Returns the first leaf.
     #[inline]
     pub(crate) fn first(self) -> Option<&'s L> {
         let mut link = self.leaves?;
@@ -91,7 +92,8 @@ impl<'s, L: Leaf> Covering<'s, L> {
         }
     }
 
-    /// The watch that closes when they change, or are not the longest any more; none if only that of the whole tree does.
+    /// Returns the watch that closes when the leaves change or are no longer the longest match; none if only the watch
+    /// of the whole tree does.
     pub(crate) fn watch(self) -> Option<&'s WatchCell> {
         self.node.map(NodeRef::watch)
     }

@@ -1,4 +1,4 @@
-//! Cases with a name: what Cilium's index does wrong, ends of the address space, watches that stay open.
+//! Edge cases: bugs of Cilium's index, ends of the address space, watches that stay open.
 
 use super::*;
 use statedb::Error;
@@ -30,7 +30,7 @@ fn from(table: &RwTable<Policy>, text: &str) -> Vec<u8> {
     table.lower_bound(&table.snapshot(), BY_NETWORK.query(&network(text))).map(|row| row.id).collect()
 }
 
-/// Cilium writes the second and later rows of a prefix into what old snapshots see, and an abort leaves it there.
+/// Cilium writes the second and later rows of a prefix into nodes that old snapshots share; an abort does not undo it.
 #[test]
 fn rows_of_one_prefix_do_not_change_in_older_snapshots() {
     let table = policies(&[(1, &["10.0.0.0/8"]), (2, &["10.0.0.0/8"]), (3, &["10.0.0.0/8"])]);
@@ -56,9 +56,9 @@ fn rows_of_one_prefix_do_not_change_in_older_snapshots() {
     assert_eq!(state(&table.snapshot()), [(1, 1, 1), (2, 4, 2), (3, 3, 1)]);
 }
 
-/// Cilium finds nothing for a prefix at which its tree forks, though a shorter one covers it.
+/// Cilium finds nothing for a prefix at which its tree branches, although a shorter one covers it.
 #[test]
-fn a_prefix_at_which_others_part_is_covered_by_a_shorter_one() {
+fn a_prefix_at_a_branch_is_covered_by_a_shorter_one() {
     let table = policies(&[(1, &["192.0.0.0/8"]), (2, &["192.0.0.0/24"]), (3, &["192.0.3.0/24"])]);
     for len in 8..=23 {
         assert_eq!(covering(&table, &format!("192.0.0.0/{len}")), [1], "/{len}");
@@ -67,7 +67,7 @@ fn a_prefix_at_which_others_part_is_covered_by_a_shorter_one() {
     assert!(covering(&table, "192.0.0.0/7").is_empty());
 }
 
-/// Cilium gives what lies beside a prefix that nothing is inside of.
+/// Cilium returns adjacent prefixes for a prefix without any inside.
 #[test]
 fn nothing_outside_of_a_prefix_is_inside() {
     let table = policies(&[(1, &["192.0.0.0/8"]), (2, &["192.0.1.0/24"]), (3, &["192.0.2.0/24"])]);
@@ -89,7 +89,7 @@ fn the_ends_of_both_families() {
     assert_eq!(covering(&table, "10.1.2.4/32"), [3]);
     assert_eq!(covering(&table, "9.0.0.0/8"), [1]);
     assert_eq!((covering(&table, "255.255.255.255/32"), covering(&table, "0.0.0.0/32")), (vec![4], vec![4]));
-    // What is IPv4 covers IPv4 alone, written as it may.
+    // IPv4 prefixes cover only IPv4 addresses, in any notation.
     assert!(covering(&table, "2001:db8::2/128").is_empty() && covering(&table, "::/0").is_empty());
     assert_eq!(
         (covering(&table, "2001:db8::1/128"), covering(&table, "::ffff:10.1.2.3/128")),
@@ -105,7 +105,7 @@ fn the_ends_of_both_families() {
 }
 
 #[test]
-fn host_bits_make_no_difference_and_the_same_prefix_twice_counts_once() {
+fn host_bits_are_ignored_and_a_duplicate_prefix_counts_once() {
     let table = policies(&[(1, &["10.1.2.3/8", "10.9.9.9/8"])]);
     assert_eq!((covering(&table, "10.0.0.0/8"), inside(&table, "10.200.0.0/8")), (vec![1], vec![1]));
     assert_eq!(table.prefix(&table.snapshot(), BY_NETWORK.all()).count(), 1);
@@ -116,7 +116,7 @@ fn host_bits_make_no_difference_and_the_same_prefix_twice_counts_once() {
 }
 
 #[test]
-fn an_empty_index_answers_nothing_and_tells_of_the_first_row() {
+fn an_empty_index_returns_nothing_and_its_watch_closes_with_the_first_row() {
     let table = policies(&[(1, &[])]);
     let snapshot = table.snapshot();
     assert!(covering(&table, "10.0.0.0/8").is_empty() && inside(&table, "::/0").is_empty());
@@ -144,9 +144,9 @@ fn many_rows_of_one_prefix_come_in_order() {
     assert_eq!(covering(&table, "10.0.0.0/9"), [5]);
 }
 
-/// A thousand networks, as a table has them: changes in one part leave the watches of others open.
+/// A table of a thousand networks: changes in one part leave the watches of others open.
 #[test]
-fn watches_close_with_the_part_of_the_index_that_they_are_for() {
+fn watches_close_only_with_their_part_of_the_index() {
     let table = Db::new().table::<Policy>().unwrap();
     let rows = |at: u8| vec![IpNetwork::new([10, at, 0, 0].into(), 16).unwrap()];
     table.transact(|w| (0..=255).for_each(|id| drop(w.insert(Policy { id, networks: rows(id) }))));
@@ -158,7 +158,7 @@ fn watches_close_with_the_part_of_the_index_that_they_are_for() {
     put(&table, &[(7, &["10.7.0.0/16", "10.7.1.0/24"])]);
     assert!(here.iter().all(Watch::is_closed), "{here:?}");
     assert!(elsewhere.iter().all(|watch| !watch.is_closed()), "{elsewhere:?}");
-    // Neither a row with no network nor an abort is a change of any part.
+    // Neither a row without a network nor an abort closes a watch.
     let mut w = table.write();
     w.insert(Policy { id: 200, networks: vec![] });
     w.abort();
@@ -199,7 +199,7 @@ fn untyped_queries_take_addresses_networks_and_bytes() {
     assert!(matches!(find(Find::Get, "10.0.0.0/33"), Err(Error::Key { .. })));
 
     let raw = |from, key: &[u8]| any.find_raw(&snapshot, from, "network", key).map(untyped_ids);
-    // `::ffff:10.0.0.0/104`, and the same with bytes that do not count.
+    // `::ffff:10.0.0.0/104`, and the same with host bits.
     let ten = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 104];
     let more = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 9, 9, 0, 104];
     assert_eq!((raw(false, &ten).unwrap(), raw(false, &more).unwrap()), (vec![1], vec![1]));

@@ -27,7 +27,7 @@ fn apply(table: &mut Objects, outcome: Outcome) -> Vec<SourceFile> {
     outcome.rows
 }
 
-/// `name=app@file` of all.
+/// Returns `name=app@file` of all pods.
 fn shown(table: &Objects) -> String {
     let show = |(key, raw): (&ObjectKey, &Raw)| {
         let pod: Pod = k8s_types::decode(&raw.json).unwrap();
@@ -63,7 +63,7 @@ fn the_last_file_wins_and_the_others_are_reported() {
 }
 
 #[test]
-fn objects_of_the_previous_run_stay_until_the_file_is_valid() {
+fn objects_of_the_previous_run_are_kept_until_the_file_is_valid() {
     let mut m = manifests();
     let outcome = set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1")));
     let Some((_, Some(good))) = outcome.good.into_iter().next() else { panic!() };
@@ -79,7 +79,7 @@ fn objects_of_the_previous_run_stay_until_the_file_is_valid() {
         assert_eq!(outcome.good[0].1.as_ref().unwrap().kept.len(), 1, "it is right of one of them");
         let rows = apply(&mut table, outcome);
         assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v1@a.yaml q=v2@a.yaml", 1), "{broken}");
-        assert!(m.restore("a.yaml", &before).is_empty(), "what was read counts");
+        assert!(m.restore("a.yaml", &before).is_empty(), "the file was read already");
         apply(&mut table, set(&mut m, "a.yaml", &pod("q", "v3")));
         assert_eq!((shown(&table).as_str(), m.count(Kind::Pod)), ("q=v3@a.yaml", 1));
     }
@@ -88,14 +88,14 @@ fn objects_of_the_previous_run_stay_until_the_file_is_valid() {
 }
 
 #[test]
-fn objects_that_a_fault_may_hide_stay() {
+fn objects_that_a_fault_may_concern_are_kept() {
     let (mut m, mut table) = (manifests(), BTreeMap::new());
     apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v1") + &pod("q", "v1"))));
-    // The fault names its object: the other one may go.
+    // The fault names its object: the other one is deleted.
     let rows = apply(&mut table, set(&mut m, "a.yaml", &pod("p", "{}")));
     assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v1@a.yaml", 1));
     apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v2") + &pod("q", "v2"))));
-    // It does not: nothing is deleted, valid manifests apply.
+    // The fault names no object: nothing is deleted, valid manifests apply.
     for broken in ["kind: [\n", "kind: Pod\nmetadata: {name: Q}\n", "metadata: {name: q}\n", "kind: pdo\n"] {
         let rows = apply(&mut table, set(&mut m, "a.yaml", &(pod("p", "v3") + broken)));
         assert_eq!((shown(&table).as_str(), rows[0].kept), ("p=v3@a.yaml q=v2@a.yaml", 1), "{broken}");
@@ -106,7 +106,7 @@ fn objects_that_a_fault_may_hide_stay() {
     assert_eq!(shown(&table), "");
 }
 
-/// Something that happens to a file: new pods in it, each with a version; or it goes.
+/// An event of a file: its new pods, each with a version, or its removal.
 type Event = (usize, Option<Vec<(usize, u8)>>);
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -115,7 +115,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Without faults the table has the files' objects, whatever the order of events; the rows' counts are right.
+    /// Without faults the table equals the files in any order of events, and the counts of the rows are correct.
     #[test]
     fn the_table_equals_the_files(events in events()) {
         let (mut m, mut table) = (manifests(), BTreeMap::new());
@@ -147,9 +147,9 @@ proptest! {
         }
     }
 
-    /// With faults: valid manifests apply, and no object is deleted whose manifest exists, valid or not.
+    /// With faults, valid manifests apply, and no object is deleted while a manifest of it exists, valid or not.
     #[test]
-    fn no_object_goes_by_a_fault(events in events()) {
+    fn no_object_is_deleted_by_a_fault(events in events()) {
         let (mut m, mut table) = (manifests(), BTreeMap::new());
         for (file, pods) in events {
             let Some(pods) = pods else {
@@ -157,7 +157,7 @@ proptest! {
                 continue;
             };
             let before: BTreeSet<ObjectKey> = table.keys().cloned().collect();
-            // Version 0 is a fault.
+            // Version 0 is an invalid manifest.
             let app = |app: u8| if app == 0 { "{}".to_owned() } else { format!("v{app}") };
             let texts: String = pods.iter().map(|&(p, version)| pod(PODS[p], &app(version))).collect();
             apply(&mut table, set(&mut m, FILES[file], &texts));

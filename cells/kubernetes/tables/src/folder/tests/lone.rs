@@ -1,4 +1,4 @@
-//! A folder without its job: changes that the kernel does not report, and files that do not fit into memory.
+//! A folder without its job: scans without inotify, and files that do not fit into memory.
 
 use std::fs;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Lone {
         Lone { root, shelf, files, folder, hive }
     }
 
-    /// Scans as when the kernel does not report changes.
+    /// Scans as without inotify.
     fn scan(&mut self) {
         self.folder.scan_unwatched(&std::io::Error::from_raw_os_error(libc::EMFILE)).unwrap();
     }
@@ -65,7 +65,7 @@ async fn new_files_wait_for_memory() {
     fs::write(group.path().join("memory.stat"), "inactive_file 0\n").unwrap();
     used(66 << 20);
     let mut lone = Lone::new(memory_limit::MemoryLimit::of_group(group.path()).unwrap()).await;
-    // The first scan reads all files in any case.
+    // The first scan reads all files regardless of the limit.
     lone.write("a.yaml", &pod("a", "1"));
     lone.scan();
     assert_eq!(lone.count(), 1);
@@ -75,7 +75,7 @@ async fn new_files_wait_for_memory() {
     let reported = lone.faults();
     assert!(reported.contains("b.yaml: is not taken now: 66 of 64 MiB of memory"), "{reported}");
     assert!(lone.folder.next_deadline().is_some());
-    // A file that has not grown is read.
+    // A file that has not grown is read in spite of the limit.
     lone.write("a.yaml", &pod("c", "1"));
     lone.scan();
     assert_eq!(lone.count(), 1);
