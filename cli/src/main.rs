@@ -1,9 +1,8 @@
-//! The operator's command line: what `cilium-dbg` is to Cilium, under whose names it answers too.
+//! The operator's command line: the equivalent of `cilium-dbg`, and callable by that name.
 //!
-//! **Owns** nothing. **Needs** the agent's socket (`CILIUM_SOCK`) for what the agent knows, and root and the bpf file
-//! system for `bpf ...`, which reads pinned maps whether an agent runs or not. **Provides** tables as `cilium-dbg` prints
-//! them, `-o json`, `-o yaml` and `-o jsonpath=...`; exit code 1 on any error, and 2 when `why` finds that packets
-//! are dropped.
+//! **Owns** nothing. **Needs** the agent's socket (`CILIUM_SOCK`) for the agent's state, and root and the bpf file
+//! system for `bpf ...`, which reads pinned maps without an agent. **Provides** tables as `cilium-dbg` prints them, `-o
+//! json`, `-o yaml` and `-o jsonpath=...`; exit code 1 on any error, and 2 when `why` finds that packets are dropped.
 
 mod client;
 mod commands;
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
     let result = commands::run(&arguments, &mut out);
     match result.and_then(|code| out.flush().map(|()| code).map_err(Into::into)) {
         Ok(code) => code,
-        // The reader has closed the pipe, as `head` does: no error.
+        // The reader has closed the pipe, as `head` does: not an error.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = out.flush();

@@ -136,7 +136,7 @@ fn connections_of_all_and_of_an_endpoint() {
     let word = |octets: [u8; 4]| u32::from_ne_bytes(octets);
     let spec = MapSpec::new("cilium_ct4_global", MapType::LruHash, 14, 56, 16, MapFlags::NONE);
     let tcp: Map<CtTuple4, CtEntry> = Map::new(make(&sandbox, &spec)).unwrap();
-    // Rows hold the addresses the other way round.
+    // Entries store the addresses reversed.
     let key = CtTuple4 {
         daddr: word([10, 0, 0, 5]),
         saddr: word([10, 0, 0, 6]),
@@ -156,7 +156,7 @@ fn connections_of_all_and_of_an_endpoint() {
     };
     tcp.update(&key, &entry).unwrap();
     let service = CtEntry { backend_id: 7, rev_nat_index: 2_u16.to_be(), ..entry };
-    // Those of services hold the ports so.
+    // Entries of services store the ports reversed.
     let (daddr, saddr) = (word([10, 96, 0, 1]), key.daddr);
     let (dport, sport, flags) = (key.sport, key.dport, tuple_flag::SERVICE);
     tcp.update(&CtTuple4 { daddr, saddr, dport, sport, flags, ..key }, &service).unwrap();
@@ -242,7 +242,7 @@ fn load_balancer_maps() {
     insta::assert_snapshot!("bpf-lb-list-source-ranges", run(&sandbox, "bpf lb list --source-ranges"));
     insta::assert_snapshot!("bpf-lb-list-json", run(&sandbox, "bpf lb list -o json"));
     assert!(run(&sandbox, "bpf lb list --revnat --backends").contains("cannot be used with"));
-    // Ports of the node are told apart, for people.
+    // Ports of the node are marked by a note for interactive users.
     let note =
         "Note: 1 of these are ports of the node (NodePort, HostPort); the datapath does not serve them yet\n";
     let port = LbServiceKey4 { address: 0, dport: 30_080u16.to_be(), ..key };

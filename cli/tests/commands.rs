@@ -1,4 +1,4 @@
-//! The commands against an agent with fixed answers, and against pinned maps.
+//! The commands against an agent with fixed responses, and against pinned maps.
 
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-/// An agent that answers GETs from a list and takes everything else.
+/// An agent with a list of responses to GETs that accepts every other request.
 struct FakeAgent {
     folder: tempfile::TempDir,
     requests: Arc<Mutex<Vec<String>>>,
@@ -32,7 +32,7 @@ impl FakeAgent {
         self.folder.path().join("agent.sock")
     }
 
-    /// Runs a command line (split at blanks); what it wrote, and its exit code if that is not 0.
+    /// Runs a command line (split at blanks); returns its output, and its exit code if that is not 0.
     fn run(&self, line: &str) -> String {
         run(&self.socket(), line)
     }
@@ -49,7 +49,7 @@ fn run(socket: &Path, line: &str) -> String {
     if !output.status.success() {
         text += &format!("[exit code {}]\n", output.status.code().unwrap());
     }
-    // Trailing blanks are Cilium's, but editors eat them in snapshots.
+    // Cilium prints trailing blanks, but editors strip them from snapshots.
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
@@ -344,7 +344,7 @@ fn waiting_for_a_policy_revision() {
 }
 
 #[test]
-fn why_somebody_may_or_may_not_talk() {
+fn why_reports_verdict_and_rule() {
     let party = |name: &str, pod: Value, endpoint: Value, identity: u32| json!({"name": name, "pod": pod, "endpoint": endpoint, "addresses": ["10.0.0.1"], "identity": identity, "labels": ["k8s:app=a"]});
     let denied = json!({
         "source": party("10.0.0.1", Value::Null, Value::Null, 2),
@@ -468,9 +468,9 @@ fn config_and_version() {
 }
 
 #[test]
-fn bad_input_and_an_agent_that_is_away() {
+fn bad_input_and_an_unreachable_agent() {
     let nowhere = Path::new("/nonexistent/agent.sock");
-    let mut told = String::new();
+    let mut output = String::new();
     for line in [
         "endpoint list",
         "status",
@@ -482,9 +482,9 @@ fn bad_input_and_an_agent_that_is_away() {
         "endpoint get",
         "bpf ipcache get 10.0.0",
     ] {
-        told += &format!("## {line}\n{}", run(nowhere, line));
+        output += &format!("## {line}\n{}", run(nowhere, line));
     }
-    insta::assert_snapshot!("bad-input", told);
+    insta::assert_snapshot!("bad-input", output);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `apiary shell` on a terminal, against an agent that records what it is asked.
+//! `apiary shell` on a terminal, against an agent that records its requests.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,13 +13,13 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 const PROMPT: &str = "apiary> ";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A shell whose terminal is ours.
+/// A shell on a terminal that the test controls.
 struct Terminal {
     master: File,
     child: Child,
-    /// Output that no call has waited for yet.
+    /// Output that no call has consumed yet.
     output: String,
-    /// Commands as the agent got them, without those of completion.
+    /// Commands as the agent received them, without those of completion.
     commands: Receiver<String>,
     _folder: tempfile::TempDir,
 }
@@ -72,7 +72,7 @@ impl Terminal {
         Terminal { master: master.into(), child, output: String::new(), commands, _folder: folder }
     }
 
-    /// Reads until the text appears, and drops what comes before.
+    /// Reads until the text appears, and drops the output before it.
     fn wait_for(&mut self, text: &str) {
         loop {
             if let Some(at) = self.output.find(text) {
@@ -88,7 +88,7 @@ impl Terminal {
         }
     }
 
-    /// Types at the prompt; returns the command that the agent got.
+    /// Types at the prompt; returns the command that the agent received.
     fn enter(&mut self, keys: &str) -> String {
         self.master.write_all(keys.as_bytes()).unwrap();
         self.master.write_all(b"\r").unwrap();
@@ -112,7 +112,7 @@ fn lines_are_edited_recalled_completed_and_interrupted() {
     // Left, home, right, end, erase a word, backspace, delete.
     let keys = "hllo\x1b[D\x1b[D\x1b[D\x01\x1b[Ce\x05 wörld x\x17\x7f!\x1b[1~\x1b[3~H";
     assert_eq!(terminal.run(keys), "Hello wörld!");
-    // Erase to the end, and to the begin.
+    // Erase to the end, and to the beginning.
     assert_eq!(terminal.run("abc\x1b[D\x0b"), "ab");
     assert_eq!(terminal.run("abc\x1b[D\x15"), "c");
 
@@ -126,7 +126,7 @@ fn lines_are_edited_recalled_completed_and_interrupted() {
     assert_eq!(terminal.run("db/s\t"), "db/show");
     assert_eq!(terminal.run("db/s\tn\t"), "db/show node");
 
-    // Ctrl-C forgets the line, or ends the command.
+    // Ctrl-C discards the line, or ends the command.
     terminal.master.write_all(b"forgotten\x03").unwrap();
     terminal.wait_for(PROMPT);
     assert_eq!(terminal.run("next"), "next");

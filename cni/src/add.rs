@@ -148,6 +148,7 @@ impl Attachment<'_> {
         let request = self.endpoint_request(ipam, &addresses, host_index, host_mac, mac, cookie);
         let attachment = self.invocation.attachment();
         let endpoint = agent.create_endpoint(&attachment, &request)?;
+        // The endpoint exists from here on: a failure deletes it, so that the ADD leaves nothing behind.
         let mac = self
             .finish(&mut host, host_index, &mut container, container_index, &endpoint, mac)
             .and_then(|mac| {
@@ -293,8 +294,8 @@ impl Attachment<'_> {
         endpoint: &Endpoint,
         mac: Mac,
     ) -> Result<Mac, Error> {
-        let told = &endpoint.status.networking.mac;
-        let wanted = if told.is_empty() { mac } else { self.parse_mac(told)? };
+        let assigned = &endpoint.status.networking.mac;
+        let wanted = if assigned.is_empty() { mac } else { self.parse_mac(assigned)? };
         if wanted != mac {
             container.set_mac(container_index, &self.invocation.interface, wanted)?;
         }

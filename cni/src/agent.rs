@@ -59,7 +59,7 @@ pub(crate) struct HostFamily {
     pub(crate) ip: String,
 }
 
-/// Answer of `POST /ipam`.
+/// The response to `POST /ipam`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct IpamAnswer {
@@ -132,7 +132,7 @@ pub(crate) struct DatapathConfiguration {
     pub(crate) external_ipam: bool,
 }
 
-/// An endpoint of `GET /endpoint` and of the answer of `PUT /endpoint/{id}`.
+/// An endpoint of `GET /endpoint` and of the response to `PUT /endpoint/{id}`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Endpoint {
@@ -159,14 +159,14 @@ pub(crate) struct EndpointNetworking {
     pub(crate) mac: String,
 }
 
-/// How a deletion ended.
+/// The result of a deletion.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Deletion {
     /// The agent has deleted all requested endpoints.
     Done,
     /// The agent found nothing to delete, or deleted with errors that a retry does not resolve.
     Settled(String),
-    /// The agent cannot delete now: retry.
+    /// The agent cannot delete now; the call is retried or queued.
     Later(String),
 }
 

@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 /// Timeout of retries after a refused connection, before and while the queue is locked.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const RETRY: Duration = Duration::from_millis(50);
-/// Timeout for a starting agent, whose folder exists but whose socket does not.
+/// The timeout for a starting agent, whose folder exists but whose socket does not.
 const START_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Runs a DEL. It fails only if a retry can help, because runtimes repeat a failed DEL for a long time. A chained
 /// configuration, which an ADD rejects, is therefore served: its pods may predate this plugin.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<(), Error> {
+    // Only validates `CNI_ARGS`: the attachment is identified by the container.
     invocation.pod()?;
     let body = json!({ "container-id": invocation.container_id }).to_string();
     delete_endpoint(invocation, body.as_bytes(), log)?;

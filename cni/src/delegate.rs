@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_failed_plugin() {
+    fn errors_of_a_failed_plugin() {
         assert_eq!(
             describe(br#"{"code":11,"msg":"no address","details":"range is full"}"#),
             "no address; range is full"

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a call failed. The text is the `msg` of the CNI error document.
+/// The error of a call. The text is the `msg` of the CNI error document.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -67,7 +67,7 @@ pub enum Error {
         /// The version of the configuration.
         found: &'static str,
     },
-    /// The agent does not answer an ADD or DEL.
+    /// The agent does not respond to an ADD or DEL.
     #[error("unable to connect to the agent at {address}: {source}. Is the agent running?")]
     AgentUnreachable {
         /// The agent's address.
@@ -84,7 +84,7 @@ pub enum Error {
     /// STATUS: the plugin cannot serve an ADD.
     #[error("DaemonDown")]
     NotAvailable {
-        /// The connection error, or the agent's answer.
+        /// The connection error, or the agent's response.
         reason: String,
     },
     /// The agent rejected a request.
@@ -135,7 +135,7 @@ pub enum Error {
         /// The kernel's error.
         source: netlink::Error,
     },
-    /// An interface has gone right after it was created.
+    /// An interface was deleted right after it was created.
     #[error("interface {interface:?} was deleted while it was being set up")]
     NoInterface {
         /// The interface.
@@ -157,7 +157,7 @@ pub enum Error {
         address: IpAddr,
         /// The interface.
         interface: String,
-        /// The time that was waited.
+        /// The time that the plugin waited.
         waited: Duration,
     },
     /// A sysctl could not be set.

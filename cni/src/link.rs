@@ -21,20 +21,20 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Both ends' queue length; a veth has none by default, but qdiscs of users take theirs from it.
+/// The queue length of both ends; a veth has none by default, but qdiscs that users attach derive theirs from it.
 const TX_QUEUE_LENGTH: u32 = 1000;
 
-/// How often and in which distance it is asked whether an interface transmits. Kernels since 6.9 bring it there when
-/// they are asked, so that the first answer is yes as a rule.
+/// The number of checks whether an interface transmits, and the delay between them. Since 6.9 the kernel runs the
+/// pending link event when it is queried, so the first check usually succeeds.
 const RUNNING_TRIES: u32 = 1000;
 const RUNNING_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long the kernel may take until it receives for an IPv6 address that was added, and the time between two looks.
-/// It takes some milliseconds, the first look finds it done as a rule.
+/// The timeout for the kernel to accept packets to a new IPv6 address, and the delay between two checks. It takes some
+/// milliseconds; usually the first check succeeds.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCAL_PAUSE: Duration = Duration::from_micros(500);
 
-/// Of linux/rtnetlink.h, missing in libc.
+/// From linux/rtnetlink.h, missing in libc.
 const RTM_NEWLINKPROP: u16 = 108;
 
 /// The properties of a pair.
@@ -52,7 +52,7 @@ pub(crate) struct PairSpec<'a> {
 }
 
 impl PairSpec<'_> {
-    /// Attributes of one end. A limit of 0 means the kernel's own.
+    /// Returns the attributes of one end. A limit of 0 means the kernel's default.
     fn end(&self, name: &str, mac: Mac) -> Vec<LinkAttribute> {
         let mut attributes = vec![
             LinkAttribute::IfName(name.into()),
@@ -74,12 +74,13 @@ impl PairSpec<'_> {
 
 /// An rtnetlink socket with requests for links, addresses and routes.
 ///
-/// Answers stay bytes but for the part that is needed: parsers for all of rtnetlink would be a third of the binary.
+/// Responses are bytes of which only the needed part is parsed: parsers for all of rtnetlink would be a third of the
+/// binary.
 #[derive(Debug)]
 pub(crate) struct Links(Connection);
 
 impl Links {
-    /// Works on the namespace that the thread is in now, also after it has left.
+    /// Opens a socket in the current namespace of the thread; it stays in that namespace after the thread has left it.
     pub(crate) fn here() -> Result<Self, Error> {
         Connection::open(Protocol::Route).map(Self).map_err(|error| Error::Link {
             action: "open netlink for",
@@ -88,7 +89,7 @@ impl Links {
         })
     }
 
-    /// Makes the pair with the container's end inside `container_netns`; both ends are down. Returns the host's
+    /// Creates the pair with the container's end inside `container_netns`; both ends are down. Returns the host's
     /// index.
     pub(crate) fn create_pair(&mut self, spec: &PairSpec<'_>, container_netns: &File) -> Result<u32, Error> {
         let failed = |source| Error::Link { action: "create veth pair", interface: spec.host.into(), source };
@@ -107,7 +108,7 @@ impl Links {
         self.index(spec.host)?.ok_or_else(|| Error::NoInterface { interface: spec.host.into() })
     }
 
-    /// The index of an interface, if there is one of that name.
+    /// Returns the index of an interface, if there is one of that name.
     pub(crate) fn index(&mut self, name: &str) -> Result<Option<u32>, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
@@ -118,7 +119,7 @@ impl Links {
         }
     }
 
-    /// The head of the answer about one link.
+    /// Returns the header of the response about one link.
     fn header(&mut self, body: LinkMessage) -> Result<Option<LinkHeader>, netlink::Error> {
         self.0.get(&Request { kind: libc::RTM_GETLINK, body }, |answer| {
             LinkHeader::parse(answer.body).map_err(|error| answer.undecodable(error))
@@ -126,8 +127,8 @@ impl Links {
     }
 
     /// Waits until the kernel transmits on an interface whose peer has come up: until then, up to a second on a busy
-    /// machine, it throws away what is sent, and a lost question for a neighbour costs another second. Gives up
-    /// silently when that is over: the interface comes up by itself.
+    /// machine, it drops sent packets, and a lost neighbour solicitation costs another second. Returns without an error
+    /// on timeout: the interface comes up later by itself.
     pub(crate) fn wait_running(&mut self, index: u32, name: &str) -> Result<(), Error> {
         let failed = |source| Error::Link { action: "look at", interface: name.into(), source };
         for _ in 0..RUNNING_TRIES {
@@ -142,9 +143,9 @@ impl Links {
         Ok(())
     }
 
-    /// Waits until the namespace receives for an address, which an IPv4 address does once it is added. Of an IPv6 address
-    /// without duplicate detection the kernel inserts the local route in a work item after it has acknowledged the
-    /// address: until then sockets bind to it, and packets to it are dropped.
+    /// Waits until the namespace receives packets to an address. For an IPv4 address that holds once it is added. For
+    /// an IPv6 address without duplicate address detection the kernel inserts the local route in a work item after it
+    /// has acknowledged the address: until then sockets can bind to it, but packets to it are dropped.
     pub(crate) fn wait_local(&mut self, name: &str, address: IpAddr) -> Result<(), Error> {
         let begin = Instant::now();
         while address.is_ipv6() && !self.is_local(name, address)? {
@@ -156,9 +157,9 @@ impl Links {
         Ok(())
     }
 
-    /// Whether a lookup of the route to an address says that packets to it are received here.
+    /// Whether a route lookup of an address returns a local route.
     pub(crate) fn is_local(&mut self, name: &str, address: IpAddr) -> Result<bool, Error> {
-        /// Offset of `rtm_type` in `struct rtmsg`.
+        /// The offset of `rtm_type` in `struct rtmsg`.
         const TYPE: usize = 7;
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);
@@ -167,7 +168,7 @@ impl Links {
         let request = Request { kind: libc::RTM_GETROUTE, body: message };
         match self.0.get(&request, |answer| Ok(answer.body.get(TYPE) == Some(&libc::RTN_LOCAL))) {
             Ok(is_local) => Ok(is_local == Some(true)),
-            // Without any route to it.
+            // There is no route to it at all.
             Err(error) if error.errno() == Some(libc::ENETUNREACH) => Ok(false),
             Err(source) => Err(Error::Link {
                 action: "look up the route to an address of",
@@ -177,7 +178,7 @@ impl Links {
         }
     }
 
-    /// Removes an interface and so its peer; one that is gone already is fine.
+    /// Removes an interface and thereby its peer; one that does not exist is success.
     pub(crate) fn remove(&mut self, index: u32) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -220,7 +221,7 @@ impl Links {
         self.change("name", name, Request { kind: RTM_NEWLINKPROP, body: message }, NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Adds the pod's address, which needs no duplicate detection: the agent gave it to one pod only.
+    /// Adds the pod's address. Duplicate address detection is disabled: the agent has allocated it to this pod only.
     pub(crate) fn add_address(&mut self, index: u32, name: &str, address: &AddressPlan) -> Result<(), Error> {
         let mut message = AddressMessage::default();
         message.header.family = family(address.ip);
@@ -265,7 +266,7 @@ impl Links {
         )
     }
 
-    /// The addresses of an interface as `IP/LENGTH`.
+    /// Returns the addresses of an interface as `IP/LENGTH`.
     pub(crate) fn addresses(&mut self, index: u32, name: &str) -> Result<Vec<(IpAddr, u8)>, Error> {
         let all = Request { kind: libc::RTM_GETADDR, body: AddressMessage::default() };
         let of_interface = |answer: Message<'_>| {
@@ -300,9 +301,8 @@ impl Links {
     }
 }
 
-/// Removes the interface with this index from `netns` in a process of its own, behind the answer: the kernel takes
-/// 16 to 30 ms for it. The index is never used again in that namespace, so a pair that a new ADD makes meanwhile is
-/// safe.
+/// Removes the interface with this index from `netns` in a separate process that outlives this one: the kernel takes 16
+/// to 30 ms for it. Indexes are not reused in a namespace, so a pair that a concurrent ADD creates is safe.
 pub(crate) fn remove_behind(netns: &File, index: u32) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     Command::new("/proc/self/exe")
@@ -316,7 +316,7 @@ pub(crate) fn remove_behind(netns: &File, index: u32) -> io::Result<()> {
         .map(drop)
 }
 
-/// The other side of [`remove_behind`].
+/// Runs in the child process of [`remove_behind`].
 pub(crate) fn remove_from_stdin_namespace(index: u32) -> Result<(), Error> {
     netns::join(io::stdin().as_fd()).map_err(|source| Error::Netns {
         action: "entering",
@@ -347,9 +347,9 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use test_kit::Sandbox;
 
-    /// Without the wait a lookup right after the acknowledgement finds most addresses not local.
+    /// Without the wait a lookup right after the acknowledgement usually finds no local route.
     #[test]
-    fn an_ipv6_address_receives_once_it_was_waited_for() {
+    fn an_ipv6_address_receives_packets_after_the_wait() {
         test_kit::require_root!();
         let sandbox = Sandbox::new().unwrap();
         let pod = sandbox.netns("pod").unwrap();

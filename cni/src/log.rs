@@ -13,7 +13,7 @@ use std::time::SystemTime;
 const MAX_FILE: u64 = 100 << 20;
 const OLD_FILES: u32 = 7;
 
-/// Where lines of one call go.
+/// The destinations of one call's lines.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: Option<File>,
@@ -23,7 +23,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log file that cannot be written costs its lines, not the pod its network.
+    /// Opens the log. A log file that cannot be written loses its lines; the call does not fail.
     pub(crate) fn open(config: &NetworkConfig, invocation: &Invocation) -> Self {
         let path = Path::new(&config.log_file);
         let file = if config.log_file.is_empty() {

@@ -1,4 +1,4 @@
-//! The container's network namespace: opened by its path, entered for as long as a closure runs.
+//! The container's network namespace: opened by its path, entered for the duration of a closure.
 
 use crate::error::Error;
 use std::fs::File;
@@ -22,7 +22,7 @@ impl NetNs {
         }
     }
 
-    /// A namespace whose path is gone is no error for a DEL: its links went with it.
+    /// Opens the namespace; `None` if its path does not exist, which is no error for a DEL: its links are gone, too.
     pub(crate) fn open_if_there(path: &Path) -> Result<Option<Self>, Error> {
         match Self::open(path) {
             Ok(netns) => Ok(Some(netns)),
@@ -35,7 +35,8 @@ impl NetNs {
         &self.file
     }
 
-    /// Runs `work` inside the namespace and comes back, whatever `work` says. The process has one thread.
+    /// Runs `work` inside the namespace and returns to the original one even on an error. The process has a single
+    /// thread.
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         let failed = |source| Error::Netns { action: "entering", path: self.path.clone(), source };
         let home = File::open("/proc/self/ns/net").map_err(failed)?;
@@ -46,24 +47,26 @@ impl NetNs {
     }
 }
 
-/// Puts the calling thread into the network namespace behind `namespace`.
+/// Moves the calling thread into a network namespace.
 #[expect(unsafe_code, reason = "setns(2) has no wrapper in std")]
 pub(crate) fn join(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // JUSTIFICATION: links, addresses, routes and sysctls of a pod can be reached from within its namespace only.
-    // SAFETY: setns takes a file descriptor, which the borrow keeps open, and an integer; it touches no memory.
+    // SAFETY: setns takes a file descriptor, which the borrow keeps open for the call, and an integer; it touches no
+    // memory of the process.
     let code = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The cookie of the namespace that the thread is in, 0 where the kernel (before 5.14) has none.
+/// Returns the cookie of the thread's namespace, 0 on kernels before 5.14, which have none.
 #[expect(unsafe_code, reason = "getsockopt(2) has no wrapper in std")]
 pub(crate) fn cookie() -> u64 {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let Ok(socket) = UnixDatagram::unbound() else { return 0 };
     let mut cookie: u64 = 0;
     let mut length = size_of::<u64>() as libc::socklen_t;
-    // JUSTIFICATION: the cookie names the pod's namespace to the socket programs of the datapath.
-    // SAFETY: the pointers are to locals that outlive the call, and `length` is the size of the first.
+    // JUSTIFICATION: std cannot read the cookie, by which the datapath's socket programs identify the pod's namespace.
+    // SAFETY: both pointers are to locals that outlive the call, and `length` is the size of the first, so the kernel
+    // writes within it.
     let code = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) struct Mac(pub(crate) [u8; 6]);
 
 impl Mac {
-    /// A locally administered unicast address from six random bytes.
+    /// Returns a locally administered unicast address from six random bytes.
     pub(crate) fn local(mut bytes: [u8; 6]) -> Self {
         bytes[0] = (bytes[0] & 0xfe) | 0x02;
         Self(bytes)
@@ -37,13 +37,13 @@ impl fmt::Display for Mac {
     }
 }
 
-/// One address of the pod, with the routes that come with it.
+/// One address of the pod with its routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AddressPlan {
     pub(crate) ip: IpAddr,
-    /// The node's own address in the family, through which the pod reaches everything.
+    /// The node's own address of the family, the default gateway of the pod.
     pub(crate) gateway: IpAddr,
-    /// In the order in which they must be made: the gateway's own first.
+    /// In the order of creation: the route to the gateway first, because the others need it.
     pub(crate) routes: Vec<RoutePlan>,
 }
 
@@ -60,7 +60,7 @@ impl AddressPlan {
         Self { ip, gateway, routes }
     }
 
-    /// A pod's address is alone in its prefix.
+    /// Returns the prefix length of a pod's address, the only one in its prefix.
     pub(crate) fn prefix_length(&self) -> u8 {
         if self.ip.is_ipv4() { 32 } else { 128 }
     }
@@ -70,7 +70,7 @@ impl AddressPlan {
     }
 }
 
-/// A route in the pod's namespace; without a gateway it is on the link.
+/// A route in the pod's namespace; without a gateway it is on-link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutePlan {
     pub(crate) destination: IpAddr,
@@ -79,13 +79,13 @@ pub(crate) struct RoutePlan {
     pub(crate) mtu: Option<u32>,
 }
 
-/// The host's end: `lxc` and the first 12 hex digits of the attachment's SHA-256.
+/// Returns the name of the host's end: `lxc` and the first 12 hex digits of the attachment's SHA-256.
 pub(crate) fn host_interface(attachment: &str) -> String {
     let digest = Sha256::digest(attachment.as_bytes());
     digest.iter().take(6).fold(String::from("lxc"), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// The pod's addresses, IPv6 first: of the families that the node has enabled and for which the agent gave one.
+/// Returns the pod's addresses, IPv6 first: those that the agent allocated, of the families that the node has enabled.
 pub(crate) fn addresses(config: &AgentConfig, ipam: &IpamAnswer) -> Result<Vec<AddressPlan>, Error> {
     let mtu = u32::try_from(config.route_mtu).ok().filter(|mtu| *mtu > 0);
     let HostAddressing { ipv4: host4, ipv6: host6 } = &ipam.host_addressing;
@@ -102,7 +102,7 @@ pub(crate) fn addresses(config: &AgentConfig, ipam: &IpamAnswer) -> Result<Vec<A
     if plans.is_empty() { Err(Error::NoAddress) } else { Ok(plans) }
 }
 
-/// An address with or without a prefix length, as delegated plugins give it.
+/// Parses an address with or without a prefix length, as delegated plugins return it.
 pub(crate) fn parse(text: &str, place: &'static str) -> Result<IpAddr, Error> {
     let address = text.split_once('/').map_or(text, |(address, _)| address);
     address.parse().map_err(|_| Error::InvalidAddress { found: text.into(), place })

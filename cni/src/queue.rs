@@ -1,8 +1,7 @@
-//! The deletion queue: files in which a DEL waits for an agent that is away.
+//! The deletion queue: files in which a DEL is stored while the agent is down.
 //!
-//! The agent takes the lock exclusively, works through the files and removes them, and only then lets endpoints be
-//! made (agent side: Cilium's `deletionQueue`). A plugin takes it shared; as long as it holds it, the agent does not
-//! start to read.
+//! The agent takes the lock exclusively, processes and removes the files, and only then accepts new endpoints (agent
+//! side: Cilium's `deletionQueue`). A plugin takes it shared; the agent does not start to read while a plugin holds it.
 
 use crate::error::Error;
 use sha2::{Digest as _, Sha256};
@@ -12,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// More waiting deletions than this mean that no agent serves them.
+/// The maximum number of files; more of them mean that no agent processes them.
 const MAX_FILES: usize = 256;
 const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
@@ -25,7 +24,7 @@ pub(crate) struct DeletionQueue {
 }
 
 impl DeletionQueue {
-    /// Opens `deleteQueue` in the agent's runtime folder, making it if need be.
+    /// Opens `deleteQueue` in the agent's runtime folder and creates it if needed.
     pub(crate) fn lock(runtime_folder: &Path) -> Result<Self, Error> {
         let folder = runtime_folder.join("deleteQueue");
         let failed = |reason: io::Error| Error::Queue { folder: folder.clone(), reason: reason.to_string() };
@@ -50,7 +49,7 @@ impl DeletionQueue {
         Ok(Self { folder, _lock: lock })
     }
 
-    /// Writes the body of a `DELETE /endpoint`; the same deletion twice is one file.
+    /// Writes the body of a `DELETE /endpoint`; equal deletions share one file.
     pub(crate) fn push(&self, body: &[u8]) -> Result<(), Error> {
         let failed = |reason: String| Error::Queue { folder: self.folder.clone(), reason };
         let is_waiting =
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn two_plugins_share_the_lock_and_the_agent_keeps_them_out() {
+    fn the_lock_is_shared_by_plugins_and_exclusive_for_the_agent() {
         let folder = tempfile::tempdir().unwrap();
         let first = DeletionQueue::lock(folder.path()).unwrap();
         let second = DeletionQueue::lock(folder.path()).unwrap();

@@ -1,4 +1,4 @@
-//! The result of an ADD in the shape of each version of the specification.
+//! The result of an ADD in the format of each version of the specification.
 
 use crate::plan::{AddressPlan, RoutePlan};
 use crate::version::CniVersion;
@@ -6,7 +6,7 @@ use serde::Serialize as _;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The result of an ADD, which can be written in any version.
+/// The result of an ADD, which can be written in any version's format.
 #[derive(Clone, Debug)]
 pub(crate) struct AddResult<'a> {
     pub(crate) host_interface: &'a str,
@@ -14,11 +14,11 @@ pub(crate) struct AddResult<'a> {
     pub(crate) interface: &'a str,
     pub(crate) mac: &'a str,
     pub(crate) sandbox: &'a Path,
-    /// IPv6 before IPv4, as Cilium orders them.
+    /// IPv6 before IPv4, the order of Cilium.
     pub(crate) addresses: &'a [AddressPlan],
 }
 
-/// The container's interface is the second of the list.
+/// The index of the container's interface in the list.
 const CONTAINER_INTERFACE: u32 = 1;
 
 impl AddResult<'_> {
@@ -32,7 +32,7 @@ impl AddResult<'_> {
         pretty(&document)
     }
 
-    /// Until 0.2.0: one address a family, no interfaces.
+    /// Formats a result up to 0.2.0: one address a family, no interfaces.
     fn by_family(&self) -> Value {
         let mut document = json!({});
         for address in self.addresses {
@@ -46,7 +46,8 @@ impl AddResult<'_> {
         document
     }
 
-    /// Since 0.3.0: addresses point into a list of interfaces. Before 1.0.0 each names its family.
+    /// Formats a result since 0.3.0: addresses refer to a list of interfaces by index. Before 1.0.0 each has its
+    /// family, too.
     fn by_interface(&self, version: CniVersion) -> Value {
         let ip = |address: &AddressPlan| {
             let mut ip = json!({
@@ -81,7 +82,7 @@ fn route_json(route: &RoutePlan) -> Value {
     document
 }
 
-/// JSON with four spaces, as the specification's reference library prints it.
+/// Formats JSON with four spaces, as the specification's reference library does.
 pub(crate) fn pretty(value: &Value) -> String {
     let mut text = Vec::new();
     let format = serde_json::ser::PrettyFormatter::with_indent(b"    ");

@@ -1,4 +1,4 @@
-//! STATUS: whether an ADD could be served now.
+//! STATUS: whether an ADD would succeed now.
 
 use crate::agent::{Agent, SHORT_PATIENCE};
 use crate::config::NetworkConfig;
@@ -6,8 +6,8 @@ use crate::delegate;
 use crate::error::Error;
 use crate::invocation::Invocation;
 
-/// The runtime asks again and again and wants to know about now: unlike an ADD, this does not wait long for an agent
-/// that is starting.
+/// Runs a STATUS. The runtime polls the current state: unlike an ADD, this does not wait long for an agent that is
+/// starting.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig) -> Result<(), Error> {
     Agent::new(&invocation.agent).healthz(SHORT_PATIENCE).map_err(|reason| Error::NotAvailable { reason })?;
     match config.ipam_plugin() {

@@ -1,10 +1,10 @@
-//! Sysctls of the network namespace that the thread is in.
+//! Sysctls of the current network namespace of the thread.
 
 use crate::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-/// Keys are given with slashes: interface names may contain dots.
+/// Returns the path of a key. Keys are written with slashes, because interface names may contain dots.
 fn path(key: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(key)
 }
@@ -21,7 +21,7 @@ pub(crate) fn get(key: &str) -> std::io::Result<String> {
     fs::read_to_string(path(key)).map(|text| text.trim().to_owned())
 }
 
-/// Adds ports to the list of those that no socket gets by chance.
+/// Adds ports to those that the kernel does not choose as ephemeral ports.
 pub(crate) fn append_reserved_ports(ports: &str) -> Result<(), Error> {
     const KEY: &str = "net/ipv4/ip_local_reserved_ports";
     let present = get(KEY).unwrap_or_default();

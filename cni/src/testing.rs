@@ -1,4 +1,4 @@
-//! The parsers alone, for those who try inputs: nothing is done about what is read.
+//! The parsers alone, for fuzzing: parsed input has no effect.
 
 use crate::check::Expected;
 use crate::config::NetworkConfig;
@@ -6,18 +6,18 @@ use crate::delegate;
 use crate::error::Error;
 use crate::invocation::{Command, Environment, Invocation};
 
-/// A request by its arguments and variables.
+/// A parsed call.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The container.
     pub container_id: String,
-    /// The interface inside.
+    /// The interface inside the pod.
     pub interface: String,
-    /// The attachments that a GC would leave alone, if it is told.
+    /// The attachments that a GC would keep, if the configuration lists them.
     pub valid_attachments: Option<Vec<String>>,
 }
 
-/// Reads variables and network configuration with all that any verb looks at.
+/// Parses variables and network configuration, including the parts that only some verbs use.
 ///
 /// # Errors
 /// Those of the plugin.
@@ -34,7 +34,7 @@ pub fn read(env: &Environment, stdin: &[u8]) -> Result<Call, Error> {
     }
     let valid_attachments = if command == Command::Gc { Some(config.valid_attachments()?) } else { None };
     let Invocation { container_id, interface, .. } = invocation;
-    // A call without an attachment may leave anything in its variables: they are not read.
+    // Verbs without an attachment ignore these variables, so their values are not validated.
     let (container_id, interface) = match command {
         Command::Add | Command::Del | Command::Check => (container_id, interface),
         Command::Status | Command::Version | Command::Gc => Default::default(),
@@ -42,7 +42,7 @@ pub fn read(env: &Environment, stdin: &[u8]) -> Result<Call, Error> {
     Ok(Call { container_id, interface, valid_attachments })
 }
 
-/// Reads what a delegated plugin has printed: its result, and the words of its failure.
+/// Parses the output of a delegated plugin: its result, or its error.
 pub fn read_delegated(stdout: &[u8]) {
     let _ = (delegate::addresses(stdout), delegate::describe(stdout));
 }

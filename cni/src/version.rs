@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-/// A version of the CNI specification that the plugin speaks, oldest first.
+/// A supported version of the CNI specification, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CniVersion {
     V0_1_0,
@@ -30,7 +30,7 @@ impl CniVersion {
         }
     }
 
-    /// A configuration without a version means the first one, says the specification.
+    /// Parses a version; by the specification, a configuration without one has the first.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.is_empty() {
             return Some(Self::V0_1_0);
@@ -39,12 +39,12 @@ impl CniVersion {
     }
 }
 
-/// All supported versions, for messages.
+/// Returns all supported versions, for messages.
 pub(crate) fn list() -> String {
     CniVersion::ALL.map(CniVersion::as_str).join(", ")
 }
 
-/// The answer to VERSION.
+/// Returns the response to VERSION.
 pub(crate) fn report() -> String {
     json!({
         "cniVersion": CniVersion::V1_1_0.as_str(),

@@ -1,4 +1,4 @@
-//! ADD, DEL, CHECK and GC in namespaces of their own, against an agent that writes down what it is asked.
+//! ADD, DEL, CHECK and GC in separate namespaces, against an agent that records its requests.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{CONFIG, CONTAINER_ID, Node};
 const ATTACHMENT: &str = "cni-attachment-id:0123456789abcdef:eth0";
 
 #[test]
-fn add_makes_the_pair_and_tells_the_agent() {
+fn add_creates_the_pair_and_the_endpoint() {
     test_kit::require_root!();
     let node = Node::new();
     node.agent.configure(|status| {
@@ -104,7 +104,7 @@ fn check_compares_with_the_result_of_add() {
 }
 
 #[test]
-fn add_and_del_again_and_again() {
+fn add_and_del_repeatedly() {
     test_kit::require_root!();
     let node = Node::new();
     for round in 0..5 {
@@ -143,7 +143,7 @@ fn a_repeated_add_replaces_the_endpoint() {
     assert!(!node.call("ADD", CONFIG).ok, "an agent that keeps the endpoint");
 }
 
-/// The kernel acknowledges an IPv6 address before packets to it are received, on a busy machine some milliseconds.
+/// The kernel acknowledges an IPv6 address before it accepts packets to it, on a busy machine by some milliseconds.
 #[test]
 fn the_addresses_of_an_answer_receive_packets() {
     test_kit::require_root!();
@@ -192,7 +192,7 @@ fn a_removal_behind_an_answer_spares_the_next_pair() {
 }
 
 #[test]
-fn del_tells_the_agent_and_finds_the_link_without_a_namespace() {
+fn del_deletes_the_endpoint_and_finds_the_link_without_a_namespace() {
     test_kit::require_root!();
     let node = Node::new();
     assert!(node.call("ADD", CONFIG).ok);
@@ -234,7 +234,7 @@ fn del_leaves_the_interface_of_another_plugin() {
 }
 
 #[test]
-fn deletions_wait_in_the_queue_for_an_agent_that_is_away() {
+fn deletions_are_queued_while_the_agent_is_down() {
     test_kit::require_root!();
     let node = Node::new();
     assert!(node.call("ADD", CONFIG).ok);
@@ -313,7 +313,7 @@ fn the_agents_mac_wins() {
 }
 
 #[test]
-fn a_delegated_plugin_gives_the_addresses() {
+fn a_delegated_plugin_allocates_the_addresses() {
     test_kit::require_root!();
     let node = Node::new();
     node.agent.configure(|status| status["ipam-mode"] = json!("delegated-plugin"));
@@ -343,7 +343,7 @@ fn a_delegated_plugin_gives_the_addresses() {
 }
 
 #[test]
-fn gc_collects_what_the_runtime_does_not_know() {
+fn gc_deletes_attachments_that_the_runtime_does_not_list() {
     test_kit::require_root!();
     let node = Node::new();
     node.sandbox.host().ip("link add lxc_gone type veth peer name lxc_peer").unwrap();

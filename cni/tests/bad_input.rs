@@ -1,4 +1,4 @@
-//! Calls that cannot be served: their codes and texts. None of them reaches an agent or the kernel.
+//! Invalid calls: their codes and texts. None of them reaches an agent or the kernel.
 
 mod support;
 
@@ -65,7 +65,7 @@ fn verbs_that_the_version_does_not_have() {
 }
 
 #[test]
-fn an_agent_that_is_away() {
+fn an_unreachable_agent() {
     let verb = |verb: &str, config: &str| {
         let mut env = ADD.to_vec();
         env[0] = ("CNI_COMMAND", verb);
@@ -86,7 +86,7 @@ fn version_needs_nothing() {
 }
 
 #[test]
-fn without_a_verb_it_introduces_itself() {
+fn without_a_verb_it_prints_its_name() {
     let answer = feed(plugin(), "");
     assert!(answer.ok);
     assert_eq!(answer.stdout, "");

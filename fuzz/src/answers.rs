@@ -1,4 +1,4 @@
-//! Answers of an API server, as they arrive: the same pieces in chunks of any size, and what a whole parser reads.
+//! Responses of an API server in chunks of any size: the incremental parser must agree with one that reads the whole.
 
 use k8s_client::scan::{Piece, Shape, Splitter, find};
 use serde_json::Value;
@@ -19,14 +19,14 @@ fn pieces(shape: Shape, body: &[u8], chunk: usize) -> (Vec<Piece>, bool) {
     (pieces, complete)
 }
 
-/// The first byte says what it is and how large the chunks are.
+/// The first byte selects the kind of response and the size of the chunks.
 pub(crate) fn run(data: &[u8]) {
     let Some((first, body)) = data.split_first() else { return };
     let shape = if first & 1 == 0 { Shape::Events } else { Shape::List };
     let whole = pieces(shape, body, body.len().max(1));
     assert_eq!(pieces(shape, body, usize::from(first >> 1) + 1), whole);
     let Ok(Value::Object(read)) = serde_json::from_slice::<Value>(body) else { return };
-    // Where a name is there twice, parsers differ.
+    // Parsers differ for duplicate names.
     for (name, value) in &read {
         let quoted = serde_json::to_string(name).unwrap_or_default();
         if String::from_utf8_lossy(body).matches(&quoted).count() == 1 && !quoted.contains('\\') {

@@ -1,4 +1,4 @@
-//! The models of the REST API: what is read is written and read as the same.
+//! The models of the REST API: a parsed body must survive a round trip.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::input::parts;
 
-/// A model that comes in, by name; those that only go out are read by the clients.
+/// The check of a model of requests, by name; models of responses are parsed by the clients.
 type Check = fn(&[u8]) -> bool;
 
 macro_rules! checks {
@@ -22,7 +22,7 @@ const MODELS: &[(&str, Check)] = checks! {
     DaemonConfigurationSpec Labels Endpoint StatusResponse IpamResponse DaemonConfiguration EndpointHealth
 };
 
-/// The model's name on the first line, the body behind it.
+/// The model's name on the first line, the body after it.
 pub(crate) fn run(data: &[u8]) {
     let [name, body] = parts(data);
     let known = MODELS.iter().filter(|(known, _)| known.as_bytes() == name);
@@ -35,7 +35,7 @@ fn round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(body: &[u8]) 
     let Ok(model) = serde_json::from_slice::<T>(body) else { return false };
     let text = serde_json::to_string(&model).unwrap();
     let again: T = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
-    // Not of the model itself: an empty value and none are one on the wire.
+    // Compared as text, because an empty value and an absent one are equal on the wire.
     assert_eq!(serde_json::to_string(&again).unwrap(), text);
     true
 }

@@ -1,4 +1,5 @@
-//! Options: flags, variables, a file, a folder. What is accepted is shown, and means the same when it is given again.
+//! Options: flags, variables, a file, a folder. An accepted value is printed, and its printed form parses to the same
+//! value.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ fn build(args: &[String], variables: &[(&str, &str)]) -> Result<Hive, HiveError>
         .build()
 }
 
-/// The folder in which named files are looked up, which is empty.
+/// Returns the folder in which named files are looked up, which is empty.
 fn place() -> PathBuf {
     static ONCE: Once = Once::new();
     let shm = Path::new("/dev/shm");
@@ -52,7 +53,7 @@ fn place() -> PathBuf {
     place
 }
 
-/// Files of a folder; keys that are no names of files are left out.
+/// Writes the files of a folder; keys that are not valid file names are skipped.
 fn write(path: &Path, lines: &str) {
     fs::create_dir_all(path).unwrap();
     for (key, value) in lines.lines().filter_map(|line| line.split_once('=')) {
@@ -62,7 +63,7 @@ fn write(path: &Path, lines: &str) {
     }
 }
 
-/// Every option's value as it is shown, given again: nothing is refused and all is shown as before.
+/// Passes every option's printed value as input: nothing is refused and all values are printed as before.
 fn again(hive: &Hive, args: &[String]) {
     let shown = |hive: &Hive| -> Vec<(String, String)> {
         hive.settings()
@@ -78,7 +79,7 @@ fn again(hive: &Hive, args: &[String]) {
     assert_eq!(shown(&second), first, "{args:?}");
 }
 
-/// The options of all cells, without the cells.
+/// Returns the options of all cells, without the cells.
 fn options() -> Vec<Cell> {
     vec![
         config::<api::ApiConfig>(),

@@ -1,11 +1,12 @@
-//! The option `labels`: which labels are part of an identity. A target of its own, as it compiles regular expressions.
+//! The option `labels`: the labels that are part of an identity. A separate target, because it compiles regular
+//! expressions.
 
 use endpoints::Filter;
 use labels::Labels;
 
 use crate::input::{parts, text};
 
-/// Prefixes, and labels to be split by them: each is in one of the two halves.
+/// Prefixes, and labels to be split by them: each label is in exactly one of the two halves.
 pub(crate) fn run(data: &[u8]) {
     let [prefixes, texts] = parts(data).map(text);
     let Ok(filter) = Filter::new([prefixes.as_str()]) else { return };

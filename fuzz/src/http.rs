@@ -1,5 +1,5 @@
-//! The REST server with the handlers of the cells, over its socket. The cells are the agent's own; the kernel's side -
-//! programs, maps, links - is replaced.
+//! The REST server with the handlers of the cells, over its socket. The cells are those of the agent; the kernel -
+//! programs, maps, links - is replaced by fakes.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,21 +17,21 @@ use crate::input::parts;
 
 mod cells;
 
-/// Requests that one agent serves: what accepted ones leave behind slows those that follow.
+/// The maximum number of requests that one agent serves: state left by accepted ones slows down later requests.
 const SERVED: usize = 2000;
 
-/// An answer takes longer only if the server hangs.
+/// A response takes longer only if the server hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Tables that a refused request leaves as they are.
+/// Tables that a refused request must not change.
 const KEPT: [&str; 5] = ["endpoints", "ipam", "identities", "runtime-options", "endpoint-policies"];
 
 thread_local! {
     static AGENT: RefCell<Option<Agent>> = const { RefCell::new(None) };
 }
 
-/// A request: its first line, headers by line, a body whose length is told; or, beginning with `!`, bytes as they are,
-/// after which the client goes.
+/// A request: its first line, headers by line, a body with a matching length; or, if it begins with `!`, raw bytes,
+/// after which the client disconnects.
 pub(crate) fn run(data: &[u8]) {
     AGENT.with_borrow_mut(|agent| {
         if agent.as_ref().is_none_or(|agent| agent.served >= SERVED) {
@@ -42,7 +42,7 @@ pub(crate) fn run(data: &[u8]) {
         }
         let Some(served) = agent.as_mut() else { return };
         if served.serve(data).is_err() {
-            // An effect of an earlier request may have ended meanwhile: it must occur again with this request alone.
+            // The change may be a delayed effect of an earlier request: it must reproduce with this request alone.
             let mut alone = Agent::start();
             let outcome = alone.serve(data);
             alone.stop();
@@ -55,7 +55,7 @@ pub(crate) fn run(data: &[u8]) {
 
 struct Agent {
     runtime: Runtime,
-    /// There until the agent is stopped or its thread ends.
+    /// `None` only after the agent was stopped at the end of its thread.
     hive: Option<TestHive>,
     socket: PathBuf,
     _folder: TempDir,
@@ -70,8 +70,8 @@ impl Agent {
         let mut hive = cells::hive(folder.path(), &socket);
         runtime.block_on(async {
             hive.start().await;
-            // Requests for endpoints are let in once everything has been restored; then the host's own is made, which is
-            // nothing that a request has changed.
+            // Requests for endpoints are accepted once everything has been restored; then the host's own endpoint is
+            // created, which must not be taken for an effect of a request.
             let ready = async {
                 loop {
                     let (status, text) = ask(&socket, &request(b"GET /v1/endpoint", b"", b"")).await;
@@ -91,7 +91,7 @@ impl Agent {
         self.runtime.block_on(hive.stop());
     }
 
-    /// Sends a request; what a refused one has changed.
+    /// Sends a request; the error names the change that a refused one has caused.
     fn serve(&mut self, data: &[u8]) -> Result<(), String> {
         self.served += 1;
         if let Some(raw) = data.strip_prefix(b"!") {
@@ -105,7 +105,7 @@ impl Agent {
             return Ok(());
         }
         let [line, headers, body] = parts(data);
-        // An answer without an end.
+        // A response without an end.
         if line.windows(16).any(|part| part == b"/statedb/changes") {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Agent {
     }
 }
 
-/// The thread ends without telling whether it is for good or because a request failed.
+/// The thread may end normally or because a request failed; in both cases the agent must stop.
 impl Drop for Agent {
     fn drop(&mut self) {
         if let Some(hive) = self.hive.take() {
@@ -152,7 +152,7 @@ async fn settle(tables: &[std::sync::Arc<dyn AnyTable>], db: &Db) {
     }
 }
 
-/// The rows of the first table that differs.
+/// Returns the rows of the first table that differs.
 fn changed(tables: &[std::sync::Arc<dyn AnyTable>], before: &Snapshot, after: &Snapshot) -> Option<String> {
     tables.iter().find_map(|table| {
         if table.stats(before).revision == table.stats(after).revision {
@@ -164,14 +164,14 @@ fn changed(tables: &[std::sync::Arc<dyn AnyTable>], before: &Snapshot, after: &S
     })
 }
 
-/// A request as bytes; the length of the body is right, whatever the headers say before it.
+/// Returns a request as bytes; the length of the body is correct, whatever its headers contain.
 fn request(line: &[u8], headers: &[u8], body: &[u8]) -> Vec<u8> {
     let word = |text: &[u8]| text.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect::<Vec<u8>>();
     let mut bytes = word(line);
     bytes.extend_from_slice(b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
     for header in headers.split(|byte| *byte == b'\n').filter(|header| !header.is_empty()) {
         let name = header.split(|byte| *byte == b':').next().unwrap_or_default().to_ascii_lowercase();
-        // These say how long the request is, or keep the connection open.
+        // These headers set the length of the request, or keep the connection open.
         if ["content-length", "transfer-encoding", "connection", "expect", "upgrade"]
             .iter()
             .all(|own| own.as_bytes() != name)
@@ -188,7 +188,7 @@ fn request(line: &[u8], headers: &[u8], body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Status and text of the answer; status 0 if the server says nothing.
+/// Returns status and text of the response; status 0 if there is none.
 async fn ask(socket: &std::path::Path, bytes: &[u8]) -> (u16, String) {
     let answered = async {
         let mut stream = UnixStream::connect(socket).await.unwrap();

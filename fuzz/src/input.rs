@@ -1,7 +1,7 @@
-//! Inputs of several parts.
+//! Inputs with several parts.
 
-/// Cuts an input at lines that hold nothing but `~`; a part that is missing is empty. Readable inputs make a corpus that
-/// can be written by hand.
+/// Splits an input at lines that contain only `~`; a missing part is empty. Readable inputs allow a hand-written
+/// corpus.
 pub(crate) fn parts<const N: usize>(data: &[u8]) -> [&[u8]; N] {
     let mut rest = data;
     std::array::from_fn(|at| {
@@ -15,7 +15,7 @@ pub(crate) fn parts<const N: usize>(data: &[u8]) -> [&[u8]; N] {
     })
 }
 
-/// The text of a part, wrong bytes replaced.
+/// Returns the text of a part, with invalid bytes replaced.
 pub(crate) fn text(part: &[u8]) -> String {
     String::from_utf8_lossy(part).into_owned()
 }

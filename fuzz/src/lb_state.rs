@@ -1,4 +1,4 @@
-//! The file of services: what it says goes into the tables whole, what is wrong changes nothing.
+//! The file of services: a valid one is applied as a whole, an invalid one changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(crate) fn run(data: &[u8]) {
                 assert_eq!(addresses.len(), frontends.len(), "an address is one frontend");
                 assert!(frontends.iter().all(|frontend| frontend.address.port != 0));
             }
-            // With a family off the rest is the same.
+            // With a family disabled the rest is the same.
             let less = parse_state_file(data, Families { v4: false, v6: true }).unwrap();
             assert_eq!(less.services.len(), state.services.len());
             assert!(less.backends.iter().all(|backend| backend.address.ip.is_ipv6()));

@@ -1,25 +1,25 @@
-//! A fuzz target for every parser that an outsider reaches.
+//! A fuzz target for every parser of untrusted input.
 //!
-//! A [`Target`] takes any bytes. It panics when the parser does, and when a property does not hold: what was read and
-//! written is read as the same, two ways to one result agree, what is refused changes nothing. The engine around them is
-//! the workspace `fuzz/engine` (`make fuzz`); the inputs in `fuzz/corpus` are replayed without it by the tests.
+//! A [`Target`] takes any bytes. It panics when the parser does, and when a property does not hold: a parsed value
+//! survives a round trip, two ways to one result agree, refused input changes nothing. The engine around them is the
+//! workspace `fuzz/engine` (`make fuzz`); the tests replay the inputs in `fuzz/corpus` without it.
 //!
-//! | target | who sends it | what it reaches |
+//! | target | source of the input | code under test |
 //! |---|---|---|
 //! | `http` | processes that may open the socket | the server with its layers, the handlers of the cells over fakes of the kernel |
 //! | `bodies` | the same | the models of all operations |
 //! | `cni` | the container runtime | variables, network configuration, results of other plugins |
 //! | `config` | the operator | flags, variables, file and folder of options |
 //! | `filter` | the operator | the option `labels` |
-//! | `manifests` | processes that may write the cluster's folder | documents, objects of every kind |
-//! | `objects` | a server of the cluster | the types of all kinds, their schemas, YAML |
-//! | `policies` | processes that may write the cluster's folder | policies, from the text to rows and verdicts |
-//! | `lb_state` | processes that may write the services' file | services, slices, frontends, backends |
-//! | `records` | an earlier or another agent | records of endpoints, queued deletions, numbers of identities |
+//! | `manifests` | processes with write access to the cluster's folder | documents, objects of every kind |
+//! | `objects` | an API server | the types of all kinds, their schemas, YAML |
+//! | `policies` | processes with write access to the cluster's folder | policies, from the text to rows and verdicts |
+//! | `lb_state` | processes with write access to the services' file | services, slices, frontends, backends |
+//! | `records` | a previous agent, or Cilium's | records of endpoints, queued deletions, files of identities |
 //! | `tables` | processes that may open the socket or the shell | commands on tables, keys of indexes |
-//! | `answers` | the API server, and whatever is in between | lists and events as they arrive |
-//! | `names` | everybody | short texts: addresses, labels, names, options, durations |
-//! | `netlink` | the kernel | packets, attributes, the answers to requests |
+//! | `answers` | the API server, and proxies before it | lists and events, in chunks |
+//! | `names` | all of these | short texts: addresses, labels, names, options, durations |
+//! | `netlink` | the kernel | packets, attributes, responses to requests |
 
 mod answers;
 mod bodies;
@@ -40,11 +40,11 @@ mod tables;
 /// A parser with its properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, which is that of its folder of inputs, too.
+    /// Its name, which is also that of its folder of inputs.
     pub name: &'static str,
-    /// Inputs longer than this teach nothing more.
+    /// The maximum length of useful inputs.
     pub longest: usize,
-    /// Looks at one input.
+    /// Checks one input.
     pub run: fn(&[u8]),
 }
 
@@ -66,7 +66,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "netlink", longest: 1024, run: netlink::run },
 ];
 
-/// The target of this name.
+/// Returns the target of this name.
 #[must_use]
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.into_iter().find(|target| target.name == name)

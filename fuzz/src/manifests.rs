@@ -30,7 +30,7 @@ pub(crate) fn run(data: &[u8]) {
     assert!(made <= 2 * data.len() + MOST_ALIASED, "{made} values of {} bytes", data.len());
 }
 
-/// No input makes more values than it spells out and this, whatever its aliases promise.
+/// The maximum number of values beyond those that the input spells out: aliases must not expand without bounds.
 const MOST_ALIASED: usize = 64 << 10;
 
 fn values(value: &Value) -> usize {
@@ -41,7 +41,7 @@ fn values(value: &Value) -> usize {
     }
 }
 
-/// A document says the same in both languages: written as JSON and read again it is what it was.
+/// A document means the same in both formats: it survives a round trip through JSON.
 fn same_as_json(value: &Value) {
     let objects = matches!(value, Value::Object(_));
     if !objects {
@@ -55,7 +55,7 @@ fn same_as_json(value: &Value) {
     }
 }
 
-/// Decodes a manifest as everything that it may be; the paths of what is wrong.
+/// Decodes a manifest as every possible kind; returns the paths of invalid fields.
 fn decode(object: &Value) -> Vec<String> {
     let mut paths = Vec::new();
     let mut note = |refused: Option<Refusal>| {

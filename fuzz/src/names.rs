@@ -1,4 +1,4 @@
-//! Short texts that stand for something: read, printed, read as the same.
+//! Short texts with a syntax: parsed, printed, parsed to the same value.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -11,10 +11,10 @@ use runtime_options::RuntimeOption;
 
 use crate::input::{parts, text};
 
-/// Two texts, the second a value where one is wanted.
+/// Two texts; the second is a value where one is needed.
 pub(crate) fn run(data: &[u8]) {
     let [first, second] = parts(data).map(text);
-    // A name or a refusal that says something.
+    // A name, or an error with a message.
     if let Err(error) = first.parse::<Name>() {
         assert!(!error.to_string().is_empty());
     }
@@ -45,7 +45,7 @@ fn label(text: &str) {
     assert_eq!(serde_json::from_str::<Label>(&json).unwrap(), label);
 }
 
-/// Values of `PATCH /config` are shown, and mean the same when they are sent again.
+/// Values of `PATCH /config` are printed, and their printed form is accepted with the same meaning.
 fn option(name: &str, value: &str) {
     if let Ok(option) = RuntimeOption::new(name, value) {
         assert_eq!(RuntimeOption::new(option.name, &option.value).as_ref(), Ok(&option), "{name}={value}");

@@ -1,4 +1,4 @@
-//! Packets of the kernel: framing, attributes, and the answers of a connection.
+//! Packets of the kernel: framing, attributes, and the responses on a connection.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,7 +8,7 @@ use netlink::{Attributes, Body, Connection, Error, Request, Transport, messages}
 /// The port of the connection's socket.
 const PORT: u32 = 7;
 
-/// Answers each request with the input: packets whose lengths are its bytes before them; then the socket fails.
+/// A transport that answers each request with the input: packets with a length before each; then the socket fails.
 struct Packets<'a>(RefCell<&'a [u8]>);
 
 impl Transport for Packets<'_> {
@@ -26,13 +26,13 @@ impl Transport for Packets<'_> {
     }
 }
 
-/// Packets with their lengths; the first byte says for which request.
+/// Packets with their lengths; the first byte selects the request.
 pub(crate) fn run(data: &[u8]) {
     framing(data);
     let Some((kind, packets)) = data.split_first() else { return };
     let mut connection = Connection::over(Packets(RefCell::new(packets)), PORT);
     let request = Request { kind: libc::RTM_GETLINK, body: Body::default() };
-    // Each answer is a part of the input.
+    // Each response is a part of the input.
     let bounded = |answer: netlink::Message<'_>| {
         assert!(answer.body.len() < data.len());
         Ok(Some(attributes(answer.body)))
@@ -58,7 +58,7 @@ fn framing(packet: &[u8]) {
     assert!(all.iter().rev().skip(1).all(Result::is_ok), "goes on after a malformed message");
 }
 
-/// A message that was read and written again is read as the same.
+/// A parsed message survives a round trip.
 fn attributes(bytes: &[u8]) -> usize {
     let read: Vec<_> = Attributes::new(bytes).map_while(Result::ok).collect();
     let mut written = Body::default();

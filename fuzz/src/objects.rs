@@ -1,4 +1,4 @@
-//! Cluster objects as a server sends them: bytes to types, what is wrong with them, and both languages they are shown in.
+//! Cluster objects as a server sends them: bytes to types, their errors, and both output formats.
 
 use k8s_types::schema::{MAX_PROBLEMS, Strictness, check};
 use k8s_types::{Kind, KindVisitor, Problem, Refusal, Resource, decode, documents, with_type, yaml};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::input;
 
-/// The kind by its name, and the object.
+/// The name of the kind, and the object.
 pub(crate) fn run(data: &[u8]) {
     let [kind, object] = input::parts::<2>(data);
     let kind = match Kind::named(input::text(kind).trim()) {
@@ -67,7 +67,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// A refusal tells where, unless there is no object to have a place in.
+/// A refusal names a path, unless there is no object.
 fn refused(refusal: &Refusal) {
     let whole = ["is no JSON: ", "duplicate field ", "expected an object", "and ", "recursion limit"];
     let placed = |problem: &Problem| {

@@ -1,5 +1,5 @@
-//! Policies from the text to verdicts: a refused one changes nothing, the order of changes changes nothing, and what
-//! decides is what explains.
+//! Policies from the text to verdicts: a refused one changes nothing, the order of changes has no effect, and the
+//! explanation names the row that decides.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use labels::{Label, LabelArray};
 use policy_engine::{Decision, Direction, Engine, Key, Kind, NamedPorts, Resolved, Row, Settings, parse};
 use serde_json::Value;
 
-/// Rows that a policy map holds.
+/// The capacity of a policy map.
 const LIMIT: usize = 16384;
 
 /// A file of policies.
@@ -20,13 +20,13 @@ pub(crate) fn run(data: &[u8]) {
         for manifest in document.manifests() {
             if let Some(policy) = read(manifest.value, &settings) {
                 forward.set(policy.clone());
-                // Of two of one name the later counts.
+                // Of two policies of one name the later takes effect.
                 policies.retain(|known: &policy_engine::Policy| known.resource != policy.resource);
                 policies.push(policy);
             }
         }
     }
-    // Others came first, or identities came last: the rows are the same.
+    // The policies in reverse order, the identities last: the rows are the same.
     let mut backward = Engine::new(settings);
     for policy in policies.iter().rev() {
         backward.set(policy.clone());
@@ -46,7 +46,7 @@ pub(crate) fn run(data: &[u8]) {
             _ => panic!("identity {id}: {one:?} and {two:?}"),
         }
     }
-    // All withdrawn: as at the beginning.
+    // All removed: as at the beginning.
     for policy in &policies {
         forward.remove(&policy.resource);
     }
@@ -54,7 +54,7 @@ pub(crate) fn run(data: &[u8]) {
     assert!(forward.selectors().is_empty() && forward.subject_selectors().is_empty());
 }
 
-/// Passes input to the folder's reader, then to the engine.
+/// Parses an object as the folder's reader does, then with the engine.
 fn read(manifest: &Value, settings: &Settings) -> Option<policy_engine::Policy> {
     let kinds = [
         (PolicyKind::CiliumNetworkPolicy, Kind::CiliumNetworkPolicy),
@@ -84,7 +84,7 @@ fn ports() -> NamedPorts {
     ports
 }
 
-/// Pods, the node, the world and two prefixes.
+/// Returns identities of pods, the node, the world and two prefixes.
 fn identities() -> Vec<(u32, LabelArray)> {
     let labels = |texts: &[&str]| texts.iter().map(|text| Label::parse(text)).collect::<LabelArray>();
     let pod = |app: &str, namespace: &str| {
@@ -107,12 +107,12 @@ fn rows(engine: &Engine, identity: u32) -> Result<Resolved, policy_engine::Resol
     engine.resolve(identity, &ports(), LIMIT)
 }
 
-/// The effect of rows, without the ids of their reasons.
+/// Returns the effect of rows, without the ids of their reasons.
 fn effects(resolved: &Resolved) -> BTreeMap<Key, (bool, u32)> {
     resolved.rows.iter().map(|(key, row): (&Key, &Row)| (*key, (row.deny, row.precedence))).collect()
 }
 
-/// Verdict and explanation speak of one row.
+/// Checks that verdict and explanation refer to the same row.
 fn explained(resolved: &Resolved) {
     for direction in [Direction::Ingress, Direction::Egress] {
         for peer in [1, 2, 1001, 1002, 0x0100_0001] {

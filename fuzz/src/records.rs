@@ -1,4 +1,4 @@
-//! Files that an earlier agent, or another one, has left.
+//! Files that a previous agent, or Cilium's, has left.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(crate) fn run(data: &[u8]) {
     numbers(identities, prefixes);
 }
 
-/// A folder with this record: its plan names the directory at most once, and planning writes nothing.
+/// A folder with this record: the restore plan uses the directory at most once, and planning writes nothing.
 fn folder(record: &[u8]) {
     let folder = scratch();
     let directory = folder.join("7");
@@ -37,14 +37,14 @@ fn folder(record: &[u8]) {
     assert_eq!(fs::read(directory.join("ep_config.json")).unwrap(), record);
 }
 
-/// One folder a process, in memory where the machine has such a place.
+/// Returns a folder for the process, in memory if the machine has a tmpfs.
 fn scratch() -> PathBuf {
     let shm = PathBuf::from("/dev/shm");
     let place = if shm.is_dir() { shm } else { std::env::temp_dir() };
     place.join(format!("apiary-fuzz-records-{}", std::process::id()))
 }
 
-/// A file of ids that was read is read the same by another start.
+/// A file of ids that was parsed is parsed to the same ids by the next start.
 fn numbers(identities: &[u8], prefixes: &[u8]) {
     if identities.is_empty() && prefixes.is_empty() {
         return;

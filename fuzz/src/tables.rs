@@ -1,4 +1,4 @@
-//! The commands `db/*` of the shell, and keys of indexes as text and as bytes.
+//! The commands `db/*` of the shell, and index keys as text and as bytes.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::input::{parts, text};
 
-/// Commands of one input.
+/// The maximum number of commands in an input.
 const LINES: usize = 4;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ thread_local! {
     static SHELL: RefCell<Option<Shell>> = const { RefCell::new(None) };
 }
 
-/// Commands by line, what the files `f` hold that they name, a key as text, another as bytes.
+/// Commands by line, the content of the files `f` that they name, a key as text, another as bytes.
 pub(crate) fn run(data: &[u8]) {
     SHELL.with_borrow_mut(|shell| {
         let shell = shell.get_or_insert_with(Shell::start);
@@ -87,7 +87,7 @@ struct Shell {
     rows: RwTable<Row>,
     any: Arc<dyn AnyTable>,
     folder: TempDir,
-    /// There until the thread ends.
+    /// `None` only after it was stopped at the end of the thread.
     hive: Option<TestHive>,
 }
 
@@ -111,7 +111,7 @@ impl Shell {
         Shell { runtime, engine: Arc::new(engine), rows, any, folder, hive: Some(hive) }
     }
 
-    /// Some rows, and the file alone.
+    /// Restores the initial rows and files.
     fn reset(&self, file: &[u8]) {
         for left in std::fs::read_dir(self.folder.path()).unwrap() {
             std::fs::remove_file(left.unwrap().path()).unwrap();
@@ -144,10 +144,10 @@ impl Shell {
         self.rows.revision(&self.rows.snapshot())
     }
 
-    /// A command on tables; what fails has changed nothing.
+    /// Runs a command on tables; one that fails must not change anything.
     fn command(&self, line: &str) {
         let Some(verb) = line.split_whitespace().next().filter(|verb| verb.starts_with("db")) else { return };
-        // These wait for what does not come.
+        // These commands wait for a state that never comes.
         let waits = ["db/cmp", "db/initialized"].contains(&verb);
         if verb == "db/watch" {
             return;
@@ -161,7 +161,7 @@ impl Shell {
         }
     }
 
-    /// What is found by a key is where it belongs, in all ways to ask for it.
+    /// Each row that is found by a key has that key, for all kinds of queries.
     fn finds(&self, key: &str, raw: &[u8]) {
         let snapshot = self.rows.snapshot();
         let names = |found: Result<Vec<AnyObj>, Error>| -> Option<Vec<String>> {
@@ -187,7 +187,7 @@ impl Shell {
         }
     }
 
-    /// A table that is shown is the same when it is read again, as YAML and by `db/cmp`.
+    /// A printed table is parsed to the same rows, as YAML and by `db/cmp`.
     fn shows_what_can_be_read(&self) {
         let shown = || {
             let snapshot = self.rows.snapshot();

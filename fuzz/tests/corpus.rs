@@ -1,4 +1,4 @@
-//! Every input that once was worth something, without the engine.
+//! Replays every input of the corpus, without the engine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fuzz::TARGETS;
 
-/// The longest that an input may take, with room for a busy machine: none needs a hundredth of it.
+/// The time limit of an input, with a margin for a busy machine: none needs a hundredth of it.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn corpus(target: &str) -> Vec<PathBuf> {
@@ -19,7 +19,7 @@ fn corpus(target: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Peak of this process's memory so far, in kB.
+/// Returns this process's peak memory so far, in kB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

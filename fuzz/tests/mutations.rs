@@ -1,11 +1,11 @@
-//! Inputs of the corpus, changed a little, without the engine: what a check can afford. `ROUNDS` asks for more.
+//! Mutated inputs of the corpus, without the engine: as many as a test run can afford. `ROUNDS` sets the number.
 
 use std::fs;
 use std::path::Path;
 
 use fuzz::{TARGETS, Target};
 
-/// Changes of each input.
+/// The number of mutations of each input.
 const ROUNDS: u64 = 10;
 
 /// SplitMix64: the same inputs in every run.
@@ -28,7 +28,7 @@ fn inputs(target: &Target) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Bytes that mean something to one of the parsers.
+/// Byte strings with a meaning in one of the parsers.
 const WORDS: [&[u8]; 24] = [
     b"\"",
     b"{",
@@ -56,7 +56,7 @@ const WORDS: [&[u8]; 24] = [
     b"",
 ];
 
-/// One to four changes: a byte, a word, a piece gone, a piece twice, a piece of another input.
+/// Applies one to four mutations: a byte, a word, a removed piece, a repeated piece, a piece of another input.
 fn change(data: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(data.len() + 1);

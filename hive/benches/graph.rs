@@ -1,9 +1,9 @@
-//! Speed of a large graph: 1,000 constructors in 50 modules, each taking up to three others and adding a start and a
-//! stop hook; every tenth is `async`. Then one, two and four times as many, to see that time grows with the size and not
-//! faster. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
+//! Speed of a large graph: 1,000 constructors in 50 modules, each with up to three dependencies, a start and a stop
+//! hook; every tenth is `async`. Then the same with two and four times as many, to check that time grows linearly.
+//! Prints one row a measurement (name, measured, unit, goal, met, peer), tab separated.
 //!
-//! The peer is the original's framework with the same graph, measured beside where Go and its module can be had; otherwise
-//! the row says that it was recorded on another machine, and the ratio is what counts.
+//! The peer is Cilium's framework with the same graph, measured in the same run if Go and its module are available;
+//! otherwise the row notes that the times were recorded on another machine, and only the ratio is comparable.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
 
 mod peer;
@@ -18,7 +18,7 @@ const ROUNDS: usize = 30;
 const SIZE: usize = 1000;
 const PER_MODULE: usize = 20;
 
-/// Times of Cilium's hive for each part, recorded where a prototype of this took 1.22 ms in total.
+/// Times of Cilium's hive for each part, recorded on a machine where a prototype of this crate took 1.22 ms in total.
 const RECORDED: [(&str, &str); 5] = [
     ("build", "34.7-37.0 ms"),
     ("populate", "4.0-5.3 ms"),
@@ -125,14 +125,14 @@ macro_rules! hundred {
     };
 }
 
-/// The 1,000 constructors.
+/// Returns the 1,000 constructors.
 fn providers(private: bool) -> Vec<Cell> {
     let mut cells = Cells { private, cells: Vec::with_capacity(SIZE) };
     times_ten!(hundred, cells, 0, 100);
     cells.cells
 }
 
-/// 1,000 constructors in modules of 20, and what asks for the last of them.
+/// Returns 1,000 constructors in modules of 20, and an invocation that needs the last of them.
 fn cells() -> Vec<Cell> {
     let providers = providers(false);
     let modules = providers.chunks(PER_MODULE).enumerate();
@@ -142,7 +142,7 @@ fn cells() -> Vec<Cell> {
     cells
 }
 
-/// The same constructors once for each tenant, private to it, and 50 modules that ask for the last of them.
+/// Returns the same constructors once for each tenant, private to it, and 50 modules that need the last of them.
 fn tenants(count: usize) -> Vec<Cell> {
     let module_of = |i| module(format!("m{i}"), "part", invoke(|_: Arc<Node<999>>| ()));
     let tenant = |t| {
@@ -180,7 +180,7 @@ async fn round(cells: Vec<Cell>) -> anyhow::Result<Round> {
     Ok(Round { build, populate, start, stop: begin.elapsed() })
 }
 
-/// Milliseconds, the median of the rounds.
+/// Returns the median of the rounds in milliseconds.
 fn median(rounds: &[Round], part: impl Fn(&Round) -> Duration) -> f64 {
     let mut times: Vec<Duration> = rounds.iter().map(part).collect();
     times.sort_unstable();
@@ -222,7 +222,7 @@ fn main() -> anyhow::Result<()> {
     let (one, two, four) = (one?, two?, four?);
     row("2000 constructors, total against 1000", two / one, "times", 2.4, "-");
     row("4000 constructors, total against 1000", four / one, "times", 4.8, "-");
-    // Time grows with this power of the size.
+    // The exponent of the growth of time with size.
     row("slope from 1000 to 4000, 1 is linear", (four / one).log(4.0), "", 1.1, "-");
     Ok(())
 }

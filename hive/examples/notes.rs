@@ -1,4 +1,5 @@
-//! Notes that are kept in a file, and a clock that writes one now and then: two cells, a program, and a test of its hooks.
+//! Notes that are kept in a file, and a clock that adds one at an interval: two cells, a program, and a test of its
+//! hooks.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hive::prelude::*;
 
-// ---- The first cell keeps notes. It owns a file, and has an option that says which.
+// ---- The first cell keeps notes. It owns a file, and has an option for its path.
 
 #[derive(hive::Config)]
 struct NotesConfig {
@@ -17,7 +18,7 @@ struct NotesConfig {
     notes_file: PathBuf, // --notes-file, or NOTES_NOTES_FILE in the environment
 }
 
-/// What other cells may take, as `Arc<Notes>`.
+/// An object that other cells take as `Arc<Notes>`.
 #[derive(Object, Default)]
 struct Notes(Mutex<Vec<String>>);
 
@@ -27,8 +28,8 @@ impl Notes {
     }
 }
 
-/// A constructor only wires. What it needs are its parameters, what it gives is its result; reading and writing files
-/// is for hooks.
+/// A constructor only wires objects. Its parameters are its dependencies, its result is what it provides; hooks read
+/// and write files.
 fn new_notes(config: Config<NotesConfig>, lifecycle: Lifecycle, health: Health) -> Arc<Notes> {
     let notes = Arc::new(Notes::default());
     let (read, write, file) = (notes.clone(), notes.clone(), config.notes_file.clone());
@@ -58,7 +59,7 @@ fn notes() -> Cell {
     module("notes", "Keeps notes in a file", [config::<NotesConfig>(), provide(new_notes)])
 }
 
-// ---- The second cell needs the first. It has something to do as long as the program runs: a job.
+// ---- The second cell depends on the first. It has a job, which runs until the program stops.
 
 #[derive(hive::Config)]
 struct ClockConfig {
@@ -105,12 +106,12 @@ mod tests {
 
         let mut hive = TestHive::new(cells()).set("notes-file", file.display()).set("tick-interval", "1h");
         hive.start().await;
-        // The clock was listed first, but it needs the notes, whose hook comes first therefore.
+        // The clock was listed first, but it depends on the notes, so the hook of the notes runs first.
         assert_eq!(hive.hook_order(), ["notes-file", "timer-job-tick"]);
         assert_eq!(hive.health("notes").message, "1 notes");
 
-        tokio::time::sleep(Duration::from_secs(2 * 3600 + 1)).await; // takes no time
-        hive.stop().await; // fails the test if a stop hook does, or if a job is left
+        tokio::time::sleep(Duration::from_secs(2 * 3600 + 1)).await; // returns instantly
+        hive.stop().await; // fails the test if a stop hook does, or if a job is leaked
 
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "an old note\ntick\ntick\n");
     }

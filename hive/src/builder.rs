@@ -77,8 +77,8 @@ impl HiveBuilder {
         }
     }
 
-    /// Adds cells when the first word of the command line is one of `words`, names of a command of the program: so it has
-    /// options that the others do not know, read and told of like all.
+    /// Adds cells only if the first word of the command line is one of `words`, the names of a subcommand: the
+    /// subcommand's options exist, are validated and are reported for it alone.
     ///
     /// ```
     /// use hive::prelude::*;
@@ -125,7 +125,7 @@ impl HiveBuilder {
         self
     }
 
-    /// Reads flags and environment of this process. Variables that are not UTF-8 are left out.
+    /// Reads flags and environment of this process. Variables that are not UTF-8 are skipped.
     pub fn process(self, prefix: impl Into<String>) -> Self {
         let args: Vec<String> =
             std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
@@ -142,34 +142,34 @@ impl HiveBuilder {
         self
     }
 
-    /// Configuration files of which the first that exists is read when `--config` names none. As any configuration file it
-    /// replaces the folder as a whole.
+    /// Sets candidate configuration files: the first that exists is read when `--config` names none. Like any
+    /// configuration file it replaces the folder as a whole.
     pub fn usual_config_files(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
         self.sources.usual_files.extend(paths);
         self
     }
 
-    /// Refuses keys that are unknown in sources of a kind, where otherwise they pass and are reported.
+    /// Refuses unknown keys in sources of a kind; by default they are accepted and reported.
     pub fn refuse_unknown(mut self, origin: Origin) -> Self {
         self.sources.refuse_unknown.push(origin);
         self
     }
 
-    /// Accepts these options although no cell declares them: their types are checked, and those that are set are
-    /// listed by [`Settings::unused`]. Options that a cell does declare may be among them.
+    /// Accepts these options although no cell declares them: their types are checked, and those that are set are listed
+    /// by [`Settings::unused`]. Options that a cell does declare may be among them.
     pub fn foreign(mut self, options: impl IntoIterator<Item = Foreign>) -> Self {
         self.foreign.extend(options);
         self
     }
 
-    /// Sets an option, over all other sources.
+    /// Sets an option; takes precedence over all other sources.
     pub fn set(mut self, key: impl Into<String>, value: impl ToString) -> Self {
         self.sources.program.push((key.into(), value.to_string()));
         self
     }
 
-    /// Gives an option of a cell another default, for programs that have cells of others and habits of their own. The
-    /// help text shows it. An option that no cell declares is a fault of the graph.
+    /// Overrides the default of an option that a cell declares, for programs that embed cells of other authors. The
+    /// help text shows the new default. An option that no cell declares is an error of the graph.
     #[track_caller]
     pub fn preset(mut self, option: impl Into<String>, default: impl ToString) -> Self {
         let site = Site {
@@ -180,14 +180,14 @@ impl HiveBuilder {
         self
     }
 
-    /// Replaces every provider of `T`, also private ones, by a value; their constructors are not planned.
+    /// Replaces every provider of `T`, private ones included, by a value; their constructors are not planned.
     #[track_caller]
     pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
         self.replace_within(None, value, Location::caller())
     }
 
-    /// Puts a value in the place of the providers of `T`, also private ones, in a module and those inside of it; others of
-    /// the same type stay. Without any it is a fault of the graph.
+    /// Replaces the providers of `T`, private ones included, by a value within a module and its submodules; other
+    /// providers of the type stay. It is an error of the graph if there is none to replace.
     #[track_caller]
     pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
         self.replace_within(Some(module.to_owned()), value, Location::caller())
@@ -204,7 +204,7 @@ impl HiveBuilder {
         self
     }
 
-    /// Adds a ready value, or several: whatever a constructor may return.
+    /// Adds a ready value, or several: anything that a constructor may return.
     #[track_caller]
     pub fn supply<O: Outputs + Clone + Sync>(self, outputs: O) -> Self {
         self.more(supply(outputs))
@@ -233,7 +233,7 @@ impl HiveBuilder {
         self
     }
 
-    /// After how long a running hook is reported for the first time, then after twice as long, and so on; 10 s if not
+    /// Sets the time after which a running hook is first reported; the interval doubles with each report. 10 s if not
     /// set.
     pub fn heartbeat(mut self, after: Duration) -> Self {
         self.limits.heartbeat = after.clamp(Duration::from_millis(1), FOREVER);
@@ -246,25 +246,25 @@ impl HiveBuilder {
         self
     }
 
-    /// Starts hooks in an order that the graph and the tokens allow, another one for each seed, instead of that of
-    /// registration. For tests: what only worked by the order of registration fails.
+    /// Runs start hooks in a random order, given by the seed, that the graph and the tokens allow, instead of in order
+    /// of registration. For tests: code that relies on the order of registration fails.
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.limits.shuffle = Some(seed);
         self
     }
 
-    /// What the cells log goes to this subscriber, on whatever thread they run, instead of to that of the thread or the
-    /// process; tells also what becomes of the objects that they give.
+    /// Sends the log lines of the cells to this subscriber, whatever thread they run on, instead of to the subscriber
+    /// of the thread or the process; also tracks the objects that constructors return.
     pub(crate) fn watched(mut self, log: Dispatch, tally: Arc<Tally>) -> Self {
         (self.log, self.tally) = (Some(log), Some(tally));
         self
     }
 
-    /// Registers the cells, reads the configuration, and plans the construction. No constructor runs. All faults of the
-    /// graph are given together; without any, all faults of the configuration. With conditional cells the graph depends on
-    /// the configuration, whose faults then come first.
+    /// Registers the cells, reads the configuration, and plans the construction. No constructor runs. Returns all
+    /// errors of the graph together; if there are none, all errors of the configuration. With conditional cells the
+    /// graph depends on the configuration, whose errors then come first.
     pub fn build(self) -> Result<Hive, HiveError> {
-        // Of the cells' code only what reads options runs here.
+        // The only code of cells that runs here is that which parses options; it may panic.
         catch_unwind(AssertUnwindSafe(|| self.plan())).unwrap_or_else(|panic| {
             Err(HiveError::Panicked { during: "reading the options", panic: panic_text(&*panic) })
         })
@@ -310,7 +310,8 @@ impl HiveBuilder {
         let live = LiveConfig::new(schema, sources, structs, settings.clone());
         graph.built_in(live);
         let mut faults = loaded.errors;
-        // Options that could not be read are already reported; building structs of the others would only repeat it.
+        // Options that failed to parse are already reported; building structs of the others would only repeat the
+        // errors.
         if faults.is_empty() {
             faults = configure(&mut graph, &settings);
         }
@@ -337,7 +338,7 @@ impl HiveBuilder {
             return Err(HiveError::Config(faults));
         }
 
-        // As many hooks as constructors.
+        // An estimate: one hook for each constructor.
         timeline.reserve(2 * plan.order.len());
         let hooks = Hooks::new(events.clone(), plan.order.len());
         let shutdown = Shutdowner::new(events.clone());
@@ -374,7 +375,7 @@ pub(crate) fn schema(
     }
     let mut structs = HashSet::new();
     for node in 0..graph.nodes.len() {
-        // A struct that is listed twice is one fault, that of its type.
+        // A struct that is listed twice is a single error, the duplicate type.
         if let What::Config(cell) = &graph.nodes[node].what
             && structs.insert(cell.key)
         {
@@ -420,7 +421,7 @@ fn file_flags() -> Vec<Flag> {
     ]
 }
 
-/// Makes the configuration structs, so that a wrong one is reported before any constructor runs.
+/// Builds the configuration structs, so that an invalid one is reported before any constructor runs.
 fn configure(graph: &mut Graph, settings: &Settings) -> Vec<ConfigError> {
     let mut errors = vec![];
     for node in &mut graph.nodes {

@@ -74,9 +74,10 @@ impl Cell {
     /// assert!(!Hive::builder(cells).build().unwrap().tree().contains("provide new_lb\n"));
     /// ```
     ///
-    /// Options are read before anything is planned. What an inactive cell would provide is absent: `Option<..>` is `None`,
-    /// who requires it is told which option is to blame. Its options are there all the same, as are those of the cells
-    /// in it; the struct that `is_on` looks at may be declared in the cell itself. `is_on` should do nothing but look.
+    /// Options are read before anything is planned. Objects of an inactive cell are absent: `Option<..>` is `None`, and
+    /// the error for a required one names the option that disables the cell. The options of an inactive cell stay
+    /// declared, as do those of the cells in it; the struct that `is_on` reads may be declared in the cell itself.
+    /// `is_on` must have no side effects.
     #[must_use]
     #[track_caller]
     pub fn when<C: ConfigSpec>(self, is_on: impl Fn(&C) -> bool + Send + Sync + 'static) -> Cell {
@@ -86,7 +87,7 @@ impl Cell {
 
 /// Anything that is a list of cells: one cell, an array or a vector.
 pub trait IntoCells {
-    /// The cells, in registration order.
+    /// Returns the cells, in registration order.
     fn into_cells(self) -> Vec<Cell>;
 }
 
@@ -112,7 +113,7 @@ fn cell(repr: Repr) -> Cell {
     Cell(Arc::new(repr))
 }
 
-/// A named scope around cells.
+/// Returns a named scope around cells.
 ///
 /// `id` is one lower-case letter followed by up to 30 of `a-z 0-9 _ -`; siblings need different ids. The path of ids
 /// names the module in logs, health and errors: `agent.controlplane.ipam`.
@@ -122,8 +123,9 @@ pub fn module(id: impl Into<String>, description: impl Into<String>, cells: impl
     cell(Repr::Module { id, description, at, cells: cells.into_cells() })
 }
 
-/// A [`module`] with a life of its own: its cells see everything of the hive around it, the others see of it only an
-/// `Arc<`[`Scope<T>`]`>`, by which they start and stop it while the rest runs. `T` is any type that tells it from others.
+/// Returns a [`module`] with a lifecycle of its own: its cells see every object of the surrounding hive; the
+/// surrounding hive sees only an `Arc<`[`Scope<T>`]`>`, which starts and stops it at run time. `T` is any type that
+/// distinguishes it from other scopes.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -151,7 +153,7 @@ pub fn module(id: impl Into<String>, description: impl Into<String>, cells: impl
 /// ```
 ///
 /// Its constructors are planned with all others, and run at each start, as do its hooks and jobs; configuration is read
-/// once. It can be started once the hive has started, and is stopped with it, before anything else.
+/// once. It can be started once the hive has started, and is stopped with the hive, before any other hook.
 #[track_caller]
 pub fn scope<T: ?Sized + 'static>(
     id: impl Into<String>,
@@ -164,12 +166,13 @@ pub fn scope<T: ?Sized + 'static>(
     cell(Repr::Scope { id, description, at, place, key, make, cells: cells.into_cells() })
 }
 
-/// Cells bundled without a scope.
+/// Bundles cells without a scope.
 pub fn bundle(cells: impl IntoCells) -> Cell {
     cell(Repr::Group(cells.into_cells()))
 }
 
-/// A constructor whose results the whole hive may use. It runs at most once, and only if something needs it.
+/// Registers a constructor whose results the whole hive may use. It runs at most once, and only if a dependent needs
+/// it.
 #[track_caller]
 pub fn provide<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
 where
@@ -178,7 +181,7 @@ where
     cell(Repr::Provide { constructor: Constructor::new(f, Location::caller()), private: false })
 }
 
-/// A constructor whose results only its module and the modules inside it may use.
+/// Registers a constructor whose results are visible only to its module and submodules.
 #[track_caller]
 pub fn provide_private<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
 where
@@ -187,14 +190,15 @@ where
     cell(Repr::Provide { constructor: Constructor::new(f, Location::caller()), private: true })
 }
 
-/// A ready value, or several: whatever a constructor may return.
+/// Registers a ready value, or several: anything that a constructor may return.
 #[track_caller]
 pub fn supply<O: Outputs + Clone + Sync>(outputs: O) -> Cell {
     let constructor = Constructor::new(move || outputs.clone(), Location::caller());
     cell(Repr::Provide { constructor, private: false })
 }
 
-/// A function that runs when the hive is populated: what it asks for is what gets built, in order of registration.
+/// Registers a function that runs when the hive is populated: its parameters are the roots of construction, in order of
+/// registration.
 #[track_caller]
 pub fn invoke<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
 where
@@ -203,10 +207,11 @@ where
     cell(Repr::Invoke(Constructor::new(f, Location::caller())))
 }
 
-/// A function that takes an object and gives another of the same type, which the wrapped cells see instead.
+/// Registers a function from an object to another of the same type, which the wrapped cells see instead.
 ///
-/// The decorator's own request is served from further out; decorators nest, the nearest wins. A private provider inside of
-/// the wrapped cells is nearer than the decorator. Of a group the decorator takes `Group<T>` and gives `Members<T>`.
+/// The decorator's own parameter resolves outside of the wrapped cells; decorators nest, and the innermost takes
+/// effect. A private provider inside the wrapped cells takes precedence over the decorator. For a group the decorator
+/// takes `Group<T>` and returns `Members<T>`.
 #[track_caller]
 pub fn decorate<F: Shape<A>, A: ParamList, K: 'static>(f: F, cells: impl IntoCells) -> Cell
 where
@@ -216,8 +221,8 @@ where
     cell(Repr::Decorate { constructor, cells: cells.into_cells() })
 }
 
-/// A function that takes an object and gives another of the same type, which everybody sees instead, the provider's own
-/// module included. A [`decorate`] further in takes what this one gives.
+/// Registers a function from an object to another of the same type, which the whole hive sees instead, the provider's
+/// own module included. A [`decorate`] further in takes the result of this one.
 #[track_caller]
 pub fn decorate_all<F: Shape<A>, A: ParamList, K: 'static>(f: F) -> Cell
 where
@@ -226,7 +231,7 @@ where
     cell(Repr::DecorateAll(Constructor::new(f, Location::caller())))
 }
 
-/// The options of a `#[derive(hive::Config)]` struct; the whole hive may ask for them as `Config<T>`.
+/// Declares the options of a `#[derive(hive::Config)]` struct; any cell of the hive may take them as `Config<T>`.
 #[track_caller]
 pub fn config<T: ConfigSpec>() -> Cell {
     cell(Repr::Config(ConfigCell::of::<T>(Location::caller())))

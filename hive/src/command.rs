@@ -1,20 +1,20 @@
-//! Cells that are there for one command of the program only.
+//! Cells that exist for one subcommand of the program only.
 
 use crate::builder::schema;
 use crate::cell::Cell;
 use crate::config::{Foreign, Sources, parse_args};
 use crate::graph::Graph;
 
-/// A command, by each of its names, and its cells.
+/// A subcommand with its names and its cells.
 pub(crate) struct Command {
     pub(crate) words: Vec<String>,
     pub(crate) cells: Vec<Cell>,
 }
 
 impl Command {
-    /// Whether the first word of the command line, values of options left out, calls it.
+    /// Whether the first word of the command line, values of options left out, is a name of this subcommand.
     pub(crate) fn is_called(&self, others: &[Cell], sources: &Sources, foreign: &[Foreign]) -> bool {
-        // Only the owner of the word knows which words are values of options, its own included.
+        // Whether a word is the value of an option depends on the declared options, those of this subcommand included.
         if !sources.args.iter().any(|arg| self.words.contains(arg)) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Conditional cells: a predicate over a configuration struct, and which option is to blame when it is not met.
+//! Conditional cells: a predicate over a configuration struct, and the options that make it false.
 
 use std::any::{Any, type_name};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -40,14 +40,15 @@ impl Condition {
         }
     }
 
-    /// Asks the predicate; the text of its panic if it has none.
+    /// Evaluates the predicate; the error is the text of its panic.
     pub(crate) fn is_met(&self, config: &Value) -> Result<bool, String> {
         let answer = catch_unwind(AssertUnwindSafe(|| (self.is_met)(config)));
         answer.map(|met| met.unwrap_or(false)).map_err(|panic| panic_text(&*panic))
     }
 
-    /// The options because of which the predicate is not met, as `name=value`: those of which another value alone would
-    /// do - the opposite of a switch, the default of anything else -, or all options of the struct if there is none.
+    /// Returns the options that make the predicate false, as `name=value`: each option of which another value alone
+    /// would make it true (a switch inverted, any other option at its default), or all options of the struct if there
+    /// is none.
     pub(crate) fn culprits(&self, settings: &Settings) -> Vec<String> {
         let (mut all, mut decisive) = (vec![], vec![]);
         for flag in (self.flags)() {

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! The work is split over traits with one purpose each, so that the compiler names the wrong parameter, the wrong
-//! result or the `.await` that is not `Send`, instead of saying that the function is not a constructor.
+//! result or the `.await` that is not `Send`, instead of reporting that the function is not a constructor.
 
 use std::any::type_name;
 use std::marker::PhantomData;
@@ -124,7 +124,7 @@ each_arity!(constructor);
 pub(crate) trait Erased: Send + Sync {
     fn deps(&self, deps: &mut Deps);
     fn outs(&self, outs: &mut Outs);
-    /// Results that are available at once go into the sink.
+    /// Stores results that are available at once in the sink.
     fn call(&self, cx: &mut Cx<'_>, sink: &mut Sink) -> Call;
 }
 
@@ -152,7 +152,7 @@ where
     }
 }
 
-/// A constructor as it is kept in a cell.
+/// A constructor as stored in a cell.
 #[derive(Clone)]
 pub(crate) struct Constructor {
     pub(crate) place: Place,

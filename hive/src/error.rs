@@ -1,4 +1,4 @@
-//! Errors: what is wrong with a graph, and what went wrong while it was built, started or stopped.
+//! Errors of a graph, and of building, starting and stopping it.
 
 use std::fmt;
 use std::panic::Location;
@@ -50,7 +50,7 @@ impl fmt::Display for InModule<'_> {
     }
 }
 
-/// One thing that is wrong with a graph. All are found before any constructor runs.
+/// An error of a graph. All are collected before any constructor runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
@@ -61,7 +61,7 @@ pub enum GraphError {
         key: Key,
         /// The node that requires it.
         needed_by: Site,
-        /// Things of similar names and their providers; what to do without any.
+        /// Similar names with their providers; without any, the remedy.
         hints: Vec<String>,
     },
     /// A required type is private to another module.
@@ -119,19 +119,19 @@ pub enum GraphError {
         key: Key,
         /// The path of the module.
         module: String,
-        /// Where that is asked for.
+        /// Where the replacement is requested.
         at: &'static Location<'static>,
         /// The other provider, or the module that may be meant.
         hint: String,
     },
-    /// A test replaces something that the cells neither give nor take, so that the test would be of the real thing.
+    /// A test replaces a type that no cell provides or takes, so the test would run against the real object.
     #[error(
         "nothing gives or takes {key}, replaced at {}:{}\n    hint: for a trait write `.replace::<dyn Trait>(..)`", .at.file(), .at.line()
     )]
     ReplacesNothing {
         /// The type to replace.
         key: Key,
-        /// Where that is asked for.
+        /// Where the replacement is requested.
         at: &'static Location<'static>,
     },
     /// A constructor returns nothing, so that no node can depend on it and it would never run.
@@ -310,10 +310,10 @@ impl HookFailure {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HiveError {
-    /// The graph is wrong; every fault is listed.
+    /// The graph is invalid; every error is listed.
     #[error("{}", list("fault in the graph", "faults in the graph", .0))]
     Graph(Vec<GraphError>),
-    /// The configuration is wrong; every fault is listed.
+    /// The configuration is invalid; every error is listed.
     #[error("{}", list("fault in the configuration", "faults in the configuration", .0))]
     Config(Vec<ConfigError>),
     /// A constructor failed.
@@ -323,31 +323,31 @@ pub enum HiveError {
         site: Site,
         /// Its error, or its panic.
         error: anyhow::Error,
-        /// Stop hooks that failed when the start was undone.
+        /// Stop hooks that failed in the rollback of the start.
         rollback: Vec<HookFailure>,
     },
-    /// A start hook failed; those that had run were undone.
+    /// A start hook failed; those that had run were rolled back.
     #[error("{failure}{}{}", undone(*.rolled_back), undoing(.rollback))]
     Start {
         /// The hook and its error.
         failure: Box<HookFailure>,
         /// The number of hooks that had started and were stopped.
         rolled_back: usize,
-        /// Stop hooks that failed when the start was undone.
+        /// Stop hooks that failed in the rollback of the start.
         rollback: Vec<HookFailure>,
     },
-    /// A shutdown was asked for while the hive was starting.
+    /// A shutdown was requested while the hive was starting.
     #[error("start cancelled in {during}{}", undoing(.rollback))]
     Cancelled {
         /// The constructor or hook that was next or running.
         during: String,
-        /// Stop hooks that failed when the start was undone.
+        /// Stop hooks that failed in the rollback of the start.
         rollback: Vec<HookFailure>,
     },
     /// Stop hooks failed; all others ran.
     #[error("{}", list("stop hook failed", "stop hooks failed", .0))]
     Stop(Vec<HookFailure>),
-    /// A scope with a life of its own could not be started or stopped.
+    /// A scope with a lifecycle of its own could not be started or stopped.
     #[error("scope `{scope}`: {error}")]
     Scope {
         /// The path of its module.
@@ -358,15 +358,15 @@ pub enum HiveError {
     /// The operation is not possible in the state that the hive is in.
     #[error("cannot {action} a hive that is {state}")]
     State {
-        /// The requested key.
+        /// The requested operation.
         action: &'static str,
         /// The state.
         state: State,
     },
-    /// The operation is not possible in the state that the scope, or what is around it, is in.
+    /// The operation is not possible in the state of the scope or of the surrounding hive.
     #[error("cannot {action} a scope that is {state}")]
     ScopeState {
-        /// The requested key.
+        /// The requested operation.
         action: &'static str,
         /// The state.
         state: State,
@@ -379,7 +379,7 @@ pub enum HiveError {
         "Scope::{action} in a hook or constructor of the scope waits for itself; call it from a job of another module"
     )]
     ScopeInItself {
-        /// The requested key.
+        /// The requested operation.
         action: &'static str,
     },
     /// Code of a cell panicked outside of constructors, hooks and jobs.
@@ -399,7 +399,7 @@ pub enum HiveError {
 }
 
 impl HiveError {
-    /// The faults of the graph, if that is what this is.
+    /// Returns the errors of the graph; empty for any other error.
     pub fn graph(&self) -> &[GraphError] {
         match self {
             HiveError::Graph(errors) => errors,
@@ -407,12 +407,12 @@ impl HiveError {
         }
     }
 
-    /// A start that was cancelled on request is an orderly end, unless undoing it failed.
+    /// Whether it is a start that was cancelled on request, which is an orderly end unless rolling it back failed.
     pub(crate) fn is_orderly(&self) -> bool {
         matches!(self, HiveError::Cancelled { rollback, .. } if rollback.is_empty())
     }
 
-    /// Whether it was refused because what it is about stops.
+    /// Whether the operation was refused because the hive or scope is stopping.
     pub(crate) fn is_stopping(&self) -> bool {
         match self {
             HiveError::Scope { error, .. } => error.is_stopping(),
@@ -422,7 +422,7 @@ impl HiveError {
         }
     }
 
-    /// The faults of the configuration, if that is what this is.
+    /// Returns the errors of the configuration; empty for any other error.
     pub fn config(&self) -> &[ConfigError] {
         match self {
             HiveError::Config(errors) => errors,
@@ -456,7 +456,7 @@ mod tests {
     use super::with_causes;
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn a_repeated_cause_is_printed_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("open x: {source}")]
         struct Open {

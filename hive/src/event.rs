@@ -1,4 +1,4 @@
-//! Every step of a hive's life as a typed event; the log is derived from it.
+//! Every step of a hive's lifecycle as a typed event; the log is derived from it.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -54,7 +54,7 @@ pub struct HookId {
     pub at: &'static Location<'static>,
 }
 
-/// A step in the life of a hive.
+/// A step in the lifecycle of a hive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -96,14 +96,14 @@ pub enum Event {
     HookRuns {
         /// Start or stop.
         phase: Phase,
-        /// Which one.
+        /// The hook.
         hook: HookId,
     },
     /// A hook is still running.
     HookStillRuns {
         /// Start or stop.
         phase: Phase,
-        /// Which one.
+        /// The hook.
         hook: HookId,
         /// The time since it began.
         elapsed: Duration,
@@ -112,7 +112,7 @@ pub enum Event {
     HookRan {
         /// Start or stop.
         phase: Phase,
-        /// Which one.
+        /// The hook.
         hook: HookId,
         /// The duration.
         duration: Duration,
@@ -121,7 +121,7 @@ pub enum Event {
     HookFailed {
         /// Start or stop.
         phase: Phase,
-        /// Which one.
+        /// The hook.
         hook: HookId,
         /// The duration.
         duration: Duration,
@@ -132,12 +132,12 @@ pub enum Event {
     },
     /// A hook was registered after the start and will not run.
     HookTooLate {
-        /// Which one.
+        /// The hook.
         hook: HookId,
     },
-    /// A hook has nothing to do, neither at the start nor at the stop, and orders no others.
+    /// A hook has neither a start nor a stop function, and no token: it has no effect.
     HookEmpty {
-        /// Which one.
+        /// The hook.
         hook: HookId,
     },
     /// The hooks that have started are stopped because the start failed.
@@ -154,14 +154,14 @@ pub enum Event {
         /// The number of failed stop hooks.
         failed: usize,
     },
-    /// A scope with a life of its own has started.
+    /// A scope with a lifecycle of its own has started.
     ScopeStarted {
         /// The path of its module.
         scope: Arc<str>,
         /// The duration.
         duration: Duration,
     },
-    /// A scope with a life of its own could not be started.
+    /// A scope with a lifecycle of its own could not be started.
     ScopeFailed {
         /// The path of its module.
         scope: Arc<str>,
@@ -170,7 +170,7 @@ pub enum Event {
         /// The error's text.
         error: String,
     },
-    /// A scope with a life of its own has been stopped.
+    /// A scope with a lifecycle of its own has been stopped.
     ScopeStopped {
         /// The path of its module.
         scope: Arc<str>,
@@ -184,7 +184,7 @@ pub enum Event {
         /// Its name.
         name: &'static str,
     },
-    /// A cell asked for a shutdown.
+    /// A cell requested a shutdown.
     ShutdownRequested {
         /// The error's text, if it is because of one.
         error: Option<String>,
@@ -205,7 +205,7 @@ pub enum Event {
         /// Its module.
         module: Arc<str>,
     },
-    /// A background job begins while another one of its name and module runs: both report as one.
+    /// A background job begins while another one of the same name and module runs: both report as one.
     JobNameTaken {
         /// Its name.
         job: Arc<str>,
@@ -225,7 +225,7 @@ pub enum Event {
         /// The duration.
         duration: Duration,
     },
-    /// A background job has run its function once, well or not.
+    /// A run of a background job has ended, successfully or not.
     JobRan {
         /// The kind of job.
         kind: JobKind,
@@ -246,23 +246,23 @@ pub enum Event {
         module: Arc<str>,
         /// The error's text.
         error: String,
-        /// How often it has failed so in a row. The log has the first, the 10th, the 100th...
+        /// The number of consecutive failures with this error. The log has the first, the 10th, the 100th...
         in_a_row: u64,
     },
-    /// A background job was dropped because it did not end when asked to stop.
+    /// A background job was dropped because it did not end when cancelled.
     JobAborted {
         /// Its name.
         job: Arc<str>,
         /// Its module.
         module: Arc<str>,
-        /// The time for which it was awaited.
+        /// The grace period that it exceeded.
         grace: Duration,
     },
 }
 
 impl Event {
-    /// Writes the event to the log, with the fields and words that Cilium uses. Steps slower than `slow` are logged
-    /// at level info, quicker ones at debug.
+    /// Logs the event, with the fields and words that Cilium uses. Steps slower than `slow` are logged at level info,
+    /// faster ones at debug.
     pub fn log(&self, slow: Duration) {
         use tracing::{debug, error, info, warn};
         macro_rules! timed {
@@ -360,13 +360,13 @@ fn is_power_of_ten(n: u64) -> bool {
     n.checked_ilog10().is_some_and(|exponent| 10_u64.pow(exponent) == n)
 }
 
-/// Is told an event and its moment.
+/// A function that receives an event and its time.
 pub(crate) type Observer = Arc<dyn Fn(&Event, Instant) + Send + Sync>;
 
-/// The events of one hive: synchronous observers, and subscriptions for those that come later.
+/// The events of one hive: synchronous observers, and subscriptions of later receivers.
 pub struct Events {
     observers: Mutex<Arc<Vec<Observer>>>,
-    /// Made for the first that subscribes.
+    /// Created by the first subscription.
     live: OnceLock<broadcast::Sender<Event>>,
     slow: Duration,
     log: Option<Dispatch>,
@@ -378,12 +378,12 @@ impl Events {
         Arc::new(Events { observers, live: OnceLock::new(), slow, log })
     }
 
-    /// Where the log of this hive goes, if not where that of the thread does.
+    /// Returns the subscriber for the log of this hive, if it is not that of the thread.
     pub(crate) fn log(&self) -> Option<&Dispatch> {
         self.log.as_ref()
     }
 
-    /// The span around all code of a module.
+    /// Returns the span around all code of a module.
     pub(crate) fn span(&self, module: &str) -> tracing::Span {
         self.logged(|| tracing::info_span!("cell", module = %module))
     }
@@ -400,7 +400,8 @@ impl Events {
         }
     }
 
-    /// The events from now on. A receiver that falls more than 256 events behind is told how many it missed.
+    /// Returns a receiver of the events from now on. A receiver that falls more than 256 events behind gets the number
+    /// of missed ones.
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.live.get_or_init(|| broadcast::channel(256).0).subscribe()
     }
@@ -417,7 +418,7 @@ impl Events {
         self.emit_at(&event, Instant::now());
     }
 
-    /// As [`emit`](Events::emit), where the moment is known already.
+    /// Emits an event with a known time; see [`emit`](Events::emit).
     pub(crate) fn emit_at(&self, event: &Event, at: Instant) {
         self.logged(|| event.log(self.slow));
         let observers = self.observers.lock().clone();

@@ -1,4 +1,4 @@
-//! Registration: cells become nodes in scopes. Nothing of the user's runs here, nothing panics; faults are collected.
+//! Registration: cells become nodes in scopes. No user code runs here and no code panics; errors are collected.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,14 +22,14 @@ pub(crate) enum What {
     Construct(Constructor),
     Config(Box<ConfigCell>),
     Ready(Value),
-    /// The handle of the life in this scope.
+    /// Creates the handle that starts and stops this scope.
     Scope {
         inner: usize,
         make: MakeScope,
     },
 }
 
-/// Which cell a node stands for.
+/// The kind of cell of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     Provide,
@@ -49,9 +49,9 @@ pub(crate) struct Node {
     pub(crate) scope: usize,
     /// The innermost condition around it.
     pub(crate) switch: Option<usize>,
-    /// Its own among the dependencies of all.
+    /// Its range in the dependencies of all nodes.
     deps: Range<usize>,
-    /// Its own among the outputs of all.
+    /// Its range in the outputs of all nodes.
     pub(crate) outs: Range<usize>,
     pub(crate) what: What,
 }
@@ -60,29 +60,29 @@ pub(crate) struct Scope {
     pub(crate) parent: Option<usize>,
     pub(crate) module: Arc<str>,
     pub(crate) description: Arc<str>,
-    /// Where the module is declared; nowhere if this is the root or the inside of a decoration, which is no module.
+    /// Where the module is declared; `None` for the root and for the inside of a decoration, which is no module.
     pub(crate) at: Option<&'static Location<'static>>,
     /// The innermost condition around it.
     pub(crate) switch: Option<usize>,
-    /// The scope whose life it shares: itself, if what is inside has a life of its own.
+    /// The scope whose lifecycle it shares: itself, if it has one of its own.
     pub(crate) life: usize,
     pub(crate) providers: KeyMap<Slot>,
     pub(crate) groups: KeyMap<Vec<Slot>>,
     pub(crate) decorators: KeyMap<Slot>,
 }
 
-/// A condition on cells, and what became of it.
+/// A condition on cells, and its outcome.
 pub(crate) struct Switch {
     pub(crate) condition: Condition,
     /// The condition around this one.
     pub(crate) outer: Option<usize>,
     /// The scope in which the condition stands.
     scope: usize,
-    /// The module that it is about, if it is about a whole one.
+    /// The module that it applies to, if it applies to a whole one.
     pub(crate) module: Option<usize>,
-    /// Whether this condition is not met, or one around it.
+    /// Whether this condition or one around it is false.
     pub(crate) is_off: bool,
-    /// Whether this condition itself is not met.
+    /// Whether this condition itself is false.
     pub(crate) is_unmet: bool,
 }
 
@@ -97,14 +97,14 @@ pub(crate) struct Graph {
     pub(crate) errors: Vec<GraphError>,
 }
 
-/// Where a cell is being registered.
+/// The place where a cell is registered.
 #[derive(Clone, Copy)]
 struct Inside {
     scope: usize,
     switch: Option<usize>,
 }
 
-/// The scope that everybody sees.
+/// The outermost scope, visible to all nodes.
 pub(crate) const ROOT: usize = 0;
 
 impl Graph {
@@ -139,7 +139,7 @@ impl Graph {
         self.scopes.len() - 1
     }
 
-    /// Makes nodes and scopes of cells. No node is resolved against another before [`link`](Graph::link).
+    /// Creates nodes and scopes from cells. Dependencies are resolved later, by [`link`](Graph::link).
     pub(crate) fn register(&mut self, cells: &[Cell]) {
         let mut stack = vec![(cells.iter(), Inside { scope: ROOT, switch: None })];
         while let Some((cells, inside)) = stack.last_mut() {
@@ -245,17 +245,17 @@ impl Graph {
         slot
     }
 
-    /// The dependencies of a node.
+    /// Returns the dependencies of a node.
     pub(crate) fn deps(&self, node: &Node) -> &[Dep] {
         &self.deps.list[node.deps.clone()]
     }
 
-    /// The outputs of a node.
+    /// Returns the outputs of a node.
     pub(crate) fn outs(&self, node: &Node) -> &[Out] {
         &self.outs.list[node.outs.clone()]
     }
 
-    /// The content of a slot.
+    /// Returns the content of a slot.
     pub(crate) fn out(&self, slot: Slot) -> &Out {
         &self.outs.list[slot.out]
     }
@@ -275,7 +275,7 @@ impl Graph {
         self.outs.list.len()
     }
 
-    /// Asks the conditions. The configuration structs have been made.
+    /// Evaluates the conditions. The configuration structs must have been built.
     pub(crate) fn decide(&mut self) {
         let mut configs = KeyMap::default();
         for node in &self.nodes {
@@ -304,12 +304,12 @@ impl Graph {
         }
     }
 
-    /// Whether no condition keeps something out.
+    /// Whether no condition disables the node.
     pub(crate) fn is_on(&self, switch: Option<usize>) -> bool {
         switch.is_none_or(|switch| !self.switches[switch].is_off)
     }
 
-    /// Lets cells see each other, those that conditions keep out excepted.
+    /// Makes the outputs of cells visible to others, except for cells that conditions disable.
     pub(crate) fn link(&mut self) {
         self.check_modules();
         self.scopes[ROOT].providers.reserve(self.nodes.len());
@@ -331,7 +331,7 @@ impl Graph {
         }
     }
 
-    /// The scope in whose life a node is built.
+    /// Returns the scope in whose lifecycle a node is built.
     pub(crate) fn life(&self, node: usize) -> usize {
         self.scopes[self.nodes[node].scope].life
     }
@@ -390,7 +390,7 @@ impl Graph {
         self.ready(Key::of::<T>(), NodeKind::BuiltIn, place, Arc::new(value));
     }
 
-    /// Adds a value that is there already.
+    /// Adds a node for an existing value.
     pub(crate) fn ready(&mut self, key: Key, kind: NodeKind, place: Place, value: Value) -> Slot {
         self.give(key, kind, place, Inside { scope: ROOT, switch: None }, What::Ready(value))
     }
@@ -400,7 +400,7 @@ impl Graph {
         Site { place: node.place, module: self.scopes[node.scope].module.clone() }
     }
 
-    /// A description of a condition.
+    /// Returns a description of a condition.
     pub(crate) fn subject(&self, switch: &Switch) -> String {
         match switch.module {
             Some(module) => format!("module `{}`", self.scopes[module].module),
@@ -411,12 +411,13 @@ impl Graph {
         }
     }
 
-    /// The scope and those around it, the innermost first.
+    /// Iterates over the scope and its parents, the innermost first.
     pub(crate) fn around(&self, scope: usize) -> impl Iterator<Item = &Scope> {
         std::iter::successors(Some(scope), |s| self.scopes[*s].parent).map(|s| &self.scopes[s])
     }
 
-    /// From which scope a node looks for `key`: its own, or the root if it decorates that for everybody.
+    /// Returns the scope from which a node resolves `key`: its own, or the root if the node decorates it for the whole
+    /// hive.
     fn view(&self, node: usize, key: &Key) -> usize {
         let node = &self.nodes[node];
         let is_own = node.kind == NodeKind::DecorateAll && self.outs(node).iter().any(|out| out.key == *key);
@@ -431,7 +432,7 @@ impl Graph {
         })
     }
 
-    /// The members of a group that a node sees, in the order of registration. A decorator stands for all members from
+    /// Returns the members of a group that a node sees, in order of registration. A decorator replaces all members from
     /// its scope outwards.
     pub(crate) fn members(&self, node: usize, key: &Key) -> Vec<Slot> {
         let mut members = vec![];
@@ -448,7 +449,7 @@ impl Graph {
 }
 
 impl Scope {
-    /// The last segment of the module's path.
+    /// Returns the last segment of the module's path.
     pub(crate) fn name(&self) -> &str {
         self.module.rsplit('.').next().unwrap_or_default()
     }

@@ -16,7 +16,7 @@ pub(crate) struct Handles<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) module: &'a Arc<str>,
     pub(crate) function: &'static str,
-    /// The constructor's place in the graph.
+    /// The constructor's position in the graph.
     pub(crate) node: usize,
 }
 
@@ -27,18 +27,18 @@ pub(crate) struct Shared {
     pub(crate) health: Arc<HealthTree>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) shutdown: Shutdowner,
-    /// Where a test wants to know what becomes of the objects.
+    /// The record of objects that a test keeps; `None` outside of tests.
     pub(crate) tally: Option<Arc<Tally>>,
 }
 
 impl Shared {
-    /// Whether the hive stops, or has.
+    /// Whether the hive is stopping or has stopped.
     pub(crate) fn stops(&self) -> bool {
         let state = self.hooks.state();
         self.shutdown.is_shutting_down() || matches!(state, State::Stopping | State::Stopped | State::Failed)
     }
 
-    /// The same for a part with hooks of its own.
+    /// Returns the same handles for a part with hooks of its own.
     pub(crate) fn with_hooks(&self, hooks: Arc<Hooks>) -> Self {
         let Shared { events, hooks: _, health, jobs, shutdown, tally } = self;
         let (events, health, jobs) = (events.clone(), health.clone(), jobs.clone());
@@ -51,12 +51,12 @@ impl Shared {
 pub struct ModuleId(Arc<str>);
 
 impl ModuleId {
-    /// The whole path.
+    /// Returns the whole path.
     pub fn path(&self) -> &str {
         &self.0
     }
 
-    /// The last segment of the path.
+    /// Returns the last segment of the path.
     pub fn name(&self) -> &str {
         self.0.rsplit('.').next().unwrap_or("")
     }

@@ -2,7 +2,7 @@
 
 use strsim::levenshtein;
 
-/// The candidate nearest to `word`, if one is near enough to be meant.
+/// Returns the candidate nearest to `word`, if one is similar enough.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = 1 + word.len() / 8;
     candidates

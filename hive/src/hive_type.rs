@@ -55,14 +55,14 @@ pub(crate) struct Parts {
     pub(crate) limits: Times,
 }
 
-/// Checks a list of cells: everything that [`Hive::builder`] would refuse, with the options at their defaults. None of
-/// the cells' code runs.
+/// Checks a list of cells: every error that [`Hive::builder`] would return, with the options at their defaults. No code
+/// of the cells runs.
 pub fn validate(cells: impl IntoCells) -> Result<(), HiveError> {
     Hive::builder(cells).build().map(drop)
 }
 
 impl Hive {
-    /// Begins a hive from cells.
+    /// Returns a builder of a hive from cells.
     pub fn builder(cells: impl IntoCells) -> HiveBuilder {
         HiveBuilder::new(cells)
     }
@@ -87,59 +87,59 @@ impl Hive {
         }
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
     }
 
-    /// A configuration struct as the cells take it, for what a program does before it starts its hive or instead of that:
-    /// opening the log, giving up privileges, a command. An error if no cell lists the struct.
+    /// Returns a configuration struct as the cells take it, for code that runs before the hive starts or instead of it:
+    /// opening the log, dropping privileges, a subcommand. An error if no cell lists the struct.
     pub fn config<T: ConfigSpec>(&self) -> Result<T, ConfigError> {
         T::from_values(&ConfigValues { settings: &self.settings })
     }
 
-    /// The command line without options.
+    /// Returns the command line without options.
     pub fn arguments(&self) -> &Arguments {
         &self.arguments
     }
 
-    /// The help text for all options, a line each.
+    /// Returns the help text for all options, a line each.
     pub fn usage(&self) -> &str {
         &self.usage
     }
 
-    /// The health of all modules.
+    /// Returns the health of all modules.
     pub fn health(&self) -> &Arc<HealthTree> {
         &self.shared.health
     }
 
-    /// The jobs of this hive, for a watchdog.
+    /// Returns the jobs of this hive, for a watchdog.
     pub fn jobs(&self) -> &Arc<Jobs> {
         &self.shared.jobs
     }
 
-    /// The events of this hive.
+    /// Returns the events of this hive.
     pub fn events(&self) -> &Arc<Events> {
         &self.shared.events
     }
 
-    /// Stops this hive from another task.
+    /// Returns a handle that stops this hive from another task.
     pub fn shutdowner(&self) -> Shutdowner {
         self.shared.shutdown.clone()
     }
 
-    /// Where the hive is in its life.
+    /// Returns the current state of the hive.
     pub fn state(&self) -> State {
         self.shared.hooks.state()
     }
 
-    /// An object that the whole hive may use, if it has been built.
+    /// Returns an object that is visible to the whole hive, if it has been built.
     pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         let scope = &self.graph.scopes[crate::graph::ROOT];
         self.value(scope.providers.get(&Key::of::<T>())?)
     }
 
-    /// An object that has been built, also if it is private to a module; with several the first registered.
+    /// Returns an object that has been built, even if it is private to a module; with several, the first registered.
     pub(crate) fn get_anywhere<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         let key = Key::of::<T>();
         self.graph
@@ -153,12 +153,13 @@ impl Hive {
         self.values[slot.out].as_ref()?.downcast_ref::<Arc<T>>().cloned()
     }
 
-    /// Tasks that have not ended.
+    /// Returns the tasks that have not ended.
     pub(crate) fn running_tasks(&self) -> Vec<TaskId> {
         self.shared.hooks.running_tasks()
     }
 
-    /// Runs all constructors that the invocations need, then the invocations. [`start`](Hive::start) does so if need be.
+    /// Runs all constructors that the invocations need, then the invocations. [`start`](Hive::start) calls it if
+    /// needed.
     pub async fn populate(&mut self) -> Result<(), HiveError> {
         self.expect_state("populate", &[State::Built])?;
         let result = self.construct().await;
@@ -182,8 +183,8 @@ impl Hive {
         Ok(())
     }
 
-    /// Populates the hive if that is not done, then runs the start hooks. On failure, or when a shutdown is asked for
-    /// meanwhile, the hooks that have started are stopped in reverse.
+    /// Populates the hive if needed, then runs the start hooks. On failure, or when a shutdown is requested meanwhile,
+    /// the hooks that have started are stopped in reverse order.
     pub async fn start(&mut self) -> Result<(), HiveError> {
         self.expect_state("start", &[State::Built, State::Populated])?;
         let _watchdog = self.watchdog("start", self.limits.start + self.limits.stop);
@@ -200,7 +201,7 @@ impl Hive {
             Err(error) => {
                 self.shared.hooks.abort_all();
                 self.shared.hooks.set_state(State::Failed);
-                // Of a constructor that failed: no hook has run.
+                // Hooks of a failed construction: none has run, so none must be stopped.
                 self.shared.hooks.drop_pending();
                 let (error, cancelled) = (error.to_string(), error.is_orderly());
                 events.emit(Event::StartFailed { error, duration, cancelled });
@@ -232,8 +233,8 @@ impl Hive {
         hooks.stop(limits).await
     }
 
-    /// Stops jobs that were added at run time, then runs the stop hooks in reverse order of the start; all of them, even
-    /// if some fail.
+    /// Stops jobs that were added at run time, then runs the stop hooks in reverse order of the start; all of them,
+    /// even if some fail.
     pub async fn stop(&mut self) -> Result<(), HiveError> {
         self.expect_state("stop", &[State::Started])?;
         let _watchdog = self.watchdog("stop", self.limits.stop);
@@ -246,8 +247,7 @@ impl Hive {
         if failed == 0 { Ok(()) } else { Err(HiveError::Stop(failures)) }
     }
 
-    /// Ends the process when a start or stop hangs although its limit is over, which only code that blocks a thread can
-    /// bring about.
+    /// Ends the process when a start or stop hangs beyond its limit, which only code that blocks a thread can cause.
     fn watchdog(&self, what: &'static str, limit: Duration) -> Option<Armed> {
         let hooks = self.shared.hooks.clone();
         self.process.as_ref()?.exit_after(limit + HARD_LIMIT, move || {
@@ -260,8 +260,7 @@ impl Hive {
         })
     }
 
-    /// Starts, waits for a request to shut down, stops. Handles no signals; several hives may run so in one
-    /// process.
+    /// Starts, waits for a shutdown request, stops. Handles no signals; one process may run several hives this way.
     pub async fn run_until_shutdown(mut self) -> Outcome {
         let start = self.start().await;
         let stop = match &start {
@@ -275,9 +274,9 @@ impl Hive {
     }
 
     /// Like [`run_until_shutdown`](Hive::run_until_shutdown) for a hive that owns its process: SIGTERM and SIGINT stop
-    /// it, also while it starts; a second signal, 100 ms later or more, ends the process at once, as does a start or stop
-    /// that hangs 5 s beyond its limit. Both come from a thread of the operating system: they do not need one of the
-    /// runtime's threads to be free.
+    /// it, even while it starts; a second signal, at least 100 ms later, ends the process at once, as does a start or
+    /// stop that hangs 5 s beyond its limit. Both run on a dedicated operating system thread, so they work even if all
+    /// threads of the runtime are blocked.
     pub async fn run(mut self) -> Outcome {
         let shutdown = self.shared.shutdown.clone();
         match ProcessGuard::spawn(move |name| shutdown.request(Reason::Signal(name))) {

@@ -1,4 +1,4 @@
-//! Names of things in the graph: a Rust type and how it is asked for.
+//! Keys of objects in the graph: a Rust type and how it is requested.
 
 use std::any::{TypeId, type_name};
 use std::collections::HashMap;
@@ -23,17 +23,17 @@ enum Kind {
 }
 
 impl Key {
-    /// The key of `Arc<T>`.
+    /// Returns the key of `Arc<T>`.
     pub fn of<T: ?Sized + 'static>() -> Self {
         Key { id: TypeId::of::<T>(), name: type_name::<T>(), kind: Kind::One }
     }
 
-    /// The key of `Group<T>`.
+    /// Returns the key of `Group<T>`.
     pub fn group<T: 'static>() -> Self {
         Key { id: TypeId::of::<T>(), name: type_name::<T>(), kind: Kind::Group }
     }
 
-    /// The key of `Config<T>`.
+    /// Returns the key of `Config<T>`.
     pub fn config<T: 'static>() -> Self {
         Key { id: TypeId::of::<T>(), name: type_name::<T>(), kind: Kind::Config }
     }
@@ -48,7 +48,7 @@ impl Key {
         self.kind == Kind::Config
     }
 
-    /// The full name of the type inside, as the compiler prints it.
+    /// Returns the full name of the type inside, as the compiler prints it.
     pub fn type_name(&self) -> &'static str {
         self.name
     }
@@ -116,7 +116,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The last path segment of every identifier: `alloc::sync::Arc<dyn a::b::C>` becomes `Arc<dyn C>`.
+/// Returns the last path segment of every identifier: `alloc::sync::Arc<dyn a::b::C>` becomes `Arc<dyn C>`.
 pub(crate) fn short(name: &str) -> String {
     let (mut out, mut segment) = (String::new(), String::new());
     let mut chars = name.chars().peekable();

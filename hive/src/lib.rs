@@ -1,12 +1,12 @@
 //! A lifecycle and dependency framework: cells, typed providers, start and stop hooks.
 //!
-//! An application is a list of [`Cell`]s. A cell provides objects by plain constructor functions; the parameters of
-//! a constructor say what it needs, its result says what it gives. A [`Hive`] plans the graph before it runs anything,
-//! reports all faults at once, builds what the invocations need, and starts and stops it in order of dependency.
+//! An application is a list of [`Cell`]s. A cell provides objects by plain constructor functions; the parameters of a
+//! constructor are its dependencies, its result is what it provides. A [`Hive`] plans the graph before any code runs,
+//! reports all errors at once, builds what the invocations need, and starts and stops it in order of dependency.
 //!
 //! # Ten minutes
 //!
-//! Begin a program, with the hive and the runtime it lives on:
+//! Create a program, with the hive and its runtime:
 //!
 //! ```sh
 //! cargo new notes && cd notes
@@ -24,8 +24,8 @@
 #![doc = include_str!("../examples/notes.rs")]
 //! ```
 //!
-//! Run it, stop it with Ctrl-C, and look into `notes.txt`. The options come from the structs of the cells, from flags
-//! and from the environment, and a wrong one is reported with what would be right:
+//! Run it, stop it with Ctrl-C, and open `notes.txt`. The options come from the structs of the cells, from flags and
+//! from the environment, and the error for an invalid one describes valid values:
 //!
 //! ```text
 //! $ cargo run -- --help
@@ -40,10 +40,10 @@
 //! ```
 //!
 //! Test it: `cargo test`. [`TestHive`] starts the real cells; values that a test cannot have are
-//! [replaced](TestHive::replace), and a paused clock lets hours pass in no time.
+//! [replaced](TestHive::replace), and with a paused clock hours pass instantly.
 //!
-//! Break it: leave `notes()` out of the list. The compiler warns of what is not used any more, and nothing of the program
-//! runs; all faults of the graph come at once.
+//! Break it: leave `notes()` out of the list. The compiler warns about unused code, and the program runs no
+//! constructor; all errors of the graph are reported together.
 //!
 //! ```text
 //! notes: 1 fault in the graph:
@@ -52,7 +52,7 @@
 //!     hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Notes>
 //! ```
 //!
-//! # More of it
+//! # A larger example
 //!
 //! Parameters as a struct, results behind traits, constructors that are `async` or fail, members of groups:
 //!
@@ -82,7 +82,7 @@
 //!     }
 //! }
 //!
-//! /// A page of the menu: cells contribute them, in whatever number.
+//! /// A page of the menu: cells contribute any number of them.
 //! #[derive(Clone)]
 //! pub struct Page(&'static str);
 //!
@@ -95,7 +95,7 @@
 //!     health: Health,
 //! }
 //!
-//! /// A constructor may be `async`, may fail, and may give several things.
+//! /// A constructor may be `async`, may fail, and may return several objects.
 //! async fn new_shop(p: ShopParams) -> anyhow::Result<(Arc<dyn Shop>, Member<Page>)> {
 //!     anyhow::ensure!(p.config.shop_loaves > 0, "shop-loaves 0: there is nothing to sell");
 //!     let health = p.health.clone();
@@ -114,7 +114,7 @@
 //!     Ok((Arc::new(Bakery(p.config.shop_loaves)), Member(Page("bread"))))
 //! }
 //!
-//! /// A type with `#[derive(Object)]` may be returned bare; others get it as `Arc<Menu>`.
+//! /// A type with `#[derive(Object)]` may be returned bare; consumers get it as `Arc<Menu>`.
 //! #[derive(Object)]
 //! struct Menu(Vec<&'static str>);
 //! fn new_menu(pages: Group<Page>) -> Menu {
@@ -142,10 +142,10 @@
 //! }
 //! ```
 //!
-//! A program with a log or sub-commands of its own calls [`Hive::run`], which handles signals and gives an [`Outcome`]
-//! with an exit code; [`main`](HiveBuilder::main) does that and the rest: 0 after an orderly end, 1 if the hive could not be
-//! built, 255 or what the [`Shutdowner`] was given after an error. One line, `hive::validate(cells())`, checks a
-//! whole application without side effects.
+//! A program with a log or subcommands of its own calls [`Hive::run`], which handles signals and returns an [`Outcome`]
+//! with an exit code; [`main`](HiveBuilder::main) does that and the rest: 0 after an orderly end, 1 if the hive could
+//! not be built, 255 or the code passed to the [`Shutdowner`] after an error. One line, `hive::validate(cells())`,
+//! checks a whole application without side effects.
 //!
 //! # Parameters of a constructor
 //! `Arc<T>` and `Arc<dyn Trait>`; [`Config<T>`](struct@Config) and [`ConfigWatch<T>`]; [`Group<T>`] (all [`Member`]s, in
@@ -159,19 +159,20 @@
 //! `#[derive(Outputs)]` structs of these, nothing, and `Option` or `Result` of all that. Traits should have
 //! `Send + Sync` as supertraits, and objects be written `Arc<dyn Trait>`, because `dyn Trait + Send` is another type.
 //!
-//! # Life
-//! - *build*: cells are registered, options read, the construction planned; nothing of the cells' code runs.
+//! # Lifecycle
+//! - *build*: cells are registered, options read, the construction planned; no code of the cells runs.
 //! - *populate*: constructors run one after the other, depth first from the invocations in order of registration,
 //!   parameters left to right; each at most once, and only if needed.
-//! - *start*: hooks run in the order in which constructors added them, those [marked](HookBuilder::parallel) so side by side
-//!   along the graph, each within its own and the hive's limit. Jobs start as such hooks: after what their constructor
-//!   needs and after its earlier hooks. When one fails, panics or runs out of time, or a signal arrives, those that have
-//!   run are stopped in reverse.
-//! - *stop*: jobs added at run time first, then stop hooks in reverse order; errors do not keep others from running.
+//! - *start*: hooks run in the order in which constructors added them, those [marked parallel](HookBuilder::parallel)
+//!   concurrently along the graph, each within its own and the hive's limit. Jobs start as such hooks: after the
+//!   dependencies of their constructor and after its earlier hooks. When one fails, panics or runs out of time, or a
+//!   signal arrives, those that have run are stopped in reverse order.
+//! - *stop*: jobs added at run time first, then stop hooks in reverse order; an error does not keep the remaining hooks
+//!   from running.
 //!
-//! A [`scope()`] inside may be started and stopped by itself while the rest runs.
+//! A [`scope()`] inside may be started and stopped separately at run time.
 //!
-//! Constructors wire, hooks do I/O, jobs do what goes on: tasks of jobs end with their cell, and none is left behind.
+//! Constructors wire, hooks do I/O, jobs do ongoing work: tasks of jobs end with their cell, and none is leaked.
 
 #![forbid(unsafe_code)]
 
@@ -233,7 +234,7 @@ pub use picture::{Span, Step, Timeline, Unused};
 pub use scope::Scope;
 pub use shutdown::Shutdowner;
 pub use testing::{LeftJob, LeftObject, Leftovers, Record, TestHive};
-/// How important a line of the log is; [`Level`] is that of health.
+/// The level of a log line; [`Level`] is that of health.
 pub use tracing::Level as LogLevel;
 
 /// Imports for the code of cells: `use hive::prelude::*;`.

@@ -1,4 +1,4 @@
-//! Why something is missing: switched off, out of reach, or called otherwise.
+//! Reasons for a missing object: disabled, private to another module, or provided under another type.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::hints::likeness;
 use crate::key::{Key, short};
 use crate::param::Slot;
 
-/// The hint what would provide a key.
+/// Returns the hint how to provide a key.
 pub(crate) fn to_do(key: &Key) -> String {
     match key.is_config() {
         true => format!("hint: list `config::<{}>()` in the module that owns it", short(key.type_name())),
@@ -20,7 +20,7 @@ pub(crate) fn to_do(key: &Key) -> String {
     }
 }
 
-/// The fault of a node that needs what it cannot see.
+/// Returns the error of a node with a dependency that is not visible to it.
 pub(crate) fn missing(graph: &Graph, settings: &Settings, node: usize, key: &Key) -> GraphError {
     let needed_by = graph.site(node);
     let off = switched_off(graph, settings, node, key);
@@ -37,7 +37,7 @@ pub(crate) fn missing(graph: &Graph, settings: &Settings, node: usize, key: &Key
     GraphError::Missing { key: *key, needed_by, hints }
 }
 
-/// A hint for each condition that keeps away what would provide the key to the node.
+/// Returns a hint for each condition that disables a provider of the key for the node.
 fn switched_off(graph: &Graph, settings: &Settings, node: usize, key: &Key) -> Vec<String> {
     let around: HashSet<usize> =
         std::iter::successors(Some(graph.nodes[node].scope), |scope| graph.scopes[*scope].parent).collect();
@@ -63,7 +63,7 @@ fn switched_off(graph: &Graph, settings: &Settings, node: usize, key: &Key) -> V
 }
 
 impl Graph {
-    /// Why a condition is not met: `module `lb` is off: option enable-lb=false`.
+    /// Returns why a condition is not met: `module `lb` is off: option enable-lb=false`.
     pub(crate) fn why_off(&self, switch: &crate::graph::Switch, settings: &Settings) -> String {
         let options = switch.condition.culprits(settings);
         let word = if options.len() == 1 { "option" } else { "options" };
@@ -74,7 +74,7 @@ impl Graph {
     }
 }
 
-/// Hints at provided types of similar names.
+/// Returns hints at provided types of similar names.
 fn alike(graph: &Graph, key: &Key) -> Vec<String> {
     let want = short(key.type_name());
     let provided: HashSet<(Key, Slot)> =

@@ -17,12 +17,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// 0 after an orderly end, otherwise the one that was asked for, or 255, as Cilium's agent.
+    /// Returns 0 after an orderly end, otherwise the requested code, or 255, as Cilium's agent.
     pub fn exit_code(&self) -> ExitCode {
         if self.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(self.code.unwrap_or(255)) }
     }
 
-    /// The first error, if any.
+    /// Returns the first error, if any.
     pub fn into_result(self) -> Result<(), HiveError> {
         self.errors.into_iter().next().map_or(Ok(()), Err)
     }

@@ -1,4 +1,4 @@
-//! Results of constructors: what may be given to the graph.
+//! Results of constructors: types that may be provided to the graph.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ pub(crate) struct Out {
 pub struct Outs {
     pub(crate) list: Vec<Out>,
     maybe: bool,
-    /// How to look into each value, where a test wants to.
+    /// How to inspect each value; only in tests.
     looks: Option<Vec<Option<Look>>>,
 }
 
 impl Outs {
-    /// Declares with each key how to look into its value.
+    /// Declares with each key how to inspect its value.
     pub(crate) fn with_looks() -> Self {
         Outs { looks: Some(vec![]), ..Outs::default() }
     }
 
-    /// How to look into the values, by their places.
+    /// Returns how to inspect the values, by position.
     pub(crate) fn looks(&self) -> &[Option<Look>] {
         self.looks.as_deref().unwrap_or_default()
     }
@@ -45,7 +45,7 @@ impl Outs {
     }
 }
 
-/// The values that a constructor gave.
+/// The values that a constructor returned.
 #[derive(Default)]
 pub struct Sink {
     pub(crate) values: Vec<Option<Value>>,
@@ -57,16 +57,16 @@ impl Sink {
     }
 }
 
-/// Something a constructor may return: `Arc<T>`, a type with `#[derive(Object)]`, [`Member`], [`Members`], tuples and
+/// A type that a constructor may return: `Arc<T>`, a type with `#[derive(Object)]`, [`Member`], [`Members`], tuples and
 /// `#[derive(Outputs)]` structs of those, `Option` (perhaps nothing) and `Result` (perhaps a failure) of any.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the result of a constructor",
     note = "return `Arc<T>` / `Arc<dyn Trait>`, a type with `#[derive(Object)]`, `Member<T>`, a tuple or `#[derive(Outputs)]` struct of those, or `Option` or `Result` of any"
 )]
 pub trait Outputs: Send + 'static {
-    /// Declares what is given.
+    /// Declares the outputs.
     fn keys(outs: &mut Outs);
-    /// Returns it, in the order declared.
+    /// Stores them in the sink, in the declared order.
     fn emit(self, sink: &mut Sink) -> anyhow::Result<()>;
 }
 
@@ -95,7 +95,7 @@ impl<T: ?Sized + Shareable> Outputs for Arc<T> {
     }
 }
 
-/// Contributes one value to [`Group<T>`](crate::Group); what is not `Clone` goes as `Member<Arc<T>>`.
+/// Contributes one value to [`Group<T>`](crate::Group); a type that is not `Clone` is contributed as `Member<Arc<T>>`.
 #[derive(Clone, Debug)]
 pub struct Member<T: Clone + Send + Sync + 'static>(pub T);
 
@@ -125,7 +125,7 @@ impl<T: Clone + Send + Sync + 'static> Outputs for Members<T> {
     }
 }
 
-/// An optional output: a constructor that needs it must take it as `Option<..>` (group members are simply left out).
+/// An optional output: dependents must take it as `Option<..>` (group members are simply left out).
 impl<O: Outputs> Outputs for Option<O> {
     fn keys(outs: &mut Outs) {
         let outer = std::mem::replace(&mut outs.maybe, true);
@@ -188,8 +188,8 @@ pub enum Call {
     Pending(BoxFuture<'static, anyhow::Result<Sink>>),
 }
 
-/// What the result of a constructor declares. Separate from [`Run`] so that a wrong result and a future that is not
-/// `Send` give different compiler messages.
+/// The declared outputs of a constructor's result. Separate from [`Run`] so that a wrong result and a future that is
+/// not `Send` produce different compiler messages.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the result of a constructor",
     label = "this function's result",

@@ -1,4 +1,4 @@
-//! Parameters of constructors: what may be asked for and how it is taken out of the graph.
+//! Parameters of constructors: types that may be requested and how they are taken from the graph.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Deps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     pub(crate) node: usize,
-    /// Which one, of those of all nodes.
+    /// The index among the outputs of all nodes.
     pub(crate) out: usize,
 }
 
@@ -53,7 +53,7 @@ impl Edge {
     }
 }
 
-/// The value in each slot that has one: not those that are not built, or that an `Option` has left empty.
+/// The value in each slot; `None` if it is not built, or if an `Option` left it empty.
 pub(crate) type Values = Vec<Option<Value>>;
 
 /// The cursor from which parameters are extracted, one resolved dependency after the other.
@@ -83,13 +83,14 @@ impl<'a> Cx<'a> {
     }
 }
 
-/// Returned by [`Param::extract`] when an optional dependency is not there.
+/// The result of [`Param::extract`] when an optional dependency is absent.
 #[derive(Debug)]
 pub struct Absent;
 
-/// Something a constructor may take as a parameter.
+/// A type that a constructor may take as a parameter.
 ///
-/// Objects are shared between threads: what is behind an `Arc` is `Send + Sync`, and so is a trait, `trait Store: Send + Sync`.
+/// Objects are shared between threads: the content of an `Arc` is `Send + Sync`, and so is a trait, `trait Store: Send
+/// + Sync`.
 ///
 /// [`deps`](Param::deps) and [`extract`](Param::extract) must walk the same dependencies in the same order. Own
 /// implementations compose those of other parameters; `#[derive(Params)]` does so for the fields of a struct.
@@ -99,9 +100,9 @@ pub struct Absent;
     note = "inject `Arc<{Self}>` (or `Arc<dyn Trait>`; an `Arc` as it is, without `&`), `Config<T>`, `ConfigWatch<T>`, `Group<T>`, `Option<..>`, `Arc<Scope<T>>`, `Lifecycle`, `Health`, `JobGroup`, `Shutdowner`, `ModuleId`, or a struct with `#[derive(Params)]`"
 )]
 pub trait Param: Sized + Send + 'static {
-    /// Declares what is needed.
+    /// Declares the dependencies.
     fn deps(deps: &mut Deps);
-    /// Takes it out of the graph.
+    /// Takes the value from the graph.
     fn extract(cx: &mut Cx<'_>) -> Result<Self, Absent>;
 }
 
@@ -113,7 +114,7 @@ pub trait Param: Sized + Send + 'static {
 )]
 pub trait Shareable: Send + Sync + 'static {}
 
-// The message above contains the fix, that of the missing `Sync` does not.
+// The message above contains the fix; the compiler's own message about the missing `Sync` does not.
 #[diagnostic::do_not_recommend]
 impl<T: ?Sized + Send + Sync + 'static> Shareable for T {}
 
@@ -127,7 +128,7 @@ impl<T: ?Sized + Shareable> Param for Arc<T> {
     }
 }
 
-/// `None` when nothing provides `P`. A provider that exists but cannot be built is an error all the same.
+/// `None` when nothing provides `P`. A provider that exists but cannot be built is still an error.
 impl<P: Param> Param for Option<P> {
     fn deps(deps: &mut Deps) {
         let outer = std::mem::replace(&mut deps.optional, true);
@@ -148,7 +149,7 @@ impl<P: Param> Param for Option<P> {
 /// All values contributed as [`Member<T>`](crate::Member) or [`Members<T>`](crate::Members), in the order in which
 /// the contributing cells are registered.
 ///
-/// Each who takes the group has members of its own, so `T` is `Clone`; what is not goes as `Member<Arc<T>>`.
+/// Each consumer gets clones of the members, so `T` is `Clone`; another type is contributed as `Member<Arc<T>>`.
 #[derive(Clone, Debug)]
 pub struct Group<T>(pub Vec<T>);
 

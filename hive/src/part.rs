@@ -1,4 +1,4 @@
-//! The unit that is built together: a hive, or a scope with a life of its own.
+//! The unit of construction: a hive, or a scope with a lifecycle of its own.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,12 +27,12 @@ pub(crate) struct Part {
     order: Vec<usize>,
     /// The content of the scopes among them, by node.
     scopes: HashMap<usize, Arc<Part>>,
-    /// Values from outside that it, or a scope in it, uses.
+    /// Values of the surrounding hive that it, or a scope in it, uses.
     pub(crate) needs: Vec<Slot>,
 }
 
 impl Part {
-    /// Plans the nodes of the life in a scope of the graph.
+    /// Plans the nodes of the lifecycle of a scope in the graph.
     pub(crate) fn of(graph: &Arc<Graph>, plan: &Arc<Plan>, life: usize) -> Part {
         let mut lives: HashMap<usize, Vec<usize>> = HashMap::new();
         for node in &plan.order {
@@ -82,21 +82,21 @@ impl Part {
                     sink.values.push(Some(make(core.clone())));
                     scopes.push(core);
                 }
-                // It has become ready before anything was planned.
+                // A configuration struct was built, and its node replaced by a ready value, before the planning.
                 What::Config(_) => {}
             }
             for (slot, value) in node.outs.clone().zip(sink.values.drain(..)) {
                 values[slot] = value;
             }
         }
-        // Last, so that scopes see all there is, and are stopped first.
+        // Last, so that scopes see all objects of this part, and are stopped first.
         for scope in &scopes {
             scope.bind(values);
         }
         Ok(scopes)
     }
 
-    /// Drops the values: consumers before what they consume.
+    /// Drops the values: dependents before their dependencies.
     pub(crate) fn drop_values(&self, values: &mut Values) {
         for node in self.order.iter().rev() {
             for slot in self.graph.nodes[*node].outs.clone() {
@@ -124,7 +124,7 @@ fn part(graph: &Arc<Graph>, plan: &Arc<Plan>, lives: &mut HashMap<usize, Vec<usi
     Part { graph: graph.clone(), plan: plan.clone(), order, scopes, needs }
 }
 
-/// One constructor at a time.
+/// The execution of one constructor at a time.
 struct Run<'a> {
     part: &'a Part,
     shared: &'a Arc<Shared>,

@@ -1,4 +1,4 @@
-//! Planning: which constructors are needed, in which order, and where each parameter comes from.
+//! Planning: the required constructors, their order, and the source of each parameter.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::param::{Edge, Slot};
 pub(crate) struct Plan {
     pub(crate) order: Vec<usize>,
     edges: Vec<Edge>,
-    /// Those of each node among all edges.
+    /// The range of each node in the list of edges.
     of: Vec<Range<usize>>,
 }
 
@@ -24,7 +24,7 @@ impl Plan {
         &self.edges[self.of[node].clone()]
     }
 
-    /// The slots that a node uses.
+    /// Iterates over the slots that a node uses.
     pub(crate) fn uses(&self, node: usize) -> impl Iterator<Item = Slot> {
         self.edges(node).iter().flat_map(Edge::slots).copied()
     }
@@ -40,7 +40,7 @@ enum Mark {
 /// A node whose dependencies are being visited.
 struct Frame {
     node: usize,
-    /// The dependency that is being followed.
+    /// The index of the dependency that is being visited.
     dep: usize,
     /// The number of its slots that have been visited.
     slots: usize,
@@ -51,7 +51,7 @@ pub(crate) fn plan(graph: &Graph, settings: &Settings) -> (Plan, Vec<GraphError>
     plan_from(graph, settings, &graph.invokes)
 }
 
-/// Plans what the given nodes need; every fault on the way is reported, none twice.
+/// Plans the dependencies of the given nodes; every error on the way is reported once.
 pub(crate) fn plan_from(graph: &Graph, settings: &Settings, roots: &[usize]) -> (Plan, Vec<GraphError>) {
     let count = graph.nodes.len();
     let mut planner = Planner {
@@ -73,7 +73,7 @@ pub(crate) fn plan_from(graph: &Graph, settings: &Settings, roots: &[usize]) -> 
 }
 
 impl Frame {
-    /// The next node that this one needs.
+    /// Returns the next dependency of this node.
     fn next(&mut self, plan: &Plan) -> Option<usize> {
         loop {
             if let Some(slot) = plan.edges(self.node).get(self.dep)?.slots().get(self.slots) {

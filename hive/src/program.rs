@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use crate::builder::HiveBuilder;
 
 impl HiveBuilder {
-    /// What `main` does with a hive: builds it, answers `--help`, runs it until a signal or a shutdown, tells on standard
-    /// error what went wrong, and gives the exit code: 0 after an orderly end, 1 if the hive could not be built,
+    /// Runs a hive as a program's `main`: builds it, answers `--help`, runs it until a signal or a shutdown, prints
+    /// errors to standard error, and returns the exit code: 0 after an orderly end, 1 if the hive could not be built,
     /// otherwise that of the [`Outcome`](crate::Outcome).
     ///
     /// ```no_run
@@ -19,13 +19,13 @@ impl HiveBuilder {
     /// }
     /// ```
     ///
-    /// Programs with sub-commands, or with a log of their own design, [build](HiveBuilder::build) and
-    /// [run](crate::Hive::run) by themselves.
+    /// Programs with subcommands, or with a log of their own design, [build](HiveBuilder::build) and
+    /// [run](crate::Hive::run) directly.
     pub async fn main(self) -> ExitCode {
         let hive = match self.build() {
             Ok(hive) => hive,
             Err(error) => {
-                tell(error);
+                print_error(error);
                 return ExitCode::FAILURE;
             }
         };
@@ -35,12 +35,12 @@ impl HiveBuilder {
             return print(&text);
         }
         if let Some(word) = arguments.words.first() {
-            tell(format_args!("nothing is known to do with `{word}`; `--help` lists the options"));
+            print_error(format_args!("nothing is known to do with `{word}`; `--help` lists the options"));
             return ExitCode::FAILURE;
         }
         hive.settings().report();
         let outcome = hive.run().await;
-        outcome.errors.iter().for_each(tell);
+        outcome.errors.iter().for_each(print_error);
         outcome.exit_code()
     }
 }
@@ -52,11 +52,11 @@ fn name() -> String {
 }
 
 /// Writes to standard error; a write error is ignored, because it cannot be reported anywhere.
-fn tell(what: impl std::fmt::Display) {
+fn print_error(what: impl std::fmt::Display) {
     let _ignored = writeln!(io::stderr(), "{}: {what}", name());
 }
 
-/// Prints a text; a reader that has closed its end of the pipe is no failure.
+/// Prints a text; a reader that has closed its end of the pipe is not an error.
 fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,

@@ -8,7 +8,7 @@ use crate::hints::nearest;
 use crate::key::Key;
 use crate::outputs::Value;
 
-/// A value that a test puts in the place of providers.
+/// A value that replaces providers in a test.
 pub(crate) struct Replacement {
     pub(crate) key: Key,
     pub(crate) value: Value,
@@ -18,7 +18,7 @@ pub(crate) struct Replacement {
 }
 
 impl Graph {
-    /// Puts a value in the place of providers; without any it becomes one if it is for the whole hive.
+    /// Replaces providers by a value; one for the whole hive becomes a provider if cells only take the type.
     pub(crate) fn replace(&mut self, replacement: Replacement) {
         let Replacement { key, value, within, at } = replacement;
         if within.is_none() && !self.knows(&key) {

@@ -1,4 +1,4 @@
-//! Scopes with a life of their own: a sub-tree of the hive that starts and stops while the rest runs.
+//! Scopes with a lifecycle of their own: a sub-tree of the hive that starts and stops at run time.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
@@ -21,19 +21,19 @@ use crate::part::Part;
 use crate::shutdown::Shutdowner;
 
 tokio::task_local! {
-    /// The scopes, by address, whose start or stop this code is part of.
+    /// The scopes, by address, whose start or stop is running this code.
     static WITHIN: Vec<usize>;
 }
 
 /// A handle that starts and stops the cells of a [`scope()`](crate::scope()); `T` only identifies the scope.
 ///
-/// A start or stop that has begun goes on to its end, whatever becomes of who asked for it; the next waits for it.
+/// A start or stop that has begun is completed even if its caller is dropped; the next one waits for it.
 pub struct Scope<T: ?Sized> {
     core: Arc<Core>,
     marker: PhantomData<fn() -> Box<T>>,
 }
 
-/// Makes the handle of a scope.
+/// The function that creates the typed handle of a scope.
 pub(crate) type MakeScope = fn(Arc<Core>) -> Value;
 
 pub(crate) fn make<T: ?Sized + 'static>(core: Arc<Core>) -> Value {
@@ -41,8 +41,9 @@ pub(crate) fn make<T: ?Sized + 'static>(core: Arc<Core>) -> Value {
 }
 
 impl<T: ?Sized> Scope<T> {
-    /// Builds the objects of the scope anew and runs its start hooks, within the hive's limits. While the hive itself
-    /// starts this waits until it has, so it fails in a start hook, and so it does in a hook of the scope itself. What fails is undone, and may be tried again.
+    /// Builds the objects of the scope again and runs its start hooks, within the hive's limits. While the hive itself
+    /// starts, this waits until it has started, so it returns an error in a start hook, and in a hook of the scope
+    /// itself. A failed start is rolled back, and may be retried.
     pub async fn start(&self) -> Result<(), HiveError> {
         self.core.wait_for_hive().await?;
         let core = self.core.clone();
@@ -55,12 +56,12 @@ impl<T: ?Sized> Scope<T> {
         self.core.to_the_end("stop", async move { core.stop().await }).await
     }
 
-    /// Where the scope is in its life; [`State::Built`] before its first start.
+    /// Returns the state of the scope; [`State::Built`] before its first start.
     pub fn state(&self) -> State {
         *self.core.state.borrow()
     }
 
-    /// Ends when the scope has another state than this one.
+    /// Waits until the state of the scope differs from this one.
     pub async fn changed_from(&self, state: State) -> State {
         let mut states = self.core.state.subscribe();
         match states.wait_for(|now| *now != state).await {
@@ -69,13 +70,13 @@ impl<T: ?Sized> Scope<T> {
         }
     }
 
-    /// The health reports of the scope and its modules.
+    /// Returns the health reports of the scope and its modules.
     pub fn health(&self) -> Vec<Status> {
         self.core.health.reports()
     }
 }
 
-/// A life of a scope.
+/// One start of a scope with its objects.
 struct Life {
     shared: Arc<Shared>,
     values: Values,
@@ -95,7 +96,7 @@ impl Drop for Life {
 pub(crate) struct Core {
     part: Arc<Part>,
     site: Site,
-    /// Of the hive or scope around it.
+    /// The handles of the surrounding hive or scope.
     shared: Arc<Shared>,
     limits: Times,
     /// The values that it uses from the surrounding hive.
@@ -104,12 +105,12 @@ pub(crate) struct Core {
     life: tokio::sync::Mutex<()>,
     current: Mutex<Option<Life>>,
     state: watch::Sender<State>,
-    /// Whether what is around it has started; gone when that stops.
+    /// Whether the surrounding hive or scope has started; closed when it stops.
     open: watch::Sender<bool>,
     closed: CancellationToken,
 }
 
-/// A start ends early with the hive's, and when what is around it stops.
+/// Cancels a start together with that of the hive, and when the surrounding hive or scope stops.
 struct Cancel<'a>(&'a Shutdowner, &'a CancellationToken);
 
 impl CancelSource for Cancel<'_> {
@@ -144,7 +145,8 @@ impl Core {
         })
     }
 
-    /// What is around it has been built: takes what it uses of that, and lets itself be opened and closed by a hook.
+    /// Connects the scope after the surrounding part has been built: takes the values that it uses, and adds a hook
+    /// that opens and closes it.
     pub(crate) fn bind(self: &Arc<Self>, values: &Values) {
         let mut outer = self.part.no_values();
         for slot in &self.part.needs {
@@ -191,7 +193,7 @@ impl Core {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Runs something in a task of the hive, so that it comes to its end.
+    /// Runs a future in a task of the hive, so that it completes even if the caller is dropped.
     async fn to_the_end(
         &self,
         action: &'static str,
@@ -211,7 +213,7 @@ impl Core {
         result.await.map_err(aborted).flatten().map_err(|error| self.fault(error))
     }
 
-    /// The reporter of the scope as a whole, beside those of its cells.
+    /// Returns the reporter of the scope as a whole, in addition to those of its cells.
     fn own_health(&self) -> Health {
         self.health.child("scope")
     }
@@ -282,7 +284,7 @@ impl Core {
         self.end().await
     }
 
-    /// Stops what runs.
+    /// Stops the running objects.
     async fn end(&self) -> Result<(), HiveError> {
         let begin = Instant::now();
         self.state.send_replace(State::Stopping);
@@ -291,6 +293,7 @@ impl Core {
             Some(hooks) => self.stop_hooks(&hooks).await,
             None => vec![],
         };
+        // In a statement of its own, so that the lock is released before the objects are dropped.
         let life = self.current.lock().take();
         drop(life);
         self.health.close();
@@ -306,7 +309,7 @@ impl Core {
         Err(error)
     }
 
-    /// Drops what runs without running any hook: the hive is gone.
+    /// Drops the running objects without any hook: the hive is gone.
     pub(crate) fn abandon(&self) {
         self.closed.cancel();
         let life = self.current.lock().take();

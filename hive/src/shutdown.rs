@@ -1,4 +1,4 @@
-//! Asking a hive to stop, from inside.
+//! Shutdown requests from inside a hive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, Events};
 
-/// Why a hive was asked to stop.
+/// The reason of a shutdown.
 #[derive(Debug)]
 pub(crate) enum Reason {
     /// A cell called [`Shutdowner::shutdown`].
@@ -19,15 +19,15 @@ pub(crate) enum Reason {
     Signal(&'static str),
 }
 
-/// Stops the hive: the first request counts, later ones change nothing. May be used in constructors, hooks and jobs;
-/// during the start it cancels the start and undoes it.
+/// A handle that stops the hive: the first request takes effect, later ones are ignored. May be used in constructors,
+/// hooks and jobs; during the start it cancels the start and rolls it back.
 #[derive(Clone)]
 pub struct Shutdowner {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// The same as the token, without its lock: each constructor and hook asks.
+    /// Mirrors the token without its lock, because each constructor and hook reads it.
     is_asked: AtomicBool,
     token: CancellationToken,
     reason: Mutex<Option<Reason>>,
@@ -40,17 +40,18 @@ impl Shutdowner {
         Shutdowner { shared: Arc::new(Shared { is_asked: AtomicBool::new(false), token, reason, events }) }
     }
 
-    /// Asks for an orderly stop.
+    /// Requests an orderly stop.
     pub fn shutdown(&self) {
         self.request(Reason::Requested);
     }
 
-    /// Asks for a stop because of an error, which [`Hive::run`](crate::Hive::run) then reports.
+    /// Requests a stop because of an error, which [`Hive::run`](crate::Hive::run) then reports.
     pub fn shutdown_with(&self, error: impl Into<anyhow::Error>) {
         self.request(Reason::Failed(error.into(), None));
     }
 
-    /// As [`shutdown_with`](Shutdowner::shutdown_with); the program then ends with this exit code.
+    /// Requests a stop because of an error, and sets the exit code of the program; see
+    /// [`shutdown_with`](Shutdowner::shutdown_with).
     pub fn shutdown_with_code(&self, error: impl Into<anyhow::Error>, code: u8) {
         self.request(Reason::Failed(error.into(), Some(code)));
     }
@@ -69,17 +70,18 @@ impl Shutdowner {
         };
         *first = Some(reason);
         self.shared.is_asked.store(true, Ordering::SeqCst);
+        // Released before waiters and observers run, because they may read the reason or request a shutdown.
         drop(first);
         self.shared.token.cancel();
         self.shared.events.emit(event);
     }
 
-    /// Whether a stop has been asked for.
+    /// Whether a stop has been requested.
     pub fn is_shutting_down(&self) -> bool {
         self.shared.is_asked.load(Ordering::SeqCst)
     }
 
-    /// Ends when a stop is asked for.
+    /// Waits until a stop is requested.
     pub async fn requested(&self) {
         self.shared.token.cancelled().await;
     }

@@ -1,4 +1,4 @@
-//! Ending a process by signals and by limits, from a thread that no task of the process can hold up.
+//! Termination of the process by signals and timeouts, from a thread that no task of the process can block.
 
 use std::future::pending;
 use std::io;
@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-/// Exit code of a start or stop that hangs.
+/// The exit code of a start or stop that hangs.
 const HANGS: i32 = 255;
 
 /// The base of the exit status that a shell reports for a process killed by a signal.
@@ -22,24 +22,24 @@ const SAME: Duration = Duration::from_millis(100);
 /// The timeout for logging the last line, because the log itself may be blocked.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A thread of the operating system that receives SIGTERM and SIGINT and keeps a deadline. It has a runtime of its own: the
-/// hive's may have a single thread, or all of them blocked, which is what the second signal and the deadline are for.
+/// An operating system thread that receives SIGTERM and SIGINT and keeps a deadline. It has a runtime of its own: all
+/// threads of the hive's runtime may be blocked, which is the case that the second signal and the deadline are for.
 pub(crate) struct ProcessGuard {
-    /// None only while it is dropped, which ends the thread.
+    /// `None` only while it is dropped, which ends the thread.
     deadlines: Option<UnboundedSender<Option<Deadline>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The end of the process, and its last message.
+/// The time at which the process ends, and its last message.
 struct Deadline {
     at: Instant,
     last_words: Box<dyn FnOnce() + Send>,
 }
 
-/// A deadline of a [`ProcessGuard`]; without it there is none.
+/// An armed deadline of a [`ProcessGuard`]; dropping it disarms the deadline.
 pub(crate) struct Armed(UnboundedSender<Option<Deadline>>);
 
-/// SIGTERM and SIGINT, caught from now on.
+/// The streams of SIGTERM and SIGINT.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -70,7 +70,7 @@ impl ProcessGuard {
         Ok(ProcessGuard { deadlines: Some(deadlines), thread: Some(thread) })
     }
 
-    /// Calls `last_words` and ends the process when the time is over, unless what it gives is dropped before.
+    /// Arms a deadline after which `last_words` is called and the process ends, unless the result is dropped before.
     pub(crate) fn exit_after(
         &self,
         limit: Duration,
@@ -78,7 +78,7 @@ impl ProcessGuard {
     ) -> Option<Armed> {
         let deadlines = self.deadlines.clone()?;
         let deadline = Deadline { at: Instant::now() + limit, last_words: Box::new(last_words) };
-        // Without the thread the process is at its end.
+        // Sending fails only if the guard's thread is gone, and then the process is ending anyway.
         deadlines.send(Some(deadline)).ok()?;
         Some(Armed(deadlines))
     }
@@ -132,6 +132,7 @@ async fn guard(
             }
         };
         tokio::select! {
+            // Changes of the deadline first: one that has just been disarmed must not end the process.
             biased;
             changed = deadlines.recv() => match changed {
                 Some(changed) => deadline = changed,
@@ -156,14 +157,14 @@ async fn guard(
     }
 }
 
-/// Ends the process after the last words, which get a thread of their own: they may wait for a log that is not read, or for
+/// Ends the process after the last words, which get a dedicated thread: they may block on a log that is not read, or on
 /// a lock.
 #[expect(clippy::disallowed_methods, reason = "must end the process while the hive's own tasks hang")]
 fn exit(code: i32, last_words: impl FnOnce() + Send + 'static) -> ! {
-    let (said, done) = mpsc::channel::<()>();
+    let (finished, done) = mpsc::channel::<()>();
     let say = move || {
         last_words();
-        drop(said);
+        drop(finished);
     };
     // Without a thread the message is lost.
     let _ = std::thread::Builder::new().name("last-words".to_owned()).spawn(say);

@@ -1,11 +1,11 @@
-//! The agent's REST API as the commands ask it.
+//! A client of the agent's REST API.
 
 use anyhow::{Context as _, anyhow, bail};
 use api_client::{Address, Connection, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A client that connects when it is first asked something.
+/// A client that connects with the first request.
 #[derive(Debug)]
 pub(crate) struct Agent {
     address: Address,
@@ -13,31 +13,31 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// The agent at `host`, or where `CILIUM_SOCK` says.
+    /// Returns a client of the agent at `host`, or at the address in `CILIUM_SOCK`.
     pub(crate) fn new(host: Option<&str>) -> Self {
         Self { address: host.map_or_else(Address::from_env, Address::parse), connection: None }
     }
 
-    /// Sends a GET; returns the body of an answer 200.
+    /// Sends a GET; returns the body of a response 200.
     pub(crate) fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         let answer = self.call("GET", path, &[], None)?;
         read(&answer)
     }
 
-    /// As [`Self::get`], but an answer 404 is none.
+    /// Sends a GET; returns `None` for a response 404. See [`Self::get`].
     pub(crate) fn find<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<Option<T>> {
         let answer = self.call("GET", path, &[], None)?;
         if answer.status == 404 { Ok(None) } else { read(&answer).map(Some) }
     }
 
-    /// Changes something; any answer but a success is an error.
+    /// Sends a modifying request; any status but success is an error.
     pub(crate) fn change(&mut self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<()> {
         let body = body.map(Value::to_string);
         let answer = self.call(method, path, &[], body.as_deref().map(str::as_bytes))?;
         if (200..300).contains(&answer.status) { Ok(()) } else { bail!(answer.words()) }
     }
 
-    /// Sends a GET with labels as its body; returns the body of an answer 200, none for 404.
+    /// Sends a GET with labels as its body; returns the body of a response 200, `None` for 404.
     pub(crate) fn find_by_labels<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -47,7 +47,7 @@ impl Agent {
         if answer.status == 404 { Ok(None) } else { read(&answer).map(Some) }
     }
 
-    /// A request of the REST API with its whole answer.
+    /// Sends a request of the REST API; returns the whole response.
     pub(crate) fn call(
         &mut self,
         method: &str,
@@ -58,7 +58,7 @@ impl Agent {
         self.request(method, &format!("/v1{path}"), headers, body)
     }
 
-    /// A request beside the REST API: tables, and questions that only this tool asks.
+    /// Sends a request outside of the REST API: tables, and endpoints that only this tool uses.
     pub(crate) fn call_plain(&mut self, method: &str, path: &str) -> anyhow::Result<Response> {
         self.request(method, path, &[], None)
     }

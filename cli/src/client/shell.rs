@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-/// How long the agent may take to listen.
+/// The timeout for an agent that does not listen yet.
 const WAIT: Duration = Duration::from_secs(15);
 
 const END: &str = "<<end>>";
 const ERROR: &str = "<<error>>";
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Done,
-    /// Its last line was the error.
+    /// Its last line was an error.
     Failed,
 }
 
@@ -27,14 +27,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, waiting for an agent that is about to start.
+    /// Connects, with retries for an agent that is starting.
     pub(crate) fn open(socket: &Path) -> anyhow::Result<Self> {
         let begin = Instant::now();
         loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => return Ok(Self { read: BufReader::new(stream) }),
                 Err(error) => {
-                    // Waiting does not cure a lack of permission.
+                    // A retry does not help against missing permissions.
                     let waits =
                         error.kind() != std::io::ErrorKind::PermissionDenied && begin.elapsed() < WAIT;
                     if !waits {
@@ -48,12 +48,12 @@ impl Connection {
         }
     }
 
-    /// The socket itself, to wait for an answer.
+    /// Returns the socket, to wait for an answer.
     pub(crate) fn stream(&self) -> &UnixStream {
         self.read.get_ref()
     }
 
-    /// Whether a part of an answer is read but not processed.
+    /// Whether a part of an answer is buffered but not processed.
     pub(crate) fn has_more(&self) -> bool {
         !self.read.buffer().is_empty()
     }
@@ -66,7 +66,7 @@ impl Connection {
         self.stream().write_all(format!("{line}\n").as_bytes()).context("the agent closed the shell")
     }
 
-    /// Writes the next line of the answer; how the command ended if it was the last.
+    /// Writes the next line of the answer; returns the result of the command if it was the last.
     pub(crate) fn next_line(&mut self, out: &mut dyn Write) -> anyhow::Result<Option<Reply>> {
         let mut bytes = vec![];
         if self.read.read_until(b'\n', &mut bytes)? == 0 {
@@ -88,7 +88,7 @@ impl Connection {
             }
         }
         writeln!(out, "{line}")?;
-        // An answer may go on for ever: what has come so far is for the reader.
+        // An answer may be endless: the part received so far is flushed before the next blocking read.
         if !self.has_more() {
             out.flush()?;
         }
@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// Whole lines that the text may become.
+    /// Returns whole lines that complete the text.
     pub(crate) fn completions(&mut self, typed: &str) -> Vec<String> {
         let question = match typed.split_once(' ') {
             None => format!("help -a {typed}"),

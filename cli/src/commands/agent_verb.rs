@@ -1,4 +1,4 @@
-//! `apiary cleanup`, `apiary build-config`: the agent's own verbs, under the names that scripts know from `cilium-dbg`.
+//! `apiary cleanup`, `apiary build-config`: verbs of the agent, under the names that scripts use with `cilium-dbg`.
 
 use anyhow::Context as _;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Becomes `agent VERB`, with these arguments. Returns only when there is no agent to be found.
+/// Replaces this process by `agent VERB` with these arguments. Returns only if no agent binary is found.
 pub(crate) fn run(verb: &str, arguments: &[OsString]) -> anyhow::Result<()> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name("agent"));
     let agent = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from("agent"));

@@ -80,7 +80,7 @@ fn show_or_change(agent: &mut Agent, options: &ConfigOptions, out: &mut dyn Writ
     Ok(())
 }
 
-/// Values that have not come into force, each with its reason, as the agent tells them.
+/// Prints values that are not in force, each with the agent's reason.
 fn drift(agent: &mut Agent, out: &mut dyn Write) -> anyhow::Result<()> {
     let answer = agent.call_plain("GET", "/apiary/drift")?;
     if answer.status != 200 {
@@ -89,7 +89,7 @@ fn drift(agent: &mut Agent, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(out.write_all(&answer.body)?)
 }
 
-/// One value, by its name in any spelling of upper and lower case; of a nested value by its own name.
+/// Prints one value, by its name in any case; a nested value by its own name.
 fn get(agent: &mut Agent, key: &str, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
     let status = status(agent)?;
     let mut all: Map<String, Value> = Map::new();
@@ -126,7 +126,7 @@ fn change(agent: &mut Agent, changes: &[String]) -> anyhow::Result<()> {
     agent.change("PATCH", "/config", Some(&body)).context("unable to change agent configuration")
 }
 
-/// `OPTION=VALUE` as the API takes it; the agent knows which options and values there are.
+/// Parses `OPTION=VALUE` into a request; the agent validates options and values.
 pub(crate) fn parse_changes(changes: &[String]) -> anyhow::Result<ConfigurationMap> {
     let parse = |change: &String| match change.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {
@@ -168,7 +168,7 @@ fn read_write(
     Ok(writeln!(out, "{:<34}: {}", "PolicyEnforcement", realized.policy_enforcement)?)
 }
 
-/// Options one a line; the many ways to say yes and no become two.
+/// Prints options one a line; the many spellings of booleans are normalized to two.
 pub(crate) fn dump(options: &ConfigurationMap, out: &mut dyn Write) -> anyhow::Result<()> {
     for (name, value) in options {
         let value = match value.to_ascii_lowercase().as_str() {
@@ -181,7 +181,7 @@ pub(crate) fn dump(options: &ConfigurationMap, out: &mut dyn Write) -> anyhow::R
     Ok(())
 }
 
-/// Text without quotes, lists in brackets, as Go prints values.
+/// Formats text without quotes and lists in brackets, as Go prints values.
 fn show(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

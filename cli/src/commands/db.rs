@@ -1,6 +1,6 @@
-//! `apiary db`: rows of the agent's tables as it shows them, by the commands `db/*` of its shell.
+//! `apiary db`: rows of the agent's tables in the agent's format, by the commands `db/*` of its shell.
 //!
-//! Columns, indexes and keys as text are the agent's knowledge, so the shell is the one way for all of these verbs;
+//! Only the agent knows the columns, indexes and key syntax of its tables, so all of these verbs use the shell;
 //! programs read rows over HTTP.
 
 use std::io::Write;
@@ -86,7 +86,7 @@ pub(crate) fn run(options: &DbOptions, out: &mut dyn Write) -> anyhow::Result<Ex
 }
 
 impl DbCommand {
-    /// The command of the shell.
+    /// Returns the command of the shell.
     fn words(&self) -> Vec<String> {
         let word = |word: &str| vec![word.to_owned()];
         match self {
@@ -112,7 +112,7 @@ impl Question {
 }
 
 impl Form {
-    /// Flags, then what may look like flags.
+    /// Returns flags before arguments, because an argument may look like a flag.
     fn words(&self, command: &str, arguments: &[&String]) -> Vec<String> {
         let format = self.output.map(|format| match format {
             RowFormat::Json => "--format=json".to_owned(),

@@ -1,4 +1,4 @@
-//! `endpoint`: the pods and the host as the agent sees them.
+//! `endpoint`: pods and host as the agent's endpoints.
 
 use crate::client::Agent;
 use crate::commands::config;
@@ -116,7 +116,7 @@ fn list(agent: &mut Agent, options: &EndpointListOptions, out: &mut dyn Write) -
     Ok(table(&text, 5, out)?)
 }
 
-/// One line a label; the first also says everything else.
+/// Formats one line a label; the first line also has the other columns.
 fn rows(endpoint: &Endpoint) -> String {
     const UNKNOWN: &str = "Unknown";
     let status = endpoint.status.as_ref();
@@ -265,7 +265,7 @@ fn disconnect(agent: &mut Agent, id: &str, out: &mut dyn Write) -> anyhow::Resul
     Ok(writeln!(out, "Successfully disconnected endpoint {id}")?)
 }
 
-/// An endpoint's path; colons and slashes stay apart from the path's own.
+/// Returns an endpoint's path; colons and slashes of the id are escaped.
 fn path(id: &str) -> String {
     let parts: Vec<_> = id.split(':').map(escape).collect();
     format!("/endpoint/{}", parts.join(":"))

@@ -1,4 +1,4 @@
-//! `identity`: numbers and the labels behind them.
+//! `identity`: identities with their labels.
 
 use crate::client::Agent;
 use crate::output::{Output, table};
@@ -84,7 +84,7 @@ fn print(identities: &[Identity], out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(table(&text, 2, out)?)
 }
 
-/// The labels behind a number: reserved ones are known here, others only to the agent. None if it does not know.
+/// Returns the labels of an identity: reserved ones are built in, others come from the agent. `None` if it is unknown.
 pub(crate) fn labels_of(agent: &mut Agent, number: u32) -> anyhow::Result<Option<Vec<String>>> {
     if let Some(label) = reserved_label(number) {
         return Ok(Some(vec![label]));
@@ -93,7 +93,7 @@ pub(crate) fn labels_of(agent: &mut Agent, number: u32) -> anyhow::Result<Option
     Ok(identity.map(|identity| identity.labels).filter(|labels| !labels.is_empty()))
 }
 
-/// The label of an identity that needs no look-up; 0 speaks for every peer.
+/// Returns the label of an identity that needs no request; 0 stands for every peer.
 fn reserved_label(number: u32) -> Option<String> {
     match number {
         0 => Some("ANY".to_owned()),

@@ -106,14 +106,14 @@ fn print(
     Ok(table(&text, 5, out)?)
 }
 
-/// IPv4 before IPv6, by address, then by length.
+/// Orders IPv4 before IPv6, by address, then by length.
 fn prefix_order(cidr: &str) -> (bool, Option<IpAddr>, Option<u8>) {
     let (address, length) = cidr.split_once('/').unwrap_or((cidr, ""));
     let address: Option<IpAddr> = address.parse().ok();
     (address.is_none_or(|address| address.is_ipv6()), address, length.parse().ok())
 }
 
-/// The lines of the column IDENTITY: a reserved name, labels, or the number.
+/// Returns the lines of the column IDENTITY: a reserved name, labels, or the id.
 fn identities(agent: &mut Agent, entry: &IpListEntry, numeric: bool) -> Vec<String> {
     let number = entry.identity.0;
     let plain = vec![number.to_string()];

@@ -1,4 +1,4 @@
-//! The grammar of commands whose only verb is `list`.
+//! The grammar of commands with `list` as their only verb.
 
 use crate::output::Output;
 use clap::{Args, Subcommand};

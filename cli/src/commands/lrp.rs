@@ -1,4 +1,4 @@
-//! `lrp`: local redirect policies, as the agent has them.
+//! `lrp`: local redirect policies of the agent.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -48,7 +48,7 @@ fn text(policies: &[LRPSpec]) -> String {
     text
 }
 
-/// A frontend and where it leads: `169.254.1.1:53/UDP -> 10.0.0.1:5300(ns/pod), `.
+/// Formats a frontend with its backends: `169.254.1.1:53/UDP -> 10.0.0.1:5300(ns/pod), `.
 fn leads(mapping: &FrontendMapping) -> String {
     let mut text = match &mapping.frontend_address {
         Some(address) => format!("{}:{}/{} -> ", address.ip, address.port, address.protocol),

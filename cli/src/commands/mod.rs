@@ -1,7 +1,7 @@
-//! The command line's grammar, in `cilium-dbg`'s words: a file or a folder for each command, with its arguments.
+//! The grammar of the command line, in `cilium-dbg`'s words: a file or a folder for each command, with its arguments.
 //!
-//! Commands may use each other's parts: `endpoint` shows options as `config` does, `ip` and `bpf policy` name identities
-//! by `identity`, `db` runs commands by `shell`, `why` writes addresses as `service` does.
+//! Commands may use each other's parts: `endpoint` prints options as `config` does, `ip` and `bpf policy` resolve
+//! identities by `identity`, `db` runs commands by `shell`, `why` formats addresses as `service` does.
 //!
 //! Sibling folders that it uses: `client`, `output`.
 

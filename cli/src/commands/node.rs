@@ -1,4 +1,4 @@
-//! `node`: the nodes of the cluster, as the agent has them.
+//! `node`: the nodes of the cluster, as known to the agent.
 
 use crate::client::Agent;
 use crate::commands::list::Listing;

@@ -1,4 +1,4 @@
-//! `policy`: the rules in force, what their selectors select, and waiting for a revision.
+//! `policy`: the rules in force, the selections of their selectors, and waiting for a revision.
 
 use crate::client::Agent;
 use crate::output::{Output, table};
@@ -72,7 +72,7 @@ fn get(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> anyhow::Resul
     Ok(writeln!(out, "{}\nRevision: {}", policy.policy, policy.revision)?)
 }
 
-/// `path`: one of the two selector caches.
+/// Prints one of the two selector caches, at `path`.
 fn selectors(
     agent: &mut Agent,
     path: &str,
@@ -99,7 +99,7 @@ fn selectors(
     Ok(table(&text, 5, out)?)
 }
 
-/// `[source:key=value source:key], [...]`: the labels of each rule.
+/// Formats the labels of each rule: `[source:key=value source:key], [...]`.
 fn all_labels(rules: &[Vec<Label>]) -> String {
     let label = |Label { key, source, value, .. }: &Label| match value.is_empty() {
         true => format!("{source}:{key}"),
@@ -113,7 +113,7 @@ fn all_labels(rules: &[Vec<Label>]) -> String {
     rules.join(", ")
 }
 
-/// `namespace/name` of each rule.
+/// Formats `namespace/name` of each rule.
 fn names(rules: &[Vec<Label>]) -> String {
     let value = |labels: &[Label], key: &str| {
         labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
@@ -134,7 +134,7 @@ fn names(rules: &[Vec<Label>]) -> String {
     names.join(",")
 }
 
-/// Endpoints by how far they are.
+/// Endpoints by their progress.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Progress {
     all: usize,

@@ -1,4 +1,4 @@
-//! `service`: frontends and their backends, as the agent has them.
+//! `service`: frontends and their backends, as known to the agent.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -86,10 +86,10 @@ fn print(services: &[Service], affinity: bool, out: &mut dyn Write) -> anyhow::R
         }
     }
     table(&text, 5, out)?;
-    Ok(unserved::tell(count)?)
+    Ok(unserved::print_note(count)?)
 }
 
-/// An end of a connection: `10.0.0.1:80/TCP`, `[fd00::1]:80/TCP`.
+/// Formats one end of a connection: `10.0.0.1:80/TCP`, `[fd00::1]:80/TCP`.
 pub(crate) fn endpoint(ip: &str, port: i64, protocol: &str) -> String {
     match ip.contains(':') {
         true => format!("[{ip}]:{port}/{protocol}"),

@@ -1,4 +1,4 @@
-//! `statedb`: the agent's tables as they are.
+//! `statedb`: dumps of the agent's tables.
 
 use crate::client::Agent;
 use crate::output::Output;
@@ -16,7 +16,7 @@ pub(crate) struct TablesOptions {
     pub(crate) output: Output,
 }
 
-/// All tables, or those that are named; without `-o` as the agent writes them.
+/// Prints all tables, or the named ones; without `-o` in the agent's own format.
 pub(crate) fn run(agent: &mut Agent, options: &TablesOptions, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut tables = Map::new();
     for name in options.tables.iter().map(Some).chain(options.tables.is_empty().then_some(None)) {

@@ -1,4 +1,4 @@
-//! `status`: how the agent and its parts are, one line a part.
+//! `status`: the state of the agent and its parts, one line a part.
 
 use crate::client::Agent;
 use crate::output::{Output, align, table, time};
@@ -41,7 +41,7 @@ pub(crate) struct StatusOptions {
 /// Controller of the health endpoint: where it is, `cilium-health` probes the cluster.
 const HEALTH_CONTROLLER: &str = "cilium-health-ep";
 
-/// Exit code 1 when the agent says that it is not well, or says nothing.
+/// Prints the status. Returns exit code 1 if the agent reports a failure or does not respond.
 pub(crate) fn run(
     agent: &mut Agent,
     options: &StatusOptions,
@@ -74,7 +74,7 @@ pub(crate) fn run(
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// `OK`, or the first thing that is wrong.
+/// Returns `OK`, or the first failure.
 fn in_brief(status: &StatusResponse) -> String {
     let bad = |state: &str| matches!(state, "Warning" | "Failure");
     let part = |name: &str, part: Option<&Status>| {
@@ -104,7 +104,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Lines with tabs; parts that the agent does not report have none.
+    /// Formats lines with tabs; parts that the agent does not report are left out.
     fn text(&self, healthy: bool) -> String {
         let mut text = String::new();
         self.cluster(&mut text);
@@ -118,7 +118,7 @@ impl Report<'_> {
         text
     }
 
-    /// Connections of the agent.
+    /// Formats the agent's connections.
     fn cluster(&self, text: &mut String) {
         let status = self.status;
         if let Some(Status { state, msg }) = &status.kvstore {
@@ -163,7 +163,7 @@ impl Report<'_> {
         }
     }
 
-    /// The agent itself and the addresses it gives.
+    /// Formats the agent's own state and its address pools.
     fn agent(&self, text: &mut String) {
         let status = self.status;
         if let Some(Status { state, msg }) = &status.cilium {
@@ -217,7 +217,7 @@ impl Report<'_> {
         text
     }
 
-    /// How packets go.
+    /// Formats the datapath's modes.
     fn datapath(&self, text: &mut String) {
         let status = self.status;
         let big_tcp = |enabled: bool, gro: i64, gso: i64| match (enabled, gro == gso) {
@@ -287,7 +287,7 @@ impl Report<'_> {
         format!("{how} [IPv4: {}, IPv6: {}]", word(families.ipv4), word(families.ipv6))
     }
 
-    /// How many controllers are well, and those that are not (or all of them).
+    /// Formats the number of successful controllers, and the failing ones (or all of them).
     fn controllers(&self) -> String {
         let all = &self.status.controllers;
         if all.is_empty() {
@@ -318,7 +318,7 @@ impl Report<'_> {
         Some(format!("  {}\t{success}\t{failure}\t{count}\t{message}\t\n", controller.name))
     }
 
-    /// Features of the datapath.
+    /// Formats the features of the datapath.
     fn services(&self) -> String {
         let status = self.status;
         let mut text = match &status.proxy {

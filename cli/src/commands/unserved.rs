@@ -1,12 +1,12 @@
-//! Frontends that the maps have and the datapath does not serve yet.
+//! Frontends in the maps that the datapath does not serve yet.
 
 use std::io::{self, Write};
 
 /// Types of frontends that are ports of the node.
 pub(crate) const TYPES: [&str; 2] = ["NodePort", "HostPort"];
 
-/// Tells people how many of what they see is not served. Programs have the types.
-pub(crate) fn tell(count: usize) -> io::Result<()> {
+/// Prints how many of the listed frontends are not served, for interactive users. Programs use the type field.
+pub(crate) fn print_note(count: usize) -> io::Result<()> {
     if count == 0 {
         return Ok(());
     }

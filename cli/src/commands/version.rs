@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// A version's parts under the names that users' scripts read.
+/// The parts of a version, with the field names that users' scripts read.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Version {
@@ -22,7 +22,7 @@ struct Versions {
     daemon: Version,
 }
 
-/// An agent that does not answer has no version, but asking for ours is no error.
+/// Prints both versions. An agent that does not respond is left out; the version of this program is still printed.
 pub(crate) fn run(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let client = format!("{} {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let daemon = daemon(agent);
@@ -41,7 +41,7 @@ pub(crate) fn run(agent: &mut Agent, output: &Output, out: &mut dyn Write) -> an
     Ok(ExitCode::SUCCESS)
 }
 
-/// The agent's own words, from its debug information or, shorter, from its status.
+/// Returns the agent's version text, from its debug information or, shorter, from its status.
 fn daemon(agent: &mut Agent) -> Option<String> {
     #[derive(Deserialize)]
     struct DebugInfo {
@@ -57,7 +57,7 @@ fn daemon(agent: &mut Agent) -> Option<String> {
     info.or_else(|| status(agent))
 }
 
-/// `VERSION REVISION DATE go version GO OS/ARCH`, or `VERSION (...)`.
+/// Parses `VERSION REVISION DATE go version GO OS/ARCH`, or `VERSION (...)`.
 fn parse(text: &str) -> Version {
     let mut words = text.split_whitespace();
     let version = words.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! `why`: whether one may talk to another, by which rule, and what the kernel does.
+//! `why`: whether a source may send to a destination, by which rule, and what the kernel does.
 
 use crate::client::Agent;
 use crate::commands::service;
@@ -46,7 +46,7 @@ impl FromStr for Target {
     }
 }
 
-/// The answer of the agent.
+/// The response of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     source: Party,
@@ -110,7 +110,7 @@ struct Entry {
     precedence: u32,
 }
 
-/// A service in front of the destination.
+/// A service that is translated to the destination.
 #[derive(Debug, Serialize)]
 struct Translated {
     service: String,
@@ -118,8 +118,8 @@ struct Translated {
     backends: Vec<Answer>,
 }
 
-/// The exit code says the verdict too: 0 allowed, 2 denied. Of a service's address each backend is asked for, because
-/// packets meet policy after their translation.
+/// Prints the verdict; it is the exit code, too: 0 allowed, 2 denied. For a service's address each backend is checked,
+/// because policy applies after the translation.
 pub(crate) fn run(agent: &mut Agent, options: &WhyOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let WhyOptions { source, destination, target, output } = options;
     let allowed = match behind(agent, destination, target)? {
@@ -168,7 +168,7 @@ fn ask(
     serde_json::from_slice(&answer.body).context("the agent's answer cannot be decoded")
 }
 
-/// The service whose address the destination is.
+/// Returns the service with the destination as its address.
 fn behind(agent: &mut Agent, destination: &str, target: &Target) -> anyhow::Result<Option<ServiceSpec>> {
     let Ok(address) = destination.parse::<IpAddr>() else { return Ok(None) };
     let services: Option<Vec<Service>> = agent.find("/service").context("cannot get services")?;

@@ -1,4 +1,4 @@
-//! `-o jsonpath=`: templates of literal text and `{...}` paths, as kubectl's users write them.
+//! `-o jsonpath=`: templates of literal text and `{...}` paths, in kubectl's syntax.
 
 use serde_json::Value;
 use std::str::FromStr;
@@ -16,10 +16,10 @@ enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Key(String),
-    /// Negative ones count from the end.
+    /// An index; a negative one counts from the end.
     Index(isize),
     All,
-    /// The items whose member of this name is this text.
+    /// The items with this text in the member of this name.
     Where(String, String),
 }
 
@@ -81,7 +81,7 @@ fn parse_path(path: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Where a name ends: at the next dot that has no backslash before it, or a bracket.
+/// Returns the end of a name: the next dot without a backslash before it, or a bracket.
 fn end_of_name(text: &str) -> usize {
     let ends = |&(at, character): &(usize, char)| match character {
         '.' => !text[..at].ends_with('\\'),
@@ -112,7 +112,7 @@ fn unquoted(text: &str) -> Option<&str> {
     inside('\'').or_else(|| inside('"'))
 }
 
-/// A path alone, without braces: `.spec.addresses[?(@.type=="InternalIP")].ip`.
+/// A path without braces: `.spec.addresses[?(@.type=="InternalIP")].ip`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Path(Vec<Step>);
 
@@ -125,7 +125,7 @@ impl FromStr for Path {
 }
 
 impl Path {
-    /// The first of what the path leads to, as text; none if there is nothing.
+    /// Returns the first result of the path as text; `None` if there is none.
     pub(crate) fn first(&self, data: &Value) -> Option<String> {
         let found = self.0.iter().try_fold(vec![data], |found, step| follow(&found, step)).ok()?;
         found.first().map(|value| show(value))
@@ -133,7 +133,7 @@ impl Path {
 }
 
 impl JsonPath {
-    /// The template's text for `data`. A path that leads nowhere is an error.
+    /// Returns the template's text for `data`. A path without a result is an error.
     pub(crate) fn evaluate(&self, data: &Value) -> anyhow::Result<String> {
         let mut text = String::new();
         for part in &self.0 {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_an_error() {
+    fn a_path_without_a_result_is_an_error() {
         assert_eq!(evaluate("{.nothing}").unwrap_err(), "nothing is not found");
         assert_eq!(evaluate("{.list[5]}").unwrap_err(), "array index out of bounds: index 5, length 2");
         assert_eq!(evaluate("{.list").unwrap_err(), r#"jsonpath "{.list": '{' without '}'"#);

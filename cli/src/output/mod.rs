@@ -1,4 +1,4 @@
-//! The forms of output: aligned tables and times for people; JSON, YAML and JSONPath of `-o` for programs.
+//! Output formats: aligned tables and relative times for interactive use; JSON, YAML and JSONPath of `-o` for programs.
 //!
 //! Sibling folders that it uses: none.
 
@@ -57,7 +57,7 @@ impl Format {
         match self {
             Self::Json => serde_json::to_writer_pretty(&mut *out, data)?,
             Self::Yaml => {
-                // Its last line ends already.
+                // Its last line ends with a newline already.
                 out.write_all(k8s_types::yaml::print(&serde_json::to_value(data)?).as_bytes())?;
                 return Ok(());
             }

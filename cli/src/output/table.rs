@@ -1,10 +1,10 @@
-//! Elastic tab stops, as Go's text/tabwriter sets them: a column is as wide as its widest cell among the neighbouring
-//! lines that have it, so that `cilium-dbg`'s tables come out byte by byte.
+//! Elastic tab stops, as in Go's text/tabwriter: a column is as wide as its widest cell among adjacent lines that have
+//! it, so that tables equal those of `cilium-dbg` byte by byte.
 
 /// Blanks between a column's widest cell and the next column.
 const PADDING: usize = 3;
 
-/// Replaces the tabs of `text` by blanks; a column is at least `minimum` wide. What comes after the last tab of a line
+/// Replaces the tabs of `text` by blanks; a column is at least `minimum` wide. Text after the last tab of a line
 /// belongs to no column.
 pub(crate) fn align(text: &str, minimum: usize) -> String {
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
@@ -21,7 +21,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Sets the lines `[from, to)`, whose first columns have their widths already.
+    /// Aligns the lines `[from, to)`, whose first columns have their widths already.
     fn block(&mut self, mut from: usize, to: usize) {
         let column = self.widths.len();
         let mut line = from;

@@ -1,8 +1,8 @@
-//! Times of the API told as "so long ago".
+//! Times of the API relative to now.
 
 use std::time::{Duration, SystemTime};
 
-/// `1m4s ago`, or `never` for Go's zero time and what is no time.
+/// Formats `1m4s ago`, or `never` for Go's zero time and invalid times.
 pub(crate) fn since(timestamp: &str, now: SystemTime) -> String {
     match api_models::from_rfc3339(timestamp) {
         Some(then) => {

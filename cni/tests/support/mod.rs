@@ -1,4 +1,4 @@
-//! A node with an agent that only writes down what it is asked.
+//! A node with an agent that only records its requests.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -16,17 +16,17 @@ use test_kit::{NetNs, Sandbox};
 pub(crate) const CONTAINER_ID: &str = "0123456789abcdef";
 pub(crate) const CONFIG: &str = r#"{"cniVersion":"1.1.0","name":"cilium","type":"cilium-cni"}"#;
 
-/// A request that the fake agent got.
+/// A request that the fake agent received.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) line: String,
     pub(crate) headers: Vec<String>,
     pub(crate) body: Value,
-    /// `ip link show` of the host's pod interfaces at that moment.
+    /// The output of `ip link show` for the host's pod interfaces at that moment.
     pub(crate) host_links: String,
 }
 
-/// Answers instead of the fake agent's own when it gives something for a request line.
+/// A function that overrides the fake agent's response to a request line, if it returns one.
 pub(crate) type Override = Box<dyn Fn(&str) -> Option<(u16, String)> + Send>;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct State {
     calls: Vec<Call>,
     override_answer: Option<Override>,
     config: Value,
-    /// The list of `GET /endpoint`.
+    /// The response to `GET /endpoint`.
     endpoints: Value,
 }
 
@@ -43,8 +43,8 @@ struct State {
 pub(crate) struct FakeAgent(Arc<Mutex<State>>);
 
 impl FakeAgent {
-    /// A fake agent whose thread waits for a socket. The thread must be older than the sandbox: one that is made
-    /// in there shares its file system state and keeps it from ending.
+    /// Starts a fake agent whose thread waits for a socket. The thread must be created before the sandbox is entered:
+    /// one that is created inside shares its file system state and keeps the sandbox from being removed.
     fn start() -> (Self, Sender<(UnixListener, NetNs)>) {
         let agent = Self::default();
         agent.0.lock().unwrap().config = default_config();
@@ -72,12 +72,12 @@ impl FakeAgent {
         self.0.lock().unwrap().endpoints = endpoints;
     }
 
-    /// The calls since the last time, oldest first.
+    /// Returns the requests since the previous call, oldest first.
     pub(crate) fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.0.lock().unwrap().calls)
     }
 
-    /// The request lines of [`Self::calls`].
+    /// Returns the request lines of [`Self::calls`].
     pub(crate) fn lines(&self) -> Vec<String> {
         self.calls().into_iter().map(|call| call.line).collect()
     }
@@ -134,7 +134,7 @@ impl FakeAgent {
     }
 }
 
-/// Long bodies come in chunks, as from Cilium.
+/// Writes a response; long bodies are chunked, as in Cilium's responses.
 fn write_answer(stream: &mut UnixStream, status: u16, body: &str) {
     let mut text = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n");
     if body.len() > 100 {
@@ -146,7 +146,7 @@ fn write_answer(stream: &mut UnixStream, status: u16, body: &str) {
     } else {
         text += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
     }
-    // A plugin that was killed does not read.
+    // A plugin that was killed does not read the response.
     let _ = stream.write_all(text.as_bytes());
 }
 
@@ -206,13 +206,13 @@ impl Node {
         feed(process, config)
     }
 
-    /// Waits until no pod's interface is left: links are removed behind the answer.
+    /// Waits until no pod interface exists: links are removed after the plugin has returned.
     pub(crate) fn await_no_link(&self) {
         let gone = || !self.sandbox.host().ip("-o link").unwrap().contains("lxc");
         test_kit::wait_until("the host's end is gone", Duration::from_secs(30), gone);
     }
 
-    /// Everything that an ADD could leave on the node.
+    /// Returns everything that an ADD could leave on the node.
     pub(crate) fn traces(&self) -> String {
         let inside = self.pod.ip("-o addr").unwrap() + &self.pod.ip("route show table all").unwrap();
         self.sandbox.host().ip("-o link").unwrap() + &inside
@@ -227,7 +227,7 @@ impl Node {
     }
 }
 
-/// The answer to a call.
+/// The output of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) ok: bool,
@@ -240,7 +240,7 @@ impl Answer {
         serde_json::from_str(&self.stdout).unwrap()
     }
 
-    /// Code and texts of an error document.
+    /// Returns code and texts of an error document.
     pub(crate) fn error(&self) -> String {
         assert!(!self.ok, "{self:?}");
         let document = self.json();
@@ -252,7 +252,7 @@ impl Answer {
     }
 }
 
-/// The plugin's process without any of the test's own `CNI_` variables.
+/// Returns a command for the plugin without any `CNI_` variables of the test's own environment.
 pub(crate) fn plugin() -> Command {
     let mut process = Command::new(env!("CARGO_BIN_EXE_apiary-cni"));
     process.env_clear();

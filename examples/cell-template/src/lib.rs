@@ -1,8 +1,8 @@
-//! A cell to begin with: copy it, rename it, replace what it does.
+//! A cell as a template: copy it, rename it, replace its behaviour.
 //!
 //! **Owns** nothing yet. **Needs** nothing. **Provides** [`Greeter`].
 //!
-//! **Life of the cell.** The constructor wires, the start hook does I/O, the job does what goes on; it ends with the cell.
+//! **Lifecycle.** The constructor wires, the start hook does I/O, the job does ongoing work; it ends with the cell.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ pub struct GreeterConfig {
     pub greeter_interval: Duration,
 }
 
-/// What other cells take as `Arc<Greeter>`.
+/// An object that other cells take as `Arc<Greeter>`.
 #[derive(Object, Debug)]
 pub struct Greeter {
     name: String,
 }
 
 impl Greeter {
-    /// A greeting.
+    /// Returns a greeting.
     pub fn greeting(&self) -> String {
         format!("hello, {}", self.name)
     }
 }
 
-/// The wiring: what the cell is called, has and does.
+/// The wiring: name, objects and jobs of the cell.
 pub fn cell() -> Cell {
     let cells = [config::<GreeterConfig>(), provide(new_greeter), invoke(greet)];
     module("greeter", "Greets now and then", cells)

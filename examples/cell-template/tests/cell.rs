@@ -12,5 +12,5 @@ async fn greets_at_the_start_and_again() {
     assert_eq!(hive.hook_order(), ["greet", "timer-job-again"]);
     tokio::time::sleep(Duration::from_secs(31)).await;
     assert_eq!(hive.health("greeter").message, "hello, bees again");
-    hive.stop().await; // no job is left
+    hive.stop().await; // no job is leaked
 }

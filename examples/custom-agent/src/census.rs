@@ -1,4 +1,4 @@
-//! The cell of our own: counts the endpoints of the node, in health and at `GET /apiary/census`.
+//! A custom cell: counts the endpoints of the node, in health and at `GET /apiary/census`.
 
 use std::sync::Arc;
 use std::time::Duration;

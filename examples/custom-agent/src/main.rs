@@ -1,5 +1,5 @@
-//! `beekeeper`: an agent of our own. It has a name, a prefix of environment variables and a socket of its own, all
-//! cells of Apiary, and one that Apiary does not have.
+//! `beekeeper`: a custom agent. It has a name, a prefix of environment variables and a socket of its own, all cells of
+//! Apiary, and an additional one.
 
 mod census;
 

@@ -14,7 +14,7 @@ use ipcache::testing::FakeMap;
 use local_node::{LocalNode, LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 
-/// The cells that answer requests, with nodes, devices and the kernel made up.
+/// Returns the cells that handle requests, with fake nodes, devices and kernel.
 pub(super) fn hive(folder: &Path, socket: &Path) -> TestHive {
     let datapath: Arc<dyn Datapath> = Arc::new(FakeDatapath::new());
     let map: Arc<dyn IpcacheMap> = Arc::new(FakeMap::default());

@@ -1,5 +1,4 @@
-//! The same graph in the original's framework, where Go and its module can be had: build and run once, in a folder that
-//! goes away.
+//! The same graph in Cilium's framework, if Go and its module are available: built and run once, in a temporary folder.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,7 +12,7 @@ use super::{PER_MODULE, SIZE, before, part};
 /// Medians in milliseconds, by part.
 pub(crate) type Times = HashMap<String, f64>;
 
-/// Measures the original; why that cannot be done otherwise.
+/// Measures Cilium's framework; the error is the reason why that is not possible.
 pub(crate) fn measure() -> anyhow::Result<Times> {
     let folder = tempfile::tempdir()?;
     let files = [
@@ -38,7 +37,7 @@ pub(crate) fn measure() -> anyhow::Result<Times> {
     times.map(|(part, time)| Ok((part.to_owned(), time.parse()?))).collect()
 }
 
-/// The constructors and modules in Go.
+/// Returns the constructors and modules in Go.
 fn nodes() -> Result<String, std::fmt::Error> {
     let mut text = String::from("package main\n\nimport \"github.com/cilium/hive/cell\"\n");
     for i in 0..SIZE {

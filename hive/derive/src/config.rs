@@ -72,7 +72,7 @@ pub(crate) fn config(input: DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// An empty implementation for a struct that is wrong, so that its users add no errors of their own.
+/// Returns an empty implementation for an invalid struct, so that its users cause no further errors.
 pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     let ident = &input.ident;
@@ -104,20 +104,20 @@ struct Struct {
 
 impl Struct {
     fn of(attrs: &[Attribute]) -> Result<Self> {
-        let mut said = Struct::default();
+        let mut parsed = Struct::default();
         for attr in attrs.iter().filter(|attr| attr.path().is_ident("config")) {
             attr.parse_nested_meta(|meta| {
                 if meta.path.is_ident("check") {
-                    said.check = Some(meta.value()?.parse()?);
+                    parsed.check = Some(meta.value()?.parse()?);
                 } else if meta.path.is_ident("group") {
-                    said.group = Some(meta.value()?.parse()?);
+                    parsed.group = Some(meta.value()?.parse()?);
                 } else {
                     return Err(meta.error("unknown property; there are check, group"));
                 }
                 Ok(())
             })?;
         }
-        Ok(said)
+        Ok(parsed)
     }
 }
 
@@ -128,7 +128,7 @@ fn some(text: Option<&LitStr>) -> TokenStream {
     }
 }
 
-/// The name of an option, its declaration, and the initializer of its field.
+/// Returns the name of an option, its declaration, and the initializer of its field.
 fn option(field: &Field, of_struct: &Struct) -> Result<(LitStr, TokenStream, TokenStream)> {
     let Some(ident) = &field.ident else {
         return Err(syn::Error::new_spanned(field, "options need named fields"));
@@ -240,7 +240,7 @@ fn check_name(name: &LitStr) -> Result<()> {
     Err(syn::Error::new_spanned(name, "option names are lower case: a-z, 0-9, `-`, `.`, `_`"))
 }
 
-/// The default as the text that would be written in a file: literals as they are, other expressions rendered.
+/// Returns the default as the text that would be written in a file: literals as they are, other expressions rendered.
 fn default(field: &Field, options: &Options) -> Result<TokenStream> {
     let ty = &field.ty;
     let text = |text: String| quote!(::std::string::String::from(#text));
@@ -282,7 +282,7 @@ fn literal(expr: &Expr) -> Option<String> {
     }
 }
 
-/// The doc comment in one line.
+/// Returns the doc comment in one line.
 fn help(attrs: &[Attribute]) -> String {
     let lines = attrs.iter().filter_map(|attr| match &attr.meta {
         Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {

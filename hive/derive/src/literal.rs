@@ -3,11 +3,11 @@
 use syn::spanned::Spanned;
 use syn::{Error, Expr, Result, Type};
 
-/// Durations end where Go's do.
+/// The range of Go's `time.Duration`.
 const MAX_NANOSECONDS: f64 = i64::MAX as f64;
 
-/// Rejects a default that the option's type cannot parse. Types that are not known here, and numbers that are not
-/// decimal, are checked when the graph is planned.
+/// Rejects a default that the option's type cannot parse. Unknown types, and numbers that are not decimal, are checked
+/// when the graph is planned.
 pub(crate) fn check(ty: &Type, default: &Expr, text: &str) -> Result<()> {
     let Type::Path(path) = ty else { return Ok(()) };
     let Some(name) = path.path.segments.last().map(|segment| segment.ident.to_string()) else {
@@ -48,7 +48,7 @@ fn is_number<T: std::str::FromStr>(text: &str) -> bool {
     text.parse::<T>().is_ok() || has_base && !is_decimal || text.contains('_')
 }
 
-/// Decimal numbers, each with a unit.
+/// Whether the text is a sequence of decimal numbers, each with a unit.
 fn is_duration(text: &str) -> bool {
     let (mut rest, mut total) = (text.strip_prefix('+').unwrap_or(text), 0.0);
     if rest == "0" {

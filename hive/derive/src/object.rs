@@ -1,4 +1,4 @@
-//! `Object`: a type that is an object of the graph as it is.
+//! `Object`: a type that a constructor may return bare.
 
 use proc_macro2::TokenStream;
 use quote::quote;

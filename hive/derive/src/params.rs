@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote};
 use syn::{Data, DeriveInput, Fields, Result};
 
-/// The fields of a struct; tuple structs have numbers for names.
+/// Returns the fields of a struct; those of tuple structs are named by their index.
 pub(crate) fn fields(input: &DeriveInput) -> Result<&Fields> {
     match &input.data {
         Data::Struct(data) => Ok(&data.fields),
@@ -14,7 +14,7 @@ pub(crate) fn fields(input: &DeriveInput) -> Result<&Fields> {
     }
 }
 
-/// Names of arguments that the code of each field uses; they are unused in a struct without fields.
+/// Returns the names of arguments that the code of each field uses; they are unused in a struct without fields.
 fn arguments_for<const N: usize>(fields: &Fields, names: [&str; N]) -> [TokenStream; N] {
     names.map(|name| match fields.is_empty() {
         true => quote!(_),

@@ -45,7 +45,7 @@ fn dependency(field: &Field) -> Result<TokenStream> {
     Err(syn::Error::new_spanned(ty, "injected fields are `Arc<I>`, `Vec<Arc<I>>` or `HashMap<K, Arc<I>>`"))
 }
 
-/// The type arguments of `Name<A, B>`, whatever the path before the name.
+/// Returns the type arguments of `Name<A, B>`, independent of the path before the name.
 fn arguments(ty: &Type, name: &str) -> Option<Vec<Type>> {
     let Type::Path(path) = ty else { return None };
     let segment = path.path.segments.last().filter(|segment| segment.ident == name)?;

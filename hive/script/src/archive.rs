@@ -1,13 +1,13 @@
-//! The text archive that a script comes in: the script, then its files.
+//! The text archive of a script: the script, then its files.
 
 use std::path::{Path, PathBuf};
 
 use crate::state::resolved;
 
-/// A script and its files, as the format `txtar` has them.
+/// A script and its files, in the format `txtar`.
 ///
-/// Text before the first marker is the script. A marker is a whole line `-- name --`; what follows up to the next marker
-/// are the bytes of that file, blank lines included.
+/// Text before the first marker is the script. A marker is a whole line `-- name --`; the bytes up to the next marker
+/// are the content of that file, blank lines included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Archive {
     /// The script.
@@ -26,7 +26,7 @@ pub struct File {
 }
 
 impl Archive {
-    /// Reads an archive; every text is one. Parts that do not end with a newline get one.
+    /// Parses an archive; every text is valid. Parts that do not end with a newline get one.
     pub fn parse(text: &[u8]) -> Self {
         let mut archive = Archive::default();
         for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -48,12 +48,13 @@ impl Archive {
         }
     }
 
-    /// The script as text.
+    /// Returns the script as text.
     pub fn script_text(&self) -> String {
         String::from_utf8_lossy(&self.script).into_owned()
     }
 
-    /// The archive as text; [`parse`](Archive::parse) reads the same from it if no part holds a line that is a marker.
+    /// Returns the archive as text; [`parse`](Archive::parse) restores the same archive if no part contains a marker
+    /// line.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = ended(&self.script);
         for file in &self.files {
@@ -63,8 +64,8 @@ impl Archive {
         text
     }
 
-    /// The words of a first line `#! --flag=value`: arguments for the hive under test. They are split at single blanks,
-    /// so that `#!` alone is one empty argument.
+    /// Returns the words of a first line `#! --flag=value`: arguments for the hive under test. They are split at single
+    /// blanks, so that `#!` alone is one empty argument.
     pub fn arguments(&self) -> Option<Vec<String>> {
         let first = self.script.split(|byte| *byte == b'\n').next()?.strip_prefix(b"#!")?;
         Some(String::from_utf8_lossy(first).trim().split(' ').map(str::to_owned).collect())
@@ -102,7 +103,7 @@ fn marker(line: &[u8]) -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// The path with `.` and `..` resolved by name, if it is below the folder.
+/// Returns the path with `.` and `..` resolved lexically, if it is below the folder.
 fn below(folder: &Path, name: &Path) -> Option<PathBuf> {
     Some(resolved(&folder.join(name))).filter(|path| path.starts_with(folder) && path != folder)
 }
@@ -152,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_again(
+        fn printed_archives_are_parsed_back(
             script in "([a-z#' ]{0,9}\n){0,4}",
             files in prop::collection::vec(("[a-z/$.]{1,8}", "([a-z\\-]{0,5}\n){0,4}"), 0..5),
         ) {

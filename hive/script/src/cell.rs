@@ -1,4 +1,4 @@
-//! The wiring: everything that cells contribute, in one engine.
+//! The wiring: commands and conditions of all cells in one engine.
 
 use hive::Group;
 use hive::prelude::*;
@@ -7,8 +7,8 @@ use crate::command::{Command, Condition};
 use crate::engine::Engine;
 use crate::error::Duplicate;
 
-/// Provides the [`Engine`] of all commands and conditions that cells contribute. The hive does not build if two are called
-/// the same.
+/// Provides the [`Engine`] of all commands and conditions that cells contribute. The hive fails to build if two have
+/// the same name.
 pub fn cell() -> Cell {
     module("script", "Commands of scripts and of the shell", [provide(new_engine)])
 }

@@ -44,16 +44,17 @@ pub struct Command {
 #[derive(Clone)]
 pub(crate) enum Run {
     Function(Function),
-    /// Joins background commands, which only the run loop can do.
+    /// Joins background commands; implemented in the run loop, which owns them.
     Wait,
-    /// Takes lines from the terminal.
+    /// Reads lines from the terminal.
     Break,
     /// Describes the commands of the engine.
     Help,
 }
 
 impl Command {
-    /// A command with a line about it. The function is called for each use; a panic in it is an error of the script.
+    /// Returns a command with a one-line summary. The function is called for each use; a panic in it is an error of the
+    /// script.
     #[track_caller]
     pub fn new<F, Fut>(name: &str, summary: &'static str, run: F) -> Self
     where
@@ -85,7 +86,7 @@ impl Command {
         self
     }
 
-    /// More about it, for its help.
+    /// Adds details to its help.
     pub fn detail(mut self, text: &'static str) -> Self {
         self.detail = text;
         self
@@ -97,13 +98,13 @@ impl Command {
         self
     }
 
-    /// Its first argument is a regular expression: variables in it are taken literally.
+    /// Declares that its first argument is a regular expression: values of variables in it are escaped.
     pub fn regexp(mut self) -> Self {
         self.first_is_regexp = true;
         self
     }
 
-    /// It may go on beside the script (`&`).
+    /// Permits running it in the background (`&`).
     pub fn in_background(mut self) -> Self {
         self.background = true;
         self
@@ -118,12 +119,12 @@ impl Command {
         self
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The line of its usage: name, flags, arguments.
+    /// Returns its usage in one line: name, flags, arguments.
     pub fn usage(&self) -> String {
         let background = if self.background { " [&]" } else { "" };
         format!("{} {}{}{background}", self.name, usage(&self.flags), self.takes)
@@ -158,7 +159,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The arguments, if there are as many; otherwise an error that the user understands.
+    /// Returns the arguments, if there are as many; otherwise an error that the user understands.
     pub fn exactly<const N: usize>(&self) -> anyhow::Result<[&str; N]> {
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         <[&str; N]>::try_from(args).map_err(|args| {
@@ -181,7 +182,7 @@ impl Call {
         Ok(&self.args)
     }
 
-    /// The argument, if there is one; more are an error.
+    /// Returns the argument, if there is one; more are an error.
     pub fn at_most_one(&self) -> anyhow::Result<Option<&str>> {
         anyhow::ensure!(
             self.args.len() <= 1,
@@ -207,7 +208,7 @@ impl Call {
         }
     }
 
-    /// As [`to_file_or_stdout`](Call::to_file_or_stdout), but otherwise to the log.
+    /// Writes a text to the file that a flag names, or to the log; see [`to_file_or_stdout`](Call::to_file_or_stdout).
     pub fn to_file_or_log(&self, flag: &str, text: &str) -> anyhow::Result<Output> {
         match self.flags.text(flag) {
             "" => self.state.log().write(text),
@@ -225,22 +226,22 @@ pub struct Output {
 }
 
 impl Output {
-    /// No output: the buffers keep the output of the previous command.
+    /// Returns no output: the buffers keep the output of the previous command.
     pub fn none() -> Self {
         Output::default()
     }
 
-    /// This on stdout, nothing on stderr.
+    /// Returns output on stdout, and nothing on stderr.
     pub fn text(stdout: impl Into<Vec<u8>>) -> Self {
         Output::streams(stdout, "")
     }
 
-    /// Both streams.
+    /// Returns output on both streams.
     pub fn streams(stdout: impl Into<Vec<u8>>, stderr: impl Into<Vec<u8>>) -> Self {
         Output { buffers: Some(Buffers { stdout: stdout.into(), stderr: stderr.into() }), error: None }
     }
 
-    /// The command has failed, but has written this.
+    /// Marks the command as failed; its output is kept.
     pub fn failed(mut self, error: impl Into<anyhow::Error>) -> Self {
         self.error = Some(error.into());
         self
@@ -260,7 +261,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// The condition `[name]`.
+    /// Returns the condition `[name]`.
     #[track_caller]
     pub fn new(
         name: &str,
@@ -271,7 +272,7 @@ impl Condition {
         Condition { name: name.into(), summary, with_suffix: false, holds, at: Location::caller() }
     }
 
-    /// The conditions `[name:suffix]`.
+    /// Returns the conditions `[name:suffix]`.
     #[track_caller]
     pub fn with_suffix(
         name: &str,

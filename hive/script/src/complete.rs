@@ -1,9 +1,9 @@
-//! How a line that is being typed may go on.
+//! Completion of a partially typed line.
 
 use crate::command::{Command, Completing};
 use crate::flags::{Flag, FlagKind};
 
-/// Whole lines that the arguments typed so far may become.
+/// Returns whole lines that complete the arguments typed so far.
 pub(crate) fn complete(command: &Command, typed: &str) -> Vec<String> {
     let Some(complete) = &command.complete else {
         return flag_names(command, typed);
@@ -27,7 +27,7 @@ fn flag_names(command: &Command, typed: &str) -> Vec<String> {
     names.iter().map(|name| format!("{} {begun}{name}", command.name)).collect()
 }
 
-/// The argument or value at the end of the text; `None` if a flag's name is being typed.
+/// Returns the argument or value at the end of the text; `None` if a flag's name is being typed.
 fn argument(flags: &[Flag], text: &str) -> Option<Completing> {
     let mut completing = Completing::default();
     let mut words: Vec<&str> = text.split(' ').collect();

@@ -11,12 +11,12 @@ use crate::line::Guard;
 use crate::session::Session;
 use crate::state::State;
 
-/// How long a section waits before it is tried again.
+/// The backoff between retries of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Before the first repetition; doubled each time.
+    /// The delay before the first retry; doubled each time.
     pub first: Duration,
-    /// At most.
+    /// The maximum delay.
     pub most: Duration,
 }
 
@@ -37,7 +37,7 @@ pub struct Engine {
 impl hive::Object for Engine {}
 
 impl Engine {
-    /// An engine of these commands and conditions. Two of one name are an error that names both places.
+    /// Returns an engine of these commands and conditions. Two of one name are an error that names both places.
     pub fn new(
         commands: impl IntoIterator<Item = Command>,
         conditions: impl IntoIterator<Item = Condition>,
@@ -52,7 +52,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The engine with more commands.
+    /// Adds commands to the engine.
     pub fn with(mut self, commands: impl IntoIterator<Item = Command>) -> Result<Self, Duplicate> {
         for command in commands {
             let (name, second) = (command.name.clone(), command.at);
@@ -63,23 +63,23 @@ impl Engine {
         Ok(self)
     }
 
-    /// The engine with other waits between repetitions.
+    /// Sets the backoff between retries.
     pub fn retrying(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// A command by its name.
+    /// Returns a command by its name.
     pub fn command(&self, name: &str) -> Option<&Command> {
         self.commands.get(name)
     }
 
-    /// All commands in order of name.
+    /// Iterates over all commands in order of name.
     pub fn commands(&self) -> impl Iterator<Item = &Command> {
         self.commands.values()
     }
 
-    /// Begins a run of lines on a state.
+    /// Creates a session of lines on a state.
     pub fn session(self: &Arc<Self>, state: State) -> Session {
         Session::new(self.clone(), state)
     }
@@ -109,7 +109,7 @@ impl Engine {
         holds.map_err(|error| format!("evaluating condition \"{guard}\": {}", crate::error::causes(&error)))
     }
 
-    /// Usage of the commands that `wanted` picks; all about them if `verbose`.
+    /// Returns the usage of the commands that `wanted` selects; their full help if `verbose`.
     pub(crate) fn describe(&self, verbose: bool, wanted: impl Fn(&str) -> bool) -> String {
         let mut text = String::new();
         for command in self.commands().filter(|command| wanted(command.name())) {
@@ -130,7 +130,7 @@ impl Engine {
         text
     }
 
-    /// As [`describe`](Engine::describe), for conditions.
+    /// Returns the usage of conditions; see [`describe`](Engine::describe).
     pub(crate) fn describe_conditions(&self, wanted: impl Fn(&str) -> bool) -> String {
         let conditions = self.conditions.values().filter(|condition| wanted(&condition.name));
         conditions.fold(String::new(), |text, condition| {

@@ -1,26 +1,26 @@
-//! Why a script ended.
+//! Errors of scripts.
 
 use std::panic::Location;
 
 use crate::flags::FlagError;
 use crate::line::LineError;
 
-/// Where a script failed, and why.
+/// The place and the cause of a script's failure.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{fault}", place(.file, *.line, .fault))]
 pub struct ScriptError {
     /// The name of the script.
     pub file: String,
-    /// The line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// Why.
+    /// The cause.
     pub fault: Fault,
 }
 
-/// The name of a line that a user has typed.
+/// The file name in errors of lines that a user typed.
 pub(crate) const TYPED: &str = "<stdin>";
 
-/// A typed line that is none needs no place.
+/// The error of a typed line has no place.
 fn place(file: &str, line: usize, fault: &Fault) -> String {
     match fault {
         Fault::Parse(_) | Fault::Condition(_) if file == TYPED => String::new(),
@@ -29,11 +29,11 @@ fn place(file: &str, line: usize, fault: &Fault) -> String {
     }
 }
 
-/// Why a line failed.
+/// The cause of a line's failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The line is none.
+    /// The syntax of the line is invalid.
     #[error("{0}")]
     Parse(#[from] LineError),
     /// A condition is unknown, or could not be evaluated.
@@ -42,7 +42,7 @@ pub enum Fault {
     /// No command has this name.
     #[error("{0}: unknown command")]
     UnknownCommand(String),
-    /// The flags of a command are wrong.
+    /// The flags of a command are invalid.
     #[error("{command}: {error}")]
     Flags {
         /// The command with its arguments.
@@ -50,10 +50,10 @@ pub enum Fault {
         /// The fault.
         error: FlagError,
     },
-    /// The command cannot go on beside the script.
+    /// The command cannot run in the background.
     #[error("{0}: command cannot be run in background")]
     NoBackground(String),
-    /// A command did not end as its line expects.
+    /// The result of a command is not the one that its line expects.
     #[error("{command}: {}", causes(.error))]
     Command {
         /// The command with its arguments.
@@ -61,7 +61,7 @@ pub enum Fault {
         /// The message.
         error: anyhow::Error,
     },
-    /// There was no more time.
+    /// The time limit has passed, or the script was cancelled.
     #[error("{0}")]
     Interrupted(#[from] Interrupt),
 }
@@ -73,13 +73,13 @@ impl Fault {
     }
 }
 
-/// Why a script is ended from outside.
+/// The reason to end a script from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interrupt {
-    /// Its time is over.
+    /// Its time limit has passed.
     #[error("context deadline exceeded")]
     Deadline,
-    /// No caller waits for it any more.
+    /// Its caller has gone.
     #[error("context canceled")]
     Cancelled,
 }
@@ -89,12 +89,12 @@ pub enum Interrupt {
 #[error("stop{}{}", if .0.is_empty() { "" } else { ": " }, .0)]
 pub(crate) struct Stop(pub(crate) String);
 
-/// A command that should have failed.
+/// The error of a command that should have failed.
 #[derive(Debug, thiserror::Error)]
 #[error("unexpected success")]
 pub(crate) struct UnexpectedSuccess;
 
-/// Commands that go by the same name.
+/// Two commands or conditions of the same name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("script {what} `{name}` is there twice: {first} and {second}")]
 pub struct Duplicate {
@@ -102,20 +102,20 @@ pub struct Duplicate {
     pub what: &'static str,
     /// The name.
     pub name: String,
-    /// Where it was made first.
+    /// Where it was created first.
     pub first: &'static Location<'static>,
-    /// Where it was made again.
+    /// Where it was created again.
     pub second: &'static Location<'static>,
 }
 
 /// Returns an error with its causes, without those that its message already contains.
 pub(crate) fn causes(error: &anyhow::Error) -> String {
-    let mut said = error.chain().map(|cause| match cause.downcast_ref::<std::io::Error>() {
+    let mut messages = error.chain().map(|cause| match cause.downcast_ref::<std::io::Error>() {
         Some(error) => plain(error),
         None => cause.to_string(),
     });
-    let mut text = said.next().unwrap_or_default();
-    for cause in said {
+    let mut text = messages.next().unwrap_or_default();
+    for cause in messages {
         if !text.contains(&cause) {
             text.push_str(": ");
             text.push_str(&cause);
@@ -124,7 +124,7 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// The system's error: `no such file or directory`.
+/// Returns the system's error text: `no such file or directory`.
 fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     let Some(text) = error.raw_os_error().and_then(|code| text.strip_suffix(&format!(" (os error {code})")))

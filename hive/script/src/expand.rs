@@ -1,8 +1,8 @@
 //! Variables in words, names and expected files.
 
-/// Replaces `$name` and `${name}` by what `value` gives. After `$` counts a run of letters, digits and `_`, or one of
-/// `*#$@!?-` or a digit; after `${` everything up to the brace. `$` before anything else stays, `${}` and an unclosed
-/// `${` are dropped. `${/}` and `${:}` are `/` and `:`.
+/// Replaces `$name` and `${name}` by the result of `value`. A name after `$` is a run of letters, digits and `_`, or
+/// one of `*#$@!?-` or a digit; after `${` everything up to the brace. `$` before anything else stays, `${}` and an
+/// unclosed `${` are dropped. `${/}` and `${:}` are `/` and `:`.
 pub fn expand(text: &str, value: impl Fn(&str) -> String) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_without_dollar_stays(text in "[^$]{0,40}") {
+        fn text_without_dollar_is_unchanged(text in "[^$]{0,40}") {
             prop_assert_eq!(expand(&text, |_| unreachable!()), text);
         }
 

@@ -1,4 +1,4 @@
-//! Flags of commands, as pflag reads them.
+//! Flags of commands, in the syntax of pflag.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ pub enum FlagKind {
     Bool,
     /// Text.
     Text,
-    /// A list; commas separate, and a flag given again adds.
+    /// A list; commas separate items, and a repeated flag appends.
     Texts,
     /// A whole number.
     Int,
@@ -32,7 +32,7 @@ impl FlagKind {
         }
     }
 
-    /// The type in a description, where a switch has none.
+    /// Returns the type in a description; a switch has none.
     fn described(self) -> &'static str {
         match self {
             FlagKind::Bool => "",
@@ -84,7 +84,7 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// A flag with its default value.
+    /// Returns a flag with its default value.
     pub fn new(name: &'static str, kind: FlagKind, default: impl ToString, help: &'static str) -> Self {
         Flag { name, short: None, kind, default: default.to_string(), help }
     }
@@ -99,14 +99,14 @@ impl Flag {
         Flag::new(name, FlagKind::Text, "", help)
     }
 
-    /// A letter that stands for the flag.
+    /// Sets the letter of its short form.
     pub fn short(mut self, letter: char) -> Self {
         self.short = Some(letter);
         self
     }
 }
 
-/// The fault of a command's flags.
+/// The error of a command's flags.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FlagError {
@@ -135,7 +135,7 @@ impl Flags {
         self.given.contains_key(name)
     }
 
-    /// The value of a flag as text; empty if no such flag is declared.
+    /// Returns the value of a flag as text; empty if no such flag is declared.
     pub fn text(&self, name: &str) -> &str {
         let given = self.given.get(name).and_then(|values| values.last());
         given.or_else(|| self.defaults.get(name)).map_or("", String::as_str)
@@ -146,7 +146,7 @@ impl Flags {
         bool_value(self.text(name)).unwrap_or(false)
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub fn texts(&self, name: &str) -> Vec<String> {
         let default = self.defaults.get(name).map(std::slice::from_ref).unwrap_or_default();
         let lists = self.given.get(name).map_or(default, Vec::as_slice);
@@ -158,18 +158,18 @@ impl Flags {
             .collect()
     }
 
-    /// A number; 0 if no such flag is declared.
+    /// Returns a number; 0 if no such flag is declared.
     pub fn int(&self, name: &str) -> i64 {
         self.text(name).parse().unwrap_or(0)
     }
 
-    /// A duration; zero if no such flag is declared.
+    /// Returns a duration; zero if no such flag is declared.
     pub fn duration(&self, name: &str) -> Duration {
         parse_duration(self.text(name)).unwrap_or_default()
     }
 }
 
-/// The result of reading the words of a command.
+/// The result of parsing the words of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     None,
@@ -177,7 +177,7 @@ pub(crate) enum Special {
     Complete(String),
 }
 
-/// Reads flags and returns the other words. Flags and words may mix, `--` ends flags.
+/// Parses flags and returns the remaining words. Flags and words may be mixed, `--` ends flags.
 pub(crate) fn parse(declared: &[Flag], words: &[String]) -> Result<(Flags, Vec<String>, Special), FlagError> {
     let defaults = declared.iter().map(|flag| (flag.name, flag.default.clone())).collect();
     let mut flags = Flags { given: BTreeMap::new(), defaults };
@@ -215,7 +215,7 @@ pub(crate) fn parse(declared: &[Flag], words: &[String]) -> Result<(Flags, Vec<S
     Ok((flags, rest, special))
 }
 
-/// Reads `-abc`, `-ovalue`, `-o=value`, `-o value`; true if help was asked for.
+/// Parses `-abc`, `-ovalue`, `-o=value`, `-o value`; returns true if help was requested.
 fn short<'a>(
     flags: &mut Flags,
     declared: &[Flag],
@@ -264,7 +264,7 @@ fn take<'a>(
     Ok(())
 }
 
-/// The flags in a line of usage: `[-fo] [--format=string] [--out=string] `.
+/// Returns the flags in a line of usage: `[-fo] [--format=string] [--out=string] `.
 pub(crate) fn usage(declared: &[Flag]) -> String {
     if declared.is_empty() {
         return String::new();
@@ -282,7 +282,7 @@ pub(crate) fn usage(declared: &[Flag]) -> String {
     text
 }
 
-/// The help of each flag, a line each.
+/// Returns the help of each flag, a line each.
 pub(crate) fn describe(declared: &[Flag]) -> String {
     let mut sorted: Vec<&Flag> = declared.iter().collect();
     sorted.sort_by_key(|flag| flag.name);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_flags_are_told() {
+    fn wrong_flags_are_errors() {
         let fault = |line: &str| read(line).unwrap_err().to_string();
         assert_eq!(fault("--nosuch=1"), "unknown flag: --nosuch");
         assert_eq!(fault("-qx"), "unknown shorthand flag: 'x' in -qx");

@@ -9,11 +9,11 @@ use tokio::sync::Mutex;
 
 use crate::command::{Call, Command, Output};
 
-/// How long a start or a stop may take.
+/// The time limit of a start or a stop.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// `hive`, `hive/start` and `hive/stop`. Both may be repeated, as sections are: starting a hive that runs and stopping one that
-/// does not are no errors.
+/// Returns the commands `hive`, `hive/start` and `hive/stop`. Both are idempotent, because sections are retried:
+/// starting a running hive and stopping a stopped one succeed.
 pub fn hive_commands(hive: &Arc<Mutex<Hive>>) -> Vec<Command> {
     let (any, start, stop) = (hive.clone(), hive.clone(), hive.clone());
     vec![

@@ -16,9 +16,10 @@
 //!
 //! - A line is `[condition] prefix command words... &`. Words are split at blanks, `'..'` quotes, `$NAME` is replaced outside
 //!   of quotes, `#` begins a comment, in column 0 a section.
-//! - Without a prefix the command must succeed; `!` it must fail; `?` either; `*` and `!*` repeat the section from its first
-//!   command until it succeeds or fails. A command that its condition has skipped stays skipped then (cilium/hive runs it).
-//! - Errors name file and line. A syntax error, an unknown command, condition or flag fails whatever the prefix.
+//! - Without a prefix the command must succeed; with `!` it must fail; with `?` it may do either; `*` and `!*` retry
+//!   the section from its first command until the command succeeds or fails. A command that its condition has skipped
+//!   stays skipped in retries (cilium/hive runs it).
+//! - Errors name file and line. A syntax error, an unknown command, condition or flag fails with any prefix.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -37,8 +38,9 @@
 //! # }
 //! ```
 //!
-//! In a hive, cells contribute [`Command`]s and [`Condition`]s as group members, and [`cell()`] makes an [`Engine`] of them;
-//! [`hive_commands()`] start and stop the hive from within a script. Two commands of one name keep the hive from being built.
+//! In a hive, cells contribute [`Command`]s and [`Condition`]s as group members, and [`cell()`] collects them in an
+//! [`Engine`]; [`hive_commands()`] start and stop the hive from within a script. Two commands of one name are an error
+//! of the hive's build.
 
 #![forbid(unsafe_code)]
 

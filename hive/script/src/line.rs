@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Whether a command should succeed.
+/// The expected result of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expect {
     /// It must succeed.
@@ -12,9 +12,9 @@ pub enum Expect {
     Failure,
     /// `?`: it may do either.
     Either,
-    /// `*`: the section is repeated until it succeeds.
+    /// `*`: the section is retried until it succeeds.
     EventualSuccess,
-    /// `!*`: the section is repeated until it fails.
+    /// `!*`: the section is retried until it fails.
     EventualFailure,
 }
 
@@ -40,14 +40,14 @@ impl Expect {
     }
 }
 
-/// `[tag]`, `[!tag]`, `[prefix:suffix]`: the line counts only if this holds.
+/// `[tag]`, `[!tag]`, `[prefix:suffix]`: the line runs only if this holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
     /// False for `[!tag]`.
     pub wanted: bool,
     /// The name of the condition.
     pub name: String,
-    /// The text behind its colon.
+    /// The text after its colon.
     pub suffix: Option<String>,
 }
 
@@ -56,19 +56,19 @@ pub struct Guard {
 pub struct Piece {
     /// The text, quotes removed.
     pub text: String,
-    /// Whether it stood in quotes.
+    /// Whether it was quoted.
     pub quoted: bool,
 }
 
-/// An argument as written: pieces that touch.
+/// An argument as written: adjacent pieces.
 pub type Word = Vec<Piece>;
 
-/// A line that holds a command.
+/// A line with a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     /// All must hold.
     pub guards: Vec<Guard>,
-    /// Whether it should succeed.
+    /// The expected result.
     pub expect: Expect,
     /// The name of the command.
     pub command: String,
@@ -78,25 +78,25 @@ pub struct Line {
     pub background: bool,
 }
 
-/// The fault of a line.
+/// The syntax error of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// A quote without its end.
+    /// A quote is not closed.
     #[error("unterminated quoted argument")]
     Unterminated,
-    /// Two of `!`, `?`, `*`, `!*`.
+    /// The line has two of `!`, `?`, `*`, `!*`.
     #[error("duplicated '!', '?', '*' or '!*' token")]
     TwoPrefixes,
     /// `[]` or `[!]`.
     #[error("empty condition")]
     EmptyCondition,
-    /// Conditions or a prefix without a command after them; a quoted word is no command.
+    /// Conditions or a prefix are not followed by a command; a quoted word is no command.
     #[error("missing command")]
     MissingCommand,
 }
 
 impl Line {
-    /// Reads a line; `None` if it is blank or a comment.
+    /// Parses a line; `None` if it is blank or a comment.
     pub fn parse(text: &str) -> Result<Option<Line>, LineError> {
         let mut line = Line::default();
         let mut any = false;
@@ -115,7 +115,7 @@ impl Line {
         Ok(Some(line))
     }
 
-    /// Takes a word in front of the arguments.
+    /// Handles a word before the arguments: a condition, a prefix or the command.
     fn begin(&mut self, word: &Word) -> Result<(), LineError> {
         let Some(text) = bare(word) else {
             return Err(LineError::MissingCommand);
@@ -212,7 +212,7 @@ fn quoted_piece(mut rest: &str) -> Result<(String, &str), LineError> {
     }
 }
 
-/// Words as a line would have them, quoted where needed.
+/// Returns the words in the syntax of a line, quoted where needed.
 pub(crate) fn quote_all(words: &[String]) -> String {
     words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_and_prefixes_stand_in_front() {
+    fn conditions_and_prefixes_come_first() {
         let line = line("[a] !* [!b:c] cmd [x] ! &");
         assert_eq!((line.command.as_str(), line.expect), ("cmd", Expect::EventualFailure));
         assert!(line.background && line.guards[0].wanted && !line.guards[1].wanted);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told() {
+    fn syntax_errors_are_reported() {
         for (text, fault) in [
             ("echo 'a", LineError::Unterminated),
             ("! ? a", LineError::TwoPrefixes),
@@ -286,7 +286,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_quoted_is_read_again(words in prop::collection::vec("[a' #\t\n&$é!\\[]{1,6}", 0..6)) {
+        fn quoted_words_are_parsed_back(words in prop::collection::vec("[a' #\t\n&$é!\\[]{1,6}", 0..6)) {
             let again = line(&format!("cmd {} end", quote_all(&words)));
             let mut read = texts(&again);
             prop_assert_eq!(read.pop(), Some("end".to_owned()));

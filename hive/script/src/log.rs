@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The capacity in bytes; later output is dropped, with one notice.
+/// The capacity in bytes; output beyond it is dropped, with one notice.
 const KEPT: usize = 16 << 20;
 
 /// The log of a script: lines, outputs of commands, expected errors. Clones are one log.
@@ -23,7 +23,7 @@ struct Shared {
 #[derive(Default)]
 struct Text {
     kept: String,
-    /// Where the time of the current section goes.
+    /// The offset in the log at which the duration of the current section is inserted.
     section: Option<usize>,
     full: bool,
 }
@@ -52,7 +52,7 @@ impl Log {
         }
     }
 
-    /// Begins a section; its time is put behind its header when it ends.
+    /// Begins a section; its duration is written after its header when it ends.
     pub(crate) fn begin_section(&self, header: &str) {
         let mut log = self.0.text.lock();
         log.kept.push_str(header);
@@ -70,7 +70,7 @@ impl Log {
         }
     }
 
-    /// Everything that has been written since the last time, for a reader that passes it on.
+    /// Returns the text since the previous call, for a reader that forwards it.
     pub fn take(&self) -> String {
         let text = {
             let mut log = self.0.text.lock();
@@ -81,19 +81,19 @@ impl Log {
         text
     }
 
-    /// Everything so far.
+    /// Returns the whole log.
     pub fn text(&self) -> String {
         self.0.text.lock().kept.clone()
     }
 
-    /// Waits until something is there to take.
+    /// Waits until there is text to take.
     pub async fn written(&self) {
         while self.0.text.lock().kept.is_empty() {
             self.0.written.notified().await;
         }
     }
 
-    /// Waits until the reader has taken all but a little, so that an endless output goes at the reader's pace.
+    /// Waits until the reader has taken all but a small part, as backpressure on endless output.
     pub async fn drained(&self) {
         const LITTLE: usize = 64 << 10;
         while self.0.text.lock().kept.len() > LITTLE {

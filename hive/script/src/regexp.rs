@@ -12,8 +12,9 @@ pub fn whole_text(expression: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(&translate(expression)).build()
 }
 
-/// Rewrites what the two syntaxes read differently: classes of letters and `\b` are ASCII in Go, `{` that begins no
-/// repetition and `[`, `&&`, `--`, `~~` within brackets are literal, and Go has `\Q..\E`, octal numbers and `\C`.
+/// Rewrites constructs that differ between the two syntaxes: classes of letters and `\b` are ASCII in Go, `{` that
+/// begins no repetition and `[`, `&&`, `--`, `~~` within brackets are literal, and Go has `\Q..\E`, octal numbers and
+/// `\C`.
 fn translate(expression: &str) -> String {
     let mut out = String::with_capacity(expression.len() + 16);
     let mut rest = expression;
@@ -60,7 +61,7 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> &'a str {
         _ => None,
     };
     if let Some((negation, members)) = ascii {
-        // A class within a class is a union in the crate's syntax, as intended here.
+        // In the crate's syntax a class within a class is a union, which is what the members of a class mean.
         out.push_str(&format!("[{negation}{members}]"));
         return after;
     }
@@ -80,7 +81,7 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> &'a str {
                 out.push_str(&format!("\\x{{{value:x}}}"));
                 return &text[length..];
             }
-            out.push_str(&format!("\\{c}")); // a reference, which both refuse
+            out.push_str(&format!("\\{c}")); // a back-reference, which both syntaxes refuse
         }
         'p' | 'P' | 'x' if after.starts_with('{') => {
             let end = after.find('}').map_or(after.len(), |end| end + 1);

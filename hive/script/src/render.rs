@@ -1,8 +1,9 @@
-//! How commands show things: tables, JSON and YAML as Go's tools write them.
+//! Output formats of commands: tables, JSON and YAML as Go's tools write them.
 
 use std::fmt::Write;
 
-/// Rows as a table: each column as wide as its longest cell and three blanks, at least five; the last is not padded.
+/// Formats rows as a table: each column has the width of its longest cell and three blanks, at least five; the last is
+/// not padded.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -22,7 +23,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// JSON text with line breaks and two blanks a level, `<`, `>` and `&` escaped, ended by a newline.
+/// Formats JSON text with line breaks and two blanks a level, `<`, `>` and `&` escaped, ended by a newline.
 pub fn json(compact: &str) -> String {
     let mut out = String::with_capacity(compact.len() * 2);
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
@@ -74,7 +75,7 @@ pub fn json(compact: &str) -> String {
     out
 }
 
-/// JSON text as YAML: maps indented by four blanks, lists within maps too, keys given by `key`.
+/// Converts JSON text to YAML: maps, and lists within maps, are indented by four blanks; `key` maps the keys.
 pub fn yaml(compact: &str, key: impl Fn(&str) -> String + Copy) -> Result<String, serde_json::Error> {
     let node: Node = serde_json::from_str(compact)?;
     let mut out = String::new();
@@ -172,13 +173,13 @@ fn yaml_scalar(node: &Node, indent: usize, out: &mut String) {
     }
 }
 
-/// A text as a scalar of YAML.
+/// Formats a text as a YAML scalar.
 pub fn yaml_text(text: &str) -> String {
     quoted(text)
 }
 
-/// A text as it may stand in YAML: in double quotes if it would be read as something else, in single ones if its
-/// characters need them.
+/// Quotes a text for YAML if needed: in double quotes if it would be parsed as another type, in single ones if its
+/// characters require it.
 fn quoted(text: &str) -> String {
     if is_other_type(text) || text.chars().any(|c| c.is_control()) {
         // A JSON string is a double-quoted scalar.
@@ -195,7 +196,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether this text as a plain scalar would be read as another type than a string.
+/// Whether this text as a plain scalar would be parsed as another type than a string.
 fn is_other_type(text: &str) -> bool {
     const WORDS: &[&str] = &[
         "", "~", "<<", "=", "null", "true", "false", "y", "n", "yes", "no", "on", "off", ".inf", "-.inf",
@@ -209,7 +210,7 @@ fn is_other_type(text: &str) -> bool {
     });
     let decimal =
         number.starts_with(|c: char| c.is_ascii_digit() || c == '.') && number.parse::<f64>().is_ok();
-    // Base 60 of YAML 1.1: 12:30:45.
+    // YAML 1.1 parses numbers in base 60: 12:30:45.
     let base60 = number.contains(':')
         && number.starts_with(|c: char| c.is_ascii_digit())
         && number.chars().all(|c| c.is_ascii_digit() || c == ':' || c == '.');
@@ -221,7 +222,8 @@ fn is_other_type(text: &str) -> bool {
     WORDS.contains(&text.to_ascii_lowercase().as_str()) || radix || decimal || base60 || date
 }
 
-/// Whether it is a point in time of RFC 3339. Rows have these where Cilium has a time, which is no text.
+/// Whether it is a timestamp of RFC 3339. Cilium's rows have a time value in its place, which go-yaml writes without
+/// quotes.
 fn is_time(text: &str) -> bool {
     let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
     let start: String = text.chars().take(19).map(shape).collect();

@@ -1,4 +1,4 @@
-//! The run loop: lines one after the other, sections that are tried again, commands in the background.
+//! The run loop: lines one after the other, retries of sections, commands in the background.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::flags::{self, Special};
 use crate::line::{Expect, Line, Piece, Word, joined, quote_all};
 use crate::state::{Buffers, State};
 
-/// How long a command that can be asked to end gets to do so.
+/// The grace period of a command that supports cancellation.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A run of lines on one state.
+/// A session of lines on one state.
 pub struct Session {
     pub(crate) engine: Arc<Engine>,
     pub(crate) state: State,
     background: Vec<Background>,
 }
 
-/// A command that goes on beside the script.
+/// A command that runs in the background.
 struct Background {
     shown: String,
     expect: Expect,
@@ -36,7 +36,7 @@ struct Background {
     done: Option<anyhow::Result<Output>>,
 }
 
-/// A line with its variables replaced, ready to be run, perhaps several times.
+/// A line with its variables replaced, ready to run, possibly several times.
 struct Prepared {
     command: Command,
     words: Vec<String>,
@@ -57,7 +57,7 @@ impl Session {
         Session { engine, state, background: vec![] }
     }
 
-    /// Runs the lines of a script; `file` is its name in errors. What runs in the background goes on.
+    /// Runs the lines of a script; `file` is its name in errors. Background commands continue after it.
     pub async fn script(&mut self, file: &str, script: &str) -> Result<(), ScriptError> {
         let (mut section, mut since) = (vec![], Instant::now());
         let mut result = Ok(());
@@ -127,7 +127,7 @@ impl Session {
         word.iter().map(expand).collect()
     }
 
-    /// Finds the command and replaces the variables of its words, once and for all.
+    /// Finds the command and replaces the variables of its words; retries use the same values.
     fn prepare(&self, line: Line) -> Result<Prepared, Fault> {
         let command = self.engine.command(&line.command);
         let command = command.cloned().ok_or_else(|| {
@@ -211,7 +211,7 @@ impl Session {
             }
             Err(_) => Call { state: self.state.clone(), flags: flags::Flags::default(), args: words.clone() },
         };
-        // Errors show the arguments that remain without flags.
+        // Errors show the arguments without flags.
         let shown = shown(command.name(), &call.args);
         if prepared.background {
             self.begin(prepared, shown, call);
@@ -244,7 +244,7 @@ impl Session {
         output.error
     }
 
-    /// Runs a command beside those in the background, until it is done or the script is interrupted.
+    /// Runs a command concurrently with those in the background, until it is done or the script is interrupted.
     async fn guarded(
         &mut self,
         may_end_itself: bool,
@@ -265,7 +265,7 @@ impl Session {
         }
     }
 
-    /// Runs a future and everything in the background.
+    /// Runs a future concurrently with everything in the background.
     async fn beside<T>(&mut self, run: impl Future<Output = T>) -> T {
         let mut run = std::pin::pin!(run);
         std::future::poll_fn(|cx| {
@@ -279,7 +279,7 @@ impl Session {
         .await
     }
 
-    /// Begins a command in the background.
+    /// Starts a command in the background.
     fn begin(&mut self, prepared: &Prepared, shown: String, call: Call) {
         let Run::Function(run) = &prepared.command.run else { return };
         let run = caught(AssertUnwindSafe(run.clone())(call)).boxed();
@@ -287,8 +287,8 @@ impl Session {
         self.state.set_buffers(Buffers::default());
     }
 
-    /// Waits for everything in the background; the outputs one after the other, and the first that ended as it should
-    /// not.
+    /// Waits for all background commands; returns their outputs in order, or the first error of a command with an
+    /// unexpected result.
     async fn join(&mut self) -> Result<Option<Buffers>, Fault> {
         let (mut all, mut first) = (Buffers::default(), None);
         for mut background in std::mem::take(&mut self.background) {
@@ -314,7 +314,7 @@ impl Session {
     }
 }
 
-/// A command with its arguments, as a line has them.
+/// Formats a command with its arguments in the syntax of a line.
 fn shown(command: &str, words: &[String]) -> String {
     if words.is_empty() { command.to_owned() } else { format!("{command} {}", quote_all(words)) }
 }
@@ -328,7 +328,7 @@ fn first_argument(words: &[Word]) -> Option<usize> {
     Some(if joined(&words[first]) == "--" { first + 1 } else { first })
 }
 
-/// Whether a command that ended like this did what its line expects.
+/// Checks the result of a command against the one that its line expects.
 fn judge(shown: &str, expect: Expect, failed: Option<anyhow::Error>, state: &State) -> Result<Next, Fault> {
     let Some(error) = failed else {
         return if expect.failure() {
@@ -341,7 +341,7 @@ fn judge(shown: &str, expect: Expect, failed: Option<anyhow::Error>, state: &Sta
         state.log().write(&format!("{stop}\n"));
         return Ok(Next::Stop);
     }
-    // The expected end of `wait` does not apply to the commands in the background.
+    // The prefix of `wait` does not apply to the commands that it joins: their errors have been checked already.
     let error = match error.downcast::<Fault>() {
         Ok(fault) => return Err(fault),
         Err(error) => error,

@@ -43,12 +43,12 @@ pub(crate) struct Buffers {
 }
 
 impl State {
-    /// A state in a folder, with no variables but `PWD`.
+    /// Returns a state in a folder, with `PWD` as the only variable.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self::with(folder.into(), None)
     }
 
-    /// As [`new`](State::new), for a script that must be done after `limit`.
+    /// Returns a state for a script with a time limit; see [`new`](State::new).
     pub fn within(folder: impl Into<PathBuf>, limit: Duration) -> Self {
         Self::with(folder.into(), Some(Instant::now() + limit))
     }
@@ -60,8 +60,8 @@ impl State {
         State(Arc::new(Inner { log, cancel, deadline, confined: false, vars }))
     }
 
-    /// A new state in the same folder, in which commands read and write only files directly in it, none through a link and
-    /// none of another user's: for a shell in a folder that others write to.
+    /// Returns a new state in the same folder, in which commands read and write only files directly in it, none through
+    /// a symlink and none that another user owns: for a shell in a folder that other users can write to.
     pub fn confined(&self) -> Self {
         let (log, cancel) = (Log::default(), CancellationToken::new());
         let folder = self.folder();
@@ -70,27 +70,27 @@ impl State {
         State(Arc::new(Inner { log, cancel, deadline: self.0.deadline, confined: true, vars }))
     }
 
-    /// Whether commands may use only files of the folder, as [`confined`](State::confined) says.
+    /// Whether commands may use only files of the folder, see [`confined`](State::confined).
     pub fn is_confined(&self) -> bool {
         self.0.confined
     }
 
-    /// The log of the script.
+    /// Returns the log of the script.
     pub fn log(&self) -> &Log {
         &self.0.log
     }
 
-    /// The folder that relative paths begin in.
+    /// Returns the folder of relative paths.
     pub fn folder(&self) -> PathBuf {
         self.0.vars.lock().folder.clone()
     }
 
-    /// A path as the script means it: `.` and `..` are resolved by name.
+    /// Resolves a path relative to the script's folder: `.` and `..` are resolved lexically.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         resolved(&self.0.vars.lock().folder.join(name))
     }
 
-    /// Goes into a folder.
+    /// Changes the folder.
     pub fn enter(&self, name: &str) -> anyhow::Result<()> {
         let path = self.path(name);
         let path = std::fs::canonicalize(&path).with_context(|| path.display().to_string())?;
@@ -100,13 +100,13 @@ impl State {
         Ok(())
     }
 
-    /// A variable; empty if it is not set.
+    /// Returns a variable; empty if it is not set.
     pub fn variable(&self, name: &str) -> String {
         let vars = self.0.vars.lock();
         vars.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
     }
 
-    /// All variables, in the order in which they were set.
+    /// Returns all variables, in the order in which they were set.
     pub fn variables(&self) -> Vec<(String, String)> {
         self.0.vars.lock().env.clone()
     }
@@ -120,17 +120,17 @@ impl State {
         }
     }
 
-    /// Text with its variables replaced.
+    /// Returns the text with its variables replaced.
     pub fn expand(&self, text: &str) -> String {
         expand(text, |name| self.variable(name))
     }
 
-    /// The standard output of the last command that had any.
+    /// Returns the standard output of the last command that had any.
     pub fn stdout(&self) -> Vec<u8> {
         self.0.vars.lock().buffers.stdout.clone()
     }
 
-    /// As [`stdout`](State::stdout), for stderr.
+    /// Returns the standard error of the same command; see [`stdout`](State::stdout).
     pub fn stderr(&self) -> Vec<u8> {
         self.0.vars.lock().buffers.stderr.clone()
     }
@@ -139,7 +139,7 @@ impl State {
         self.0.vars.lock().buffers = buffers;
     }
 
-    /// The bytes of a file.
+    /// Returns the content of a file.
     pub fn read(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let path = self.path(name);
         let read = || -> anyhow::Result<Vec<u8>> {
@@ -154,7 +154,7 @@ impl State {
         read().with_context(|| format!("open {}", path.display()))
     }
 
-    /// Opens a file of a confined state: directly in its folder, no link, not owned by another user.
+    /// Opens a file of a confined state: directly in its folder, not a symlink, not owned by another user.
     fn own(&self, path: &Path, options: &mut OpenOptions) -> anyhow::Result<File> {
         let folder = self.folder();
         let direct = path.parent() == Some(folder.as_path()) && path.file_name().is_some();
@@ -167,7 +167,7 @@ impl State {
         Ok(file)
     }
 
-    /// The bytes of a file, where `stdout` and `stderr` mean the buffers.
+    /// Returns the content of a file; `stdout` and `stderr` are the buffers.
     pub fn read_or_buffer(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         match name {
             "stdout" => Ok(self.stdout()),
@@ -193,12 +193,12 @@ impl State {
         write().with_context(|| format!("write {}", path.display()))
     }
 
-    /// Ends the script: the command that is running, and the script behind it.
+    /// Ends the script: the running command, and the rest of the script.
     pub fn cancel(&self) {
         self.0.cancel.cancel();
     }
 
-    /// Whether the script should end, and why.
+    /// Returns the reason why the script should end, if there is one.
     pub fn interrupt(&self) -> Option<Interrupt> {
         if self.0.cancel.is_cancelled() {
             return Some(Interrupt::Cancelled);
@@ -222,7 +222,7 @@ impl State {
     }
 }
 
-/// The path with `.` and `..` resolved by name, whatever there is.
+/// Returns the path with `.` and `..` resolved lexically, without access to the file system.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     let mut resolved = PathBuf::new();
     for part in path.components() {

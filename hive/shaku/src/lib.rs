@@ -1,9 +1,9 @@
 //! A bridge from shaku components to hive cells.
 //!
-//! A component written for [shaku] becomes a provider of a hive by one more derive: `ShakuDeps` reads the
-//! `#[shaku(inject)]` attributes that are there and tells the hive what the component needs, so that missing parts and
-//! cycles are found before anything is built, as for any other cell. Its `Arc<dyn Trait>` fields come from whatever
-//! provides them, shaku component or hive constructor; `Vec` and `HashMap` fields from hive groups.
+//! A component written for [shaku] becomes a provider of a hive by one more derive: `ShakuDeps` reads the existing
+//! `#[shaku(inject)]` attributes and declares the component's dependencies to the hive, so that missing objects and
+//! cycles are found before anything is built, as for any other cell. Its `Arc<dyn Trait>` fields come from any
+//! provider, shaku component or hive constructor; `Vec` and `HashMap` fields come from hive groups.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -63,12 +63,13 @@
 //! # });
 //! ```
 //!
-//! An interface of shaku has the trait `Interface` above it. A trait of a cell that knows nothing of shaku gets one below
-//! it, `trait Both: TheCells + Interface {}`, implemented for all that is both: a component has `dyn Both` as its
-//! interface, and an `Arc<dyn Both>` is given on as an `Arc<dyn TheCells>`. A plain type may be injected as it is.
+//! An interface of shaku has the supertrait `Interface`. For a trait of a cell that does not depend on shaku, declare a
+//! subtrait `trait Both: TheCells + Interface {}`, implemented for all types that are both: a component has `dyn Both`
+//! as its interface, and a constructor converts `Arc<dyn Both>` to `Arc<dyn TheCells>`. A plain type may be injected as
+//! it is.
 //!
-//! A whole shaku `module!` needs no bridge: build it in a constructor, `resolve()` what it exports. Building is
-//! synchronous and cannot fail, as shaku has it; a panic in it is an error of the constructor.
+//! A whole shaku `module!` needs no bridge: build it in a constructor and `resolve()` its exports. Building in shaku is
+//! synchronous and infallible; a panic in it is an error of the constructor.
 
 #![forbid(unsafe_code)]
 
@@ -88,7 +89,7 @@ use shaku::{
 
 /// The dependencies of a component, known before it is built; derived.
 pub trait ShakuDeps: 'static {
-    /// The injected fields, in order.
+    /// Returns the injected fields, in order.
     fn deps() -> Vec<Dep>;
 }
 
@@ -99,12 +100,12 @@ pub struct Dep {
 }
 
 impl Dep {
-    /// A field of type `Arc<I>`.
+    /// Returns a field of type `Arc<I>`.
     pub fn one<I: Interface + ?Sized>() -> Self {
         Dep { declare: <Arc<I>>::deps, extract: |cx, bag| <Arc<I>>::extract(cx).map(|one| bag.put(one)) }
     }
 
-    /// A field of type `Vec<Arc<I>>`: the hive's group of `Arc<I>`.
+    /// Returns a field of type `Vec<Arc<I>>`: the hive's group of `Arc<I>`.
     pub fn all<I: Interface + ?Sized>() -> Self {
         Dep {
             declare: <Group<Arc<I>>>::deps,
@@ -112,7 +113,7 @@ impl Dep {
         }
     }
 
-    /// A field of type `HashMap<K, Arc<I>>`: the hive's group of `(K, Arc<I>)`.
+    /// Returns a field of type `HashMap<K, Arc<I>>`: the hive's group of `(K, Arc<I>)`.
     pub fn map<K: Clone + Eq + Hash + Send + Sync + 'static, I: Interface + ?Sized>() -> Self {
         Dep {
             declare: <Group<(K, Arc<I>)>>::deps,
@@ -134,14 +135,15 @@ impl Bag {
         self.0.insert(TypeId::of::<T>(), Box::new(value));
     }
 
-    /// Panics, which the hive reports as the constructor's error, when a `ShakuDeps` written by hand forgets a field.
+    /// Returns an injected value. Panics if a `ShakuDeps` written by hand omits a field; the hive reports that as the
+    /// constructor's error.
     fn get<T: 'static>(&self) -> &T {
         let value = self.0.get(&TypeId::of::<T>()).and_then(|value| value.downcast_ref());
         value.unwrap_or_else(|| panic!("{} is injected but not among `ShakuDeps`", type_name::<T>()))
     }
 }
 
-/// The shaku module in which components of a hive are built. It has whatever they declared to need.
+/// The shaku module in which components of a hive are built. It contains their declared dependencies.
 pub struct Container {
     bag: Arc<Bag>,
     context: Mutex<Option<ModuleBuildContext<Container>>>,
@@ -194,7 +196,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Interface + ?Sized> HasCom
     }
 }
 
-/// Everything that component `C` needs, as one parameter of a hive constructor.
+/// The dependencies of component `C`, as one parameter of a hive constructor.
 pub struct Shaku<C> {
     bag: Bag,
     component: PhantomData<fn() -> C>,
@@ -227,7 +229,7 @@ impl<C: Component<Container>> Shaku<C> {
     }
 }
 
-/// A cell that provides a component whose parameters all have defaults.
+/// Returns a cell that provides a component whose parameters all have defaults.
 #[track_caller]
 pub fn component<C: Component<Container> + ShakuDeps>() -> Cell {
     provide(|shaku: Shaku<C>| shaku.build(C::Parameters::default()))

@@ -1,4 +1,4 @@
-//! Shaku components beside hive constructors, in either direction.
+//! Shaku components together with hive constructors, in either direction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Handler for Hello {
     }
 }
 
-/// Injects one interface, a plain struct of the hive, all handlers, and handlers by name.
+/// A component that injects an interface, a plain struct of the hive, all handlers, and handlers by name.
 #[derive(Component, ShakuDeps)]
 #[shaku(interface = Api)]
 struct ApiImpl {
@@ -70,7 +70,7 @@ impl Handler for Bye {
 }
 
 #[tokio::test]
-async fn components_take_from_the_hive_and_give_to_it() {
+async fn components_consume_from_and_provide_to_the_hive() {
     fn bye() -> Arc<dyn Handler> {
         Arc::new(Bye)
     }
@@ -96,7 +96,7 @@ async fn components_take_from_the_hive_and_give_to_it() {
 }
 
 #[test]
-fn what_a_component_lacks_is_found_before_it_is_built() {
+fn missing_dependencies_are_found_before_construction() {
     let error = validate([component::<ApiImpl>(), invoke(|_: Arc<dyn Api>| ())]).unwrap_err();
     let missing: Vec<_> = error
         .graph()

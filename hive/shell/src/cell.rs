@@ -19,13 +19,13 @@ pub struct ShellConfig {
     pub shell_sock_path: PathBuf,
 }
 
-/// The shell on the socket, with the [`Engine`] of the commands that cells contribute.
+/// Returns the cell of the shell on the socket, with the [`Engine`] of the commands that cells contribute.
 pub fn cell() -> Cell {
     let cells = [config::<ShellConfig>(), invoke(listen)];
     bundle([hive_script::cell(), module("shell", "Commands of this agent over a unix socket", cells)])
 }
 
-/// A shell that cannot listen is reported in health and tried again: the agent works without.
+/// Adds the job that listens. A failure to listen is reported in health and retried: the agent works without a shell.
 fn listen(config: Config<ShellConfig>, engine: Arc<Engine>, jobs: JobGroup) -> anyhow::Result<()> {
     let path = config.shell_sock_path.clone();
     if path.as_os_str().is_empty() {

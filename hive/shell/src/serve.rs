@@ -14,21 +14,21 @@ use tokio_util::task::TaskTracker;
 
 use crate::socket::{Socket, may};
 
-/// Connections at once.
+/// The maximum number of concurrent connections.
 const CLIENTS: usize = 16;
-/// Bytes of a line.
+/// The maximum length of a line in bytes.
 const LINE: u64 = 64 << 10;
-/// How long a client may leave an answer unread.
+/// The time after which a client that does not read is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether the client of a running command is still there.
-const LOOK: Duration = Duration::from_millis(100);
-/// Where commands write files.
+/// The interval at which the connection of a running command is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The folder in which commands may use files.
 const FOLDER: &str = "/tmp";
 
 const END: &str = "<<end>>";
 const ERROR: &str = "<<error>>";
 
-/// Serves until the token says so; no task is left then.
+/// Serves until `stop` is cancelled; all client tasks have ended when it returns.
 pub(crate) async fn serve(socket: &Socket, engine: &Arc<Engine>, stop: &CancellationToken) {
     let tasks = TaskTracker::new();
     while let Some(accepted) = stop.run_until_cancelled(socket.listener.accept()).await {
@@ -39,7 +39,7 @@ pub(crate) async fn serve(socket: &Socket, engine: &Arc<Engine>, stop: &Cancella
             }
             Err(error) => {
                 tracing::warn!(%error, "The shell cannot accept connections");
-                sleep(LOOK).await;
+                sleep(CHECK_INTERVAL).await;
             }
         }
     }
@@ -62,7 +62,7 @@ async fn client(mut stream: UnixStream, engine: Arc<Engine>, stop: CancellationT
     }
     let state = State::new(FOLDER).confined();
     let session = engine.session(state.clone());
-    // Ends with an error when the client goes away, which is its right.
+    // An error means that the client has disconnected, which needs no report.
     let _end = stop.run_until_cancelled(converse(&mut stream, session, &state)).await;
 }
 
@@ -78,7 +78,7 @@ async fn converse(stream: &mut UnixStream, mut session: Session, state: &State) 
     Ok(())
 }
 
-/// The next line without its end; none when the client has no more.
+/// Returns the next line without its end; `None` at the end of the stream.
 async fn next_line(read: &mut BufReader<ReadHalf<'_>>) -> io::Result<Option<String>> {
     let mut line = vec![];
     let count = read.take(LINE).read_until(b'\n', &mut line).await?;
@@ -89,7 +89,7 @@ async fn next_line(read: &mut BufReader<ReadHalf<'_>>) -> io::Result<Option<Stri
     Ok((count > 0).then(|| text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
-/// Runs a command and passes on what it says while it runs.
+/// Runs a command and forwards its output while it runs.
 async fn answer(
     session: &mut Session,
     state: &State,
@@ -103,14 +103,14 @@ async fn answer(
                 biased;
                 result = &mut run => break result,
                 () = state.log().written() => pass_on(state, write).await?,
-                () = sleep(LOOK) => present(write).await?,
+                () = sleep(CHECK_INTERVAL) => present(write).await?,
             }
         }
     };
     pass_on(state, write).await?;
     let end = match result {
         Ok(()) => format!("{END}\n"),
-        // Cilium's client waits for an end, which an error is not, when it asks how a line may go on.
+        // For a completion Cilium's client waits for `<<end>>` only, so an error mark would block it for ever.
         Err(_) if line.contains(" --autocomplete=") => format!("{END}\n"),
         Err(error) => format!("{}{ERROR}\n", plain(&error.to_string())),
     };
@@ -119,7 +119,7 @@ async fn answer(
 
 /// Returns an error if the client is gone.
 async fn present(write: &WriteHalf<'_>) -> io::Result<()> {
-    // A client that reads nothing keeps the socket from being ready, which is no reason to end its command.
+    // A client that does not read its answer makes the socket unwritable, which is no reason to cancel its command.
     match timeout(Duration::ZERO, write.ready(Interest::WRITABLE)).await {
         Ok(Ok(ready)) if ready.is_write_closed() => Err(io::ErrorKind::BrokenPipe.into()),
         Ok(Err(error)) => Err(error),
@@ -136,7 +136,7 @@ async fn send(write: &mut WriteHalf<'_>, text: &str) -> io::Result<()> {
     timeout(PATIENCE, write.write_all(text.as_bytes())).await?
 }
 
-/// Text in which no line ends as an answer does.
+/// Returns the text with no line that looks like an end mark.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {

@@ -1,4 +1,4 @@
-//! The socket: only root and the agent's own user reach it, from its first moment on.
+//! The socket, accessible only to root and the agent's own user from its creation on.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tokio::net::UnixListener;
 
-/// A socket that listens. It is removed when dropped, unless another agent has put its own there.
+/// A listening socket. It is removed when dropped, unless another agent has replaced it.
 pub(crate) struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Listens on a path. A socket that is not served is replaced.
+    /// Listens on a path. A stale socket, which no process serves, is replaced.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -36,7 +36,7 @@ impl Socket {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        // It gets its mode under another name, so that there is no moment with a wider one.
+        // The mode is set under a temporary name before the rename, so the socket is never reachable with a wider mode.
         let mut draft = path.as_os_str().to_owned();
         draft.push(".new");
         let draft = PathBuf::from(draft);
@@ -61,7 +61,7 @@ impl Drop for Socket {
     }
 }
 
-/// Whether a user may give commands.
+/// Whether a user may run commands.
 pub(crate) fn may(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }

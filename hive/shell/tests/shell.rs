@@ -1,4 +1,4 @@
-//! The shell over its socket: answers, clients that misbehave, who may.
+//! The shell over its socket: answers, misbehaving clients, permissions.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hive::prelude::*;
 use hive_script::{Call, Command, Output};
 
-/// How many of the commands that never end are running.
+/// The number of running commands that never end.
 static HANGING: AtomicUsize = AtomicUsize::new(0);
 
 struct Hanging;
@@ -56,7 +56,7 @@ fn commands() -> Members<Command> {
     ])
 }
 
-/// Runs a test against a shell, on a thread of its own as clients are.
+/// Runs a test against a shell, on a separate thread as clients are separate processes.
 fn with_shell(test: impl FnOnce(&Path) + Send + 'static) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("run/shell.sock");
@@ -87,7 +87,7 @@ impl Client {
         self.0.get_ref().write_all(line.as_bytes()).unwrap();
     }
 
-    /// An answer with its end.
+    /// Reads an answer with its end mark.
     fn answer(&mut self) -> String {
         let mut answer = String::new();
         while !answer.ends_with("<<end>>\n") && !answer.ends_with("<<error>>\n") {
@@ -127,12 +127,12 @@ fn answers_are_those_of_the_protocol() {
         assert!(client.ask("say --autocomplete=''").ends_with("<<end>>\n"));
         assert_eq!(client.ask("nosuch --autocomplete='x'"), "<<end>>\n", "a completion is no error");
         assert_eq!(client.ask("mean"), "[stdout]\nx<<end>> \n<<error>> \nmore\n<<end>>\n");
-        // What programs and files of the machine would be reached by is not there.
+        // Commands that reach programs or files of the machine are absent.
         for command in ["exec id", "cat /etc/passwd", "cp a b", "env"] {
             assert!(client.ask(command).contains("unknown command"), "{command}");
         }
         assert!(client.ask("save /etc/x").contains("only files directly in /tmp"));
-        // As Cilium's client does for one command.
+        // The sequence that Cilium's client sends for a single command.
         client.send("say\nexit\n");
         assert_eq!(client.answer(), "[stdout]\nhello\n<<end>>\n");
         assert_eq!(client.0.read(&mut [0]).unwrap(), 0);
@@ -151,9 +151,9 @@ fn a_command_ends_with_its_client() {
 }
 
 #[test]
-fn clients_that_flood_or_hang_disturb_nobody() {
+fn clients_that_flood_or_hang_do_not_affect_others() {
     with_shell(|socket| {
-        // Output that is not read, lines without an end, commands without an answer that is read.
+        // Unread output, endless lines, commands whose answers are not read.
         let flooded = Client::new(socket);
         flooded.send("floods\n");
         let long = Client::new(socket);
@@ -164,7 +164,7 @@ fn clients_that_flood_or_hang_disturb_nobody() {
         let idle: Vec<Client> = (0..10).map(|_| Client::new(socket)).collect();
         let mut client = Client::new(socket);
         assert_eq!(client.ask("say"), "[stdout]\nhello\n<<end>>\n");
-        // One too many is told so, and there is room again when others have gone.
+        // A client beyond the limit gets an error; slots are free again when other clients have disconnected.
         let more: Vec<Client> = (0..10).map(|_| Client::new(socket)).collect();
         assert!(Client::new(socket).answer().contains("16 shells are open"));
         assert_eq!(client.ask("say"), "[stdout]\nhello\n<<end>>\n");

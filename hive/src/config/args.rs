@@ -1,4 +1,4 @@
-//! The command line: `--name=value`, `--name value`, `--switch`, `-s`, and words that are no flags.
+//! The command line: `--name=value`, `--name value`, `--switch`, `-s`, and positional words.
 
 use super::error::ConfigError;
 use super::flag::{Known, Schema};
@@ -7,7 +7,7 @@ use super::kind::Kind;
 /// The arguments of the command line apart from options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
-    /// The words that are no flags, in order: sub-commands and their operands.
+    /// The positional words, in order: subcommands and their operands.
     pub words: Vec<String>,
     /// Whether `--help` or `-h` was among the flags.
     pub help: bool,

@@ -11,8 +11,8 @@ use super::layers::Sources;
 use super::value::Values;
 use crate::error::{Place, Site};
 
-/// Returns the struct with each option at its default. It is read as by a hive without any source, so that a default
-/// has one notation and one meaning.
+/// Returns the struct with each option at its default. Defaults are parsed as in a hive without any source, so that a
+/// default has one notation and one meaning.
 ///
 /// # Panics
 ///

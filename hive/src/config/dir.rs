@@ -13,23 +13,23 @@ pub(crate) type Entry = (String, String, PathBuf);
 /// The options of a folder.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// In order of the files' names.
+    /// In order of file names.
     pub(crate) entries: Vec<Entry>,
-    /// Keys that are not read, and why.
+    /// Keys that are ignored, with the reason.
     pub(crate) odd: Vec<(String, PathBuf, &'static str)>,
 }
 
 /// The largest value in bytes: that of a whole ConfigMap.
 const LARGEST: u64 = 1 << 20;
 
-/// How often a folder is read that is replaced meanwhile.
+/// The number of attempts to read a folder that is replaced meanwhile.
 const TRIES: usize = 10;
 
-/// The link that a mounted ConfigMap replaces when its files change.
+/// The symlink that the kubelet replaces atomically when a mounted ConfigMap changes.
 const EXCHANGED: &str = "..data";
 
-/// Reads all files of a folder. Folders and links to folders (`..data`) are left out, links to files are followed. What is
-/// read is one state of the folder: when it is replaced meanwhile, it is read again.
+/// Reads all files of a folder. Folders and symlinks to folders (`..data`) are skipped, symlinks to files are followed.
+/// The result is a consistent state of the folder: if the folder is replaced meanwhile, it is read again.
 pub(crate) fn read(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
     for _ in 0..TRIES {
         let before = state(dir);
@@ -44,7 +44,8 @@ pub(crate) fn read(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
     Found::default()
 }
 
-/// The paths that change when the folder is replaced: itself, its list of files, or the link that leads to them.
+/// Returns the properties that change when the folder is replaced: device, inode and times of the folder, and the
+/// target of its `..data` symlink.
 fn state(dir: &Path) -> Option<(u64, u64, i64, i64, Option<PathBuf>)> {
     let meta = fs::metadata(dir).ok()?;
     let target = fs::read_link(dir.join(EXCHANGED)).ok();
@@ -97,7 +98,7 @@ fn read_once(dir: &Path, errors: &mut Vec<ConfigError>) -> Found {
     found
 }
 
-/// The kernel's error, and the remedy.
+/// Returns the kernel's error with a remedy.
 fn remedy(error: &io::Error) -> String {
     let remedy = match error.raw_os_error() {
         Some(libc::ENOENT) => "; create it, or remove the link that leads there",
@@ -110,7 +111,7 @@ fn remedy(error: &io::Error) -> String {
     format!("{error}{remedy}")
 }
 
-/// The content of a file of text.
+/// Returns the content of a text file.
 pub(crate) fn value(path: &Path) -> Result<String, String> {
     // `open` blocks on a pipe without a writer, and a file may be replaced by a pipe after it was checked.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);

@@ -32,7 +32,7 @@ impl fmt::Display for BadValue {
     }
 }
 
-/// A fault in the configuration.
+/// An error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -78,7 +78,7 @@ pub enum ConfigError {
         /// The fault.
         reason: String,
     },
-    /// A key that is unknown, set by the program or in a source where the program refuses that.
+    /// A key that is unknown, set by the program or found in a source where the program refuses unknown keys.
     #[error("{from}: unknown option {key}{}", .nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default())]
     UnknownKey {
         /// The key.
@@ -88,7 +88,7 @@ pub enum ConfigError {
         /// The name that may have been meant.
         nearest: Option<String>,
     },
-    /// Options that are right each for itself and wrong together.
+    /// Options that are valid individually and invalid in combination.
     #[error("{reason} (set: {})", .options.join(", "))]
     Invalid {
         /// The fault, and the remedy.
@@ -96,7 +96,7 @@ pub enum ConfigError {
         /// The options of the struct that are not at their defaults, as `name=value (source)`.
         options: Vec<String>,
     },
-    /// A struct asks for an option that it does not declare; only a `ConfigSpec` written by hand can do so.
+    /// A struct requests an option that it does not declare; only a `ConfigSpec` written by hand can do so.
     #[error("option {key} is not declared")]
     Undeclared {
         /// The option.

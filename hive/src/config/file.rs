@@ -1,4 +1,4 @@
-//! A configuration file: YAML or JSON, the options at its top.
+//! A configuration file: YAML or JSON, with the options at top level.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,11 +11,11 @@ use serde_core::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use super::error::{ConfigError, shown};
 use super::kind::plain;
 
-/// How deep brackets may be nested: the time that the parser takes grows with the square.
+/// The maximum nesting of brackets: the parser's run time is quadratic in the depth.
 const DEEPEST: usize = 500;
 
 /// The maximum number of errors that are reported for a file.
-const TOLD: usize = 10;
+const MAX_REPORTED_ERRORS: usize = 10;
 
 fn depth(text: &str) -> usize {
     let step = |(now, most): (usize, usize), byte| match byte {
@@ -26,8 +26,8 @@ fn depth(text: &str) -> usize {
     text.bytes().fold((0, 0), step).1
 }
 
-/// Keys that are there more than once, those of options in whatever case. Cilium refuses them in YAML and takes the
-/// last of them in JSON.
+/// Returns keys that occur more than once; names of options are compared without case. Cilium refuses duplicates in
+/// YAML and takes the last one in JSON.
 fn repeated<'a>(text: &str, extension: &str, options: impl Iterator<Item = &'a String>) -> Vec<String> {
     if extension == "json" {
         return vec![];
@@ -38,7 +38,7 @@ fn repeated<'a>(text: &str, extension: &str, options: impl Iterator<Item = &'a S
     repeated
 }
 
-/// Keys that a map has more than once, by their path: `log-opt.level`. Of such the parser keeps the last.
+/// Keys that a map contains more than once, by path: `log-opt.level`. The parser silently keeps the last of them.
 #[derive(Default)]
 struct Repeated(Vec<String>);
 
@@ -126,7 +126,7 @@ pub(crate) fn read(path: &Path, errors: &mut Vec<ConfigError>) -> Vec<(String, S
     match Yaml::string(&text).data() {
         Ok(mut profiles) => {
             let options = profiles.remove(&Profile::Default).unwrap_or_default();
-            for key in repeated(&text, extension, options.keys()).into_iter().take(TOLD) {
+            for key in repeated(&text, extension, options.keys()).into_iter().take(MAX_REPORTED_ERRORS) {
                 let reason = format!("{} is there more than once; keep the one that is meant", shown(&key));
                 errors.push(ConfigError::BadFile { path: path.to_owned(), reason });
             }

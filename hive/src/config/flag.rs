@@ -13,25 +13,25 @@ use crate::error::{GraphError, Site};
 pub struct Flag {
     /// Its name, in lower case with dashes.
     pub name: &'static str,
-    /// The letter that stands for it on the command line: `-f`.
+    /// The letter of its short form on the command line: `-f`.
     pub short: Option<char>,
     /// Its type.
     pub kind: Kind,
     /// A description of valid values, if they are a subset of those of its kind.
     pub expected: Option<&'static str>,
-    /// Its default, as it would be written.
+    /// Its default, as it would be written in a file.
     pub default: String,
     /// The purpose.
     pub help: &'static str,
     /// The unit of its value, if the type does not imply it.
     pub unit: Option<&'static str>,
-    /// Whether the help text leaves it out.
+    /// Whether the help text omits it.
     pub hidden: bool,
     /// Whether only files and folders may set it.
     pub file_only: bool,
     /// Old names that files and folders may use.
     pub aliases: &'static [&'static str],
-    /// The heading that the help text has it under.
+    /// The heading of the help text that lists it.
     pub group: Option<&'static str>,
     /// The replacement, if it is deprecated.
     pub deprecated: Option<&'static str>,
@@ -52,14 +52,14 @@ pub struct Foreign {
     pub name: String,
     /// Its type.
     pub kind: Kind,
-    /// Its default, as it would be written; empty for the zero of its type.
+    /// Its default, as it would be written in a file; empty for the zero value of its type.
     pub default: String,
     /// Whether only files and folders may set it.
     pub file_only: bool,
 }
 
 impl Foreign {
-    /// An option of this type whose default is zero.
+    /// Returns an option of this type whose default is zero.
     pub fn new(name: impl Into<String>, kind: Kind) -> Self {
         Foreign { name: name.into(), kind, default: String::new(), file_only: false }
     }
@@ -105,7 +105,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// A description of valid values.
+    /// Returns a description of valid values.
     pub(crate) fn expected(&self) -> String {
         match self {
             Known::Declared(Flag { expected: Some(expected), .. }) => (*expected).to_owned(),
@@ -132,7 +132,7 @@ impl<'a> Known<'a> {
         of_kind || matches!(self, Known::Declared(flag) if flag.joins)
     }
 
-    /// Its default, as it would be written.
+    /// Returns its default, as it would be written in a file.
     pub(crate) fn default(&self) -> String {
         let (kind, default) = match self {
             Known::Declared(flag) => (flag.kind, &flag.default),
@@ -153,7 +153,7 @@ impl<'a> Known<'a> {
 }
 
 impl Schema {
-    /// Adds an option; a fault is one of the graph, since it is the program's.
+    /// Adds an option; an error is one of the graph, since the program causes it, not its user.
     pub(crate) fn declare(&mut self, flag: Flag, site: &Site) -> Result<(), GraphError> {
         if let Some(first) = self.flags.get(flag.name) {
             let (first, second) = (first.site.clone(), site.clone());
@@ -189,7 +189,7 @@ impl Schema {
         self.foreign.get(name).map(Known::Foreign)
     }
 
-    /// Finds an option by the letter that stands for it.
+    /// Finds an option by the letter of its short form.
     pub(crate) fn find_short(&self, letter: &str) -> Option<Known<'_>> {
         let mut chars = letter.chars();
         let (Some(letter), None) = (chars.next(), chars.next()) else { return None };
@@ -202,7 +202,7 @@ impl Schema {
         self.find(name)
     }
 
-    /// The declared or foreign name that is nearest to one that is not known.
+    /// Returns the declared or accepted name that is nearest to an unknown one.
     pub(crate) fn nearest(&self, name: &str) -> Option<String> {
         let names = self.flags.keys().copied().chain(self.foreign.keys().map(String::as_str));
         crate::hints::nearest(name, names).map(str::to_owned)
@@ -212,8 +212,8 @@ impl Schema {
         ConfigError::UnknownFlag { name: name.to_owned(), nearest: self.nearest(name) }
     }
 
-    /// The help text: every option that is not hidden, with type, default, unit and use; those with a group under its
-    /// heading, after the others.
+    /// Returns the help text: every option that is not hidden, with type, default, unit and purpose; options with a
+    /// group follow the others, under the heading of their group.
     pub(crate) fn usage(&self) -> String {
         let shown = self.flags.values().map(|d| &d.flag).filter(|f| !f.hidden && !f.file_only);
         let rows: Vec<(String, &Flag)> = shown.map(|f| (f.written(), f)).collect();
@@ -234,13 +234,13 @@ impl Schema {
 }
 
 impl Flag {
-    /// How it is given: `-f, --force bool`.
+    /// Returns the syntax: `-f, --force bool`.
     fn written(&self) -> String {
         let short = self.short.map(|letter| format!("-{letter}, ")).unwrap_or_default();
         format!("{short}--{} {}", self.name, self.kind)
     }
 
-    /// The help text behind name and type.
+    /// Returns the help text that follows name and type.
     fn described(&self) -> String {
         let unit = self.unit.map(|unit| format!(" [{unit}]")).unwrap_or_default();
         let default = Some(&self.default).filter(|default| !default.is_empty() && !self.secret);

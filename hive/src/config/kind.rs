@@ -39,7 +39,7 @@ pub(crate) enum Form {
 }
 
 impl Kind {
-    /// The kind that Cilium's flag library calls by this name: `bool`, `int`, `stringToString`, ...
+    /// Returns the kind that Cilium's flag library (pflag) calls by this name: `bool`, `int`, `stringToString`, ...
     pub fn from_name(name: &str) -> Option<Kind> {
         Some(match name {
             "bool" => Kind::Bool,
@@ -58,7 +58,7 @@ impl Kind {
         })
     }
 
-    /// The name of the kind in the help text.
+    /// Returns the name of the kind in the help text.
     pub fn name(&self) -> &'static str {
         match self {
             Kind::Bool => "bool",
@@ -75,7 +75,7 @@ impl Kind {
         }
     }
 
-    /// The value of an option that is not set, as it would be written.
+    /// Returns the value of an option that is not set, as it would be written.
     pub(crate) fn zero(&self) -> &'static str {
         match self {
             Kind::Bool => "false",
@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// A description of valid values.
+    /// Returns a description of valid values.
     pub fn expected(&self) -> String {
         match self {
             Kind::Bool => "a bool (true, false, 1, 0, t, f)".to_owned(),
@@ -101,8 +101,7 @@ impl Kind {
         }
     }
 
-    /// Reads a value; the error says what is wrong in words of the parser, if there is more to say than
-    /// [`expected`](Kind::expected).
+    /// Parses a value; the error is the parser's message if it adds detail to [`expected`](Kind::expected).
     pub(crate) fn parse(&self, raw: &str, form: Form) -> Result<Value, Option<String>> {
         match self {
             Kind::Bool => parse_bool(raw).map(Value::from).ok_or(None),
@@ -123,14 +122,14 @@ impl Kind {
         }
     }
 
-    /// Writes a value as it may be read again.
+    /// Writes a value in a form that parses to the same value.
     pub(crate) fn render(&self, value: &Value) -> String {
         match (self, value) {
             (Kind::Duration, Value::Num(_, number)) => {
                 let nanos = number.to_u128().and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
                 format_duration(std::time::Duration::from_nanos(nanos))
             }
-            // Without quotes a list of one text with blanks would be read as a list of its words.
+            // Without quotes a list of one text with blanks would be parsed as a list of words.
             (Kind::Strings, Value::Array(_, items)) if items.len() == 1 && has_blanks(&items[0]) => {
                 let text = plain(value);
                 if text.contains([',', '"']) { text } else { format!("\"{text}\"") }
@@ -144,7 +143,7 @@ fn has_blanks(item: &Value) -> bool {
     plain(item).contains(char::is_whitespace)
 }
 
-/// A scalar or a list of scalars as text.
+/// Returns a scalar or a list of scalars as text.
 pub(crate) fn plain(value: &Value) -> String {
     match value {
         Value::String(_, text) => text.clone(),
@@ -168,7 +167,7 @@ pub(crate) fn plain(value: &Value) -> String {
 }
 
 fn quoted(item: &str) -> String {
-    // In maps a value may hold commas; they stay readable because a piece without `=` belongs to the one before.
+    // In maps a value may contain commas without quotes: a piece without `=` belongs to the value before it.
     let needs = item.contains('"') || (item.contains(',') && !item.contains('='));
     if needs { format!("\"{}\"", item.replace('"', "\"\"")) } else { item.to_owned() }
 }
@@ -189,7 +188,7 @@ fn parse_bool(raw: &str) -> Option<bool> {
     }
 }
 
-/// The digits and base of a number as Go reads it: `0x1f`, `0o17`, `017`, `0b1`, `1_000`.
+/// Returns the digits and base of a number as Go reads it: `0x1f`, `0o17`, `017`, `0b1`, `1_000`.
 fn parse_digits(raw: &str) -> Option<u64> {
     let lower = raw.to_ascii_lowercase();
     let (digits, base) = match lower.as_bytes() {

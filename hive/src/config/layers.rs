@@ -22,13 +22,13 @@ pub(crate) struct Sources {
     pub(crate) env_prefix: String,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) files: bool,
-    /// Configuration files of which the first that exists is read if no other one is named.
+    /// Candidate configuration files: the first that exists is read if no other one is named.
     pub(crate) usual_files: Vec<PathBuf>,
     pub(crate) program: Vec<(String, String)>,
     pub(crate) refuse_unknown: Vec<Origin>,
 }
 
-/// Kinds of sources in which an unknown key is accepted unless the program says otherwise. On the command line it never is.
+/// Kinds of sources that accept unknown keys unless the program refuses them. The command line never accepts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -38,7 +38,7 @@ pub enum Origin {
     Environment,
 }
 
-/// One layer: the values of one source, and the place of each.
+/// One layer: the values of one source, and the origin of each.
 struct Layer {
     name: &'static str,
     values: Dict,
@@ -69,7 +69,7 @@ pub(crate) struct Loaded {
 }
 
 impl Sources {
-    /// Reads all sources. Faults are collected; an option with a fault keeps the value of the layers below.
+    /// Reads all sources. Errors are collected; an option with an error keeps the value of the layers below.
     pub(crate) fn load(&self, schema: &Schema, supplied: &[Supplied]) -> Loaded {
         let mut loader = Loader {
             schema,
@@ -121,8 +121,8 @@ impl Sources {
         Loaded { settings, arguments, errors }
     }
 
-    /// Environment variables with the prefix. Empty ones count as not set; those that name nothing known are left
-    /// alone unless they are nearly an option's name, because other programs use the prefix, too.
+    /// Reads environment variables with the prefix. Empty ones count as not set; unknown ones are ignored unless they
+    /// are nearly an option's name, because other programs use the prefix, too.
     fn environment(&self, loader: &mut Loader<'_>) -> Layer {
         let mut layer = Layer::new("environment");
         for (variable, value) in &self.env {
@@ -165,7 +165,8 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// A key that is unknown. Its value is not shown where the nearest option's is not, either.
+    /// Records an unknown key. Its value is hidden if the nearest option is a secret, because it may be that option
+    /// misspelt.
     fn stranger(&mut self, origin: Origin, unknown: Unknown, value: &str) {
         let nearest = unknown.nearest.clone();
         let secret =
@@ -222,7 +223,7 @@ impl Loader<'_> {
         }
     }
 
-    /// The configuration file if there is one, else the folder.
+    /// Reads the configuration file if there is one, else the folder.
     fn files(&mut self, path: Option<PathBuf>, folder: Option<PathBuf>) -> Option<Layer> {
         let (layer, entries): (Layer, Vec<(String, String, Source)>) = match (path, folder) {
             (Some(path), _) => {
@@ -246,7 +247,7 @@ impl Loader<'_> {
         Some(self.entries(layer, entries))
     }
 
-    /// Keys in lower case that may be anything, with their values.
+    /// Converts keys in lower case with their values into a layer; reports unknown keys.
     fn entries(
         &mut self,
         mut layer: Layer,
@@ -275,7 +276,7 @@ impl Loader<'_> {
     }
 }
 
-/// A source's value of a known option.
+/// Records a source's value of a known option.
 fn said(known: Known<'_>, raw: &str, source: &Source, parsed: &Result<Value, Option<String>>) -> Said {
     let shown = parsed.as_ref().map_or_else(|_| raw.to_owned(), |value| known.kind().render(value));
     let what = match (known, parsed) {

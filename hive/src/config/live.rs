@@ -22,11 +22,11 @@ use crate::key::Key;
 use crate::outputs::Value;
 use crate::param::{Absent, Cx, Deps, Param};
 
-/// The configuration struct of a cell as it changes; `#[flag(live)]` marks the options that do.
+/// A watch on the configuration struct of a cell; `#[flag(live)]` marks the options that can change.
 ///
-/// [`get`](ConfigWatch::get) is the struct in force, [`changed`](ConfigWatch::changed) waits for another. Each was made of
-/// values that are right each for itself and passed the struct's `check`; what is not right is never seen. Options that
-/// are not live keep their values until the program starts again.
+/// [`get`](ConfigWatch::get) returns the struct in force, [`changed`](ConfigWatch::changed) waits for another. Each
+/// struct is built from valid values and has passed the struct's `check`; an invalid one is never visible. Options that
+/// are not live keep their values until the program restarts.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,7 +53,7 @@ use crate::param::{Absent, Cx, Deps, Param};
 ///     }).add();
 /// }
 ///
-/// /// Nothing reads the configuration again by itself: whoever learns that it is another one says so.
+/// /// The configuration is not reloaded automatically: the program triggers it, here on SIGHUP.
 /// fn read_again(live: Arc<LiveConfig>, jobs: JobGroup) {
 ///     jobs.one_shot("hangup", move |cx| async move {
 ///         let mut hangups = signal(SignalKind::hangup())?;
@@ -69,7 +69,7 @@ use crate::param::{Absent, Cx, Deps, Param};
 /// }
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// // A test writes a file, starts with it, writes it anew, and reloads.
+/// // Writes a file, starts with it, rewrites it, and reloads.
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let file = folder.path().join("greeter.yaml");
 /// std::fs::write(&file, "name: bees").unwrap();
@@ -101,7 +101,7 @@ impl<T: fmt::Debug> fmt::Debug for ConfigWatch<T> {
 }
 
 impl<T> ConfigWatch<T> {
-    /// The struct in force.
+    /// Returns the struct in force.
     pub fn get(&self) -> Arc<T> {
         self.0.borrow().clone()
     }
@@ -138,7 +138,7 @@ impl<T: ConfigSpec> Param for ConfigWatch<T> {
 pub struct Change {
     /// The option.
     pub key: String,
-    /// The value that is in force, or was.
+    /// The value in force, or before the reload the previous one.
     pub running: String,
     /// The value that was read.
     pub wanted: String,
@@ -158,11 +158,11 @@ impl fmt::Display for Change {
 pub struct Reloaded {
     /// Options with values that are in force now.
     pub changed: Vec<Change>,
-    /// Options whose values take effect at the next start: where the running program has drifted from its configuration.
+    /// Options whose values take effect at the next start: the drift of the running program from its configuration.
     pub refused: Vec<Change>,
 }
 
-/// How much of the reason is repeated with each value that waits, in bytes.
+/// The maximum length of the reason that is repeated with each waiting value, in bytes.
 const REFUSAL: usize = 300;
 
 /// A handle that reads the configuration again and notifies its watchers. Take it as `Arc<LiveConfig>`.
@@ -306,7 +306,7 @@ impl LiveConfig {
                 reloaded.refused.push(change(running, &wanted));
             }
         }
-        // All structs are made before the first of them counts.
+        // All structs are built before the first is published: a reload applies as a whole or not at all.
         let (mut made, mut errors) = (vec![], vec![]);
         for of in &self.structs {
             let named = |change: &Change| of.flags.iter().any(|flag| flag.name == change.key);

@@ -1,13 +1,13 @@
 //! Options of cells: declared by `#[derive(hive::Config)]` structs, read from flags, environment, a file or a folder.
 //!
 //! Precedence, highest first: values set by the program, command-line flag, environment `PREFIX_NAME`, values that the
-//! program [supplies](LiveConfig::supply) while it runs, `--config FILE`, `--config-dir DIR` (one file a key; left unread
-//! when there is a config file), default. All sources are read as
-//! strings and parsed by the declared type; then they are layered by figment, which remembers where each value came
-//! from. Every fault is reported at once, with the place, the key, the value and what would be right.
+//! program [supplies](LiveConfig::supply) at run time, `--config FILE`, `--config-dir DIR` (one file a key; ignored if
+//! there is a config file), default. All sources are read as strings and parsed by the declared type; then they are
+//! layered by figment, which remembers the origin of each value. All errors are reported at once, each with the place,
+//! the key, the value and a description of valid values.
 //!
-//! Options that are marked `live` may change while the program runs: [`LiveConfig`] reads the sources again, and those who
-//! take a [`ConfigWatch`] follow.
+//! Options that are marked `live` may change at run time: [`LiveConfig`] reads the sources again, and cells that take a
+//! [`ConfigWatch`] are notified.
 
 mod args;
 mod defaults;
@@ -94,9 +94,9 @@ impl<T: ConfigSpec> Param for Config<T> {
     note = "add `#[derive(hive::Config)]` and give each field a `#[flag(default = ..)]`"
 )]
 pub trait ConfigSpec: Send + Sync + Sized + 'static {
-    /// The options, in the order of the fields.
+    /// Returns the options, in the order of the fields.
     fn flags() -> Vec<Flag>;
-    /// The struct with the values in force.
+    /// Builds the struct from the values in force.
     fn from_values(values: &Values<'_>) -> Result<Self, ConfigError>;
 }
 

@@ -7,17 +7,17 @@ use figment::value::Value;
 
 use super::settings::{SECRET, Setting, Settings, Source};
 
-/// One option as one source has it. The source with the lowest `priority` counts.
+/// The value of one option in one source. The source with the lowest `priority` takes effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// The option, or the key as it was found if it is unknown.
     pub key: String,
-    /// Where it was read; [`Source::Default`] for an option that was set at the start and that is not set any more.
+    /// Where it was read; [`Source::Default`] for an option that was set at the start and is no longer.
     pub source: Source,
-    /// 1 for the program itself, then the command line, the environment, what was
-    /// [supplied](crate::LiveConfig::supply), file or folder, the default.
+    /// 1 for the program itself, then the command line, the environment, values [supplied](crate::LiveConfig::supply)
+    /// at run time, file or folder, the default.
     pub priority: u32,
-    /// The value there; `(secret)` for one that is never shown.
+    /// Its value in this source; `(secret)` for one that is never shown.
     pub value: String,
     /// The value that the program runs with; `None` if it has no such option.
     pub running: Option<String>,
@@ -29,15 +29,15 @@ pub struct Observed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Standing {
-    /// It is the one that counts.
+    /// The value takes effect.
     InForce,
     /// Another source has precedence.
     Overridden(Source),
-    /// It counts when the program starts again.
+    /// The value takes effect at the next start.
     NextStart,
     /// The configuration as a whole is refused, for this reason.
     Refused(String),
-    /// It is no value of this option, for this reason.
+    /// The value is invalid for this option, for this reason.
     Wrong(String),
     /// The option is known, but this program does not use it.
     NoEffect,
@@ -68,7 +68,7 @@ impl fmt::Display for Standing {
 }
 
 impl Source {
-    /// The place among the sources: the lowest counts.
+    /// Returns the rank among the sources: the lowest takes effect.
     pub fn priority(&self) -> u32 {
         match self {
             Source::Program => 1,
@@ -81,12 +81,12 @@ impl Source {
     }
 }
 
-/// A value as a source has it.
+/// The value of a key in one source.
 #[derive(Clone)]
 pub(crate) struct Said {
     pub(crate) key: String,
     pub(crate) source: Source,
-    /// As it may be shown.
+    /// The value as it may be shown: the placeholder for a secret.
     pub(crate) text: String,
     pub(crate) what: What,
 }
@@ -95,19 +95,20 @@ pub(crate) struct Said {
 pub(crate) enum What {
     /// A value of a declared option.
     Declared(Value),
-    /// A value of an option of others; whether it is other than the default.
+    /// The value of an accepted option that no cell declares; whether it differs from the default.
     Foreign(bool),
     Wrong(String),
     Unknown(Option<String>),
 }
 
-/// Compares the values of the sources with the running ones; `refusal` if the former are refused as a whole.
+/// Compares the values of the sources with the running ones; `refusal` is the reason if the new configuration is
+/// refused as a whole.
 pub(crate) fn observe(said: &[Said], running: &Settings, refusal: Option<&str>) -> Vec<Observed> {
     let waiting = || refusal.map_or(Standing::NextStart, |reason| Standing::Refused(reason.to_owned()));
     let mut strongest: HashMap<&str, (usize, &Said)> = HashMap::new();
     for (at, one) in said.iter().enumerate() {
         let best = strongest.entry(&one.key).or_insert((at, one));
-        // Of two files for one option the later counts.
+        // If two files set one option, the later one takes effect.
         if one.source.priority() <= best.1.source.priority() {
             *best = (at, one);
         }
@@ -131,7 +132,7 @@ pub(crate) fn observe(said: &[Said], running: &Settings, refusal: Option<&str>) 
             standing,
         }
     };
-    // Running values that no source contains any more.
+    // Running values that are no longer set in any source.
     let left = |setting: &&Setting| {
         setting.source != Source::Default
             && !setting.is_default()

@@ -1,4 +1,4 @@
-//! A value that its type allows and its meaning does not.
+//! The error of a value that its type allows and its option does not.
 
 /// An option whose value has the right type and is still invalid, as found by a configuration's own `check`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! The configuration in force: every option with its value and where that came from.
+//! The configuration in force: every option with its value and origin.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::flag::{Foreign, Known};
 use super::kind::Kind;
 use super::observed::{self, Observed, Said};
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -54,7 +54,7 @@ pub(crate) const SECRET: &str = "(secret)";
 pub struct Setting {
     /// Its name.
     pub key: String,
-    /// Its value, as it may be written in a file; `(secret)` for one that is never shown.
+    /// Its value, as it would be written in a file; `(secret)` for one that is never shown.
     pub value: String,
     /// Its default, in the same form.
     pub default: String,
@@ -72,7 +72,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Whether the value is the default, wherever it was set.
+    /// Whether the value equals the default, in whatever source it was set.
     pub fn is_default(&self) -> bool {
         self.is_default
     }
@@ -103,20 +103,20 @@ impl fmt::Debug for Setting {
     }
 }
 
-/// A key that no cell declares. Cilium lets these pass in files and folders, so they are no errors.
+/// A key that no cell declares. Cilium accepts these in files and folders, so they are not errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     /// The key.
     pub key: String,
     /// Where it was found.
     pub source: Source,
-    /// Returns the known option with the most similar name, if one is similar enough.
+    /// The known option with the most similar name, if one is similar enough.
     pub nearest: Option<String>,
-    /// The reason for the warning, if it is more than the name.
+    /// The reason for the warning, if there is more to report than the name.
     pub note: Option<&'static str>,
 }
 
-/// An old name of an option, by which it was set.
+/// A former name of an option, by which it was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The old name.
@@ -146,24 +146,24 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// Every declared option, in order of name.
+    /// Iterates over all declared options, in order of name.
     pub fn iter(&self) -> impl Iterator<Item = &Setting> {
         self.declared.values()
     }
 
-    /// A declared option by its name.
+    /// Returns a declared option by its name.
     pub fn get(&self, key: &str) -> Option<&Setting> {
         self.declared.get(key)
     }
 
-    /// Options that were set and that the hive was told to accept, but that no cell declares. Those that are not at their
-    /// [default](Setting::is_default) ask for something that this program does not do.
+    /// Returns options that were set and that the hive accepts, but that no cell declares. Those that are not at their
+    /// [default](Setting::is_default) request a feature that this program does not have.
     pub fn unused(&self) -> &[Setting] {
         &self.unused
     }
 
-    /// Returns the type and the value of an option: of one that a cell declares, or of one that the hive was told to
-    /// accept, which is at its default unless it was set. The value of a secret is not shown.
+    /// Returns the type and the value of an option that a cell declares, or of one that the hive accepts without a
+    /// cell; the latter is at its default unless it was set. The value of a secret is not shown.
     pub fn value(&self, key: &str) -> Option<(Kind, String)> {
         let unused = || self.unused.iter().find(|setting| setting.key == key);
         match self.get(key).or_else(unused) {
@@ -172,12 +172,12 @@ impl Settings {
         }
     }
 
-    /// Keys that were set and that are unknown.
+    /// Returns unknown keys that were set.
     pub fn unknown(&self) -> &[Unknown] {
         &self.unknown
     }
 
-    /// Options that were set by an old name.
+    /// Returns options that were set by a former name.
     pub fn renamed(&self) -> &[Renamed] {
         &self.renamed
     }
@@ -187,14 +187,15 @@ impl Settings {
         observed::observe(&self.said, self, None)
     }
 
-    /// The layers behind the values, for programs that extract structs of their own. Durations are nanoseconds, maps
-    /// lists of `key=value`.
+    /// Returns the layers behind the values, for programs that extract structs of their own. Durations are nanoseconds,
+    /// maps are lists of `key=value`.
     pub fn figment(&self) -> &Figment {
         &self.figment
     }
 
-    /// Writes unknown, old and unused options to the log: a warning where another name was probably meant or is the one to
-    /// use, otherwise at level info, because configurations are shared with other programs (Cilium's chart sets 19 options of its operator).
+    /// Logs unknown, former and unused option names: as a warning where another name was probably meant or is to be
+    /// used, otherwise at level info, because configurations are shared with other programs (Cilium's chart sets 19
+    /// options of its operator).
     pub fn report(&self) {
         for Unknown { key, source, nearest, note } in &self.unknown {
             match (note, nearest) {

@@ -8,25 +8,25 @@ use super::live::LiveConfig;
 use super::observed::{Said, What};
 use super::settings::{SECRET, Settings, Source};
 
-/// A value of an option that the program itself follows, an object of a cluster for instance.
+/// A value of an option that comes from a source that the program itself watches, such as an object of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Supplied {
     /// The option.
     pub key: String,
-    /// Its value, as a file would have it.
+    /// Its value, as it would be written in a file.
     pub value: String,
     /// The source of the values, as text.
     pub source: String,
 }
 
-/// A value that is wanted, and that the program does not run with.
+/// A desired value that differs from the running one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The option by its name now, or the key as it was found if it is unknown.
+    /// The option by its current name, or the key as it was found if it is unknown.
     pub key: String,
-    /// The value that is wanted.
+    /// The desired value.
     pub wanted: String,
-    /// The value that counts in this program; none if it has no such option and no other source has the key.
+    /// The value in force; none if the program has no such option and no other source sets the key.
     pub running: Option<String>,
 }
 
@@ -41,14 +41,14 @@ impl fmt::Display for Drift {
 }
 
 impl LiveConfig {
-    /// Replaces the supplied values, whose precedence is above file and folder and below the environment.
-    /// They take effect at the next [`reload`](LiveConfig::reload), as those of files do.
+    /// Replaces the supplied values; their precedence is above file and folder and below the environment. They take
+    /// effect at the next [`reload`](LiveConfig::reload), as do those of files.
     pub fn supply(&self, values: Vec<Supplied>) {
         *self.supplied.lock() = values;
     }
 
     /// Compares the running value of an option with a desired one; returns the drift, if any. Values are compared by
-    /// the option's type: `60s` equals `1m`. For a key that this program does not use, the running value is that of
+    /// the option's type: `60s` equals `1m`. For a key that this program does not use, the running value is that of the
     /// sources that are not [supplied](LiveConfig::supply), or else its default.
     pub fn drift(&self, key: &str, value: &str) -> Option<Drift> {
         let (key, value) = (key.to_ascii_lowercase(), value.trim());

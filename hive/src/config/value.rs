@@ -41,16 +41,16 @@ use super::settings::Settings;
     note = "an enum can with `#[derive(hive::config::FlagValue)]`, a type that reads itself from text (`FromStr`) with `#[flag(parse = \"what it looks like\")]`"
 )]
 pub trait FlagValue: Sized {
-    /// How it is written.
+    /// The syntax of its values.
     const KIND: Kind;
     /// Its default if the field declares none.
     const ZERO: &'static str;
     /// A description of valid values, if they are fewer than those of its kind.
     const EXPECTED: Option<&'static str> = None;
-    /// Converts a value that was read as its kind. The error says more than the description of valid values, or is
-    /// empty.
+    /// Converts a value that was parsed as its kind. The error is empty or adds detail to the description of valid
+    /// values.
     fn take(value: &Parsed<'_>) -> Result<Self, String>;
-    /// Writes it as it may be read again.
+    /// Writes it in a form that parses to the same value.
     fn render(&self) -> String;
 }
 
@@ -58,7 +58,7 @@ pub trait FlagValue: Sized {
 pub struct Parsed<'a>(pub(crate) &'a Value);
 
 impl<'a> Parsed<'a> {
-    /// The text of a value of kind `Text` or `Parsed`.
+    /// Returns the text of a value of kind `Text` or `Parsed`.
     pub fn text(&self) -> &'a str {
         self.0.as_str().unwrap_or_default()
     }
@@ -208,7 +208,7 @@ impl FlagValue for PathBuf {
     }
 }
 
-/// `None` for an empty text; meant for types that are read from text.
+/// An empty text is `None`; meant for types that are parsed from text.
 impl<T: FlagValue> FlagValue for Option<T> {
     const KIND: Kind = T::KIND;
     const ZERO: &'static str = "";
@@ -232,17 +232,17 @@ pub struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The value of an option.
+    /// Returns the value of an option.
     pub fn get<T: FlagValue>(&self, key: &str) -> Result<T, ConfigError> {
         self.take(key, T::take)
     }
 
-    /// The value of an option of a type that is read from text.
+    /// Returns the value of an option whose type is parsed from text.
     pub fn parse<T: FromStr<Err: ToString>>(&self, key: &str) -> Result<T, ConfigError> {
         self.take(key, |value| value.parse())
     }
 
-    /// The error of a struct whose options are invalid in combination; `keys` are all of them.
+    /// Returns the error of a struct whose options are invalid in combination; `keys` are all of them.
     pub fn invalid(&self, keys: &[&str], reason: impl ToString) -> ConfigError {
         let settings = keys.iter().filter_map(|key| self.settings.get(key));
         let set = settings.filter(|setting| !setting.is_default());

@@ -1,4 +1,4 @@
-//! The history of a health tree: lines about failures and ends, kept beside its reports.
+//! The history of a health tree: lines about failures and ends, kept with its reports.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,14 +11,14 @@ use super::{Level, Status};
 /// The maximum number of lines; older ones are dropped.
 const MAX_LINES: usize = 1000;
 
-/// Columns of a level, so that what follows is in line.
+/// The width of the level column, so that the text after it is aligned.
 const WIDTH: usize = 16;
 
-/// Lines by number; the numbers go on when old lines have gone.
+/// Lines by sequence number; the sequence continues when old lines are dropped.
 #[derive(Default)]
 pub(super) struct History {
     lines: VecDeque<String>,
-    /// The number of the first line that is kept.
+    /// The sequence number of the first retained line.
     first: u64,
 }
 
@@ -46,7 +46,7 @@ impl History {
         self.lines.iter().cloned().collect()
     }
 
-    /// The lines from number `from` on, and the number of the next one.
+    /// Returns the lines from sequence number `from` on, and the next sequence number.
     pub(super) fn from(&self, from: u64) -> (Vec<String>, u64) {
         let skip = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let next = self.first + self.lines.len() as u64;
@@ -54,7 +54,7 @@ impl History {
     }
 }
 
-/// `2026-11-21T12:10:29Z | Degraded         | agent.ipam: no room | error`.
+/// Formats a line: `2026-11-21T12:10:29Z | Degraded         | agent.ipam: no room | error`.
 pub(super) fn line_of(now: SystemTime, what: fmt::Arguments<'_>, status: &Status, message: &str) -> String {
     let error = match status.level {
         Level::Degraded if !status.error.is_empty() => format!(" | {}", status.error),
@@ -63,12 +63,12 @@ pub(super) fn line_of(now: SystemTime, what: fmt::Arguments<'_>, status: &Status
     format!("{} | {:WIDTH$} | {}: {message}{error}", rfc3339(now), what.to_string(), status.path())
 }
 
-/// `2026-11-21T12:10:29Z | Started | 1.20.0`.
+/// Formats a note: `2026-11-21T12:10:29Z | Started | 1.20.0`.
 pub(super) fn note(now: SystemTime, what: &str, text: &str) -> String {
     format!("{} | {what} | {text}", rfc3339(now))
 }
 
-/// A time in UTC with seconds; a time before 1970 is written as 1970.
+/// Formats a time in UTC with seconds; a time before 1970 is written as 1970.
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     Timestamp::from_second(seconds.cast_signed()).unwrap_or_default().to_string()
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn old_lines_go_and_numbers_stay() {
+    fn old_lines_are_dropped_and_sequence_numbers_continue() {
         let mut history = History::default();
         for n in 0..MAX_LINES + 2 {
             history.push(n.to_string());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_comes_first() {
+    fn lines_of_the_previous_run_come_first() {
         let mut history = History::default();
         history.push("now".to_owned());
         assert_eq!(history.restore(["a", "b"].map(str::to_owned).into_iter()), 2);

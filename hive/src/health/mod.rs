@@ -1,4 +1,4 @@
-//! The health of modules and of parts of them, as a tree that others read and watch.
+//! The health of modules and of their parts, as a tree that other cells read and watch.
 
 mod history;
 mod summary;
@@ -59,7 +59,7 @@ pub struct Status {
     pub count: u64,
     /// When it last reported.
     pub updated: SystemTime,
-    /// When it last reported to be well.
+    /// When it last reported success.
     pub last_ok: Option<SystemTime>,
     /// When it was stopped.
     pub stopped: Option<SystemTime>,
@@ -68,24 +68,25 @@ pub struct Status {
 }
 
 impl Status {
-    /// The path with dots: `agent.ipam.job-gc`.
+    /// Returns the path with dots: `agent.ipam.job-gc`.
     pub fn path(&self) -> String {
         self.id.join(".")
     }
 
-    /// The path of the module.
+    /// Returns the path of the module.
     pub fn module(&self) -> String {
         self.id[..self.module_segments.min(self.id.len())].join(".")
     }
 }
 
-/// Reporters kept at most. Beyond, those that have stopped make room; without any, new reporters are turned away.
+/// The maximum number of reporters. At the limit, stopped ones are evicted; if there are none, new reporters are
+/// refused.
 pub(crate) const MAX_REPORTERS: usize = 4096;
 
-/// Bytes kept of a message or an error.
+/// The maximum length of a message or an error, in bytes.
 const MAX_TEXT: usize = 2048;
 
-/// A change of a tree of health.
+/// A change of a health tree.
 #[derive(Clone, Copy, Debug)]
 pub enum HealthChange<'a> {
     /// A reporter has reported.
@@ -98,8 +99,8 @@ type Mirror = Box<dyn Fn(HealthChange<'_>) + Send + Sync>;
 
 /// The reports of all reporters of a hive. Readers take it as `Arc<HealthTree>`.
 ///
-/// Beside the latest report of each it keeps a history: a line for each report of something new that is wrong, for each
-/// reporter that stops or is closed, and for what is [noted](HealthTree::note); the last 1,000 of them.
+/// Besides the latest report of each it keeps a history: a line for each new failure, for each reporter that stops or
+/// is closed, and for each [note](HealthTree::note); the last 1,000 lines.
 pub struct HealthTree {
     inner: Mutex<Inner>,
     revision: watch::Sender<u64>,
@@ -113,7 +114,8 @@ struct Inner {
 }
 
 impl Inner {
-    fn tell(&self, change: HealthChange<'_>) {
+    /// Calls the mirrors, under the lock of the tree: so they see all changes in order, and must not report health.
+    fn notify(&self, change: HealthChange<'_>) {
         for mirror in &self.mirrors {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| mirror(change))) {
                 tracing::error!(error = panic_text(&*panic), "A mirror of health panicked");
@@ -133,8 +135,8 @@ impl HealthTree {
         Arc::new(HealthTree { inner: Mutex::new(inner), revision: watch::channel(0).0 })
     }
 
-    /// Calls a function with each report there is, and from now on with each change, in order. It must neither block nor
-    /// report health.
+    /// Calls a function with each existing report, and from then on with each change, in order. It must neither block
+    /// nor report health.
     pub fn mirror(&self, mirror: impl Fn(HealthChange<'_>) + Send + Sync + 'static) {
         let mut inner = self.inner.lock();
         for status in inner.statuses.values() {
@@ -143,13 +145,13 @@ impl HealthTree {
         inner.mirrors.push(Box::new(mirror));
     }
 
-    /// The lines of the history, the oldest first: `TIME | Degraded         | agent.ipam: MESSAGE | ERROR`, with
-    /// `Stopped` and `Closed(LEVEL)` in the place of the level.
+    /// Returns the lines of the history, the oldest first: `TIME | Degraded         | agent.ipam: MESSAGE | ERROR`,
+    /// with `Stopped` and `Closed(LEVEL)` in the place of the level.
     pub fn history(&self) -> Vec<String> {
         self.inner.lock().history.all()
     }
 
-    /// The lines of the history from number `from` on, and the number of the next one.
+    /// Returns the lines of the history from sequence number `from` on, and the next sequence number.
     pub fn history_from(&self, from: u64) -> (Vec<String>, u64) {
         self.inner.lock().history.from(from)
     }
@@ -168,34 +170,34 @@ impl HealthTree {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
-    /// Takes the time from elsewhere: for tests that compare times.
+    /// Replaces the clock, for tests that compare times.
     pub fn set_clock(&self, clock: fn() -> SystemTime) {
         self.inner.lock().clock = clock;
     }
 
-    /// All reports, ordered by id.
+    /// Returns all reports, ordered by id.
     pub fn snapshot(&self) -> Vec<Status> {
         self.inner.lock().statuses.values().cloned().collect()
     }
 
-    /// The reports at `prefix` and below it, segment by segment.
+    /// Returns the reports at `prefix` and below it, compared by whole segments.
     pub fn below(&self, prefix: &[Arc<str>]) -> Vec<Status> {
         let inner = self.inner.lock();
         let from = inner.statuses.range(prefix.to_vec()..);
         from.take_while(|(id, _)| id.starts_with(prefix)).map(|(_, status)| status.clone()).collect()
     }
 
-    /// The report at a path with dots.
+    /// Returns the report at a path with dots.
     pub fn at(&self, path: &str) -> Option<Status> {
         self.inner.lock().statuses.get(&segments(path)).cloned()
     }
 
-    /// A number that grows with every change; wait with `changed()` and take another snapshot.
+    /// Returns a counter that grows with every change; wait with `changed()` and take another snapshot.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
-    /// True if it is not what was reported last.
+    /// Stores a report; returns true if it differs from the last one.
     fn report(&self, health: &Health, level: Level, message: String, error: String) -> bool {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -208,7 +210,7 @@ impl HealthTree {
                 return true;
             };
             let gone = inner.statuses.remove(&gone);
-            gone.iter().for_each(|status| inner.tell(HealthChange::Closed(status)));
+            gone.iter().for_each(|status| inner.notify(HealthChange::Closed(status)));
         }
         let status =
             inner.statuses.entry(health.id.clone()).or_insert_with(|| Status::new(health, level, now));
@@ -218,7 +220,7 @@ impl HealthTree {
             let message = if level == Level::Stopped { &status.last_word } else { &status.message };
             inner.history.push(history::line_of(now, format_args!("{level}"), &status, message));
         }
-        inner.tell(HealthChange::Report(&status));
+        inner.notify(HealthChange::Report(&status));
         drop(guard);
         self.revision.send_modify(|revision| *revision += 1);
         new
@@ -233,7 +235,7 @@ impl HealthTree {
             let what = format_args!("Closed({})", status.level);
             let line = history::line_of(now, what, &status, &status.message);
             inner.history.push(line);
-            inner.tell(HealthChange::Closed(&status));
+            inner.notify(HealthChange::Closed(&status));
         }
         drop(inner);
         self.revision.send_modify(|revision| *revision += 1);
@@ -258,8 +260,8 @@ impl Status {
 
     /// Stores a report; returns true if it differs from the last one.
     fn report(&mut self, level: Level, message: String, error: String, now: SystemTime) -> bool {
-        let said = if level == Level::Stopped { &self.last_word } else { &self.message };
-        let same = self.count > 0 && self.level == level && *said == message && self.error == error;
+        let last = if level == Level::Stopped { &self.last_word } else { &self.message };
+        let same = self.count > 0 && self.level == level && *last == message && self.error == error;
         self.count = if same { self.count + 1 } else { 1 };
         (self.level, self.error, self.updated) = (level, error, now);
         match level {
@@ -287,13 +289,13 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// A reporter. The last report is kept until the reporter is closed, also when the job behind it has ended.
+/// A reporter. The last report is kept until the reporter is closed, even after the job behind it has ended.
 #[derive(Clone)]
 pub struct Health {
     tree: Arc<HealthTree>,
     id: HealthId,
     module_segments: usize,
-    /// Whether it has reported since that was last asked; clones share it.
+    /// Whether it has reported since this was last read; clones share it.
     heard: Arc<AtomicBool>,
 }
 
@@ -304,18 +306,18 @@ impl Health {
         Health { tree, id, module_segments, heard: Arc::default() }
     }
 
-    /// Reports that all is well.
+    /// Reports success.
     pub fn ok(&self, message: impl fmt::Display) {
         self.report(Level::Ok, message.to_string(), String::new());
     }
 
-    /// Reports that something is wrong.
+    /// Reports a failure.
     pub fn degraded(&self, message: impl fmt::Display, error: impl fmt::Display) {
         self.degraded_anew(message, error);
     }
 
-    /// Reports an error; returns true if it differs from the last report. A caller that retries logs it only then,
-    /// not at each attempt.
+    /// Reports an error; returns true if it differs from the last report. A caller that retries logs it only then, not
+    /// at each attempt.
     pub fn degraded_anew(&self, message: impl fmt::Display, error: impl fmt::Display) -> bool {
         self.report(Level::Degraded, message.to_string(), format!("{error:#}"))
     }
@@ -330,12 +332,12 @@ impl Health {
         self.tree.report(self, level, message, error)
     }
 
-    /// Whether its reports are those of the other.
+    /// Whether both are handles to the same reporter.
     pub(crate) fn is_same(&self, other: &Health) -> bool {
         self.id == other.id
     }
 
-    /// Whether it has reported since this was last asked.
+    /// Whether it has reported since this was last called.
     pub(crate) fn heard(&self) -> bool {
         self.heard.swap(false, Ordering::Relaxed)
     }
@@ -345,14 +347,14 @@ impl Health {
         self.tree.inner.lock().statuses.get(&self.id).map(|status| status.level)
     }
 
-    /// Reports a good end.
+    /// Reports a successful end.
     pub(crate) fn finished(&self, message: impl fmt::Display) {
         let message = message.to_string();
         self.ok(&message);
         self.stopped(message);
     }
 
-    /// A reporter below this one. Dots in the name do not make levels.
+    /// Returns a reporter below this one. Dots in the name do not create levels.
     pub fn child(&self, name: &str) -> Health {
         let mut id = self.id.clone();
         id.push(name.into());
@@ -364,17 +366,17 @@ impl Health {
         self.tree.remove(&self.id);
     }
 
-    /// The reports of this reporter and of all below it.
+    /// Returns the reports of this reporter and of all below it.
     pub(crate) fn reports(&self) -> Vec<Status> {
         self.tree.below(&self.id)
     }
 
-    /// The path of this reporter, with dots.
+    /// Returns the path of this reporter, with dots.
     pub fn path(&self) -> String {
         self.id.join(".")
     }
 
-    /// The path of its module.
+    /// Returns the path of its module.
     pub fn module(&self) -> String {
         self.id[..self.module_segments.min(self.id.len())].join(".")
     }
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_report_stays_and_counts_repetitions() {
+    fn the_last_report_is_kept_and_counts_repetitions() {
         let (tree, health) = health();
         let job = health.child("job-gc");
         job.ok("Running");
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn history_has_what_went_wrong_or_ended() {
+    fn history_contains_failures_and_ends() {
         let (tree, health) = health();
         tree.set_clock(|| SystemTime::UNIX_EPOCH);
         health.child("good").ok("up");
@@ -438,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_sees_what_is_there_and_each_change() {
+    fn a_mirror_sees_existing_reports_and_each_change() {
         let (tree, health) = health();
         health.child("a").ok("up");
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -456,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_goes_by_segment_not_by_text() {
+    fn closing_compares_segments_not_text() {
         let (tree, health) = health();
         for name in ["b", "bc"] {
             health.child(name).ok("");

@@ -1,9 +1,9 @@
-//! Waiting times between attempts.
+//! Delays between attempts.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// Waiting times that double from a minimum to a maximum, each spread by a random part.
+/// Delays that double from a minimum to a maximum, each with jitter.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     min: Duration,
@@ -14,23 +14,23 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Doubles from `min` to `max`, spread by 10 %, for ever.
+    /// Doubles from `min` to `max` with a jitter of 10 %, without a limit of retries.
     pub fn exponential(min: Duration, max: Duration) -> Self {
         Backoff { min, max, jitter: 0.1, retries: None, attempt: 0 }
     }
 
-    /// Always the same, spread by 10 %, for ever.
+    /// Always the same delay with a jitter of 10 %, without a limit of retries.
     pub fn constant(wait: Duration) -> Self {
         Backoff::exponential(wait, wait)
     }
 
-    /// Gives up after this many retries, which makes one attempt more.
+    /// Limits the number of retries; there is one attempt more than retries.
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = Some(retries);
         self
     }
 
-    /// The jitter, as a fraction of the delay.
+    /// Sets the jitter, as a fraction of the delay.
     pub fn jitter(mut self, fraction: f64) -> Self {
         self.jitter = fraction.clamp(0.0, 1.0);
         self
@@ -46,18 +46,18 @@ impl Backoff {
         Some(spread(doubled.min(self.max), self.jitter))
     }
 
-    /// The number of retries since the last success.
+    /// Returns the number of retries since the last success.
     pub fn attempts(&self) -> u32 {
         self.attempt
     }
 
-    /// Begins again from the minimum; to be called after a success.
+    /// Restarts from the minimum; to be called after a success.
     pub fn reset(&mut self) {
         self.attempt = 0;
     }
 }
 
-/// A duration off by at most `fraction` in either direction.
+/// Returns a duration changed by at most `fraction` in either direction.
 pub(crate) fn spread(wait: Duration, fraction: f64) -> Duration {
     if fraction <= 0.0 || wait.is_zero() {
         return wait;
@@ -66,8 +66,8 @@ pub(crate) fn spread(wait: Duration, fraction: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(wait)
 }
 
-/// A number from 0 to 1, another one each time: as random as the keys of a new hash map, which is enough to keep apart
-/// those that wait.
+/// Returns a different number from 0 to 1 at each call: as random as the keys of a new hash map, which suffices to
+/// spread clients that wait.
 fn random() -> f64 {
     RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_up_to_the_maximum_and_gives_up() {
+    fn doubles_up_to_the_maximum_and_ends_after_the_last_retry() {
         let ms = Duration::from_millis;
         let mut backoff = Backoff::exponential(ms(100), ms(300)).jitter(0.0).retries(4);
         let waits: Vec<_> = std::iter::from_fn(|| backoff.next_wait()).collect();
@@ -99,7 +99,7 @@ mod tests {
     fn jitter_stays_in_its_bounds() {
         let waits: Vec<f64> = (0..1000).map(|_| spread(Duration::from_secs(1), 0.1).as_secs_f64()).collect();
         assert!(waits.iter().all(|wait| (0.9..=1.1).contains(wait)), "{waits:?}");
-        // In each tenth of them.
+        // The delays are spread evenly: each tenth of the range occurs.
         for tenth in 0..10 {
             let from = 0.9 + 0.02 * f64::from(tenth);
             let there = waits.iter().filter(|wait| (from..from + 0.02).contains(*wait)).count();

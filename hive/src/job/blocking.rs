@@ -1,4 +1,4 @@
-//! Work that holds up its thread: files, system calls, long computations.
+//! Work that blocks its thread: files, system calls, long computations.
 
 use std::sync::Arc;
 
@@ -7,17 +7,18 @@ use tracing::{Dispatch, Span, dispatcher};
 use super::progress::Track;
 
 tokio::task_local! {
-    /// The job whose code runs.
+    /// The job that runs this code.
     static JOB: Arc<Track>;
 }
 
-/// Runs what may block - files, system calls, a long computation - on a thread that is there for it, and gives its result.
+/// Runs blocking code - files, system calls, a long computation - on a thread for blocking work, and returns its
+/// result.
 ///
 /// In a job [with a thread of its own](super::OneShotJob::on_own_thread) the work runs in place.
 ///
-/// In a job it is a piece of the job's work ([`JobCx::working`](super::JobCx::working)), and the job has not ended before
-/// it has, even if no task waits for its result any more: what a job works on is in use until it has stopped. A panic goes on
-/// in the caller. What it logs is of the caller's module.
+/// In a job it counts as work of the job ([`JobCx::working`](super::JobCx::working)), and the job does not end before
+/// it, even if no task waits for its result any more: resources that a job uses are in use until the job has stopped. A
+/// panic propagates to the caller. Its log lines carry the caller's module.
 ///
 /// ```
 /// # use hive::prelude::*;
@@ -47,13 +48,13 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime goes, and the caller with it.
+            // The runtime is shutting down, and the caller with it.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// The future as the code of a job.
+/// Runs the future as code of a job.
 pub(super) fn of_job<F: Future>(track: Arc<Track>, future: F) -> impl Future<Output = F::Output> {
     JOB.scope(track, future)
 }

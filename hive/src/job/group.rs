@@ -25,28 +25,29 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The context of a job.
 #[derive(Clone)]
 pub struct JobCx {
-    /// The reporter of this job. What it says in a run stays: a run that reports nothing and ends well is reported as
-    /// `OK (1.2s)` of a timer, `Finished (1.2s)` of a one-shot, `17 items` of an observer. A one-shot that ends well after it
-    /// reported is stopped with its message, or stays degraded if that is what it said last. A failure is always reported.
+    /// The reporter of this job. Its reports in a run are kept: a run that reports nothing and succeeds is reported as
+    /// `OK (1.2s)` for a timer, `Finished (1.2s)` for a one-shot, `17 items` for an observer. A one-shot that succeeds
+    /// after it reported is stopped with its message, or stays degraded if its last report says so. A failure is always
+    /// reported.
     pub health: Health,
     token: CancellationToken,
     pub(crate) track: Arc<Track>,
 }
 
 impl JobCx {
-    /// Ends when the job should.
+    /// Waits until the job is cancelled.
     pub async fn cancelled(&self) {
         self.token.cancelled().await;
     }
 
-    /// Whether the job should end.
+    /// Whether the job is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
     }
 
     /// Marks the job as working until the guard is dropped, which must happen before its deadline.
     ///
-    /// For jobs that go round by themselves: hold it while there is something to do, not while waiting for events.
+    /// For jobs with a loop of their own: hold the guard while there is work, not while waiting for events.
     ///
     /// ```
     /// # use hive::prelude::*;
@@ -62,18 +63,19 @@ impl JobCx {
         self.track.begin(None)
     }
 
-    /// As [`working`](JobCx::working), with a deadline for this piece of work.
+    /// Marks the job as working, with a deadline for this piece of work; see [`working`](JobCx::working).
     pub fn working_within(&self, deadline: Duration) -> Working {
         self.track.begin(Some(deadline))
     }
 
-    /// Tells how to see that the job has work. If that is so for the time of its deadline while the job makes no step, it
-    /// counts as stuck. Asked once a second from another thread, so it should be cheap. Counts the first time.
+    /// Sets the function that detects pending work. If it returns true until the job's deadline while the job makes no
+    /// step, the job counts as stuck. It is called once a second from another thread, so it should be cheap. Only the
+    /// first call has an effect.
     pub fn backlog(&self, has_work: impl Fn() -> bool + Send + Sync + 'static) {
         self.track.backlog(Box::new(has_work));
     }
 
-    /// The token itself, for code that takes one.
+    /// Returns the token, for code that takes one.
     pub fn token(&self) -> &CancellationToken {
         &self.token
     }
@@ -81,7 +83,7 @@ impl JobCx {
 
 /// Adds background jobs to the module of the constructor that takes it.
 ///
-/// The methods give a builder; its `add` adds the job. In health, in the
+/// The methods return a builder; its `add` adds the job. In health, in the
 /// log and among the hooks a job `gc` of a module `m` is `m.job-gc`, `m.timer-job-gc` or `m.observer-job-gc`.
 #[derive(Clone)]
 pub struct JobGroup {
@@ -103,12 +105,12 @@ impl JobGroup {
         }
     }
 
-    /// The same group, whose jobs report their health below this name.
+    /// Returns the same group, whose jobs report their health below this name.
     pub fn child(&self, name: &str) -> JobGroup {
         JobGroup { health: self.health.child(name), ..self.clone() }
     }
 
-    /// Runs once, to its end or until it is cancelled.
+    /// Adds a job that runs once, to its end or until it is cancelled.
     #[track_caller]
     pub fn one_shot<F, Fut>(&self, name: impl Into<String>, f: F) -> OneShotJob
     where
@@ -118,7 +120,7 @@ impl JobGroup {
         OneShotJob::once(self, name.into(), f)
     }
 
-    /// Runs again after each failure, until it succeeds, gives up, or is cancelled.
+    /// Adds a job that is retried after each failure, until it succeeds, is out of retries, or is cancelled.
     #[track_caller]
     pub fn one_shot_with_retry<F, Fut>(&self, name: impl Into<String>, backoff: Backoff, f: F) -> OneShotJob
     where
@@ -128,8 +130,8 @@ impl JobGroup {
         OneShotJob::retried(self, name.into(), backoff, f)
     }
 
-    /// Runs every `interval`, the first time after one; with an interval of zero only when triggered. A run that takes
-    /// longer does not shift the following ones; those that it misses are left out.
+    /// Adds a job that runs every `interval`, the first time after one interval; with an interval of zero only when
+    /// triggered. A run that takes longer does not shift the following ones; missed ticks are skipped.
     #[track_caller]
     pub fn timer<F, Fut>(&self, name: impl Into<String>, interval: Duration, f: F) -> TimerJob
     where
@@ -139,9 +141,10 @@ impl JobGroup {
         TimerJob::new(self, name.into(), interval, f)
     }
 
-    /// Runs for each item of a stream, one after the other, until the stream ends.
+    /// Adds a job that runs for each item of a stream, one after the other, until the stream ends.
     ///
-    /// Tables are streams (`statedb::Table::observe`); channels of tokio become streams by `tokio_stream::wrappers`, or so:
+    /// Tables are streams (`statedb::Table::observe`); tokio channels become streams by `tokio_stream::wrappers`, or
+    /// like this:
     ///
     /// ```
     /// # use hive::prelude::*;
@@ -170,20 +173,20 @@ pub(crate) struct Spec {
     pub(crate) group: JobGroup,
     kind: JobKind,
     at: &'static Location<'static>,
-    /// The name alone: `gc`.
+    /// The name without its kind: `gc`.
     bare: String,
     pub(crate) grace: Duration,
     pub(crate) deadline: Option<Duration>,
     pub(crate) shutdown_on_error: bool,
-    /// Whether it runs on a thread of its own.
+    /// Whether it runs on a dedicated thread.
     pub(crate) own_thread: bool,
 }
 
-/// Bytes of a job's name at most.
+/// The maximum length of a job's name, in bytes.
 const MAX_NAME: usize = 100;
 
-/// A name of letters, digits, `-` and `_`: others become `-`. One that is changed or too long is told from others that
-/// look the same by a hash (FNV-1a) of the whole name.
+/// Returns a name of letters, digits, `-` and `_`: other characters become `-`. A name that is changed or truncated
+/// gets a hash (FNV-1a) of the original as suffix, so that it differs from similar ones.
 fn sanitized(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.len() <= MAX_NAME && name.chars().all(allowed) {
@@ -197,7 +200,7 @@ fn sanitized(name: &str) -> String {
     format!("{}-{:010x}", &kept[..kept.len().min(MAX_NAME - 11)], hash >> 24)
 }
 
-/// A job's whole life as a future.
+/// The whole lifecycle of a job as a future.
 pub(crate) type Body = Box<dyn FnOnce(Env) -> BoxFuture<'static, ()> + Send>;
 
 /// The state of the loop around a job's function.
@@ -213,8 +216,8 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    /// Runs the job's function once; errors and panics are counted as failures and written to the log, and what a job
-    /// returns after it was cancelled is not, nor that what it works with stops together with the hive.
+    /// Runs the job's function once; errors and panics are counted as failures and logged. An error after cancellation
+    /// is ignored, as is one whose cause is that the hive is stopping.
     pub(crate) async fn attempt<Fut>(&self, run: impl FnOnce() -> Fut) -> Result<(), anyhow::Error>
     where
         Fut: Future<Output = anyhow::Result<()>>,
@@ -243,43 +246,44 @@ impl Env {
             Ok(Err(error)) => error,
             Err(panic) => anyhow::anyhow!("panicked: {panic}"),
         };
-        self.tell(&error);
+        self.emit_failed(&error);
         Err(error)
     }
 
-    /// Whether a job fails only because what it works with is stopped before it.
+    /// Whether a job fails only because a dependency of it was stopped first.
     fn meets_stop(&self, error: &anyhow::Error) -> bool {
         let refused = || error.chain().any(|e| e.downcast_ref().is_some_and(HiveError::is_stopping));
         self.group.shared.stops() && refused()
     }
 
-    fn tell(&self, error: &anyhow::Error) {
+    fn emit_failed(&self, error: &anyhow::Error) {
         let (job, module) = (self.name.clone(), self.group.module.clone());
         let error = crate::error::with_causes(error);
         let in_a_row = self.cx.track.again(&error);
         self.group.shared.events.emit(Event::JobFailed { job, module, error, in_a_row });
     }
 
-    /// What is around the job's function panicked, such as the stream of an observer: the job is over.
+    /// Records a panic outside of the job's function, such as in the stream of an observer: the job is over.
     pub(super) fn broke(self, panic: &str) {
         let error = anyhow::anyhow!("panicked: {panic}");
-        self.tell(&error);
+        self.emit_failed(&error);
         self.cx.health.degraded("Failed", &error);
         self.cx.track.failed();
         self.give_up(error);
     }
 
-    /// The job has ended well. What it has `said` itself stays, also that it is degraded, unless it was asked to end.
-    pub(crate) fn ended(&self, said: bool, last_word: impl fmt::Display) {
+    /// Reports a successful end. If the job has reported (`has_reported`), its last report is kept, even a degraded
+    /// one, unless the job was cancelled.
+    pub(crate) fn ended(&self, has_reported: bool, last_word: impl fmt::Display) {
         let health = &self.cx.health;
-        match said {
+        match has_reported {
             true if health.level() == Some(Level::Degraded) && !self.cx.is_cancelled() => {}
             true => health.stopped(last_word),
             false => health.finished(last_word),
         }
     }
 
-    /// As [`attempt`](Env::attempt), as a piece of work with a deadline.
+    /// Runs the job's function once as a piece of work with a deadline; see [`attempt`](Env::attempt).
     pub(crate) async fn work<Fut>(&self, run: impl FnOnce() -> Fut) -> Result<(), anyhow::Error>
     where
         Fut: Future<Output = anyhow::Result<()>>,
@@ -288,7 +292,7 @@ impl Env {
         self.attempt(run).await
     }
 
-    /// Shuts the hive down with the error if the job is to do so.
+    /// Shuts the hive down with the error if the job is configured to.
     pub(crate) fn give_up(&self, error: anyhow::Error) {
         if self.shutdown_on_error {
             let job = &self.name;
@@ -313,7 +317,7 @@ impl Spec {
         }
     }
 
-    /// Adds the job: before the start as a hook, after it at once, and not at all when the stop has begun.
+    /// Adds the job: as a hook before the start, at once after it, and not at all once the stop has begun.
     pub(crate) fn submit(self, body: Body) -> JobHandle {
         let Spec { group, kind, at, bare, grace, deadline, shutdown_on_error, own_thread } = self;
         let prefix = match kind {
@@ -336,7 +340,8 @@ impl Spec {
             State::Built | State::Populated => {
                 let running: Arc<Mutex<Option<Running>>> = Arc::default();
                 let (started, job) = (running.clone(), handle.clone());
-                // Dropped with the hook if that never runs.
+                // Moved into the hook: if the hook never runs, dropping it ends the handle, so that waiters are
+                // released.
                 let unused = handle.ends_when_dropped();
                 let start = move |_| async move {
                     *started.lock() = Some(Running::spawn(env, body, job, own_thread));

@@ -25,23 +25,23 @@ pub struct JobHandle {
 }
 
 impl JobHandle {
-    /// The handle of a job that may take so long to end.
+    /// Returns the handle of a job with this grace period.
     pub(super) fn new(grace: Duration) -> Self {
         let (token, done) = (CancellationToken::new(), CancellationToken::new());
         JobHandle { token, done, task: Arc::default(), grace }
     }
 
-    /// The token that cancels the job.
+    /// Returns the token that cancels the job.
     pub(super) fn token(&self) -> &CancellationToken {
         &self.token
     }
 
-    /// The job has ended.
+    /// Marks the job as ended.
     pub(super) fn end(&self) {
         self.done.cancel();
     }
 
-    /// Ends the job when it is dropped.
+    /// Returns a guard that ends the job when it is dropped.
     pub(super) fn ends_when_dropped(&self) -> DropGuard {
         self.done.clone().drop_guard()
     }
@@ -56,13 +56,13 @@ impl JobHandle {
         self.done.is_cancelled()
     }
 
-    /// Ends when the job has ended, or will never run: its hive has failed to start, or is gone.
+    /// Waits until the job has ended, or will never run because its hive has failed to start or is gone.
     pub async fn finished(&self) {
         self.done.cancelled().await;
     }
 
-    /// Tells the job to end and waits for it, at most for its grace; then the job is dropped. A job that waits for the
-    /// start of the hive will not run.
+    /// Cancels the job and waits for it, at most for its grace period; then the job is dropped. A job that waits for
+    /// the start of the hive will not run.
     pub async fn stop(&self) {
         self.cancel();
         if self.task.lock().is_none() {
@@ -133,7 +133,7 @@ impl Running {
         self.task.is_finished()
     }
 
-    /// Cancels the job and waits for its end until its grace, or the `deadline` before, is over, then drops it.
+    /// Cancels the job and waits for its end until its grace period or the earlier `deadline` is over, then drops it.
     pub(crate) async fn stop(mut self, deadline: Option<Instant>) {
         self.handle.cancel();
         let begin = Instant::now();

@@ -1,17 +1,17 @@
 //! Background jobs: tasks that belong to a cell, start and stop with it, and report its health.
 //!
-//! A job that a constructor adds starts with the hooks, after those of what the constructor depends on, and is stopped
-//! in reverse. A job that is added later starts at once and is stopped before any stop hook runs, the newest first.
-//! Stopping cancels [`JobCx`] and waits; a job that has not ended after its grace is dropped at its next await point.
-//! No task outlives its hive. A panic is an error of the job. What blocks goes through [`blocking()`], whose end the job
-//! awaits.
+//! A job that a constructor adds starts with the hooks, after those of the constructor's dependencies, and is stopped
+//! in reverse order. A job that is added later starts at once and is stopped before any stop hook runs, the newest
+//! first. Stopping cancels [`JobCx`] and waits; a job that has not ended after its grace period is dropped at its next
+//! await point. No task outlives its hive. A panic is an error of the job. Blocking code runs by [`blocking()`], whose
+//! end the job awaits.
 //!
-//! # Jobs that do not move
-//! [`Jobs`] counts the steps of each job, and a [`Watchdog`] that looks at the counters from a thread of its own names
-//! those that are [`Stuck`]: it owns the deadline of jobs that have none of their own. A job may wait for events as long
-//! as it likes. What it does about them is a piece of work: a run of a timer and an item of an observer by themselves, in
-//! a job that goes round by itself what [`JobCx::working`] encloses. Code that does not return to the runtime counts as
-//! stuck in any job, as does a one-shot job that has failed for good.
+//! # Stuck jobs
+//! [`Jobs`] counts the steps of each job, and a [`Watchdog`] that samples the counters from a thread of its own names
+//! those that are [`Stuck`]; it sets the deadline of jobs without one of their own. A job may wait for events
+//! indefinitely. Handling them is a piece of work with a deadline: a run of a timer, an item of an observer, and in a
+//! job with a loop of its own the code that [`JobCx::working`] encloses. Code that does not return to the runtime
+//! counts as stuck in any job, as does a one-shot job that has failed for good.
 
 mod backoff;
 mod blocking;

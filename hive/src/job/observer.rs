@@ -32,7 +32,7 @@ impl ObserverJob {
         ObserverJob { spec: Spec::new(group, JobKind::Observer, &name), body: Box::new(body) }
     }
 
-    /// Shuts the hive down with the error when an item fails; otherwise health is degraded and the next item is taken.
+    /// Shuts the hive down with the error when an item fails; otherwise health is degraded and the next item follows.
     pub fn shutdown_on_error(mut self) -> Self {
         self.spec.shutdown_on_error = true;
         self
@@ -61,26 +61,26 @@ where
     let mut stream = std::pin::pin!(stream);
     let (mut items, mut well_since): (u64, Option<Instant>) = (0, None);
     // Whether the last report is one of the job itself.
-    let mut said = false;
+    let mut has_reported = false;
     loop {
         let item = tokio::select! {
             () = env.cx.cancelled() => return health.stopped(format_args!("Stopped after {items} items")),
             item = stream.next() => item,
         };
         let Some(item) = item else {
-            return env.ended(said, format_args!("Stream ended after {items} items"));
+            return env.ended(has_reported, format_args!("Stream ended after {items} items"));
         };
         items += 1;
         match env.work(|| f(env.cx.clone(), item)).await {
-            Ok(()) if health.heard() => (said, well_since) = (true, Some(Instant::now())),
+            Ok(()) if health.heard() => (has_reported, well_since) = (true, Some(Instant::now())),
             Ok(()) if well_since.is_none_or(|at| at.elapsed() >= REPORT_EVERY) => {
                 health.ok(format_args!("{items} items"));
-                (said, well_since) = (false, Some(Instant::now()));
+                (has_reported, well_since) = (false, Some(Instant::now()));
             }
             Ok(()) => {}
             Err(error) => {
                 health.degraded(format_args!("Failed at item {items}"), &error);
-                (said, well_since) = (false, None);
+                (has_reported, well_since) = (false, None);
                 env.give_up(error);
             }
         }

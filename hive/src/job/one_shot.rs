@@ -69,8 +69,8 @@ impl OneShotJob {
                         return env.give_up(error);
                     };
                     let retry = backoff.attempts();
-                    let said = format!("Failed (duration {duration:.1?}, retry {retry} in {wait:.1?})");
-                    env.cx.health.degraded(said, &error);
+                    let message = format!("Failed (duration {duration:.1?}, retry {retry} in {wait:.1?})");
+                    env.cx.health.degraded(message, &error);
                     tokio::select! {
                         () = env.cx.cancelled() => return env.cx.health.stopped("Cancelled"),
                         () = sleep(wait) => {}
@@ -94,17 +94,18 @@ impl OneShotJob {
         self
     }
 
-    /// How long a piece of its work ([`JobCx::working`]) may take, and its code not return to the runtime, before the job
-    /// counts as stuck; the watchdog's default if not set.
+    /// Sets the maximum duration of a piece of its work ([`JobCx::working`]), and of code that does not return to the
+    /// runtime, before the job counts as stuck; the watchdog's default if not set.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.spec.deadline = Some(deadline);
         self
     }
 
-    /// Runs the job on a thread of its own, where it may block: [`blocking`](super::blocking()) works in place there. For
-    /// jobs that mostly block and that others wait for: what wakes them costs one change of thread, and what they do none.
+    /// Runs the job on a dedicated thread, where it may block: [`blocking`](super::blocking()) runs in place there. For
+    /// jobs that mostly block and that other tasks wait for: a wakeup costs one thread switch, and blocking calls cost
+    /// none.
     ///
-    /// In a runtime of one thread, as tests have it, the job is a task like others.
+    /// In a single-threaded runtime, as in tests, the job is an ordinary task.
     pub fn on_own_thread(mut self) -> Self {
         self.spec.own_thread = true;
         self

@@ -1,4 +1,4 @@
-//! Whether jobs move: counters that jobs keep, and a judge who compares samples of them.
+//! Progress of jobs: counters that jobs update, and a watchdog that compares samples of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub struct Jobs {
 /// When a job runs. A job that runs once and is not retried has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// The time between two runs of a timer; `None` for jobs that run until they succeed, and for timers that only run
+    /// The time between two runs of a timer; `None` for jobs that run until they succeed, and for timers that run only
     /// when triggered.
     pub interval: Option<Duration>,
     /// Whether a failed run is followed by another one.
@@ -46,11 +46,11 @@ pub(crate) struct Track {
     period: OnceLock<Duration>,
     backlog: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     state: AtomicU8,
-    /// Once the job is to end nothing is expected of it any more.
+    /// Cancelled when the job is to end; from then on it is not checked any more.
     token: CancellationToken,
     /// Work on other threads.
     pieces: TaskTracker,
-    /// The last error, and how often it has come in a row.
+    /// The last error, and the number of its consecutive occurrences.
     failures: Mutex<(String, u64)>,
     /// Where the job is added.
     pub(super) at: &'static Location<'static>,
@@ -82,8 +82,8 @@ impl Jobs {
         Arc::default()
     }
 
-    /// A job begins. What failed under the same name before does not count any more. Returns another one of the same name
-    /// that runs and is not told to end.
+    /// Registers a job that begins; a failure of an earlier job of the same name is forgotten. Returns another job of
+    /// the same name that runs and is not cancelled, if there is one.
     pub(crate) fn add(&self, track: &Arc<Track>) -> Option<Arc<Track>> {
         let mut tracks = self.tracks.lock();
         tracks.retain(|old| match old.state.load(Ordering::Relaxed) {
@@ -137,12 +137,12 @@ impl Track {
         self.state.load(Ordering::Relaxed) == RUNNING
     }
 
-    /// A run has ended well.
+    /// Records a successful run.
     pub(crate) fn well(&self) {
         self.failures.lock().1 = 0;
     }
 
-    /// A run has failed: how often so in a row.
+    /// Records a failed run; returns the number of consecutive failures with this error.
     pub(crate) fn again(&self, error: &str) -> u64 {
         let mut failures = self.failures.lock();
         if failures.0 != error {
@@ -152,7 +152,7 @@ impl Track {
         failures.1
     }
 
-    /// Work on another thread begins; it ends when this is dropped.
+    /// Registers work on another thread; it ends when the result is dropped.
     pub(crate) fn piece(self: &Arc<Self>) -> (Working, TaskTrackerToken) {
         (self.begin(None), self.pieces.token())
     }
@@ -169,6 +169,7 @@ impl Track {
             self.deadline.set(deadline);
         }
         self.active.fetch_add(1, Ordering::Relaxed);
+        // Last, with release: a sample that sees this step sees the deadline and the active work as well.
         self.steps.fetch_add(1, Ordering::Release);
         Working { track: self.clone(), before }
     }
@@ -193,12 +194,12 @@ impl Track {
         self.state.store(FAILED, Ordering::Relaxed);
     }
 
-    /// Ends the track when dropped, unless the job has failed.
+    /// Returns a guard that ends the track when dropped, unless the job has failed.
     pub(crate) fn ends(self: &Arc<Self>) -> Ends {
         Ends(self.clone())
     }
 
-    /// The future, telling when its code runs on a thread.
+    /// Polls the future and records when its code runs on a thread.
     pub(crate) async fn polled(self: Arc<Self>, future: impl Future<Output = ()>) {
         let mut future = std::pin::pin!(of_job(self.clone(), future));
         std::future::poll_fn(|cx| {
@@ -254,7 +255,7 @@ impl Drop for Working {
     }
 }
 
-/// Why a job counts as stuck.
+/// The reason why a job counts as stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -262,11 +263,11 @@ pub enum Reason {
     Blocked,
     /// A piece of work that it began does not end.
     Unfinished,
-    /// It has work and does not begin with it.
+    /// It has pending work and does not begin it.
     Backlog,
-    /// Its interval is long over and it has not run.
+    /// Its interval has passed and it has not run.
     Overdue,
-    /// It has failed, and is not run again.
+    /// It has failed and is not retried.
     Failed,
 }
 
@@ -282,14 +283,14 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A job that does not move.
+/// A job that makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// The path of its reporter of health.
+    /// The path of its health reporter.
     pub job: String,
-    /// The fault.
+    /// The reason.
     pub reason: Reason,
-    /// For how long it has been seen like this.
+    /// For how long it has been observed in this state.
     pub since: Duration,
     /// The deadline.
     pub deadline: Duration,
@@ -306,10 +307,10 @@ impl fmt::Display for Stuck {
 
 /// Finds the jobs that are stuck, from samples of their counters.
 ///
-/// Time only counts while the watchdog itself is seen to run: a longer gap between two samples than [`Watchdog::GAP`] - the
-/// process was stopped, the machine slept, a debugger held it, nobody got the processor - is not held against any job.
-/// Deadlines are kept to the sample: a job is named at the last sample before its deadline is over, and at the earliest
-/// two samples before.
+/// Time only counts while the watchdog itself runs: a gap between two samples longer than [`Watchdog::GAP`] - the
+/// process was stopped, the machine slept, a debugger was attached, the system was overloaded - is not counted against
+/// any job. Deadlines have the resolution of the samples: a job is named at the last sample before its deadline is
+/// over, and at the earliest two samples before.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -354,15 +355,15 @@ struct Seen {
 }
 
 impl Watchdog {
-    /// The longest time between two samples that counts.
+    /// The maximum time between two samples that counts.
     pub const GAP: Duration = Duration::from_secs(2);
 
-    /// Watches these jobs; the deadline is for those that have none of their own.
+    /// Returns a watchdog for these jobs; the deadline applies to those that have none of their own.
     pub fn new(jobs: Arc<Jobs>, deadline: Duration) -> Self {
         Watchdog { jobs, deadline, last: None, seen: Vec::new() }
     }
 
-    /// Takes a sample at this moment of a clock that never goes back. To be called at equal distances, about a second.
+    /// Takes a sample at `now`, a time of a monotonic clock. To be called at regular intervals of about a second.
     pub fn sample(&mut self, now: Instant) -> Vec<Stuck> {
         let passed = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         let passed = if passed > Self::GAP { Duration::ZERO } else { passed };
@@ -396,11 +397,11 @@ fn judge(
     let active = track.active.load(Ordering::Relaxed) > 0;
     let moved = before.is_none_or(|seen| seen.steps != steps);
     let grow = |still: bool, time: fn(&Seen) -> Duration| {
-        // It may have moved right after the sample before.
+        // A step right after the previous sample is possible, so only the time since then counts.
         if still { before.as_ref().map_or(Duration::ZERO, time) + passed } else { passed }
     };
     let on_thread = polls % 2 == 1;
-    // A job that is at work is not behind: its work has the deadline.
+    // A job at work has no backlog: the deadline of its work applies.
     let behind = !active && track.backlog.get().is_some_and(|has_work| has_work());
     let now = Seen {
         polls,
@@ -410,7 +411,7 @@ fn judge(
         behind: if behind { grow(!moved, |seen| seen.behind) } else { Duration::ZERO },
     };
     let limit = track.deadline.or(default);
-    // Over before the next sample comes.
+    // The limit would be exceeded before the next sample.
     let over = |time: Duration, limit: Duration| !passed.is_zero() && time.saturating_add(passed) > limit;
     let reason = if track.state.load(Ordering::Relaxed) == FAILED {
         Some((Reason::Failed, now.still))

@@ -1,4 +1,4 @@
-//! Jobs on threads of their own.
+//! Jobs on dedicated threads.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub(super) fn may_block() -> bool {
     MAY_BLOCK.get()
 }
 
-/// Polls the future on a thread of its own until it has ended, or until this is dropped: then the thread drops it at its
+/// Polls the future on a dedicated thread until it has ended, or until this is dropped: then the thread drops it at its
 /// next await point. Timers and sockets remain those of the runtime.
 ///
-/// In a runtime of one thread it is polled in place: that runtime's clock, if it is a test's, advances while all of its
-/// tasks wait, and does not see what another thread still does.
+/// In a single-threaded runtime it is polled in place: the paused clock of a test advances while all tasks of the
+/// runtime wait, and does not take other threads into account.
 pub(super) async fn on_own_thread(name: Arc<str>, future: impl Future<Output = ()> + Send + 'static) {
     let runtime = Handle::current();
     if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
@@ -31,6 +31,7 @@ pub(super) async fn on_own_thread(name: Arc<str>, future: impl Future<Output = (
     let (abort, registration) = AbortHandle::new_pair();
     let _aborts = AbortOnDrop(abort);
     let (ended, end) = oneshot::channel::<()>();
+    // Shared with the closure of the thread: if the thread cannot be started, the future is still here.
     let work = Arc::new(Mutex::new(Some(Abortable::new(Box::pin(future), registration))));
     let log = tracing::dispatcher::get_default(tracing::Dispatch::clone);
     let taken = work.clone();
@@ -45,7 +46,7 @@ pub(super) async fn on_own_thread(name: Arc<str>, future: impl Future<Output = (
         drop(ended);
     };
     match std::thread::Builder::new().name(short(&name)).spawn(run) {
-        // The sender is dropped at the thread's end, also by a panic.
+        // The sender is dropped at the end of the thread, even after a panic.
         Ok(_detached) => drop(end.await),
         Err(error) => {
             tracing::warn!(job = %name, %error, "No thread for a job; it runs as a task");
@@ -57,7 +58,7 @@ pub(super) async fn on_own_thread(name: Arc<str>, future: impl Future<Output = (
     }
 }
 
-/// The name as far as the kernel keeps it, without the kind of the job.
+/// Returns the name without the kind of the job, truncated to the 15 bytes that the kernel stores.
 fn short(name: &str) -> String {
     name.strip_prefix("job-").unwrap_or(name).chars().take(15).collect()
 }

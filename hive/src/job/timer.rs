@@ -14,7 +14,7 @@ use super::group::{Env, JobCx, JobGroup, Spec};
 use super::progress::Schedule;
 use crate::event::JobKind;
 
-/// Makes a timer job run soon. Triggers that come before the run are served by one run.
+/// A handle that makes a timer job run soon. One run serves all triggers before it.
 #[derive(Clone, Default)]
 pub struct Trigger {
     notify: Arc<Notify>,
@@ -22,18 +22,18 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// A trigger for one timer.
+    /// Returns a trigger for one timer.
     pub fn new() -> Self {
         Trigger::default()
     }
 
-    /// Keeps runs at least this far apart: a trigger that comes earlier is served when the time is over, never lost.
+    /// Sets the minimum time between runs: an earlier trigger is delayed until it has passed, never lost.
     pub fn with_debounce(mut self, debounce: Duration) -> Self {
         self.debounce = debounce;
         self
     }
 
-    /// Asks for a run.
+    /// Requests a run.
     pub fn trigger(&self) {
         self.notify.notify_one();
     }
@@ -68,7 +68,7 @@ impl TimerJob {
         TimerJob { spec: Spec::new(group, JobKind::Timer, &name), timer }
     }
 
-    /// Runs for the first time at once.
+    /// Makes the first run immediate, instead of after one interval.
     pub fn immediate(self) -> Self {
         self.change(|_, timer| timer.immediate = true)
     }
@@ -78,12 +78,12 @@ impl TimerJob {
         self.change(|_, timer| timer.jitter = fraction.clamp(0.0, 1.0))
     }
 
-    /// Runs also when triggered.
+    /// Also runs the job when triggered.
     pub fn trigger(self, trigger: &Trigger) -> Self {
         self.change(|_, timer| timer.trigger = Some(trigger.clone()))
     }
 
-    /// Shuts the hive down with the error when a run fails; otherwise health is degraded and the next run tries again.
+    /// Shuts the hive down with the error when a run fails; otherwise health is degraded until the next run.
     pub fn shutdown_on_error(self) -> Self {
         self.change(|spec, _| spec.shutdown_on_error = true)
     }
@@ -133,7 +133,7 @@ impl Timer {
                 break;
             }
             if let Some(trigger) = &self.trigger {
-                // The run that begins serves all triggers before it.
+                // The run that begins serves all triggers before it, so a pending notification is consumed.
                 let _served = trigger.notify.notified().now_or_never();
             }
             let start = Instant::now();
@@ -160,7 +160,7 @@ impl Timer {
     }
 }
 
-/// The first tick after `now`.
+/// Returns the first tick after `now`.
 fn next_tick(tick: Instant, now: Instant, interval: Duration) -> Instant {
     if tick > now || interval.is_zero() {
         return tick;

@@ -18,7 +18,7 @@ use crate::error::{HiveError, HookError, HookFailure};
 use crate::event::{Event, Events, HookId, Phase};
 use crate::job::Running;
 
-/// A hook; what has run is taken out.
+/// A hook; functions that have run are taken out.
 pub(super) struct Hook {
     id: HookId,
     pub(super) place: Place,
@@ -32,7 +32,7 @@ impl Hook {
         Hook { id, place: Place { node, ..Place::default() }, start: None, stop: None, timeout: None }
     }
 
-    /// Whether it neither does anything nor orders others.
+    /// Whether it has neither functions nor an effect on the order of hooks.
     fn is_empty(&self) -> bool {
         let Place { brings, awaits, .. } = &self.place;
         self.start.is_none() && self.stop.is_none() && brings.is_empty() && awaits.is_empty()
@@ -48,7 +48,7 @@ pub(crate) struct Hooks {
 
 struct Inner {
     hooks: Vec<Hook>,
-    /// Hooks that have started and not been stopped, in the order in which they have.
+    /// Hooks that have started and not been stopped, in the order of their start.
     started: Vec<usize>,
     state: State,
     jobs: Vec<Running>,
@@ -60,7 +60,7 @@ struct Inner {
     current: Vec<usize>,
 }
 
-/// A task that is not to outlive the hive.
+/// A task that must not outlive the hive.
 struct Task {
     id: TaskId,
     handle: AbortHandle,
@@ -80,7 +80,7 @@ pub(crate) struct StartFailure {
 }
 
 impl StartFailure {
-    /// The error, with what went wrong when the start was undone.
+    /// Returns the error, with the errors of the rollback.
     pub(crate) fn into_error(self, rollback: Vec<HookFailure>) -> HiveError {
         let StartFailure { failure, started } = self;
         match failure.reason {
@@ -96,12 +96,12 @@ impl StartFailure {
 /// The order of start hooks.
 pub(crate) struct Ordering<'a> {
     pub(crate) uses: &'a (dyn Fn() -> Uses + Sync),
-    /// Any legal order instead of that of registration.
+    /// A seed for any legal order instead of that of registration.
     pub(crate) shuffle: Option<u64>,
 }
 
 impl Hooks {
-    /// For about so many hooks.
+    /// Creates an empty list with capacity for about this many hooks.
     pub(crate) fn new(events: Arc<Events>, expected: usize) -> Arc<Self> {
         let inner = Inner {
             hooks: Vec::with_capacity(expected),
@@ -115,7 +115,7 @@ impl Hooks {
         Arc::new(Hooks { inner: Mutex::new(inner), runtime: OnceLock::new(), events })
     }
 
-    /// Adds a hook, unless it is too late.
+    /// Adds a hook, unless the start is over.
     pub(super) fn add(&self, hook: Hook) {
         if hook.is_empty() {
             self.events.emit(Event::HookEmpty { hook: hook.id.clone() });
@@ -125,6 +125,7 @@ impl Hooks {
             inner.hooks.push(hook);
             return;
         }
+        // Emitted without the lock: an observer of events may call back into this list.
         drop(inner);
         self.events.emit(Event::HookTooLate { hook: hook.id });
     }
@@ -146,12 +147,12 @@ impl Hooks {
         }
     }
 
-    /// Jobs run on the runtime on which the hive was populated, on whatever thread they are added.
+    /// Makes jobs run on the current runtime, on which the hive is populated, whatever thread adds them.
     pub(crate) fn use_current_runtime(&self) {
         let _already = self.runtime.set(tokio::runtime::Handle::current());
     }
 
-    /// Starts a task and remembers it, so that none outlives the hive.
+    /// Spawns a task and records it, so that it cannot outlive the hive.
     pub(crate) fn spawn(
         &self,
         id: TaskId,
@@ -172,19 +173,19 @@ impl Hooks {
         task
     }
 
-    /// The hooks that are running.
+    /// Returns the hooks that are running.
     pub(crate) fn current(&self) -> Vec<HookId> {
         let inner = self.inner.lock();
         inner.current.iter().filter_map(|hook| Some(inner.hooks.get(*hook)?.id.clone())).collect()
     }
 
-    /// Tasks that are still running.
+    /// Returns the tasks that are still running.
     pub(crate) fn running_tasks(&self) -> Vec<TaskId> {
         let inner = self.inner.lock();
         inner.tasks.iter().filter(|task| !task.handle.is_finished()).map(|task| task.id.clone()).collect()
     }
 
-    /// Drops all tasks, as soon as their code returns to the runtime, also those that would be started later.
+    /// Drops all tasks as soon as their code returns to the runtime; tasks that are spawned later are dropped at once.
     pub(crate) fn abort_all(&self) {
         let mut inner = self.inner.lock();
         inner.is_closed = true;
@@ -193,12 +194,13 @@ impl Hooks {
         }
     }
 
-    /// Drops all tasks, and the hooks that have not run: they may hold what holds them.
+    /// Drops all tasks, and the hooks that have not run: they may hold a reference cycle with the hive's objects.
     pub(crate) fn end(&self) {
         self.abort_all();
         let mut inner = self.inner.lock();
         inner.started.clear();
         let hooks = std::mem::take(&mut inner.hooks);
+        // Dropped after the lock is released: values that the hooks hold may call back into this list when dropped.
         drop(inner);
         drop(hooks);
     }
@@ -217,7 +219,8 @@ impl Hooks {
         }
     }
 
-    /// Runs the start hooks, also those added meanwhile, which come last. Hooks without a start count as started.
+    /// Runs the start hooks, including hooks that are added meanwhile, which come last. Hooks without a start function
+    /// count as started.
     pub(crate) async fn start(
         &self,
         ordering: Ordering<'_>,
@@ -255,7 +258,8 @@ impl Hooks {
         Ok(())
     }
 
-    /// Whether there are only so many hooks; then all have started, and none is added any more.
+    /// Ends the start if there are no more than `hooks` hooks; returns whether it did. Both happen under one lock, so
+    /// no hook can be added in between and be missed.
     fn is_started(&self, hooks: usize) -> bool {
         let mut inner = self.inner.lock();
         let all = inner.hooks.len() <= hooks;
@@ -265,19 +269,19 @@ impl Hooks {
         all
     }
 
-    /// Returns the number of started hooks, and separately of those of jobs.
+    /// Returns the number of started hooks without those of jobs, and that of jobs.
     pub(crate) fn started(&self) -> (usize, usize) {
         let inner = self.inner.lock();
         let jobs = inner.hooks.iter().filter(|hook| hook.place.along == Along::Job).count();
         (inner.hooks.len() - jobs, jobs)
     }
 
-    /// The places of all hooks.
+    /// Returns the places of all hooks.
     fn places(&self) -> Vec<Place> {
         self.inner.lock().hooks.iter().map(|hook| hook.place.clone()).collect()
     }
 
-    /// The error of hooks that wait for each other.
+    /// Returns the error of hooks that wait for each other.
     fn circle(&self, rest: &[usize]) -> HookFailure {
         let inner = self.inner.lock();
         let waiting: Vec<&Hook> =
@@ -299,8 +303,8 @@ impl Hooks {
         Ok(())
     }
 
-    /// Runs hooks along the graph. One that is not parallel waits for all before it, and all behind it wait for it. The
-    /// first failure drops those that are running.
+    /// Runs hooks concurrently along the graph. One that is not parallel waits for all before it, and all after it wait
+    /// for it. The first failure drops those that are running.
     async fn side_by_side(
         &self,
         mut order: Order,
@@ -337,7 +341,7 @@ impl Hooks {
         Ok(())
     }
 
-    /// Runs the start of a hook, unless all have been dropped.
+    /// Runs the start function of a hook, unless the hook was dropped.
     async fn start_one(
         &self,
         index: usize,
@@ -402,7 +406,8 @@ enum Sequence {
     Parallel(Order, Vec<usize>),
 }
 
-/// How hooks at these places are started; the error are hooks that wait for each other, and those behind them.
+/// Returns the order in which to start hooks at these places; the error contains hooks that wait for each other, and
+/// their dependents.
 fn sequence(places: &[Place], ordering: &Ordering<'_>) -> Result<Sequence, Vec<usize>> {
     let tokens = places.iter().any(|place| place.first || !place.awaits.is_empty());
     let parallel = places.iter().any(|place| place.along == Along::Parallel);
@@ -420,7 +425,7 @@ fn sequence(places: &[Place], ordering: &Ordering<'_>) -> Result<Sequence, Vec<u
     }
 }
 
-/// Adds to a list. Those that have ended leave it before it would grow, which costs nothing in the long run.
+/// Appends to a list. Ended entries are removed before the list would grow, which costs O(1) amortized.
 fn push_among<T>(list: &mut Vec<T>, item: T, has_ended: impl Fn(&T) -> bool) {
     if list.len() == list.capacity() {
         list.retain(|item| !has_ended(item));

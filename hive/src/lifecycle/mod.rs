@@ -1,4 +1,4 @@
-//! Start and stop hooks: registered while the graph is built, run one after the other, or along the graph.
+//! Start and stop hooks: registered while the graph is built, run one after the other, or concurrently along the graph.
 
 mod hooks;
 mod order;
@@ -17,10 +17,10 @@ pub(crate) use order::Uses;
 use order::{Along, Token};
 pub(crate) use run::{CancelSource, Limits, catch, in_start_hook, panic_text};
 
-/// Longer than any real wait, and short enough to be added to an `Instant`.
+/// Longer than any real wait, and short enough to be added to an `Instant` without overflow.
 pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Where a hive is in its life.
+/// The state of a hive in its lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Planned; no constructor has run.
@@ -33,7 +33,7 @@ pub enum State {
     Started,
     /// Stop hooks are running.
     Stopping,
-    /// Stopped in order.
+    /// Stopped without an error.
     Stopped,
     /// Construction, start or stop failed.
     Failed,
@@ -56,7 +56,7 @@ impl fmt::Display for State {
 /// The context of a hook: a token that is cancelled when the hook should end early.
 #[derive(Clone, Debug, Default)]
 pub struct HookCx {
-    /// Made on request for it, which few hooks do.
+    /// Created on the first request, because few hooks use it.
     token: Arc<OnceLock<CancellationToken>>,
 }
 
@@ -71,12 +71,12 @@ impl HookCx {
         self.token().is_cancelled()
     }
 
-    /// The token itself, for code that takes one.
+    /// Returns the token, for code that takes one.
     pub fn token(&self) -> &CancellationToken {
         self.token.get_or_init(CancellationToken::new)
     }
 
-    /// Marks the hook as ended: cancels its token, also for holders that kept it or request it later.
+    /// Marks the hook as ended: cancels its token, including handles that were cloned or are requested later.
     fn end(&mut self) {
         let is_kept = Arc::get_mut(&mut self.token).is_none_or(|token| token.get().is_some());
         if is_kept {
@@ -87,15 +87,15 @@ impl HookCx {
 
 /// Registers start and stop hooks for the constructor that takes it.
 ///
-/// Hooks start in the order of construction, so after those of everything that the constructor depends on, and stop in
-/// exactly the reverse of the order in which they have started.
+/// Hooks start in the order of construction, so after those of all dependencies of the constructor, and stop in exactly
+/// the reverse of the order in which they have started.
 ///
-/// A hook depends on the parameters of its constructor. A dependency that these do not express, such as two cells that
-/// share kernel state or a file, is declared by a token, any type of their own:
+/// A hook depends on the parameters of its constructor. A dependency that these do not express, such as two cells
+/// that share kernel state or a file, is declared by a token, a type that exists for this purpose:
 ///
 /// ```
 /// # use hive::prelude::*;
-/// /// The run folder is ours.
+/// /// This process holds the lock of the run folder.
 /// pub struct RunFolder;
 ///
 /// fn server(lifecycle: Lifecycle) {
@@ -160,14 +160,14 @@ impl HookBuilder {
         self.set(|hook| hook.stop = Some(Box::new(move |cx| Box::pin(f(cx)))))
     }
 
-    /// Sets the limit of each of start and stop; the hive's own limits apply in any case.
+    /// Sets the limit of each of start and stop; the hive's own limits apply in addition.
     pub fn timeout(self, limit: Duration) -> Self {
         self.set(|hook| hook.timeout = Some(limit.min(FOREVER)))
     }
 
-    /// Lets the start run beside others: it waits for the hooks of what its constructor depends on, for those before it in
-    /// the same constructor, and for its tokens, but not for other parallel ones. Hooks that are not parallel keep their
-    /// place: they wait for all before them, and all behind them wait.
+    /// Lets the start run concurrently with others: it waits for the hooks of its constructor's dependencies, for
+    /// earlier hooks of the same constructor, and for its tokens, but not for other parallel hooks. Hooks that are not
+    /// parallel keep their place: they wait for all before them, and all after them wait.
     pub fn parallel(self) -> Self {
         self.set(|hook| hook.place.along = Along::Parallel)
     }
@@ -181,13 +181,13 @@ impl HookBuilder {
         self.set(|hook| hook.place.brings.push(Token::of::<T>()))
     }
 
-    /// Starts after all hooks that provide `T`; if there are none there is nothing to wait for.
+    /// Starts after all hooks that provide `T`; without any there is nothing to wait for.
     pub fn after<T: 'static>(self) -> Self {
         self.set(|hook| hook.place.awaits.push(Token::of::<T>()))
     }
 
-    /// Starts before all hooks but those that it needs, wherever its cell is listed, and so stops after them: for what
-    /// everything else stands on, such as the lock of the program's folder.
+    /// Starts before all hooks except its own dependencies, wherever its cell is listed, and so stops after them: for
+    /// preconditions of all other cells, such as the lock of the program's folder.
     pub fn first(self) -> Self {
         self.set(|hook| hook.place.first = true)
     }

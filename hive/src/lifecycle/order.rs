@@ -1,9 +1,9 @@
-//! In which order start hooks may run: what follows from the graph, from the order within a constructor, and from tokens.
+//! The order of start hooks: constraints of the graph, of the order within a constructor, and of tokens.
 
 use std::any::TypeId;
 use std::collections::{BTreeSet, HashMap};
 
-/// A moment of the start that hooks bring about or wait for.
+/// A milestone of the start that hooks provide or wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Token(TypeId);
 
@@ -16,22 +16,22 @@ impl Token {
 /// Additional dependencies of the start of a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Along {
-    /// For all hooks registered before.
+    /// Waits for all hooks registered before.
     #[default]
     Registered,
-    /// For nothing more.
+    /// Has no additional dependencies.
     Parallel,
-    /// As parallel, and alone no reason to look at the graph: the start of a job takes no time.
+    /// As `Parallel`, but does not by itself require an order along the graph: the start of a job takes no time.
     Job,
 }
 
 /// The properties of a hook that decide its order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
-    /// The constructor that has added it; if there is no such, it comes after all that have one.
+    /// The constructor that added it; hooks without one come after all that have one.
     pub(super) node: usize,
     pub(super) along: Along,
-    /// Everything that it does not need waits for it.
+    /// Whether all hooks that it does not depend on wait for it.
     pub(super) first: bool,
     pub(super) brings: Vec<Token>,
     pub(super) awaits: Vec<Token>,
@@ -40,12 +40,12 @@ pub(super) struct Place {
 /// The dependencies between constructors, by node.
 pub(crate) type Uses = Vec<Vec<usize>>;
 
-/// Hooks with what has to happen before each. Beside the hooks there is a point for each constructor, reached when all its
-/// hooks and those of all that it uses have run, and one for each token.
+/// Hooks with their dependencies. In addition to hooks there is a node for each constructor, reached when all its hooks
+/// and those of all its dependencies have run, and one for each token.
 #[derive(Clone)]
 pub(super) struct Order {
     hooks: usize,
-    /// The unmet dependencies of each hook and point.
+    /// The number of unmet dependencies of each node.
     waits: Vec<usize>,
     /// Its dependents.
     next: Vec<Vec<usize>>,
@@ -88,7 +88,7 @@ impl Order {
         order
     }
 
-    /// Has all hooks wait for the first ones, but those that these need.
+    /// Makes all hooks wait for the first ones, except for dependencies of these.
     fn begin_with(&mut self, places: &[Place]) {
         let mut needs = vec![Vec::new(); self.next.len()];
         for (at, next) in self.next.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Order {
         self.waits[after] += 1;
     }
 
-    /// The hooks that wait for nothing; to be called once.
+    /// Returns the hooks without dependencies; to be called once.
     pub(super) fn begin(&mut self) -> Vec<usize> {
         let free: Vec<usize> = (0..self.waits.len()).filter(|at| self.waits[*at] == 0).collect();
         let (mut ready, points): (Vec<_>, Vec<_>) = free.into_iter().partition(|at| *at < self.hooks);
@@ -153,8 +153,8 @@ impl Order {
         }
     }
 
-    /// All hooks, one after the other: of those that may run the one that `pick` says. The error are those that wait for
-    /// each other, and those behind them.
+    /// Returns all hooks one after the other; `pick` selects among those that are ready. The error contains hooks that
+    /// wait for each other, and their dependents.
     pub(super) fn sequence(
         mut self,
         mut pick: impl FnMut(&BTreeSet<usize>) -> usize,
@@ -174,12 +174,12 @@ impl Order {
     }
 }
 
-/// The earliest registered of them.
+/// Selects the earliest registered of them.
 pub(super) fn registered(ready: &BTreeSet<usize>) -> usize {
     ready.first().copied().unwrap_or_default()
 }
 
-/// Any of them, by a sequence of numbers that follows from the seed (splitmix64).
+/// Returns a function that selects any of them, by pseudo-random numbers from the seed (splitmix64).
 pub(super) fn shuffled(mut seed: u64) -> impl FnMut(&BTreeSet<usize>) -> usize {
     move |ready| {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_hooks_stay_as_registered() {
+    fn without_tokens_hooks_keep_the_order_of_registration() {
         let places = [hook(0), hook(1), hook(1), hook(3)];
         let order = Order::new(&places, &vec![vec![], vec![0], vec![1], vec![2]]);
         assert_eq!(order.sequence(registered), Ok(vec![0, 1, 2, 3]));
     }
 
     #[test]
-    fn the_first_only_wait_for_what_they_need() {
+    fn first_hooks_wait_only_for_their_dependencies() {
         let mut places = [hook(0), hook(1), hook(2), hook(3)];
         places[2].first = true;
         let uses = vec![vec![], vec![], vec![1], vec![0]];
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_moves_a_hook_behind_those_that_bring_it() {
+    fn a_token_moves_a_hook_behind_its_providers() {
         let mut places = [hook(0), hook(1), hook(2)];
         places[0].awaits = vec![Token::of::<A>()];
         places[1].brings = vec![Token::of::<A>()];
@@ -245,7 +245,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the seed, a hook runs after all hooks of what its constructor uses, also through constructors without.
+        /// Whatever the seed, a hook runs after all hooks of its constructor's dependencies, including indirect ones
+        /// through constructors without hooks.
         #[test]
         fn every_order_is_legal(
             uses in proptest::collection::vec(proptest::collection::vec(0usize..1000, 0..3), 1..30),

@@ -1,4 +1,4 @@
-//! One hook at a time: within its limits, its panics caught, cancelled when the start is.
+//! Execution of one hook: within its limits, its panics caught, cancelled together with the start.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
@@ -25,7 +25,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// From a moment on, for so long.
+    /// Returns limits that begin at a moment and last for `limit`.
     pub(crate) fn new(begin: Instant, limit: Duration, heartbeat: Duration) -> Self {
         Limits { deadline: begin + limit, limit, heartbeat }
     }
@@ -35,7 +35,7 @@ impl Limits {
     }
 }
 
-/// When a hook is out of time.
+/// The time at which a hook exceeds its limit.
 struct Until {
     at: Instant,
     limit: Duration,
@@ -49,7 +49,7 @@ pub(crate) trait CancelSource: Sync {
     fn cancelled(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Nothing cancels a stop.
+/// The source for a stop, which nothing cancels.
 pub(super) struct Never;
 
 impl CancelSource for Never {
@@ -83,7 +83,7 @@ pub(super) struct HookRun<'a> {
     pub(super) events: &'a Events,
 }
 
-/// Ends what a hook has got together with the hook.
+/// Ends the context of a hook together with the hook.
 struct Ends(HookCx);
 
 impl Drop for Ends {
@@ -93,11 +93,11 @@ impl Drop for Ends {
 }
 
 tokio::task_local! {
-    /// Which hook's code runs.
+    /// The phase of the hook that runs this code.
     static PHASE: Phase;
 }
 
-/// Whether the code of a start hook asks.
+/// Whether the caller is code of a start hook.
 pub(crate) fn in_start_hook() -> bool {
     PHASE.try_with(|phase| *phase == Phase::Start).unwrap_or(false)
 }
@@ -145,14 +145,14 @@ impl HookRun<'_> {
         let span = self.events.span(&self.id.module);
         let run = PHASE.scope(self.phase, async move { hook(cx).await });
         let mut running = pin!(catch(run).instrument(span));
-        // Most hooks wait for nothing, so nothing is prepared for those that do.
+        // Most hooks are ready at the first poll, so timers and heartbeats are only set up for those that are not.
         match poll!(running.as_mut()) {
             Poll::Ready(ran) => flatten(ran),
             Poll::Pending => self.wait(running, &own.0, cancel, begin).await,
         }
     }
 
-    /// The limit that is over first.
+    /// Returns the earlier of the two limits.
     fn until(&self, begin: Instant) -> Until {
         match (self.own_limit, self.phase) {
             (Some(limit), _) if begin + limit < self.limits.deadline => {
@@ -163,7 +163,8 @@ impl HookRun<'_> {
         }
     }
 
-    /// The result of a hook. One that comes later than a hook is waited for has held up the thread of who waits.
+    /// Returns the result of a hook. One that finishes after the time at which the hive would have stopped waiting has
+    /// blocked the thread of its caller.
     fn in_time(&self, begin: Instant, took: Duration) -> Result<(), HookError> {
         let Until { at, limit, .. } = self.until(begin);
         match begin + took <= at + LAST_WORDS {
@@ -217,7 +218,7 @@ pub(crate) async fn catch<F: Future>(future: F) -> Result<F::Output, String> {
     AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic))
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())

@@ -1,4 +1,4 @@
-//! The graph as JSON that differs only where the graph does.
+//! The graph as JSON, with a minimal diff between two versions of a graph.
 
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ pub(super) fn draw(view: &View<'_>) -> String {
     format!("{picture:#}\n")
 }
 
-/// A name for each node: its module and function; a number behind it if that is so for several.
+/// Returns a name for each node: its module and function, with a counter as suffix if several have the same.
 fn names(view: &View<'_>) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let name = |node: &Node| {
         let module = &view.hive.graph.scopes[node.scope].module;
         let function = match node.kind {
-            // All are called alike, and each has one output.
+            // All of these have the same function, and each has one output.
             NodeKind::BuiltIn | NodeKind::Replacement => view.hive.graph.outs(node)[0].key.short(),
             _ => function(node.place.function),
         };

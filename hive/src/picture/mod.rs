@@ -28,8 +28,8 @@ pub struct Unused {
 }
 
 impl Hive {
-    /// Constructors that no invocation needs, directly or through others, and why those that could not be built could
-    /// not. What a condition keeps out is not among them.
+    /// Returns constructors that no invocation needs, directly or indirectly, with the reasons why some of them could
+    /// not be built. Disabled constructors are not among them.
     pub fn unused(&self) -> Vec<Unused> {
         let view = View::of(self);
         let idle = (0..self.graph.nodes.len()).filter(|node| view.state(*node) == Use::Unused);
@@ -42,24 +42,24 @@ impl Hive {
             .collect()
     }
 
-    /// The modules as a tree, with every constructor, what it takes and gives.
+    /// Returns the modules as a tree, with every constructor, its parameters and results.
     pub fn tree(&self) -> String {
         tree::draw(&View::of(self))
     }
 
-    /// The graph in graphviz's language: a cluster for each module, private constructors and decorators included,
-    /// optional dependencies dashed, groups as diamonds, constructors that are not used in grey.
+    /// Returns the graph in graphviz's language: a cluster for each module, private constructors and decorators
+    /// included, optional dependencies dashed, groups as diamonds, unused constructors in grey.
     pub fn dot(&self) -> String {
         dot::draw(&View::of(self))
     }
 
-    /// The graph in the language of mermaid, in the same shapes as [`dot`](Hive::dot).
+    /// Returns the graph in the language of mermaid, in the same shapes as [`dot`](Hive::dot).
     pub fn mermaid(&self) -> String {
         mermaid::draw(&View::of(self))
     }
 
-    /// The graph as JSON for comparisons: a node or module that is added, removed or changed is the only difference, since
-    /// nothing is numbered and no line of a file is named.
+    /// Returns the graph as JSON for comparisons: a diff contains only nodes and modules that were added, removed or
+    /// changed, since the output has neither indexes nor line numbers.
     pub fn json(&self) -> String {
         json::draw(&View::of(self))
     }
@@ -90,7 +90,7 @@ impl NodeKind {
 enum Use {
     Used,
     Unused,
-    /// A condition keeps it out.
+    /// A condition disables it.
     Off,
 }
 
@@ -104,7 +104,7 @@ impl Use {
     }
 }
 
-/// A dependency and the nodes that serve it.
+/// A dependency and the nodes that provide it.
 struct Need {
     key: Key,
     optional: bool,
@@ -120,7 +120,7 @@ struct View<'a> {
 impl<'a> View<'a> {
     fn of(hive: &'a Hive) -> Self {
         let mut used: HashSet<usize> = hive.plan.order.iter().copied().collect();
-        // A struct that a condition looks at has its effect, whoever else takes it.
+        // A struct that a condition reads has an effect even if no constructor takes it.
         let asked: HashSet<Key> = hive.graph.switches.iter().map(|switch| switch.condition.key).collect();
         let is_asked =
             |node: &Node| node.kind == NodeKind::Config && asked.contains(&hive.graph.outs(node)[0].key);
@@ -138,7 +138,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The nodes of a scope that are worth a place in a picture: what every hive has only if somebody takes it.
+    /// Iterates over the nodes of a scope that a picture shows; the built-in ones only if another node takes them.
     fn nodes(&self, scope: usize) -> impl Iterator<Item = (usize, &'a Node)> {
         let nodes = self.hive.graph.nodes.iter().enumerate();
         nodes.filter(move |(index, node)| {
@@ -146,13 +146,13 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The scopes inside of a scope.
+    /// Iterates over the scopes inside of a scope.
     fn inner(&self, scope: usize) -> impl Iterator<Item = (usize, &'a Scope)> {
         let scopes = self.hive.graph.scopes.iter().enumerate();
         scopes.filter(move |(_, inner)| inner.parent == Some(scope))
     }
 
-    /// Why a module is off, if it is off by a condition of its own.
+    /// Returns why a module is off, if it is off by a condition of its own.
     fn why_off(&self, index: usize) -> Option<String> {
         let graph = &self.hive.graph;
         let scope = &graph.scopes[index];
@@ -181,7 +181,7 @@ impl<'a> View<'a> {
         graph.outs(&graph.nodes[index]).iter()
     }
 
-    /// Returns the result of a node; in `Option<..>` if it is optional.
+    /// Returns the results of a node; each in `Option<..>` if it is optional.
     fn gives(&self, index: usize) -> Vec<String> {
         self.outs(index).map(|out| perhaps(out.key.short(), out.maybe)).collect()
     }
@@ -191,7 +191,7 @@ fn perhaps(name: String, maybe: bool) -> String {
     if maybe { format!("Option<{name}>") } else { name }
 }
 
-/// A function's name without the path of its module; a closure's with the function that it is in.
+/// Returns a function's name without the path of its module; a closure's together with its enclosing function.
 fn function(path: &str) -> String {
     let named = path.trim_end_matches("::{{closure}}");
     let closures = (path.len() - named.len()) / "::{{closure}}".len();

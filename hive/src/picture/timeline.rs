@@ -1,4 +1,4 @@
-//! A start as it went: which hook waited for which, and how long each took.
+//! The timeline of a start: which hook waited for which, and how long each took.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::event::{Event, HookId, Phase};
 
-/// What a hive did while it started, recorded from its [`Events`](crate::Events). Cells may take it as
-/// `Arc<Timeline>`; it is complete once the hive has started or failed to.
+/// The timeline of a hive's start, recorded from its [`Events`](crate::Events). Cells may take it as `Arc<Timeline>`;
+/// it is complete once the hive has started or failed to.
 #[derive(Default)]
 pub struct Timeline {
     recording: Mutex<Recording>,
@@ -33,9 +33,9 @@ pub struct Span {
     pub module: Arc<str>,
     /// The constructor, or the one that registered the hook.
     pub function: &'static str,
-    /// When it began, counted from the begin of the start.
+    /// The time of its begin, relative to that of the start.
     pub begin: Duration,
-    /// When it ended; not yet, or never.
+    /// The time of its end; `None` while it runs, or if it never ended.
     pub end: Option<Duration>,
     /// Whether it failed.
     pub failed: bool,
@@ -51,12 +51,12 @@ pub enum Step {
 }
 
 impl Timeline {
-    /// Makes room for so many steps.
+    /// Reserves capacity for this number of steps.
     pub(crate) fn reserve(&self, steps: usize) {
         self.recording.lock().spans.reserve(steps);
     }
 
-    /// Takes what happens into the recording, until the start is over.
+    /// Records an event, until the start is over.
     pub(crate) fn record(&self, event: &Event, at: Instant) {
         let mut recording = self.recording.lock();
         if recording.end.is_none() {
@@ -64,7 +64,7 @@ impl Timeline {
         }
     }
 
-    /// The steps so far, in the order in which they began.
+    /// Returns the steps so far, in the order in which they began.
     pub fn spans(&self) -> Vec<Span> {
         self.recording.lock().spans.clone()
     }
@@ -74,7 +74,8 @@ impl Timeline {
         self.recording.lock().end.as_ref().map(|(duration, _)| *duration)
     }
 
-    /// The start as a picture: construction in one row, then a row for each hook with what it waited for.
+    /// Returns the start as an SVG picture: construction in one row, then a row for each hook with the hook that it
+    /// waited for.
     pub fn svg(&self) -> String {
         let recording = self.recording.lock();
         let (spans, end) = (recording.spans.clone(), recording.end.clone());
@@ -135,7 +136,7 @@ impl Recording {
     }
 }
 
-/// The hook that held up another: of those that had ended when it began, the one that ended last.
+/// Returns the hook that delayed another one: of those that had ended when it began, the one that ended last.
 fn waited_for(hooks: &[&Span], index: usize) -> Option<usize> {
     let ended = |other: &usize| hooks[*other].end.is_some_and(|end| end <= hooks[index].begin);
     (0..index).filter(ended).max_by_key(|other| hooks[*other].end)

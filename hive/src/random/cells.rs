@@ -1,4 +1,4 @@
-//! Cells that are generated: constructors whose types are known at run time only.
+//! Generated cells: constructors whose types are known at run time only.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) enum Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Give {
     Plain(usize),
-    /// As an `Option`, there or not.
+    /// As an `Option`; the flag is whether it is `Some`.
     Maybe(usize, bool),
     Member(usize),
 }
@@ -55,13 +55,13 @@ pub(super) enum Gen {
         inside: Vec<Gen>,
     },
     Module(Vec<Gen>),
-    /// On if this switch stands so.
+    /// Enabled if this switch has this value.
     When(usize, bool, Vec<Gen>),
-    /// With a life of its own, and an invocation beside it that takes its handle.
+    /// With a lifecycle of its own, and an invocation outside of it that takes its handle.
     Scope(Vec<Gen>),
 }
 
-/// How many scopes with a life of their own there are at most; others are modules.
+/// The maximum number of scopes with a lifecycle of their own; further ones are modules.
 pub(super) const LIVES: usize = 3;
 
 pub(super) const TYPES: usize = 4;
@@ -106,17 +106,17 @@ impl Switches {
     }
 }
 
-/// The arguments of a run: for each parameter the numbers of the nodes that made it.
+/// The arguments of each run: for each parameter the ids of the nodes that made it.
 pub(super) type Log = Arc<Mutex<Vec<(usize, Vec<Vec<usize>>)>>>;
 
-/// A start hook: beside others or not, and how long it takes.
+/// A start hook: whether it is parallel, and how long it takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookGen {
     pub(super) parallel: bool,
     pub(super) millis: u64,
 }
 
-/// A hook that has run: of which node the how manieth, when it began and ended.
+/// A hook that has run: its node, its index within the node, when it began and ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HookRan {
     pub(super) hook: (usize, usize),
@@ -124,7 +124,7 @@ pub(super) struct HookRan {
     pub(super) end: Duration,
 }
 
-/// The hooks of a run: what each node adds, round and round, and what they did.
+/// The hooks of a run: those that each node adds, assigned cyclically, and their record.
 #[derive(Clone)]
 pub(super) struct Hooks {
     pub(super) of: Arc<Vec<Vec<HookGen>>>,
@@ -133,7 +133,7 @@ pub(super) struct Hooks {
 }
 
 impl Hooks {
-    /// The hooks that a node adds.
+    /// Returns the hooks that a node adds.
     pub(super) fn of(&self, number: usize) -> &[HookGen] {
         match self.of.len() {
             0 => &[],
@@ -192,7 +192,7 @@ impl Erased for Dynamic {
     }
 }
 
-/// A scope with a life of its own, whatever its type.
+/// A scope with a lifecycle of its own, independent of its type.
 pub(super) trait Handle: Send + Sync {
     fn start(&self) -> BoxFuture<'_, Result<(), HiveError>>;
     fn stop(&self) -> BoxFuture<'_, Result<(), HiveError>>;
@@ -208,10 +208,10 @@ impl<T: ?Sized> Handle for Scope<T> {
     }
 }
 
-/// The handles that invocations were given, by the number of the scope.
+/// The handles that invocations took, by the index of the scope.
 pub(super) type Handles = Arc<Mutex<Vec<(usize, Arc<dyn Handle>)>>>;
 
-/// The cells of a generated graph. Nodes and lives are numbered in order of registration.
+/// The cells of a generated graph. Nodes and lifecycles have indexes in order of registration.
 pub(super) struct Cells {
     pub(super) log: Log,
     pub(super) handles: Handles,
@@ -221,7 +221,7 @@ pub(super) struct Cells {
     lives: usize,
 }
 
-/// The name of a node, by which errors tell of it.
+/// Returns the name of a node, as errors print it.
 pub(super) fn name(number: usize) -> &'static str {
     const NAMES: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
     NAMES.get(number).copied().unwrap_or_else(|| Box::leak(number.to_string().into_boxed_str()))
@@ -286,7 +286,7 @@ impl Cells {
     }
 }
 
-/// A scope, and an invocation that keeps its handle.
+/// Returns a scope, and an invocation that keeps its handle.
 fn life<S: 'static>(number: usize, id: String, inside: Vec<Cell>, handles: &Handles) -> Cell {
     let handles = handles.clone();
     let keep = invoke(move |handle: Arc<Scope<S>>| handles.lock().push((number, handle)));
@@ -338,7 +338,8 @@ pub(super) fn gens() -> impl Strategy<Value = Vec<Gen>> {
     vec(tree, 1..7)
 }
 
-/// Graphs without a fault, in which all is needed: members that take those of lower types, and invocations.
+/// Generates graphs without an error, in which all nodes are needed: members that take those of lower types, and
+/// invocations.
 pub(super) fn layers() -> impl Strategy<Value = Vec<Gen>> {
     let node = (0..TYPES + 1, vec(0..TYPES, 0..3)).prop_map(|(of, asks)| {
         let asks = asks.into_iter().filter(|asked| *asked < of).map(Ask::Group).collect();
@@ -354,7 +355,7 @@ pub(super) fn layers() -> impl Strategy<Value = Vec<Gen>> {
     })
 }
 
-/// The kinds of members that nodes add, in turn.
+/// Generates the hooks that nodes add, assigned cyclically.
 pub(super) fn hooks() -> impl Strategy<Value = Vec<Vec<HookGen>>> {
     let hook =
         (prop::bool::weighted(0.8), 0..50_u64).prop_map(|(parallel, millis)| HookGen { parallel, millis });

@@ -1,5 +1,5 @@
-//! Random graphs against a model so simple that it is plainly right: who gets which object, in which order constructors
-//! run, at most once in each life, which faults are found, and when hooks run.
+//! Random graphs against a model that is simple enough to be evidently correct: which object each node gets, the order
+//! in which constructors run, at most once in each lifecycle, the reported errors, and the times at which hooks run.
 
 mod cells;
 mod model;
@@ -20,7 +20,7 @@ use crate::error::{GraphError, HiveError, Site};
 use crate::hive_type::Hive;
 use crate::key::Key;
 
-/// The faults that the hive found, as the model counts them; cycles apart.
+/// Returns the errors that the hive found, as the model counts them; cycles separately.
 fn found(errors: &[GraphError]) -> (Faults, Vec<Vec<(usize, Key)>>) {
     let (mut faults, mut cycles) = (BTreeMap::new(), vec![]);
     let number = |site: &Site| site.place.function.parse::<usize>().unwrap();
@@ -45,8 +45,8 @@ fn found(errors: &[GraphError]) -> (Faults, Vec<Vec<(usize, Key)>>) {
     (faults, cycles)
 }
 
-/// Starts, stops and starts each scope that there are handles for, and those inside: each time what is inside is built
-/// anew, and nothing else. Returns how many there were.
+/// Starts, stops and starts each scope with a handle, and those inside: each start builds the content of the scope
+/// again, and nothing else. Returns the number of scopes.
 fn live<'a>(cells: &'a Cells, model: &'a Model) -> BoxFuture<'a, Result<usize, TestCaseError>> {
     async move {
         let handles = std::mem::take(&mut *cells.handles.lock());
@@ -115,7 +115,7 @@ fn as_the_model_says() {
         Ok(())
     });
     result.unwrap();
-    // The graphs were worth it.
+    // Guards against a generator that produces trivial graphs only.
     let kinds = [
         "a scope",
         "scopes",
@@ -134,8 +134,8 @@ fn as_the_model_says() {
     }
 }
 
-/// Graphs whose constructors add hooks, beside others or not, each with a time that it takes: on a clock that stands still
-/// they begin and end when the model says.
+/// Graphs whose constructors add hooks, parallel or not, each with a duration: with a paused clock they begin and end
+/// exactly when the model predicts.
 #[test]
 fn hooks_run_as_the_model_says() {
     let runtime =
@@ -179,7 +179,8 @@ fn hooks_run_as_the_model_says() {
             ran.sort_by_key(|ran| wanted.iter().position(|other| other.hook == ran.hook));
             prop_assert_eq!(&ran, &wanted);
 
-            // In any legal order: one after the other, each once, none before what its constructor uses.
+            // In any legal order: one after the other, each once, none before the hooks of its constructor's
+            // dependencies.
             let (ran, _) = start(Some(seed));
             prop_assert!(!overlap(&ran));
             let order: Vec<(usize, usize)> = ran.iter().map(|ran| ran.hook).collect();

@@ -1,5 +1,5 @@
-//! The model: who gets what, in which order constructors and hooks run, and which faults there are, so simply that it is
-//! plainly right.
+//! The model: which object each node gets, in which order constructors and hooks run, and the expected errors, simple
+//! enough to be evidently correct.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::cells::{Ask, Gen, Give, HookRan, Hooks, LIVES, TYPES, many, one};
 use crate::key::Key;
 
-/// A node of the model: where it stands, as the list of scopes around it.
+/// A node of the model, with its position: the list of scopes around it.
 pub(super) struct Node {
     path: Vec<usize>,
-    /// The part of the path that has a life of its own: what it exports stays in there.
+    /// The prefix of the path that has a lifecycle of its own: its exports are visible only inside.
     life: Vec<usize>,
     is_on: bool,
     asks: Vec<Ask>,
@@ -33,7 +33,7 @@ pub(super) type Faults = BTreeMap<(&'static str, String, usize), usize>;
 pub(super) struct Model {
     nodes: Vec<Node>,
     scopes: usize,
-    /// The scopes with a life of their own, by number.
+    /// The scopes with a lifecycle of their own, by index.
     lives: Vec<Vec<usize>>,
     switches: [bool; 2],
 }
@@ -76,7 +76,7 @@ impl Model {
         }
     }
 
-    /// Nodes that give a key into a scope, as providers or as decorators.
+    /// Returns the nodes that provide a key in a scope, as providers or as decorators.
     fn giving(&self, scope: &[usize], key: Key, decorators: bool) -> Vec<usize> {
         let gives = |node: &Node| {
             let (into, decorates) = match node.role {
@@ -105,7 +105,7 @@ impl Model {
     pub(super) fn served(&self, number: usize, key: Key) -> Vec<usize> {
         let mut members = vec![];
         for scope in self.views(number, key) {
-            // Of several, which is a fault, the last.
+            // Several decorators are an error; the hive then uses the last one.
             let decorator = self.giving(&scope, key, true).last().copied().filter(|other| *other != number);
             let providers = self.giving(&scope, key, false);
             match (decorator, key.is_group()) {
@@ -129,7 +129,7 @@ impl Model {
         matches!(give, Some(Give::Maybe(..)))
     }
 
-    /// Nodes that are needed, each behind those that it needs; and whether some need each other.
+    /// Returns the needed nodes, each after its dependencies; and whether there is a cycle.
     pub(super) fn order(&self) -> (Vec<usize>, bool) {
         let (mut order, mut open, mut cyclic) = (vec![], vec![], false);
         for (number, node) in self.nodes.iter().enumerate() {
@@ -211,7 +211,7 @@ impl Model {
         }
     }
 
-    /// Returns the arguments of each constructor of a life, in the order in which they run.
+    /// Returns the arguments of each constructor of a lifecycle, in the order in which they run.
     pub(super) fn runs(&self, life: &[usize]) -> Vec<(usize, Vec<Vec<usize>>)> {
         let there = |key: Key, number: &usize| {
             !self.nodes[*number]
@@ -227,15 +227,15 @@ impl Model {
         self.order().0.into_iter().filter(|number| self.nodes[*number].life == life).map(run).collect()
     }
 
-    /// The life of a scope, by the scope's number.
+    /// Returns the path of a scope with a lifecycle, by its index.
     pub(super) fn life(&self, number: usize) -> &[usize] {
         &self.lives[number]
     }
 
-    /// When the hooks of the hive's own constructors begin and end: none before those that it has to wait for, which are
+    /// Returns when the hooks of the hive's own constructors begin and end: none before its dependencies, which are
     /// - those before it in the same constructor,
-    /// - those of all that its constructor uses, in however many steps,
-    /// - if it is not parallel those added before it, and otherwise those of these that are not parallel.
+    /// - those of all its constructor's direct and indirect dependencies,
+    /// - if it is not parallel, all hooks added before it, and otherwise only those of them that are not parallel.
     pub(super) fn hooks(&self, hooks: &Hooks) -> Vec<HookRan> {
         let mut ran: Vec<(HookRan, bool)> = vec![];
         for number in self.order().0.into_iter().filter(|number| self.nodes[*number].life.is_empty()) {
@@ -253,7 +253,7 @@ impl Model {
         ran.into_iter().map(|(ran, _)| ran).collect()
     }
 
-    /// The nodes that a node uses, in however many steps.
+    /// Returns the direct and indirect dependencies of a node.
     pub(super) fn uses(&self, number: usize) -> BTreeSet<usize> {
         let (mut all, mut next) = (BTreeSet::new(), vec![number]);
         while let Some(number) = next.pop() {

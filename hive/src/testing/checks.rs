@@ -12,14 +12,14 @@ use crate::health::{Level, Status};
 /// The timeout of an awaited condition.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Lines that are printed when a test fails.
+/// The number of log lines that are printed when a test fails.
 const PRINTED: usize = 300;
 
 /// The number of log lines that are shown when an awaited condition times out.
 const LAST: usize = 8;
 
 impl TestHive {
-    /// The health report at a path such as `announcer`, `announcer.job-sync`, `announcer.timer-job-gc`.
+    /// Returns the health report at a path such as `announcer`, `announcer.job-sync`, `announcer.timer-job-gc`.
     #[track_caller]
     pub fn health(&self, path: &str) -> Status {
         let tree = self.hive().health();
@@ -43,8 +43,8 @@ impl TestHive {
         }
     }
 
-    /// Waits until something is so, in the hive's log, health or tables. Fails after half a minute of tokio's clock, and
-    /// says what health there is and what was logged last.
+    /// Waits until a condition on the hive's log, health or tables holds. Fails after 30 s of tokio's clock, and prints
+    /// the health reports and the last log lines.
     #[track_caller]
     pub fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
         let at = Location::caller();
@@ -60,7 +60,7 @@ impl TestHive {
         }
     }
 
-    /// The health that is reported and the last lines of the log.
+    /// Returns the reported health and the last lines of the log.
     fn state(&self) -> String {
         let health = match &self.stage {
             Stage::Hive(hive) => hive.health().snapshot(),
@@ -75,12 +75,12 @@ impl TestHive {
         health.chain(last).collect()
     }
 
-    /// The names of the start hooks that have run, in order; jobs are called `job-..`, `timer-job-..`.
+    /// Returns the names of the start hooks that have run, in order; jobs are called `job-..`, `timer-job-..`.
     pub fn hook_order(&self) -> Vec<String> {
         self.ran(Phase::Start)
     }
 
-    /// The names of the stop hooks that have run, in order.
+    /// Returns the names of the stop hooks that have run, in order.
     pub fn stop_order(&self) -> Vec<String> {
         self.ran(Phase::Stop)
     }
@@ -93,13 +93,13 @@ impl TestHive {
         self.events.lock().iter().filter_map(name).collect()
     }
 
-    /// Checks that these start hooks have run in this order, whichever else have run between them.
+    /// Checks that these start hooks have run in this order; other hooks may have run in between.
     #[track_caller]
     pub fn started_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
         in_order("start hooks", hooks, &self.hook_order());
     }
 
-    /// Checks that these stop hooks have run in this order, whichever else have run between them.
+    /// Checks that these stop hooks have run in this order; other hooks may have run in between.
     #[track_caller]
     pub fn stopped_in_order<'a>(&self, hooks: impl IntoIterator<Item = &'a str>) {
         in_order("stop hooks", hooks, &self.stop_order());
@@ -110,8 +110,8 @@ impl TestHive {
         self.logs.records()
     }
 
-    /// Whether a line of this level with this text has been logged; the text is looked for in the message and its fields
-    /// as [`Record`] shows them: `Allocated address=10.0.0.7`.
+    /// Whether a line of this level with this text has been logged; the text is searched in the message and its fields
+    /// as [`Record`] prints them: `Allocated address=10.0.0.7`.
     pub fn has_logged(&self, level: tracing::Level, text: &str) -> bool {
         self.logs.records().iter().any(|record| is(record, level, text))
     }

@@ -11,11 +11,11 @@ use crate::key::Key;
 use crate::outputs::{Outs, Value};
 use crate::param::Edge;
 
-/// Sees an object without keeping it.
+/// A weak reference to an object of the graph.
 pub(crate) trait Remains: Send + Sync {
-    /// The number of references to the object.
+    /// Returns the number of references to the object.
     fn holders(&self) -> usize;
-    /// The address of the object, to detect that two are the same.
+    /// Returns the address of the object, to detect that two are the same.
     fn address(&self) -> usize;
 }
 
@@ -29,7 +29,7 @@ impl<T: ?Sized + Send + Sync> Remains for Weak<T> {
     }
 }
 
-/// Looks into a value of the graph that is an `Arc<T>`.
+/// A function that inspects a value of the graph, an `Arc<T>`.
 pub(crate) type Look = fn(&Value) -> Option<Box<dyn Remains>>;
 
 pub(crate) fn look<T: ?Sized + Send + Sync + 'static>(value: &Value) -> Option<Box<dyn Remains>> {
@@ -37,7 +37,7 @@ pub(crate) fn look<T: ?Sized + Send + Sync + 'static>(value: &Value) -> Option<B
     Some(Box::new(Arc::downgrade(object)))
 }
 
-/// All objects that constructors have given.
+/// All objects that constructors have returned.
 #[derive(Default)]
 pub(crate) struct Tally(Mutex<Vec<Given>>);
 
@@ -46,7 +46,7 @@ struct Given {
     key: Key,
     site: Site,
     object: Box<dyn Remains>,
-    /// The constructors whose objects went into it.
+    /// The constructors whose objects are among its arguments.
     takes: Vec<usize>,
 }
 
@@ -68,8 +68,8 @@ impl Tally {
         self.0.lock().extend(given);
     }
 
-    /// What is still there apart from what may be. First those that no other constructor's object took: who holds them
-    /// is not an object of the hive.
+    /// Returns the objects that are still referenced, except for permitted ones. Objects that no other constructor took
+    /// come first: their owner is outside of the hive.
     pub(super) fn left(&self, may_be: &[Key]) -> Vec<LeftObject> {
         let given = self.0.lock();
         let mut allowed: Vec<usize> = vec![];
@@ -112,13 +112,13 @@ impl Tally {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeftObject {
-    /// As what it was provided: `web::Store`, perhaps also `dyn web::Reader`.
+    /// The types as which it was provided: `web::Store`, perhaps also `dyn web::Reader`.
     pub types: Vec<&'static str>,
-    /// The constructor that gave it.
+    /// The constructor that returned it.
     pub given_by: Site,
     /// The number of references to it.
     pub holders: usize,
-    /// Constructors that took it, and whose own objects are left as well.
+    /// Constructors that took it and whose own objects are leaked as well.
     pub taken_by: Vec<String>,
 }
 
@@ -163,19 +163,18 @@ impl fmt::Display for LeftJob {
 
 /// Leaks of a hive: jobs that did not end, objects that are still referenced from outside.
 ///
-/// An object that is left means two objects that hold each other, a task that escaped its job group, or a handle that
-/// somebody keeps.
+/// A leaked object means a reference cycle, a task that escaped its job group, or a handle that is still held.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Leftovers {
     /// Jobs that did not end.
     pub jobs: Vec<LeftJob>,
-    /// Objects that are still there; first those that no other object of the hive holds.
+    /// Leaked objects; first those that no other object of the hive holds.
     pub objects: Vec<LeftObject>,
 }
 
 impl Leftovers {
-    /// Whether nothing is left.
+    /// Whether nothing is leaked.
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty() && self.objects.is_empty()
     }

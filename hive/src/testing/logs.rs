@@ -1,7 +1,7 @@
 //! The log lines of the cells of one hive.
 //!
-//! Nothing is global: the hive polls its constructors, hooks and jobs with a subscriber of its own, on whatever thread
-//! they run. So hives side by side do not see each other's lines, and whoever has a global subscriber keeps it.
+//! Nothing is global: the hive polls its constructors, hooks and jobs with a subscriber of its own, whatever thread
+//! they run on. So concurrent hives do not see each other's lines, and a global subscriber stays in place.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -15,22 +15,22 @@ use tracing::span::{Attributes, Id};
 use tracing::{Event, Metadata, Subscriber};
 use tracing_core::span::Current;
 
-/// The number of lines that are kept; older ones are dropped.
+/// The maximum number of lines; older ones are dropped.
 const KEPT: usize = 20_000;
 
-/// A line that a cell, or the hive about it, has written to the log.
+/// A line that a cell, or the hive on behalf of it, has logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
     /// The level.
     pub level: tracing::Level,
-    /// The path of the module whose code wrote it, or that the hive tells of; empty for the hive as a whole.
+    /// The path of the module that wrote it, or that the hive reports about; empty for the hive as a whole.
     pub module: Arc<str>,
-    /// Where in the code, as a path of Rust modules unless the line says otherwise.
+    /// The path of the Rust module that wrote it, unless the line sets another target.
     pub target: &'static str,
     /// The message.
     pub message: String,
-    /// Its other fields in order, the values as they are printed.
+    /// Its other fields in order, with formatted values.
     pub fields: Vec<(&'static str, String)>,
 }
 
@@ -66,11 +66,11 @@ struct Span {
 }
 
 thread_local! {
-    /// Spans that this thread is in, the innermost last, by hive and number.
+    /// Spans that this thread is in, the innermost last, by hive and id.
     static ENTERED: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The spans that this thread is in; none of them matter any more when the thread ends.
+/// Accesses the spans that this thread is in; `None` during the thread's end, when they are irrelevant.
 fn on_thread<R>(f: impl FnOnce(&mut Vec<(u64, u64)>) -> R) -> Option<R> {
     ENTERED.try_with(|entered| f(&mut entered.borrow_mut())).ok()
 }
@@ -86,13 +86,13 @@ impl Logs {
         self.0.inner.lock().records.iter().cloned().collect()
     }
 
-    /// The innermost span that this thread is in.
+    /// Returns the innermost span that this thread is in.
     fn entered(&self) -> Option<u64> {
         let own = |entered: &&(u64, u64)| entered.0 == self.0.number;
         on_thread(|entered| entered.iter().rev().find(own).map(|(_, span)| *span)).flatten()
     }
 
-    /// The module of a span, or of the one that this thread is in.
+    /// Returns the module of a span, or of the one that this thread is in.
     fn module(&self, parent: Option<&Id>, is_root: bool) -> Arc<str> {
         let span = match parent {
             Some(parent) => Some(parent.into_u64()),
@@ -129,14 +129,14 @@ impl Subscriber for Logs {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        // The values are printed before anything is locked: their code may write lines, too.
+        // Values are formatted before the lock is taken: their code may log, too.
         let mut fields = Fields::default();
         event.record(&mut fields);
         let mut module = self.module(event.parent(), event.is_root());
-        let Fields { message, module: told, mut all } = fields;
-        match told {
-            Some(told) if module.is_empty() => module = told.into(),
-            Some(told) if *told != *module => all.push(("module", told)),
+        let Fields { message, module: logged, mut all } = fields;
+        match logged {
+            Some(logged) if module.is_empty() => module = logged.into(),
+            Some(logged) if *logged != *module => all.push(("module", logged)),
             _ => {}
         }
         let metadata = event.metadata();
@@ -187,7 +187,7 @@ impl Subscriber for Logs {
     }
 }
 
-/// The fields of a line or span, as they are printed.
+/// The fields of a line or span, formatted.
 #[derive(Default)]
 struct Fields {
     message: String,

@@ -28,12 +28,12 @@ use logs::Logs;
 pub use logs::Record;
 
 /// The number of checks for leaked jobs and objects: tasks end only when their thread is scheduled.
-const LOOKS: u32 = 400;
+const LEAK_CHECKS: u32 = 400;
 /// The delay between two checks; with a paused clock it yields to other tasks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A hive with methods that tests like: values replaced, options set, the log, health and order of hooks observed, what is
-/// left at the end told.
+/// A hive for tests: it replaces values, sets options, exposes log, health and order of hooks, and reports leaks at the
+/// end.
 ///
 /// ```
 /// use hive::prelude::*;
@@ -60,14 +60,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// assert_eq!(hive.health("announcer").message, "announced");
 /// assert_eq!(hive.hook_order(), ["announce"]);
 /// # drop(fake);
-/// hive.finish().await; // stops; no job, no object is left
+/// hive.finish().await; // stops; no job and no object is leaked
 /// # });
 /// ```
 ///
 /// # The clock
-/// Everything of a hive that waits does so on tokio's clock. Where that stands still - `#[tokio::test(start_paused = true)]`,
-/// of tokio's feature `test-util` - it moves on to the next timer as soon as all tasks wait, so hours pass in no time, and
-/// what happens when is exact:
+/// All waits of a hive use tokio's clock. With a paused clock - `#[tokio::test(start_paused = true)]`, of tokio's
+/// feature `test-util` - time advances to the next timer as soon as all tasks wait, so hours pass instantly, and times
+/// are exact:
 ///
 /// ```
 /// use hive::prelude::*;
@@ -90,7 +90,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///     let cell = module("gc", "Collects", [invoke(collect), supply(Arc::new(AtomicU32::new(0)))]);
 ///     let mut hive = TestHive::new(cell);
 ///     hive.start().await;
-///     tokio::time::sleep(Duration::from_secs(3601)).await; // no time at all
+///     tokio::time::sleep(Duration::from_secs(3601)).await; // returns instantly
 ///     assert_eq!(hive.get::<AtomicU32>().load(Ordering::Relaxed), 12);
 ///     hive.logged(hive::LogLevel::INFO, "Collected count=11");
 ///     hive.finish().await;
@@ -101,13 +101,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// ```
 ///
 /// # The log
-/// What constructors, hooks and jobs write is kept for this hive alone, whatever thread they run on, and printed when the
-/// test fails; there may be several hives side by side. A cell's task of its own, and what the test calls itself, write
-/// elsewhere: [`tracing_to`](TestHive::tracing_to) brings them here.
+/// Log lines of constructors, hooks and jobs are kept for this hive alone, whatever thread they run on, and printed
+/// when the test fails; a test may run several hives. Lines of tasks that a cell spawns itself, and of code that the
+/// test calls itself, go to the global subscriber: [`tracing_to`](TestHive::tracing_to) redirects them.
 ///
 /// # The end
-/// A test ends its hive by [`finish`](TestHive::finish) or [`stop`](TestHive::stop), or by [`kill`](TestHive::kill) where a
-/// stop is not to happen. One that just drops a hive that runs fails: what goes wrong in the stop would pass unseen.
+/// A test ends its hive by [`finish`](TestHive::finish) or [`stop`](TestHive::stop), or by [`kill`](TestHive::kill) to
+/// simulate a crash. Dropping a running hive fails the test, because errors of the stop would go unnoticed.
 pub struct TestHive {
     stage: Stage,
     events: Arc<Mutex<Vec<Event>>>,
@@ -129,13 +129,14 @@ fn fail(what: &str, error: &dyn std::fmt::Display) -> ! {
     panic!("{what}: {error}")
 }
 
-/// As [`fail`], in a future, where the caller's location is not available: `at` is the test's line.
+/// Fails the test from within a future, where the caller's location is not available: `at` is the test's line. See
+/// [`fail`].
 fn fail_at(what: &str, at: &Location<'_>, error: &dyn std::fmt::Display) -> ! {
     panic!("{what} at {}:{}: {error}", at.file(), at.line())
 }
 
 impl TestHive {
-    /// A hive of the given cells.
+    /// Returns a hive of the given cells.
     #[track_caller]
     pub fn new(cells: impl IntoCells) -> Self {
         let made_at = Location::caller();
@@ -150,8 +151,8 @@ impl TestHive {
         TestHive { stage, events, logs, dispatch, tally, held: vec![], made_at }
     }
 
-    /// Like [`new`](TestHive::new), and builds `Arc<T>` even if no invocation needs it, so that [`get`](TestHive::get)
-    /// finds it.
+    /// Returns a hive that builds `Arc<T>` even if no invocation needs it, so that [`get`](TestHive::get) finds it; see
+    /// [`new`](TestHive::new).
     #[track_caller]
     pub fn needing<T: ?Sized + Send + Sync + 'static>(cells: impl IntoCells) -> Self {
         let mut needs = Constructor::new(|_: Arc<T>| (), Location::caller());
@@ -169,21 +170,21 @@ impl TestHive {
         self
     }
 
-    /// Puts a value in the place of every provider of `T`, also private ones.
+    /// Replaces every provider of `T`, private ones included, by a value.
     #[track_caller]
     pub fn replace<T: ?Sized + Send + Sync + 'static>(self, value: Arc<T>) -> Self {
         let at = Location::caller();
         self.with(|builder| builder.replace_within(None, value, at))
     }
 
-    /// Puts a value in the place of the providers of `T`, also private ones, in one module and those inside of it.
+    /// Replaces the providers of `T`, private ones included, by a value within a module and its submodules.
     #[track_caller]
     pub fn replace_in<T: ?Sized + Send + Sync + 'static>(self, module: &str, value: Arc<T>) -> Self {
         let at = Location::caller();
         self.with(|builder| builder.replace_within(Some(module.to_owned()), value, at))
     }
 
-    /// Adds a ready value, or several: whatever a constructor may return.
+    /// Adds a ready value, or several: anything that a constructor may return.
     #[track_caller]
     pub fn supply<O: Outputs + Clone + Sync>(self, outputs: O) -> Self {
         let cell = supply(outputs);
@@ -202,19 +203,19 @@ impl TestHive {
         self.with(|builder| builder.shuffle(seed))
     }
 
-    /// Limits the start.
+    /// Sets the limit of the start.
     #[track_caller]
     pub fn start_timeout(self, limit: Duration) -> Self {
         self.with(|builder| builder.start_timeout(limit))
     }
 
-    /// Limits the stop.
+    /// Sets the limit of the stop.
     #[track_caller]
     pub fn stop_timeout(self, limit: Duration) -> Self {
         self.with(|builder| builder.stop_timeout(limit))
     }
 
-    /// Builds and starts the hive; the error if that fails.
+    /// Builds and starts the hive.
     pub async fn try_start(&mut self) -> Result<(), HiveError> {
         if let Stage::Builder(builder) = &mut self.stage {
             let build = || builder.take().map_or(Err(HiveError::Graph(vec![])), HiveBuilder::build);
@@ -227,7 +228,7 @@ impl TestHive {
         }
     }
 
-    /// Builds and starts the hive.
+    /// Builds and starts the hive; panics on failure.
     #[track_caller]
     pub fn start(&mut self) -> impl Future<Output = ()> {
         let at = Location::caller();
@@ -238,13 +239,13 @@ impl TestHive {
         }
     }
 
-    /// Stops the hive; the error if a stop hook fails.
+    /// Stops the hive; an error if a stop hook fails.
     pub async fn try_stop(&mut self) -> Result<(), HiveError> {
         let dispatch = self.dispatch.clone();
         self.hive_mut().stop().with_subscriber(dispatch).await
     }
 
-    /// Stops the hive and checks that no job is left.
+    /// Stops the hive and checks that no job is leaked.
     #[track_caller]
     pub fn stop(&mut self) -> impl Future<Output = ()> {
         let at = Location::caller();
@@ -260,20 +261,20 @@ impl TestHive {
         }
     }
 
-    /// Ends the hive as if its process were killed: tasks are dropped where they are, no stop hook runs.
+    /// Simulates a crash: tasks are dropped at their await points, no stop hook runs.
     pub fn kill(mut self) {
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
         tracing::dispatcher::with_default(&self.dispatch, || drop(stage));
     }
 
-    /// Permits the test, or objects that it has put into the hive, to hold this object when the hive is gone.
+    /// Permits references to this object after the hive is gone, held by the test or by objects of the test.
     pub fn holding<T: ?Sized + Send + Sync + 'static>(mut self) -> Self {
         self.held.push(Key::of::<T>());
         self
     }
 
-    /// Stops the hive, lets it go, and checks that nothing of it is left: no job, and none of the objects that its
-    /// constructors have given. What the test itself holds it drops before, or says so by [`holding`](TestHive::holding).
+    /// Stops the hive, drops it, and checks that nothing is leaked: no job, and no object that its constructors have
+    /// returned. The test drops its own references first, or declares them by [`holding`](TestHive::holding).
     #[track_caller]
     pub fn finish(self) -> impl Future<Output = ()> {
         let at = Location::caller();
@@ -286,7 +287,7 @@ impl TestHive {
         }
     }
 
-    /// As [`finish`](TestHive::finish); the error lists the leaks.
+    /// Stops the hive and returns an error that lists the leaks; see [`finish`](TestHive::finish).
     #[track_caller]
     pub fn try_finish(mut self) -> impl Future<Output = Result<(), Leftovers>> {
         let at = Location::caller();
@@ -304,7 +305,7 @@ impl TestHive {
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
         tracing::dispatcher::with_default(&self.dispatch, || drop(stage));
         let mut left = Leftovers { jobs, objects: self.tally.left(&self.held) };
-        for _ in 0..LOOKS {
+        for _ in 0..LEAK_CHECKS {
             if left.objects.is_empty() {
                 break;
             }
@@ -314,10 +315,10 @@ impl TestHive {
         if left.is_empty() { Ok(()) } else { Err(left) }
     }
 
-    /// Jobs that did not end when asked to: those that were dropped, and those that could not be.
+    /// Returns jobs that did not end when cancelled: those that were dropped, and those that could not be.
     async fn left_jobs(&self) -> Vec<LeftJob> {
         tokio::task::yield_now().await;
-        for _ in 0..LOOKS {
+        for _ in 0..LEAK_CHECKS {
             if self.hive().running_tasks().is_empty() {
                 break;
             }
@@ -336,7 +337,7 @@ impl TestHive {
         left
     }
 
-    /// The hive, once it is started.
+    /// Returns the hive, once it is started.
     #[track_caller]
     pub fn hive(&self) -> &Hive {
         match &self.stage {
@@ -355,7 +356,7 @@ impl TestHive {
         }
     }
 
-    /// An object of the hive, also a private one.
+    /// Returns an object of the hive, private ones included.
     #[track_caller]
     pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Arc<T> {
         let Some(object) = self.hive().get_anywhere() else {
@@ -368,13 +369,13 @@ impl TestHive {
         object
     }
 
-    /// Where the log of this hive goes, for code that the test calls itself: `with_default(hive.tracing_to(), || ..)` of
-    /// [`tracing::dispatcher`], or `.with_subscriber(hive.tracing_to().clone())` on a future.
+    /// Returns the subscriber of this hive's log, for code that the test calls itself: `with_default(hive.tracing_to(),
+    /// || ..)` of [`tracing::dispatcher`], or `.with_subscriber(hive.tracing_to().clone())` on a future.
     pub fn tracing_to(&self) -> &Dispatch {
         &self.dispatch
     }
 
-    /// All events so far.
+    /// Returns all events so far.
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! Panics in every kind of code that cells bring: a clear error that names them, nothing stuck, no task lost.
+//! Panics in every kind of code of cells: a clear error that names the code, nothing stuck, no task leaked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,7 @@ struct Options {
     enable: bool,
 }
 
-/// Panics when it is dropped.
+/// A type that panics when it is dropped.
 struct Fragile;
 
 impl Drop for Fragile {
@@ -53,18 +53,18 @@ impl Drop for Fragile {
     }
 }
 
-/// Where the panic is told.
+/// Where the panic is reported.
 #[derive(Clone, Copy, Debug)]
-enum Told {
-    /// The hive is refused.
+enum Reported {
+    /// The build fails.
     Build(&'static str),
-    /// The start fails and is undone.
+    /// The start fails and is rolled back.
     Start(&'static str),
-    /// The hive runs; a report of health is degraded.
+    /// The hive runs; a health reporter is degraded.
     Health(&'static str),
     /// The stop fails, after everything has been stopped.
     Stop(&'static str),
-    /// Only in the log: the code is a guest's.
+    /// Only the log: the code belongs to the program, not to a cell.
     Log,
 }
 
@@ -72,24 +72,24 @@ fn boom<T>() -> T {
     panic!("boom")
 }
 
-fn cases() -> Vec<(&'static str, Cell, Told)> {
+fn cases() -> Vec<(&'static str, Cell, Reported)> {
     vec![
         (
             "constructor",
             bundle([provide(|| -> Thing { boom() }), invoke(|_: Arc<Thing>| ())]),
-            Told::Start("constructor"),
+            Reported::Start("constructor"),
         ),
         (
             "async constructor",
             bundle([provide(async || -> Thing { boom() }), invoke(|_: Arc<Thing>| ())]),
-            Told::Start("constructor"),
+            Reported::Start("constructor"),
         ),
         (
             "invocation",
             invoke(|| {
                 boom::<()>();
             }),
-            Told::Start("constructor"),
+            Reported::Start("constructor"),
         ),
         (
             "decorator",
@@ -97,12 +97,12 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                 provide(|| Thing),
                 decorate(|_: Arc<Thing>| -> Thing { boom() }, invoke(|_: Arc<Thing>| ())),
             ]),
-            Told::Start("constructor"),
+            Reported::Start("constructor"),
         ),
         (
             "start hook",
             invoke(|lifecycle: Lifecycle| lifecycle.hook("bad").on_start(|_| async { boom() }).add()),
-            Told::Start("start hook `bad` of module `m`"),
+            Reported::Start("start hook `bad` of module `m`"),
         ),
         (
             "start hook, before its future",
@@ -112,24 +112,24 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                     .on_start(|_| -> std::future::Ready<anyhow::Result<()>> { boom() })
                     .add();
             }),
-            Told::Start("start hook `bad` of module `m`"),
+            Reported::Start("start hook `bad` of module `m`"),
         ),
         (
             "parallel start hook",
             invoke(|lifecycle: Lifecycle| {
                 lifecycle.hook("bad").parallel().on_start(|_| async { boom() }).add()
             }),
-            Told::Start("start hook `bad` of module `m`"),
+            Reported::Start("start hook `bad` of module `m`"),
         ),
         (
             "stop hook",
             invoke(|lifecycle: Lifecycle| lifecycle.hook("bad").on_stop(|_| async { boom() }).add()),
-            Told::Stop("stop hook `bad` of module `m`"),
+            Reported::Stop("stop hook `bad` of module `m`"),
         ),
         (
             "job",
             invoke(|jobs: JobGroup| drop(jobs.one_shot("bad", |_| async { boom() }).add())),
-            Told::Health("m.job-bad"),
+            Reported::Health("m.job-bad"),
         ),
         (
             "job that is tried again",
@@ -137,12 +137,12 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                 let backoff = Backoff::constant(Duration::from_millis(10)).retries(2);
                 jobs.one_shot_with_retry("bad", backoff, |_| async { boom() }).add();
             }),
-            Told::Health("m.job-bad"),
+            Reported::Health("m.job-bad"),
         ),
         (
             "timer",
             invoke(|jobs: JobGroup| drop(jobs.timer("bad", SECOND / 10, |_| async { boom() }).add())),
-            Told::Health("m.timer-job-bad"),
+            Reported::Health("m.timer-job-bad"),
         ),
         (
             "observer",
@@ -150,7 +150,7 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                 let items = futures::stream::iter([1]).chain(futures::stream::pending());
                 jobs.observer("bad", items, |_, _| async { boom() }).add();
             }),
-            Told::Health("m.observer-job-bad"),
+            Reported::Health("m.observer-job-bad"),
         ),
         (
             "stream of an observer",
@@ -158,7 +158,7 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                 let items = futures::stream::poll_fn(|_| boom::<std::task::Poll<Option<u8>>>());
                 jobs.observer("bad", items, |_, _| async { Ok(()) }).add();
             }),
-            Told::Health("m.observer-job-bad"),
+            Reported::Health("m.observer-job-bad"),
         ),
         (
             "option",
@@ -166,12 +166,12 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                 config::<Exploding>(),
                 invoke(|config: Config<Exploding>| drop(config.explosive.clone())),
             ]),
-            Told::Build("reading the options"),
+            Reported::Build("reading the options"),
         ),
         (
             "condition",
             bundle([config::<Options>(), invoke(|| ()).when(|options: &Options| options.enable || boom())]),
-            Told::Build("boom"),
+            Reported::Build("boom"),
         ),
         (
             "scope",
@@ -187,19 +187,19 @@ fn cases() -> Vec<(&'static str, Cell, Told)> {
                     jobs.one_shot("bad", move |_| async move { Ok(inner.start().await?) }).add();
                 }),
             ]),
-            Told::Health("m.inner.scope"),
+            Reported::Health("m.inner.scope"),
         ),
-        ("mirror of health", invoke(|tree: Arc<HealthTree>| tree.mirror(|_| boom())), Told::Log),
-        ("observer of events", invoke(|events: Arc<hive::Events>| events.observe(|_| boom())), Told::Log),
+        ("mirror of health", invoke(|tree: Arc<HealthTree>| tree.mirror(|_| boom())), Reported::Log),
+        ("observer of events", invoke(|events: Arc<hive::Events>| events.observe(|_| boom())), Reported::Log),
         (
             "drop of an object",
             bundle([provide(|| Arc::new(Fragile)), invoke(|_: Arc<Fragile>| ())]),
-            Told::Log,
+            Reported::Log,
         ),
     ]
 }
 
-/// A hook and a job beside the bad code, which count how often they have started and ended.
+/// Returns a hook and a job next to the bad code that count how often they have started and ended.
 fn bystander(counts: &Arc<[AtomicU32; 4]>) -> Cell {
     struct Ends(Arc<[AtomicU32; 4]>);
     impl Drop for Ends {
@@ -232,8 +232,8 @@ fn bystander(counts: &Arc<[AtomicU32; 4]>) -> Cell {
 }
 
 #[tokio::test(start_paused = true)]
-async fn panics_are_told_and_harm_nobody_else() {
-    for (name, bad, told) in cases() {
+async fn panics_are_reported_and_isolated() {
+    for (name, bad, reported) in cases() {
         let counts: Arc<[AtomicU32; 4]> = Arc::default();
         let mut hive = TestHive::new([bystander(&counts), module("m", "x", bad)]);
         let started =
@@ -242,14 +242,14 @@ async fn panics_are_told_and_harm_nobody_else() {
             let text = error.to_string();
             assert!(text.contains(what) && text.contains("boom"), "{name}: {text}");
         };
-        match (told, &started) {
-            (Told::Build(what) | Told::Start(what), Err(error)) => says(error, what),
-            (Told::Health(_) | Told::Stop(_) | Told::Log, Ok(())) => {}
-            (told, started) => panic!("{name}: {told:?}, but {started:?}"),
+        match (reported, &started) {
+            (Reported::Build(what) | Reported::Start(what), Err(error)) => says(error, what),
+            (Reported::Health(_) | Reported::Stop(_) | Reported::Log, Ok(())) => {}
+            (reported, started) => panic!("{name}: {reported:?}, but {started:?}"),
         }
         if started.is_ok() {
             sleep(5 * SECOND).await;
-            if let Told::Health(path) = told {
+            if let Reported::Health(path) = reported {
                 let status = hive.health(path);
                 assert!(
                     status.level == Level::Degraded && status.error.contains("boom"),
@@ -258,9 +258,9 @@ async fn panics_are_told_and_harm_nobody_else() {
             }
             let stopped =
                 timeout(60 * SECOND, hive.try_stop()).await.unwrap_or_else(|_| panic!("{name}: stuck"));
-            match (told, stopped) {
-                (Told::Stop(what), Err(error)) => says(&error, what),
-                (Told::Stop(_), Ok(())) => panic!("{name}: not told"),
+            match (reported, stopped) {
+                (Reported::Stop(what), Err(error)) => says(&error, what),
+                (Reported::Stop(_), Ok(())) => panic!("{name}: not reported"),
                 (_, stopped) => stopped.unwrap_or_else(|error| panic!("{name}: {error}")),
             }
         }
@@ -270,7 +270,10 @@ async fn panics_are_told_and_harm_nobody_else() {
         assert_eq!((count(0), count(2)), (count(1), count(3)), "{name}: what has started has ended");
         assert_eq!(
             count(1),
-            u32::from(!matches!(told, Told::Build(_)) && !matches!(told, Told::Start("constructor"))),
+            u32::from(
+                !matches!(reported, Reported::Build(_))
+                    && !matches!(reported, Reported::Start("constructor"))
+            ),
             "{name}"
         );
         let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -278,9 +281,9 @@ async fn panics_are_told_and_harm_nobody_else() {
     }
 }
 
-/// An observer that asks for a shutdown does not wait for itself.
+/// An observer that requests a shutdown does not wait for itself.
 #[tokio::test(start_paused = true)]
-async fn an_observer_of_events_may_do_what_makes_events() {
+async fn an_observer_of_events_may_cause_events() {
     let cells = invoke(|events: Arc<hive::Events>, shutdown: Shutdowner| {
         events.observe(move |event| {
             if matches!(event, hive::Event::Started { .. }) {

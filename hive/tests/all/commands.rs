@@ -1,4 +1,4 @@
-//! Commands of a program with options of their own, and what a program reads before its hive starts.
+//! Subcommands of a program with options of their own, and options that a program reads before its hive starts.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ fn errors(args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn options_of_a_command_come_with_its_word() {
+fn options_of_a_subcommand_exist_only_with_it() {
     let clean = |args: &[&str]| builder(args).build().unwrap().config::<Clean>().unwrap();
     let out = |force, out: &str| Clean { force, out: out.into() };
     assert_eq!(clean(&["clean"]), out(false, "/tmp"));
@@ -53,21 +53,21 @@ fn options_of_a_command_come_with_its_word() {
     assert_eq!(none.config::<Clean>().unwrap_err(), ConfigError::Undeclared { key: "force".into() });
 }
 
-/// A value that is called as the command, or an operand of another command, calls nothing.
+/// A value that equals a subcommand, or an operand of another one, is no subcommand.
 #[test]
-fn only_the_first_word_calls() {
+fn only_the_first_word_is_a_subcommand() {
     for args in [["--folder", "clean"].as_slice(), &["other", "clean"]] {
         let hive = builder(args).build().unwrap();
         assert!(hive.config::<Clean>().is_err(), "{args:?}");
     }
-    // It is the value of the command's own option.
+    // It is the value of the subcommand's own option.
     let hive = builder(&["clean", "--out", "wipe"]).build().unwrap();
     assert_eq!(hive.config::<Clean>().unwrap().out, PathBuf::from("wipe"));
     assert_eq!(hive.arguments().words, ["clean"]);
 }
 
 #[test]
-fn mistakes_are_told_as_those_of_other_options() {
+fn errors_are_those_of_other_options() {
     assert_eq!(errors(&["--force"]), ["unknown flag: --force"]);
     assert_eq!(errors(&["-f"]), ["unknown shorthand flag: -f"]);
     assert_eq!(errors(&["clean", "--forse"]), ["unknown flag: --forse (did you mean --force?)"]);
@@ -79,9 +79,9 @@ fn mistakes_are_told_as_those_of_other_options() {
     );
 }
 
-/// A letter that two options want is a fault of the program.
+/// A letter that two options declare is an error of the program.
 #[test]
-fn letters_are_given_once() {
+fn short_letters_are_unique() {
     #[derive(hive::Config)]
     #[expect(dead_code, reason = "never read")]
     struct Other {

@@ -1,4 +1,4 @@
-//! Cells that an option switches on and off.
+//! Cells that an option enables and disables.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl LbConfig {
     }
 }
 
-/// A module that declares the very options that switch it on.
+/// A module that declares the options of its own condition.
 fn lb() -> Cell {
     let cells = [config::<LbConfig>(), provide(|| named("lb")), provide(|| Member("route"))];
     module("lb", "Load balancer", cells).when(LbConfig::is_on)
@@ -55,7 +55,7 @@ async fn sees(mut hive: TestHive) -> String {
     seen
 }
 
-/// The error of required consumers, with the line numbers of this file made equal.
+/// Returns the error of required consumers, with the line numbers of this file masked.
 fn fault(options: &[(&str, &str)], cells: impl hive::IntoCells) -> String {
     let mut builder = Hive::builder(cells);
     for (option, value) in options {
@@ -72,7 +72,7 @@ fn fault(options: &[(&str, &str)], cells: impl hive::IntoCells) -> String {
 }
 
 #[tokio::test]
-async fn what_a_module_provides_is_there_if_its_condition_is_met() {
+async fn a_module_is_built_if_its_condition_is_met() {
     let cells = || [lb(), module("consumer", "x", takes_what_is_there())];
     assert_eq!(sees(TestHive::new(cells())).await, "None []");
     assert_eq!(sees(TestHive::new(cells()).set("enable-lb", true)).await, "Some(\"lb\") [\"route\"]");
@@ -81,26 +81,26 @@ async fn what_a_module_provides_is_there_if_its_condition_is_met() {
 }
 
 #[test]
-fn who_requires_it_is_told_which_option_is_to_blame() {
+fn a_missing_dependency_names_the_option_that_disables_it() {
     let cells = || [lb(), module("consumer", "x", invoke(|_: Arc<dyn Balancer>| ()))];
     let text = "1 fault in the graph:
   - missing Arc<dyn all::conditional::Balancer>
-    needed by all::conditional::who_requires_it_is_told_which_option_is_to_blame::{{closure}}::{{closure}} (hive/tests/all/conditional.rs:_) in module `consumer`
+    needed by all::conditional::a_missing_dependency_names_the_option_that_disables_it::{{closure}}::{{closure}} (hive/tests/all/conditional.rs:_) in module `consumer`
     hint: module `lb` is off: ";
     assert_eq!(fault(&[], cells()), format!("{text}option enable-lb=false"));
-    // Of several options those that alone would do.
+    // Of several options those that would suffice alone.
     let none = [("enable-lb", "true"), ("lb-mode", "none")];
     assert_eq!(fault(&none, cells()), format!("{text}option lb-mode=none"));
-    // No single one would: all are named.
+    // No single one would suffice: all are named.
     let both = [("enable-lb", "false"), ("lb-mode", "none")];
     assert_eq!(fault(&both, cells()), format!("{text}options enable-lb=false, lb-mode=none, lb-map-max=512"));
     validate([cells()[0].clone(), module("consumer", "x", invoke(|_: Option<Arc<dyn Balancer>>| ()))])
         .unwrap();
 }
 
-/// Another value of the option would not help: what a scope exports stays in it.
+/// Another value of the option would not help: exports of a scope are not visible outside.
 #[test]
-fn what_is_off_in_a_scope_is_no_reason_outside_of_it() {
+fn a_disabled_module_in_a_scope_is_not_named_outside_of_it() {
     struct Leader;
     let taker = |name: &str| module(name, "x", invoke(|_: Arc<dyn Balancer>| ()));
     let scope = hive::scope::<Leader>("leader", "x", [lb(), taker("inside")]);
@@ -183,7 +183,7 @@ async fn nothing_of_an_inactive_cell_has_an_effect() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_asked() {
+fn a_condition_that_panics_is_named() {
     #[derive(hive::Config)]
     struct Forgotten {
         x: bool,
@@ -192,22 +192,22 @@ fn a_condition_that_cannot_be_asked() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - missing Config<all::conditional::a_condition_that_cannot_be_asked::Forgotten>
-    needed by all::conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/all/conditional.rs:_) in module `m`
+  - missing Config<all::conditional::a_condition_that_panics_is_named::Forgotten>
+    needed by all::conditional::a_condition_that_panics_is_named::{{closure}} (hive/tests/all/conditional.rs:_) in module `m`
     hint: list `config::<Forgotten>()` in the module that owns it"
     );
     let text = fault(&[], lb().when(|c: &LbConfig| [c.enable_lb][c.lb_map_max as usize]));
     assert_eq!(
         text,
         "1 fault in the graph:
-  - condition all::conditional::a_condition_that_cannot_be_asked::{{closure}} (hive/tests/all/conditional.rs:_) at the root panicked: index out of bounds: the len is 1 but the index is 512
+  - condition all::conditional::a_condition_that_panics_is_named::{{closure}} (hive/tests/all/conditional.rs:_) at the root panicked: index out of bounds: the len is 1 but the index is 512
     hint: a condition should only look at its configuration struct"
     );
 }
 
-/// Whether the module is there is not known while the option cannot be read.
+/// Whether the module is enabled is not known while the option cannot be parsed.
 #[test]
-fn faults_of_the_configuration_come_before_those_that_depend_on_it() {
+fn errors_of_the_configuration_precede_those_that_depend_on_it() {
     let cells = [lb(), invoke(|_: Arc<dyn Balancer>| ())];
     let error = Hive::builder(cells).set("enable-lb", "yess").build().err().unwrap();
     assert!(matches!(&error, HiveError::Config(faults) if faults.len() == 1), "{error}");

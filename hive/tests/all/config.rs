@@ -1,4 +1,4 @@
-//! Options: sources, precedence, types, faults, provenance.
+//! Options: sources, precedence, types, errors, provenance.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -244,7 +244,7 @@ async fn the_command_line() {
 }
 
 #[test]
-fn bad_values_name_file_key_value_and_what_would_be_right() {
+fn bad_values_name_file_key_value_and_valid_values() {
     let dir = folder(&[
         ("enable-ipv4", "yes"),
         ("mtu", "70000"),
@@ -336,7 +336,7 @@ fn foreign_options_are_checked_but_have_no_effect() {
     assert_eq!(hive.settings().unknown()[0].nearest.as_deref(), Some("bgp-port"));
     assert_eq!(hive.settings().get("enable-ipv4").unwrap().value, "false");
 
-    // Set to what they are anyway, in another form.
+    // Set to their defaults, in another notation.
     let dir = folder(&[("bgp-wait", "300s"), ("bgp-port", "0"), ("enable-bgp", "f"), ("bgp-secret", "")]);
     let hive = builder().foreign(foreign()).args([flag("config-dir", dir.path())]).build().unwrap();
     assert_eq!(hive.settings().unused().len(), 4);
@@ -406,14 +406,14 @@ fn a_struct_has_the_defaults_of_its_attributes() {
     assert_eq!((options.device_mtu, options.offset, options.wait), (1500, -1, Duration::from_secs(90)));
     assert_eq!(options.labels, BTreeMap::from([("a".to_owned(), "b".to_owned())]));
     assert_eq!((options.range, options.mode), (None, Mode::Tunnel));
-    // The check is about values that are set.
+    // The check only applies to a configuration that a hive reads.
     let typed = Typed::default();
     assert_eq!((typed.routing, typed.ports, typed.other), (Routing::Native, Ports(3, 4), Ports(1, 2)));
 }
 
 #[test]
 #[should_panic = "default of option `port`: \"x\" is not two ports separated by a comma"]
-fn a_default_that_is_not_of_its_type_is_a_fault_of_the_program() {
+fn a_default_that_is_not_of_its_type_is_an_error_of_the_graph() {
     #[derive(hive::Config)]
     #[expect(dead_code, reason = "cannot be made")]
     struct Wrong {
@@ -448,7 +448,7 @@ struct Old {
 }
 
 #[test]
-fn options_tell_their_group_and_what_to_use_instead() {
+fn help_shows_group_and_replacement() {
     let dir = folder(&[("monitor-aggregation-level", "low"), ("cluster", "y")]);
     let builder = Hive::builder([config::<Options>(), config::<Old>()]).config_files();
     let hive = builder.args([flag("config-dir", dir.path())]).build();
@@ -468,9 +468,9 @@ fn options_tell_their_group_and_what_to_use_instead() {
     assert!(shown(" (can be changed while running)"), "{}", hive.usage());
 }
 
-/// An option of a type of its own that is given in parts.
+/// An option of a custom type whose value is passed in several flags.
 #[test]
-fn parts_are_joined_where_the_option_says_so() {
+fn repeated_flags_are_joined_if_declared() {
     #[derive(Debug)]
     struct Pairs;
     impl FromStr for Pairs {
@@ -499,7 +499,7 @@ fn parts_are_joined_where_the_option_says_so() {
 }
 
 #[test]
-fn unknown_keys_are_refused_where_the_program_says_so() {
+fn unknown_keys_are_refused_if_configured() {
     let dir = folder(&[("cluster-nmae", "x")]);
     let env = [("CILIUM_ENABLE_IPV5", "true"), ("CILIUM_K8S_NAMESPACE", "x")];
     let built =
@@ -568,7 +568,7 @@ fn a_program_has_defaults_of_its_own() {
         ("/run/ours.sock", "default".to_owned())
     );
     assert!(hive.usage().contains("(default /run/ours.sock)"), "{}", hive.usage());
-    // Everybody else still has the last word.
+    // All other sources still have precedence.
     let hive = builder().preset("socket-path", "/a").args(["--socket-path=/b"]).build().unwrap();
     assert_eq!(hive.settings().get("socket-path").unwrap().value, "/b");
 

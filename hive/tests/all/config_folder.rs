@@ -1,4 +1,4 @@
-//! Folders of options that are not as they should be, or not for long.
+//! Folders of options that are malformed or change while they are read.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn on(dir: &TempDir) -> HiveBuilder {
 fn odd_files_of_a_folder() {
     use std::os::unix::ffi::OsStrExt;
     let dir = TempDir::new().unwrap();
-    // A key that is a folder is not read, as by Cilium, and reported; other folders are ignored.
+    // A key that is a folder is not read, as in Cilium, and reported; other folders are ignored.
     for name in ["cluster-name", "other"] {
         fs::create_dir(dir.path().join(name)).unwrap();
     }
@@ -64,7 +64,7 @@ fn pipe(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// A mounted ConfigMap is exchanged again and again; each read sees one of its two states.
+/// A mounted ConfigMap is replaced repeatedly; each read sees one of its two states.
 #[test]
 fn a_folder_that_is_replaced_while_it_is_read() {
     let dir = TempDir::new().unwrap();
@@ -144,7 +144,7 @@ fn hostile_values_are_named_in_one_line() {
     );
 }
 
-/// Files of all sizes and shapes in place of the configuration file: an error each, at once, and no stack runs over.
+/// Files of all sizes and shapes in place of the configuration file: an immediate error each, and no stack overflow.
 #[test]
 fn hostile_configuration_files_are_refused() {
     let dir = TempDir::new().unwrap();
@@ -183,9 +183,9 @@ fn hostile_configuration_files_are_refused() {
     assert!(fault().ends_with("it is no file of text; replace or remove it"));
 }
 
-/// As with Cilium: two values for one key are ambiguous, but JSON parsers have always taken the last.
+/// As in Cilium: two values for one key are ambiguous, but JSON parsers traditionally take the last.
 #[test]
-fn keys_that_are_there_twice_are_refused_in_yaml() {
+fn duplicate_keys_are_refused_in_yaml() {
     let dir = TempDir::new().unwrap();
     let read = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -219,7 +219,7 @@ fn a_folder_that_is_none() {
     let place = format!("cannot read {}: ", file.display());
     assert_eq!(fault, place + "Not a directory (os error 20); name a folder with a file for each option");
 
-    // Where options are is not said among them.
+    // The options that name the sources are not valid inside of them.
     let within = TempDir::new().unwrap();
     for key in ["config", "config-dir"] {
         fs::write(within.path().join(key), "/elsewhere").unwrap();
@@ -230,7 +230,7 @@ fn a_folder_that_is_none() {
     assert_eq!(notes, ["it counts on the command line and in the environment only"; 2]);
 }
 
-/// A file that becomes a pipe between two looks is no reason to wait for ever.
+/// A file that becomes a pipe between the check and the open must not block the reader.
 #[test]
 fn a_file_that_becomes_a_pipe() {
     let dir = TempDir::new().unwrap();

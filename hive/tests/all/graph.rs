@@ -1,4 +1,4 @@
-//! Faults of graphs: every text as a user sees it, and that all are found at once.
+//! Errors of graphs: every text as a user sees it, all of them in one report.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ async fn new_c(_: Arc<A>) -> C {
     C
 }
 
-/// The error's text, with the line numbers of this file made equal.
+/// Returns the error's text, with the line numbers of this file masked.
 fn faults(cells: impl hive::IntoCells) -> String {
     let text = validate(cells).unwrap_err().to_string();
     let mut out = String::new();
@@ -51,7 +51,7 @@ fn faults(cells: impl hive::IntoCells) -> String {
 }
 
 #[test]
-fn missing_names_who_asks_and_what_is_near() {
+fn missing_names_the_dependent_and_similar_types() {
     #[derive(Object)]
     struct Allocators;
     let consumer = module("api", "x", [invoke(|_: Arc<Allocators>, _: Arc<dyn Ipam + Sync>| ())]);
@@ -59,17 +59,17 @@ fn missing_names_who_asks_and_what_is_near() {
     assert_eq!(
         text,
         "2 faults in the graph:
-  - missing Arc<all::graph::missing_names_who_asks_and_what_is_near::Allocators>
-    needed by all::graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
+  - missing Arc<all::graph::missing_names_the_dependent_and_similar_types::Allocators>
+    needed by all::graph::missing_names_the_dependent_and_similar_types::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
     hint: did you mean Arc<all::graph::Allocator>, provided by all::graph::new_allocator (hive/tests/all/graph.rs:_) at the root?
   - missing Arc<dyn all::graph::Ipam + core::marker::Sync>
-    needed by all::graph::missing_names_who_asks_and_what_is_near::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
+    needed by all::graph::missing_names_the_dependent_and_similar_types::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
     hint: did you mean Arc<dyn all::graph::Ipam>, provided by all::graph::new_ipam (hive/tests/all/graph.rs:_) in module `ipam`?"
     );
 }
 
 #[test]
-fn private_says_whose() {
+fn private_names_the_provider() {
     let text = faults([
         module("ipam", "x", [provide_private(new_allocator)]),
         module("api", "x", [invoke(|_: Arc<Allocator>| ())]),
@@ -78,7 +78,7 @@ fn private_says_whose() {
         text,
         "1 fault in the graph:
   - private Arc<all::graph::Allocator>
-    needed by all::graph::private_says_whose::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
+    needed by all::graph::private_names_the_provider::{{closure}} (hive/tests/all/graph.rs:_) in module `api`
     it is private to all::graph::new_allocator (hive/tests/all/graph.rs:_) in module `ipam`
     hint: make it `provide`, or move the consumer into that module"
     );
@@ -154,7 +154,7 @@ fn module_ids_are_checked() {
 
 #[test]
 fn options_are_checked() {
-    /// Under a name of its own, by which the derive does not know it.
+    /// An alias that the derive macro cannot resolve.
     type Interval = std::time::Duration;
     #[derive(hive::Config)]
     struct One {
@@ -186,7 +186,7 @@ fn options_are_checked() {
 }
 
 #[test]
-fn a_config_that_is_listed_twice_is_one_fault() {
+fn a_config_that_is_listed_twice_is_one_error() {
     #[derive(hive::Config)]
     struct Twice {
         one: bool,
@@ -199,15 +199,15 @@ fn a_config_that_is_listed_twice_is_one_fault() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - duplicate Config<all::graph::a_config_that_is_listed_twice_is_one_fault::Twice>
-    provided by all::graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/all/graph.rs:_) in module `a`
-    and by      all::graph::a_config_that_is_listed_twice_is_one_fault::Twice (hive/tests/all/graph.rs:_) in module `b`
+  - duplicate Config<all::graph::a_config_that_is_listed_twice_is_one_error::Twice>
+    provided by all::graph::a_config_that_is_listed_twice_is_one_error::Twice (hive/tests/all/graph.rs:_) in module `a`
+    and by      all::graph::a_config_that_is_listed_twice_is_one_error::Twice (hive/tests/all/graph.rs:_) in module `b`
     hint: list `config::<Twice>()` once, in the module that owns it"
     );
 }
 
 #[test]
-fn a_config_that_nobody_declares_says_what_to_add() {
+fn an_undeclared_config_names_the_fix() {
     #[derive(hive::Config)]
     struct Forgotten {
         x: bool,
@@ -218,12 +218,12 @@ fn a_config_that_nobody_declares_says_what_to_add() {
 }
 
 #[test]
-fn missing_says_what_to_do() {
+fn missing_names_the_fix() {
     let text = faults(module("api", "x", invoke(|_: Arc<dyn Ipam>| ())));
     let what =
         "hint: no cell in the list provides it; add the module that does, or a constructor that gives ";
     assert!(text.ends_with(&format!("in module `api`\n    {what}Arc<dyn Ipam>")), "{text}");
-    // The object is there, but not as the trait.
+    // The object is provided, but not as the trait.
     fn new_ipam_pool() -> Arc<IpamPool> {
         Arc::new(IpamPool)
     }
@@ -237,7 +237,7 @@ fn missing_says_what_to_do() {
 }
 
 #[test]
-fn a_constructor_that_gives_nothing_is_an_invocation() {
+fn a_constructor_without_a_result_is_an_invocation() {
     fn announce(_: Arc<Allocator>) -> anyhow::Result<()> {
         Ok(())
     }
@@ -245,7 +245,7 @@ fn a_constructor_that_gives_nothing_is_an_invocation() {
     assert_eq!(
         text,
         "1 fault in the graph:
-  - all::graph::a_constructor_that_gives_nothing_is_an_invocation::announce (hive/tests/all/graph.rs:_) in module `api` gives nothing, so nobody can need it
+  - all::graph::a_constructor_without_a_result_is_an_invocation::announce (hive/tests/all/graph.rs:_) in module `api` gives nothing, so nobody can need it
     hint: use `invoke` for what is to run"
     );
     assert!(faults([provide(async || ()), provide(new_allocator)]).contains("gives nothing"));
@@ -253,7 +253,7 @@ fn a_constructor_that_gives_nothing_is_an_invocation() {
 }
 
 #[test]
-fn all_faults_come_together() {
+fn all_errors_are_reported_together() {
     let error = validate([
         module("Bad", "x", []),
         provide(new_ipam),
@@ -296,15 +296,15 @@ fn validation_runs_nothing() {
 }
 
 #[test]
-fn optional_hides_nothing_but_absence() {
+fn optional_is_none_only_if_nothing_provides_it() {
     validate(invoke(|_: Option<Arc<Allocator>>| ())).unwrap();
-    // The provider is there but cannot be built.
+    // The provider exists but cannot be built.
     let error = validate([provide(new_a), invoke(|_: Option<Arc<A>>| ())]).unwrap_err();
     assert!(matches!(error.graph(), [GraphError::Missing { .. }]), "{error}");
 }
 
 #[test]
-fn unused_is_no_fault_but_reported() {
+fn unused_constructors_are_reported_not_refused() {
     let hive = Hive::builder([provide(new_a), provide(new_allocator), invoke(|_: Arc<Allocator>| ())])
         .build()
         .unwrap();

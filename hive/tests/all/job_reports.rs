@@ -19,7 +19,7 @@ async fn started(add: impl Fn(JobGroup) + Send + Sync + 'static) -> TestHive {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_job_says_in_a_run_stays() {
+async fn reports_of_a_run_are_kept() {
     let mut hive = started(|jobs| {
         let turn = AtomicU32::new(0);
         jobs.timer("timer", SECOND, move |cx| {
@@ -75,33 +75,33 @@ async fn what_a_job_says_in_a_run_stays() {
         .add();
     })
     .await;
-    let said = |hive: &TestHive, job: &str| {
+    let report_of = |hive: &TestHive, job: &str| {
         let status = hive.health(&format!("m.{job}"));
         (status.level, status.message, status.last_word)
     };
     let of = |level, message: &str, last: &str| (level, message.to_owned(), last.to_owned());
     sleep(SECOND / 2).await;
-    assert_eq!(said(&hive, "job-one"), of(Level::Stopped, "12 rules", "Finished (0.0ns)"));
-    assert_eq!(said(&hive, "job-half"), of(Level::Degraded, "half of it", ""));
-    assert_eq!(said(&hive, "observer-job-observer"), of(Level::Degraded, "half of it", ""));
+    assert_eq!(report_of(&hive, "job-one"), of(Level::Stopped, "12 rules", "Finished (0.0ns)"));
+    assert_eq!(report_of(&hive, "job-half"), of(Level::Degraded, "half of it", ""));
+    assert_eq!(report_of(&hive, "observer-job-observer"), of(Level::Degraded, "half of it", ""));
     assert_eq!(
-        said(&hive, "observer-job-short"),
+        report_of(&hive, "observer-job-short"),
         of(Level::Stopped, "at revision 1", "Stream ended after 1 items")
     );
     sleep(SECOND).await;
-    assert_eq!(said(&hive, "timer-job-timer"), of(Level::Ok, "half of it", ""));
+    assert_eq!(report_of(&hive, "timer-job-timer"), of(Level::Ok, "half of it", ""));
     sleep(SECOND).await;
-    assert_eq!(said(&hive, "timer-job-timer"), of(Level::Degraded, "half of it", ""));
-    assert_eq!(said(&hive, "job-retried"), of(Level::Stopped, "connected", "Finished (0.0ns)"));
+    assert_eq!(report_of(&hive, "timer-job-timer"), of(Level::Degraded, "half of it", ""));
+    assert_eq!(report_of(&hive, "job-retried"), of(Level::Stopped, "connected", "Finished (0.0ns)"));
     sleep(SECOND).await;
-    assert_eq!(said(&hive, "timer-job-timer"), of(Level::Ok, "OK (0.0ns)", ""));
+    assert_eq!(report_of(&hive, "timer-job-timer"), of(Level::Ok, "OK (0.0ns)", ""));
     sleep(20 * SECOND).await;
-    assert_eq!(said(&hive, "observer-job-observer"), of(Level::Ok, "3 items", ""));
+    assert_eq!(report_of(&hive, "observer-job-observer"), of(Level::Ok, "3 items", ""));
     hive.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_was_degraded_and_told_to_end_is_stopped() {
+async fn a_degraded_job_that_is_cancelled_is_stopped() {
     let mut hive = started(|jobs| {
         jobs.one_shot("follows", |cx| async move {
             cx.health.degraded("half of it", "disk full");
@@ -118,7 +118,7 @@ async fn a_job_that_was_degraded_and_told_to_end_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_logged_anew_when_it_is_another_one() {
+async fn a_different_failure_is_logged_again() {
     let mut hive = started(|jobs| {
         let turn = AtomicU32::new(0);
         jobs.timer("gc", SECOND, move |_| {
@@ -145,7 +145,7 @@ async fn a_failure_is_logged_anew_when_it_is_another_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_jobs_of_one_name_are_warned_of() {
+async fn duplicate_job_names_are_logged_as_a_warning() {
     let line = line!() + 6;
     let mut hive = started(|jobs| {
         let wait = |cx: JobCx| async move {
@@ -156,20 +156,20 @@ async fn two_jobs_of_one_name_are_warned_of() {
         jobs.one_shot("sync", wait).add();
         jobs.one_shot("other", wait).add();
         jobs.child("x").one_shot("sync", wait).add();
-        // Another kind is another name.
+        // Another kind of job has another name.
         jobs.timer("sync", SECOND, |_| async { Ok(()) }).add();
     })
     .await;
     sleep(SECOND).await;
-    let told = hive.logged(LogLevel::WARN, "Two jobs of one name report as one name=job-sync").to_string();
+    let warning = hive.logged(LogLevel::WARN, "Two jobs of one name report as one name=job-sync").to_string();
     assert_eq!(hive.logs().iter().filter(|line| line.level == LogLevel::WARN).count(), 1);
     for line in [line, line + 1] {
-        assert!(told.contains(&format!("hive/tests/all/job_reports.rs:{line}:")), "{told}");
+        assert!(warning.contains(&format!("hive/tests/all/job_reports.rs:{line}:")), "{warning}");
     }
     hive.stop().await;
 }
 
-/// Takes what is written, for a log that shows spans.
+/// A writer that records its input, for a log that shows spans.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 

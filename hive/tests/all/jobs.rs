@@ -71,7 +71,7 @@ async fn retries_wait_longer_each_time_until_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_up_may_shut_the_hive_down() {
+async fn the_last_failed_retry_may_shut_the_hive_down() {
     let cells = invoke(|jobs: JobGroup| {
         let backoff = Backoff::constant(SECOND).retries(2);
         jobs.one_shot_with_retry("connect", backoff, |_| async { anyhow::bail!("refused") })
@@ -84,7 +84,7 @@ async fn giving_up_may_shut_the_hive_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_waits_for_jobs_and_drops_those_that_do_not_listen() {
+async fn stop_waits_for_jobs_and_drops_those_that_ignore_cancellation() {
     let log = Log::default();
     let inner = log.clone();
     let mut hive = started(move |jobs| {
@@ -191,7 +191,7 @@ async fn a_failed_start_leaves_no_task() {
     assert_eq!(metrics.num_alive_tasks(), 0);
 }
 
-/// Adds a job and keeps its handle. What the job holds tells when it is dropped.
+/// Adds a job and keeps its handle. A value in the job's future records when it is dropped.
 fn kept_handle(
     kept: &Arc<Mutex<Option<JobHandle>>>,
     held: Arc<()>,
@@ -223,7 +223,7 @@ async fn a_job_whose_hook_never_runs_is_finished_when_the_start_has_failed() {
     let handle = kept.lock().take().unwrap();
     ends(&handle).await;
     assert_eq!(Arc::strong_count(&held), 2, "one is the constructor's");
-    // The hive is still there.
+    // The hive still exists at this point.
     drop(hive);
 }
 
@@ -281,7 +281,7 @@ async fn timers_keep_their_beat() {
     let begin = Instant::now();
     let mut hive = started(move |jobs| {
         let times = inner.clone();
-        // The second run takes 25 s: the ticks at 30 and 40 are left out, the beat stays.
+        // The second run takes 25 s: the ticks at 30 and 40 are skipped, the schedule does not shift.
         jobs.timer("beat", 10 * SECOND, move |_| {
             let (times, now) = (times.clone(), begin.elapsed().as_secs());
             async move {
@@ -413,7 +413,7 @@ async fn scopes_name_the_part() {
     hive.stop().await;
 }
 
-/// No task waits for the work any more, and still it counts: the things that it uses are stopped afterwards.
+/// No task waits for the work any more, and it still delays the end of the job: its resources are stopped afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_has_not_ended_before_its_blocking_work_has() {
     let log: Log = Arc::default();
@@ -461,7 +461,7 @@ async fn a_panic_of_blocking_work_is_that_of_its_job() {
     let mut hive = started(|jobs| {
         jobs.one_shot("ugly", |_| async {
             hive::blocking(|| {
-                tracing::info!("it is told");
+                tracing::info!("it is reported");
                 panic!("index out of bounds")
             })
             .await
@@ -471,7 +471,7 @@ async fn a_panic_of_blocking_work_is_that_of_its_job() {
     .await;
     hive.until("the job fails", || hive.has_logged(hive::LogLevel::WARN, "index out of bounds")).await;
     assert_eq!(hive.health("m.job-ugly").error, "panicked: index out of bounds");
-    assert_eq!(&*hive.logged(hive::LogLevel::INFO, "it is told").module, "m");
+    assert_eq!(&*hive.logged(hive::LogLevel::INFO, "it is reported").module, "m");
     hive.stop().await;
 }
 
@@ -480,7 +480,7 @@ fn thread_name() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_job_on_its_own_thread_blocks_there_and_holds_up_nobody() {
+async fn a_job_on_its_own_thread_blocks_no_worker() {
     let names: Log = Arc::default();
     let (log, gate) = (names.clone(), Arc::new(AtomicU32::new(0)));
     let opened = gate.clone();
@@ -488,7 +488,7 @@ async fn a_job_on_its_own_thread_blocks_there_and_holds_up_nobody() {
         let (log, gate) = (log.clone(), gate.clone());
         jobs.one_shot("a-name-of-more-than-fifteen", move |cx: JobCx| async move {
             log.lock().push(thread_name());
-            // Timers are the runtime's.
+            // Timers are those of the runtime.
             sleep(Duration::from_millis(1)).await;
             let name = hive::blocking(thread_name).await;
             log.lock().push(name);
@@ -503,7 +503,7 @@ async fn a_job_on_its_own_thread_blocks_there_and_holds_up_nobody() {
         .add();
     })
     .await;
-    // The only worker goes on while the job blocks.
+    // The only worker thread is free while the job blocks.
     while names.lock().len() < 2 {
         sleep(Duration::from_millis(1)).await;
     }
@@ -550,7 +550,7 @@ async fn a_job_on_its_own_thread_ends_fails_panics_and_is_dropped_as_others() {
     assert_eq!(*log.lock(), ["dropped on deaf"]);
 }
 
-/// A clock that a test moves does not see what another thread still does.
+/// A paused clock does not take other threads into account.
 #[tokio::test(start_paused = true)]
 async fn in_a_runtime_of_one_thread_a_job_stays_a_task() {
     let (log, begin): (Log, _) = (Arc::default(), Instant::now());

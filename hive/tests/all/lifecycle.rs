@@ -69,7 +69,7 @@ async fn hooks_follow_dependencies_and_stop_in_reverse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_start_is_undone() {
+async fn a_failed_start_is_rolled_back() {
     let log = Log::default();
     let stopped = log.clone();
     let line = line!() + 3;
@@ -98,7 +98,7 @@ async fn a_failing_start_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn faults_while_undoing_are_told_too() {
+async fn errors_of_a_rollback_are_reported_too() {
     let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
         lifecycle.hook("one").on_stop(|_| async { anyhow::bail!("disk full") }).add();
         lifecycle.hook("two").on_start(|_| async { panic!("index out of bounds") }).add();
@@ -113,7 +113,7 @@ async fn faults_while_undoing_are_told_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_minutes_pass_in_no_time() {
+async fn five_minutes_pass_instantly() {
     let log = Log::default();
     let begin = std::time::Instant::now();
     let mut hive = three_hooks_and(&log, |lifecycle| {
@@ -129,7 +129,7 @@ async fn five_minutes_pass_in_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_hook_has_kept_of_its_context_ends_with_it() {
+async fn a_kept_hook_context_ends_with_the_hook() {
     let kept: Arc<Mutex<Vec<hive::HookCx>>> = Arc::default();
     let (keep, before) = (kept.clone(), kept.clone());
     let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
@@ -201,9 +201,9 @@ async fn a_hook_may_have_its_own_limit_and_last_words() {
     assert_eq!(begin.elapsed(), 7 * SECOND);
 }
 
-/// Nothing else runs while a hook holds up the thread, also not its limit.
+/// Nothing else runs while a hook blocks the thread, not even its timeout.
 #[tokio::test]
-async fn a_hook_that_holds_up_its_thread_fails_when_it_is_late() {
+async fn a_hook_that_blocks_its_thread_past_its_limit_fails() {
     let block = |_| async {
         std::thread::sleep(Duration::from_millis(250));
         Ok(())
@@ -214,10 +214,10 @@ async fn a_hook_that_holds_up_its_thread_fails_when_it_is_late() {
     }));
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("start hook `blocks`") && text.contains("; 1 hook undone"), "{text}");
-    let said = "its limit is 20ms: it held up its thread; use hive::blocking(..).await";
-    assert!(text.contains(": took 2") && text.contains(said), "{text}");
+    let expected = "its limit is 20ms: it held up its thread; use hive::blocking(..).await";
+    assert!(text.contains(": took 2") && text.contains(expected), "{text}");
     let mut hive = TestHive::new(invoke(move |lifecycle: Lifecycle| {
-        // As the one before, but not at its first step.
+        // Like the hook above, but not at its first poll.
         let block = move |cx| async move {
             tokio::task::yield_now().await;
             block(cx).await
@@ -226,7 +226,7 @@ async fn a_hook_that_holds_up_its_thread_fails_when_it_is_late() {
     }));
     hive.start().await;
     let text = hive.try_stop().await.unwrap_err().to_string();
-    assert!(text.contains("stop hook `blocks`") && text.contains(said), "{text}");
+    assert!(text.contains("stop hook `blocks`") && text.contains(expected), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,7 +256,7 @@ async fn stop_continues_after_errors_and_keeps_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_out_of_time_names_what_did_not_run() {
+async fn a_stop_out_of_time_names_hooks_that_did_not_run() {
     let log = Log::default();
     let mut hive = three_hooks_and(&log, |lifecycle| {
         lifecycle.hook("stuck").on_stop(|_| std::future::pending()).add();
@@ -264,13 +264,13 @@ async fn a_stop_out_of_time_names_what_did_not_run() {
     .stop_timeout(SECOND);
     hive.start().await;
     let Err(HiveError::Stop(failures)) = hive.try_stop().await else { panic!("no stop error") };
-    let told: Vec<_> =
+    let outcomes: Vec<_> =
         failures.iter().map(|f| (f.hook.as_str(), matches!(f.reason, HookError::NotRun))).collect();
-    assert_eq!(told, [("stuck", false), ("three", true), ("two", true), ("one", true)]);
+    assert_eq!(outcomes, [("stuck", false), ("three", true), ("two", true), ("one", true)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_during_start_cancels_and_undoes() {
+async fn a_shutdown_during_start_cancels_it_and_rolls_back() {
     let log = Log::default();
     let mut hive = three_hooks_and(&log, |lifecycle| {
         lifecycle.hook("waits").on_start(|_| std::future::pending()).add();
@@ -305,13 +305,13 @@ async fn a_shutdown_during_construction_runs_no_more_constructors() {
     let mut hive = TestHive::new(cells);
     let error = hive.try_start().await.unwrap_err();
     assert!(matches!(error, HiveError::Cancelled { .. }), "{error}");
-    // A requested stop is no failure.
+    // A requested stop is not a failure.
     hive.logged_no_warning();
     hive.logged(LogLevel::INFO, "Start cancelled");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_is_cancelled_is_no_fault_in_the_log() {
+async fn a_cancelled_start_logs_no_error() {
     let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle, shutdown: Shutdowner| {
         lifecycle
             .hook("sync")
@@ -328,7 +328,7 @@ async fn a_start_that_is_cancelled_is_no_fault_in_the_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_without_anything_to_do_is_warned_of() {
+async fn an_empty_hook_is_logged_as_a_warning() {
     struct Token;
     let line = line!() + 2;
     let mut hive = TestHive::new(invoke(|lifecycle: Lifecycle| {
@@ -337,8 +337,8 @@ async fn a_hook_without_anything_to_do_is_warned_of() {
         lifecycle.hook("stops").on_stop(|_| async { Ok(()) }).add();
     }));
     hive.start().await;
-    let told = hive.logged(LogLevel::WARN, "Hook has nothing to do hook=nothing").to_string();
-    assert!(told.contains(&format!("hive/tests/all/lifecycle.rs:{line}:")), "{told}");
+    let warning = hive.logged(LogLevel::WARN, "Hook has nothing to do hook=nothing").to_string();
+    assert!(warning.contains(&format!("hive/tests/all/lifecycle.rs:{line}:")), "{warning}");
     assert_eq!(hive.logs().iter().filter(|line| line.level == LogLevel::WARN).count(), 1);
     hive.stop().await;
 }
@@ -366,7 +366,7 @@ async fn run_reports_the_first_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn states_refuse_what_is_out_of_turn() {
+async fn invalid_state_transitions_are_refused() {
     let mut hive = Hive::builder(invoke(|| ())).build().unwrap();
     let refused = |result: Result<(), HiveError>| result.unwrap_err().to_string();
     assert_eq!(hive.state(), State::Built);
@@ -414,7 +414,7 @@ async fn hooks_may_add_hooks_while_starting_and_not_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_tell_the_whole_story() {
+async fn events_cover_the_whole_lifecycle() {
     let mut hive = TestHive::new(module(
         "m",
         "x",
@@ -496,7 +496,7 @@ async fn hives_run_side_by_side() {
     assert_eq!(errors, ["number 1", "number 3"]);
 }
 
-/// How much has started is reported with it.
+/// The number of started hooks and jobs is reported.
 #[tokio::test(start_paused = true)]
 async fn hooks_and_jobs_are_counted() {
     let work = |lifecycle: Lifecycle, jobs: JobGroup| {

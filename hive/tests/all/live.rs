@@ -1,4 +1,4 @@
-//! Options that change while a hive runs: all or nothing, told to those who watch, refused by name.
+//! Options that change while a hive runs: applied as a whole or not at all, watchers notified, refused ones named.
 
 use std::fs;
 use std::path::Path;
@@ -80,7 +80,7 @@ fn texts(result: Result<Reloaded, Vec<ConfigError>>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn who_watches_is_told() {
+async fn watchers_are_notified() {
     let mut r = Running::on(&[("low", "2")], &[]).await;
     assert_eq!(r.running(), [2, 10, 5]);
     assert_eq!(r.reload(), Ok(Reloaded::default()));
@@ -94,14 +94,14 @@ async fn who_watches_is_told() {
     assert_eq!(r.running(), [3, 4, 5]);
     let settings = r.hive.get::<LiveConfig>().unwrap().settings();
     assert_eq!(settings.get("low").unwrap().source, Source::Directory(r.folder.path().join("low")));
-    // A file that goes gives the default back.
+    // A file that is removed restores the default.
     fs::remove_file(r.folder.path().join("high")).unwrap();
     assert_eq!(r.reload().unwrap().changed[0].wanted, "10");
     assert_eq!(r.running(), [3, 10, 5]);
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_refused_by_name_each_time() {
+async fn options_that_need_a_restart_are_refused_by_name_each_time() {
     let r = Running::on(&[], &["--high=7"]).await;
     write(r.folder.path(), &[("fixed", "6"), ("low", "2"), ("name", "b"), ("high", "8")]);
     let reloaded = r.reload().unwrap();
@@ -119,13 +119,13 @@ async fn what_needs_a_restart_is_refused_by_name_each_time() {
     assert_eq!(r.reload().unwrap().refused, reloaded.refused);
     write(r.folder.path(), &[("fixed", "5"), ("name", "a")]);
     assert_eq!(r.reload(), Ok(Reloaded::default()));
-    assert_eq!(r.hive.get::<LiveConfig>().unwrap().live(), ["low", "high"], "nobody watches the others");
+    assert_eq!(r.hive.get::<LiveConfig>().unwrap().live(), ["low", "high"], "the others are not watched");
 }
 
 #[tokio::test]
-async fn nothing_is_half_applied() {
+async fn a_reload_applies_as_a_whole_or_not_at_all() {
     let r = Running::on(&[("low", "2")], &[]).await;
-    // Each is right for itself, together they are not.
+    // Each is valid on its own, their combination is not.
     write(r.folder.path(), &[("low", "20")]);
     let at = r.folder.path().join("low").display().to_string();
     assert_eq!(texts(r.reload()), [format!("low must not be above high (set: low=20 (file {at}))")]);
@@ -177,10 +177,10 @@ async fn drift_is_told_with_its_reason() {
     let mut hive = builder.env("X_", env).build().unwrap();
     hive.populate().await.unwrap();
     let live = hive.get::<LiveConfig>().unwrap();
-    let told = || -> Vec<String> {
+    let standings = || -> Vec<String> {
         let observed = live.observed();
-        let told = observed.iter().filter(|o| o.key != "config-dir");
-        told.map(|o| {
+        let rows = observed.iter().filter(|o| o.key != "config-dir");
+        rows.map(|o| {
             let running = o.running.as_deref().unwrap_or("-");
             let text = format!("{} {} {} {running}: {}", o.key, o.priority, o.value, o.standing);
             text.replace(&format!("{}/", folder.path().display()), "")
@@ -199,7 +199,7 @@ async fn drift_is_told_with_its_reason() {
         "tokem 5 (secret) -: unknown, is token meant?",
         "token 5 (secret) (secret): in force",
     ];
-    assert_eq!(told(), at_first);
+    assert_eq!(standings(), at_first);
     assert_eq!(hive.settings().observed(), *live.observed());
 
     let mut watch = live.watch_observed();
@@ -212,19 +212,19 @@ async fn drift_is_told_with_its_reason() {
     now[1] = "fixed 6 5 6: takes effect at the next start".to_owned();
     now[5] = "low 5 3 3: in force".to_owned();
     now[9] = "token 5 (secret) (secret): takes effect at the next start".to_owned();
-    assert_eq!(told(), now);
+    assert_eq!(standings(), now);
 
-    // One wrong value: what is right beside it waits, and says for what.
+    // One invalid value: the valid ones in the same read wait, with the reason.
     write(folder.path(), &[("fixed", "many"), ("low", "4")]);
     live.reload().unwrap_err();
     let refusal = "file fixed: option fixed: \"many\" is not an integer from 0 to 4294967295";
-    assert_eq!(told()[1], "fixed 5 many 6: wrong: not an integer from 0 to 4294967295");
-    assert_eq!(told()[5], format!("low 5 4 3: refused: {refusal}"));
-    assert_eq!(told()[9], format!("token 5 (secret) (secret): refused: {refusal}"));
-    // As before again.
+    assert_eq!(standings()[1], "fixed 5 many 6: wrong: not an integer from 0 to 4294967295");
+    assert_eq!(standings()[5], format!("low 5 4 3: refused: {refusal}"));
+    assert_eq!(standings()[9], format!("token 5 (secret) (secret): refused: {refusal}"));
+    // Back to the first values.
     write(folder.path(), &[("fixed", "6"), ("low", "2"), ("token", "x")]);
     live.reload().unwrap();
-    assert_eq!(told(), at_first);
+    assert_eq!(standings(), at_first);
 }
 
 /// Values supplied at run time have precedence over files, not over flags, and can be withdrawn.
@@ -257,7 +257,7 @@ async fn supplied_values_are_a_layer_of_their_own() {
         .collect();
     assert_eq!(of_low, ["4 3: in force", "5 2: overridden by map m"]);
 
-    // A wrong one changes nothing.
+    // An invalid one changes nothing.
     supplied(&[("low", "many")]);
     assert_eq!(texts(r.reload()), ["map m: option low: \"many\" is not an integer from 0 to 4294967295"]);
     assert_eq!(r.running(), [3, 7, 6]);
@@ -275,9 +275,9 @@ async fn supplied_values_are_a_layer_of_their_own() {
     assert_eq!(drift("riddle", "z").unwrap(), "riddle: not set, wanted \"z\"");
 }
 
-/// Who takes a watch of a struct of which no option is live waits for what never comes; it is reported once, and where.
+/// A watch on a struct without live options never resolves; it is reported once, with its place.
 #[tokio::test]
-async fn a_watch_that_never_tells_is_warned_of() {
+async fn a_watch_that_never_resolves_is_logged_as_a_warning() {
     #[derive(hive::Config)]
     #[expect(dead_code, reason = "never read")]
     struct Fixed {

@@ -1,4 +1,4 @@
-//! The hive from outside, as those who build agents of it see it.
+//! The public API of the hive, as authors of agents use it.
 
 mod bad_code;
 mod commands;

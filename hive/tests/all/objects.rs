@@ -26,7 +26,7 @@ async fn started(cells: impl hive::IntoCells) -> TestHive {
     hive
 }
 
-/// Starts and stops; nothing is left.
+/// Starts and stops; checks that nothing is leaked.
 async fn fits(cells: impl hive::IntoCells) {
     started(cells).await.finish().await;
 }
@@ -87,7 +87,7 @@ async fn twelve_parameters_and_a_struct_of_thirteen() {
     .await;
 }
 
-/// An optional parameter of several parts consumes exactly its own, whichever of them is absent.
+/// An optional parameter with several parts consumes exactly its own, whichever of them is absent.
 #[tokio::test]
 async fn optional_structs_do_not_shift_their_neighbours() {
     #[derive(Params)]
@@ -178,7 +178,7 @@ async fn private_shadows_and_siblings_have_their_own() {
 }
 
 #[tokio::test]
-async fn decorations_nest_and_stay_inside() {
+async fn decorations_nest_and_do_not_leak_outside() {
     let louder = |s: Arc<dyn Speak>| named(&(s.say() + "!"));
     let says = |expected: &'static str| invoke(move |s: Arc<dyn Speak>| assert_eq!(s.say(), expected));
     fits([
@@ -190,7 +190,7 @@ async fn decorations_nest_and_stay_inside() {
 }
 
 #[tokio::test]
-async fn one_cell_in_two_hives_makes_two_objects() {
+async fn one_cell_in_two_hives_builds_two_objects() {
     let cells = [provide(|| Name("x".to_owned())), invoke(|_: Arc<Name>| ())];
     let (one, two) = (started(cells.clone()).await, started(cells).await);
     assert!(!Arc::ptr_eq(&one.get::<Name>(), &two.get::<Name>()));
@@ -237,7 +237,7 @@ async fn failing_and_panicking_constructors_are_named() {
 }
 
 #[tokio::test]
-async fn consumers_are_dropped_before_what_they_consume() {
+async fn consumers_are_dropped_before_their_dependencies() {
     struct Dropped(&'static str, Arc<parking_lot::Mutex<Vec<&'static str>>>);
     impl Drop for Dropped {
         fn drop(&mut self) {
@@ -258,13 +258,13 @@ async fn consumers_are_dropped_before_what_they_consume() {
     assert_eq!(*log.lock(), ["outer", "inner"]);
 }
 
-/// Parameters of each constructor of the next test.
+/// The dependencies of each constructor of the next test.
 const NEEDS: [&[usize]; 6] = [&[], &[0], &[0, 1], &[2, 0], &[], &[3]];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the order of cells, constructors run after what they need, at most once, and only if needed; their hooks
+    /// In any order of cells, constructors run after their dependencies, at most once, and only if needed; their hooks
     /// start in that order and stop in reverse.
     #[test]
     fn any_order_of_cells_builds_the_same(order in Just((0..8_usize).collect::<Vec<_>>()).prop_shuffle()) {
@@ -304,7 +304,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_result_that_gives_less_than_it_declares_is_named() {
+async fn a_result_with_fewer_values_than_declared_is_named() {
     #[derive(Object)]
     struct Promised;
     struct Liar;

@@ -1,4 +1,4 @@
-//! The order of start hooks: tokens, side by side along the graph, and any legal order.
+//! The order of start hooks: tokens, parallel along the graph, and any legal order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn slow(lifecycle: &Lifecycle, name: &'static str) -> hive::HookBuilder {
     })
 }
 
-/// Two chains: store - server, and other with two hooks of its own.
+/// Returns two chains: store - server, and other with two hooks of its own.
 fn chains(parallel: bool) -> Vec<Cell> {
     let hook = move |lifecycle: &Lifecycle, name| match parallel {
         true => slow(lifecycle, name).parallel().add(),
@@ -84,7 +84,7 @@ async fn a_hook_that_is_not_parallel_keeps_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_started_stops_in_reverse_and_a_failure_drops_the_others() {
+async fn started_hooks_stop_in_reverse_and_a_failure_drops_the_running() {
     let hook = |name: &'static str, wait: u32, fails: bool| {
         invoke(move |lifecycle: Lifecycle| {
             let start = move |_| async move {
@@ -133,7 +133,7 @@ async fn a_shutdown_ends_all_that_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circle_of_tokens_is_named() {
+async fn a_cycle_of_tokens_is_named() {
     struct A;
     struct B;
     let mut hive = TestHive::new([
@@ -145,9 +145,9 @@ async fn a_circle_of_tokens_is_named() {
     assert!(text.contains("not run: chicken, egg wait for each other's tokens"), "{text}");
 }
 
-/// The seeds give different orders, all of them legal.
+/// The seeds produce different orders, all of them legal.
 #[tokio::test(start_paused = true)]
-async fn any_legal_order_may_come() {
+async fn every_seed_yields_a_legal_order() {
     let mut orders = BTreeSet::new();
     for seed in 0..50 {
         let mut hive = TestHive::new(chains(false)).shuffle(seed);
@@ -164,11 +164,11 @@ async fn any_legal_order_may_come() {
     assert_eq!(orders.len(), 6, "all ways to shuffle two chains of two");
 }
 
-/// A hook that relies on another one without saying so is found.
+/// A hook that relies on another one without a declared dependency fails.
 #[tokio::test(start_paused = true)]
 async fn a_hidden_dependency_shows() {
     struct Bound;
-    let cells = |told: bool| {
+    let cells = |declared: bool| {
         let folder = Arc::new(parking_lot::Mutex::new(false));
         let made = folder.clone();
         [
@@ -189,17 +189,17 @@ async fn a_hidden_dependency_shows() {
                     anyhow::ensure!(*folder.lock(), "no folder");
                     Ok(())
                 });
-                if told { hook.after::<Bound>().add() } else { hook.add() }
+                if declared { hook.after::<Bound>().add() } else { hook.add() }
             }),
         ]
     };
     let mut failed = [0, 0];
     for seed in 0..20 {
-        for told in [false, true] {
-            let mut hive = TestHive::new(cells(told)).shuffle(seed);
+        for declared in [false, true] {
+            let mut hive = TestHive::new(cells(declared)).shuffle(seed);
             match hive.try_start().await {
                 Ok(()) => hive.stop().await,
-                Err(_) => failed[usize::from(told)] += 1,
+                Err(_) => failed[usize::from(declared)] += 1,
             }
         }
     }

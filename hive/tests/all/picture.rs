@@ -1,4 +1,4 @@
-//! The graph as pictures, and a start.
+//! The graph and a start as pictures.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ fn hive() -> Hive {
     Hive::builder([decorate(same, api), kv, lb.when(|c: &LbConfig| c.enable_lb), look]).build().unwrap()
 }
 
-/// A text without the line numbers of this file.
+/// Returns a text without the line numbers of this file.
 fn unnumbered(text: &str) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some((before, after)) = rest.split_once("picture.rs:") {
@@ -95,7 +95,7 @@ fn every_format() {
     same_as("graph.json", &hive.json());
 }
 
-/// A line that moves, or a constructor more, changes nothing else in the JSON.
+/// A moved line, or an additional constructor, changes nothing else in the JSON.
 #[test]
 fn json_differs_where_the_graph_does() {
     let graph = |cells: Vec<Cell>| Hive::builder(cells).build().unwrap().json();
@@ -110,7 +110,7 @@ fn json_differs_where_the_graph_does() {
     assert_eq!(new, ["\"Arc<Idle>\"", "\"name\": \"m/new_idle\",", "\"state\": \"not used\""]);
 }
 
-/// Hooks that take known times on a paused clock, drawn to scale.
+/// Hooks with known durations on a paused clock, drawn to scale.
 #[tokio::test(start_paused = true)]
 async fn timeline() {
     use std::time::Duration;

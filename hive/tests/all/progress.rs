@@ -1,4 +1,4 @@
-//! Jobs that do not move are named within their deadline, others never.
+//! Stuck jobs are named within their deadline, others never.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 const SECOND: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A hive of one module, and its jobs seen once a second of a clock that only the test moves.
+/// A hive of one module, and its jobs sampled once a second of a clock that only the test advances.
 struct Observed {
     hive: TestHive,
     watchdog: Watchdog,
@@ -33,7 +33,7 @@ impl Observed {
         self.watchdog.sample(self.now)
     }
 
-    /// After how many seconds a job is named, and why; none if not in an hour.
+    /// Returns after how many seconds a job is named, and why; `None` if not within an hour.
     fn named(&mut self) -> Option<(u32, String, Reason)> {
         (0..3600).find_map(|second| {
             let stuck = self.after(SECOND).into_iter().next()?;
@@ -48,7 +48,7 @@ async fn settled() {
     }
 }
 
-/// A job that works on each item, and stays in the second until it is let go.
+/// Adds a job that works on each item, and blocks in the second until it is released.
 fn follower(jobs: &JobGroup, more: &Arc<Notify>, go_on: &Arc<Notify>) {
     let (more, go_on) = (more.clone(), go_on.clone());
     jobs.one_shot("follow", move |cx: JobCx| async move {
@@ -68,7 +68,7 @@ fn follower(jobs: &JobGroup, more: &Arc<Notify>, go_on: &Arc<Notify>) {
 }
 
 #[tokio::test]
-async fn work_without_end_is_named_within_its_deadline_and_forgotten_when_it_goes_on() {
+async fn work_without_progress_is_named_within_its_deadline_until_it_continues() {
     let (more, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (m, g) = (more.clone(), go_on.clone());
     let mut observed = Observed::new(move |jobs| follower(&jobs, &m, &g)).await;
@@ -94,7 +94,7 @@ async fn work_without_end_is_named_within_its_deadline_and_forgotten_when_it_goe
 }
 
 #[tokio::test]
-async fn a_process_that_did_not_run_accuses_nobody() {
+async fn a_suspended_process_reports_no_stuck_job() {
     let (more, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (m, g) = (more.clone(), go_on.clone());
     let mut observed = Observed::new(move |jobs| follower(&jobs, &m, &g)).await;
@@ -102,7 +102,7 @@ async fn a_process_that_did_not_run_accuses_nobody() {
         more.notify_one();
         settled().await;
     }
-    // At work for 2 s of its own; the machine slept for a day, a debugger held it for an hour.
+    // At work for 2 s of its own; the machine slept for a day, a debugger stopped it for an hour.
     for gap in [SECOND, 24 * 3600 * SECOND, SECOND, 3600 * SECOND] {
         assert_eq!(observed.after(gap), []);
     }
@@ -111,7 +111,7 @@ async fn a_process_that_did_not_run_accuses_nobody() {
     observed.hive.kill();
 }
 
-/// A test that fails must not leave a thread behind that its runtime would wait for.
+/// A guard: a failing test must not leave a thread behind that its runtime would wait for.
 struct Unblock(Arc<AtomicBool>);
 
 impl Drop for Unblock {
@@ -179,17 +179,17 @@ async fn runs_of_timers_and_items_of_observers_have_deadlines_by_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timer_that_nobody_runs_is_overdue() {
+async fn a_timer_that_does_not_run_is_overdue() {
     let mut observed = Observed::new(|jobs| {
         jobs.timer("gc", 10 * SECOND, |_| async { Ok(()) }).add();
     })
     .await;
-    // The runtime goes on: so does the timer.
+    // The runtime runs, so the timer does.
     for _ in 0..100 {
         tokio::time::sleep(SECOND).await;
         assert_eq!(observed.after(SECOND), []);
     }
-    // It does not: nothing of this test yields.
+    // The runtime does not run: nothing of this test yields.
     let (seconds, job, reason) = observed.named().unwrap();
     assert!((18..30).contains(&seconds), "{seconds}");
     assert_eq!((job.as_str(), reason), ("m.timer-job-gc", Reason::Overdue));
@@ -199,7 +199,7 @@ async fn a_timer_that_nobody_runs_is_overdue() {
 }
 
 #[tokio::test]
-async fn work_that_nobody_begins_is_named_and_a_long_rest_before_does_not_count() {
+async fn pending_work_is_named_and_idle_time_before_does_not_count() {
     let pending = Arc::new(AtomicBool::new(false));
     let has_work = pending.clone();
     let mut observed = Observed::new(move |jobs| {
@@ -223,7 +223,7 @@ async fn work_that_nobody_begins_is_named_and_a_long_rest_before_does_not_count(
 }
 
 #[tokio::test]
-async fn a_loop_that_has_failed_for_good_is_named_until_another_takes_its_place() {
+async fn a_job_that_has_failed_for_good_is_named_until_it_is_replaced() {
     let group = Arc::new(parking_lot::Mutex::new(None));
     let keep = group.clone();
     let mut observed = Observed::new(move |jobs| {
@@ -247,7 +247,7 @@ async fn a_loop_that_has_failed_for_good_is_named_until_another_takes_its_place(
 }
 
 #[tokio::test]
-async fn a_piece_of_work_may_have_its_own_deadline_and_say_that_it_moves() {
+async fn a_piece_of_work_may_have_its_own_deadline_and_report_steps() {
     let part = Arc::new(Notify::new());
     let parts = part.clone();
     let mut observed = Observed::new(move |jobs| {

@@ -1,4 +1,4 @@
-//! Values that tests put in the place of providers, and decorators.
+//! Values with which tests replace providers, and decorators.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn named(name: &str) -> Arc<dyn Speak> {
     Arc::new(Name(name.to_owned()))
 }
 
-/// Says in its module's health what it sees.
+/// Returns a cell that reports the received value in its module's health.
 fn listen() -> Cell {
     invoke(|speak: Arc<dyn Speak>, health: Health| health.ok(speak.say()))
 }
@@ -34,7 +34,7 @@ async fn heard<const N: usize>(mut hive: TestHive, modules: [&str; N]) -> [Strin
     heard
 }
 
-/// Two modules with a private provider each, and one for everybody.
+/// Returns two modules with a private provider each, and one with an exported provider.
 fn cells() -> [Cell; 3] {
     let own = |name: &'static str| provide_private(move || named(name));
     [
@@ -49,21 +49,21 @@ async fn in_one_module_only() {
     let all = ["a", "a.inner", "ab", "root"];
     let hive = TestHive::new(cells()).replace_in("a.inner", named("fake"));
     assert_eq!(heard(hive, all).await, ["a", "fake", "ab", "root"]);
-    // A module includes those inside of it, not those whose names merely begin alike.
+    // A module includes its submodules, not modules whose names only have the same prefix.
     let hive = TestHive::new(cells()).replace_in("a", named("fake"));
     assert_eq!(heard(hive, all).await, ["fake", "fake", "ab", "root"]);
     // A module's export is replaced for all cells.
     let hive = TestHive::new([cells().to_vec(), vec![module("c", "x", listen())]].concat());
     let hive = hive.replace_in("root", named("fake"));
     assert_eq!(heard(hive, ["a", "root", "c"]).await, ["a", "fake", "fake"]);
-    // The last word counts; everywhere is wider than a module.
+    // The last replacement takes effect; one for the whole hive is wider than one for a module.
     let hive = TestHive::new(cells()).replace(named("all")).replace_in("root", named("x"));
     let error = { hive }.try_start().await.unwrap_err().to_string();
     assert!(error.contains("nothing to replace in module `root`"), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_not_there_cannot_be_replaced() {
+async fn an_absent_provider_cannot_be_replaced() {
     let mut hive = TestHive::new(cells()).replace_in("a.iner", named("fake"));
     let text = hive.try_start().await.unwrap_err().to_string();
     assert!(text.contains("nothing to replace in module `a.iner`: Arc<dyn all::replace::Speak>"), "{text}");
@@ -84,9 +84,9 @@ async fn what_is_not_there_cannot_be_replaced() {
     assert!(text.ends_with("in module `kv`"), "{text}");
 }
 
-/// Without `::<dyn Speak>` it is the fake's own type that is replaced, and the test would be of the real thing.
+/// Without `::<dyn Speak>` the fake's own type is replaced, and the test would run against the real object.
 #[tokio::test]
-async fn a_replacement_that_nobody_sees_is_a_fault() {
+async fn an_unused_replacement_is_an_error() {
     let mut hive = TestHive::new(cells()).replace(Arc::new(Name("fake".to_owned())));
     let text = hive.try_start().await.unwrap_err().to_string();
     let begin = "1 fault in the graph:\n  - nothing gives or takes Arc<all::replace::Name>, replaced at hive/tests/all/replace.rs:";
@@ -108,22 +108,22 @@ async fn a_replacement_that_nobody_sees_is_a_fault() {
 async fn a_value_is_supplied() {
     let hive = TestHive::new(module("m", "x", listen())).supply(named("supplied"));
     assert_eq!(heard(hive, ["m"]).await, ["supplied"]);
-    // A fault names the test's own line.
+    // An error names the test's own line.
     let mut hive = TestHive::new(provide(|| named("real"))).supply(named("supplied"));
     let text = hive.try_start().await.unwrap_err().to_string();
     assert_eq!(text.matches("(hive/tests/all/replace.rs:").count(), 2, "{text}");
 }
 
 #[tokio::test]
-async fn a_replacement_is_decorated_like_what_it_replaces() {
+async fn a_replacement_is_decorated_like_the_original_provider() {
     let cells = [decorate_all(louder), provide(|| named("real")), module("m", "x", listen())];
     let hive = TestHive::new(cells).replace(named("fake"));
     assert_eq!(heard(hive, ["m"]).await, ["fake!"]);
 }
 
 #[tokio::test]
-async fn decorated_for_everybody() {
-    // Declared deep inside of a decoration of its own: the order of nesting is by scope, not by place of declaration.
+async fn decorated_for_the_whole_hive() {
+    // Declared deep inside of a decoration of its own: decorators nest by scope, not by place of declaration.
     let quieter = |speak: Arc<dyn Speak>| named(&speak.say().to_lowercase());
     let provider = module("provider", "x", [provide(|| named("Hi")), listen()]);
     let wrapped = decorate(quieter, module("wrapped", "x", [listen(), decorate_all(louder)]));
@@ -156,7 +156,7 @@ async fn a_decorated_group() {
 }
 
 #[test]
-fn two_decorators_for_everybody_are_ambiguous() {
+fn two_decorators_for_the_whole_hive_are_ambiguous() {
     let cells = [decorate_all(louder), module("m", "x", decorate_all(louder)), provide(|| named("x"))];
     let text = hive::validate(cells).unwrap_err().to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! Scopes with a life of their own: started and stopped while the rest runs.
+//! Scopes with a lifecycle of their own: started and stopped while the hive runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,11 +15,11 @@ type Log = Arc<Mutex<Vec<String>>>;
 
 struct Leader;
 
-/// Of the hive around the scope.
+/// An object of the surrounding hive.
 #[derive(Object)]
 struct Store(AtomicU32);
 
-/// Of the scope: another one each time.
+/// An object of the scope, created at each start.
 #[derive(Object)]
 struct Lease(u32);
 
@@ -37,7 +37,7 @@ fn hook(lifecycle: &Lifecycle, log: &Log, name: String) {
     lifecycle.hook(name).on_start(starting).on_stop(stopping).add();
 }
 
-/// A hive with a store and a scope whose second constructor and job use a lease of its own.
+/// Returns a hive with a store and a scope whose second constructor and job use the scope's own lease.
 fn cells(log: &Log, fails: Arc<Mutex<Option<&'static str>>>) -> Vec<Cell> {
     let (outer, inner, jobs_log) = (log.clone(), log.clone(), log.clone());
     let new_store = move |lifecycle: Lifecycle| {
@@ -85,7 +85,7 @@ async fn started(log: &Log) -> (TestHive, Arc<Scope<Leader>>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn starts_and_stops_anew_while_the_rest_runs() {
+async fn starts_and_stops_repeatedly_while_the_hive_runs() {
     let log = Log::default();
     let (mut hive, leader) = started(&log).await;
     assert_eq!((leader.state(), log.lock().clone()), (State::Built, vec!["start store".to_owned()]));
@@ -110,7 +110,7 @@ async fn starts_and_stops_anew_while_the_rest_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_still_runs_is_stopped_before_all_that_it_uses() {
+async fn a_running_scope_is_stopped_before_its_dependencies() {
     let log = Log::default();
     let (mut hive, leader) = started(&log).await;
     leader.start().await.unwrap();
@@ -124,12 +124,12 @@ async fn what_still_runs_is_stopped_before_all_that_it_uses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_is_undone_and_may_be_tried_again() {
+async fn a_failed_start_is_rolled_back_and_may_be_retried() {
     let (log, fails) = (Log::default(), Arc::new(Mutex::new(Some("error"))));
     let mut hive = TestHive::new(cells(&log, fails.clone())).start_timeout(10 * SECOND);
     hive.start().await;
     let leader = hive.get::<Scope<Leader>>();
-    for (how, said) in [
+    for (how, expected) in [
         ("error", "no quorum"),
         ("panic", "panicked: index out of bounds"),
         ("hang", "did not finish within 10s"),
@@ -137,7 +137,7 @@ async fn what_fails_is_undone_and_may_be_tried_again() {
         *fails.lock() = Some(how);
         let error = leader.start().await.unwrap_err();
         assert!(matches!(&error, HiveError::Scope { scope, .. } if scope == "leader"), "{error}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(leader.state(), State::Failed);
         assert_eq!(hive.health("leader.scope").level, Level::Degraded);
         assert!(log.lock().last().unwrap().starts_with("stop lease"), "{log:?}");
@@ -149,14 +149,14 @@ async fn what_fails_is_undone_and_may_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn states_refuse_what_is_out_of_turn() {
+async fn invalid_state_transitions_are_refused() {
     let log = Log::default();
     let (mut hive, leader) = started(&log).await;
     let refused = |result: Result<(), HiveError>| result.unwrap_err().to_string();
     assert_eq!(refused(leader.stop().await), "scope `leader`: cannot stop a scope that is built");
     leader.start().await.unwrap();
     assert_eq!(refused(leader.start().await), "scope `leader`: cannot start a scope that is started");
-    // Who asks may go away: what has begun comes to its end.
+    // The caller may be dropped: a stop that has begun is completed.
     drop(tokio::time::timeout(Duration::ZERO, leader.stop()).await);
     assert_eq!(leader.changed_from(State::Started).await, State::Stopped);
     hive.stop().await;
@@ -212,7 +212,7 @@ async fn the_graph_of_a_scope_is_planned_with_all_others() {
     let text = hive::validate([twice.clone(), supply(Arc::new(1_u8)), outside]).unwrap_err().to_string();
     assert!(text.contains("Only") && text.contains("outer"), "{text}");
 
-    // A scope in a scope is made anew with it.
+    // A scope in a scope is built again with it.
     let inner = Arc::new(Mutex::new(Vec::new()));
     let seen = inner.clone();
     let keep = invoke(move |inner: Arc<Scope<Inner>>| seen.lock().push(inner));
@@ -228,8 +228,8 @@ async fn the_graph_of_a_scope_is_planned_with_all_others() {
     leader.start().await.unwrap();
     assert_eq!(inner.lock()[1].state(), State::Built);
     let events = hive.events();
-    let told = events.iter().filter(|event| matches!(event, Event::ScopeStarted { .. })).count();
-    assert_eq!(told, 3);
+    let starts = events.iter().filter(|event| matches!(event, Event::ScopeStarted { .. })).count();
+    assert_eq!(starts, 3);
     hive.stop().await;
 }
 
@@ -246,8 +246,8 @@ async fn a_start_hook_that_starts_a_scope_fails_at_once() {
     ));
     let begin = tokio::time::Instant::now();
     let text = TestHive::new(all).try_start().await.unwrap_err().to_string();
-    let said = "scope `leader`: Scope::start in a start hook waits for itself; call it from a job";
-    assert!(text.contains("start hook `lead` of module `user`") && text.contains(said), "{text}");
+    let expected = "scope `leader`: Scope::start in a start hook waits for itself; call it from a job";
+    assert!(text.contains("start hook `lead` of module `user`") && text.contains(expected), "{text}");
     assert_eq!(begin.elapsed(), Duration::ZERO);
 }
 
@@ -307,22 +307,22 @@ async fn a_scope_that_waits_for_itself_fails_at_once() {
         let leader = hive.get::<Scope<Leader>>();
         assert!(handle.set(leader.clone()).is_ok());
         let begin = tokio::time::Instant::now();
-        let said = |action| {
+        let expected = |action| {
             format!(
                 "Scope::{action} in a hook or constructor of the scope waits for itself; call it from a job"
             )
         };
         if at_start {
             let text = leader.start().await.unwrap_err().to_string();
-            assert!(text.contains(&said("start")), "{text}");
+            assert!(text.contains(&expected("start")), "{text}");
         } else {
             leader.start().await.unwrap();
             // As part of the scope's own stop, and of the hive's.
             let text = leader.stop().await.unwrap_err().to_string();
-            assert!(text.contains(&said("stop")), "{text}");
+            assert!(text.contains(&expected("stop")), "{text}");
             leader.start().await.unwrap();
             let text = hive.try_stop().await.unwrap_err().to_string();
-            assert!(text.contains(&said("stop")), "{text}");
+            assert!(text.contains(&expected("stop")), "{text}");
         }
         assert_eq!(begin.elapsed(), Duration::ZERO);
         if at_start {

@@ -1,4 +1,4 @@
-//! Signals, each in a process of its own: these tests start themselves again with a part to play.
+//! Signals, each in a process of its own: these tests execute themselves again with the name of a part to play.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -41,7 +41,7 @@ fn block_workers() {
 
 static LOG_BLOCKS: AtomicBool = AtomicBool::new(false);
 
-/// A log that stops to take lines, as a pipe that is full.
+/// A log that blocks its writers, as a full pipe does.
 struct BlockingLog;
 
 impl std::io::Write for BlockingLog {
@@ -57,7 +57,7 @@ impl std::io::Write for BlockingLog {
     }
 }
 
-/// A hive that tells what it does and waits where the part says.
+/// Runs a hive that prints its steps and waits where the part requires it.
 fn play(part: &'static str) -> ExitCode {
     let cells = module(
         "m",
@@ -150,7 +150,7 @@ impl Player {
     }
 }
 
-/// In the started process: plays the part and ends the process with its code.
+/// In the child process: plays the part and ends the process with its exit code.
 #[expect(clippy::disallowed_methods, reason = "the test harness would give its own exit code")]
 fn play_if_asked(part: &'static str) {
     if std::env::var(PART).is_ok_and(|asked| asked == part) {
@@ -173,9 +173,9 @@ fn a_signal_stops_in_order() {
 }
 
 #[test]
-fn a_signal_during_start_undoes_it() {
+fn a_signal_during_start_rolls_it_back() {
     play_if_asked("starting");
-    let mut player = Player::new("starting", "a_signal_during_start_undoes_it");
+    let mut player = Player::new("starting", "a_signal_during_start_rolls_it_back");
     player.expect("ready");
     player.kill("-TERM");
     player.expect("stopping");
@@ -195,7 +195,7 @@ fn a_second_signal_ends_the_process_at_once() {
     assert_eq!(player.code(), Some(128 + 2));
 }
 
-/// A signal to the process and to its group, as some that supervise processes send it.
+/// A signal to both the process and its group, as some supervisors send it.
 #[test]
 fn signals_at_the_same_time_are_one() {
     play_if_asked("twice");
@@ -221,7 +221,7 @@ fn a_blocked_stop_ends_the_process() {
     assert_eq!(player.code(), Some(255));
 }
 
-/// The same where no thread is left to the runtime, which is what the limit is for.
+/// The same on a single-threaded runtime, which has no thread left to enforce the limit.
 #[test]
 fn a_blocked_stop_ends_the_process_on_a_single_thread() {
     play_if_asked("alone");
@@ -242,7 +242,7 @@ fn a_blocked_stop_ends_the_process_with_all_workers_blocked() {
     assert_eq!(player.code(), Some(255));
 }
 
-/// Also if nothing reads what it writes to its log.
+/// Also if nothing reads the log.
 #[test]
 fn a_blocked_stop_ends_the_process_with_a_blocked_log() {
     play_if_asked("log");

@@ -1,4 +1,4 @@
-//! The hive for tests: its own log, what is left at the end, and what it asserts.
+//! The hive for tests: its own log, leaks at the end, and its assertions.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tracing::instrument::WithSubscriber;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Writes a line wherever code of a cell runs.
+/// Returns a cell that logs a line from every kind of code.
 fn talks(name: &'static str) -> Cell {
     module(
         name,
@@ -38,15 +38,15 @@ fn talks(name: &'static str) -> Cell {
     )
 }
 
-/// The message of the panic.
+/// Returns the message of the panic.
 async fn fault(future: impl Future<Output = ()>) -> String {
     let panic = AssertUnwindSafe(future).catch_unwind().await.unwrap_err();
-    let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-    // The numbers of lines of this file made equal.
-    let mut parts = said.split("test_hive.rs:");
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    // Masks line numbers of this file.
+    let mut parts = text.split("test_hive.rs:");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |said, part| {
-        said + "test_hive.rs:_" + part.trim_start_matches(|c: char| c.is_ascii_digit())
+    parts.fold(first, |text, part| {
+        text + "test_hive.rs:_" + part.trim_start_matches(|c: char| c.is_ascii_digit())
     })
 }
 
@@ -77,7 +77,7 @@ async fn hives_side_by_side_have_their_own_logs() {
             ]
         );
         let failed = hive.logged(LogLevel::WARN, "Job failed name=job-fails error=no route to host");
-        assert_eq!(&*failed.module, name, "what the hive tells of a module counts as the module's");
+        assert_eq!(&*failed.module, name, "lines of the hive about a module carry its path");
         assert_eq!(&*hive.logged(LogLevel::INFO, "Stopped hive").module, "");
     }
 }
@@ -111,7 +111,7 @@ async fn a_scope_and_late_jobs_are_in_the_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_test_calls_is_logged_where_it_says() {
+async fn code_of_the_test_logs_to_tracing_to() {
     let mut hive = TestHive::new(module("m", "x", invoke(|health: Health| health.ok("well"))));
     hive.start().await;
     tracing::warn!("elsewhere");
@@ -122,50 +122,50 @@ async fn what_the_test_calls_is_logged_where_it_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn assertions_say_what_there_is() {
+async fn assertions_print_the_actual_state() {
     let mut hive = TestHive::new([talks("a"), module("b", "x", invoke(|health: Health| health.ok("well")))]);
     hive.start().await;
     hive.started_in_order(["talk", "job-talk", "job-fails"]);
-    let said = fault(async { hive.started_in_order(["job-talk", "talk"]) }).await;
-    assert!(said.contains("`talk` ran earlier") && said.contains("[\"talk\", \"job-talk\""), "{said}");
-    let said = fault(async { hive.stopped_in_order(["talk"]) }).await;
-    assert!(said.contains("`talk` did not run; stop hooks: []"), "{said}");
-    let said = fault(async { drop(hive.logged(LogLevel::WARN, "ended")) }).await;
-    assert!(said.contains("WARN `ended`; there are:\n  WARN a: started name=a"), "{said}");
-    let said = fault(async { hive.logged_no_warning() }).await;
-    assert!(said.contains("WARN a: started name=a port=9234"), "{said}");
+    let text = fault(async { hive.started_in_order(["job-talk", "talk"]) }).await;
+    assert!(text.contains("`talk` ran earlier") && text.contains("[\"talk\", \"job-talk\""), "{text}");
+    let text = fault(async { hive.stopped_in_order(["talk"]) }).await;
+    assert!(text.contains("`talk` did not run; stop hooks: []"), "{text}");
+    let text = fault(async { drop(hive.logged(LogLevel::WARN, "ended")) }).await;
+    assert!(text.contains("WARN `ended`; there are:\n  WARN a: started name=a"), "{text}");
+    let text = fault(async { hive.logged_no_warning() }).await;
+    assert!(text.contains("WARN a: started name=a port=9234"), "{text}");
     hive.is_healthy();
     sleep(SECOND).await;
-    let said = fault(async { hive.is_healthy() }).await;
-    assert!(said.contains("a.job-fails: Failed (duration 0.0ns): no route to host"), "{said}");
-    let said = fault(hive.until("never", || false)).await;
+    let text = fault(async { hive.is_healthy() }).await;
+    assert!(text.contains("a.job-fails: Failed (duration 0.0ns): no route to host"), "{text}");
+    let text = fault(hive.until("never", || false)).await;
     let begin = "in vain at hive/tests/all/test_hive.rs:_: waited for half a minute: never\n  health a";
-    assert!(said.starts_with(begin), "{said}");
+    assert!(text.starts_with(begin), "{text}");
     assert!(
-        said.contains("\n  health a.job-fails: Degraded Failed (duration 0.0ns) no route to host\n"),
-        "{said}"
+        text.contains("\n  health a.job-fails: Degraded Failed (duration 0.0ns) no route to host\n"),
+        "{text}"
     );
-    assert!(said.contains("\n  log WARN a: Job failed name=job-fails") && !said.contains("DEBUG"), "{said}");
+    assert!(text.contains("\n  log WARN a: Job failed name=job-fails") && !text.contains("DEBUG"), "{text}");
     hive.stop().await;
 }
 
 #[tokio::test]
-async fn what_fails_names_the_line_of_the_test() {
+async fn failures_name_the_line_of_the_test() {
     let mut hive = TestHive::needing::<Store>([]);
-    let said = fault(hive.start()).await;
+    let text = fault(hive.start()).await;
     assert_eq!(
-        said,
+        text,
         "start at hive/tests/all/test_hive.rs:_: 1 fault in the graph:
   - missing Arc<all::test_hive::Store>
     needed by TestHive::needing (hive/tests/all/test_hive.rs:_) at the root
     hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Store>"
     );
-    // Where nothing is waited for the panic itself is at the line.
+    // In a synchronous method the panic itself has the line of the caller.
     let at = Arc::new(Mutex::new(String::new()));
     let (seen, before) = (at.clone(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
-        if std::thread::current().name() == Some("test_hive::what_fails_names_the_line_of_the_test") {
+        if std::thread::current().name() == Some("test_hive::failures_name_the_line_of_the_test") {
             *seen.lock() = at;
         } else {
             before(panic);
@@ -174,12 +174,12 @@ async fn what_fails_names_the_line_of_the_test() {
     let mut hive = TestHive::new([]);
     hive.start().await;
     let own = |at: &str| at.starts_with("hive/tests/all/test_hive.rs:");
-    let said = fault(async { drop(hive.get::<Store>()) }).await;
-    assert!(said.starts_with("not built: ") && own(&at.lock()), "{said} {at:?}");
-    let said = fault(async { drop(hive.health("nobody")) }).await;
-    assert!(said.starts_with("no health report: nobody") && own(&at.lock()), "{said} {at:?}");
-    let said = fault(async { drop(hive.logged(LogLevel::INFO, "nothing")) }).await;
-    assert!(said.starts_with("not logged: ") && own(&at.lock()), "{said} {at:?}");
+    let text = fault(async { drop(hive.get::<Store>()) }).await;
+    assert!(text.starts_with("not built: ") && own(&at.lock()), "{text} {at:?}");
+    let text = fault(async { drop(hive.health("nobody")) }).await;
+    assert!(text.starts_with("no health report: nobody") && own(&at.lock()), "{text} {at:?}");
+    let text = fault(async { drop(hive.logged(LogLevel::INFO, "nothing")) }).await;
+    assert!(text.starts_with("not logged: ") && own(&at.lock()), "{text} {at:?}");
     hive.stop().await;
 }
 
@@ -196,9 +196,9 @@ async fn jobs_that_do_not_end_are_named() {
     let mut hive = TestHive::new(cells);
     hive.start().await;
     sleep(SECOND).await;
-    let said = fault(hive.stop()).await;
+    let text = fault(hive.stop()).await;
     assert_eq!(
-        said,
+        text,
         "stop at hive/tests/all/test_hive.rs:_: something is left of the hive\n  job `job-deaf` of module `m` did not end within 5s of being cancelled: its code does not look at JobCx::cancelled()"
     );
 }
@@ -257,7 +257,7 @@ fn new_client(server: Arc<Server>) -> Arc<Client> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
+async fn leaked_objects_are_named_with_constructor_and_dependents() {
     let cells = |in_a_circle: bool| {
         let meet = move |server: Arc<Server>, client: Arc<Client>| {
             if in_a_circle {
@@ -273,7 +273,7 @@ async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
     let mut hive = TestHive::new(cells(true));
     hive.start().await;
     let left = hive.try_finish().await.unwrap_err();
-    let said = left.to_string();
+    let text = left.to_string();
     let objects: Vec<String> = left.objects.iter().map(|object| object.types.join(" and ")).collect();
     assert_eq!(
         objects,
@@ -284,24 +284,24 @@ async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
         ]
     );
     assert!(
-        said.contains(
+        text.contains(
             "object Arc<all::test_hive::Client>, held once, given by all::test_hive::new_client (hive/tests/all/test_hive.rs:"
         ),
-        "{said}"
+        "{text}"
     );
     assert!(
-        said.contains("in module `web`; perhaps held by all::test_hive::new_server, whose objects are left"),
-        "{said}"
+        text.contains("in module `web`; perhaps held by all::test_hive::new_server, whose objects are left"),
+        "{text}"
     );
 
-    // A handle of the test itself.
+    // A handle that the test itself holds.
     let mut hive = TestHive::new(cells(false));
     hive.start().await;
     let server = hive.get::<Server>();
-    let said = fault(hive.finish()).await;
-    assert!(said.starts_with("finish at hive/tests/all/test_hive.rs:_: "), "{said}");
-    assert!(said.contains("object Arc<all::test_hive::Server>, held once"), "{said}");
-    assert!(said.contains("; drop it before, or say .holding::<all::test_hive::Server>()"), "{said}");
+    let text = fault(hive.finish()).await;
+    assert!(text.starts_with("finish at hive/tests/all/test_hive.rs:_: "), "{text}");
+    assert!(text.contains("object Arc<all::test_hive::Server>, held once"), "{text}");
+    assert!(text.contains("; drop it before, or say .holding::<all::test_hive::Server>()"), "{text}");
     drop(server);
     let mut hive = TestHive::new(cells(false)).holding::<Server>().holding::<dyn Reader>();
     hive.start().await;
@@ -310,7 +310,7 @@ async fn objects_that_are_left_are_named_with_who_gave_and_took_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_escapes_is_seen_by_what_it_holds() {
+async fn an_escaped_task_is_detected_by_its_objects() {
     #[expect(clippy::disallowed_methods, reason = "it is the fault that is looked for")]
     fn escapes(store: Arc<Store>) {
         tokio::spawn(async move {
@@ -325,9 +325,10 @@ async fn a_task_that_escapes_is_seen_by_what_it_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_left_of_starts_that_fail_and_of_scopes() {
+async fn failed_starts_and_scopes_leak_nothing() {
     struct Part;
-    // What holds the handles of its own hooks and jobs would never go if hooks that have not run were kept.
+    // A service that holds the handles of its own hooks and jobs: pending hooks that are kept would form a reference
+    // cycle.
     struct Service {
         _lifecycle: Lifecycle,
         _jobs: JobGroup,
@@ -363,17 +364,17 @@ async fn nothing_is_left_of_starts_that_fail_and_of_scopes() {
     hive.finish().await;
 }
 
-/// A test that forgets the end of its hive would not see what goes wrong there.
+/// A test that does not stop its hive would not see errors of the stop.
 #[tokio::test]
 async fn a_hive_that_nobody_stops_fails_the_test() {
     let mut hive = TestHive::new(talks("a"));
     hive.start().await;
-    let said = fault(async move { drop(hive) }).await;
+    let text = fault(async move { drop(hive) }).await;
     let remedy =
         "end the test with finish().await or stop().await, or kill() a hive that is to end without a stop";
-    assert_eq!(said, format!("never stopped at hive/tests/all/test_hive.rs:_: {remedy}"));
+    assert_eq!(text, format!("never stopped at hive/tests/all/test_hive.rs:_: {remedy}"));
 
-    // What has not started, or failed to, has no end; what is killed has none on purpose.
+    // A hive that has not started, or failed to, needs no stop; a killed one is not stopped on purpose.
     drop(TestHive::new(talks("a")));
     let stopped = Arc::new(Mutex::new(false));
     let seen = stopped.clone();

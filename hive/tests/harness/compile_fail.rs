@@ -1,7 +1,7 @@
-//! Programs that must not compile, and what the compiler has to say about them.
+//! Programs that must not compile, and the errors of the compiler.
 //!
-//! What it says about a file must contain the texts behind `//~`, and not those behind `//!~`. The rest of its words differ
-//! between versions, so whole outputs are not compared.
+//! The errors of a file must contain the texts after `//~`, and not those after `//!~`. Other parts of the output
+//! differ between versions, so whole outputs are not compared.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,20 +20,20 @@ pub(crate) fn messages_name_the_wrong_part(crate_dir: &str, name: &str, dependen
 
     let messages = check(name, dependencies, &cases);
     for (name, path) in &cases {
-        let said = messages.get(name).unwrap_or_else(|| panic!("{name} compiles"));
+        let rendered = messages.get(name).unwrap_or_else(|| panic!("{name} compiles"));
         let source = fs::read_to_string(path).unwrap();
         let wanted: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//~ ")).collect();
         assert!(!wanted.is_empty(), "{name} expects nothing");
         for text in wanted {
-            assert!(said.contains(text), "{name}: `{text}` is not in:\n{said}");
+            assert!(rendered.contains(text), "{name}: `{text}` is not in:\n{rendered}");
         }
         for text in source.lines().filter_map(|line| line.strip_prefix("//!~ ")) {
-            assert!(!said.contains(text), "{name}: `{text}` is in:\n{said}");
+            assert!(!rendered.contains(text), "{name}: `{text}` is in:\n{rendered}");
         }
     }
 }
 
-/// Checks all cases as programs of one package; gives the errors of each.
+/// Checks all cases as programs of one package; returns the errors of each.
 fn check(name: &str, dependencies: &str, cases: &BTreeMap<String, PathBuf>) -> BTreeMap<String, String> {
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let dir = tmp.join(name);
@@ -45,14 +45,14 @@ fn check(name: &str, dependencies: &str, cases: &BTreeMap<String, PathBuf>) -> B
         write!(manifest, "\n[[bin]]\nname = {name:?}\npath = {path:?}\n").unwrap();
     }
     fs::write(dir.join("Cargo.toml"), manifest).unwrap();
-    // The workspace's lock file: the same versions, nothing to look up.
+    // The workspace's lock file pins the same versions, so that no registry is accessed.
     let lock = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|dir| dir.join("Cargo.lock"));
     fs::copy(lock.into_iter().find(|lock| lock.exists()).unwrap(), dir.join("Cargo.lock")).unwrap();
 
     let output = Command::new(env!("CARGO"))
         .args(["check", "--offline", "--bins", "--keep-going", "--message-format=json"])
         .current_dir(&dir)
-        // One folder for all such tests: they have most dependencies in common.
+        // All such tests share a target folder: they have most dependencies in common.
         .env("CARGO_TARGET_DIR", tmp.join("ui"))
         .output()
         .unwrap();
@@ -61,8 +61,8 @@ fn check(name: &str, dependencies: &str, cases: &BTreeMap<String, PathBuf>) -> B
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         if message["message"]["level"] == "error" {
             let case = message["target"]["name"].as_str().unwrap_or_default();
-            let said = message["message"]["rendered"].as_str().unwrap_or_default();
-            messages.entry(case.to_owned()).or_default().push_str(said);
+            let rendered = message["message"]["rendered"].as_str().unwrap_or_default();
+            messages.entry(case.to_owned()).or_default().push_str(rendered);
         }
     }
     assert!(!messages.is_empty(), "cargo: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! Defaults of options that their types cannot read.
+//! Defaults of options that their types cannot parse.
 //~ the default `65536` is no `u16`
 //~ #[flag(default = 65536)]
 //~ the default `verbose` is no `bool`; write `true` or `false`
@@ -39,7 +39,7 @@ struct WrongExpression {
     interval: Duration,
 }
 
-/// These are right.
+/// These are valid.
 #[derive(hive::Config)]
 struct Right {
     #[flag(default = "0x10")]
@@ -60,7 +60,7 @@ struct WrongProperty {
     port: u16,
 }
 
-/// Whoever uses the wrong ones is not to blame.
+/// Users of the invalid structs cause no errors of their own.
 fn cells() -> [hive::Cell; 2] {
     let _ = hive::prelude::invoke(|wrong: hive::Config<Wrong>| drop(wrong.port));
     [hive::config::<Wrong>(), hive::config::<WrongProperty>()]

@@ -1,4 +1,4 @@
-//! A hook's closure that holds what cannot go to another thread, and one that gives no result.
+//! A hook's closure that captures a value that is not `Send`, and one that returns no result.
 //~ `Rc<u64>` cannot be sent between threads safely
 //~ required by a bound in `HookBuilder::on_start`
 //~ expected `Result<(), Error>`, found `()`

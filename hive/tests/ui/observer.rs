@@ -1,4 +1,4 @@
-//! An observer whose function takes another item than its stream gives, and one whose stream is none.
+//! An observer whose function takes another item than its stream yields, and one on a value that is no stream.
 //~ expected closure signature `fn(JobCx, u64) -> _`
 //~ `Vec<u64>: Stream` is not satisfied
 //~ required by a bound in `hive::JobGroup::observer`

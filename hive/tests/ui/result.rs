@@ -1,4 +1,4 @@
-//! A result that is no object: the compiler names it.
+//! A result that is not an object: the compiler names it.
 //~ `Pool` cannot be the result of a constructor
 //~ a type with `#[derive(Object)]`
 use hive::prelude::*;

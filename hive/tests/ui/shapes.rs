@@ -1,4 +1,4 @@
-//! What is no constructor at all, a condition on what is no configuration, a group member that is not `Clone`.
+//! A value that is no constructor, a condition on a type that is no configuration, a group member that is not `Clone`.
 //~ `u64` is not a constructor
 //~ `Pool` is not a configuration struct
 //~ add `#[derive(hive::Config)]`

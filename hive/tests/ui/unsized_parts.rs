@@ -1,4 +1,4 @@
-//! Parts without a size: traits and slices are taken and given behind `Arc`.
+//! Unsized types: traits and slices are taken and returned in an `Arc`.
 //~ the size for values of type `(dyn Store + 'static)` cannot be known
 //~ `Box<(dyn Store + 'static)>` cannot be a constructor parameter
 //~ `Box<(dyn Store + 'static)>` cannot be the result of a constructor

@@ -1,6 +1,6 @@
-//! Times from objects of the cluster to rows of maps: one row a line, `name measured unit goal met peer` with tabs
-//! between. Times are what the processor has done for this process, whatever else the machine does; the peer is the
-//! original, by its own published numbers.
+//! Latency from cluster objects to map entries: one row a line, `name measured unit goal met peer` separated by tabs.
+//! Times are CPU time of this process, independent of other load on the machine; the peer is Cilium, by its published
+//! numbers.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
@@ -26,18 +26,18 @@ fn row(name: &str, measured: f64, unit: &str, goal: f64, peer: &str) {
     println!("services: {name}\t{measured:.2}\t{unit}\t{goal}\t{met}\t{peer}");
 }
 
-/// Processor time of this process.
+/// Returns the CPU time of this process.
 fn computed() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Microseconds of the processor since then, for each of so many.
+/// Returns the CPU time in microseconds since then, divided by the number of operations.
 fn each(since: Duration, times: usize) -> f64 {
     (computed() - since).as_secs_f64() * 1e6 / times as f64
 }
 
-/// Measures all, or the parts that are named: `cargo bench --bench maps -- fake memory`.
+/// Runs all benchmarks, or the named ones: `cargo bench --bench maps -- fake memory`.
 fn main() {
     let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let wanted = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
@@ -79,14 +79,14 @@ fn maglev() {
     row("Maglev table of 16381, 100 backends", table.fold(f64::MAX, f64::min), "us", 150.0, "-");
 }
 
-/// Maps of the kernel without other owners.
+/// Returns unpinned maps in the kernel.
 fn kernel() -> Arc<dyn LbMaps> {
     let families = FamilyConfig { enable_ipv4: true, enable_ipv6: true };
     let specs = Specs::new(MapsConfig { bpf_lb_map_max: ROWS, ..MapsConfig::default() }, families.clone());
     Arc::new(KernelMaps::unpinned(&specs, &families, None).unwrap())
 }
 
-/// Maps that take nothing in.
+/// Maps that accept and discard all writes.
 struct NoMaps;
 
 impl LbMaps for NoMaps {
@@ -133,7 +133,7 @@ fn service(n: usize) -> Row<Manifest> {
     Row::of(object)
 }
 
-/// A slice of a service with these backends, of which one may not be ready.
+/// Returns a slice of a service with these backends, of which one may not be ready.
 fn slice(
     service: usize,
     slice: usize,
@@ -160,7 +160,8 @@ fn slice(
     Row::of(object)
 }
 
-/// Services of one backend each, as their objects come; then a start that finds them in the maps.
+/// Services with one backend each, in the order in which their objects arrive; then a start that finds them in the
+/// maps.
 async fn many(what: &str, maps: impl Fn() -> Arc<dyn LbMaps>, goal: f64) {
     let objects: Vec<_> = (0..SERVICES).map(|n| (service(n), slice(n, 0, n..n + 1, None))).collect();
     let mut best = f64::MAX;
@@ -197,7 +198,7 @@ async fn many(what: &str, maps: impl Fn() -> Arc<dyn LbMaps>, goal: f64) {
     let second = Direct::run(maps.clone(), async |direct: &mut Direct| {
         fill(direct, objects);
         direct.reflect();
-        // Asked for before the first prune, it is that one.
+        // Requested before the first prune, so it waits for that one.
         tokio::join!(direct.reconciled(), direct.pruned());
         let took = each(begin, 1) / 1e6;
         row(&format!("start with 50k services in {what}, to the end of the prune"), took, "s", 0.5, "-");
@@ -206,13 +207,13 @@ async fn many(what: &str, maps: impl Fn() -> Arc<dyn LbMaps>, goal: f64) {
     assert_eq!(maps.all_rows().unwrap().len(), rows);
 }
 
-/// Tables are complete, and the maps were compared with them: that is measured as part of a start.
+/// Waits until tables are complete and the maps were compared with them: both are measured as part of a start.
 async fn after_the_start(direct: &mut Direct) {
     direct.reflect();
     direct.pruned().await;
 }
 
-/// The objects into their tables, as many at a time as the list of an API server has.
+/// Writes the objects into their tables, in chunks of the size of an API server's list page.
 fn fill(direct: &Direct, objects: Vec<(Row<Manifest>, Row<EndpointSlice>)>) {
     let mut objects = objects.into_iter().peekable();
     while objects.peek().is_some() {
@@ -236,7 +237,7 @@ async fn memory() {
     run.await.unwrap();
 }
 
-/// One of a thousand backends changes: by a health check, and by a slice of a hundred.
+/// Changes one of a thousand backends: by a health check, and by a slice of a hundred.
 async fn one_of_many() {
     const CHANGES: usize = 1000;
     let run = Direct::run(Arc::new(FakeMaps::default()), async |direct: &mut Direct| {
@@ -284,7 +285,7 @@ async fn one_of_many() {
     run.await.unwrap();
 }
 
-/// Any of 40,000 backends of 2,500 services changes, a hundred times a second, each for itself.
+/// Changes random ones of 40,000 backends of 2,500 services, a hundred times a second, each in its own transaction.
 async fn churn() {
     const CHANGES: usize = 2000;
     const BACKENDS: usize = 16;

@@ -39,8 +39,8 @@ use crate::rest;
 use crate::writer::select::Place;
 use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 
-/// Provides `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; keeps the node's load balancer
-/// maps like them, follows the state file, serves `GET /service`.
+/// Provides `Arc<ServicesWriter>` and the tables `services`, `frontends`, `backends`; reconciles the node's load
+/// balancer maps with them, follows the state file, serves `GET /service`.
 pub fn cell() -> Cell {
     bundle([control_plane(), provider::pinned()])
 }
@@ -115,7 +115,7 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     let (node, of_node) = (p.node, writer.clone());
     p.jobs.one_shot("node-addr-reconciler", move |cx| follow_node(of_node, node, topology, cx)).add();
     if topology {
-        // The job above follows the zone, too.
+        // The job above follows the zone, too; this one exists so that health has the reporter that Cilium has.
         p.jobs
             .one_shot("zone-watcher", |cx: JobCx| async move {
                 cx.health.ok("Watching local node zone topology changes");
@@ -131,11 +131,11 @@ fn writer(p: WriterParams) -> anyhow::Result<Arc<ServicesWriter>> {
     Ok(writer)
 }
 
-/// How often at most frontends are written again because the node's addresses have changed.
+/// The minimum interval at which frontends are rewritten because the node's addresses have changed.
 const ADDRESS_PACE: Duration = Duration::from_secs(1);
 
-/// Makes frontends that depend on the node's addresses pending when these change. The first change counts at once,
-/// those that follow are coalesced.
+/// Makes frontends that depend on the node's addresses pending when these change. The first change is processed at
+/// once, further ones are coalesced.
 pub(crate) async fn follow_addresses(
     writer: Arc<ServicesWriter>,
     addresses: Arc<Table<NodeAddress>>,
@@ -170,7 +170,7 @@ fn place(node: &Table<LocalNode>) -> Place {
     Place { node: node.name.clone(), zone, cluster_id: node.cluster_id }
 }
 
-/// The label of a node that names its zone.
+/// The node label with its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 fn node_port_addresses(addresses: &Table<NodeAddress>) -> BTreeSet<IpAddr> {
@@ -178,7 +178,7 @@ fn node_port_addresses(addresses: &Table<NodeAddress>) -> BTreeSet<IpAddr> {
     addresses.all(&snapshot).filter(|row| row.node_port).map(|row| row.addr).collect()
 }
 
-/// Has backends selected again when the node's name or zone changes.
+/// Repeats the selection of backends when the node's name or zone changes.
 async fn follow_node(
     writer: Arc<ServicesWriter>,
     node: Arc<Table<LocalNode>>,
@@ -243,7 +243,7 @@ struct ReconcileParams {
     control: Arc<Control>,
     metrics: Option<Arc<Metrics>>,
     addresses: Option<Arc<Table<NodeAddress>>>,
-    /// Where ids are kept for the next run; without it they are not.
+    /// The folder in which ids are stored for the next run; without it they are not stored.
     state: Option<Config<StateConfig>>,
     lifecycle: Lifecycle,
     health: Health,
@@ -269,7 +269,7 @@ fn reconcile(p: ReconcileParams) {
     jobs.one_shot("reconcile", move |cx: JobCx| run(p, ids, cx)).add();
 }
 
-/// Takes the maps over, waits for the sources if the previous run has left services in them, then reconciles.
+/// Restores the maps, waits for the sources if the previous run has left services in them, then reconciles.
 async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow::Result<()> {
     let comparisons = p.maps.comparisons.clone();
     let frontends = p.writer.frontends_for_statuses();
@@ -343,8 +343,8 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
     Ok(())
 }
 
-/// Opens the maps and restores the state of the previous run from them, retrying until it succeeds; none when the agent
-/// stops first.
+/// Opens the maps and restores the state of the previous run from them, retrying until it succeeds; `None` when the
+/// agent stops first.
 async fn open_maps(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, Balancer)> {
     let (first, longest) = (p.config.lb_retry_backoff_min, p.config.lb_retry_backoff_max);
     let mut wait = first;
@@ -368,5 +368,5 @@ async fn open_maps(p: &ReconcileParams, cx: &JobCx) -> Option<(Arc<dyn LbMaps>, 
     }
 }
 
-/// How often the maps are compared as a whole.
+/// The interval of full comparisons of the maps.
 const REFRESH: Duration = Duration::from_secs(1800);

@@ -11,7 +11,7 @@ use crate::option_values::{
     StateFilePath, ZoneIds,
 };
 
-/// Where services come from and how their rows are kept.
+/// The options of services: sources, reconciliation, algorithms, modes.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Services", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]
 pub struct ServicesConfig {
@@ -104,13 +104,13 @@ impl ServicesConfig {
         Ok(())
     }
 
-    /// The number of positions of Maglev tables, if frontends may have such.
+    /// Returns the number of positions of Maglev tables, if frontends may have such tables.
     pub fn table_size(&self) -> Option<u32> {
         let used = self.bpf_lb_algorithm == Algorithm::Maglev || self.bpf_lb_algorithm_annotation;
         used.then(|| self.bpf_lb_maglev_table_size.positions())
     }
 
-    /// Options that are set, with their values, for which the datapath has no programs yet.
+    /// Returns options that are set, with their values, for which the datapath has no programs yet.
     pub(crate) fn without_effect(&self) -> Vec<String> {
         let mut options = Vec::new();
         if self.bpf_lb_dsr_dispatch != DsrDispatch::Opt {
@@ -127,7 +127,7 @@ impl ServicesConfig {
 mod tests {
     use super::*;
 
-    /// Reads the options from `--option=value`; returns the first fault as text.
+    /// Parses the options from `--option=value`; returns the first error as text.
     fn read(arguments: &[&str]) -> Result<ServicesConfig, String> {
         let builder = hive::Hive::builder(hive::config::<ServicesConfig>()).args(arguments.iter().copied());
         match builder.build() {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_named_with_what_is_right() {
+    fn invalid_values_are_named_with_valid_ones() {
         let mut wrong = vec![
             ("lb-state-file", "/run/lb.toml", "a file whose name ends in .yaml, .yml or .json"),
             ("lb-state-file", "/run/lb", "a file whose name ends in .yaml, .yml or .json"),

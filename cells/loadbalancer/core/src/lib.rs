@@ -8,9 +8,9 @@
 //! maps. Its own sources are the state file of option `lb-state-file`, and Services, EndpointSlices and Pods of the
 //! cluster, if the hive has their tables.
 //!
-//! **Life.** Ids of the previous run are restored from the maps; new ones follow the position in `service-ids.json`:
-//! ids that connections may still use are not assigned again. Nothing in the maps is changed before all
-//! [registered](ServicesWriter::register) sources are complete (or `lb-init-wait-timeout` is over), and nothing is
+//! **Lifecycle.** Ids of the previous run are restored from the maps; new ones follow the position in
+//! `service-ids.json`: ids that connections may still use are not assigned again. Nothing in the maps is changed before
+//! all [registered](ServicesWriter::register) sources are complete (or `lb-init-wait-timeout` is over), and nothing is
 //! pruned before they are. Nothing is removed at stop: the kernel continues to forward.
 //!
 //! ```
@@ -32,26 +32,26 @@
 //! ```
 //!
 //! **Differences from Cilium.**
-//! - Backends that are not used any more leave the maps last, not first, and a count shrinks before its slots change:
-//!   no packet meets a slot whose backend is gone.
+//! - Unused backends leave the maps last, not first, and a count shrinks before its slots change: no packet meets a
+//!   slot without a backend.
 //! - A service whose entries do not all fit is not written at all; its status names the map and the option.
 //! - Desired entries are compared with those in the maps: a restart writes nothing, and entries that another program
 //!   has changed are repaired.
-//! - A backend that several services use has the best state that it has for any of them, not the latest.
-//! - Affinity matches are deleted with every backend that leaves a frontend, also while others use it.
+//! - A backend of several services has the best state that it has for any of them, not the latest.
+//! - Affinity matches are deleted with every backend that leaves a frontend, even if other frontends still use it.
 //! - Ports of the node (NodePort with `kube-proxy-replacement`, HostPort) have all their entries in the maps; the
 //!   datapath does not serve them yet, which health reports (`node-ports`). At an address of the node they are restored
 //!   at once when a frontend that had the address is deleted.
-//! - Of slots behind the count of the previous run only those of active backends count as unhealthy; slices report
-//!   terminating backends again.
+//! - Of slots beyond the count of the previous run only those of active backends are restored as unhealthy; slices
+//!   report terminating backends again.
 //! - A refused service is retried once its addresses are released, by any source; not only when it changes itself.
 //! - An invalid field of a cluster's object is reported in health (`passed-over`) and in the log, not only ignored.
 //!   Services for nodes with certain labels are evaluated again when the node's labels change.
 //! - A state file with an invalid field changes nothing, and the error names the field and its line; unknown fields are
-//!   ignored as in Cilium, and reported. A port without protocol is TCP. As long as the file is invalid from the start,
-//!   services of the previous run stay.
+//!   ignored as in Cilium, and reported. A port without protocol is TCP. If the file is invalid at the start, services
+//!   of the previous run stay until it is valid.
 //! - An address in two slices of a service is one backend with the names of both and the better state. A source range
-//!   with blanks around it counts, as for the API server: without it the service would be open to all.
+//!   with surrounding blanks is parsed, as by the API server: ignoring it would open the service to all clients.
 
 mod cell;
 mod commands;

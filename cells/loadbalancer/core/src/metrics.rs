@@ -1,4 +1,4 @@
-//! Metrics of services, by the names of Cilium.
+//! Metrics of services, with Cilium's names.
 
 use hive::config::FlagValue as _;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -39,7 +39,7 @@ impl Events {
         self.services.get_or_create(&Event { action }).inc();
     }
 
-    /// So many endpoints of a slice that has come or changed are about to end.
+    /// Counts the terminating endpoints of a slice that was added or changed.
     pub(crate) fn count_terminating(&self, endpoints: usize) {
         self.terminating.inc_by(endpoints as u64);
     }
@@ -66,19 +66,19 @@ struct OfMap {
     outcome: &'static str,
 }
 
-/// `cilium_bpf_map_ops_total` of the load balancer maps: each row that was written or deleted, and each call that the
-/// kernel refused, as it does not report the entry that failed. Clones count together.
+/// `cilium_bpf_map_ops_total` of the load balancer maps: each written or deleted entry, and each call that the kernel
+/// refused, as it does not report the entry that failed. Clones share the counters.
 #[derive(Debug, Clone, Default)]
 pub struct MapOperations(Family<OfMap, Counter>);
 
 impl MapOperations {
-    /// Has the registry export them.
+    /// Registers the counters.
     pub fn register(&self, metrics: &metrics::Metrics) {
         let help = "Total operations on map, tagged by map name";
         metrics.register("bpf_map_ops_total", help, self.0.clone());
     }
 
-    /// Counts an operation on so many entries by its result, and returns the result.
+    /// Counts an operation on this number of entries by its result, and returns the result.
     pub(crate) fn count<E>(
         &self,
         map: LbMap,
@@ -103,7 +103,7 @@ impl MapOperations {
     }
 }
 
-/// `cilium_feature_adv_connect_and_lb_*`: how services are served.
+/// `cilium_feature_adv_connect_and_lb_*`: the features of load balancing in use.
 pub(crate) fn register_features(metrics: &metrics::Metrics, config: &ServicesConfig) {
     let labels = [
         ("acceleration", "disabled".to_owned()),

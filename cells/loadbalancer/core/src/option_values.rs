@@ -1,4 +1,4 @@
-//! Types of option values: each is read from text once, where the options are read.
+//! Types of option values: each is parsed from text once, with the options.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -20,19 +20,19 @@ pub enum ServiceIpam {
     None,
 }
 
-/// How replies of backends on other nodes reach clients.
+/// The mode of replies from backends on other nodes to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FlagValue)]
 pub enum LbMode {
     /// Through this node.
     #[default]
     Snat,
-    /// Straight to the client.
+    /// Directly to the client.
     Dsr,
-    /// Straight for TCP, through this node for other protocols.
+    /// Directly for TCP, through this node for other protocols.
     Hybrid,
 }
 
-/// How packets that DSR sends to other nodes carry the address of the service.
+/// The encoding of the service's address in packets that DSR sends to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FlagValue)]
 pub enum DsrDispatch {
     /// In an IP option or extension header.
@@ -51,7 +51,7 @@ pub struct NodePortRange {
 }
 
 impl NodePortRange {
-    /// The ports.
+    /// Returns the ports.
     pub fn ports(self) -> RangeInclusive<u16> {
         self.first..=self.last
     }
@@ -82,7 +82,7 @@ impl FlagValue for NodePortRange {
 pub struct ZoneIds(BTreeMap<String, u8>);
 
 impl ZoneIds {
-    /// The ids.
+    /// Returns the ids.
     pub fn ids(&self) -> &BTreeMap<String, u8> {
         &self.0
     }
@@ -116,12 +116,12 @@ impl FlagValue for ZoneIds {
 pub struct MaglevTableSize(u32);
 
 impl MaglevTableSize {
-    /// The size, if a table can have it.
+    /// Returns the size, if a table can have it.
     pub fn new(size: u32) -> Option<MaglevTableSize> {
         TABLE_SIZES.contains(&size).then_some(MaglevTableSize(size))
     }
 
-    /// The number of positions.
+    /// Returns the number of positions.
     pub fn positions(self) -> u32 {
         self.0
     }
@@ -147,12 +147,12 @@ impl FlagValue for MaglevTableSize {
 pub struct MaglevSeed([u8; 12]);
 
 impl MaglevSeed {
-    /// Reads a seed from base64 with its padding.
+    /// Parses a seed from base64 with padding.
     pub fn from_base64(text: &str) -> Option<MaglevSeed> {
         BASE64_STANDARD.decode(text).ok()?.try_into().ok().map(MaglevSeed)
     }
 
-    /// The seed of the hash of backends: the first four bytes. Those behind them seed the hash of packets.
+    /// Returns the seed of the hash of backends: the first four bytes. The other bytes seed the hash of packets.
     pub(crate) fn of_backends(self) -> u32 {
         let [a, b, c, d, ..] = self.0;
         u32::from_be_bytes([a, b, c, d])
@@ -172,7 +172,7 @@ impl FlagValue for MaglevSeed {
     }
 }
 
-/// The path of a state file, whose suffix is its format.
+/// The path of a state file; its suffix determines the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFilePath(PathBuf);
 
@@ -206,7 +206,7 @@ impl FlagValue for StateFilePath {
 pub struct ServiceProxyName(String);
 
 impl ServiceProxyName {
-    /// The value of the label.
+    /// Returns the value of the label.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! `GET /service`: frontends as the REST API shows them.
+//! `GET /service`: frontends in the models of the REST API.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,16 +23,16 @@ pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
     Response::json(200, &list(frontends))
 }
 
-/// The frontends that the datapath serves, by address.
+/// Returns the frontends that the datapath serves, by address.
 pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
     let snapshot = frontends.snapshot();
     let served = frontends.all(&snapshot).filter(|frontend| frontend.is_reconciled());
     served.map(|frontend| model(frontend)).collect()
 }
 
-/// The parts of kube-proxy that the agent replaces, in `GET /healthz`.
+/// Sets the parts of kube-proxy that the agent replaces, in `GET /healthz`.
 ///
-/// The datapath serves services where packets of pods come in, so features for clients outside the cluster are off.
+/// The datapath serves services for packets of pods, so features for clients outside the cluster are off.
 pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     let replaces = config.kube_proxy_replacement;
     let (off, replaced) = (Some(Switch::default()), replaces.then_some(Switch { enabled: true }));
@@ -53,7 +53,7 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     replacement.features = Some(features);
 }
 
-/// Returns how ports of the node are in the maps; `enabled` is false because the datapath does not serve them yet.
+/// Returns the state of node ports in the maps; `enabled` is false because the datapath does not serve them yet.
 fn node_port(config: &ServicesConfig) -> NodePort {
     let ports = config.node_port_range.ports();
     let has_maglev = config.bpf_lb_algorithm == Algorithm::Maglev;
@@ -146,7 +146,7 @@ fn model(frontend: &Frontend) -> Model {
     Model { spec: Some(spec), status: Some(status) }
 }
 
-/// The proxy of this node that takes the connections of a frontend.
+/// Returns the proxy of this node to which the connections of a frontend are redirected.
 fn proxy(frontend: &LbAddress, port: u16) -> BackendAddress {
     let ip: IpAddr = match frontend.ip {
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),

@@ -39,12 +39,12 @@ const NODE: &str = "alpha";
 
 pub(crate) const FAMILIES: Families = Families { v4: true, v6: true };
 
-/// A writer with tables of its own.
+/// Returns a writer with tables of its own.
 pub(crate) fn writer() -> ServicesWriter {
     writer_with(Rules::default())
 }
 
-/// The same with other rules.
+/// Returns a writer with other rules.
 pub(crate) fn writer_with(rules: Rules) -> ServicesWriter {
     let db = Db::new();
     let (services, frontends, backends) = (db.table(), db.table(), db.table());
@@ -60,7 +60,7 @@ fn state(text: &str) -> State {
     crate::parse_state_file(text.as_bytes(), Families { v4: true, v6: true }).unwrap()
 }
 
-/// All frontends that the maps are to have, in order of their last change.
+/// Returns all frontends that are desired in the maps, in order of their last change.
 fn served(writer: &ServicesWriter) -> Vec<Frontend> {
     let (table, snapshot) = (writer.frontends(), writer.frontends().snapshot());
     let rows = table.by_revision(&snapshot, 0).filter(|frontend| frontend.is_reconciled());
@@ -79,8 +79,8 @@ fn tables() -> Maglev {
     Maglev::new(MaglevTableSize::new(251).unwrap(), MaglevSeed::from_base64("JLfvgnHc2kaSUFaI").unwrap())
 }
 
-/// An agent without a hive: its tables, the addresses of the node among them, and what reconciles them, which has taken
-/// the maps over.
+/// Returns an agent without a hive: its tables, those of the node's addresses among them, and the operations of its
+/// reconciler, restored from the maps.
 fn agent(maps: Arc<dyn LbMaps>) -> (ServicesWriter, RwTable<NodeAddress>, LbOps) {
     let writer = writer();
     let addresses: RwTable<NodeAddress> = writer.frontends().db().table().unwrap();
@@ -130,7 +130,7 @@ fn brought(maps: &Arc<FakeMaps>, writer: &ServicesWriter) -> Vec<String> {
     text(&maps.dump())
 }
 
-/// Rows in the words of Cilium's `lb/maps-dump`, without tables.
+/// Formats entries in the words of Cilium's `lb/maps-dump`, without Maglev tables.
 fn text<'r>(rows: impl IntoIterator<Item = (&'r Key, &'r Value)>) -> Vec<String> {
     let rows = rows.into_iter().filter(|(key, _)| !matches!(key, Key::Maglev(..)));
     let mut lines: Vec<String> = rows.map(|(key, value)| line(key, value)).collect();

@@ -11,7 +11,7 @@ use statedb::Table;
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// The tables that answers are made from.
+/// The tables that responses are computed from.
 #[derive(Clone)]
 pub(crate) struct Tables {
     pub(crate) services: Table<Service>,
@@ -24,7 +24,8 @@ impl Tables {
         Tables { services: writer.services(), backends: writer.backends(), node }
     }
 
-    /// Returns how many active backends of the service this node has; one if a proxy of the node takes its connections.
+    /// Returns the number of active backends of the service on this node; one if a proxy of the node takes its
+    /// connections.
     pub(crate) fn local_endpoints(&self, name: &ServiceName) -> usize {
         let snapshot = self.services.snapshot();
         let Some(service) = self.services.get(&snapshot, Service::by_name(name)) else { return 0 };
@@ -35,7 +36,7 @@ impl Tables {
         let is_local = |backend: &Backend| {
             backend.node_name.is_empty() || node.is_some_and(|node| backend.node_name == *node)
         };
-        // Of the rows of one address the first is that of the most trusted source.
+        // Of the rows of one address the first is that of the source with the highest precedence.
         let mut last = None;
         let rows = self.backends.prefix(&snapshot, Backend::of_service(name));
         rows.filter(|row| last.replace(row.address) != Some(row.address))
@@ -48,7 +49,7 @@ impl Tables {
         let local_endpoints = self.local_endpoints(name);
         let body =
             Body { service: Named { namespace: name.namespace(), name: name.name() }, local_endpoints };
-        // Cilium ends the body by a newline, as Go's encoder does.
+        // As in Cilium, the body ends with a newline: Go's encoder writes one.
         let Ok(mut body) = serde_json::to_vec(&body) else { unreachable!("strings and a number") };
         body.push(b'\n');
         let mut response = Response::new(Full::from(body));

@@ -15,7 +15,7 @@ use crate::config::{HealthServerConfig, ListenOn};
 use crate::control::{Control, Servers};
 use crate::listener::Server;
 
-/// Answers health checks of load balancers.
+/// Returns the cell that serves health checks of load balancers.
 pub fn cell() -> Cell {
     let cells = [config::<HealthServerConfig>(), invoke(start)];
     module("loadbalancer-healthserver", "Health checks of cloud load balancers", cells)

@@ -14,6 +14,6 @@ pub struct HealthServerConfig {
     pub enable_health_check_loadbalancer_ip: bool,
 }
 
-/// The only address on which the servers listen, for tests; all addresses of the node where a hive has none.
+/// The only address on which the servers listen, for tests; without it they listen on all addresses of the node.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenOn(pub IpAddr);

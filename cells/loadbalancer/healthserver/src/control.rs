@@ -1,4 +1,4 @@
-//! The loop: frontends as they change, services that lead to the servers, the servers themselves.
+//! The control loop: changes of frontends, services that redirect to the servers, the servers themselves.
 
 use hive::health::{SHOWN, summarize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +18,10 @@ use crate::wanted::{self, All};
 /// The least time between two rounds, and between a change and its round.
 const MIN_ROUND_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Changes of a round at most.
+/// The maximum number of changes in a round.
 const MAX_CHANGES: usize = 1000;
 
-/// The name under which sources of services wait for this one.
+/// The initializer's name, on which readers of the tables of services wait.
 const INITIALIZER: &str = "healthserver";
 
 /// Keeps a server for each service that requires one.
@@ -31,13 +31,13 @@ pub(crate) struct Control {
     all: All,
     redirects: Option<Redirects>,
     addresses: Option<Table<NodeAddress>>,
-    /// Kept until all other sources are complete and the services that redirect to the servers are written.
+    /// Held until all other sources are complete and the services that redirect to the servers are written.
     initializers: Option<(ServicesWriter, Initializers)>,
     servers: Servers,
     health: Health,
 }
 
-/// The servers there are.
+/// The running servers.
 pub(crate) struct Servers {
     pub(crate) server: Server,
     pub(crate) jobs: JobGroup,
@@ -47,14 +47,14 @@ pub(crate) struct Servers {
 
 /// The next event to wait for after a round.
 struct Waits {
-    /// There is more to take already.
+    /// Whether more changes are pending.
     more: bool,
     frontends: Watch,
     addresses: Option<Watch>,
 }
 
 impl Control {
-    /// `redirects`: whether load balancer addresses lead to the servers, too.
+    /// `redirects`: whether load balancer addresses are redirected to the servers, too.
     pub(crate) fn new(
         writer: &ServicesWriter,
         addresses: Option<Table<NodeAddress>>,
@@ -93,7 +93,7 @@ impl Control {
                     () = cx.cancelled() => return Ok(()),
                 }
             }
-            // Changes that come together are coalesced: a service and its slices arrive one after the other.
+            // Related changes are coalesced: a service and its slices arrive one after the other.
             let rest = tokio::time::sleep(MIN_ROUND_INTERVAL);
             if cx.token().run_until_cancelled(rest).await.is_none() {
                 return Ok(());
@@ -141,7 +141,7 @@ impl Control {
         if !changed.is_empty() {
             changed.extend(redirects.again().cloned());
         }
-        // Ids follow the order of writing: the service's own frontends are first.
+        // Ids follow the order of writing: the service's own frontends must be first.
         let at_once = !self.frontends.initialized(snapshot);
         let all = &self.all;
         let services = changed.iter().map(|name| (name, all.get(name)));
@@ -162,7 +162,7 @@ impl Control {
         }
     }
 
-    /// Starts and ends servers.
+    /// Starts and stops servers.
     async fn serve(&mut self) {
         let running = &self.servers.running;
         let has = |port: u16| running.get(&port).map(|(service, _)| service.clone());
@@ -191,7 +191,7 @@ impl Servers {
             .collect();
         for port in gone {
             let Some((_, job)) = self.running.remove(&port) else { continue };
-            // The port must be free before another server may listen on it.
+            // The port must be free before another server can listen on it.
             job.stop().await;
             self.health.child(&format!("job-{}", name(port))).close();
         }
@@ -205,7 +205,7 @@ impl Servers {
     }
 }
 
-/// The name of the job that answers on a port.
+/// Returns the name of the job that serves a port.
 fn name(port: u16) -> String {
     format!("listener-{port}")
 }

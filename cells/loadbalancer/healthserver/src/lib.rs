@@ -1,17 +1,16 @@
-//! Answers cloud load balancers that ask how many backends of a service this node has.
+//! Serves health checks of cloud load balancers: the number of a service's backends on this node.
 //!
 //! **Owns** the listeners on the ports `healthCheckNodePort` of services with `externalTrafficPolicy: Local`, and with
-//! option `enable-health-check-loadbalancer-ip` the services `<name>:healthserver` that lead from load balancer
+//! option `enable-health-check-loadbalancer-ip` the services `<name>:healthserver` that redirect load balancer
 //! addresses to them. **Needs** the tables of [`loadbalancer`] and its writer, the node's name and addresses.
 //! **Provides** nothing to other cells.
 //!
-//! **Life.** On with `kube-proxy-replacement` and `enable-health-check-nodeport`. One server a service, as long as it
-//! has a frontend of type LoadBalancer or NodePort; changes are taken at most every 100 ms. A port that cannot be had
-//! is tried again after 0.2 s to 10 s. Of several services with the same port the one that has it keeps it, else the
-//! first by name gets it; health names the others (`ports`), and one of them has it when the owner goes.
+//! **Lifecycle.** Enabled by `kube-proxy-replacement` and `enable-health-check-nodeport`. One server a service, as long
+//! as it has a frontend of type LoadBalancer or NodePort; changes are processed at most every 100 ms. A port that is in
+//! use is retried after 0.2 s to 10 s. Of several services with the same port the present owner keeps it, else the
+//! first by name gets it; health names the others (`ports`), and one of them gets it when the owner goes.
 //!
-//! **The answer**, to any method and path: 200 if the node has backends, 503 if not, from the tables as they are at
-//! that moment.
+//! **The response**, to any method and path: 200 if the node has backends, 503 if not, from the tables at that moment.
 //!
 //! ```text
 //! HTTP/1.1 200 OK
@@ -22,12 +21,11 @@
 //! {"service":{"namespace":"shop","name":"web"},"localEndpoints":2}
 //! ```
 //!
-//! All servers together have at most 256 connections of 16 kB, and a request arrives within 10 s: a client that opens
-//! many or sends slowly loses its own, oldest first.
+//! All servers together have at most 256 connections of 16 kB, and a request must arrive within 10 s: at the limit the
+//! oldest connection is closed.
 //!
-//! **Differences from Cilium.** The redirecting services follow the node's addresses as they change. A service without
-//! load balancer address, or whose address another one has, is reported in health (`load-balancer-addresses`) and tried
-//! again.
+//! **Differences from Cilium.** The redirecting services follow changes of the node's addresses. A service without load
+//! balancer address, or whose address another one owns, is reported in health (`load-balancer-addresses`) and retried.
 
 mod answer;
 mod cell;

@@ -17,16 +17,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::answer::Tables;
 
-/// Connections of all servers together.
+/// The maximum number of connections of all servers together.
 const CONNECTIONS: usize = 256;
 
-/// How long a request may take to arrive, and a connection be without one.
+/// The timeout for the head of a request, and for a connection without one.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that a connection may take for what it reads, and for what it writes.
+/// The size of a connection's read buffer, and of its write buffer, in bytes.
 const BUFFER: usize = 8192;
 
-/// The waits for a port that another program has.
+/// The backoff for a port that another program uses.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// Values that all servers share.
@@ -34,12 +34,12 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 pub(crate) struct Server {
     pub(crate) tables: Tables,
     pub(crate) pool: Pool,
-    /// The only address to listen on, if it is not all.
+    /// The only address to listen on; `None` for all.
     pub(crate) ip: Option<IpAddr>,
 }
 
 impl Server {
-    /// Answers on the port about the service until the job is asked to end.
+    /// Serves the port until the job is cancelled.
     pub(crate) async fn serve(self, port: u16, service: ServiceName, cx: JobCx) -> anyhow::Result<()> {
         let mut backoff = Backoff::exponential(RETRY.0, RETRY.1);
         let listener = loop {
@@ -66,11 +66,12 @@ impl Server {
         let bounds =
             Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT).buffer(BUFFER).title_case_headers();
         let tasks = TaskTracker::new();
-        let trouble = |error: Option<&io::Error>| match error {
+        let report_accept = |error: Option<&io::Error>| match error {
             Some(error) => cx.health.degraded("Cannot accept connections", error),
             None => cx.health.ok("Running"),
         };
-        http_server::serve_in(&self.pool, &listener, bounds, answer, cx.token(), &tasks, trouble).await;
+        http_server::serve_in(&self.pool, &listener, bounds, answer, cx.token(), &tasks, report_accept).await;
+        // Open connections may take until their timeout to end; no new ones are accepted meanwhile.
         drop(listener);
         tasks.close();
         tasks.wait().await;
@@ -78,7 +79,7 @@ impl Server {
     }
 }
 
-/// Listens on the port at this address, or at all of the node.
+/// Listens on the port at this address, or at all addresses of the node.
 async fn bind(ip: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
     if let Some(ip) = ip {
         return TcpListener::bind(SocketAddr::new(ip, port)).await;

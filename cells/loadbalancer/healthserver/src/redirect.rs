@@ -12,15 +12,15 @@ use statedb::Table;
 
 use crate::wanted::Wanted;
 
-/// Keeps the redirecting services as required.
+/// Maintains the redirecting services.
 pub(crate) struct Redirects {
     writer: ServicesWriter,
     addresses: Option<Table<NodeAddress>>,
-    /// Those that could not be written; they are tried again with the next change.
+    /// Refused services; they are retried with the next change.
     refused: BTreeMap<ServiceName, Refused>,
-    /// Those there are.
+    /// The written services.
     written: BTreeSet<ServiceName>,
-    /// Where the servers are, for each family.
+    /// The addresses of the servers, one of each family.
     node: [IpAddr; 2],
 }
 
@@ -30,7 +30,7 @@ impl Redirects {
         Redirects { writer, addresses, refused, written, node: UNSPECIFIED }
     }
 
-    /// Reads the node's addresses; true if the servers have other ones now.
+    /// Reads the node's addresses; true if those of the servers have changed.
     pub(crate) fn node_moved(&mut self) -> bool {
         let before = self.node;
         if let Some(addresses) = &self.addresses {
@@ -46,12 +46,12 @@ impl Redirects {
         self.node != before
     }
 
-    /// Services that are to be tried again.
+    /// Iterates over services to retry.
     pub(crate) fn again(&self) -> impl Iterator<Item = &ServiceName> {
         self.refused.keys()
     }
 
-    /// Failed writes with their causes.
+    /// Returns failed writes with their causes.
     pub(crate) fn refused(&self) -> Vec<String> {
         self.refused.iter().map(|(name, error)| format!("health checks of service {name}: {error}")).collect()
     }

@@ -10,16 +10,16 @@ use reconciler::StatusKind;
 /// The server that a service requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Where load balancers ask.
+    /// The port of health checks.
     pub(crate) port: u16,
     /// The load balancers' addresses.
     pub(crate) load_balancers: BTreeSet<IpAddr>,
-    /// Whether all frontends were tried once: those of ours are numbered after them.
+    /// Whether all its frontends have been reconciled once: ours must get later ids.
     pub(crate) settled: bool,
     frontends: Vec<LbAddress>,
 }
 
-/// The server that a service with these frontends requires; none if it requires none.
+/// Returns the server that a service with these frontends requires; `None` if it requires none.
 pub(crate) fn of<'f>(frontends: impl Iterator<Item = &'f Frontend>) -> Option<Wanted> {
     let mut wanted: Option<Wanted> = None;
     for frontend in frontends {
@@ -55,7 +55,7 @@ pub(crate) struct All {
 }
 
 impl All {
-    /// The services that a change of a frontend concerns.
+    /// Iterates over the services affected by a change of a frontend.
     pub(crate) fn concerned(&self, frontend: &Frontend) -> impl Iterator<Item = ServiceName> {
         let service = &frontend.service;
         let its = service.health_check_node_port > 0 || self.services.contains_key(&service.name);
@@ -89,8 +89,8 @@ impl All {
         changed
     }
 
-    /// Assigns ports: to the present owner, else to the first service by name. Also returns the services without
-    /// theirs.
+    /// Assigns ports: to the present owner, else to the first service by name. Also returns the services that did not
+    /// get theirs.
     pub(crate) fn ports(
         &self,
         has: impl Fn(u16) -> Option<ServiceName>,

@@ -1,4 +1,4 @@
-//! Servers of a hive of their own, asked over TCP.
+//! Servers in a hive of their own, with requests over TCP.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener};
@@ -84,7 +84,7 @@ impl Node {
         txn.commit();
     }
 
-    /// Asks until the answer is this one.
+    /// Repeats requests until the response is this one.
     async fn until_answer(&self, port: u16, wanted: &str) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
         loop {
@@ -123,7 +123,7 @@ async fn get(port: u16, path: &str) -> io::Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_say_how_many_active_backends_the_node_has() {
+async fn responses_have_the_number_of_active_local_backends() {
     let mut node = Node::start(&[]).await;
     let port = free_port();
     node.put("web", port, TrafficPolicy::Local, [192, 0, 2, 1]);
@@ -148,7 +148,7 @@ async fn answers_say_how_many_active_backends_the_node_has() {
     let body = "{\"service\":{\"namespace\":\"shop\",\"name\":\"web\"},\"localEndpoints\":2}\n";
     assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{answer}");
 
-    // The most believed source's word about an address counts, and the address once.
+    // The row of the source with the highest precedence takes effect, and an address counts once.
     let name = ServiceName::new("shop", "web");
     let believed = Backend {
         state: Maintenance,
@@ -178,7 +178,7 @@ async fn answers_say_how_many_active_backends_the_node_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_somebody_has_is_named_and_had_once_it_is_free() {
+async fn a_port_in_use_is_reported_and_taken_once_it_is_free() {
     let mut node = Node::start(&[]).await;
     let taken = StdListener::bind((LOOPBACK, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -203,7 +203,7 @@ async fn of_two_services_with_one_port_the_second_waits_and_is_named() {
     node.until_row("ports", Level::Degraded, &error).await;
     node.until_answer(port, r#""name":"b""#).await;
 
-    // The address of its only frontend goes to another service: only that is reported of the old one.
+    // The address of its only frontend moves to another service: only a change of the new service is reported.
     let mut txn = node.writer.write();
     txn.delete_service(&ServiceName::new("shop", "b"));
     txn.commit();
@@ -214,7 +214,7 @@ async fn of_two_services_with_one_port_the_second_waits_and_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frontend_that_changes_hands_takes_its_server_along() {
+async fn the_server_follows_a_frontend_that_moves() {
     let mut node = Node::start(&[]).await;
     let (before, after) = (free_port(), free_port());
     node.put("a", before, TrafficPolicy::Local, [192, 0, 2, 1]);
@@ -239,7 +239,7 @@ async fn a_frontend_that_changes_hands_takes_its_server_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn load_balancer_addresses_lead_to_the_servers() {
+async fn load_balancer_addresses_are_redirected_to_the_servers() {
     let mut node = Node::start(&[("enable-health-check-loadbalancer-ip", "true")]).await;
     let port = free_port();
     let frontends = node.writer.frontends();
@@ -250,7 +250,7 @@ async fn load_balancer_addresses_lead_to_the_servers() {
         let backends: Vec<String> = frontend.backends.iter().map(|row| row.address.to_string()).collect();
         Some((frontend.service.name.to_string(), backends))
     };
-    // Another listener has the address and port already.
+    // Another service has the address and port already.
     let mut txn = node.writer.write();
     let taken = FrontendParams {
         address: LbAddress::new([192, 0, 2, 1].into(), port, Protocol::Tcp),
@@ -300,9 +300,9 @@ async fn options_switch_the_servers_off() {
     }
 }
 
-/// Clients that hold connections, send slowly, send too much, or do not read, from one machine.
+/// Clients on one machine that hold connections, send slowly, send too much, or do not read.
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_clients_hurt_only_themselves() {
+async fn bad_clients_do_not_affect_others() {
     let mut node = Node::start(&[]).await;
     let ports = [free_port(), free_port()];
     node.put("a", ports[0], TrafficPolicy::Local, [192, 0, 2, 1]);
@@ -337,7 +337,7 @@ async fn bad_clients_hurt_only_themselves() {
     for port in ports {
         node.until_answer(port, "\"localEndpoints\":0").await;
     }
-    // A head that does not fit is refused, and takes no memory.
+    // A head that does not fit is refused, without more memory.
     let mut stream = TcpStream::connect(address).await.unwrap();
     let huge = format!("GET / HTTP/1.1\r\nX-Huge: {}\r\n\r\n", "x".repeat(1 << 20));
     let _sent = stream.write_all(huge.as_bytes()).await;

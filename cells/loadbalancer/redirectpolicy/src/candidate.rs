@@ -1,4 +1,4 @@
-//! Pods that policies may send traffic to.
+//! Pods to which policies may redirect traffic.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use k8s_tables::core::{ContainerPort, Pod};
 use labels::{K8S, Label, LabelArray};
 use loadbalancer::{LbAddress, Protocol};
 
-/// A pod of this node that is ready.
+/// A ready pod of this node.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
     /// `NAMESPACE/NAME`.
@@ -20,7 +20,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// The pod, if it is ready.
+    /// Returns the pod, if it is ready.
     pub(crate) fn of(pod: &Pod) -> Option<Candidate> {
         is_ready(pod).then(|| {
             let meta = &pod.metadata;
@@ -39,7 +39,7 @@ impl Candidate {
     }
 }
 
-/// Its status by the latest condition.
+/// Whether the latest condition is that it is ready.
 fn is_ready(pod: &Pod) -> bool {
     let of_readiness = pod.status.conditions.iter().filter(|condition| condition.r#type == "Ready");
     let latest = of_readiness.max_by_key(|condition| condition.last_transition_time);

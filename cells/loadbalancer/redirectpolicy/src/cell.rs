@@ -22,7 +22,7 @@ use crate::skip::DesiredSkip;
 use crate::skip_map::{KernelSkipMaps, SkipMapsProvider, SkipOps};
 use crate::{commands, rest};
 
-/// Local redirect policies on the node's pinned maps.
+/// Returns the cell of local redirect policies on the node's pinned maps.
 pub fn cell() -> Cell {
     let pinned = |maps: Arc<Maps>, families: Config<FamilyConfig>| {
         let families = (*families).clone();

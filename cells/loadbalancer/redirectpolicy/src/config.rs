@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-/// Whether and what local redirect policies may redirect.
+/// The scope of local redirect policies.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Services", check = |config: &Self| config.ranges().map(drop).map_err(|error| error.to_string()))]
 pub struct RedirectConfig {
@@ -16,13 +16,13 @@ pub struct RedirectConfig {
     pub lrp_address_matcher_cidrs: Vec<String>,
 }
 
-/// A prefix that the agent cannot start with.
+/// An invalid prefix, with which the agent does not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("option lrp-address-matcher-cidrs: '{0}' is no prefix; give for example 169.254.0.0/16,fd00::/8")]
 pub struct WrongRange(pub String);
 
 impl RedirectConfig {
-    /// The prefixes of `lrp-address-matcher-cidrs`.
+    /// Returns the prefixes of `lrp-address-matcher-cidrs`.
     pub fn ranges(&self) -> Result<Ranges, WrongRange> {
         let texts = self.lrp_address_matcher_cidrs.iter().map(|text| text.trim());
         let read = |text: &str| match text.contains('/') {

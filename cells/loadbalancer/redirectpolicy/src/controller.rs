@@ -1,4 +1,4 @@
-//! Keeps the tables of services and skips equal to the policies.
+//! Reconciles the tables of services and skips with the policies.
 
 use hive::health::{SHOWN, summarize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,12 +22,12 @@ use crate::skip::DesiredSkip;
 /// Changes within this time are coalesced.
 const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long pods must be unchanged before they count, as Cilium's table of pods coalesces changes: a service that is
-/// deleted along with its pods goes first then, and does not get its own backends for a moment in place of those of the
-/// policy.
+/// The time for which pods must be unchanged before they are evaluated, like the coalescing of Cilium's table of pods:
+/// a service that is deleted together with its pods then goes first, and its own backends do not replace those of the
+/// policy for a moment.
 const POD_QUIET_TIME: Duration = Duration::from_millis(50);
 
-/// How often at most a round waits again because pods continue to change.
+/// The maximum number of waits of a round because pods continue to change.
 const MAX_POD_WAITS: usize = 4;
 
 /// The initializer's name.
@@ -43,19 +43,19 @@ pub(crate) struct Tables {
     pub(crate) skips: RwTable<DesiredSkip>,
 }
 
-/// Follows policies, pods and frontends.
+/// The controller of policies, pods and frontends.
 pub(crate) struct Controller {
     writer: ServicesWriter,
     tables: Tables,
     ranges: Ranges,
-    /// The rows of the services' tables that policies have caused.
+    /// The rows in the tables of services that policies have caused.
     applied: Desired,
-    /// Objects that cannot be followed, and why.
+    /// Invalid objects, with the reasons.
     malformed: BTreeMap<String, String>,
     initializers: Option<Initializers>,
     skip_initializer: Option<Initializer<DesiredSkip>>,
     durations: Histogram,
-    /// How many pods skip redirections, as last reported to health.
+    /// The number of pods with skips, as last reported to health.
     reported: usize,
 }
 
@@ -75,7 +75,7 @@ impl Controller {
         }
     }
 
-    /// Follows them until the agent stops.
+    /// Follows the tables until the agent stops.
     pub(crate) async fn follow(mut self, cx: JobCx) -> anyhow::Result<()> {
         cx.health.ok("Running");
         let mut snapshot = self.tables.objects.snapshot();
@@ -100,7 +100,7 @@ impl Controller {
         }
     }
 
-    /// The tables after [`DEBOUNCE_INTERVAL`], later if pods have changed within [`POD_QUIET_TIME`].
+    /// Returns a snapshot after [`DEBOUNCE_INTERVAL`], later if pods have changed within [`POD_QUIET_TIME`].
     async fn debounced(&self) -> Snapshot {
         let pods = &self.tables.pods;
         tokio::time::sleep(DEBOUNCE_INTERVAL - POD_QUIET_TIME).await;
@@ -142,11 +142,11 @@ impl Controller {
         }
     }
 
-    /// Waits for a change since the snapshot that may matter.
+    /// Waits for a relevant change since the snapshot.
     async fn changed(&self, snapshot: &Snapshot) {
         let Tables { objects, pods, endpoints, policies, skips } = &self.tables;
         let frontends = self.writer.frontends();
-        // Without policies the rest does not matter.
+        // Without policies other tables are irrelevant.
         let follows = !policies.is_empty(snapshot) || !self.applied.services.is_empty();
         let (object_watch, pod_watch, skip_watch) =
             (objects.watch(snapshot), pods.watch(snapshot), skips.watch(snapshot));
@@ -166,7 +166,7 @@ impl Controller {
             () = frontend_watch.changed(), if follows => {}
             () = skip_watch.changed(), if follows => {}
             () = of_endpoints, if follows || has_skips => {}
-            // No single watch reports that the other sources are complete.
+            // No single watch reports that the other sources are complete, so it is polled.
             () = tokio::time::sleep(DEBOUNCE_INTERVAL), if starts => {}
         }
     }
@@ -257,7 +257,7 @@ impl Controller {
         before.services != after.services
             || before.redirects != after.redirects
             || !desired.redirects.iter().all(redirected)
-            // Another service owned an address when it was requested.
+            // A requested address may have had another owner.
             || !desired.services.iter().all(|(name, redirect)| {
                 redirect.frontends.iter().all(|params| {
                     let frontend = frontends.get(snapshot, Frontend::by_address(&params.address));
@@ -301,7 +301,7 @@ impl Controller {
         txn.commit();
     }
 
-    /// Updates the table of skips. Rows stay until their pods' endpoints go.
+    /// Updates the table of skips. Rows stay until the endpoints of their pods are deleted.
     fn skip(&self, desired: &Desired, snapshot: &Snapshot) {
         let Tables { skips, endpoints, .. } = &self.tables;
         let now = skips.snapshot();
@@ -328,7 +328,7 @@ impl Controller {
                 }
                 Cookie::NoEndpoint => None,
             };
-            // Addresses that another program has written into the row stay.
+            // Addresses that another program has written into the row are kept.
             let before = self.applied.skips.get(pod);
             let mut addresses = old.skips.clone();
             addresses.retain(|service, _| before.is_none_or(|skips| !skips.addresses.contains_key(service)));
@@ -380,14 +380,14 @@ impl Controller {
 fn upsert(txn: &mut loadbalancer::ServicesTxn<'_>, name: &ServiceName, frontends: Vec<FrontendParams>) {
     let service = loadbalancer::Service::new(name.clone(), Source::Kubernetes);
     if let Err(error) = txn.upsert_service(service, frontends) {
-        // Another service has claimed it meanwhile; the next round reports the conflict.
+        // Another service has claimed it in the meantime; the next round reports the conflict.
         tracing::debug!(service = %name, %error, "Address of a local redirect policy is taken");
     }
 }
 
 /// The state of a pod's network namespace.
 enum Cookie {
-    /// The pod has an endpoint, perhaps with a cookie.
+    /// The pod has an endpoint, possibly with a cookie.
     Known(Option<u64>),
     NoEndpoint,
 }
@@ -399,7 +399,7 @@ fn cookie(endpoints: &Table<Endpoint>, snapshot: &Snapshot, pod: &str) -> Cookie
     if of_pod.peek().is_none() {
         return Cookie::NoEndpoint;
     }
-    // A pod may have several interfaces, in one network namespace.
+    // A pod may have several interfaces in one network namespace.
     Cookie::Known(of_pod.map(|endpoint| endpoint.record.netns_cookie).find(|cookie| *cookie != 0))
 }
 

@@ -1,6 +1,6 @@
 //! Errors of policies.
 
-/// A policy that cannot be followed.
+/// The error of an invalid policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct Malformed {

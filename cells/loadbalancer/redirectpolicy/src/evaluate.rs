@@ -8,56 +8,56 @@ use loadbalancer::{Backend, FrontendParams, LbAddress, ServiceName, Source};
 use crate::candidate::Candidate;
 use crate::policy::{LocalRedirectPolicy, Matched, stands_for_policy};
 
-/// The frontends there are.
+/// Access to the existing frontends.
 pub(crate) trait Frontends {
-    /// Those of a service, by address.
+    /// Returns the frontends of a service, by address.
     fn of_service(&self, service: &ServiceName) -> Vec<FrontendParams>;
-    /// The service that has an address.
+    /// Returns the service that owns an address.
     fn owner(&self, address: &LbAddress) -> Option<ServiceName>;
 }
 
 /// The rows that policies require.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Desired {
-    /// The services that stand for policies.
+    /// The services that represent policies.
     pub(crate) services: BTreeMap<ServiceName, Redirect>,
     /// The targets of redirected frontends of other services.
     pub(crate) redirects: BTreeMap<LbAddress, ServiceName>,
-    /// By `NAMESPACE/NAME` of a pod: frontends at which its own traffic is not redirected.
+    /// By `NAMESPACE/NAME` of a pod: frontends whose redirection its own traffic skips.
     pub(crate) skips: BTreeMap<String, Skips>,
-    /// By policy: addresses that have another owner.
+    /// By policy: addresses with another owner.
     pub(crate) conflicts: BTreeMap<ServiceName, Vec<Conflict>>,
 }
 
-/// A service that stands for a policy.
+/// A service that represents a policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) frontends: Vec<FrontendParams>,
     pub(crate) backends: Vec<Backend>,
 }
 
-/// Frontends that a pod is not redirected from.
+/// The skips of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Skips {
     /// The last of the policies that request it.
     pub(crate) policy: ServiceName,
-    /// By the services that stand for the policies.
+    /// Frontends by the services that represent the policies.
     pub(crate) addresses: BTreeMap<ServiceName, Vec<LbAddress>>,
 }
 
-/// An address that a policy requests and that has another owner.
+/// A conflict about an address that a policy requests and that has another owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Conflict {
-    /// It is a service's own.
+    /// A service owns it.
     #[error("{0} belongs to service {1}; match the service instead (serviceMatcher)")]
     Service(LbAddress, ServiceName),
-    /// An older policy has it.
+    /// An older policy redirects it.
     #[error("{0} is redirected by policy {1} already")]
     Policy(LbAddress, ServiceName),
 }
 
-/// The redirections that policies request. Conflicts go to the older policy, at equal age to the first by name.
-/// Linear in the policies times the pods.
+/// Returns the redirections that policies request. Conflicts are decided for the older policy, at equal age for the
+/// first by name. O(policies x pods).
 pub(crate) fn evaluate<'p>(
     policies: impl IntoIterator<Item = &'p LocalRedirectPolicy>,
     pods: &[Candidate],
@@ -131,7 +131,7 @@ pub(crate) fn evaluate<'p>(
     desired
 }
 
-/// The ports of pods that a policy leads to; one that has several names has all of them.
+/// Returns the ports of pods that a policy redirects to; one with several names has all of them.
 fn backends(policy: &LocalRedirectPolicy, name: &ServiceName, pods: &[&Candidate]) -> Vec<Backend> {
     let mut names: BTreeMap<LbAddress, BTreeSet<SmolStr>> = BTreeMap::new();
     for (address, port_name) in pods.iter().flat_map(|pod| &pod.ports) {

@@ -6,23 +6,23 @@
 //! the writer of services, endpoints for the cookies of their network namespaces. **Provides** `GET /lrp` and the
 //! command `skiplbmap`.
 //!
-//! **Life.** A policy of an address (`addressMatcher`) makes frontends of its own, one of a service (`serviceMatcher`)
-//! redirects the service's cluster addresses; both lead to ready pods of this node in the policy's namespace, and only
-//! as long as there are any. Changes within 100 ms are coalesced, those of pods until none has changed for 50 ms; then
-//! all policies are evaluated, and differences are written to the tables. Services are complete (`lrp-controller`) once
-//! policies, pods and all other sources of services are, so that a restart never leads a redirected frontend to
-//! backends of its own.
+//! **Lifecycle.** A policy for an address (`addressMatcher`) creates frontends of its own, one for a service
+//! (`serviceMatcher`) redirects the service's ClusterIP frontends; both redirect to ready pods of this node in the
+//! policy's namespace, and only as long as there are any. Changes within 100 ms are coalesced, those of pods until none
+//! has changed for 50 ms; then all policies are evaluated, and differences are written to the tables. Services are
+//! complete (`lrp-controller`) once policies, pods and all other sources of services are, so that a restart never
+//! forwards a redirected frontend to its own backends.
 //!
-//! With `skipRedirectFromBackend` the skip maps get a row for each frontend and the network namespace of each pod that
-//! takes the traffic, once its endpoint has the cookie. **The datapath does not read them yet:** what such a pod
-//! sends to the frontend itself is redirected, too.
+//! With `skipRedirectFromBackend` the skip maps get an entry for each frontend and the network namespace of each target
+//! pod, once its endpoint has the cookie. **The datapath does not read them yet:** traffic of such a pod to the
+//! frontend is redirected, too.
 //!
-//! A policy that is malformed is as one that is not there; health, the row of the job `controller`, names object and
-//! field, as does one line of the log.
+//! An invalid policy has no effect; the health report of the job `controller` and one line of the log name object and
+//! field.
 //!
-//! **Differences from Cilium.** Of two policies that request the same address or service the older one has it, of
-//! equally old ones the first by name; Cilium has one by accident, or both in turn. A policy that goes takes only its
-//! own rows of the skip maps with it, also where a pod serves several policies, and rows that were not requested are
+//! **Differences from Cilium.** Of two policies that request the same address or service the older one takes effect, of
+//! equally old ones the first by name; in Cilium it depends on timing, or alternates. Deleting a policy removes only
+//! its own entries of the skip maps, even if a pod serves several policies, and entries that were not requested are
 //! pruned.
 
 mod candidate;

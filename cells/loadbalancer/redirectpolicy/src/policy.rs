@@ -1,4 +1,4 @@
-//! The table `localredirectpolicies`: policies as they were understood.
+//! The table `localredirectpolicies`: parsed policies.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,22 +16,22 @@ use statedb::{Index, IndexDef, TableSpec};
 use crate::config::Ranges;
 use crate::error::Malformed;
 
-/// Suffix of the names of services that stand for policies; no service of Kubernetes can have it.
+/// The suffix of the names of services that represent policies; it is not valid in Kubernetes, so they cannot conflict.
 const SUFFIX: &str = ":local-redirect";
 
-/// Whether a service stands for a policy.
+/// Whether a service represents a policy.
 pub(crate) fn stands_for_policy(service: &ServiceName) -> bool {
     service.as_str().ends_with(SUFFIX)
 }
 
-/// A port of either side.
+/// A port of a frontend or a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// The port, never 0.
     pub port: u16,
     /// Its protocol.
     pub protocol: Protocol,
-    /// Its name in small letters, by which both sides find each other; may be empty where there is only one.
+    /// Its name in lower case, by which ports of both sides are matched; may be empty if there is only one.
     pub name: SmolStr,
 }
 
@@ -51,11 +51,11 @@ pub struct LocalRedirectPolicy {
     pub id: ServiceName,
     /// The object's uid.
     pub uid: SmolStr,
-    /// Its creation time: of two policies that request the same address the older one has it.
+    /// Its creation time: of two policies that request the same address the older one takes effect.
     pub created: Option<Time>,
     /// The traffic to redirect.
     pub frontend: Matched,
-    /// The pods that it is sent to.
+    /// The pods to redirect to.
     pub backend_selector: Selector,
     /// Their ports.
     pub backend_ports: Vec<Port>,
@@ -63,7 +63,7 @@ pub struct LocalRedirectPolicy {
     pub skip_redirect_from_backend: bool,
 }
 
-/// How many ports a policy names, on which kind of frontend.
+/// The number of ports of a policy, and the kind of its frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// All ports of a service.
@@ -79,7 +79,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As in the table.
+    /// Returns the name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Kind::ServiceAll => "all",
@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// As in the REST API.
+    /// Returns the text in the REST API.
     pub fn description(self) -> &'static str {
         match self {
             Kind::ServiceAll => "clusterIP + all svc ports",
@@ -103,7 +103,7 @@ impl Kind {
 }
 
 impl LocalRedirectPolicy {
-    /// Reads an object. Errors name the field.
+    /// Parses an object. Errors name the field.
     pub fn parse(object: &CiliumLocalRedirectPolicy, ranges: &Ranges) -> Result<Self, Malformed> {
         let (meta, spec) = (&object.metadata, &object.spec);
         if meta.name.is_empty() || meta.namespace.is_empty() {
@@ -173,12 +173,12 @@ impl LocalRedirectPolicy {
         })
     }
 
-    /// The service that has the pods as its backends.
+    /// Returns the service that has the pods as its backends.
     pub fn service_name(&self) -> ServiceName {
         ServiceName::new(self.id.namespace(), &format!("{}{SUFFIX}", self.id.name()))
     }
 
-    /// How many ports it names.
+    /// Returns the kind of its frontend, by the number of ports.
     pub fn kind(&self) -> Kind {
         match &self.frontend {
             Matched::Address(_, ports) if ports.len() > 1 => Kind::AddressNamed,
@@ -191,18 +191,18 @@ impl LocalRedirectPolicy {
         }
     }
 
-    /// Whether pods of its namespace with these labels are meant.
+    /// Whether it selects pods of its namespace with these labels.
     pub(crate) fn selects(&self, labels: &LabelArray) -> bool {
         self.backend_selector.matches(labels)
     }
 
-    /// The frontends of its own.
+    /// Returns the frontends that it creates.
     pub(crate) fn frontends(&self) -> Vec<FrontendParams> {
         let Matched::Address(ip, ports) = &self.frontend else { return Vec::new() };
         let params = |port: &Port| FrontendParams {
             address: LbAddress::new(*ip, port.port, port.protocol),
             kind: FrontendType::LocalRedirect,
-            // A single port leads to the pods' ports whatever their names are.
+            // A single port is redirected to the pods' ports regardless of names.
             port_name: if ports.len() > 1 { port.name.as_str().into() } else { "".into() },
             service_port: port.port,
         };
@@ -210,7 +210,7 @@ impl LocalRedirectPolicy {
         ports.iter().map(params).filter(|params| seen.insert(params.address)).collect()
     }
 
-    /// Whether a frontend of the service that it names is redirected.
+    /// Whether it redirects this frontend of the service that it names.
     pub(crate) fn redirects(&self, frontend: &FrontendParams) -> bool {
         let Matched::Service(_, ports) = &self.frontend else { return false };
         let address = frontend.address;
@@ -221,7 +221,7 @@ impl LocalRedirectPolicy {
                 || self.backend_ports.iter().any(|port| *port.name == *frontend.port_name))
     }
 
-    /// Whether a pod's port of this address, protocol and name takes the traffic.
+    /// Whether it redirects to a pod's port of this address, protocol and name.
     pub(crate) fn leads_to(&self, address: &LbAddress, name: &str) -> bool {
         let by_name = matches!(self.kind(), Kind::ServiceNamed | Kind::AddressNamed);
         let named = |port: &Port| !port.name.is_empty() && port.name == name.to_lowercase();
@@ -237,7 +237,8 @@ impl Matched {
         }
     }
 
-    /// `IP:PORT/PROTOCOL` of each port. A service's address is not known here, which Cilium shows as this.
+    /// Formats `IP:PORT/PROTOCOL` of each port. A service's address is not known here; Cilium prints the same
+    /// placeholder.
     fn texts(&self) -> Vec<String> {
         let text = |port: &Port| match self {
             Matched::Address(ip, _) => LbAddress::new(*ip, port.port, port.protocol).to_string(),
@@ -271,7 +272,7 @@ fn ports(of: &str, ports: &[PortInfo], named: bool) -> Result<Vec<Port>, Malform
     ports.iter().enumerate().map(read).collect()
 }
 
-/// By RFC 6335, section 5.1.
+/// Checks the syntax of RFC 6335, section 5.1.
 fn is_service_name(name: &str) -> bool {
     (1..=15).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -348,7 +349,7 @@ impl Serialize for LocalRedirectPolicy {
 }
 
 impl Matched {
-    /// As in the table.
+    /// Returns the name in the table.
     fn name(&self) -> &'static str {
         match self {
             Matched::Address(..) => "address",

@@ -1,4 +1,4 @@
-//! `GET /lrp`: policies with where they lead to.
+//! `GET /lrp`: policies with their frontends and backends.
 
 use api::Response;
 use api_models::{BackendAddress, FrontendAddress, FrontendMapping, LRPBackend, LRPSpec, Required};
@@ -17,7 +17,7 @@ pub(crate) fn get_lrp(
     Response::json(200, &list(policies, backends, pods))
 }
 
-/// The policies by namespace and name.
+/// Returns the policies by namespace and name.
 pub(crate) fn list(
     policies: &Table<LocalRedirectPolicy>,
     backends: &Table<Backend>,

@@ -15,20 +15,20 @@ use crate::skip_map::SkipKey;
 pub struct DesiredSkip {
     /// `NAMESPACE/NAME`.
     pub pod: String,
-    /// The policy that asked for it last.
+    /// The last policy that requests it.
     pub policy: Option<ServiceName>,
-    /// Frontends by the services that stand for the policies.
+    /// Frontends by the services that represent the policies.
     pub skips: BTreeMap<ServiceName, Vec<LbAddress>>,
     /// Those of them that are in the map.
     pub reconciled: BTreeSet<LbAddress>,
-    /// The cookie of the pod's network namespace; nothing is written before it is known.
+    /// The cookie of the pod's network namespace; no entry is written before it is known.
     pub netns_cookie: Option<u64>,
-    /// Whether the map has it.
+    /// The state of its reconciliation.
     pub status: Status,
 }
 
 impl DesiredSkip {
-    /// A pod of which nothing is known yet.
+    /// Returns the row of a pod without skips.
     pub(crate) fn new(pod: String) -> DesiredSkip {
         DesiredSkip {
             pod,
@@ -40,17 +40,17 @@ impl DesiredSkip {
         }
     }
 
-    /// The row of `NAMESPACE/NAME`.
+    /// Returns a query for the row of `NAMESPACE/NAME`.
     pub fn by_pod(pod: &str) -> Query<DesiredSkip> {
         Query::primary(pod)
     }
 
-    /// All frontends.
+    /// Returns all frontends.
     pub(crate) fn addresses(&self) -> BTreeSet<LbAddress> {
         self.skips.values().flatten().copied().collect()
     }
 
-    /// The rows that the map should have.
+    /// Returns the desired map entries.
     pub(crate) fn keys(&self) -> BTreeSet<SkipKey> {
         let Some(cookie) = self.netns_cookie else { return BTreeSet::new() };
         let key = |address: LbAddress| SkipKey { cookie, ip: address.ip, port: address.port };
@@ -67,7 +67,7 @@ impl DesiredSkip {
         if (&self.policy, &self.skips, self.netns_cookie) == (&policy, &skips, netns_cookie) {
             return None;
         }
-        // Without a cookie there is nothing to write, but perhaps something to delete.
+        // Without a cookie there is nothing to write, but possibly something to delete.
         let waits = netns_cookie.is_none() && self.netns_cookie.is_none() && !skips.is_empty();
         let status = if waits { self.status.clone() } else { Status::pending() };
         Some(DesiredSkip { policy, skips, netns_cookie, status, ..self.clone() })
@@ -78,7 +78,7 @@ const BY_POLICY: Index<DesiredSkip, str> = Index::new("lrp-id", |row, keys| {
     keys.extend(row.policy.iter().map(ServiceName::as_str));
 });
 
-/// Addresses as keys of an object without values, as Go writes a set.
+/// Addresses as keys of an object without values, as Go serializes a set.
 struct Set<'a>(&'a BTreeSet<LbAddress>);
 
 impl Serialize for Set<'_> {
@@ -117,7 +117,7 @@ impl Serialize for DesiredSkip {
     }
 }
 
-/// A row as a user writes it.
+/// A row in the input format.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "lowercase")]
 struct Written {

@@ -14,7 +14,7 @@ use statedb::Rows;
 
 use crate::skip::DesiredSkip;
 
-/// Why an operation on a map failed.
+/// The error of an operation on a map.
 pub type MapError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An entry of the skip maps: traffic of a network namespace to an address is not redirected.
@@ -54,13 +54,13 @@ const V4: &str = "cilium_skip_lb4";
 const V6: &str = "cilium_skip_lb6";
 
 impl KernelSkipMaps {
-    /// The pinned maps of the node.
+    /// Opens the pinned maps of the node.
     pub fn open(maps: &Maps, families: &FamilyConfig) -> Result<KernelSkipMaps, MapError> {
         let open = |name| Ok(maps.shared(name)?.ok_or_else(|| format!("there is no map {name}"))?);
         KernelSkipMaps::of(families, &open)
     }
 
-    /// Maps of this form without other owners: they go with this value.
+    /// Creates maps of this form without pins: the kernel frees them when this value is dropped.
     pub fn unpinned(specs: &Specs, families: &FamilyConfig) -> Result<KernelSkipMaps, MapError> {
         let create = |name| {
             let spec = specs.find(name).ok_or_else(|| format!("there is no map {name}"))?;
@@ -139,14 +139,14 @@ pub struct SkipMapsProvider {
 }
 
 impl SkipMapsProvider {
-    /// Maps that this function opens once they are needed; it is called again after it has failed.
+    /// Returns a provider with a function that opens the maps on first use; it is called again after a failure.
     pub fn new(
         open: impl Fn() -> Result<Arc<dyn SkipMaps>, MapError> + Send + Sync + 'static,
     ) -> SkipMapsProvider {
         SkipMapsProvider { open: Box::new(open), opened: Mutex::new(None) }
     }
 
-    /// The maps.
+    /// Returns the maps.
     pub(crate) fn maps(&self) -> Result<Arc<dyn SkipMaps>, MapError> {
         let mut opened = self.opened.lock();
         if let Some(maps) = &*opened {
@@ -164,7 +164,7 @@ impl fmt::Debug for SkipMapsProvider {
     }
 }
 
-/// Keeps the maps equal to the table.
+/// Reconciles the maps with the table.
 pub(crate) struct SkipOps {
     provider: Arc<SkipMapsProvider>,
     /// The entries written for each pod, including those of an operation that failed half-way.
@@ -176,7 +176,7 @@ impl SkipOps {
         SkipOps { provider, written: BTreeMap::new() }
     }
 
-    /// Makes these the entries of a pod.
+    /// Replaces the entries of a pod.
     fn reconcile(&mut self, pod: &str, wanted: &BTreeSet<SkipKey>) -> OpResult {
         let before = self.written.get(pod).cloned().unwrap_or_default();
         if before.is_empty() && wanted.is_empty() {
@@ -184,7 +184,7 @@ impl SkipOps {
         }
         let maps = self.provider.maps()?;
         for key in wanted {
-            // Not recorded if the write fails: then the entry does not exist.
+            // Recorded only after a successful write: a failed one leaves no entry.
             maps.put(key)?;
             self.written.entry(pod.to_owned()).or_default().insert(*key);
         }
@@ -217,7 +217,7 @@ impl Ops<DesiredSkip> for SkipOps {
         self.reconcile(&row.pod, &BTreeSet::new())
     }
 
-    /// Deletes entries without a pod: those of previous runs, of network namespaces that are gone.
+    /// Deletes entries without a pod: those of previous runs, of network namespaces that no longer exist.
     fn prune(&mut self, _: &OpCx<'_>, rows: Rows<'_, DesiredSkip>) -> OpResult {
         let maps = self.provider.maps()?;
         let wanted: BTreeSet<SkipKey> = rows.flat_map(|row| row.keys()).collect();

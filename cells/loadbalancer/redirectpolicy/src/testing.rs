@@ -1,4 +1,4 @@
-//! The skip maps without a kernel, which fail when a test asks for it.
+//! Fake skip maps without a kernel, with injected failures.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub struct FakeSkipMaps {
 }
 
 impl FakeSkipMaps {
-    /// Empty maps that fail with this probability, from 0 to 1.
+    /// Returns empty maps that fail with this probability, from 0 to 1.
     pub fn new(fails: f64) -> FakeSkipMaps {
         FakeSkipMaps { rows: Mutex::default(), fails }
     }

@@ -13,7 +13,7 @@ use crate::follow::follow;
 use crate::reverse::ReverseSockets;
 use crate::round::Sockets;
 
-/// Ends sockets of backends that go, by the node's pinned maps.
+/// Returns the cell that terminates sockets of removed backends, with the node's pinned maps.
 pub fn cell() -> Cell {
     let pinned = |maps: Arc<Maps>| Arc::new(ReverseSockets::pinned(maps));
     bundle([termination(), module("socket-maps", "Sockets that were led to backends", [provide(pinned)])])

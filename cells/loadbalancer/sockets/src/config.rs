@@ -1,6 +1,6 @@
 //! The options, in Cilium's spelling. Changes take effect at the next start.
 
-/// Load balancing at sockets, and the termination of sockets whose backend goes.
+/// The options of load balancing at sockets, and of the termination of sockets whose backend is removed.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Services")]
 pub struct SocketConfig {
@@ -20,12 +20,12 @@ pub struct SocketConfig {
 }
 
 impl SocketConfig {
-    /// Whether sockets are ended at all.
+    /// Whether sockets are terminated at all.
     pub fn is_on(&self) -> bool {
         self.bpf_lb_sock || self.bpf_lb_sock_hostns_only
     }
 
-    /// Whether those of pods are, which takes `CAP_SYS_ADMIN`.
+    /// Whether sockets of pods are terminated, which requires `CAP_SYS_ADMIN`.
     pub fn enters_pods(&self) -> bool {
         self.bpf_lb_sock && !self.bpf_lb_sock_hostns_only && self.bpf_lb_sock_terminate_pod_connections
     }

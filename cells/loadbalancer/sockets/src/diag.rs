@@ -1,4 +1,4 @@
-//! Sockets of a network namespace, listed and ended by netlink (`linux/inet_diag.h`, `linux/sock_diag.h`).
+//! Sockets of a network namespace, listed and terminated by netlink (`linux/inet_diag.h`, `linux/sock_diag.h`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,7 +25,7 @@ const ALL_STATES: u32 = !0;
 const INET: u8 = libc::AF_INET as u8;
 const INET6: u8 = libc::AF_INET6 as u8;
 
-/// A transport protocol whose sockets can be ended.
+/// A transport protocol whose sockets can be terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP
@@ -43,8 +43,8 @@ impl Transport {
         }
     }
 
-    /// Returns the states, as a mask, of sockets that have a peer and are not about to close. A UDP socket that is connected
-    /// counts as established.
+    /// Returns the states, as a mask, of sockets that have a peer and are not closing. A connected UDP socket is in
+    /// state established.
     fn connected_states(self) -> u32 {
         match self {
             Transport::Tcp => ESTABLISHED | SYN_SENT | SYN_RECV | FIN_WAIT1 | CLOSE_WAIT,
@@ -53,20 +53,20 @@ impl Transport {
     }
 }
 
-/// A socket that has a peer.
+/// A socket with a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InetSocket {
-    /// The kernel's id of it, which eBPF programs see, too.
+    /// The kernel's id of it, which eBPF programs can read, too.
     pub cookie: u64,
-    /// Its peer: an IPv4 address also if an IPv6 socket is connected to it.
+    /// Its peer: an IPv4 address even if it is an IPv6 socket.
     pub peer: SocketAddr,
     transport: Transport,
     family: u8,
-    /// `struct inet_diag_sockid`, as the kernel has reported it.
+    /// `struct inet_diag_sockid`, as the kernel reported it.
     id: [u8; SOCKID_LEN],
 }
 
-/// Lists and ends the sockets of one network namespace.
+/// A handle that lists and terminates the sockets of one network namespace.
 #[derive(Debug)]
 pub struct Diag {
     connection: Connection,
@@ -78,7 +78,7 @@ impl Diag {
         Ok(Diag { connection: Connection::open(Protocol::SockDiag)? })
     }
 
-    /// Probes whether the kernel can end sockets of a protocol; the error is the reason why not.
+    /// Probes whether the kernel can terminate sockets of a protocol; the error is the reason why not.
     pub fn can_destroy(&mut self, transport: Transport) -> Result<(), Error> {
         // A socket that cannot exist: without addresses, with a cookie that the kernel never assigns.
         let mut id = [0; SOCKID_LEN];
@@ -103,12 +103,12 @@ impl Diag {
         Ok(found)
     }
 
-    /// Ends a socket: its process gets `ECONNABORTED`. False if it was closed meanwhile.
+    /// Terminates a socket: its process gets `ECONNABORTED`. False if it was closed in the meantime.
     pub fn destroy(&mut self, socket: &InetSocket) -> Result<bool, Error> {
         let body = request(socket.family, socket.transport, ALL_STATES, &socket.id);
         match self.connection.request(&Request { kind: SOCK_DESTROY, body }, 0) {
             Ok(()) => Ok(true),
-            // No such socket, or its cookie belongs to another one now.
+            // No such socket, or the id belongs to another one now.
             Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ESTALE)) => Ok(false),
             Err(error) => Err(error),
         }

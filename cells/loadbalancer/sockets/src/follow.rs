@@ -1,4 +1,4 @@
-//! The loop: backends as they go, fifty milliseconds at a time.
+//! The loop: removed backends, in batches of fifty milliseconds.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use statedb::Changes;
 use crate::diag::Diag;
 use crate::round::{Ended, Of, Sockets, is_alive};
 
-/// How long a change waits for others.
+/// The delay of a change, to coalesce it with others.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 
-/// Changes of a round at most.
+/// The maximum number of changes in a round.
 const BATCH: usize = 1000;
 
 /// Delays between probes of the kernel while it lacks resources.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(200);
 const PROBE_DELAY_MAX: Duration = Duration::from_secs(30);
 
-/// Ends sockets of backends that go, until the agent stops or the kernel turns out not to be able to.
+/// Terminates sockets of removed backends, until the agent stops or the kernel turns out not to support it.
 pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: JobCx) -> anyhow::Result<()> {
     let transports = sockets.transports.clone();
     let probe = move || {
@@ -80,8 +80,8 @@ pub(crate) async fn follow(sockets: Sockets, mut changes: Changes<Backend>, cx: 
     }
 }
 
-/// Probes whether the kernel can end sockets, until the result is permanent: a lack of descriptors or memory is no
-/// property of the kernel.
+/// Probes whether the kernel can terminate sockets, until the result is permanent: a lack of descriptors or memory is
+/// transient.
 async fn supported(
     probe: impl Fn() -> Result<(), netlink::Error> + Clone + Send + 'static,
     report: impl Fn(&netlink::Error),
@@ -96,7 +96,7 @@ async fn supported(
     }
 }
 
-/// Reports the result of a round; returns how many sockets were ended.
+/// Reports the result of a round; returns the number of terminated sockets.
 fn report_round(health: &Health, ended: anyhow::Result<Ended>, before: usize) -> usize {
     match ended {
         Err(error) => {
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Probes a kernel with these results; returns the count of probes, and the final result.
+    /// Probes a kernel with these results; returns the number of probes, and the final result.
     async fn probed(answers: &'static [Result<(), Errno>]) -> (usize, Result<(), netlink::Error>) {
         let probes = Arc::new(AtomicUsize::new(0));
         let count = probes.clone();

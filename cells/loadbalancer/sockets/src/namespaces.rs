@@ -11,10 +11,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::diag::Diag;
 
-/// The namespace of the agent, as its files are compared with.
+/// The agent's own namespace, which is skipped.
 const OWN: &str = "/proc/self/ns/net";
 
-/// Namespaces that could not be inspected: how many, and the first one's cause.
+/// Namespaces that could not be inspected: their number, and the cause of the first one.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
     pub(crate) count: usize,
@@ -32,8 +32,8 @@ impl Closed {
     }
 }
 
-/// Calls `visit` with each namespace of the folder but the agent's own, each once. A folder that is not there has none;
-/// files that are no namespaces (any more) are skipped.
+/// Calls `visit` with each namespace of the folder but the agent's own, each once. A missing folder has none; files
+/// that are not (or no longer) namespaces are skipped.
 pub(crate) fn each(folder: &Path, mut visit: impl FnMut(Diag)) -> Closed {
     let mut closed = Closed::default();
     let files = match fs::read_dir(folder) {
@@ -70,8 +70,7 @@ pub(crate) fn each(folder: &Path, mut visit: impl FnMut(Diag)) -> Closed {
     closed
 }
 
-/// Opens a socket in the namespace, by a thread that ends there: threads of the runtime must never change their
-/// namespace.
+/// Opens a socket in the namespace, in a temporary thread: threads of the runtime must never change their namespace.
 fn inside(namespace: &File) -> io::Result<Diag> {
     std::thread::scope(|scope| {
         let enter = || {

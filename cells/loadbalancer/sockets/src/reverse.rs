@@ -19,7 +19,7 @@ pub struct ReverseSockets {
 }
 
 impl ReverseSockets {
-    /// Maps that this function opens by their names at the first use; a node may have one family alone.
+    /// Returns maps that this function opens by name on first use; a node may have only one family.
     ///
     /// Keys: 8 bytes cookie of the socket, the backend's address (4 or 16 bytes), its port big-endian, 2 bytes 0.
     /// Values: the frontend's address, port and id, big-endian.
@@ -29,7 +29,7 @@ impl ReverseSockets {
         ReverseSockets { open: Box::new(open), v4: OnceLock::new(), v6: OnceLock::new() }
     }
 
-    /// The node's own.
+    /// Returns the node's pinned maps.
     pub(crate) fn pinned(maps: Arc<Maps>) -> ReverseSockets {
         ReverseSockets::new(move |name| Ok(maps.shared(name)?))
     }
@@ -37,13 +37,13 @@ impl ReverseSockets {
     fn map(&self, v4: bool) -> anyhow::Result<Option<&RawMap>> {
         let (slot, name) = if v4 { (&self.v4, V4) } else { (&self.v6, V6) };
         if slot.get().is_none() {
-            // Another thread may have opened it meanwhile: then both have the same map.
+            // Another thread may have opened it in the meantime: both refer to the same map.
             let _opened = slot.set((self.open)(name)?);
         }
         Ok(slot.get().and_then(Option::as_ref))
     }
 
-    /// Whether no socket is known.
+    /// Whether the maps are empty.
     pub(crate) fn is_empty(&self) -> anyhow::Result<bool> {
         for v4 in [true, false] {
             if let Some(map) = self.map(v4)?

@@ -1,4 +1,4 @@
-//! One round: ends the sockets that were translated to a backend that is gone.
+//! One round: terminates the sockets that were translated to a removed backend.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,7 +34,7 @@ pub(crate) struct Ended {
 pub(crate) enum Of {
     /// Those of backends that a service has lost.
     Lost(HashSet<LbAddress>),
-    /// All: backends that have gone while no agent ran are unknown.
+    /// All: the backends that were removed while no agent ran are unknown.
     All,
 }
 
@@ -60,12 +60,12 @@ pub(crate) fn is_alive(backend: &Backend) -> bool {
 }
 
 impl Sockets {
-    /// Ends the sockets that were translated to these backends, unless their service still has them.
+    /// Terminates the sockets that were translated to these backends, unless their service still has them.
     pub(crate) fn end(&self, of: &Of) -> anyhow::Result<Ended> {
         let mut ended = Ended::default();
         let transports: Vec<Transport> =
             self.transports.iter().copied().filter(|transport| of.concerns(*transport)).collect();
-        // Without entries no program translates at sockets, and a dump of all sockets would be in vain.
+        // Without entries no program translates at sockets, and a dump of all sockets would be useless.
         if transports.is_empty() || self.reverse.is_empty()? {
             return Ok(ended);
         }
@@ -82,7 +82,7 @@ impl Sockets {
         Ok(ended)
     }
 
-    /// The same in one network namespace.
+    /// Terminates such sockets in one network namespace.
     fn end_in(&self, diag: &mut Diag, transports: &[Transport], of: &Of) -> anyhow::Result<usize> {
         let mut count = 0;
         for transport in transports {
@@ -106,7 +106,7 @@ impl Sockets {
         let Some(frontend) = self.reverse.frontend(socket.cookie, socket.peer)? else { return Ok(false) };
         let snapshot = self.backends.snapshot();
         let services = self.services_at(frontend, backend.protocol, &snapshot);
-        // An address that no service has any more may have been of one that has this backend elsewhere.
+        // An address without a service may have belonged to one that has this backend at another address.
         let any = services.is_empty() && matches!(of, Of::All);
         let keeps = |row: &Backend| is_alive(row) && (any || services.contains(&row.service_name));
         Ok(!self.backends.list(&snapshot, Backend::by_address(backend)).into_iter().any(|row| keeps(row)))

@@ -1,4 +1,4 @@
-//! Sockets of namespaces of their own, ended by the real kernel when backends go.
+//! Sockets in separate namespaces, terminated by the real kernel when backends are removed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -41,7 +41,7 @@ impl Maps {
         Maps { v4: map("reverse_sk4", 16, 8), v6: map("reverse_sk6", 32, 20) }
     }
 
-    /// The socket was connected to this frontend and led to its peer.
+    /// Records in the maps that the socket was connected to this frontend and translated to its peer.
     fn led(&self, socket: &impl AsFd, peer: SocketAddr, frontend: SocketAddr) {
         let cookie = rustix::net::sockopt::socket_cookie(socket).unwrap();
         let octets = |ip: IpAddr| match ip {
@@ -77,7 +77,7 @@ impl Node {
         node
     }
 
-    /// Returns one whose source of services is not complete yet.
+    /// Returns a node whose source of services is not complete yet.
     async fn silent(sandbox: &Sandbox, options: &[(&str, &str)]) -> Node {
         let source = Arc::new(Mutex::new(None));
         let slot = source.clone();
@@ -150,7 +150,7 @@ impl Node {
     }
 }
 
-/// A UDP socket that is connected to an address.
+/// Returns a UDP socket that is connected to an address.
 fn udp(to: &str) -> (UdpSocket, SocketAddr) {
     let peer: SocketAddr = to.parse().unwrap();
     let own = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -167,7 +167,7 @@ fn lives(socket: &UdpSocket) -> bool {
     socket.take_error().unwrap().is_none() && socket.peer_addr().is_ok()
 }
 
-/// Whether the kernel of this machine can do it.
+/// Whether the kernel of this machine supports it.
 fn supported() -> bool {
     let mut diag = Diag::open().unwrap();
     [Transport::Udp, Transport::Tcp].into_iter().all(|transport| match diag.can_destroy(transport) {
@@ -225,7 +225,7 @@ fn sockets_end_with_the_backend_that_they_were_led_to() {
         let tcp = TcpStream::connect("127.0.0.1:5301").unwrap();
         node.maps.led(&tcp, first, web);
 
-        // Terminating backends keep what they have; those that are not even serving do not.
+        // Terminating backends keep existing connections; those that are not serving do not.
         node.service("web", web, &[(second, BackendState::Terminating), (third, BackendState::Maintenance)]);
         node.until_ended("the host's socket", &here).await;
         node.until_ended("the socket of IPv6 with a peer of IPv4", &mapped).await;
@@ -287,7 +287,7 @@ fn a_start_ends_sockets_of_backends_that_went_while_no_agent_ran() {
         let by_itself = udp("127.0.0.1:5309").0;
         node.service("web", web, &[(first, ACTIVE)]);
         node.service("other", other, &[(second, ACTIVE)]);
-        // A source is incomplete: a backend that comes later is not one that has gone.
+        // A source is incomplete: a backend that arrives later must not count as removed.
         let probe = led(udp("127.0.0.1:5310"), web);
         node.service(
             "probe",

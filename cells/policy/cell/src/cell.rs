@@ -31,8 +31,8 @@ use crate::rounds::outputs::Outputs;
 use crate::rounds::prefixes::PolicyPrefixes;
 use crate::rounds::state::Shared;
 
-/// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`, keeps
-/// policy maps, serves the operations under `/policy`.
+/// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`,
+/// reconciles policy maps, serves the operations under `/policy`.
 pub fn cell() -> Cell {
     module(
         "policy",
@@ -94,7 +94,7 @@ struct PolicyParams {
 
 fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     let settings = p.shared.lock().core.engine().settings().clone();
-    // The repository starts at revision 1, as Cilium's.
+    // The repository starts at revision 1, as in Cilium.
     let revision = Arc::new(AtomicU64::new(1));
     let policies = Policies::new((*p.endpoints).clone(), revision.clone());
     let counters = Counters::default();

@@ -58,11 +58,11 @@ impl PolicyConfig {
         })
     }
 
-    /// Returns whether the host reaches its pods regardless of policies.
+    /// Whether the host reaches its pods regardless of policies.
     fn allow_localhost(&self) -> Result<bool, OptionError> {
         match self.allow_localhost.as_str() {
             "always" => Ok(true),
-            // In Cilium `auto` is `always` with Kubernetes, `policy` without.
+            // In Cilium `auto` is `always` with Kubernetes, `policy` without it.
             "policy" | "auto" => Ok(false),
             other => Err(OptionError {
                 option: "allow-localhost",

@@ -33,19 +33,19 @@ pub enum Realization {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRealized {
-    /// The endpoint was not announced, or is gone.
+    /// The endpoint was not announced, or has been removed.
     #[error("no policy is enforced on endpoint {endpoint}")]
     Unknown {
         /// The endpoint.
         endpoint: u16,
     },
-    /// Its policy map is full: it is denied wholly until its rows fit.
+    /// Its policy map is full: all its traffic is denied until its rows fit.
     #[error("{reason}")]
     Full {
         /// The cause, with its remedy.
         reason: Arc<str>,
     },
-    /// The kernel could not be written.
+    /// A write to the kernel failed.
     #[error("unable to write the policy of endpoint {endpoint}: {reason}")]
     Failed {
         /// The endpoint.
@@ -72,8 +72,9 @@ impl Policies {
         self.change(subject, |_| None);
     }
 
-    /// As [`enforce`](Self::enforce) for an endpoint whose identity changes together with those of others: traffic with
-    /// peers that carry one of these old identities keeps its verdicts until `enforce` is called for the subject.
+    /// Enforces policy on an endpoint whose identity changes together with those of others: traffic with peers that
+    /// carry one of these old identities keeps its verdicts until `enforce` is called for the subject. See
+    /// [`enforce`](Self::enforce).
     pub fn enforce_in_transition(&self, subject: Subject, peers: &BTreeSet<u32>) {
         let identity = subject.identity;
         self.change(subject, |row| {
@@ -81,7 +82,7 @@ impl Policies {
                 Some(transition) => transition.from.clone(),
                 None => row.subject.clone(),
             };
-            // The rules of an endpoint of the previous run are unknown.
+            // A first call has no previous rules: those of the previous run are unknown.
             let has_changed = from.identity != identity && row.realized > 0;
             has_changed.then(|| Arc::new(Transition { from, peers: peers.clone() }))
         });
@@ -137,7 +138,7 @@ impl Policies {
         }
     }
 
-    /// Ends enforcement on an endpoint that is being removed: its map is not written any more.
+    /// Ends enforcement on an endpoint that is being removed: its map is no longer written.
     pub fn forget(&self, endpoint: u16) {
         self.table.transact(|txn| txn.delete(EndpointPolicy::by_endpoint(endpoint)));
     }

@@ -6,16 +6,16 @@
 //! `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides**
 //! [`Policies`] to owners of endpoints, the operations under `/policy`, `GET /apiary/why` ([`why`]).
 //!
-//! **Life.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled with
-//! the rules, in place. From then on a job makes a round for each change of rules, identities, endpoints or options:
-//! prefixes that new rules name get identities, which are written to the maps, then to the ipcache; then the rules
-//! change; then prefixes that no rule names are released. Rows are computed once for all endpoints of an identity. A
-//! map changes by single writes in an order without a wrong verdict in between ([`plan()`], tested with [`check`]),
-//! else it is swapped for another map.
+//! **Lifecycle.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled
+//! with the rules, in place. From then on a job runs a round for each change of rules, identities, endpoints or
+//! options: prefixes that new rules name get identities, which are written to the maps, then to the ipcache; then the
+//! rules change; then prefixes that no rule names are released. Rows are computed once for all endpoints of an
+//! identity. A map changes by single writes in an order without a wrong verdict in between ([`plan()`], tested with
+//! [`check`]), else it is swapped for another map.
 //!
-//! **An invalid object** is refused, with the paths of its errors; its previous version stays in force, also that of
-//! the previous run, which is stored in `state/policies`. Rows that do not fit into a map deny its endpoint wholly,
-//! until they fit.
+//! **An invalid object** is refused, with the paths of its errors; its previous version stays in force, even that of
+//! the previous run, which is stored in `state/policies`. If rows do not fit into a map, all traffic of its endpoint is
+//! denied until they fit.
 //!
 //! ```
 //! use policy::{Policies, Subject};
@@ -27,10 +27,10 @@
 //! }
 //! ```
 //!
-//! **Differences from Cilium.** No waiting to collect changes (`policy-trigger-interval`). A full map always denies its
-//! endpoint (`enable-endpoint-lockdown-on-policy-overflow`), never enforces a part. An object with an invalid rule is
-//! listed with its problems. Objects of one name from two sources are one entry of the repository with the rules
-//! of both. The host has no policy.
+//! **Differences from Cilium.** Changes are not delayed to be coalesced (`policy-trigger-interval`). A full map always
+//! denies all traffic of its endpoint (`enable-endpoint-lockdown-on-policy-overflow`); a part of a policy is never
+//! enforced. An object with an invalid rule is listed with its problems. Objects of one name from two sources are one
+//! entry of the repository with the rules of both. The host has no policy.
 
 mod api;
 mod cell;

@@ -1,5 +1,5 @@
-//! Times of the computation in a cluster of 10,000 identities: one row a line, `name measured unit goal met peer` with
-//! tabs between.
+//! Duration of the computation in a cluster of 10,000 identities: one row a line, `name measured unit goal met peer`
+//! separated by tabs.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's output")]
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const IDENTITIES: u32 = 10_000;
 const FIRST: u32 = 1_000;
-/// Identities of prefixes begin here.
+/// The first local identity, as for prefixes.
 const LOCAL: u32 = 1 << 24;
 const RULES: u16 = 500;
 const LIMIT: usize = 16_384;
@@ -54,7 +54,7 @@ fn main() {
         assert_eq!(rows.len(), 500);
     });
 
-    // A selector of its own for each rule, all of them new.
+    // A separate selector for each rule, all of them new.
     engine.remove(&ports.resource);
     let many = policy("many", |rule| json!([{"matchLabels": {"app": format!("app-{rule}")}}]));
     time("policy: 500 rules of as many selectors set", 40.0, || {
@@ -94,7 +94,7 @@ fn add_prefixes(engine: &mut Engine) {
     }
 }
 
-/// 500 applications in 20 namespaces: 20 identities each, all of an application in different namespaces.
+/// Returns 500 applications in 20 namespaces: 20 identities each, in different namespaces.
 fn cluster() -> Engine {
     let mut engine = Engine::new(Settings::default());
     for number in 0..IDENTITIES {
@@ -126,7 +126,7 @@ fn ports(rule: u16) -> Value {
     json!([{"ports": [{"port": (1000 + rule).to_string(), "protocol": "TCP"}]}])
 }
 
-/// 500 rules about the first application, each with a port of its own.
+/// Returns 500 rules for the first application, each with a port of its own.
 fn read(name: &str, rule: impl Fn(u16) -> Value) -> Policy {
     let rules: Vec<Value> = (0..RULES).map(rule).collect();
     let manifest = json!({
@@ -136,7 +136,7 @@ fn read(name: &str, rule: impl Fn(u16) -> Value) -> Policy {
     parse(Kind::CiliumClusterwideNetworkPolicy, &manifest, &Settings::default()).unwrap()
 }
 
-/// Prints the median of what a call takes, in milliseconds, over half a second.
+/// Prints the median duration of a call, in milliseconds, over half a second.
 fn time(name: &str, goal: f64, mut call: impl FnMut()) {
     let mut samples = Vec::new();
     let begin = Instant::now();

@@ -7,8 +7,8 @@ use crate::engine::{Engine, Rule};
 use crate::plan::Rules;
 
 /// The rules that apply to an identity, with the options that affect it. Endpoints with equal bases and equal named
-/// ports have the same rows and the same filters, whatever their labels; a [`Change`](crate::Change) refreshes all of
-/// them or none.
+/// ports have the same rows and the same filters, regardless of their labels; a [`Change`](crate::Change) refreshes all
+/// of them or none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Basis {
     rules: Vec<TheRule>,

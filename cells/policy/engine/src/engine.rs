@@ -13,8 +13,8 @@ use crate::selector::Selector;
 use crate::settings::Settings;
 use labels::NamedPorts;
 
-/// Policies and identities, from which the rows of any endpoint follow. Every change is incremental and returns the
-/// identities whose rows it may have changed.
+/// Policies and identities, from which the rows of any endpoint are computed. Every change is incremental and returns
+/// the identities whose rows may differ.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) settings: Settings,
@@ -202,7 +202,7 @@ impl Engine {
     }
 
     /// Returns the prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length
-    /// 0 are the world of the family, whose identities exist.
+    /// 0 are the world of the family, with a reserved identity.
     pub fn prefixes(&self) -> BTreeSet<IpNetwork> {
         let named = self.peers.iter().filter_map(|(_, selection)| match &*selection.selector {
             Selector::Cidr(cidr) => Some(std::iter::once(cidr.prefix).chain(cidr.except.iter().copied())),
@@ -274,7 +274,7 @@ impl Engine {
             let selectors = match &entry.peers {
                 Peers::All => &everyone,
                 Peers::Nothing => &[][..],
-                // A list with the wildcard is the wildcard alone.
+                // A list that contains the wildcard equals the wildcard alone.
                 Peers::Of(list) if list.contains(&everyone[0]) => &everyone,
                 Peers::Of(list) => list,
             };

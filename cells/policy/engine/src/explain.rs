@@ -43,7 +43,7 @@ impl Resolved {
     }
 }
 
-/// One line: `allowed by cnp/shop/web spec.ingress[0] (selector ...), row 20128 TCP/80`.
+/// Formats one line: `allowed by cnp/shop/web spec.ingress[0] (selector ...), row 20128 TCP/80`.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((key, _, reason)) = &self.row else {
@@ -77,7 +77,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// `ANY`, `TCP`, `TCP/80`, `TCP/1024-2047`; protocols without a name by number.
+/// Formats `ANY`, `TCP`, `TCP/80`, `TCP/1024-2047`; protocols without a name by number.
 impl fmt::Display for L4 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.bits, self.protocol) {

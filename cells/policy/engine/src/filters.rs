@@ -45,8 +45,8 @@ pub struct FilterPeer {
 
 impl Engine {
     /// Returns the filters of an identity; empty if it is unknown. They change only when
-    /// [`Change::subjects`](crate::Change::subjects) contains it. Linear in the rules and their selectors, whatever the
-    /// number of peers.
+    /// [`Change::subjects`](crate::Change::subjects) contains it. Linear in the rules and their selectors, independent
+    /// of the number of peers.
     pub fn filters(&self, identity: u32) -> Filters {
         let Some(rules) = Rules::about(self, identity) else { return Filters::default() };
         let of = |direction| self.side_filters(&rules, direction);

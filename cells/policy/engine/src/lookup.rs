@@ -26,8 +26,9 @@ pub struct Verdict {
 }
 
 /// Looks a packet up by the datapath's rules. Candidates are the longest match of the peer's identity and the longest
-/// match of any identity. Of the two, the higher precedence wins; at equal precedence the peer's own row wins if it is
-/// a deny or at least as long, else the row of any identity. `port` is the destination port, for ICMP the type.
+/// match of any identity. Of the two, the higher precedence takes effect; at equal precedence it is the peer's own row
+/// if that is a deny or at least as long, else the row of any identity. `port` is the destination port, for ICMP the
+/// type.
 pub fn lookup(
     rows: &BTreeMap<Key, Row>,
     direction: Direction,

@@ -120,7 +120,7 @@ pub enum Subject {
 /// The peers of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peers {
-    /// No peer is named: every peer matches.
+    /// No peer is specified: every peer matches.
     All,
     /// A list of peers that is present and empty: the entry matches nothing (default deny stays).
     Nothing,
@@ -131,7 +131,7 @@ pub enum Peers {
 /// Protocols and ports of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ports {
-    /// None is named: every protocol.
+    /// No port is specified: every protocol.
     All,
     /// One of these; an empty list (`toPorts: [{ports: []}]`) matches nothing.
     Of(Vec<PortSpec>),
@@ -162,10 +162,11 @@ pub enum Port {
     },
 }
 
-/// A prefix that policies name, for which an identity must exist.
+/// A prefix in a policy, for which an identity must exist.
 pub type Prefix = IpNetwork;
 
-/// Returns the name of the world label for an address: qualified (`world-ipv4`) if both families are on, else `world`.
+/// Returns the name of the world label for an address: qualified (`world-ipv4`) if both families are enabled, else
+/// `world`.
 pub fn world_label(ip: IpAddr, ipv4_enabled: bool, ipv6_enabled: bool) -> &'static str {
     match (ip, ipv4_enabled, ipv6_enabled) {
         (IpAddr::V4(_), _, true) => "world-ipv4",

@@ -26,11 +26,11 @@ pub struct Resolved {
     reasons: Reasons,
 }
 
-/// The error of an endpoint whose rows cannot be computed.
+/// The error of computing an endpoint's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// Its identity was never added.
+    /// Its identity is unknown to the engine.
     #[error("identity {0} is not known to the policy engine")]
     UnknownIdentity(u32),
     /// Its rows do not fit into a policy map.
@@ -51,8 +51,8 @@ type PeerRows = Vec<(L4, Row)>;
 
 impl Engine {
     /// Returns the rows of an endpoint with this identity and these named ports, at most `limit` of them. The result
-    /// depends only on the arguments and on state whose changes are reported as a [`Change`](crate::Change). Costs a
-    /// few microseconds per rule and some nanoseconds per row; peers that the same selectors select are computed once.
+    /// depends only on the arguments and on state with changes reported as a [`Change`](crate::Change). Costs a few
+    /// microseconds per rule and some nanoseconds per row; peers that the same selectors select are computed once.
     pub fn resolve(&self, identity: u32, ports: &NamedPorts, limit: usize) -> Result<Resolved, ResolveError> {
         let plan = Arc::new(Plan::new(self, identity, ports).ok_or(ResolveError::UnknownIdentity(identity))?);
         let mut reasons = Reasons::new(&plan);
@@ -97,7 +97,7 @@ impl Engine {
             let side = plan.side(direction);
             let any = any_rows(side, &mut resolved.reasons);
             for peer in peers.iter().copied().filter(|peer| *peer != 0) {
-                let parts = side.peers.iter().filter(|(who, _)| self.is_selected(**who, peer));
+                let parts = side.peers.iter().filter(|(peers, _)| self.is_selected(**peers, peer));
                 let parts = parts.flat_map(|(_, parts)| parts);
                 let names = self.identities.get(peer).map(|identity| &identity.ports);
                 let new = peer_rows(parts, names, &any, &mut resolved.reasons);
@@ -194,9 +194,9 @@ fn peer_rows<'a>(
         (l4, Row { deny, precedence, origin })
     });
     let mut rows: PeerRows = merged.collect();
-    // The kernel's lookup takes the longest match of an identity, whatever its precedence. A longer row must therefore
-    // not hide a shorter one of higher precedence: remove it. If all rows are allows of one precedence, none can hide
-    // another.
+    // The kernel's lookup takes the longest match of an identity, regardless of its precedence. A longer row must
+    // therefore not hide a shorter one of higher precedence: it is removed. If all rows are allows of one precedence,
+    // none can hide another.
     let first = rows.first().map(|(_, row)| row.precedence);
     if rows.iter().chain(any).any(|(_, row)| row.deny || Some(row.precedence) != first) {
         let covered: Vec<bool> =

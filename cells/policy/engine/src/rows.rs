@@ -9,7 +9,8 @@ pub struct L4 {
     pub protocol: u8,
     /// First port of the block, or the ICMP type.
     pub port: u16,
-    /// Length of the prefix: 0 = none, 8 = the protocol, 9 to 24 = also the first 1 to 16 bits of the port.
+    /// The length of the prefix: 0 for none, 8 for the protocol, 9 to 24 for the protocol and the first 1 to 16 bits of
+    /// the port.
     pub bits: u8,
 }
 
@@ -41,7 +42,7 @@ impl L4 {
         }
     }
 
-    /// Whether everything that `other` matches is matched by `self`.
+    /// Whether `self` matches all traffic that `other` matches.
     pub fn covers(self, other: L4) -> bool {
         self.bits <= other.bits && other.truncated(self.bits) == self
     }
@@ -87,7 +88,7 @@ pub struct Key {
 pub struct Row {
     /// Whether the traffic is dropped.
     pub deny: bool,
-    /// Of two matching rows the one with the higher precedence decides.
+    /// Its precedence: of two matching rows the one with the higher precedence decides.
     pub precedence: u32,
     /// The id of its reason, see [`Resolved::reason`](crate::Resolved::reason). Ids differ between two computations of
     /// the same rows: compare rows by [`Row::same_effect`].

@@ -33,7 +33,7 @@ impl Selects for Selector {
     }
 }
 
-/// A rule applies to endpoints or to the host, never to both: labels alone do not decide.
+/// A rule applies to endpoints or to the host, never to both: matching labels do not suffice.
 impl Selects for Subject {
     fn selects(&self, id: u32, identity: &Identity) -> bool {
         let wanted = match self {

@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use k8s_types::selector::Test;
 use labels::{ANY, CIDR, LabelArray, RESERVED, UNSPECIFIED};
 
-/// A selector in its final form: namespace and cluster are added already.
+/// A selector with the implied namespace and cluster added.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Selector {
     /// By labels; all requirements hold. Without any it selects every identity.
@@ -109,8 +109,8 @@ impl Requirement {
         format!("{}:{}", self.source, self.key)
     }
 
-    /// Whether labels fulfil the requirement. Sources `any` and `unspec` compare the first label with the key, whatever
-    /// its source.
+    /// Whether labels fulfil the requirement. Sources `any` and `unspec` compare the first label with the key,
+    /// regardless of its source.
     pub fn holds(&self, labels: &LabelArray) -> bool {
         if self.source == CIDR
             && let Ok(prefix) = self.key.parse::<IpNetwork>()
@@ -135,7 +135,7 @@ fn has_prefix_inside(labels: &LabelArray, outer: &IpNetwork) -> bool {
         .any(|label| prefix_of_key(&label.key).is_some_and(|inner| contains(outer, &inner)))
 }
 
-/// Whether `inner` is a subset of `outer`, whatever the host bits of both.
+/// Whether `inner` is a subset of `outer`, regardless of the host bits of both.
 pub(crate) fn contains(outer: &IpNetwork, inner: &IpNetwork) -> bool {
     inner.prefix() >= outer.prefix() && outer.contains(inner.network())
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_wider_than_an_exception_stays_in() {
+    fn an_identity_wider_than_an_exception_is_still_selected() {
         let selector = Selector::Cidr(CidrSelector {
             prefix: "10.0.0.0/8".parse().unwrap(),
             except: vec!["10.1.0.0/16".parse().unwrap()],

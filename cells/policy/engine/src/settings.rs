@@ -21,15 +21,15 @@ pub struct Settings {
     pub cluster: Arc<str>,
     /// When traffic without a matching rule is dropped (`enable-policy`).
     pub enforcement: Enforcement,
-    /// Whether IPv4 is on; decides the world labels of prefixes.
+    /// Whether IPv4 is enabled; determines the world labels of prefixes.
     pub ipv4: bool,
-    /// Whether IPv6 is on; decides the world labels of prefixes.
+    /// Whether IPv6 is enabled; determines the world labels of prefixes.
     pub ipv6: bool,
     /// Whether the host has a policy of its own (`enable-host-firewall`).
     pub host_firewall: bool,
     /// Whether the host reaches its pods regardless of ingress rules (`allow-localhost`, with `auto` resolved).
     pub allow_localhost: bool,
-    /// Whether selectors that name no cluster select this cluster only (`policy-default-local-cluster`).
+    /// Whether selectors without a cluster select this cluster only (`policy-default-local-cluster`).
     pub default_local_cluster: bool,
     /// Whether rules may select nodes by labels (`enable-node-selector-labels`).
     pub node_selector_labels: bool,

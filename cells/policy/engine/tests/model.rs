@@ -1,4 +1,4 @@
-//! Any order of changes gives the rows of a fresh engine, and rows decide as the rules themselves do.
+//! Any order of changes yields the rows of a fresh engine, and rows have the verdicts of the rules.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const PODS: std::ops::Range<u32> = 100..106;
 const PREFIXES: [&str; 4] = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "192.0.2.1/32"];
 const LIMIT: usize = usize::MAX;
 
-/// An event of an engine.
+/// A change of an engine's input.
 #[derive(Debug, Clone)]
 enum Step {
     Set(Policy),
@@ -27,7 +27,7 @@ enum Step {
     Settings(Settings),
 }
 
-/// Everything that was told to an engine.
+/// The complete input of an engine.
 #[derive(Debug, Clone, Default)]
 struct World {
     settings: Settings,
@@ -201,7 +201,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-/// Rows with what explains them, which must not depend on how they came about.
+/// Returns rows with their explanations, which must not depend on the order of changes.
 fn explained(resolved: &Resolved) -> BTreeMap<String, (bool, u32, String)> {
     let row = |(key, row): (&policy_engine::Key, &policy_engine::Row)| {
         let mut reason = resolved.reason(*row);
@@ -215,7 +215,7 @@ fn explained(resolved: &Resolved) -> BTreeMap<String, (bool, u32, String)> {
     resolved.rows.iter().map(row).collect()
 }
 
-/// Decides by looking at each rule.
+/// A model that decides by checking each rule.
 struct Naive<'a> {
     world: &'a World,
     subject: u32,
@@ -294,7 +294,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_order_of_changes_gives_the_rows_of_a_fresh_engine(
+    fn any_order_of_changes_yields_the_rows_of_a_fresh_engine(
         settings in any_settings(),
         own in any_ports(),
         steps in proptest::collection::vec(any_step(), 1..25),
@@ -342,7 +342,7 @@ proptest! {
                     (new.ingress_enforced, new.egress_enforced)
                 );
             }
-            // Who has the same basis has the same rows, so that they are computed once.
+            // Endpoints with the same basis must have the same rows, because they are computed once.
             let mut of_basis = HashMap::new();
             for (id, resolved) in &kept {
                 let (first, rows) = of_basis
@@ -354,7 +354,7 @@ proptest! {
             prop_assert_eq!(engine.selectors(), fresh.selectors());
             prop_assert_eq!(engine.subject_selectors(), fresh.subject_selectors());
             prop_assert_eq!(engine.prefixes(), fresh.prefixes());
-            // Changes are taken after some steps, and are what has changed.
+            // Changes are taken after some steps only, and must be complete.
             if n % 3 != 2 {
                 continue;
             }
@@ -374,7 +374,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_decide_as_the_rules_do(
+    fn rows_have_the_verdicts_of_the_rules(
         settings in any_settings(),
         own in any_ports(),
         identities in proptest::collection::vec((any_identity(), any_ports()), 1..8),

@@ -25,12 +25,12 @@ fn ccnp(spec: Value) -> Result<Policy, Refusal> {
     read(Kind::CiliumClusterwideNetworkPolicy, spec)
 }
 
-/// The problems of a refused object, as texts.
+/// Returns the problems of a refused object, as texts.
 fn problems(result: Result<Policy, Refusal>) -> Vec<String> {
     result.unwrap_err().problems.iter().map(ToString::to_string).collect()
 }
 
-/// The first peer of the first entry, by its name in the selector cache.
+/// Returns the first peer of the first entry, by its name in the selector cache.
 fn peer(policy: &Policy) -> String {
     match &policy.entries[0].peers {
         Peers::Of(selectors) => selectors[0].key(),
@@ -143,7 +143,7 @@ fn peers_get_the_namespace_and_cluster_that_they_do_not_name() {
 }
 
 #[test]
-fn absent_and_empty_lists_are_told_apart() {
+fn absent_and_empty_lists_are_distinguished() {
     let entry = |entry: Value| {
         let policy = cnp(json!({"endpointSelector": {}, "ingress": [entry]})).unwrap();
         let entry = policy.entries.into_iter().next().unwrap();
@@ -170,15 +170,15 @@ fn absent_and_empty_lists_are_told_apart() {
 fn a_rule_is_about_endpoints_or_about_nodes() {
     let policy = ccnp(json!({"nodeSelector": {"matchLabels": {"role": "db"}}, "ingress": [{}]})).unwrap();
     assert!(matches!(&policy.entries[0].subject, Subject::Node(Selector::Labels(r)) if r.len() == 1));
-    let told = problems(cnp(json!({"nodeSelector": {}, "ingress": [{}]})));
+    let found = problems(cnp(json!({"nodeSelector": {}, "ingress": [{}]})));
     assert!(
-        told[0].starts_with("spec.nodeSelector: a policy of a namespace cannot be about nodes"),
-        "{told:?}"
+        found[0].starts_with("spec.nodeSelector: a policy of a namespace cannot be about nodes"),
+        "{found:?}"
     );
 }
 
 #[test]
-fn what_does_something_else_than_it_seems_to_say_is_told() {
+fn misleading_fields_cause_warnings() {
     let policy = cnp(json!({
         "endpointSelector": {"matchLabels": {"k8s:io.kubernetes.pod.namespace": "other"}},
         "ingress": [
@@ -191,9 +191,9 @@ fn what_does_something_else_than_it_seems_to_say_is_told() {
         ],
     }))
     .unwrap();
-    let told: Vec<String> = policy.warnings.iter().map(ToString::to_string).collect();
+    let found: Vec<String> = policy.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        found,
         [
             "spec.endpointSelector: names another namespace: the policy selects in shop only (write the policy in that \
              namespace)",
@@ -208,7 +208,7 @@ fn what_does_something_else_than_it_seems_to_say_is_told() {
 }
 
 #[test]
-fn every_problem_is_told_with_path_and_remedy() {
+fn every_problem_is_reported_with_path_and_remedy() {
     let refusal = cnp(json!({
         "endpointSelector": {"matchLabels": {"a b": "c"}, "matchExpresions": []},
         "egres": [],
@@ -219,7 +219,7 @@ fn every_problem_is_told_with_path_and_remedy() {
         ],
     }))
     .unwrap_err();
-    let told = refusal.to_string();
+    let found = refusal.to_string();
     let lines: Vec<String> = refusal.problems.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
@@ -242,11 +242,11 @@ fn every_problem_is_told_with_path_and_remedy() {
              the cidr of the same element)",
         ]
     );
-    assert_eq!(told, format!("cnp/shop/web: {}", lines.join("; ")));
+    assert_eq!(found, format!("cnp/shop/web: {}", lines.join("; ")));
 }
 
 #[test]
-fn what_is_not_built_is_refused_by_name_and_never_ignored() {
+fn unimplemented_fields_are_refused_by_name_and_never_ignored() {
     for (path, spec) in [
         ("egress[0].toFQDNs", json!({"egress": [{"toFQDNs": [{"matchName": "a.io"}]}]})),
         ("egress[0].toServices", json!({"egress": [{"toServices": [{}]}]})),
@@ -273,11 +273,11 @@ fn what_is_not_built_is_refused_by_name_and_never_ignored() {
     ] {
         let mut spec = spec;
         spec["endpointSelector"] = json!({});
-        let told = problems(cnp(spec));
+        let found = problems(cnp(spec));
         let wanted = format!("spec.{path}: ");
         assert!(
-            told.iter().any(|line| line.starts_with(&wanted) && line.contains(": not supported yet")),
-            "{path}: {told:?}"
+            found.iter().any(|line| line.starts_with(&wanted) && line.contains(": not supported yet")),
+            "{path}: {found:?}"
         );
     }
 }
@@ -289,8 +289,8 @@ fn fields_of_the_allowing_sections_do_not_belong_in_the_denying_ones() {
         json!({"authentication": {"mode": "disabled"}}),
         json!({"toPorts": [{"ports": [{"port": "80"}], "rules": {}}]}),
     ] {
-        let told = problems(cnp(json!({"endpointSelector": {}, "egressDeny": [entry]})));
-        assert!(told[0].contains("unknown field"), "{told:?}");
+        let found = problems(cnp(json!({"endpointSelector": {}, "egressDeny": [entry]})));
+        assert!(found[0].contains("unknown field"), "{found:?}");
     }
 }
 
@@ -301,8 +301,8 @@ fn one_bad_rule_refuses_the_object() {
         "specs": [{"endpointSelector": {}, "ingress": [{}]}, {"endpointSelector": {}, "egress": []}],
     });
     let kind = Kind::CiliumNetworkPolicy;
-    let told = problems(parse(kind, &manifest, &Settings::default()));
-    assert!(told.len() == 1 && told[0].starts_with("specs[1]: ingress, ingressDeny"), "{told:?}");
+    let found = problems(parse(kind, &manifest, &Settings::default()));
+    assert!(found.len() == 1 && found[0].starts_with("specs[1]: ingress, ingressDeny"), "{found:?}");
     let other = json!({"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "p"}, "specs": []});
     assert!(problems(parse(kind, &other, &Settings::default()))[0].starts_with("kind: "));
 }
@@ -325,7 +325,7 @@ fn refusals_and_huge_objects_are_bounded() {
     assert!(cnp(json!({"endpointSelector": deep, "ingress": [{}]})).is_err());
 }
 
-/// Texts that mean something somewhere in a policy, and some that do not.
+/// Generates texts with a meaning in some field of a policy, and others.
 fn word() -> impl Strategy<Value = String> {
     let words = [
         "80",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 mod oracle;
 
-/// The folder with the recordings, or the end of the test.
+/// Evaluates to the folder with the recordings; without one, ends the test as skipped.
 macro_rules! oracle_or_skip {
     () => {
         match oracle::folder() {
@@ -18,12 +18,12 @@ macro_rules! oracle_or_skip {
     };
 }
 
-/// Tells how much was compared.
-fn tell(text: &str) {
+/// Prints the number of compared cases.
+fn print_summary(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Fields of rules that are known and not built, and the text that refuses them.
+/// Fields of rules that are known and not implemented, as named by the refusal.
 const UNBUILT: [&str; 17] = [
     "authentication",
     "cidrGroupRef",
@@ -71,7 +71,7 @@ fn cluster_wide(spec: Value) -> Value {
     json!({"metadata": {"name": "p"}, "spec": spec})
 }
 
-/// The selector of a case, read from the place where a policy keeps it as it is.
+/// Returns the selector of a case, from a field in which a policy stores it unchanged.
 fn selector(case: &Value) -> Result<Selector, Refusal> {
     let written = case["selector"].clone();
     let spec = match case["kind"].as_str().unwrap() {
@@ -108,11 +108,11 @@ fn selectors_match_and_are_named_as_recorded() {
             }
         }
     }
-    tell(&format!("{compared} selectors compared"));
+    print_summary(&format!("{compared} selectors compared"));
     assert!(compared >= 1999);
 }
 
-/// Names of fields in a rule that ask for something that is not built.
+/// Collects names of fields in a rule that are not implemented.
 fn unbuilt(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Array(list) => list.iter().for_each(|value| unbuilt(value, found)),
@@ -130,22 +130,22 @@ fn unbuilt(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Every field of the object that is not built is named by a problem.
+/// Asserts that a problem names every field of the object that is not implemented.
 fn assert_names_unbuilt(id: &Value, manifest: &Value, result: &Result<Policy, Refusal>) -> bool {
     let mut names = Vec::new();
     unbuilt(manifest, &mut names);
     for name in &names {
         let refusal = result.as_ref().expect_err("a policy with parts that are not built is refused");
-        let told = refusal.problems.iter().any(|problem| {
+        let named = refusal.problems.iter().any(|problem| {
             problem.path.ends_with(name.as_str()) && problem.reason.ends_with("not supported yet")
         });
-        assert!(told, "{id}: {name} is not told by {refusal}");
+        assert!(named, "{id}: {name} is not named by {refusal}");
     }
     !names.is_empty()
 }
 
-/// Objects that Cilium's agent takes while the schema in front of it refuses them, with the field. There is no
-/// API server in front of a folder, and what the agent would make of them is another number than the one written.
+/// Objects that Cilium's agent accepts although its CRD schema refuses them, with the field. A folder has no API server
+/// in front of it, and the agent would store another number than the written one.
 const REFUSED_BY_SCHEMA: [(&str, &str); 8] = [
     ("invalid-0071", "spec.egressDeny[0].toPorts[0].ports[0].port"), // port 80 of `gre`
     ("invalid-0115", "spec.egressDeny[0].icmps[0].fields[0].type"),  // -1
@@ -185,7 +185,7 @@ fn objects_are_refused_as_recorded() {
         }
         assert_eq!(case["accepted"], result.is_ok(), "{id} {}: {manifest} {result:?}", case["reason"]);
     }
-    tell(&format!(
+    print_summary(&format!(
         "{compared} objects compared ({by_schema} refused by schema), {not_built} with unbuilt parts, {other_kinds} of \
          other kinds"
     ));
@@ -212,6 +212,6 @@ fn every_recorded_policy_is_taken_or_refused_by_the_name_of_what_is_not_built() 
             }
         }
     }
-    tell(&format!("{taken} policies taken, {refused} refused by name"));
+    print_summary(&format!("{taken} policies taken, {refused} refused by name"));
     assert!(taken >= 1000 && refused >= 100);
 }

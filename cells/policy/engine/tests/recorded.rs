@@ -1,5 +1,5 @@
-//! Every recorded case that uses only what is built gives the recorded flags, rows and verdicts; the lookup gives the
-//! recorded verdicts of all cases.
+//! Every recorded case that uses only implemented features yields the recorded flags, rows and verdicts; the lookup
+//! yields the recorded verdicts of all cases.
 
 mod oracle;
 
@@ -12,10 +12,10 @@ use policy_engine::{
 use serde_json::Value;
 
 const FILES: [&str; 2] = ["policy-basic.jsonl.gz", "policy-mixed.jsonl.gz"];
-/// Cases in scope, at least: fewer would mean that something built is refused.
+/// The minimum number of cases in scope: fewer would mean that an implemented feature is refused.
 const IN_SCOPE: usize = 850;
-/// The rows of this case do not give its own verdicts: in Cilium a precedence has overflowed on its way from a Pass
-/// rule to the map.
+/// The rows of this case contradict its own verdicts: in Cilium a precedence has overflowed between a Pass rule and the
+/// map.
 const CONTRADICTORY: &str = "mixed-00362";
 
 fn settings(config: &Value) -> Settings {
@@ -78,7 +78,7 @@ fn recorded_rows(case: &Value, list: &str) -> BTreeMap<Key, Row> {
     case["expect"][list].as_array().into_iter().flatten().map(recorded_row).collect()
 }
 
-/// The engine with everything of a case in it; otherwise why it is out of scope.
+/// Returns the engine with the whole input of a case; the error is the reason why it is out of scope.
 fn engine(case: &Value) -> Result<Engine, String> {
     let settings = settings(&case["config"]);
     let mut engine = Engine::new(settings.clone());

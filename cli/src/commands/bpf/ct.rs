@@ -63,7 +63,7 @@ pub(crate) enum ClockMode {
     Jiffies,
 }
 
-/// Whose connections.
+/// The connections to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CtScope {
     /// All.
@@ -83,7 +83,7 @@ pub(super) fn run(agent: &mut Agent, command: &CtCommand, out: &mut dyn Write) -
 const IPV4: [&str; 2] = ["cilium_ct4_global", "cilium_ct_any4_global"];
 const IPV6: [&str; 2] = ["cilium_ct6_global", "cilium_ct_any6_global"];
 
-/// Rows of a map, by names and in the form of Cilium's JSON.
+/// An entry of a map, by names and in the form of Cilium's JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Record {
@@ -121,12 +121,12 @@ struct Value {
     last_rx_report: u32,
 }
 
-/// A row without its address family.
+/// An entry without its address family.
 struct Row {
     /// As stored: the packet's source.
     daddr: IpAddr,
     saddr: IpAddr,
-    /// As on the wire.
+    /// In network byte order.
     dport: u16,
     sport: u16,
     protocol: u8,
@@ -202,11 +202,11 @@ fn rows<A: Address, K: Pod + Into<CtTuple<A>>>(name: &str) -> anyhow::Result<Vec
     };
     let map: Map<K, CtEntry> = Map::new(pinned::open(name)?)?;
     let rows: Vec<Row> = map.entries()?.into_iter().map(row).collect();
-    // A key without protocol is no connection.
+    // A key without a protocol is not a connection.
     Ok(rows.into_iter().filter(|row| row.protocol != 0).collect())
 }
 
-/// The addresses of an endpoint, as the datapath knows them.
+/// Returns the addresses of an endpoint in the datapath.
 fn addresses_of(id: u16) -> anyhow::Result<HashSet<IpAddr>> {
     let rows = pinned::rows::<EndpointKey, EndpointInfo>("cilium_lxc")?;
     let own = rows.iter().filter(|(_, info)| info.lxc_id == id).filter_map(|(key, _)| key.ip());
@@ -217,10 +217,10 @@ fn addresses_of(id: u16) -> anyhow::Result<HashSet<IpAddr>> {
     Ok(own)
 }
 
-/// The time, in the clock of the rows.
+/// The current time, in the clock of the entries.
 struct Now {
     now: u32,
-    /// Jiffies in a second, if it counts them.
+    /// Jiffies per second, if the clock counts them.
     hz: Option<i64>,
 }
 
@@ -248,7 +248,7 @@ impl Now {
         Ok(Now { now: clock.now()?, hz: Some(hz) })
     }
 
-    /// Seconds from now to then; negative if it is past.
+    /// Returns the seconds until `then`; negative if it is in the past.
     fn seconds_to(&self, then: u32) -> i64 {
         let seconds = |time: u32| match self.hz {
             None => i64::from(time),
@@ -259,8 +259,8 @@ impl Now {
 }
 
 impl Row {
-    /// One line, with the ends as the packet has them that made the row. Rows of connections store the addresses the
-    /// other way round, rows of services the ports.
+    /// Formats one line, with source and destination of the packet that created the entry. Entries of connections store
+    /// the addresses reversed, entries of services the ports.
     fn text(&self, now: Option<&Now>) -> String {
         let (source, destination, sport, dport) = match self.flags & tuple_flag::SERVICE {
             0 => (self.daddr, self.saddr, self.sport, self.dport),
@@ -298,7 +298,7 @@ impl Row {
     }
 }
 
-/// `Flags=0x0013 [ RxClosing TxClosing SeenNonSyn ]`.
+/// Formats `Flags=0x0013 [ RxClosing TxClosing SeenNonSyn ]`.
 fn flags(flags: u16) -> String {
     const WORDS: [(u16, &str); 10] = [
         (ct_flag::RX_CLOSING, "RxClosing"),

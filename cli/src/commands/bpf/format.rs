@@ -1,4 +1,4 @@
-//! Rows of the pinned maps in the words of Cilium's tools.
+//! Entries of the pinned maps in the format of Cilium's tools.
 
 use datapath_abi::{
     EndpointInfo, PolicyKey, RemoteEndpointInfo, ipcache_flag, ipv4_from_word, ipv6_from_words, lxc_flag,
@@ -35,7 +35,7 @@ fn mac(word: u64) -> String {
     mac_from_word(word).map(|byte| format!("{byte:02X}")).join(":")
 }
 
-/// `ANY`, `TCP`, `80/TCP`, `80-81/TCP`.
+/// Formats `ANY`, `TCP`, `80/TCP`, `80-81/TCP`.
 pub(crate) fn port_and_protocol(key: &PolicyKey) -> String {
     const PROTOCOL_BITS: u32 = 8;
     let protocol = protocol(key.protocol);
@@ -47,7 +47,7 @@ pub(crate) fn port_and_protocol(key: &PolicyKey) -> String {
     }
 }
 
-/// The name of an IP protocol.
+/// Returns the name of an IP protocol.
 pub(crate) fn protocol(number: u8) -> String {
     match number {
         0 => "ANY".to_owned(),
@@ -62,7 +62,7 @@ pub(crate) fn protocol(number: u8) -> String {
     }
 }
 
-/// Bits of the key after identity and direction.
+/// Returns the prefix length of the key after identity and direction, in bits.
 pub(crate) fn prefix_length(key: &PolicyKey) -> u32 {
     key.prefixlen.saturating_sub(PolicyKey::STATIC_BITS)
 }
@@ -80,7 +80,7 @@ mod tests {
         (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
     }
 
-    /// Bytes of a running Cilium 1.20 agent's maps.
+    /// Bytes from the maps of a running Cilium 1.20 agent.
     #[test]
     fn rows_of_a_live_agent() {
         let row = "090000000000520900000000000000006ea7d1db66a50000be5e2823aba60000c0190000000000000000000000000000";

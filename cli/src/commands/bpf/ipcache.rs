@@ -40,7 +40,7 @@ fn list(output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
     pairs("IP PREFIX/ADDRESS\tIDENTITY", &rows.iter().filter_map(show).collect(), output, out)
 }
 
-/// The kernel finds the longest prefix itself.
+/// Looks an address up; the kernel finds the longest prefix.
 fn get(ip: IpAddr, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let map: Map<IpcacheKey, RemoteEndpointInfo> = Map::new(open("cilium_ipcache_v2")?)?;
     let bits = if ip.is_ipv4() { 32 } else { 128 };

@@ -29,7 +29,7 @@ pub(crate) enum LbCommand {
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct What {
+struct Selection {
     /// List reverse NAT entries
     #[arg(long)]
     revnat: bool,
@@ -47,12 +47,12 @@ struct What {
 #[derive(Debug, Args)]
 pub(crate) struct LbListOptions {
     #[command(flatten)]
-    what: What,
+    selection: Selection,
     #[command(flatten)]
     output: Output,
 }
 
-/// Texts by key, sorted.
+/// Formatted entries by key, sorted.
 type Texts = BTreeMap<String, Vec<String>>;
 
 pub(crate) fn run(command: &LbCommand, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -63,29 +63,29 @@ pub(crate) fn run(command: &LbCommand, out: &mut dyn Write) -> anyhow::Result<()
 }
 
 fn list(options: &LbListOptions, out: &mut dyn Write) -> anyhow::Result<()> {
-    let what = &options.what;
+    let selection = &options.selection;
     let mut texts = Texts::new();
     let (v4, v6) = (OfFamily::<u32>::V4, OfFamily::<[u32; 4]>::V6);
     if let (Err(error), Err(_)) = (open(v4.services), open(v6.services)) {
         return Err(error);
     }
-    let title = match what {
-        What { revnat: true, .. } => {
+    let title = match selection {
+        Selection { revnat: true, .. } => {
             v4.reverse_nat(&mut texts)?;
             v6.reverse_nat(&mut texts)?;
             "ID"
         }
-        What { backends: true, .. } => {
+        Selection { backends: true, .. } => {
             v4.backends(&mut texts)?;
             v6.backends(&mut texts)?;
             "ID"
         }
-        What { source_ranges: true, .. } => {
+        Selection { source_ranges: true, .. } => {
             v4.source_ranges(&mut texts)?;
             v6.source_ranges(&mut texts)?;
             "ID"
         }
-        What { frontends, .. } => {
+        Selection { frontends, .. } => {
             v4.services(*frontends, &mut texts)?;
             v6.services(*frontends, &mut texts)?;
             "SERVICE ADDRESS"
@@ -93,24 +93,24 @@ fn list(options: &LbListOptions, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     pairs(&format!("{title}\tBACKEND ADDRESS (REVNAT_ID) (SLOT)"), &texts, &options.output, out)?;
     if options.output.format.is_none() {
-        unserved::tell(texts.values().flatten().filter(|text| is_of_node(text)).count())?;
+        unserved::print_note(texts.values().flatten().filter(|text| is_of_node(text)).count())?;
     }
     Ok(())
 }
 
-/// Whether it is the row of a port of the node.
+/// Whether it is the entry of a port of the node.
 fn is_of_node(text: &str) -> bool {
     let flags = text.split_once('[').map_or("", |(_, flags)| flags);
     unserved::TYPES.iter().any(|kind| flags.starts_with(kind))
 }
 
-/// The maps of one family; with that family off there are none.
+/// The maps of one address family; they do not exist if it is disabled.
 struct OfFamily<A> {
     services: &'static str,
     backends: &'static str,
     reverse_nat: &'static str,
     source_ranges: &'static str,
-    /// The texts of a frontend's own entry.
+    /// The text of a frontend's own entry, which has no backend.
     nowhere: &'static str,
     ip: fn(A) -> IpAddr,
 }
@@ -137,7 +137,7 @@ impl OfFamily<[u32; 4]> {
     };
 }
 
-/// All rows of a map; none if the map is not there.
+/// Returns all entries of a map; none if the map does not exist.
 fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
     match open(name) {
         Ok(map) => Ok(Map::new(map)?.entries()?),
@@ -208,7 +208,7 @@ where
     }
 }
 
-/// The proxy of a frontend that has one; a space comes before it in any case, as Cilium writes it.
+/// Formats the proxy of a frontend; a space precedes it even if there is none, as in Cilium's output.
 fn proxy(row: &LbService) -> String {
     match row.flags2 & lb_flag2::L7_LOAD_BALANCER {
         0 => String::new(),
@@ -216,7 +216,7 @@ fn proxy(row: &LbService) -> String {
     }
 }
 
-/// Flags of a frontend's row in the words of Cilium, the type first.
+/// Formats the flags of a frontend's entry in Cilium's words, the type first.
 fn flags(row: &LbService) -> String {
     let LbService { flags, flags2, .. } = *row;
     let kind = match () {

@@ -1,4 +1,4 @@
-//! `bpf lb maglev`: which backends the positions of a frontend's table name.
+//! `bpf lb maglev`: the backends in the Maglev table of a frontend.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -31,7 +31,7 @@ pub(crate) enum MaglevCommand {
 const TITLES: &str = "SVC ID\tLOOKUP TABLE";
 const FAMILIES: [(&str, &str); 2] = [("cilium_lb4_maglev", "v4"), ("cilium_lb6_maglev", "v6")];
 
-/// Numbers of backends by frontend, as `[3]/v4`.
+/// Ids of backends by frontend, as `[3]/v4`.
 type Tables = BTreeMap<String, Vec<String>>;
 
 pub(crate) fn run(command: &MaglevCommand, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -49,7 +49,7 @@ pub(crate) fn run(command: &MaglevCommand, out: &mut dyn Write) -> anyhow::Resul
     }
 }
 
-/// The tables of these frontends. Maps that are not there have none: their family or the algorithm is off.
+/// Returns the tables of these frontends. A map that does not exist has none: its family or the algorithm is disabled.
 fn tables(wanted: impl Fn(u16) -> bool) -> anyhow::Result<Tables> {
     let mut tables = Tables::new();
     for (name, family) in FAMILIES {
@@ -69,7 +69,7 @@ fn tables(wanted: impl Fn(u16) -> bool) -> anyhow::Result<Tables> {
     Ok(tables)
 }
 
-/// The only value of the map with this number of the kernel.
+/// Returns the only value of the map with this kernel id.
 fn read(map: u32) -> anyhow::Result<Vec<u32>> {
     let map = RawMap::open_id(map)?;
     let mut value = vec![0; map.value_len()];

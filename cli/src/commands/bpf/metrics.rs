@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write;
 
-/// A metric summed over the CPUs, for programs.
+/// A metric summed over the CPUs, for `-o`.
 #[derive(Debug, Serialize)]
 struct Metric {
     reason: String,

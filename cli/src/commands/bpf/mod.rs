@@ -1,6 +1,6 @@
-//! `bpf`: pinned maps, read from the kernel whether an agent runs or not.
+//! `bpf`: pinned maps, read from the kernel without an agent.
 //!
-//! `pinned` finds and reads maps, `format` writes their entries as Cilium's tools do; every other file is a command.
+//! `pinned` finds and reads maps, `format` formats their entries as Cilium's tools do; every other file is a command.
 
 mod ct;
 mod endpoint;
@@ -43,7 +43,7 @@ pub(crate) enum BpfCommand {
     Lb(lb::LbCommand),
 }
 
-/// Runs a command on maps, which only root may read.
+/// Runs a command on maps; only root may read them.
 pub(crate) fn run(agent: &mut Agent, command: &BpfCommand, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     require_root()?;
     let done = match command {

@@ -1,4 +1,4 @@
-//! The folder of the pinned maps, and reading a map of it by name.
+//! The folder of the pinned maps, and maps in it by name.
 
 use crate::output::{Output, table};
 use anyhow::Context as _;
@@ -10,10 +10,10 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Default mount points of the bpf file system; agents use the second when the first is not one.
+/// Default mount points of the bpf file system; agents use the second if the first is not one.
 const ROOTS: [&str; 2] = ["/sys/fs/bpf", "/run/cilium/bpffs"];
 
-/// The folder of the maps: on a bpf file system in one of the usual places, else on the first of the mount table.
+/// Returns the folder of the maps: on a bpf file system at a default mount point, else on the first in the mount table.
 pub(super) fn globals() -> anyhow::Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
     let usual = ROOTS.iter().map(Path::new).find(|root| bpf::is_bpffs(root)).map(Path::to_owned);
@@ -38,14 +38,14 @@ pub(super) fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
     Ok(Map::new(open(name)?)?.entries()?)
 }
 
-/// Whether the error is that there is no such map.
+/// Whether the error means that the map does not exist.
 pub(super) fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<bpf::Error>().and_then(bpf::Error::errno) == Some(ENOENT)
 }
 
 const ENOENT: i32 = 2;
 
-/// Two columns: a key and what it is.
+/// Prints two columns: a key and its value.
 pub(super) fn pairs(
     titles: &str,
     rows: &BTreeMap<String, Vec<String>>,

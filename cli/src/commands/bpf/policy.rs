@@ -53,7 +53,7 @@ pub(super) fn run(agent: &mut Agent, command: &PolicyCommand, out: &mut dyn Writ
 
 const POLICY_PREFIX: &str = "cilium_policy_v2_";
 
-/// A policy row with its counters, in the field names that Cilium's JSON has.
+/// An entry of a policy map with its counters, with the field names of Cilium's JSON.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct PolicyRow {
@@ -103,7 +103,7 @@ fn get(agent: &mut Agent, options: &PolicyGetOptions, out: &mut dyn Write) -> an
     list(agent, options.numeric, &options.output, out)
 }
 
-/// The policy maps of all endpoints.
+/// Prints the policy maps of all endpoints.
 fn list(agent: &mut Agent, numeric: bool, output: &Output, out: &mut dyn Write) -> anyhow::Result<()> {
     let stats = policy_stats();
     let globals = globals()?;
@@ -129,12 +129,12 @@ fn list(agent: &mut Agent, numeric: bool, output: &Output, out: &mut dyn Write) 
 
 type PolicyStats = PerCpuMap<PolicyStatsKey, PolicyStatsValue>;
 
-/// The counters of all policy maps; there are none with policy accounting off.
+/// Opens the counters of all policy maps; `None` if policy accounting is off.
 fn policy_stats() -> Option<PolicyStats> {
     PerCpuMap::new(open("cilium_policystats").ok()?).ok()
 }
 
-/// Denying rows first, then by direction and identity.
+/// Returns the entries, denying ones first, then by direction and identity.
 fn policy_rows(name: &str, id: u16, stats: Option<&PolicyStats>) -> anyhow::Result<Vec<PolicyRow>> {
     let mut rows = rows::<PolicyKey, PolicyEntry>(name)?;
     rows.sort_by_key(|(key, entry)| {
@@ -160,7 +160,7 @@ fn count(id: u16, key: &PolicyKey, stats: Option<&PolicyStats>) -> Option<Policy
 }
 
 fn policy_row(key: PolicyKey, entry: PolicyEntry, count: Option<PolicyStatsValue>) -> PolicyRow {
-    // Cilium's "not available".
+    // Cilium prints this value as "not available".
     let value = count.unwrap_or(PolicyStatsValue { packets: u64::MAX, bytes: u64::MAX });
     PolicyRow {
         proxy_port_network: entry.proxy_port,

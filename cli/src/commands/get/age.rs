@@ -1,4 +1,4 @@
-//! How long ago an object was made, as `kubectl` tells it: the larger, the coarser.
+//! The age of an object, in the format of `kubectl`: the larger, the coarser.
 
 use k8s_types::Time;
 
@@ -7,16 +7,17 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// The age of what was made at a time; `now` in seconds since 1970.
+/// Returns the age of an object created at a time; `now` in seconds since 1970.
 pub(super) fn age(made: Option<Time>, now: i64) -> String {
     made.map_or_else(|| "<unknown>".to_owned(), |made| human(now - made.seconds()))
 }
 
-/// The rules of `HumanDuration` in `k8s.io/apimachinery/pkg/util/duration`: two units where the smaller one still matters.
+/// Implements `HumanDuration` of `k8s.io/apimachinery/pkg/util/duration`: two units while the smaller one is
+/// significant.
 fn human(seconds: i64) -> String {
     let bounds = [2 * MINUTE, 10 * MINUTE, 3 * HOUR, 8 * HOUR, 2 * DAY, 8 * DAY, 2 * YEAR, 8 * YEAR];
     match bounds.iter().take_while(|bound| seconds >= **bound).count() {
-        // Clocks may differ a little.
+        // A small clock skew between node and server is not an error.
         0 if seconds < -1 => "<invalid>".to_owned(),
         0 => format!("{}s", seconds.max(0)),
         1 => two(seconds, (MINUTE, 'm'), (1, 's')),
@@ -30,7 +31,7 @@ fn human(seconds: i64) -> String {
     }
 }
 
-/// The whole part in a unit, and the rest in a smaller one if there is any.
+/// Formats the whole part in a unit, and the remainder in a smaller one if there is any.
 fn two(seconds: i64, (large, name): (i64, char), (small, small_name): (i64, char)) -> String {
     match seconds % large / small {
         0 => format!("{}{name}", seconds / large),
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_tells_no_time_has_no_age() {
+    fn an_object_without_a_creation_time_has_no_age() {
         assert_eq!(age(None, 7), "<unknown>");
         assert_eq!(age("1970-01-01T00:00:10Z".parse().ok(), 75), "65s");
     }

@@ -1,6 +1,6 @@
 //! A column of a list of objects.
 
-/// A column behind the name.
+/// A column after the name.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) heading: String,
@@ -8,12 +8,12 @@ pub(super) struct Column {
     pub(super) wide: bool,
 }
 
-/// A column that is always shown.
+/// Returns a column that is always shown.
 pub(super) fn usual(heading: &str) -> Column {
     Column { heading: heading.to_owned(), wide: false }
 }
 
-/// A column of `-o wide`.
+/// Returns a column of `-o wide`.
 pub(super) fn wide(heading: &str) -> Column {
     Column { heading: heading.to_owned(), wide: true }
 }

@@ -9,7 +9,7 @@ use super::column::Column;
 use super::core;
 use crate::output::jsonpath::Path;
 
-/// Kinds whose objects the agent has in a table.
+/// Kinds with a table in the agent.
 pub(super) const KINDS: &[Kind] = &[
     Kind::Pod,
     Kind::Service,
@@ -25,22 +25,23 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::CiliumNode,
 ];
 
-/// How objects of a kind are shown.
+/// The columns of a kind.
 pub(super) struct Columns {
     kind: Kind,
     columns: Vec<Column>,
-    /// Where the cells of a custom resource come from.
+    /// The sources of the cells of a custom resource.
     custom: Vec<Custom>,
 }
 
-/// The value of a column of a custom resource.
+/// The source of a column of a custom resource.
 struct Custom {
     path: Path,
     is_date: bool,
 }
 
 impl Columns {
-    /// Those of a kind: the server's own for Kubernetes' kinds, for custom resources what their definition says.
+    /// Returns the columns of a kind: the API server's own for Kubernetes' kinds, those of the definition for custom
+    /// resources.
     pub(super) fn of(kind: Kind) -> anyhow::Result<Columns> {
         if let Some(columns) = core::columns(kind) {
             return Ok(Columns { kind, columns, custom: Vec::new() });
@@ -59,13 +60,13 @@ impl Columns {
         Ok(columns)
     }
 
-    /// Headings of the columns, with those of `-o wide` or without.
+    /// Returns the headings of the columns, including those of `-o wide` if requested.
     pub(super) fn headings(&self, with_wide: bool) -> Vec<&str> {
         let shown = self.columns.iter().filter(|column| with_wide || !column.wide);
         shown.map(|column| column.heading.as_str()).collect()
     }
 
-    /// The cells of an object, as it came and as a value; `now` in seconds since 1970.
+    /// Returns the cells of an object, passed as JSON and as a value; `now` in seconds since 1970.
     pub(super) fn cells(
         &self,
         json: &[u8],
@@ -83,7 +84,7 @@ impl Columns {
 }
 
 impl Custom {
-    /// Blank if the object has nothing there.
+    /// Returns the cell of a column; blank if the object lacks the field.
     fn cell(&self, object: &Value, now: i64) -> String {
         let text = self.path.first(object);
         match self.is_date {
@@ -106,7 +107,7 @@ fn printer_columns(kind: Kind) -> Vec<Value> {
     }
 }
 
-/// Whether the agent holds the field: of policies it has the spec, not the status.
+/// Whether the agent stores the field: of policies it stores the spec, not the status.
 fn is_held(kind: Kind, path: &str) -> bool {
     !(matches!(kind, Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy)
         && path.starts_with(".status"))

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Headings and cells of an object that was made two minutes ago.
+/// Returns headings and cells of an object that was created two minutes ago.
 fn shown(kind: Kind, mut object: Value, wide: bool) -> [String; 2] {
     object["metadata"]["name"] = "x".into();
     object["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z".into();
@@ -18,7 +18,7 @@ fn every_table_has_columns() {
     for &kind in KINDS {
         let [headings, cells] = shown(kind, json!({}), false);
         match kind {
-            // Its only column is about its status.
+            // The only column of its definition is a status field.
             Kind::CiliumClusterwideNetworkPolicy => assert_eq!((&*headings, &*cells), ("", "")),
             Kind::CiliumEndpoint => assert_eq!(cells, "|||"),
             _ => assert!(cells.contains("2m") && headings.contains("AGE"), "{kind}: {headings} {cells}"),

@@ -1,4 +1,4 @@
-//! Columns of Kubernetes' own kinds: those of `kubectl` as far as the agent holds what is in them.
+//! Columns of Kubernetes' own kinds: those of `kubectl`, as far as the agent stores their fields.
 
 use k8s_types::core::{
     EndpointPort, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service, ServicePort,
@@ -11,19 +11,19 @@ use super::column::{Column, usual, wide};
 const NONE: &str = "<none>";
 const UNKNOWN: &str = "<unknown>";
 
-/// Ports, or addresses, of a slice that are shown.
+/// The maximum number of a slice's ports, or addresses, in a cell.
 const SHOWN: usize = 3;
 
-/// Headings, and a row of a type.
+/// A type with headings and cells.
 pub(super) trait Shown: Resource {
-    /// The columns behind the name.
+    /// Returns the columns after the name.
     fn columns() -> Vec<Column>;
 
-    /// The cells behind the name; `now` in seconds since 1970.
+    /// Returns the cells after the name; `now` in seconds since 1970.
     fn cells(&self, now: i64) -> Vec<String>;
 }
 
-/// The columns of a kind; none if it is not Kubernetes' own or in no table.
+/// Returns the columns of a kind; `None` if it is not Kubernetes' own or has no table.
 pub(super) fn columns(kind: Kind) -> Option<Vec<Column>> {
     Some(match kind {
         Kind::Namespace => Namespace::columns(),
@@ -36,7 +36,7 @@ pub(super) fn columns(kind: Kind) -> Option<Vec<Column>> {
     })
 }
 
-/// The cells of an object of such a kind.
+/// Returns the cells of an object of such a kind.
 pub(super) fn cells(kind: Kind, json: &[u8], now: i64) -> serde_json::Result<Vec<String>> {
     fn of<T: Shown>(json: &[u8], now: i64) -> serde_json::Result<Vec<String>> {
         T::from_json(json).map(|object| object.cells(now))
@@ -57,7 +57,7 @@ impl Shown for Namespace {
         vec![usual("STATUS"), usual("AGE")]
     }
 
-    /// A server sets the phase as it sets the time of deletion.
+    /// An API server sets the phase together with the deletion timestamp, so it is derived from the latter.
     fn cells(&self, now: i64) -> Vec<String> {
         let status = if self.metadata.deletion_timestamp.is_some() { "Terminating" } else { "Active" };
         vec![status.to_owned(), made(&self.metadata, now)]
@@ -108,7 +108,7 @@ impl Shown for Node {
     }
 }
 
-/// Whether a node is ready, and whether pods are kept away from it, which a cluster says by a taint besides.
+/// Returns whether a node is ready, and whether it is cordoned, which the cluster also shows as a taint.
 fn node_status(node: &Node) -> String {
     let ready = node.status.conditions.iter().find(|condition| condition.r#type == "Ready");
     let mut status = match ready.map(|condition| condition.status.as_str()) {
@@ -165,7 +165,7 @@ fn external_ips(service: &Service, kind: &str) -> String {
     balancer.dedup();
     let external = service.spec.external_ips.iter().map(SmolStr::as_str);
     let (addresses, nothing) = match kind {
-        // Its name is nothing that the agent uses.
+        // The agent does not store the name.
         "ExternalName" => return UNKNOWN.to_owned(),
         "LoadBalancer" => (balancer.into_iter().chain(external).collect::<Vec<_>>(), "<pending>"),
         _ => (external.collect(), NONE),
@@ -173,7 +173,7 @@ fn external_ips(service: &Service, kind: &str) -> String {
     if addresses.is_empty() { nothing.to_owned() } else { addresses.join(",") }
 }
 
-/// `80/TCP`, with a port of nodes `80:30080/TCP`.
+/// Formats `80/TCP`, with a node port `80:30080/TCP`.
 fn port(port: &ServicePort) -> String {
     let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
     match port.node_port {
@@ -203,7 +203,7 @@ impl Shown for EndpointSlice {
     }
 }
 
-/// `a,b,c + 2 more...`.
+/// Formats `a,b,c + 2 more...`.
 fn few(items: Vec<String>) -> String {
     match items.len().checked_sub(SHOWN) {
         Some(more @ 1..) => format!("{} + {more} more...", items[..SHOWN].join(",")),
@@ -222,7 +222,7 @@ impl Shown for NetworkPolicy {
     }
 }
 
-/// A selector as `-l` takes it.
+/// Formats a selector in the syntax of `-l`.
 fn selector(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().map(|(key, value)| (key, format!("{key}={value}")));
     let conditions = selector.match_expressions.iter().map(|condition| {
@@ -244,7 +244,7 @@ fn selector(selector: &LabelSelector) -> String {
     if terms.is_empty() { NONE.to_owned() } else { terms.join(",") }
 }
 
-/// `a=b,c=d`.
+/// Formats `a=b,c=d`.
 pub(super) fn labels(labels: &StringMap) -> String {
     let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     if pairs.is_empty() { NONE.to_owned() } else { pairs.join(",") }

@@ -1,4 +1,4 @@
-//! Objects as the agent hands them over: `GET /apiary/k8s-<plural>`.
+//! Objects from the agent: `GET /apiary/k8s-<plural>`.
 
 use anyhow::{Context as _, bail};
 use api_client::escape;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::client::Agent;
 
-/// Which objects are asked for.
+/// The requested objects.
 pub(super) struct Question<'q> {
     pub(super) kind: Kind,
     pub(super) namespace: Option<&'q str>,
@@ -17,7 +17,7 @@ pub(super) struct Question<'q> {
 
 /// The agent's objects of a kind.
 pub(super) struct List {
-    /// Sources that have yet to fill the table.
+    /// Sources that have not completed their initial list.
     pub(super) pending: Vec<String>,
     /// By namespace and name.
     pub(super) objects: Vec<Held>,
@@ -30,7 +30,7 @@ pub(super) struct Held {
     pub(super) meta: ObjectMeta,
 }
 
-/// Asks the agent.
+/// Requests the objects from the agent.
 pub(super) fn list(agent: &mut Agent, question: &Question<'_>) -> anyhow::Result<List> {
     #[derive(Deserialize)]
     struct Head {
@@ -51,7 +51,7 @@ pub(super) fn list(agent: &mut Agent, question: &Question<'_>) -> anyhow::Result
     let mut lines = answer.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let head: Head = serde_json::from_slice(lines.next().unwrap_or_default()).with_context(undecided)?;
     let mut objects = lines.map(Held::read).collect::<Result<Vec<_>, _>>().with_context(undecided)?;
-    // As an API server lists them.
+    // In the order of an API server's list.
     objects.sort_by_cached_key(|held| format!("{}/{}", held.meta.namespace, held.meta.name));
     Ok(List { pending: head.pending, objects })
 }

@@ -1,4 +1,4 @@
-//! `apiary get`: the cluster objects that the agent holds, whatever source they are from, as `kubectl get` shows them.
+//! `apiary get`: the agent's cluster objects from all sources, in the format of `kubectl get`.
 
 mod age;
 mod column;
@@ -82,21 +82,21 @@ impl FromStr for Form {
     }
 }
 
-/// Shows objects. The code is 1 if one that was named is not there.
+/// Prints objects. Returns exit code 1 if a named one does not exist.
 pub(crate) fn run(agent: &mut Agent, options: &GetOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let wanted = wanted(&options.words)?;
     let by_name = wanted.iter().any(|wanted| !wanted.names.is_empty());
     if by_name && (options.selector.is_some() || options.field_selector.is_some()) {
         bail!("give names or a selector, not both");
     }
-    let mut told = io::stderr().lock();
+    let mut notes = io::stderr().lock();
     let mut found = Vec::new();
     let mut code = ExitCode::SUCCESS;
     for wanted in &wanted {
-        let (objects, missing) = ask(agent, options, wanted, &mut told)?;
+        let (objects, missing) = ask(agent, options, wanted, &mut notes)?;
         for name in missing {
             let resource = resources::full_name(wanted.kind);
-            writeln!(told, "Error from server (NotFound): {resource} \"{name}\" not found")?;
+            writeln!(notes, "Error from server (NotFound): {resource} \"{name}\" not found")?;
             code = ExitCode::FAILURE;
         }
         found.push((wanted.kind, objects));
@@ -121,7 +121,7 @@ pub(crate) fn run(agent: &mut Agent, options: &GetOptions, out: &mut dyn Write) 
     if found.iter().all(|(_, objects)| objects.is_empty()) && code == ExitCode::SUCCESS {
         let namespaced = wanted.iter().all(|wanted| wanted.kind.namespaced()) && !options.all_namespaces;
         let place = if namespaced { format!(" in {} namespace.", options.namespace) } else { String::new() };
-        writeln!(told, "No resources found{place}")?;
+        writeln!(notes, "No resources found{place}")?;
     }
     found.retain(|(_, objects)| !objects.is_empty());
     if let Some(Form::Name) = options.output {
@@ -150,12 +150,12 @@ pub(crate) fn run(agent: &mut Agent, options: &GetOptions, out: &mut dyn Write) 
     Ok(code)
 }
 
-/// The objects of a kind that are wanted, and the names of those that are not there.
+/// Requests the objects of a kind; returns them with the names that do not exist.
 fn ask<'w>(
     agent: &mut Agent,
     options: &GetOptions,
     wanted: &'w Wanted,
-    told: &mut dyn Write,
+    notes: &mut dyn Write,
 ) -> anyhow::Result<(Vec<Held>, Vec<&'w str>)> {
     let namespace =
         (wanted.kind.namespaced() && !options.all_namespaces).then_some(options.namespace.as_str());
@@ -177,7 +177,7 @@ fn ask<'w>(
         if at == 0 && !list.pending.is_empty() {
             let sources = list.pending.join(", ");
             writeln!(
-                told,
+                notes,
                 "Warning: the agent may not have all {} yet: it waits for {sources}",
                 wanted.kind.plural()
             )?;

@@ -1,4 +1,4 @@
-//! Objects as `kubectl` prints them.
+//! Objects in the output format of `kubectl`.
 
 use std::io::Write;
 
@@ -13,14 +13,14 @@ use super::held::Held;
 use super::resources::singular_name;
 use crate::output::{Format, table};
 
-/// A column is at least so wide, with the blanks behind it.
+/// The minimum width of a column, including the blanks after it.
 const MINIMUM: usize = 6;
 
-/// How a table is to look.
+/// The layout of a table.
 pub(super) struct Table {
     /// With columns of `-o wide`.
     pub(super) wide: bool,
-    /// With the namespace as the first column, where there are namespaces.
+    /// With the namespace as the first column, for namespaced kinds.
     pub(super) namespaces: bool,
     pub(super) headings: bool,
     /// With labels as the last column.

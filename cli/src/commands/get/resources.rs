@@ -1,4 +1,4 @@
-//! Requested resources: types by all of their names, and names.
+//! Requested resources: types by any of their names, and object names.
 
 use anyhow::bail;
 use k8s_types::Kind;
@@ -9,11 +9,11 @@ use super::columns::KINDS;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) kind: Kind,
-    /// All of them without any.
+    /// The names; all objects if empty.
     pub(super) names: Vec<String>,
 }
 
-/// Reads `TYPE[,TYPE...] [NAME...]` or `TYPE/NAME...`.
+/// Parses `TYPE[,TYPE...] [NAME...]` or `TYPE/NAME...`.
 pub(super) fn wanted(words: &[String]) -> anyhow::Result<Vec<Wanted>> {
     if !words.iter().any(|word| word.contains('/')) {
         let (types, names) =
@@ -34,7 +34,7 @@ pub(super) fn wanted(words: &[String]) -> anyhow::Result<Vec<Wanted>> {
     Ok(all)
 }
 
-/// The kind of a name, with its group or without.
+/// Returns the kind of a name, with or without its group.
 fn kind(name: &str) -> anyhow::Result<Kind> {
     let named = Kind::named(name).or_else(|| {
         let (short, group) = name.split_once('.')?;
@@ -47,7 +47,7 @@ fn kind(name: &str) -> anyhow::Result<Kind> {
     }
 }
 
-/// `pods (po), services (svc), ...`.
+/// Lists the known types: `pods (po), services (svc), ...`.
 fn known() -> String {
     let name = |kind: &Kind| match kind.short_names() {
         [] => kind.plural().to_owned(),
@@ -56,12 +56,12 @@ fn known() -> String {
     KINDS.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// `ciliumnodes.cilium.io`, `pods`.
+/// Returns `ciliumnodes.cilium.io`, `pods`.
 pub(super) fn full_name(kind: Kind) -> String {
     with_group(kind.plural(), kind)
 }
 
-/// `ciliumnode.cilium.io`, `pod`.
+/// Returns `ciliumnode.cilium.io`, `pod`.
 pub(super) fn singular_name(kind: Kind) -> String {
     with_group(&kind.name().to_lowercase(), kind)
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_with_what_is() {
+    fn unknown_types_are_reported_with_the_known_ones() {
         let error = read("deployments").unwrap_err();
         assert!(
             error.starts_with("there is no resource type \"deployments\"; the agent has pods (po), "),

@@ -1,6 +1,6 @@
-//! Command lines of the shell, made of words.
+//! Command lines of the shell, built from words.
 
-/// Returns the words as a line; a single one is a line already, several are quoted.
+/// Returns the words as a line; a single word is a whole line already, several are quoted.
 pub(super) fn from_words(words: &[String]) -> Option<String> {
     match words {
         [] => None,
@@ -22,7 +22,7 @@ fn quote(word: &str) -> String {
     }
 }
 
-/// Asks for JSON, if there is a command at all.
+/// Adds the flag for JSON output, unless the line is empty.
 pub(super) fn with_format(line: &str, json: bool) -> String {
     if json && !line.trim().is_empty() { format!("{line} --format=json") } else { line.to_owned() }
 }

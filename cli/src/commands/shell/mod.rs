@@ -1,4 +1,4 @@
-//! `apiary shell`: the agent's commands over its `shell.sock`, one of them or a prompt.
+//! `apiary shell`: the agent's commands over its `shell.sock`, a single one or a prompt.
 
 mod line;
 mod prompt;
@@ -33,7 +33,7 @@ pub(crate) struct ShellOptions {
     words: Vec<String>,
 }
 
-/// Runs the command of the arguments, or those that are typed or come from a pipe.
+/// Runs the command in the arguments, or lines from the terminal or a pipe.
 pub(crate) fn run(options: &ShellOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let socket = &options.socket.shell_sock_path;
     if let Some(line) = from_words(&options.words) {

@@ -22,18 +22,18 @@ use crate::client::shell::{Connection, Reply};
 
 const PROMPT: &str = "apiary> ";
 
-/// Lines kept for this prompt; none are written to a file, as arguments may be secrets.
+/// The number of lines in the history of this prompt; none are written to a file, as arguments may be secrets.
 const MAX_HISTORY_LINES: usize = 1000;
 
-/// The agent behind the prompt, which also completes lines.
+/// The connection behind the prompt, which also completes lines.
 struct Shell {
     /// Behind a cell because the editor completes by a shared reference; never borrowed while the editor runs.
     connection: RefCell<Connection>,
 }
 
-/// Reads lines and runs them until the user leaves.
+/// Reads lines and runs them until the end of input.
 pub(super) fn run(socket: &Path, json: bool, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    // Bracketed paste would make one line of several that are pasted: they are commands of their own.
+    // Bracketed paste would join several pasted lines into one, but each is a command of its own.
     let config = Config::builder()
         .max_history_size(MAX_HISTORY_LINES)?
         .completion_type(CompletionType::List)
@@ -60,7 +60,7 @@ pub(super) fn run(socket: &Path, json: bool, out: &mut dyn Write) -> anyhow::Res
         let Some(shell) = editor.helper() else { continue };
         let ended = execute(&mut shell.connection.borrow_mut(), &command, &mut interrupts, out);
         if !matches!(ended, Ok(Some(_))) {
-            // Interrupted, or the agent is gone. The rest of the answer must not be taken for the next command's.
+            // Interrupted, or disconnected. The rest of the answer must not be read as that of the next command.
             if let Err(error) = ended {
                 writeln!(out, "Error: {error:#}")?;
             }
@@ -86,7 +86,7 @@ fn execute(
     interrupts: &mut UnixStream,
     out: &mut dyn Write,
 ) -> anyhow::Result<Option<Reply>> {
-    // A signal from before this command is not for it.
+    // Drain signals from before this command: they must not interrupt it.
     let _ = interrupted(interrupts);
     connection.send(line)?;
     loop {
@@ -110,13 +110,13 @@ fn interrupted(interrupts: &mut UnixStream) -> bool {
     interrupts.read(&mut bytes).is_ok_and(|count| count > 0)
 }
 
-/// Waits until one of the two can be read.
+/// Waits until one of the two is readable.
 fn wait(interrupts: &UnixStream, connection: &UnixStream) -> io::Result<()> {
     let mut polled =
         [interrupts, connection].map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
     loop {
         match poll(&mut polled, None) {
-            // The signal itself: its byte is in the pipe.
+            // The signal interrupted the poll itself: its byte is in the pipe, so the loop sees it.
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
             Ok(_) => return Ok(()),
@@ -146,7 +146,7 @@ impl Hinter for Shell {
     type Hint = String;
 }
 
-/// Appends a blank to a candidate without alternatives, unless it is a flag, which may go on with a value.
+/// Appends a blank to a single candidate, unless it is a flag, which may be followed by a value.
 fn close_single(mut candidates: Vec<String>) -> Vec<String> {
     if let [only] = &mut candidates[..] {
         let word = only.rsplit(' ').next().unwrap_or_default();
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_candidate_is_closed_unless_it_goes_on() {
+    fn a_single_candidate_is_completed_by_a_blank_unless_it_is_a_flag() {
         let closed = |lines: &[&str]| close_single(lines.iter().map(|&line| line.to_owned()).collect());
         assert!(closed(&[]).is_empty());
         assert_eq!(closed(&["db/show"]), ["db/show "]);

@@ -64,7 +64,7 @@ async fn compare(call: Call, expanded: bool) -> anyhow::Result<Output> {
     bail!("{first} and {second} differ")
 }
 
-/// The difference of two texts as `diff -u` shows it.
+/// Returns the difference of two texts in the format of `diff -u`.
 pub(crate) fn difference(first: &str, one: &str, second: &str, other: &str) -> String {
     TextDiff::from_lines(one, other).unified_diff().context_radius(3).header(first, second).to_string()
 }

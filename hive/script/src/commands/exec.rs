@@ -12,12 +12,12 @@ use tokio::process::Child;
 use crate::command::{Call, Command, Output};
 use crate::state::State;
 
-/// How long a program gets to end after it was interrupted.
+/// The grace period of a program after SIGINT; then it is killed.
 const GRACE: Duration = Duration::from_millis(100);
 
 pub(super) fn exec() -> Command {
     Command::new("exec", "run an executable program with arguments", |call| {
-        // The folder and the variables are those at the time of the call, also in the background.
+        // Folder and variables are captured at the time of the call, also for a background command.
         let prepared = prepare(&call);
         async move { run(prepared?, call.state).await }
     })
@@ -49,7 +49,7 @@ fn find(state: &State, program: &str) -> Option<PathBuf> {
     folders.map(|folder| state.path(folder).join(program)).find(is_program)
 }
 
-/// A guard that ends the processes of a program when no caller waits for it any more.
+/// A guard that kills the processes of a program when its caller is dropped.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -79,7 +79,7 @@ async fn run(command: tokio::process::Command, state: State) -> anyhow::Result<O
             (output?, Some(interrupt))
         }
     };
-    group.0 = None; // the group is gone with its last process; its number may be another's
+    group.0 = None; // the group is gone with its last process; its id may be reused
     let status = output.status;
     let written = Output::streams(output.stdout, output.stderr);
     Ok(match (status.success(), interrupt) {
@@ -89,7 +89,8 @@ async fn run(command: tokio::process::Command, state: State) -> anyhow::Result<O
     })
 }
 
-/// Starts the program; one that was just written may be open for writing in a fork for a moment.
+/// Starts the program. Retries on ETXTBSY: a program that was just written may still be open for writing in a
+/// concurrently forked child.
 async fn spawn(mut command: tokio::process::Command) -> anyhow::Result<Child> {
     let mut wait = Duration::from_millis(1);
     loop {

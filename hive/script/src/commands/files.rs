@@ -62,7 +62,7 @@ async fn chmod(call: Call) -> anyhow::Result<Output> {
     Ok(Output::none())
 }
 
-/// A number as Go writes them, up to 0777.
+/// Parses a file mode in Go's number syntax, up to 0777.
 fn mode(text: &str) -> Option<u32> {
     let (digits, radix) = match text.get(..2).map(str::to_ascii_lowercase).as_deref() {
         Some("0x") => (&text[2..], 16),
@@ -144,7 +144,7 @@ async fn symlink(call: Call) -> anyhow::Result<Output> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn modes_are_numbers_as_go_has_them() {
+    fn modes_are_parsed_as_go_numbers() {
         let modes = ["0444", "0o755", "0x1ff", "493", "0", "0b11"].map(super::mode);
         assert_eq!(modes, [Some(0o444), Some(0o755), Some(0o777), Some(0o755), Some(0), Some(3)]);
         assert!(["01000", "512", "rwx", "", "0+7", "0x", "é"].iter().all(|text| super::mode(text).is_none()));

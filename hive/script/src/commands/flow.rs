@@ -1,4 +1,4 @@
-//! Commands that steer the script: time, its end, its help.
+//! Commands for control flow: sleep, stop, help.
 
 use std::sync::Arc;
 
@@ -88,11 +88,11 @@ pub(crate) async fn prompt(session: &mut Session) -> anyhow::Result<Output> {
     let terminal = tokio::fs::OpenOptions::new().read(true).write(true).open("/dev/tty").await;
     let (lines, mut out) = tokio::io::split(terminal.context("break needs a terminal")?);
     let mut lines = BufReader::new(lines).lines();
-    let mut said = 0;
+    let mut printed = 0;
     loop {
         let log = session.state.log().text();
-        out.write_all(log.get(said..).unwrap_or_default().as_bytes()).await?;
-        said = log.len();
+        out.write_all(log.get(printed..).unwrap_or_default().as_bytes()).await?;
+        printed = log.len();
         out.write_all(b"break> ").await?;
         out.flush().await?;
         let line = tokio::select! {

@@ -1,4 +1,4 @@
-//! The commands that every script has.
+//! The default commands.
 
 mod compare;
 mod exec;
@@ -10,14 +10,14 @@ pub(crate) use flow::{help, prompt};
 
 use crate::command::Command;
 
-/// Returns the commands that every script has: files, texts, variables, programs and control flow.
+/// Returns the default commands: files, texts, variables, programs and control flow.
 pub fn default_commands() -> Vec<Command> {
     let lists =
         [files::commands(), text::commands(), compare::commands(), flow::commands(), vec![exec::exec()]];
     lists.into_iter().flatten().collect()
 }
 
-/// The command `help`, which a live shell has, too.
+/// Returns the command `help`, which a live shell has, too.
 pub fn help_command() -> Command {
     flow::help_command()
 }

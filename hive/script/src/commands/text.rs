@@ -1,4 +1,4 @@
-//! Commands that make and change texts and variables.
+//! Commands that create and change texts and variables.
 
 use anyhow::{Context, bail, ensure};
 
@@ -67,7 +67,7 @@ async fn replace(call: Call) -> anyhow::Result<Output> {
     Ok(Output::none())
 }
 
-/// Replaces from left to right; of several matches at one position the first pair is used.
+/// Replaces from left to right; of several matches at one position the first pair takes effect.
 fn replaced(text: &[u8], pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let (mut out, mut at, mut after_empty) = (vec![], 0, false);
     while at <= text.len() {
@@ -89,7 +89,7 @@ fn replaced(text: &[u8], pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// The text between the quotes of a Go string.
+/// Returns the content of a quoted Go string.
 fn unquote(text: &str) -> Option<Vec<u8>> {
     let mut out = vec![];
     let mut chars = text.chars();

@@ -1,4 +1,4 @@
-//! Runs scripts on the default commands and a few that fail in interesting ways.
+//! Runs scripts with the default commands and a few that fail in unusual ways.
 
 mod cells;
 mod recorded;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hive_script::{Archive, Call, Command, Condition, Engine, Flag, Output, Retry, State, default_commands};
 
-/// The result of a script, and its log.
+/// The result of a script, with its log.
 pub(crate) struct Ran {
     pub(crate) result: Result<(), String>,
     pub(crate) log: String,
@@ -42,7 +42,7 @@ pub(crate) fn engine() -> Engine {
     engine.retrying(Retry { first: Duration::from_millis(5), most: Duration::from_millis(10) })
 }
 
-/// Runs a script with its files within two seconds.
+/// Runs a script with its files and a limit of two seconds.
 pub(crate) async fn run(text: &str) -> Ran {
     run_with(engine(), "t.txtar", text).await
 }

@@ -1,5 +1,5 @@
-//! Scripts of the engine itself that were run on Cilium. They lie beside the checkout, in `shared/scripts` of some
-//! parent folder.
+//! Scripts of the engine itself that were run on Cilium. They are stored outside of the repository, in `shared/scripts`
+//! of a parent folder.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ async fn scripts_of_the_engine_pass() {
     let mut seen = 0;
     for file in files.filter(is_ours) {
         seen += 1;
-        // One of them asks for help of commands on tables; their cells are not part of this crate.
+        // One of them requests help of commands on tables; their cells are not part of this crate.
         let nothing = |_: Call| async { Ok(Output::none()) };
         let tables = ["db/show", "db/cmp"].map(|name| Command::new(name, "", nothing));
         let name = file.file_name().unwrap().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! The run loop by small scripts: prefixes, sections, buffers, background commands, failure messages.
+//! Tests of the run loop by small scripts: prefixes, sections, buffers, background commands, failure messages.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ async fn a_retry_repeats_its_section_with_the_words_of_the_first_pass() {
 }
 
 #[tokio::test]
-async fn a_retry_ends_with_the_time_and_tells_the_last_failure() {
+async fn a_retry_ends_at_the_deadline_with_the_last_failure() {
     let begin = Instant::now();
     let error = fails("* stdout never").await;
     assert_eq!(error, "t.txtar:1: stdout never: no match for never in stdout (context deadline exceeded)");
@@ -60,13 +60,13 @@ async fn a_retry_ends_with_the_time_and_tells_the_last_failure() {
 }
 
 #[tokio::test]
-async fn running_out_of_time_is_not_the_failure_that_is_wanted() {
+async fn a_timeout_is_not_an_expected_failure() {
     assert_eq!(fails("! hangs").await, "t.txtar:1: hangs: context deadline exceeded");
     assert_eq!(fails("! sleep 1h").await, "t.txtar:1: sleep 1h: context deadline exceeded");
 }
 
 #[tokio::test]
-async fn buffers_stay_until_a_command_yields_output() {
+async fn buffers_are_kept_until_a_command_yields_output() {
     passes(
         "echo a
 cp stdout f
@@ -153,19 +153,19 @@ async fn a_typed_line_is_not_repeated_and_has_no_place() {
     let folder = tempfile::tempdir().unwrap();
     let engine = std::sync::Arc::new(crate::engine());
     let mut session = engine.session(hive_script::State::new(folder.path()));
-    for (line, said) in [
+    for (line, expected) in [
         ("* stdout never", "<stdin>:0: stdout never: no match for never in stdout"),
         ("nosuch a", "<stdin>:0: nosuch a: unknown command"),
         ("[nosuch] echo", "unknown condition \"nosuch\""),
         ("echo 'a", "unterminated quoted argument"),
         ("'' a", "missing command"),
     ] {
-        assert_eq!(session.line(line).await.unwrap_err().to_string(), said);
+        assert_eq!(session.line(line).await.unwrap_err().to_string(), expected);
     }
 }
 
 #[tokio::test]
-async fn sections_tell_their_time() {
+async fn sections_log_their_duration() {
     let log = passes("# one\necho a\n\n# two\n").await;
     let times = hive_script::multi_line(r"^# (one|two) \(\d\.\d{3}s\)$").unwrap();
     assert_eq!(times.find_iter(log.as_bytes()).count(), 2, "{log}");

@@ -1,4 +1,4 @@
-//! The load balancer maps as text, a line for each row, as `lb/maps-dump` of Cilium prints them.
+//! The load balancer maps as text, a line for each entry, in the format of Cilium's `lb/maps-dump`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::lbmap::rows::{Key, MapError, Value};
 use crate::model::address::LbAddress;
 use crate::model::backend::BackendState;
 
-/// All rows, sorted, each with an end of line; empty without any.
+/// Returns all entries, sorted, a line each; empty if there are none.
 pub fn dump(
     rows: &[(Key, Value)],
     table: impl Fn(&Key) -> Result<Option<Arc<[u32]>>, MapError>,
@@ -28,7 +28,7 @@ pub fn dump(
     Ok(lines.into_iter().map(|line| line + "\n").collect())
 }
 
-/// A table by the share of each backend, largest first.
+/// Formats a table by the share of each backend, largest first.
 fn maglev(id: u16, table: &[u32]) -> String {
     let mut counts = BTreeMap::<u32, usize>::new();
     table.iter().for_each(|backend| *counts.entry(*backend).or_default() += 1);
@@ -128,7 +128,7 @@ mod tests {
     use crate::lbmap::rows::{BackendValue, Family};
 
     #[test]
-    fn rows_as_the_original_prints_them() {
+    fn entries_are_formatted_as_in_cilium() {
         let frontend: LbAddress = "[fd00::1]:80/TCP/i".parse().unwrap();
         let backend = BackendValue { address: "10.1.0.2:8080/UDP".parse().unwrap(), state: 3, zone: 0 };
         let flags = lb_flag::LOAD_BALANCER | lb_flag::SOURCE_RANGE | lb_flag::ROUTABLE;

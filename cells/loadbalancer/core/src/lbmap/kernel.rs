@@ -17,7 +17,7 @@ use crate::lbmap::rows::{BackendValue, Family, Key, LbMap, LbMaps, MapError, Val
 use crate::metrics::{MapOperations, Operation};
 use crate::model::address::{LbAddress, Protocol, Scope};
 
-/// The maps of the families that are on.
+/// The maps of the enabled families.
 pub struct KernelMaps {
     v4: Option<OfFamily<u32>>,
     v6: Option<OfFamily<[u32; 4]>>,
@@ -34,10 +34,10 @@ struct OfFamily<A: Copy> {
     ranges: Map<LbSourceRange<A>, u8>,
 }
 
-/// An address of one family as a map has it.
+/// An address of one family in the format of a map.
 trait Address: Copy + Default + 'static {
     const FAMILY: Family;
-    /// The bits before the address that a prefix length includes.
+    /// The number of bits before the address that a prefix length includes.
     const STATIC_BITS: u32 = 32;
     fn to_ip(self) -> IpAddr;
     fn from_ip(ip: IpAddr) -> Option<Self>;
@@ -74,9 +74,9 @@ impl Address for [u32; 4] {
 }
 
 impl KernelMaps {
-    /// Opens or creates the pinned maps. Maps of Maglev tables exist only if there are to be tables, of the given size.
+    /// Opens or creates the pinned maps. Maps of Maglev tables exist only if `tables` is set, with tables of this size.
     pub fn open(maps: &Maps, families: &FamilyConfig, tables: Option<u32>) -> Result<KernelMaps, MapError> {
-        // The same maps that the programs are loaded with, also when one has just got another size.
+        // The same open maps that the programs are loaded with, even if a map was just replaced by one of another size.
         let opened = |map: LbMap| {
             Ok(maps.shared(map.name())?.ok_or_else(|| format!("there is no map {}", map.name()))?)
         };
@@ -90,7 +90,7 @@ impl KernelMaps {
         KernelMaps::of(families, &opened, &of_tables)
     }
 
-    /// Creates maps of this form without other owners: they go with this value.
+    /// Creates maps of this form without pins: the kernel frees them when this value is dropped.
     pub fn unpinned(
         specs: &Specs,
         families: &FamilyConfig,
@@ -134,11 +134,11 @@ impl KernelMaps {
     }
 }
 
-/// How one of the maps is opened.
+/// A function that opens one of the maps.
 type OpenRaw<'m> = dyn Fn(LbMap) -> Result<RawMap, MapError> + 'm;
 type OpenTables<'m> = dyn Fn(bool, Family) -> Result<Option<MaglevMap>, MapError> + 'm;
 
-/// Rows of one map, sorted out of rows of all.
+/// The entries of one map, filtered from entries of all maps.
 #[derive(Default)]
 struct Sorted<A: Copy> {
     services: Vec<(LbServiceKey<A>, LbService)>,
@@ -249,7 +249,7 @@ where
     LbBackend<A>: Default,
     LbReverseNat<A>: Default,
 {
-    /// Takes a row of its own family; for a key alone the value does not matter.
+    /// Adds an entry of its own family; without a value only the key is added.
     fn add(&mut self, key: &Key, value: Option<&Value>) {
         match key {
             Key::Service(address, slot) => {
@@ -323,7 +323,7 @@ fn delete_from_map<K: Pod, V: Pod>(map: &Map<K, V>, rows: &[(K, V)]) -> Result<(
     Ok(())
 }
 
-/// Rows of all maps, sorted by map.
+/// The entries of all maps, sorted by map.
 #[derive(Default)]
 struct All {
     v4: Sorted<u32>,

@@ -1,4 +1,4 @@
-//! Fill levels of the maps, counted along with each write, so that a reader does not iterate over the maps.
+//! Fill levels of the maps, updated with each write, so that a reader does not iterate over the maps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::lbmap::rows::LbMap;
 
-/// The maps that are hash tables, whose level Cilium exports: they come before the others.
+/// The hash table maps, of which Cilium exports the level: they come before the others.
 const MAPS: &[LbMap] = LbMap::ALL.split_at(7).0;
 
-/// Rows of each map.
+/// The number of entries of each map.
 #[derive(Debug, Default)]
 pub(crate) struct Levels {
     counts: [AtomicUsize; MAPS.len()],
@@ -28,7 +28,7 @@ impl Levels {
         }
     }
 
-    /// Notes how many rows each map has now.
+    /// Stores the current number of entries of each map.
     pub(crate) fn report(&self, count: impl Fn(LbMap) -> usize) {
         for (map, slot) in MAPS.iter().zip(&self.counts) {
             slot.store(count(*map), Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl Collector for Pressure {
         let levels = self.0.counts.iter().zip(&self.0.capacities);
         for (map, (count, capacity)) in MAPS.iter().zip(levels) {
             let (count, capacity) = (count.load(Ordering::Relaxed), capacity.load(Ordering::Relaxed));
-            // As Cilium's gauge, whose threshold is 0: an empty map has no series.
+            // As in Cilium's gauge with its threshold of 0: an empty map has no series.
             if capacity > 0 && count > 0 {
                 let name = map.name().trim_start_matches("cilium_");
                 let level = count as f64 / capacity as f64;

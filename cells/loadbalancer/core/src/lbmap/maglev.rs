@@ -1,8 +1,8 @@
-//! Tables of Maglev: which backend each hash of a packet leads to, the same on every node and in every version.
+//! Maglev tables: the backend for each hash of a packet, the same on every node and in every version.
 //!
-//! Each backend has a permutation of all positions, from the hash of its text; in turns they take their next free one.
-//! Texts, hash, order and turns are those of Cilium byte for byte: a connection that another node takes over, or
-//! this one after an upgrade, goes on to the same backend.
+//! Each backend has a permutation of all positions, from the hash of its text; in turns each takes its next free
+//! position. Texts, hash, order and turns equal those of Cilium byte for byte: a connection that moves to another node,
+//! or that continues after an upgrade, keeps its backend.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use crate::model::address::LbAddress;
 use crate::option_values::{MaglevSeed, MaglevTableSize};
 
-/// Sizes that a table can have: primes, so that every step through a table meets all its positions.
+/// The valid sizes of a table: primes, so that every step size visits all positions.
 pub const TABLE_SIZES: [u32; 10] = [251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131_071];
 
-/// How tables are made.
+/// The parameters of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maglev {
     size: u32,
@@ -25,13 +25,13 @@ pub struct Maglev {
 pub struct Share {
     /// Its address; tables depend on addresses, not on ids.
     pub address: LbAddress,
-    /// How much of the table it gets, compared with others.
+    /// Its share of the table, relative to that of others.
     pub weight: u16,
     /// Its id, which differs from node to node.
     pub id: u32,
 }
 
-/// The table computed last: frontends of one service mostly have the same backends.
+/// The table computed last: frontends of one service usually have the same backends.
 #[derive(Debug, Default)]
 pub(crate) struct LastTable(Option<(Vec<Share>, Arc<[u32]>)>);
 
@@ -48,10 +48,10 @@ impl LastTable {
     }
 }
 
-/// No backend has this id.
+/// A free position: no backend has this id.
 const FREE: u32 = u32::MAX;
 
-/// A backend's way through the positions of a table.
+/// A backend's permutation of the positions of a table.
 struct Walk {
     /// The next position to try.
     at: u32,
@@ -60,25 +60,25 @@ struct Walk {
     share: Share,
 }
 
-/// As the options are by default.
+/// The default values of the options.
 impl Default for Maglev {
     fn default() -> Maglev {
         Maglev { size: 16381, seed: 0x24b7_ef82 }
     }
 }
 
-/// Distinguishes tables without keeping them.
+/// Returns a hash that distinguishes tables, so that they need not be stored.
 pub fn digest(table: &[u32]) -> u64 {
     murmur3_128(bpf::bytes_of(table), 0).0
 }
 
 impl Maglev {
-    /// Tables of that size and seed.
+    /// Returns the parameters for tables of this size and seed.
     pub fn new(size: MaglevTableSize, seed: MaglevSeed) -> Maglev {
         Maglev { size: size.positions(), seed: seed.of_backends() }
     }
 
-    /// How many positions a table has.
+    /// Returns the number of positions of a table.
     pub fn size(self) -> u32 {
         self.size
     }
@@ -116,11 +116,11 @@ impl Maglev {
     }
 }
 
-/// A table in the making.
+/// A table under construction.
 struct Table {
     size: u32,
     ids: Vec<u32>,
-    /// The positions that are taken: smaller than the ids, and read much more often.
+    /// Whether a position is taken: smaller than the ids, and read much more often.
     taken: Vec<bool>,
 }
 
@@ -160,7 +160,7 @@ impl Table {
         if sum >= self.size { sum - self.size } else { sum }
     }
 
-    /// The next free position, four at a time: the processor needs not guess where it is.
+    /// Returns the next free position, four at a time: the processor needs not guess where it is.
     #[inline]
     fn next(&self, walk: &Walk) -> u32 {
         let mut at = walk.at;
@@ -184,7 +184,7 @@ impl Table {
     }
 }
 
-/// The text that a backend is hashed by. The state is always this one, also of the last resort.
+/// Returns the text that a backend is hashed by. The state is always this one, also of the last resort.
 fn text(address: &LbAddress) -> String {
     let mut text = String::with_capacity(64);
     let _ = write!(text, "[{address},State:active]");
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// Tables of that size and the default seed.
+    /// Returns the parameters for tables of this size with the default seed.
     fn tables(size: u32) -> Maglev {
         Maglev::new(MaglevTableSize::new(size).unwrap(), MaglevSeed::from_base64("JLfvgnHc2kaSUFaI").unwrap())
     }
@@ -246,7 +246,7 @@ mod tests {
         Share { address: format!("{ip}:{port}/TCP").parse().unwrap(), weight, id }
     }
 
-    /// As Cilium counts them in its dump: most first.
+    /// Counts positions by backend as Cilium's dump does: largest first.
     fn counts(table: &[u32]) -> Vec<(u32, usize)> {
         let mut counts = BTreeMap::<u32, usize>::new();
         table.iter().for_each(|id| *counts.entry(*id).or_default() += 1);
@@ -255,7 +255,7 @@ mod tests {
         counts
     }
 
-    /// The same in the plainest way: whole permutations, one position after the other.
+    /// Computes a table by the definition: whole permutations, one position after the other.
     fn plain(Maglev { size, seed }: Maglev, shares: &[Share]) -> Vec<u32> {
         let mut named: Vec<(String, Share)> =
             shares.iter().map(|share| (format!("[{},State:active]", share.address), *share)).collect();
@@ -344,7 +344,7 @@ mod tests {
             };
             let shares: Vec<Share> = weights.iter().enumerate().map(share).collect();
             prop_assert_eq!(maglev.table(&shares), plain(maglev, &shares));
-            // In whatever order they come.
+            // The order of the input has no effect.
             let reversed: Vec<Share> = shares.iter().rev().copied().collect();
             prop_assert_eq!(maglev.table(&reversed), maglev.table(&shares));
         }

@@ -9,18 +9,19 @@ use maps::{Maps, Specs};
 use crate::lbmap::maglev::digest;
 use crate::lbmap::rows::{Family, Key, LbMap, MapError, Value};
 
-/// Name of the maps inside, as Cilium names them.
+/// The name of the inner maps, as in Cilium.
 const INNER: &str = "cilium_maglev_inner";
 
-/// Tables of one family.
+/// The tables of one family.
 pub(crate) struct MaglevMap {
-    /// Ids of frontends, big endian, and of the maps with their tables.
+    /// From ids of frontends, big endian, to the maps with their tables.
     outer: Map<u16, u32>,
     inner: MapSpec,
 }
 
 impl MaglevMap {
-    /// The pinned map with tables of this size. A map whose tables have another size is replaced by an empty one.
+    /// Opens or creates the pinned map with tables of this size. A map with tables of another size is replaced by an
+    /// empty one.
     pub(crate) fn pinned(maps: &Maps, family: Family, size: u32) -> Result<MaglevMap, MapError> {
         let spec = spec(maps.specs(), family, size)?;
         let (outer, _) = maps.fs().open_or_create(&spec)?;
@@ -31,7 +32,7 @@ impl MaglevMap {
         }
     }
 
-    /// A map that goes with this value.
+    /// Creates a map without a pin: the kernel frees it when this value is dropped.
     pub(crate) fn unpinned(specs: &Specs, family: Family, size: u32) -> Result<MaglevMap, MapError> {
         MaglevMap::of(RawMap::create(&spec(specs, family, size)?)?, size)
     }
@@ -41,21 +42,24 @@ impl MaglevMap {
         Ok(MaglevMap { outer: Map::new(outer)?, inner: MapSpec { name: INNER.into(), layout, inner: None } })
     }
 
-    /// The kernel reports the size of tables only by refusing others. No frontend has the id 0.
+    /// Checks the size of the tables. The kernel does not report it, but refuses an inner map of another size; no
+    /// frontend has the id 0 that the probe uses.
     fn try_size(&self) -> Result<(), MapError> {
         self.set(&[(0, RawMap::create(&self.inner)?)])?;
         self.outer.delete(&0)?;
         Ok(())
     }
 
-    /// One grace period of the kernel for all of them: 8 ms.
+    /// Sets several tables in one batch, because each system call on a map of maps waits for a grace period of the
+    /// kernel: 8 ms.
     fn set(&self, tables: &[(u16, RawMap)]) -> Result<(), MapError> {
         let keys: Vec<u16> = tables.iter().map(|(id, _)| id.to_be()).collect();
         let fds: Vec<u32> = tables.iter().map(|(_, map)| map.as_fd().as_raw_fd() as u32).collect();
         Ok(self.outer.raw().update_batch(bytes_of(&keys), bytes_of(&fds))?)
     }
 
-    /// Writes tables by the ids of frontends. Each is replaced atomically: a packet meets the former one or this one.
+    /// Writes tables by the ids of frontends. Each is replaced atomically: a packet sees either the previous one or
+    /// this one.
     pub(crate) fn put(&self, tables: &[(u16, &[u32])]) -> Result<(), MapError> {
         let filled = tables.iter().map(|(id, table)| {
             let map = RawMap::create(&self.inner)?;
@@ -77,7 +81,7 @@ impl MaglevMap {
         self.outer.lookup(&id.to_be())?.map(read).transpose()
     }
 
-    /// All tables as rows.
+    /// Returns all tables as entries.
     pub(crate) fn rows(&self, family: Family) -> Result<Vec<(Key, Value)>, MapError> {
         let row = |(id, map): (u16, u32)| {
             Ok((Key::Maglev(family, u16::from_be(id)), Value::Maglev(digest(&read(map)?))))
@@ -90,7 +94,7 @@ impl MaglevMap {
     }
 }
 
-/// Returns the table in a map by the kernel's id of the map.
+/// Returns the table in an inner map by the map's kernel id.
 fn read(map: u32) -> Result<Arc<[u32]>, MapError> {
     let map = RawMap::open_id(map)?;
     let mut value = vec![0; map.value_len()];

@@ -1,4 +1,4 @@
-//! Rows of the load balancer maps, the pinned maps that hold them, Maglev tables, and how full they are.
+//! Entries of the load balancer maps, the pinned maps, Maglev tables, and fill levels.
 //!
 //! Sibling folders that it uses: `model`.
 

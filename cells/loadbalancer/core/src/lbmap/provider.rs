@@ -1,4 +1,4 @@
-//! Where the load balancer maps come from: the agent has pinned ones, tests have others.
+//! The source of the load balancer maps: pinned ones in the agent, others in tests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ pub struct LbMapsProvider {
 }
 
 impl LbMapsProvider {
-    /// Maps that this function opens once the agent starts; it may be called again after it has failed.
+    /// Returns a provider with a function that opens the maps when the agent starts; it is called again after a
+    /// failure.
     pub fn new(
         open: impl Fn() -> Result<Arc<dyn LbMaps>, MapError> + Send + Sync + 'static,
     ) -> LbMapsProvider {
         LbMapsProvider { open: Box::new(open), comparisons: Arc::default() }
     }
 
-    /// The maps of the node, by their pins.
+    /// Returns a provider of the node's pinned maps.
     pub fn pinned(maps: Arc<Maps>, families: FamilyConfig, tables: Option<u32>) -> LbMapsProvider {
         LbMapsProvider::counting(maps, families, tables, MapOperations::default())
     }

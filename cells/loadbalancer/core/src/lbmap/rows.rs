@@ -1,4 +1,4 @@
-//! Entries of the load balancer maps, of both families alike, and the trait of the maps.
+//! Entries of the load balancer maps, with one type for both families, and the trait of the maps.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 use crate::model::address::{LbAddress, Protocol};
 use crate::model::backend::BackendState;
 
-/// Key of a row.
+/// The key of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A frontend (slot 0) or one of its backends.
@@ -20,7 +20,7 @@ pub enum Key {
     Backend(Family, u32),
     /// The frontend's address by its id.
     ReverseNat(Family, u16),
-    /// A backend that clients of a frontend may stay with: ids of both.
+    /// A backend that clients of a frontend may have affinity to: ids of both.
     AffinityMatch(u16, u32),
     /// The Maglev table of a frontend, by its id.
     Maglev(Family, u16),
@@ -28,22 +28,22 @@ pub enum Key {
     SourceRange(u16, IpNetwork),
 }
 
-/// Value of a row.
+/// The value of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
-    /// Of [`Key::Service`].
+    /// The value of [`Key::Service`].
     Service(LbService),
-    /// Of [`Key::Backend`].
+    /// The value of [`Key::Backend`].
     Backend(BackendValue),
-    /// Of [`Key::ReverseNat`].
+    /// The value of [`Key::ReverseNat`].
     ReverseNat(IpAddr, u16),
-    /// Of [`Key::Maglev`]: the [`digest`](crate::lbmap::maglev::digest) of the table, which is not kept.
+    /// The value of [`Key::Maglev`]: the [`digest`](crate::lbmap::maglev::digest) of the table, which is not stored.
     Maglev(u64),
-    /// Of keys without a value.
+    /// The value of keys without one.
     Present,
 }
 
-/// A backend as the kernel knows it.
+/// A backend as stored in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendValue {
     /// Its address; the scope is always external.
@@ -54,7 +54,7 @@ pub struct BackendValue {
     pub zone: u8,
 }
 
-/// IP family of an entry, where the key itself does not contain an address.
+/// The IP family of an entry, for keys that do not contain an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4
@@ -64,7 +64,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of an address.
+    /// Returns the family of an address.
     pub fn of(ip: IpAddr) -> Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
@@ -88,10 +88,10 @@ pub enum LbMap {
 }
 
 impl LbMap {
-    /// How many there are.
+    /// The number of maps.
     pub(crate) const COUNT: usize = 11;
 
-    /// All of them, hash tables first.
+    /// All maps, hash tables first.
     pub(crate) const ALL: [LbMap; LbMap::COUNT] = [
         LbMap::AffinityMatch,
         LbMap::Services(Family::V4),
@@ -106,7 +106,7 @@ impl LbMap {
         LbMap::Maglev(Family::V6),
     ];
 
-    /// Its index, below [`COUNT`](Self::COUNT).
+    /// Returns its index, below [`COUNT`](Self::COUNT).
     pub(crate) fn index(self) -> usize {
         match self {
             LbMap::AffinityMatch => 0,
@@ -118,7 +118,7 @@ impl LbMap {
         }
     }
 
-    /// The pin's name.
+    /// Returns the pin's name.
     pub fn name(self) -> &'static str {
         match self {
             LbMap::Services(Family::V4) => "cilium_lb4_services_v2",
@@ -135,7 +135,7 @@ impl LbMap {
         }
     }
 
-    /// The option that sets its size, besides `bpf-lb-map-max` for all.
+    /// Returns the option that sets its size, besides `bpf-lb-map-max` for all.
     pub fn option(self) -> &'static str {
         match self {
             LbMap::Services(_) => "bpf-lb-service-map-max",
@@ -161,7 +161,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// As few steps as there can be.
+/// Hashes few words: maps of entries are large and updated often.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let number = |kind: u64, more: u64, number: u32| kind << 60 | more << 32 | u64::from(number);
@@ -183,17 +183,17 @@ impl Hash for Key {
 }
 
 impl Key {
-    /// The row of a frontend itself.
+    /// Returns the key of a frontend's own entry.
     pub fn master(address: LbAddress) -> Key {
         Key::Service(address, 0)
     }
 
-    /// The entry that marks an address as a service's, for all ports.
+    /// Returns the entry that marks an address as a service's, for all ports.
     pub fn wildcard(ip: IpAddr) -> Key {
         Key::Service(LbAddress::new(ip, 0, Protocol::Any), 0)
     }
 
-    /// The map that has the row.
+    /// Returns the map that contains the entry.
     pub fn map(&self) -> LbMap {
         match self {
             Key::Service(address, _) => LbMap::Services(Family::of(address.ip)),
@@ -206,8 +206,8 @@ impl Key {
     }
 }
 
-/// What the kernel knows of a state: whether the backend keeps its connections. That it was found unhealthy is the word
-/// of one service and stands in the order of that service's slots, not here.
+/// Returns the state in the kernel: whether the backend keeps its connections. A failed health check is a property of
+/// one service and expressed by the order of that service's slots, not here.
 pub fn kernel_state(state: BackendState) -> u8 {
     match state {
         BackendState::Active => lb_backend_state::ACTIVE,
@@ -217,7 +217,7 @@ pub fn kernel_state(state: BackendState) -> u8 {
     }
 }
 
-/// The state of a backend as its row has it, the reverse of [`kernel_state`].
+/// Returns the state of a backend from its entry, the reverse of [`kernel_state`].
 pub(crate) fn backend_state(kernel: u8) -> BackendState {
     match kernel {
         lb_backend_state::ACTIVE => BackendState::Active,
@@ -227,40 +227,40 @@ pub(crate) fn backend_state(kernel: u8) -> BackendState {
     }
 }
 
-/// Why rows were not written, deleted or read.
+/// The error of writing, deleting or reading entries.
 pub type MapError = reconciler::OpError;
 
-/// The load balancer maps, or a fake in tests. They have one writer at a time.
+/// The load balancer maps, or a fake in tests. Only one writer may use them at a time.
 pub trait LbMaps: Send + Sync + 'static {
-    /// Writes rows, in any order; on an error some of them.
+    /// Writes entries, in any order; after an error some may have been written.
     fn put(&self, rows: &[(Key, Value)]) -> Result<(), MapError>;
 
-    /// Writes Maglev tables by their keys, in any order; on an error some of them. [`put`](Self::put) writes all
-    /// others.
+    /// Writes Maglev tables by their keys, in any order; after an error some may have been written. [`put`](Self::put)
+    /// writes all other entries.
     fn put_tables(&self, tables: &[(Key, Arc<[u32]>)]) -> Result<(), MapError>;
 
     /// Returns a Maglev table: ids of backends by position.
     fn table(&self, key: &Key) -> Result<Option<Arc<[u32]>>, MapError>;
 
-    /// Deletes rows, in any order; missing ones are no error. On an error some of them.
+    /// Deletes entries, in any order; missing ones are not an error. After an error some may have been deleted.
     fn delete(&self, keys: &[Key]) -> Result<(), MapError>;
 
-    /// One row.
+    /// Returns one entry.
     fn get(&self, key: &Key) -> Result<Option<Value>, MapError>;
 
-    /// All rows.
+    /// Returns all entries.
     fn rows(&self) -> Result<Vec<(Key, Value)>, MapError>;
 
-    /// Returns all entries, for commands: a fake that fails on demand does not fail here.
+    /// Returns all entries, for commands: a fake with injected failures does not fail here.
     fn all_rows(&self) -> Result<Vec<(Key, Value)>, MapError> {
         self.rows()
     }
 
-    /// Writes rows from outside, likewise.
+    /// Writes entries for commands: a fake with injected failures does not fail here.
     fn put_all(&self, rows: &[(Key, Value)]) -> Result<(), MapError> {
         self.put(rows)
     }
 
-    /// How many rows a map can have; 0 if there is no such map, since its family or its algorithm is off.
+    /// Returns the capacity of a map; 0 if it does not exist because its family or its algorithm is disabled.
     fn capacity(&self, map: LbMap) -> usize;
 }

@@ -1,4 +1,4 @@
-//! Where a frontend or a backend is: address, protocol, port, scope.
+//! The address of a frontend or a backend: IP address, protocol, port, scope.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -8,10 +8,10 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 use statedb::{IndexKey, KeyBuf, KeyParseError};
 
-/// Transport protocol of a frontend or a backend.
+/// The transport protocol of a frontend or a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// Every protocol: wildcard rows, and backends of versions that did not distinguish protocols.
+    /// Every protocol: wildcard entries, and backends of versions that did not distinguish protocols.
     Any,
     /// SCTP
     Sctp,
@@ -22,7 +22,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As in tables: `TCP`.
+    /// Returns the name in tables: `TCP`.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Any => "ANY",
@@ -32,12 +32,12 @@ impl Protocol {
         }
     }
 
-    /// The protocol by its name in capitals.
+    /// Returns the protocol by its name in capitals.
     pub fn from_name(name: &str) -> Option<Protocol> {
         [Protocol::Any, Protocol::Sctp, Protocol::Tcp, Protocol::Udp].into_iter().find(|p| p.name() == name)
     }
 
-    /// The number in IP headers; 0 for any.
+    /// Returns the number in IP headers; 0 for any.
     pub fn number(self) -> u8 {
         match self {
             Protocol::Any => 0,
@@ -47,7 +47,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol by its number; other numbers stand for any.
+    /// Returns the protocol by its number; other numbers stand for any.
     pub fn from_number(number: u8) -> Protocol {
         match number {
             6 => Protocol::Tcp,
@@ -82,8 +82,8 @@ pub enum Scope {
     Internal,
 }
 
-/// Address, port and protocol of a frontend or a backend. Text: `1.2.3.4:80/TCP`, `[fd00::1]:80/UDP`, `/i` behind it
-/// for [`Scope::Internal`].
+/// Address, port and protocol of a frontend or a backend. Text: `1.2.3.4:80/TCP`, `[fd00::1]:80/UDP`, with the suffix
+/// `/i` for [`Scope::Internal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LbAddress {
     /// The address.
@@ -97,13 +97,12 @@ pub struct LbAddress {
 }
 
 impl LbAddress {
-    /// An address of external scope. An IPv4 address that is written as one of IPv6 (`::ffff:1.2.3.4`) is the IPv4
-    /// address.
+    /// Returns an address of external scope. An IPv4-mapped IPv6 address (`::ffff:1.2.3.4`) becomes the IPv4 address.
     pub fn new(ip: IpAddr, port: u16, protocol: Protocol) -> LbAddress {
         LbAddress { ip: ip.to_canonical(), port, protocol, scope: Scope::External }
     }
 
-    /// The bytes that tables are sorted by: 16 of the address, 4 of the cluster, port, letter of the protocol, scope.
+    /// Returns the sort key of tables: 16 bytes of the address, 4 of the cluster, port, letter of the protocol, scope.
     pub fn key(&self) -> [u8; 24] {
         let mut key = [0; 24];
         let ip = match self.ip {
@@ -117,7 +116,7 @@ impl LbAddress {
         key
     }
 
-    /// A value with the same order as [`key`](Self::key).
+    /// Returns a value with the same order as [`key`](Self::key).
     fn rank(&self) -> (u128, u64) {
         let ip = match self.ip {
             IpAddr::V4(v4) => 0xffff_0000_0000 | u128::from(v4.to_bits()),
@@ -126,13 +125,13 @@ impl LbAddress {
         (ip, self.rest())
     }
 
-    /// Port, protocol and scope.
+    /// Returns port, protocol and scope as a number.
     fn rest(&self) -> u64 {
         u64::from(self.port) << 16 | (self.protocol as u64) << 8 | self.scope as u64
     }
 }
 
-/// As few steps as there can be: tables of services are full of addresses.
+/// Hashes few words: tables of services contain many addresses.
 impl Hash for LbAddress {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self.ip {
@@ -192,7 +191,7 @@ fn parse(text: &str) -> Option<LbAddress> {
     Some(LbAddress { scope, ..LbAddress::new(ip, port?, Protocol::from_name(protocol)?) })
 }
 
-/// `1.2.3.4`, `[::1]`, with or without a port.
+/// Splits `1.2.3.4`, `[::1]`, with or without a port.
 fn split_port(text: &str) -> Option<(IpAddr, Option<u16>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (ip, port) = rest.split_once(']')?;
@@ -219,12 +218,12 @@ impl IndexKey for LbAddress {
         key.push(&self.key());
     }
 
-    /// A beginning of an address, too: nothing has it as its key, but there are keys behind it.
+    /// Encodes a prefix of an address as well: no row has it as its key, but it is a valid lower bound.
     fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         LbAddress::encode_text_prefix(text, key)
     }
 
-    /// An address without port, with port, or an IPv4 prefix of whole bytes.
+    /// Encodes an address without port, with port, or an IPv4 prefix of whole bytes.
     fn encode_text_prefix(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
         let wrong = || KeyParseError { text: text.to_owned(), expected: EXPECTED };
         let text = text.trim();
@@ -278,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Both have the same key in tables.
+    /// Both forms have the same key in tables.
     #[test]
     fn an_ipv4_address_in_the_form_of_ipv6_is_one_of_ipv4() {
         let mapped = LbAddress::new("::ffff:1.2.3.4".parse().unwrap(), 80, Protocol::Tcp);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn sorted_as_the_original_sorts() {
+    fn addresses_sort_as_in_cilium() {
         let sorted = [
             "[::]:80/TCP",
             "0.0.0.0:80/TCP",

@@ -19,21 +19,21 @@ pub const DEFAULT_WEIGHT: u16 = 100;
 /// The state of a backend, the most usable first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackendState {
-    /// New connections.
+    /// New connections, and existing ones.
     #[default]
     Active,
-    /// The connections it has, and new ones as the last resort.
+    /// Existing connections, and new ones as a last resort.
     Terminating,
-    /// The connections it has.
+    /// Existing connections.
     TerminatingNotServing,
-    /// The connections it has, until it is healthy again.
+    /// Existing connections, until it is healthy again.
     Quarantined,
-    /// Nothing.
+    /// No connections.
     Maintenance,
 }
 
 impl BackendState {
-    /// As in tables and in the REST API.
+    /// Returns the name in tables and in the REST API.
     pub fn name(self) -> &'static str {
         match self {
             BackendState::Active => "active",
@@ -45,7 +45,7 @@ impl BackendState {
     }
 }
 
-/// Where a backend is in the cloud's topology.
+/// The topology hints of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zone {
     /// Its zone.
@@ -54,35 +54,36 @@ pub struct Zone {
     pub for_zones: Vec<SmolStr>,
 }
 
-/// A backend of a service, by one source. Of several rows of one address that of the most trusted source counts.
+/// A backend of a service, by one source. Of several rows of one address that of the source with the highest precedence
+/// takes effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backend {
     /// The service.
     pub service_name: ServiceName,
-    /// Where it is.
+    /// Its address.
     pub address: LbAddress,
-    /// Names of the ports it serves; none stands for all.
+    /// Names of the ports it serves; empty for all.
     pub port_names: Arc<[SmolStr]>,
-    /// Its share of new connections, where the algorithm regards it.
+    /// Its share of new connections, if the algorithm uses weights.
     pub weight: u16,
-    /// Its node; empty counts as this one.
+    /// Its node; empty for this one.
     pub node_name: SmolStr,
-    /// Where it is in the topology.
+    /// Its zone and hints.
     pub zone: Option<Arc<Zone>>,
     /// Its cluster, 0 for this one.
     pub cluster_id: u32,
     /// Its source.
     pub source: Source,
-    /// Its state by the source.
+    /// Its state as reported by the source.
     pub state: BackendState,
-    /// Found unhealthy by the service's health check.
+    /// Whether the last health check of the service failed.
     pub unhealthy: bool,
     /// The time of the last health check.
     pub unhealthy_updated_at: Option<SystemTime>,
 }
 
 impl Backend {
-    /// An active backend of default weight on this node.
+    /// Returns an active backend of default weight on this node.
     pub fn new(service_name: ServiceName, address: LbAddress, source: Source) -> Backend {
         Backend {
             service_name,
@@ -99,31 +100,31 @@ impl Backend {
         }
     }
 
-    /// All rows of a service, by address, the most believed source first.
+    /// Returns a query for all rows of a service, by address, the source with the highest precedence first.
     pub fn of_service(service: &ServiceName) -> Prefix<Backend> {
         Prefix::primary(service)
     }
 
-    /// The rows of a service at an address.
+    /// Returns a query for the rows of a service at an address.
     pub(crate) fn of_service_at(service: &ServiceName, address: &LbAddress) -> Prefix<Backend> {
         let mut key = KeyBuf::of(service.as_str());
         address.encode(&mut key);
         Prefix::raw_primary(key)
     }
 
-    /// All rows of an address.
+    /// Returns a query for all rows of an address.
     pub fn by_address(address: &LbAddress) -> Query<Backend> {
         BY_ADDRESS.query(address)
     }
 
-    /// Whether it is meant for traffic to a port of this name.
+    /// Whether it serves a port of this name.
     pub(crate) fn serves(&self, port_name: &str) -> bool {
         port_name.is_empty()
             || self.port_names.is_empty()
             || self.port_names.iter().any(|name| name == port_name)
     }
 
-    /// The state that counts: the source's, unless it was found unhealthy.
+    /// Returns the effective state: that of the source, unless a health check has failed.
     pub fn effective_state(&self) -> BackendState {
         if self.unhealthy { BackendState::Quarantined } else { self.state }
     }

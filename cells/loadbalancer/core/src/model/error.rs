@@ -4,11 +4,11 @@ use crate::model::address::LbAddress;
 use crate::model::name::ServiceName;
 use crate::model::source::Source;
 
-/// Why the writer refused a service as a whole.
+/// The reason why the writer refused a service as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Another service has one of its addresses.
+    /// Another service owns one of its addresses.
     #[error("frontend already owned by another service: {address} is owned by {owner}")]
     Owned {
         /// The address.
@@ -16,7 +16,7 @@ pub enum Refused {
         /// Its owner.
         owner: ServiceName,
     },
-    /// A source that is believed more defines the service.
+    /// A source of higher precedence defines the service.
     #[error("service {name} is defined by source {owner} already")]
     Defined {
         /// The service.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// The IP families that are on.
+/// The enabled IP families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Families {
     /// IPv4

@@ -1,8 +1,8 @@
-//! Hash tables for keys that are hashed and compared in a few steps.
+//! Hash tables for keys that are cheap to hash and compare.
 
 use std::collections::{HashMap, HashSet};
 
-/// A hash table for keys that are hashed and compared in a few steps.
+/// A hash table for keys that are cheap to hash and compare.
 pub(crate) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// A set of such keys.

@@ -1,4 +1,4 @@
-//! The table `frontends`: addresses that are served, each with the backends chosen for it.
+//! The table `frontends`: served addresses, each with its selected backends.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::model::service::Service;
 /// The kind of address of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontendType {
-    /// Of the cluster alone.
+    /// An address of the cluster network.
     ClusterIP,
     /// A port of every node.
     NodePort,
@@ -24,14 +24,14 @@ pub enum FrontendType {
     ExternalIPs,
     /// An address of a load balancer.
     LoadBalancer,
-    /// A port of this node that leads to a pod.
+    /// A port of this node that is forwarded to a pod.
     HostPort,
-    /// An address that a policy leads to pods of this node.
+    /// An address that a policy redirects to pods of this node.
     LocalRedirect,
 }
 
 impl FrontendType {
-    /// As in tables and in the REST API.
+    /// Returns the name in tables and in the REST API.
     pub fn name(self) -> &'static str {
         match self {
             FrontendType::ClusterIP => "ClusterIP",
@@ -44,40 +44,40 @@ impl FrontendType {
     }
 }
 
-/// A source's frontend.
+/// A frontend as defined by a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendParams {
-    /// Where it is.
+    /// Its address.
     pub address: LbAddress,
     /// The kind of address.
     pub kind: FrontendType,
-    /// Name of its port, which backends with names must have, too; empty for all.
+    /// The name of its port, which backends with named ports must have, too; empty for all.
     pub port_name: Arc<str>,
-    /// The service's port, also of a node port.
+    /// The service's port, for a node port as well.
     pub service_port: u16,
 }
 
 /// A frontend with its service and backends.
 #[derive(Debug, Clone)]
 pub struct Frontend {
-    /// Its source's value.
+    /// The definition by its source.
     pub params: FrontendParams,
     /// Its service.
     pub service: Obj<Service>,
-    /// Where its connections go: rows of the table `backends`, by address, one an address.
+    /// Its selected backends: rows of the table `backends`, by address, one for each address.
     pub backends: Arc<[Obj<Backend>]>,
-    /// The backends to health-check: the same, and those not checked yet where only checked ones count.
+    /// The backends to health-check: the selected ones, and those not checked yet if only checked ones are selected.
     pub health_check_backends: Arc<[Obj<Backend>]>,
-    /// The service whose backends it uses instead of its own's.
+    /// The service whose backends it uses instead of those of its own service.
     pub redirect_to: Option<ServiceName>,
-    /// Its id in the kernel (rev_nat), 0 before it has entries.
+    /// Its id in the kernel (rev_nat), 0 before it has map entries.
     pub id: u16,
-    /// Whether the kernel has it.
+    /// The state of its reconciliation.
     pub status: Status,
 }
 
 impl Frontend {
-    /// A frontend that has no backends yet.
+    /// Returns a frontend without backends.
     pub(crate) fn new(params: FrontendParams, service: Obj<Service>) -> Frontend {
         let none: Arc<[Obj<Backend>]> = Arc::default();
         let (backends, health_check_backends) = (none.clone(), none);
@@ -85,32 +85,32 @@ impl Frontend {
         Frontend { params, service, backends, health_check_backends, redirect_to: None, id: 0, status }
     }
 
-    /// The frontend at an address.
+    /// Returns a query for the frontend at an address.
     pub fn by_address(address: &LbAddress) -> Query<Frontend> {
         Query::primary(*address)
     }
 
-    /// All frontends of a service, by address.
+    /// Returns a query for all frontends of a service, by address.
     pub fn by_service(service: &ServiceName) -> Query<Frontend> {
         BY_SERVICE.query(service.as_str())
     }
 
-    /// All frontends that use the backends of this service in place of their own's.
+    /// Returns a query for all frontends that are redirected to the backends of this service.
     pub(crate) fn by_redirect(service: &ServiceName) -> Query<Frontend> {
         BY_REDIRECT.query(service.as_str())
     }
 
-    /// All frontends that use the backends of another service.
+    /// Returns a query for all redirected frontends.
     pub(crate) fn redirected() -> Prefix<Frontend> {
         BY_REDIRECT.prefix("")
     }
 
-    /// Whether it is desired in the maps; otherwise its status has the reason.
+    /// Whether it is desired in the maps; otherwise its status contains the reason.
     pub fn is_reconciled(&self) -> bool {
         self.status.kind() != StatusKind::Unset
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> LbAddress {
         self.params.address
     }
@@ -123,7 +123,7 @@ const BY_REDIRECT: Index<Frontend, str> = Index::new("redirect-to", |frontend, k
     keys.extend(frontend.redirect_to.iter().map(ServiceName::as_str));
 });
 
-/// [`FrontendParams`] with the name of the service; YAML keeps them apart.
+/// [`FrontendParams`] with the name of the service; a separate struct in YAML.
 struct Params<'f>(&'f Frontend);
 
 impl GoSerialize for Params<'_> {

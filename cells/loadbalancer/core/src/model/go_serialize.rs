@@ -1,32 +1,32 @@
-//! How rows are written: as JSON with the names that Go's types have, and as YAML with the same in lower case, other
-//! words for what is not there, and durations as text.
+//! Serialization of rows in two encodings: JSON with the field names of Go's types, and YAML with the same names in
+//! lower case, other words for absent values, and durations as text.
 
 use std::time::Duration;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-/// One of the two.
+/// An encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Json,
     Yaml,
 }
 
-/// A row that is written in both forms.
+/// A row that can be written in both encodings.
 pub(crate) trait GoSerialize {
-    /// Its fields in order.
+    /// Writes its fields in order.
     fn fields<M: SerializeMap>(&self, fields: &mut Fields<'_, M>) -> Result<(), M::Error>;
 }
 
-/// Takes the fields of a row.
+/// A writer of the fields of a row.
 pub(crate) struct Fields<'m, M> {
     map: &'m mut M,
     pub(crate) form: Encoding,
 }
 
 impl<M: SerializeMap> Fields<'_, M> {
-    /// A field by its name in Go.
+    /// Adds a field by its name in Go.
     pub(crate) fn add<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> Result<(), M::Error> {
         match self.form {
             Encoding::Json => self.map.serialize_entry(name, value),
@@ -34,7 +34,7 @@ impl<M: SerializeMap> Fields<'_, M> {
         }
     }
 
-    /// A list; an empty one was never made.
+    /// Adds a list; an empty one is written as a nil slice of Go.
     pub(crate) fn list<T: Serialize>(&mut self, name: &str, items: &[T]) -> Result<(), M::Error> {
         match self.form {
             Encoding::Json if items.is_empty() => self.add(name, &()),
@@ -53,7 +53,7 @@ impl<M: SerializeMap> Fields<'_, M> {
         self.add(name, &rows)
     }
 
-    /// Values by name; an empty map was never made.
+    /// Adds values by name; an empty map is written as a nil map of Go.
     pub(crate) fn map<T: Serialize>(&mut self, name: &str, map: &T, empty: bool) -> Result<(), M::Error> {
         match self.form {
             Encoding::Json if empty => self.add(name, &()),
@@ -61,7 +61,7 @@ impl<M: SerializeMap> Fields<'_, M> {
         }
     }
 
-    /// A duration: nanoseconds, or as Go prints it.
+    /// Adds a duration: nanoseconds, or text in Go's format.
     pub(crate) fn duration(&mut self, name: &str, duration: Duration) -> Result<(), M::Error> {
         match self.form {
             Encoding::Json => self.add(name, &u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
@@ -70,7 +70,7 @@ impl<M: SerializeMap> Fields<'_, M> {
     }
 }
 
-/// A row in one of the forms.
+/// A row in one of the encodings.
 pub(crate) struct Encoded<'r, T>(pub(crate) &'r T, pub(crate) Encoding);
 
 impl<T: GoSerialize> Serialize for Encoded<'_, T> {
@@ -81,12 +81,12 @@ impl<T: GoSerialize> Serialize for Encoded<'_, T> {
     }
 }
 
-/// Returns a row as [`TableSpec::yaml`](statedb::TableSpec::yaml) does.
+/// Returns a row in the format of [`TableSpec::yaml`](statedb::TableSpec::yaml).
 pub(crate) fn yaml<T: GoSerialize>(row: &T) -> Option<String> {
     serde_json::to_string(&Encoded(row, Encoding::Yaml)).ok()
 }
 
-/// Whole seconds as Go prints them: `3h0m0s`, `1m30s`, `45s`.
+/// Formats whole seconds as Go does: `3h0m0s`, `1m30s`, `45s`.
 pub(crate) fn go_duration(duration: Duration) -> String {
     hive::config::format_duration(Duration::from_secs(duration.as_secs()))
 }

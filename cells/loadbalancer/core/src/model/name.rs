@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-/// Name of a service: `namespace/name`, with `cluster/` before it for those of other clusters.
+/// The name of a service: `namespace/name`, prefixed by `cluster/` for other clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceName(Arc<str>);
 
 impl ServiceName {
-    /// The name of a service of this cluster.
+    /// Returns the name of a service of this cluster.
     pub fn new(namespace: &str, name: &str) -> ServiceName {
         ServiceName([namespace, "/", name].concat().into())
     }
@@ -20,18 +20,19 @@ impl ServiceName {
         ServiceName(key.into())
     }
 
-    /// The name of the service that a port of the host has for a pod; no service of Kubernetes can be called so.
+    /// Returns the name of the service for a host port of a pod; it is not a valid name in Kubernetes, so it cannot
+    /// conflict.
     pub fn host_port(namespace: &str, pod: &str, port: u16, uid: &str) -> ServiceName {
         ServiceName(format!("{namespace}/{pod}:host-port:{port}:{uid}").into())
     }
 
-    /// The name of a service that belongs to this one; with a `:` in the suffix no service of Kubernetes can be called
-    /// so.
+    /// Returns the name of a service that belongs to this one; with a `:` in the suffix it is not a valid name in
+    /// Kubernetes, so it cannot conflict.
     pub fn with_suffix(&self, suffix: &str) -> ServiceName {
         ServiceName(format!("{self}{suffix}").into())
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -41,13 +42,13 @@ impl ServiceName {
         self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
     }
 
-    /// Its namespace.
+    /// Returns its namespace.
     pub fn namespace(&self) -> &str {
         let before = self.0.rsplit_once('/').map_or("", |(before, _)| before);
         before.rsplit_once('/').map_or(before, |(_, namespace)| namespace)
     }
 
-    /// Its cluster, if it is another one.
+    /// Returns its cluster, if it is another one.
     pub fn cluster(&self) -> Option<&str> {
         let (before, _) = self.0.rsplit_once('/')?;
         before.rsplit_once('/').map(|(cluster, _)| cluster)

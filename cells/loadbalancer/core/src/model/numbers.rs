@@ -1,11 +1,11 @@
-//! Lists of distinct ids that mostly stay as they are.
+//! Lists of distinct ids with small differences.
 
 use smallvec::SmallVec;
 
 /// Ids of backends, each once, in the order of a frontend's slots.
 pub(crate) type Numbers = SmallVec<[u32; 4]>;
 
-/// Returns the ids of one list that another lacks. Both mostly begin and end alike, which costs nearly nothing.
+/// Returns the ids of one list that another lacks. Common prefixes and suffixes, the usual case, are skipped first.
 pub(crate) fn difference(these: &[u32], others: &[u32]) -> Vec<u32> {
     let same = these.iter().zip(others).take_while(|(a, b)| a == b).count();
     let (these, others) = (&these[same..], &others[same..]);

@@ -16,7 +16,7 @@ use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, go_dura
 use crate::model::name::ServiceName;
 use crate::model::source::Source;
 
-/// Which backends traffic may go to.
+/// The backends to which traffic may be sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TrafficPolicy {
     /// All.
@@ -27,7 +27,7 @@ pub enum TrafficPolicy {
 }
 
 impl TrafficPolicy {
-    /// As in Kubernetes.
+    /// Returns the name in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             TrafficPolicy::Cluster => "Cluster",
@@ -51,7 +51,7 @@ pub enum NatPolicy {
 }
 
 impl NatPolicy {
-    /// As in tables.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             NatPolicy::Unset => "",
@@ -62,20 +62,20 @@ impl NatPolicy {
     }
 }
 
-/// How packets come to backends of other nodes, and replies back to clients.
+/// The mode of forwarding packets to backends of other nodes, and of replies to clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ForwardingMode {
-    /// By the node's options.
+    /// As set by the node's options.
     #[default]
     Default,
-    /// Replies go straight to the client.
+    /// Replies are sent directly to the client.
     Dsr,
-    /// Replies come back through this node.
+    /// Replies are sent through this node.
     Snat,
 }
 
 impl ForwardingMode {
-    /// As in annotations and tables.
+    /// Returns the name in annotations and tables.
     pub fn name(self) -> &'static str {
         match self {
             ForwardingMode::Default => "",
@@ -84,13 +84,13 @@ impl ForwardingMode {
         }
     }
 
-    /// The mode by its name.
+    /// Returns the mode by its name.
     pub fn from_name(name: &str) -> Option<ForwardingMode> {
         [ForwardingMode::Dsr, ForwardingMode::Snat].into_iter().find(|mode| mode.name() == name)
     }
 }
 
-/// Which backends are preferred, if there are such.
+/// The preferred backends, if there are any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TrafficDistribution {
     /// None.
@@ -98,14 +98,14 @@ pub enum TrafficDistribution {
     Default,
     /// Those meant for this node's zone.
     PreferSameZone,
-    /// The older word for [`PreferSameZone`](TrafficDistribution::PreferSameZone).
+    /// The former name of [`PreferSameZone`](TrafficDistribution::PreferSameZone).
     PreferClose,
     /// Those of this node.
     PreferSameNode,
 }
 
 impl TrafficDistribution {
-    /// As in Kubernetes.
+    /// Returns the name in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             TrafficDistribution::Default => "",
@@ -123,23 +123,23 @@ impl TrafficDistribution {
         known.unwrap_or(Default)
     }
 
-    /// Whether it is about zones.
+    /// Whether it prefers by zone.
     pub(crate) fn is_by_zone(self) -> bool {
         matches!(self, TrafficDistribution::PreferSameZone | TrafficDistribution::PreferClose)
     }
 }
 
-/// Which algorithm chooses the backend of a connection.
+/// The algorithm that selects the backend of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FlagValue)]
 pub enum Algorithm {
-    /// Any of them.
+    /// A random backend.
     Random,
-    /// By Maglev's table, the same on all nodes.
+    /// By a Maglev table, the same on all nodes.
     Maglev,
 }
 
 impl Algorithm {
-    /// As in annotations, options and tables.
+    /// Returns the name in annotations, options and tables.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Random => "random",
@@ -147,7 +147,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm by its name.
+    /// Returns the algorithm by its name.
     pub fn from_name(name: &str) -> Option<Algorithm> {
         [Algorithm::Random, Algorithm::Maglev].into_iter().find(|algorithm| algorithm.name() == name)
     }
@@ -156,14 +156,15 @@ impl Algorithm {
 /// A proxy of this node that takes connections of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxyRedirect {
-    /// Where the proxy listens.
+    /// The port of the proxy.
     pub proxy_port: u16,
-    /// Ports of the service that it takes; empty for all.
+    /// The service's ports to redirect; empty for all.
     pub ports: Vec<u16>,
 }
 
 impl ProxyRedirect {
-    /// Where connections to a port of a service go, by the one of these that names the port, else by one for all.
+    /// Returns the proxy port for a port of the service: of the redirect that names the port, else of one for all
+    /// ports.
     pub(crate) fn of_port(redirects: &[ProxyRedirect], port: u16) -> Option<u16> {
         let exact = redirects.iter().find(|redirect| redirect.ports.contains(&port));
         let all = || redirects.iter().find(|redirect| redirect.ports.is_empty());
@@ -186,8 +187,8 @@ impl GoSerialize for ProxyRedirect {
     }
 }
 
-/// A service. Its frontends and backends are rows of their own tables. Maps and lists that are empty take no memory,
-/// and those of the manifest are shared with it.
+/// A service. Its frontends and backends are rows of their own tables. Empty maps and lists take no memory, and those
+/// of the manifest are shared with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Its name.
@@ -202,32 +203,32 @@ pub struct Service {
     pub selector: StringMap,
     /// Whether addresses are translated between the families.
     pub nat_policy: NatPolicy,
-    /// For traffic from outside.
+    /// The policy for traffic from outside the cluster.
     pub ext_traffic_policy: TrafficPolicy,
-    /// For traffic from inside the cluster.
+    /// The policy for traffic from inside the cluster.
     pub int_traffic_policy: TrafficPolicy,
-    /// How its packets come to backends of other nodes.
+    /// The mode of forwarding packets to backends of other nodes.
     pub forwarding_mode: ForwardingMode,
-    /// How long a client stays with its backend; `None` for not at all.
+    /// The timeout of client affinity to a backend; `None` without affinity.
     pub session_affinity: Option<Duration>,
     /// The class that manages the addresses of type LoadBalancer.
     pub load_balancer_class: Option<SmolStr>,
-    /// Proxies that take its connections.
+    /// Proxies to which its connections are redirected.
     pub proxy_redirects: Arc<[ProxyRedirect]>,
-    /// Where cloud load balancers ask for local backends, or 0.
+    /// The port for health checks of cloud load balancers, or 0.
     pub health_check_node_port: u16,
-    /// Whether it is a port of the host that answers on the host's own loopback address alone.
+    /// Whether it is a host port on the host's loopback address only.
     pub loopback_host_port: bool,
     /// Clients that may use it; empty for all.
     pub source_ranges: Arc<[IpNetwork]>,
     /// Its ports by name, sorted.
     pub port_names: Arc<[(SmolStr, u16)]>,
-    /// Which backends are preferred.
+    /// The preferred backends.
     pub traffic_distribution: TrafficDistribution,
 }
 
 impl Service {
-    /// A service without anything.
+    /// Returns a service with default properties.
     pub fn new(name: ServiceName, source: Source) -> Service {
         Service {
             name,
@@ -250,30 +251,30 @@ impl Service {
         }
     }
 
-    /// The service of that name.
+    /// Returns a query for the service of this name.
     pub fn by_name(name: &ServiceName) -> Query<Service> {
         Query::primary(name.as_str())
     }
 
-    /// Whether the source ranges are those that may not use it (annotation `service.cilium.io/src-ranges-policy`).
+    /// Whether the source ranges are denied instead of allowed (annotation `service.cilium.io/src-ranges-policy`).
     pub fn denies_source_ranges(&self) -> bool {
         let policy = self.annotations.get(annotations::SOURCE_RANGES_POLICY);
         policy.is_some_and(|policy| policy.eq_ignore_ascii_case("deny"))
     }
 
-    /// The algorithm it asks for (annotation `service.cilium.io/lb-algorithm`).
+    /// Returns the requested algorithm (annotation `service.cilium.io/lb-algorithm`).
     pub fn algorithm(&self) -> Option<Algorithm> {
         Algorithm::from_name(self.annotations.get(annotations::ALGORITHM)?)
     }
 
-    /// Whether connections to backends of this node are left to a proxy there (annotation
+    /// Whether connections to backends of this node are delegated to a proxy there (annotation
     /// `service.cilium.io/proxy-delegation`).
     pub fn delegates_if_local(&self) -> bool {
         let delegation = self.annotations.get(annotations::PROXY_DELEGATION);
         delegation.is_some_and(|value| value.eq_ignore_ascii_case("delegate-if-local"))
     }
 
-    /// The port of the proxy that takes connections to a port of the service.
+    /// Returns the port of the proxy that takes connections to a port of the service.
     pub fn proxy_port(&self, service_port: u16) -> Option<u16> {
         ProxyRedirect::of_port(&self.proxy_redirects, service_port)
     }
@@ -320,7 +321,7 @@ impl Service {
     }
 }
 
-/// Labels of a manifest as Cilium shows them, each with its source.
+/// Labels of a manifest in Cilium's format, each with its source.
 struct Labelled<'a>(&'a StringMap, Source);
 
 #[derive(Serialize)]
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_fields_of_the_original_in_their_order() {
+    fn json_has_cilium_s_fields_in_order() {
         assert_eq!(
             serde_json::to_string(&one()).unwrap(),
             r#"{"Name":"fmt/one","Source":"k8s","Labels":{"tier":{"key":"tier","value":"web","source":"k8s"}},"#

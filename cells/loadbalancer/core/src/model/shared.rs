@@ -1,4 +1,4 @@
-//! Lists and texts that many rows have, each once in memory.
+//! Interned lists and texts that many rows have.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use k8s_tables::SmolStr;
 
-/// Capacity of an interner. At the limit it is cleared, which costs only memory.
-const ROOM: usize = 1024;
+/// The capacity of an interner. At the limit it is cleared, which costs only memory.
+const CAPACITY: usize = 1024;
 
 /// Interned values of rows.
 pub(crate) struct Shared<T: ?Sized>(HashSet<Arc<T>, RandomState>);
@@ -18,12 +18,12 @@ impl<T: ?Sized + Eq + Hash> Shared<T>
 where
     Arc<T>: for<'v> From<&'v T>,
 {
-    /// The value that other rows have, too.
+    /// Returns the interned value.
     pub(crate) fn of(&mut self, value: &T) -> Arc<T> {
         if let Some(known) = self.0.get(value) {
             return known.clone();
         }
-        if self.0.len() >= ROOM {
+        if self.0.len() >= CAPACITY {
             self.0.clear();
         }
         let new = Arc::<T>::from(value);
@@ -38,14 +38,14 @@ impl<T: ?Sized> Default for Shared<T> {
     }
 }
 
-/// Names of ports, of which nearly all services have the same few.
+/// Interned names of ports, of which nearly all services have the same few.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// Of a frontend.
+    /// Port names of frontends.
     pub(crate) of_frontend: Shared<str>,
     /// Port names of a service, with the port numbers.
     pub(crate) of_service: Shared<[(SmolStr, u16)]>,
-    /// Of a backend.
+    /// Port names of backends.
     pub(crate) of_backend: Shared<[SmolStr]>,
 }
 
@@ -60,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_texts_are_one_and_room_is_bounded() {
+    fn equal_texts_are_shared_and_capacity_is_bounded() {
         let mut shared = Shared::<str>::default();
         let first = shared.of("http");
         assert!(Arc::ptr_eq(&first, &shared.of("http")));
         assert!(!Arc::ptr_eq(&first, &shared.of("https")));
-        (0..5 * ROOM).for_each(|n| _ = shared.of(&n.to_string()));
-        assert!(shared.0.len() <= ROOM);
+        (0..5 * CAPACITY).for_each(|n| _ = shared.of(&n.to_string()));
+        assert!(shared.0.len() <= CAPACITY);
         assert_eq!(&*shared.of("http"), "http");
     }
 }

@@ -20,21 +20,21 @@ pub(crate) struct Backends {
     /// Ids of zones, of the backends whose zone has one.
     zones: FastMap<LbAddress, u8>,
     used: FastMap<u32, Used>,
-    /// Rows that are not used any more and that are still to be deleted.
+    /// Entries that are unused and still to be deleted.
     orphans: BTreeSet<Key>,
     /// Backends whose entries may need another state, because a frontend has released them.
     changed: BTreeSet<u32>,
-    /// The backends of announced updates: one that loses its last user stays for the next one.
+    /// The backends of announced updates: one that loses its last user is kept for the next update.
     announced: Announced,
-    /// Backends without users that stay so.
+    /// Backends without users that are kept because an announced update uses them.
     awaited: Vec<u32>,
 }
 
-/// Backends of updates that are about to come.
+/// Backends of announced updates.
 #[derive(Debug, Default)]
 struct Announced {
     lists: Vec<Arc<[Obj<Backend>]>>,
-    /// Their addresses, once they are asked for.
+    /// Their addresses, computed on the first use.
     addresses: Option<FastSet<LbAddress>>,
 }
 
@@ -52,9 +52,9 @@ impl Announced {
 #[derive(Debug)]
 struct Used {
     address: LbAddress,
-    /// The maps may have another row of it.
+    /// Whether the map entry may differ.
     stale: bool,
-    /// Ids of frontends, with the state of the backend for each.
+    /// Ids of its frontends, each with the state of the backend for it.
     by: SmallVec<[(u16, BackendState); 2]>,
 }
 
@@ -81,15 +81,15 @@ impl Used {
     }
 }
 
-/// A backend as a frontend holds it.
+/// The use of a backend by a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) id: u32,
-    /// Its row is to be written, or may be.
+    /// Whether its entry must be written, or may have to be.
     pub(crate) stale: bool,
 }
 
-/// All ids are in use.
+/// The error when all ids are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no number is left for another {0}; delete services")]
 pub(crate) struct IdsExhausted(pub(crate) &'static str);
@@ -108,7 +108,7 @@ impl Backends {
         }
     }
 
-    /// Announces the backends of updates that follow. Costs nothing per backend unless one loses its last user
+    /// Announces the backends of the following updates. Costs nothing per backend unless one loses its last user
     /// before.
     pub(crate) fn announce(&mut self, lists: impl Iterator<Item = Arc<[Obj<Backend>]>>) {
         self.announced = Announced { lists: lists.collect(), addresses: None };
@@ -128,7 +128,7 @@ impl Backends {
         any
     }
 
-    /// Restores an entry of the previous run. Of two entries with one address the first gets new users.
+    /// Restores an entry of the previous run. Of two entries with one address the first is used for new users.
     pub(crate) fn restore(&mut self, id: u32, row: BackendValue) {
         let address = row.address;
         if self.ids.reserve(id) {
@@ -156,12 +156,12 @@ impl Backends {
         !self.zones.is_empty()
     }
 
-    /// The ids of backends.
+    /// Returns the ids of backends.
     pub(crate) fn ids(&mut self) -> &mut Ids {
         &mut self.ids
     }
 
-    /// Notes that an id occurs in the maps, so that it is not assigned soon.
+    /// Records that an id occurs in the maps, so that it is not assigned soon.
     pub(crate) fn seen(&mut self, id: u32) {
         self.ids.seen(id);
     }
@@ -170,7 +170,7 @@ impl Backends {
         self.by_address.get(address).copied()
     }
 
-    /// Makes the frontend a user of the backend.
+    /// Makes the frontend a user of the backend; assigns an id if needed.
     pub(crate) fn hold(
         &mut self,
         address: LbAddress,
@@ -193,7 +193,7 @@ impl Backends {
         Ok(Held { id, stale: used.stale })
     }
 
-    /// As [`hold`](Self::hold), if this is the id of that backend.
+    /// Makes the frontend a user of the backend if it has this id; see [`hold`](Self::hold).
     pub(crate) fn hold_known(
         &mut self,
         id: u32,
@@ -206,7 +206,7 @@ impl Backends {
         Some(Held { id, stale: used.stale })
     }
 
-    /// The maps have the rows of these.
+    /// Records that the maps have the entries of these backends.
     pub(crate) fn written(&mut self, ids: &[u32]) {
         for id in ids {
             if let Some(used) = self.used.get_mut(id) {
@@ -222,7 +222,7 @@ impl Backends {
         }
     }
 
-    /// Returns the id of an entry that did not distinguish protocols, which becomes this backend's.
+    /// Returns the id of an entry that did not distinguish protocols, and reassigns it to this backend.
     fn of_any_protocol(&mut self, address: LbAddress) -> Option<u32> {
         let any = LbAddress { protocol: Protocol::Any, ..address };
         let id = *self.by_address.get(&any)?;
@@ -236,7 +236,8 @@ impl Backends {
         self.used.get(&id).map(|used| used.address)
     }
 
-    /// As [`hold`](Self::hold), for a backend of the previous run by its id; false if there is none.
+    /// Makes the frontend a user of a backend of the previous run, by its id; false if there is none. See
+    /// [`hold`](Self::hold).
     pub(crate) fn hold_restored(&mut self, id: u32, frontend: u16, state: BackendState) -> bool {
         let Some(used) = self.used.get_mut(&id) else { return false };
         used.hold(frontend, state);
@@ -259,7 +260,7 @@ impl Backends {
         self.used.get(&id).is_some_and(|used| used.by.iter().all(|(by, _)| *by == frontend))
     }
 
-    /// The frontend does not use the backend any more, nor do its rows in the kernel.
+    /// Ends the use of the backend by the frontend, whose map entries do not refer to it any more.
     pub(crate) fn release(&mut self, id: u32, frontend: u16) {
         let Some(used) = self.used.get_mut(&id) else { return };
         used.by.retain(|(by, _)| *by != frontend);
@@ -288,16 +289,16 @@ impl Backends {
         unused.into_iter().for_each(|id| self.drop_unused(id));
     }
 
-    /// Work left by releases: rows to write again, and rows to delete.
+    /// Returns the work that releases have left: entries to rewrite, and keys to delete.
     pub(crate) fn left_over(&mut self) -> (Vec<(Key, Value)>, Vec<Key>) {
-        // An id that is in use again is no orphan.
+        // An id that is in use again is not an orphan.
         let used = &self.used;
         self.orphans.retain(|key| !matches!(key, Key::Backend(_, id) if used.contains_key(id)));
         let changed = self.changed.iter().filter_map(|id| self.row(*id)).collect();
         (changed, self.orphans.iter().copied().collect())
     }
 
-    /// That has been done.
+    /// Records that this work is done.
     pub(crate) fn flushed(&mut self) {
         self.orphans.clear();
         self.changed.clear();
@@ -314,8 +315,8 @@ impl Backends {
         self.used.get(&id).into_iter().flat_map(|used| used.by.iter().map(|(by, _)| *by))
     }
 
-    /// How many are used by frontends that this is true for, and how many are not, where one without a protocol is one
-    /// of each.
+    /// Counts the backends used by frontends for which the predicate is true, and the others; a backend without a
+    /// protocol counts in both.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn counts(&self, is_known: impl Fn(u16) -> bool) -> (usize, usize) {
         let is_used = |used: &&Used| used.by.iter().any(|(by, _)| is_known(*by));
@@ -324,7 +325,7 @@ impl Backends {
         (used.len(), unused.iter().map(each).sum())
     }
 
-    /// Returns how many ids are in use.
+    /// Returns the number of ids in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.ids.in_use()

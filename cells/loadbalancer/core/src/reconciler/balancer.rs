@@ -1,9 +1,10 @@
-//! Writes frontends into the maps, in an order that is safe for packets at every step, and records what the maps may
-//! have.
+//! Writes frontends into the maps, in an order that is safe for packets at every step, and records the entries that the
+//! maps may have.
 //!
-//! Every packet finds a living backend, or the one it would have found before: rows of backends come before the slots
-//! that name them, slots before the count that covers them, and all that is not named any more goes last. A failure at
-//! any point leaves that true; entries that may have been written are recorded until they are known to be deleted.
+//! Every packet finds a live backend, or the one that it would have found before: entries of backends are written
+//! before the slots that refer to them, slots before the count that covers them, and unused entries are deleted last. A
+//! failure at any point keeps this invariant; entries that may have been written are recorded until they are known to
+//! be deleted.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -28,7 +29,7 @@ use crate::reconciler::record::{Need, Plan, Record, Removal, Upsert};
 use crate::reconciler::store::Slot;
 use crate::reconciler::wildcards::Wildcards;
 
-/// Why a frontend is not in the maps.
+/// The reason why a frontend is not in the maps.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpsertError {
     #[error("map {} is full: it holds at most {capacity} entries, this frontend needs {missing} more; \
@@ -40,7 +41,7 @@ pub(crate) enum UpsertError {
     Map(#[from] MapError),
 }
 
-/// The load balancer maps as their only writer sees them.
+/// The load balancer maps, as seen by their only writer.
 pub(crate) struct Balancer {
     pub(crate) mirror: Mirror,
     pub(crate) ids: Ids,
@@ -48,18 +49,18 @@ pub(crate) struct Balancer {
     pub(crate) backends: Backends,
     /// The frontends that desire the entry for all ports of an address.
     pub(crate) wildcards: Wildcards,
-    /// Highest slot of frontends of the previous run that have no row of their own.
+    /// The highest slot of frontends of the previous run that have slots but no entry of their own.
     pub(crate) stray_slots: HashMap<LbAddress, u16>,
     pub(crate) last_table: LastTable,
-    /// Addresses of the node that ports of the node expand to, by the frontend, with its scope.
+    /// Addresses of the node that node ports expand to, by the frontend, with its scope.
     pub(crate) expansions: HashMap<LbAddress, BTreeSet<IpAddr>>,
     /// Backends that the previous run had found unhealthy, by frontend.
     pub(crate) quarantined: HashMap<LbAddress, BTreeSet<LbAddress>>,
     /// Ids of frontends of versions that did not distinguish protocols.
     pub(crate) of_any_protocol: HashMap<LbAddress, u16>,
-    /// Rows for all ports of an address that were there at the start, until the first comparison.
+    /// The number of entries for all ports of an address at the start, until the first comparison.
     pub(crate) restored_wildcards: usize,
-    /// Where ids are reserved before they are in use.
+    /// The file in which ids are reserved before they are used.
     pub(crate) id_file: Option<Arc<IdFile>>,
 }
 
@@ -71,7 +72,7 @@ impl Balancer {
         for Upsert { desired, result } in batch {
             need.add(desired);
             if !need.fits(&free) {
-                // Capacity is scarce: planned entries are written first, then entries are counted one by one.
+                // Capacity is scarce: write the planned entries first, then count entries one by one.
                 self.flush(&mut chunk);
                 let fits = self.ensure_capacity(desired);
                 (need, free) = (Need::default(), Need::free(&self.mirror));
@@ -87,7 +88,7 @@ impl Balancer {
         self.flush(&mut chunk);
     }
 
-    /// Writes planned entries; when the maps refuse one, frontend by frontend.
+    /// Writes planned entries in one batch; if the maps refuse one, frontend by frontend.
     fn flush(&mut self, chunk: &mut Vec<Plan<'_>>) {
         self.reserve_ids();
         let mut plans = std::mem::take(chunk);
@@ -97,7 +98,7 @@ impl Balancer {
             (Ok(()), _) => {}
             (Err(error), [only]) => *only.result = Err(UpsertError::Map(error)),
             (Err(_), plans) => {
-                // Rows of external scopes lead to internal ones, which therefore come first.
+                // Entries of external scopes refer to internal ones, so internal ones are written first.
                 plans.sort_by_key(|plan| Reverse(plan.desired.address.scope));
                 for plan in plans {
                     if let Err(error) = self.write(std::slice::from_ref(plan)) {
@@ -108,7 +109,7 @@ impl Balancer {
         }
     }
 
-    /// Reserves ids ahead in the file, so that a restart after a crash does not assign them again. Seldom writes.
+    /// Reserves ids ahead in the file, so that a restart after a crash does not assign them again. Rarely writes.
     fn reserve_ids(&mut self) {
         let Some(file) = &self.id_file else { return };
         let backends = self.backends.ids();
@@ -120,7 +121,7 @@ impl Balancer {
         }
     }
 
-    /// Continues with the ids that follow those of the previous run, by the file.
+    /// Continues with the ids after those of the previous run, according to the file.
     pub(crate) fn resume_ids(&mut self, file: Arc<IdFile>) {
         let positions = file.positions();
         self.ids.resume(positions.map(|positions| positions.frontends));
@@ -136,8 +137,8 @@ impl Balancer {
         }
     }
 
-    /// Assigns ids to the frontend and its backends; none if they are exhausted, which `result` then reports. From here
-    /// on the maps may have its entries.
+    /// Assigns ids to the frontend and its backends; `None` if they are exhausted, which `result` then reports. From
+    /// here on the maps may contain its entries.
     fn plan<'d>(
         &mut self,
         desired: &'d Desired,
@@ -161,7 +162,7 @@ impl Balancer {
                 self.frontends.entry(address).or_insert(Record { id, slots, ..Record::default() })
             }
         };
-        // Ids of the previous run may name one backend twice: the first one counts.
+        // Restored slots may refer to one backend twice: the first one counts.
         let known = if record.restored { &[][..] } else { &record.backends[..] };
         let id = record.id;
         let mut plan =
@@ -170,7 +171,7 @@ impl Balancer {
             let wanted = desired.slots.iter().chain(&desired.without_slot);
             let mut next = 0;
             for (backend, state) in wanted {
-                // Most are where they were, or one further on.
+                // Most backends keep their position or move by one.
                 let found = known.iter().enumerate().skip(next).take(2).find_map(|(place, number)| {
                     let held = self.backends.hold_known(*number, backend, id, *state)?;
                     next = place + 1;
@@ -222,7 +223,7 @@ impl Balancer {
         self.mirror.write(rows)?;
         plans.iter().for_each(|plan| self.backends.written(&plan.stale));
 
-        // Slots that are about to take no more connections leave the count before they get other backends.
+        // Slots that will take no more connections leave the count before they get other backends.
         let (mut counts, mut slots) = (Vec::new(), Vec::with_capacity(plans.len()));
         let mut unsure = Vec::new();
         for Plan { desired, id, backends, .. } in plans {
@@ -253,11 +254,11 @@ impl Balancer {
         // In this order: a slot must not change its backend while the count still covers it for new connections.
         self.mirror.write(counts.collect())?;
         self.mirror.write(slots)?;
-        // A few at a time, for they are large.
+        // In small chunks, because tables are large.
         plans.chunks(64).try_for_each(|plans| self.write_tables(plans))?;
 
         let mut rows = Vec::with_capacity(2 * plans.len());
-        // The row of an external scope leads to the internal one, which therefore comes first.
+        // The entry of an external scope refers to the internal one, so the internal one is written first.
         let (internal, external): (Vec<&Plan<'_>>, Vec<&Plan<'_>>) =
             plans.iter().partition(|plan| plan.desired.address.scope == Scope::Internal);
         for plan in internal.iter().chain(&external) {
@@ -275,8 +276,8 @@ impl Balancer {
         self.clean(plans)
     }
 
-    /// A start reads active backends behind the count as unhealthy. Where others come there, the count behind is zero
-    /// until all is written: a crash in between must not mark backends unhealthy.
+    /// A start restores active backends beyond the count as unhealthy. Where other backends will be written there, the
+    /// second count is zero until all is written: a crash in between must not mark backends unhealthy.
     fn forget_unhealthy(&mut self, plans: &[Plan<'_>]) -> Result<(), MapError> {
         let mut rows = Vec::new();
         for plan in plans {
@@ -291,7 +292,7 @@ impl Balancer {
         self.mirror.write(rows)
     }
 
-    /// Whether slots behind the count, and the states of their backends, stay as they are.
+    /// Whether slots beyond the count, and the states of their backends, are unchanged.
     fn stay_behind(&mut self, plan: &Plan<'_>, old: &LbService) -> Result<bool, MapError> {
         let Plan { desired, backends, .. } = plan;
         let slots = desired.slots.len();
@@ -365,7 +366,7 @@ impl Balancer {
         self.flush_backends()
     }
 
-    /// Deletes the entries of those that have not failed before, all at once; when the maps refuse something, one by
+    /// Deletes the entries of removals without an earlier failure, in one batch; if the maps refuse something, one by
     /// one.
     pub(crate) fn remove(&mut self, batch: &mut [Removal]) {
         let mut pending: Vec<&mut Removal> = batch.iter_mut().filter(|one| one.result.is_ok()).collect();
@@ -385,7 +386,7 @@ impl Balancer {
         self.part_scopes(batch)?;
         let known = || batch.iter().filter(|address| self.frontends.contains_key(address));
         let mut masters: Vec<LbAddress> = known().copied().collect();
-        // The row of an external scope leads to the internal one.
+        // The entry of an external scope refers to the internal one, so the external one is deleted first.
         masters.sort_by_key(|address| address.scope);
         let masters = masters.into_iter().map(Key::master).collect();
         self.mirror.delete(masters)?;
@@ -418,7 +419,8 @@ impl Balancer {
         self.flush_backends()
     }
 
-    /// Rows of external scopes that stay do not lead to internal ones any more that go, whatever comes of them later.
+    /// Rewrites entries of external scopes so that they do not refer to internal ones that are about to be deleted;
+    /// this holds even if a later step fails.
     fn part_scopes(&mut self, batch: &[LbAddress]) -> Result<(), MapError> {
         let mut rows = Vec::new();
         for internal in batch.iter().filter(|address| address.scope == Scope::Internal) {

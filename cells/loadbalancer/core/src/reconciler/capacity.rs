@@ -1,4 +1,4 @@
-//! A frontend in maps that are nearly full: counted row by row, and its own former backends given up for new ones.
+//! Frontends in nearly full maps: entries are counted, and a frontend's own former backends are evicted for new ones.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Balancer {
         let id = self.frontends.get(&address).map(|record| record.id);
         let mut keys: Vec<Key> = (0..=desired.slots.len() as u16).map(|n| Key::Service(address, n)).collect();
         keys.extend(desired.wildcard.map(|_| Key::wildcard(address.ip)));
-        // Entries whose id is not assigned yet are new.
+        // Entries without an assigned id are new.
         let mut new: BTreeMap<LbMap, usize> = BTreeMap::new();
         for (index, (backend, _)) in desired.slots.iter().chain(&desired.without_slot).enumerate() {
             let number = self.backends.id(backend);
@@ -71,8 +71,9 @@ impl Balancer {
         Ok(())
     }
 
-    /// Takes the frontend's former backends out of the maps before its new ones come, if that makes room enough: for a
-    /// moment it has fewer, which is better than to keep former ones for ever. False if it would not help.
+    /// Evicts the frontend's former backends from the maps before its new ones are written, if that frees enough
+    /// capacity: for a moment it has fewer backends, which is better than keeping stale ones for ever. Returns false if
+    /// it would not suffice.
     fn evict_own_backends(&mut self, desired: &Desired, missing: usize) -> Result<bool, UpsertError> {
         let address = desired.address;
         let Some(record) = self.frontends.get(&address) else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! The running reconciler as commands of scripts and of the shell see it.
+//! Access of commands to the running reconciler.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::lbmap::rows::MapError;
 use crate::reconciler::balancer::Balancer;
 use crate::reconciler::operations::LbOps;
 
-/// How long commands wait for the maps: a start has them after milliseconds.
+/// The time that commands wait for the maps: a start opens them within milliseconds.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The running reconciler, none before the maps are open.
+/// The running reconciler, `None` before the maps are open.
 #[derive(Default)]
 pub(crate) struct Control(watch::Sender<Option<Running>>);
 
@@ -39,7 +39,7 @@ impl Control {
         self.0.send_replace(Some(Running { maps, ops, handle }));
     }
 
-    /// The reconciler, once it runs.
+    /// Returns the reconciler, once it runs.
     pub(crate) async fn running(&self) -> Result<Running, NotYet> {
         let mut running = self.0.subscribe();
         let runs = tokio::time::timeout(OPEN_TIMEOUT, running.wait_for(Option::is_some)).await;
@@ -47,7 +47,7 @@ impl Control {
         running.clone().ok_or(NotYet)
     }
 
-    /// The maps themselves.
+    /// Returns the maps.
     pub(crate) async fn maps(&self) -> Result<Arc<dyn LbMaps>, NotYet> {
         Ok(self.running().await?.maps)
     }
@@ -60,7 +60,7 @@ impl Control {
         Ok(read(&self.running().await?.ops.lock().balancer))
     }
 
-    /// Replaces the state by one restored from the maps, as after a restart. Frontends are not made pending.
+    /// Replaces the state by one restored from the maps, as after a restart. Frontends do not become pending.
     pub(crate) async fn restart(&self) -> Result<(), MapError> {
         let Running { maps, ops, .. } =
             self.running().await.map_err(|error| MapError::from(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! A frontend as the kernel should have it: order and counts of its slots, flags, timeout.
+//! The desired map entries of a frontend: order and counts of its slots, flags, timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ use crate::model::frontend::{Frontend, FrontendType};
 use crate::model::service::{Algorithm, ForwardingMode, NatPolicy, TrafficPolicy};
 use crate::option_values::{LbMode, ServiceIpam};
 
-/// Longest time that a client stays with its backend: the field has 24 bits.
+/// The maximum affinity timeout: the field has 24 bits.
 const MAX_TIMEOUT: u64 = (1 << 24) - 1;
 
 /// Classes of load balancers whose addresses this agent announces.
 const OWN_CLASSES: [&str; 2] = ["io.cilium/bgp-control-plane", "io.cilium/l2-announcer"];
 
-/// Bits of flags and flags2.
+/// The fields flags and flags2.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(pub(crate) u8, pub(crate) u8);
 
@@ -36,58 +36,58 @@ type StatedBackends = SmallVec<[(LbAddress, BackendState); 1]>;
 pub(crate) struct Desired {
     pub(crate) address: LbAddress,
     pub(crate) flags: Flags,
-    /// Seconds; 0 for no affinity.
+    /// The affinity timeout in seconds; 0 for no affinity.
     pub(crate) affinity: u32,
-    /// How many of the slots take new connections.
+    /// The number of slots that take new connections.
     pub(crate) active: u16,
     /// The backends in slots 1, 2, ..., usable ones first.
     pub(crate) slots: StatedBackends,
-    /// Backends that have rows but no slot.
+    /// Backends with an entry but without a slot.
     pub(crate) without_slot: StatedBackends,
-    /// How many of the slots clients may stay with.
+    /// The number of slots that clients may have affinity to.
     pub(crate) matches: u16,
     pub(crate) ranges: Vec<IpNetwork>,
-    /// Flags of the row for all ports of its address, if there is to be one.
+    /// Flags of the entry for all ports of its address, if it is desired.
     pub(crate) wildcard: Option<Flags>,
-    /// The port of the proxy that takes its connections.
+    /// The port of the proxy to which its connections are redirected.
     pub(crate) proxy: Option<u16>,
-    /// The row of the internal scope that this one sends clients inside the cluster on to.
+    /// The frontend of internal scope that this one forwards clients inside the cluster to.
     pub(crate) needs: Option<LbAddress>,
-    /// Which algorithm the service itself has chosen.
+    /// The algorithm that the service itself requests.
     pub(crate) algorithm: Option<Algorithm>,
-    /// How its table of Maglev is made, if it has one, and the weights of the backends that take new connections.
+    /// The parameters of its Maglev table, if it has one, and the weights of the backends that take new connections.
     pub(crate) table: Option<(Maglev, Vec<u16>)>,
 }
 
 /// Values that all frontends share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Whether addresses of services without a class are the agent's to announce.
+    /// Whether this agent announces addresses of services without a class.
     pub(crate) owns_classless: bool,
-    /// Whether all services have Maglev.
+    /// Whether Maglev is the default algorithm.
     pub(crate) maglev: bool,
-    /// Whether services may choose.
+    /// Whether services may select the algorithm.
     pub(crate) algorithm_annotation: bool,
-    /// How tables are made.
+    /// The parameters of Maglev tables.
     pub(crate) tables: Maglev,
-    /// Whether addresses of the cluster serve clients from outside.
+    /// Whether ClusterIP frontends serve clients from outside.
     pub(crate) external_cluster_ip: bool,
-    /// Whether source ranges count for all types.
+    /// Whether source ranges apply to all types.
     pub(crate) ranges_of_all_types: bool,
-    /// How replies of backends on other nodes reach clients.
+    /// The mode of replies from backends on other nodes.
     pub(crate) mode: LbMode,
-    /// Whether services may choose that.
+    /// Whether services may select the mode.
     pub(crate) mode_annotation: bool,
     /// Ids of zones.
     pub(crate) zones: Arc<BTreeMap<String, u8>>,
     /// The node's own addresses.
     pub(crate) node_addresses: Vec<IpAddr>,
-    /// Those of them that ports of the node answer on.
+    /// Those of them on which node ports are served.
     pub(crate) node_port_addresses: BTreeSet<IpAddr>,
 }
 
 impl Settings {
-    /// The values of the options; addresses of the node are added to those of each batch.
+    /// Returns the values of the options; addresses of the node are added for each batch.
     pub(crate) fn from_config(config: &ServicesConfig) -> Settings {
         Settings {
             owns_classless: config.enable_lb_ipam && config.default_lb_service_ipam == ServiceIpam::LbIpam,
@@ -105,7 +105,7 @@ impl Settings {
     }
 }
 
-/// The reason why a frontend can have no entries.
+/// The reason why a frontend can have no map entries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Impossible {
     #[error("{0} backends are more than the {max} that a frontend can have", max = u16::MAX)]
@@ -120,8 +120,8 @@ pub(crate) enum Impossible {
 }
 
 impl Desired {
-    /// Computes the entries of a frontend at its own address, or at one of the node's that it expands to. Backends in
-    /// `quarantined` were found unhealthy in the previous run, and no health check has reported on them since.
+    /// Computes the entries of a frontend at its own address, or at an address of the node that it expands to. Backends
+    /// in `quarantined` were found unhealthy in the previous run, and no health check has reported on them since.
     pub(crate) fn new(
         frontend: &Frontend,
         address: LbAddress,
@@ -147,11 +147,11 @@ impl Desired {
         let mut backends: SmallVec<[((bool, BackendState), &Backend); 2]> = (frontend.backends.iter())
             .map(|backend| ((unhealthy(backend), backend.state), &**backend))
             .collect();
-        // Those of one use stay in order of their addresses.
+        // The sort is stable: backends of the same use stay in order of their addresses.
         backends.sort_by_key(|(by_use, _)| *by_use);
         let of_state = |state| backends.iter().filter(|(by_use, _)| *by_use == (false, state)).count() as u16;
         let healthy = of_state(BackendState::Active);
-        // The last resort, when there is no other.
+        // Terminating backends are the last resort, used if there is no active one.
         let active = if healthy == 0 { of_state(BackendState::Terminating) } else { healthy };
         let (mut slots, mut without_slot) = (StatedBackends::with_capacity(count), StatedBackends::new());
         for ((_, state), backend) in &backends {
@@ -187,7 +187,7 @@ impl Desired {
         })
     }
 
-    /// The row of slot 0.
+    /// Returns the entry of slot 0.
     pub(crate) fn master(&self, id: u16) -> (Key, Value) {
         let algorithm = match self.algorithm {
             None => 0,
@@ -206,7 +206,7 @@ impl Desired {
         (Key::master(self.address), Value::Service(value))
     }
 
-    /// The row of a slot.
+    /// Returns the entry of a slot.
     pub(crate) fn slot(&self, id: u16, backend: u32) -> LbService {
         LbService { backend_id: backend, ..self.row(id) }
     }
@@ -217,7 +217,8 @@ impl Desired {
     }
 }
 
-/// Tables cost memory: unless a service asks for one, only addresses that are met from outside have them.
+/// Whether it has a table. Tables cost memory: unless a service requests one, only addresses for external clients have
+/// them.
 fn has_table(
     frontend: &Frontend,
     address: &LbAddress,
@@ -301,12 +302,12 @@ fn type_flag(kind: FrontendType) -> u8 {
         FrontendType::ExternalIPs => lb_flag::EXTERNAL_IP,
         FrontendType::LoadBalancer => lb_flag::LOAD_BALANCER,
         FrontendType::HostPort => lb_flag::HOST_PORT,
-        // A bit of the other flags.
+        // It is a bit of the other flags.
         FrontendType::LocalRedirect => 0,
     }
 }
 
-/// Returns the flags of the entry for all ports of an address, if the agent knows all its ports: by it the datapath
+/// Returns the flags of the entry for all ports of an address, if the agent knows all its ports: with it the datapath
 /// recognizes packets to ports without a service.
 fn wildcard(frontend: &Frontend, address: &LbAddress, settings: &Settings) -> Option<Flags> {
     let kind = frontend.params.kind;
@@ -321,7 +322,7 @@ fn wildcard(frontend: &Frontend, address: &LbAddress, settings: &Settings) -> Op
     wanted.then(|| Flags(type_flag(kind), 0))
 }
 
-/// The row for all ports of an address.
+/// Returns the entry for all ports of an address.
 pub(crate) fn wildcard_row(ip: IpAddr, Flags(flags, flags2): Flags) -> (Key, Value) {
     (Key::wildcard(ip), Value::Service(LbService { flags, flags2, ..LbService::default() }))
 }

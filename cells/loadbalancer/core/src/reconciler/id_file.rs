@@ -1,8 +1,8 @@
-//! The file of ids that may have been in use.
+//! The file of ids that may be in use.
 //!
-//! Rows of connection tracking and affinity name services and backends by their ids for hours after these are gone, and
-//! the maps do not contain which ids were released last. So the file holds where the allocators are at most: it is
-//! written before they come there, many ids ahead, and exactly at a stop. It is not flushed to the disk, as no
+//! Entries of connection tracking and affinity refer to services and backends by id for hours after their deletion, and
+//! the maps do not contain the ids that were released last. So the file contains an upper bound of the allocators'
+//! positions: it is written before they reach it, many ids ahead, and exactly at a stop. It is not fsynced, as no
 //! connection outlives the machine.
 
 use std::path::PathBuf;
@@ -15,17 +15,17 @@ use state_file::{Error, Rewrite, Schema, StateFile, Version, quarantine};
 /// The name of the file in the folder of the agent's state.
 pub(crate) const FILE: &str = "service-ids.json";
 
-/// How many ids of frontends one write is good for: as many are passed over after a kill.
+/// The number of frontend ids that one write reserves: after a crash up to this number is skipped.
 pub(crate) const FRONTENDS_AHEAD: u32 = 256;
 
-/// The same for ids of backends.
+/// The number of backend ids that one write reserves.
 pub(crate) const BACKENDS_AHEAD: u32 = 4096;
 
-/// A position that an allocator has not passed.
+/// An upper bound of an allocator's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
     pub(crate) next: u32,
-    /// All ids were assigned at least once: those before and behind the position are equally old.
+    /// Whether all ids were assigned at least once: then ids before and after the position are equally old.
     pub(crate) wrapped: bool,
 }
 
@@ -41,7 +41,7 @@ impl Schema for Positions {
     const HOLDS: &'static str = "the ids of services and backends that may still be in use by connections";
 }
 
-/// The version of the file.
+/// Returns the version of the file.
 pub(crate) fn version() -> Version {
     Version::of::<Positions>()
 }
@@ -61,7 +61,7 @@ impl IdFile {
 
     /// Sets the job that retries failed writes.
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
-        // Set once, by the cell.
+        // Set only once, by the cell.
         let _ = self.rewrite.set(rewrite);
     }
 
@@ -82,13 +82,13 @@ impl IdFile {
         Ok(())
     }
 
-    /// The file's content, or the content about to be written.
+    /// Returns the file's content, or the content about to be written.
     pub(crate) fn positions(&self) -> Option<Positions> {
         *self.content.lock()
     }
 
-    /// Replaces the content. What fails here is tried again by the job, and no caller waits for it: ids are given all
-    /// the same.
+    /// Replaces the content. The job retries a failed write; the caller does not wait for it, because ids are assigned
+    /// without the file as well.
     pub(crate) fn store(&self, positions: Positions) {
         let before = self.content.lock().replace(positions);
         if before != Some(positions) {
@@ -101,7 +101,7 @@ impl IdFile {
 
     /// Writes the content, if there is any.
     pub(crate) fn write(&self) -> Result<(), Error> {
-        // Held while it is written: an older content does not replace a newer one.
+        // The lock is held during the write: an older content must not replace a newer one.
         let content = self.content.lock();
         content.map_or(Ok(()), |positions| self.file.store(&positions))
     }

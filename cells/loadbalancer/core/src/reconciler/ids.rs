@@ -6,18 +6,18 @@ use foldhash::fast::RandomState;
 
 use crate::reconciler::id_file::Position;
 
-/// Hands out numbers from 1 upwards; one that was given back comes again only after all others, so that a row which
-/// still names it does not come to mean something else.
+/// An allocator of ids from 1 upwards; a released id is assigned again only after all others, because entries that
+/// still refer to it must not get another meaning.
 #[derive(Debug)]
 pub(crate) struct Ids {
     used: HashSet<u32, RandomState>,
     next: u32,
     max: u32,
-    /// All were assigned at least once.
+    /// Whether all ids were assigned at least once.
     wrapped: bool,
-    /// So many from the next one on may be assigned before the file must be written again.
+    /// The number of ids after the next one that may be assigned before the file must be written again.
     reserved: u32,
-    /// More were assigned.
+    /// Whether more than that were assigned.
     overdrawn: bool,
 }
 
@@ -27,12 +27,13 @@ impl Ids {
     }
 
     /// Continues at the reserved position of the previous run, from its file; called once all ids in the maps are
-    /// known. Ids that were released then may still be named by connections. Without a file, but with rows, it goes on
-    /// half a cycle further: as far as can be from the ids that were in use last.
+    /// known. Ids that were released before may still be referred to by connections. Without a file, but with entries,
+    /// it continues half a cycle further: as far as possible from the ids that were in use last.
     pub(crate) fn resume(&mut self, file: Option<Position>) {
         match file {
             Some(Position { next, wrapped }) if (1..=self.max).contains(&next) => {
-                // Before all ids were assigned once, entries behind the position are of another agent that ran since.
+                // Before all ids were assigned once, entries after the position belong to another agent that has run
+                // since.
                 if wrapped || next > self.next {
                     self.next = next;
                 }
@@ -51,19 +52,19 @@ impl Ids {
         self.overdrawn || (self.reserved > 0 && self.reserved < stride / 2)
     }
 
-    /// Reserves so many ids from the next one on; returns the position for the file.
+    /// Reserves this number of ids from the next one on; returns the position for the file.
     pub(crate) fn reserve_ahead(&mut self, stride: u32) -> Position {
         (self.reserved, self.overdrawn) = (stride, false);
         self.position_after(stride)
     }
 
-    /// The position after so many ids.
+    /// Returns the position after this number of ids.
     pub(crate) fn position_after(&self, count: u32) -> Position {
         let (at, max) = (u64::from(self.next - 1) + u64::from(count), u64::from(self.max));
         Position { next: (at % max) as u32 + 1, wrapped: self.wrapped || at >= max }
     }
 
-    /// Moves on to the id after this one.
+    /// Advances to the id after this one.
     fn advance(&mut self) {
         self.wrapped |= self.next >= self.max;
         self.next = if self.next >= self.max { 1 } else { self.next + 1 };
@@ -71,7 +72,7 @@ impl Ids {
         self.reserved = self.reserved.saturating_sub(1);
     }
 
-    /// Assigns a free id; none if all are in use.
+    /// Assigns a free id; `None` if all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.used.len() >= self.max as usize {
             return None;
@@ -85,13 +86,13 @@ impl Ids {
         Some(id)
     }
 
-    /// Marks an id of the previous run as used; false if it is already, or is no valid id.
+    /// Marks an id of the previous run as used; false if it is used already or invalid.
     pub(crate) fn reserve(&mut self, id: u32) -> bool {
         self.seen(id);
         (1..=self.max).contains(&id) && self.used.insert(id)
     }
 
-    /// Moves the next id behind this one, which occurs in the maps.
+    /// Advances the next id beyond this one, which occurs in the maps.
     pub(crate) fn seen(&mut self, id: u32) {
         if (self.next..=self.max).contains(&id) {
             self.next = if id >= self.max { 1 } else { id + 1 };
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_again_only_after_all_others() {
+    fn ids_are_reused_only_after_all_others() {
         let mut ids = Ids::new(4);
         assert_eq!([ids.take(), ids.take()], [Some(1), Some(2)]);
         ids.release(1);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_an_earlier_run_stay_and_later_ones_follow() {
+    fn ids_of_the_previous_run_stay_and_later_ones_follow() {
         let mut ids = Ids::new(100);
         assert!(ids.reserve(7));
         assert!(!ids.reserve(7) && !ids.reserve(0) && !ids.reserve(101));
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_the_previous_run_are_not_given_again_after_a_kill() {
+    fn ids_of_the_previous_run_are_not_reassigned_after_a_crash() {
         let (max, stride) = (1000, 10);
         let mut ids = Ids::new(max);
         let mut file = None;
@@ -149,7 +150,7 @@ mod tests {
                 file = Some(ids.reserve_ahead(stride));
             }
             if round % 5 == 4 {
-                // All were released, then a kill: the maps are empty.
+                // All ids were released before the crash: the maps are empty.
                 ids = Ids::new(max);
                 ids.resume(file);
             }
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_goes_on_at_the_position_of_the_file() {
+    fn a_run_continues_at_the_position_of_the_file() {
         let at = |next, wrapped| Some(Position { next, wrapped });
         let resumed = |row: u32, file| {
             let mut ids = Ids::new(100);

@@ -9,7 +9,7 @@ use crate::lbmap::rows::{Key, LbMap, LbMaps, MapError, Value};
 use crate::model::address::LbAddress;
 use crate::reconciler::store::{Slot, Store};
 
-/// The maps, with a copy of their rows.
+/// The maps, with a copy of their entries.
 pub(crate) struct Mirror {
     maps: Arc<dyn LbMaps>,
     /// `None` for an entry whose last write or delete failed: it may exist.
@@ -38,18 +38,18 @@ impl Mirror {
         Ok(missing.chain(new).map(|(key, _)| key).collect())
     }
 
-    /// All rows, those that may be there without their values.
+    /// Iterates over all entries; those that may exist have no value.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (Key, Option<Value>)> {
         self.rows.iter()
     }
 
-    /// How many rows there are.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns the known slots of an address, from 0 on. A missing one may exist all the same: a write that changes
-    /// nothing is skipped later.
+    /// Returns the known slots of an address, from 0 on. A missing one may still exist: a redundant write is skipped
+    /// later.
     pub(crate) fn slots(&self, address: &LbAddress) -> &[Slot] {
         self.rows.slots(address)
     }
@@ -59,7 +59,7 @@ impl Mirror {
         self.rows.get(key).is_some()
     }
 
-    /// Returns the entry; reads it from the kernel where a failure has left it unknown.
+    /// Returns the entry; reads it from the kernel if a failure has left it unknown.
     pub(crate) fn get(&mut self, key: &Key) -> Result<Option<Value>, MapError> {
         match self.rows.get(key) {
             None => Ok(None),
@@ -75,12 +75,12 @@ impl Mirror {
         }
     }
 
-    /// Returns how many more entries a map can take.
+    /// Returns the free capacity of a map.
     pub(crate) fn free(&self, map: LbMap) -> usize {
         self.capacity(map).saturating_sub(self.rows.count(map))
     }
 
-    /// How many rows a map can have.
+    /// Returns the capacity of a map.
     pub(crate) fn capacity(&self, map: LbMap) -> usize {
         self.maps.capacity(map)
     }
@@ -121,7 +121,7 @@ impl Mirror {
         result
     }
 
-    /// Deletes the rows that are there.
+    /// Deletes the entries that exist.
     pub(crate) fn delete(&mut self, mut keys: Vec<Key>) -> Result<(), MapError> {
         keys.retain(|key| self.has(key));
         if keys.is_empty() {
@@ -139,7 +139,7 @@ impl Mirror {
         result
     }
 
-    /// Returns the fill levels of the maps, which follow each change.
+    /// Returns the fill levels of the maps, which are updated with each change.
     pub(crate) fn levels(&self) -> Arc<Levels> {
         self.levels.clone()
     }

@@ -1,4 +1,4 @@
-//! The operations of the reconciler: frontends of a batch to entries of the maps.
+//! The operations of the reconciler: from frontends of a batch to map entries.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ use crate::reconciler::desired::{Desired, Settings};
 use crate::reconciler::record::{Removal, Upsert};
 use crate::reconciler::restore::Pruned;
 
-/// The input of entries besides the frontend itself.
+/// The input of entries in addition to the frontend itself.
 pub(crate) struct ReconcileContext {
     /// The values of the options.
     pub(crate) settings: Settings,
@@ -44,8 +44,7 @@ impl ReconcileContext {
         found.filter(|frontend| frontend.is_reconciled()).cloned()
     }
 
-    /// Returns the addresses that a port of the node expands to: all addresses for such ports without a frontend of
-    /// their own.
+    /// Returns the addresses that a node port expands to: all node port addresses without a frontend of their own.
     fn expansion(&self, snapshot: &Snapshot, address: LbAddress, settings: &Settings) -> Vec<LbAddress> {
         let same = |ip: &&IpAddr| ip.is_ipv4() == address.ip.is_ipv4();
         let at = settings.node_port_addresses.iter().filter(same).map(|ip| LbAddress { ip: *ip, ..address });
@@ -69,11 +68,11 @@ pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
     pub(crate) comparisons: Arc<DriftChecks>,
     pub(crate) context: ReconcileContext,
-    /// Reports ports of the node, which the datapath does not serve.
+    /// Reports node ports, which the datapath does not serve.
     pub(crate) unserved: Unserved,
 }
 
-/// Reports how many frontends in the maps the datapath does not serve.
+/// A report of the number of frontends in the maps that the datapath does not serve.
 #[derive(Default)]
 pub(crate) struct Unserved {
     health: Option<Health>,
@@ -124,7 +123,7 @@ impl LbOps {
         results
     }
 
-    /// Returns the frontends of internal scopes that entries of external scopes lead to and that have no entries yet.
+    /// Returns the frontends of internal scopes that entries of external scopes refer to and that have no entries yet.
     fn missing_internal_scopes(&self, snapshot: &Snapshot, frontends: &[&Frontend]) -> Vec<Obj<Frontend>> {
         let internal = frontends.iter().filter_map(|frontend| internal_scope(frontend));
         let mut needed: BTreeSet<LbAddress> = internal.collect();
@@ -164,7 +163,7 @@ impl LbOps {
             expanded = self.context.expansion(snapshot, address, settings);
             expansions.entry(address).or_default().extend(expanded.iter().map(|address| address.ip));
         } else if !expansions.is_empty() {
-            // A port of the node does not expand to an address that has a frontend of its own.
+            // A node port does not expand to an address that has a frontend of its own.
             if let Some(known) = expansions.get_mut(&unspecified(address)) {
                 known.remove(&address.ip);
             }
@@ -199,7 +198,7 @@ impl LbOps {
             true => self.context.expansion(snapshot, address, settings).iter().map(|at| at.ip).collect(),
             false => BTreeSet::new(),
         };
-        // Entries at an address that has become a frontend of its own are that frontend's now: they stay.
+        // Entries at an address that has become a frontend of its own belong to that frontend now: they stay.
         let is_owned = |ip| self.context.frontend(snapshot, LbAddress { ip, ..address }).is_some();
         known.retain(|ip| now.contains(ip) || !is_owned(*ip));
         let stale: Vec<LbAddress> =
@@ -207,7 +206,7 @@ impl LbOps {
         self.remove_expansions(&stale)
     }
 
-    /// Removes entries at addresses that frontends expand to, and forgets those addresses.
+    /// Removes entries at addresses that frontends expand to, and the record of those addresses.
     fn remove_expansions(&mut self, addresses: &[LbAddress]) -> OpResult {
         if addresses.is_empty() {
             return Ok(());
@@ -240,7 +239,8 @@ impl LbOps {
     pub(crate) fn delete_frontends(&mut self, snapshot: &Snapshot, addresses: &[LbAddress]) -> Vec<OpResult> {
         let mut removals: Vec<Removal> = addresses.iter().copied().map(Removal::from).collect();
         self.detach_internal_scopes(snapshot, &mut removals);
-        // Entries at addresses of the node go before the frontend's own, which names them in `expansions`.
+        // Entries at addresses of the node go before the frontend's own, because `expansions` lists them by the
+        // frontend.
         for Removal { address, result } in removals.iter_mut().filter(|removal| removal.result.is_ok()) {
             let expanded = self.balancer.expansions.get(address).into_iter().flatten();
             let expanded: Vec<LbAddress> = expanded.map(|ip| LbAddress { ip: *ip, ..*address }).collect();
@@ -254,8 +254,8 @@ impl LbOps {
         removals.into_iter().map(|removal| removal.result).collect()
     }
 
-    /// Rewrites the entries of external scopes that lead to internal ones to be removed. Where that fails, the internal
-    /// one must stay: clients would be led to nothing.
+    /// Rewrites the entries of external scopes that refer to internal ones to be removed. If that fails, the internal
+    /// one must stay: its clients would have no backends.
     fn detach_internal_scopes(&mut self, snapshot: &Snapshot, removals: &mut [Removal]) {
         let internal = removals.iter_mut().filter(|removal| removal.address.scope == Scope::Internal);
         let (external, internal): (Vec<Obj<Frontend>>, Vec<&mut Removal>) = internal
@@ -267,7 +267,7 @@ impl LbOps {
         }
     }
 
-    /// Expands a port of the node to an address again that a frontend of its own has released.
+    /// Expands a node port to an address again that a frontend of its own has released.
     fn restore_expansion(&mut self, snapshot: &Snapshot, released: LbAddress) -> OpResult {
         let port = unspecified(released);
         if port == released || !self.balancer.expansions.contains_key(&port) {
@@ -285,7 +285,7 @@ type Upserts = SmallVec<[Upsert; 1]>;
 /// A frontend of a batch.
 struct Update<'f> {
     frontend: &'f Frontend,
-    /// An error if there can be no entries of it.
+    /// The entries, or the reason why it can have none.
     upserts: Result<Upserts, OpError>,
 }
 
@@ -320,7 +320,7 @@ fn unspecified(address: LbAddress) -> LbAddress {
     LbAddress { ip, ..address }
 }
 
-/// Returns the internal scope of a frontend whose external one sends clients inside the cluster there.
+/// Returns the internal scope of a frontend whose external one forwards clients inside the cluster to it.
 fn internal_scope(frontend: &Frontend) -> Option<LbAddress> {
     let (address, service) = (frontend.address(), &frontend.service);
     let differ = service.ext_traffic_policy != service.int_traffic_policy
@@ -362,7 +362,7 @@ impl BatchOps<Frontend> for LbOps {
                 Err(error) => entry.result = Err(error),
             }
         }
-        // The retry of one update deletes what is left over: it suffices that one reports the failure.
+        // The retry of one update deletes the unused entries: it suffices that one reports the failure.
         if let Err(error) = self.balancer.drop_awaited()
             && let Some(last) = batch.last_mut()
             && last.result.is_ok()

@@ -1,4 +1,4 @@
-//! The entries that the maps may have of a frontend, and those to be written next.
+//! Records of the entries that the maps may have of a frontend, and plans of those to be written.
 
 use ipnetwork::IpNetwork;
 
@@ -13,13 +13,13 @@ use crate::reconciler::mirror::Mirror;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) id: u16,
-    /// Left by the previous run, and not requested yet.
+    /// Whether it was left by the previous run and not upserted yet.
     pub(crate) restored: bool,
-    /// Slots 1 to this one.
+    /// The highest slot.
     pub(crate) slots: u16,
-    /// Backends that slots may name: those of the slots that were written last, in their order, and others behind them.
+    /// Backends that slots may refer to: those of the slots that were written last, in their order, then others.
     pub(crate) backends: Numbers,
-    /// Kept apart because few frontends have any of it, and there are many frontends.
+    /// Boxed because few of the many frontends have any of it.
     pub(crate) more: Option<Box<More>>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Record {
 pub(crate) struct More {
     pub(crate) matches: Numbers,
     pub(crate) ranges: Vec<IpNetwork>,
-    /// The input of its lookup table, and the table's digest.
+    /// The input of its Maglev table, and the table's digest.
     pub(crate) table: Option<(u64, u64)>,
 }
 
@@ -37,7 +37,7 @@ impl Record {
         self.more.get_or_insert_default()
     }
 
-    /// Backends that clients may stay with.
+    /// Returns the backends that clients may have affinity to.
     pub(crate) fn matches(&self) -> &[u32] {
         self.more.as_ref().map_or(&[], |more| &more.matches)
     }
@@ -46,7 +46,7 @@ impl Record {
         self.more.as_ref().map_or(&[], |more| &more.ranges)
     }
 
-    /// Records all that is about to be written; true if the maps may then have more than the desired entries.
+    /// Records all entries that are about to be written; true if the maps may then have more than the desired entries.
     pub(crate) fn expect(&mut self, plan: &Plan<'_>) -> bool {
         let Plan { desired, backends, .. } = plan;
         let count = desired.slots.len() as u16;
@@ -98,7 +98,7 @@ impl From<Desired> for Upsert {
     }
 }
 
-/// A frontend's address whose entries to delete, with the result.
+/// A frontend's address whose entries are to be deleted, with the result.
 #[derive(Debug)]
 pub(crate) struct Removal {
     pub(crate) address: LbAddress,
@@ -111,33 +111,33 @@ impl From<LbAddress> for Removal {
     }
 }
 
-/// A frontend on its way into the maps.
+/// A frontend with assigned ids, ready to be written.
 pub(crate) struct Plan<'d> {
     pub(crate) desired: &'d Desired,
     /// Set when the entries are written, or refused.
     pub(crate) result: &'d mut Result<u16, UpsertError>,
     pub(crate) id: u16,
-    /// Ids of the backends of the slots, then of those without.
+    /// Ids of the backends with slots, then of those without.
     pub(crate) backends: Numbers,
     /// Those of them whose entries may be stale.
     pub(crate) stale: Numbers,
-    /// The maps may have entries that are not desired any more.
+    /// Whether the maps may have entries that are not desired any more.
     pub(crate) cleans: bool,
 }
 
 impl Plan<'_> {
-    /// The backends that clients may stay with.
+    /// Returns the backends that clients may have affinity to.
     pub(crate) fn matches(&self) -> &[u32] {
         &self.backends[..usize::from(self.desired.matches)]
     }
 }
 
-/// How many rows at most a frontend needs in each map.
+/// The maximum number of entries that a frontend needs in each map.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Need([usize; LbMap::COUNT]);
 
 impl Need {
-    /// Adds the entries of a frontend, as if the maps had none of it yet.
+    /// Adds the entries of a frontend, as if the maps had none of them yet.
     pub(crate) fn add(&mut self, desired: &Desired) {
         let family = Family::of(desired.address.ip);
         let needs = [

@@ -19,7 +19,7 @@ use crate::reconciler::mirror::Mirror;
 use crate::reconciler::record::{Record, Removal};
 use crate::reconciler::wildcards::Wildcards;
 
-/// Largest id of a frontend.
+/// The largest id of a frontend.
 const MAX_FRONTEND: u32 = u16::MAX as u32 - 1;
 
 /// The entries of a frontend by slot, its own at slot 0.
@@ -56,8 +56,8 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Rebuilds the records of backends and frontends from the entries. They are visited in order, so that of entries
-    /// that contradict each other every restart believes the same.
+    /// Rebuilds the records of backends and frontends from the entries. They are visited in order, so that every
+    /// restart resolves contradictory entries in the same way.
     fn restore_records(&mut self) {
         let mut services = BTreeMap::<LbAddress, Slots>::new();
         let (mut backends, mut of_frontends) = (Vec::new(), Vec::new());
@@ -102,7 +102,7 @@ impl Balancer {
         }
     }
 
-    /// Rebuilds the record of a frontend from its entries, those of its slots in order. `backends` are all, by id.
+    /// Rebuilds the record of a frontend from its entries, those of its slots in order. `backends` contains all, by id.
     fn restore_frontend(
         &mut self,
         address: LbAddress,
@@ -131,9 +131,8 @@ impl Balancer {
         for (slot, row) in slots {
             let found = backends.binary_search_by_key(&row.backend_id, |(id, _)| *id);
             let state = found.ok().map(|at| backend_state(backends[at].1.state));
-            // Backends that terminate are reported so by their slices again; an active one behind the count was
-            // unhealthy. A crash between two writes leaves slots that the counts do not cover, which must not make
-            // backends unhealthy.
+            // Slices report terminating backends again; an active one beyond the count was unhealthy. A crash between
+            // two writes leaves slots that the counts do not cover, which must not make backends unhealthy.
             if is_complete
                 && *slot > master.count
                 && state == Some(BackendState::Active)
@@ -154,7 +153,7 @@ impl Balancer {
             }
         }
         if let Some(record) = self.frontends.get_mut(&address) {
-            // Two slots may name one backend.
+            // Two slots may refer to one backend.
             record.backends.sort_unstable();
             record.backends.dedup();
         }
@@ -178,7 +177,7 @@ impl Balancer {
         self.quarantined.get(&address)
     }
 
-    /// Returns how many frontends of the previous run were not upserted yet.
+    /// Returns the number of frontends of the previous run that were not upserted yet.
     pub(crate) fn restored(&self) -> usize {
         self.frontends.values().filter(|record| record.restored).count()
     }
@@ -189,7 +188,7 @@ impl Balancer {
         self.prune_but(|_| false)
     }
 
-    /// The same, but keeps frontends of the previous run that the tables have: they wait for free capacity.
+    /// Prunes, but keeps frontends of the previous run that the tables contain: they wait for free capacity.
     pub(crate) fn prune_but(&mut self, waits: impl Fn(&LbAddress) -> bool) -> Result<Pruned, MapError> {
         let restored = self.frontends.iter().filter(|(_, record)| record.restored);
         let mut unclaimed: Vec<Removal> = restored
@@ -210,7 +209,7 @@ impl Balancer {
         let orphans = self.mirror.rows().map(|(key, _)| key).filter(|key| !owners.have(self, key));
         let orphans: Vec<Key> = orphans.filter(|key| !waiting.contains(key)).collect();
         let damaged = changed.iter().flat_map(|key| owners.served(self, key)).collect();
-        // A frontend's own row goes before those it leads to.
+        // A frontend's own entry is deleted before the entries that it refers to.
         let (masters, others): (Vec<Key>, Vec<Key>) =
             orphans.into_iter().partition(|key| matches!(key, Key::Service(_, 0)));
         let count = masters.len() + others.len();

@@ -1,4 +1,4 @@
-//! Entries of all maps in little memory: slots of a frontend together, the others by their ids.
+//! Memory-efficient storage of the entries of all maps: slots of a frontend together, others by their keys.
 
 use std::net::IpAddr;
 
@@ -9,18 +9,18 @@ use crate::lbmap::rows::{BackendValue, Family, Key, LbMap, Value};
 use crate::model::address::LbAddress;
 use crate::model::fast_map::FastMap;
 
-/// A slot that is so far behind the others is not kept among them.
+/// A slot farther than this beyond the others is stored separately.
 const GAP: usize = 8;
 
-/// The known content of a slot's row.
+/// The known content of a slot's entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// There is none in this list.
+    /// No entry in this list.
     #[default]
     Missing,
-    /// It may be there.
+    /// An entry that may exist.
     Unsure,
-    /// It is there.
+    /// An entry that exists.
     Row(LbService),
 }
 
@@ -34,20 +34,20 @@ impl Slot {
     }
 }
 
-/// Values by key; `None` for a row that may be there.
+/// Values by key; `None` for an entry that may exist.
 #[derive(Default)]
 pub(crate) struct Store {
     /// By slot, from 0 on.
     slots: FastMap<LbAddress, SmallVec<[Slot; 2]>>,
     backends: FastMap<(Family, u32), Option<BackendValue>>,
     reverse: FastMap<(Family, u16), Option<(IpAddr, u16)>>,
-    /// All others, and slots far behind.
+    /// All other entries, and slots far beyond the others.
     others: FastMap<Key, Option<Value>>,
     counts: [usize; LbMap::COUNT],
 }
 
 impl Store {
-    /// The row, or `Some(None)` if it may be there.
+    /// Returns the entry, or `Some(None)` if it may exist.
     pub(crate) fn get(&self, key: &Key) -> Option<Option<Value>> {
         match key {
             Key::Service(address, slot) => match self.slots(address).get(usize::from(*slot)) {
@@ -69,12 +69,12 @@ impl Store {
         if self.others.is_empty() { None } else { self.others.get(key).copied() }
     }
 
-    /// Returns the known slots of an address, from 0 on; for missing ones ask [`get`](Self::get).
+    /// Returns the known slots of an address, from 0 on; for missing ones use [`get`](Self::get).
     pub(crate) fn slots(&self, address: &LbAddress) -> &[Slot] {
         self.slots.get(address).map_or(&[], |slots| slots)
     }
 
-    /// Sets a row; false if it was there, or may have been.
+    /// Sets an entry; false if it existed, or may have.
     pub(crate) fn insert(&mut self, key: Key, value: Option<Value>) -> bool {
         self.set(key, value).is_none()
     }
@@ -131,7 +131,7 @@ impl Store {
         before.or(far)
     }
 
-    /// Forgets a row.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, key: &Key) {
         let known = match key {
             Key::Service(address, slot) => self.remove_slot(address, *slot),
@@ -156,17 +156,17 @@ impl Store {
         before != Slot::Missing || far
     }
 
-    /// How many rows of a map there are.
+    /// Returns the number of entries of a map.
     pub(crate) fn count(&self, map: LbMap) -> usize {
         self.counts[map.index()]
     }
 
-    /// How many rows there are.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.counts.iter().sum()
     }
 
-    /// All rows.
+    /// Iterates over all entries.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, Option<Value>)> {
         let slots = self.slots.iter().flat_map(|(address, slots)| {
             (0u16..).zip(slots).filter_map(|(slot, row)| {
@@ -188,7 +188,7 @@ impl Store {
 impl From<Vec<(Key, Value)>> for Store {
     fn from(rows: Vec<(Key, Value)>) -> Store {
         let mut store = Store::default();
-        // Tables that grow are hashed again and again.
+        // Reserved at once, because growing hash tables are rehashed repeatedly.
         let count = |of: fn(&Key) -> bool| rows.iter().filter(|(key, _)| of(key)).count();
         store.slots.reserve(count(|key| matches!(key, Key::Service(_, 0))));
         store.backends.reserve(count(|key| matches!(key, Key::Backend(..))));

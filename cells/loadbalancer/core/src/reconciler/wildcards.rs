@@ -28,7 +28,7 @@ impl Wildcards {
         }
     }
 
-    /// Forgets a frontend.
+    /// Removes a frontend.
     pub(crate) fn remove(&mut self, address: &LbAddress) {
         let Some(wishes) = self.0.get_mut(&address.ip) else { return };
         if let Ok(known) = wishes.binary_search_by_key(&at(address), |(at, _)| *at) {
@@ -57,7 +57,7 @@ impl Wildcards {
         })
     }
 
-    /// How many addresses have one.
+    /// Returns the number of addresses with such an entry.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn len(&self) -> usize {
         self.0.len()

@@ -1,4 +1,4 @@
-//! Services and EndpointSlices of Kubernetes as services, frontends and backends.
+//! Conversion of Services and EndpointSlices into services, frontends and backends.
 
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,14 +21,14 @@ use crate::model::service::{ForwardingMode, Service, TrafficDistribution, Traffi
 use crate::model::shared::Names;
 use crate::model::source::Source;
 
-/// Label of services that are to have no frontends.
+/// The label of services that are to have no frontends.
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// Default timeout of session affinity.
+/// The default timeout of session affinity, in seconds.
 const DEFAULT_AFFINITY: u64 = 10_800;
-/// Labels of a place in older slices.
+/// The hostname label in older slices.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// The address that ingress controllers set as backend of services without any.
+/// The placeholder backend that ingress controllers set for services without any.
 const INGRESS_DUMMY: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 192, 192, 192), 9999);
 
 /// Returns a protocol by its name, TCP for none; `None` for one without ports.
@@ -41,18 +41,18 @@ pub(crate) fn protocol(name: &str) -> Option<Protocol> {
     }
 }
 
-/// The texts that parse; `None` and the like are left out.
+/// Iterates over the texts that parse; `None` and the like are skipped.
 fn parsed<T: FromStr>(texts: &[SmolStr]) -> impl Iterator<Item = T> {
     texts.iter().filter_map(|text| text.trim().parse().ok())
 }
 
-/// A range of addresses: one of them, and how many of its bits count.
+/// Parses a range of addresses: an address and a prefix length.
 pub(crate) fn range(text: &str) -> Option<IpNetwork> {
     let (ip, bits) = text.trim().split_once('/')?;
     IpNetwork::new(ip.parse().ok()?, bits.parse().ok()?).ok()
 }
 
-/// A service with its frontends.
+/// Returns a service with its frontends.
 pub(crate) fn service(
     manifest: &core::Service,
     source: Source,
@@ -64,7 +64,7 @@ pub(crate) fn service(
     let client_ip = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let affinity = client_ip.and_then(|client_ip| u64::try_from(client_ip.timeout_seconds?).ok());
     let affinity = Duration::from_secs(affinity.unwrap_or(DEFAULT_AFFINITY));
-    // An address alone is no range.
+    // An address without a prefix length is not a range.
     let ranges = spec.load_balancer_source_ranges.iter().filter_map(|text| range(text));
     let service = Service {
         labels: metadata.labels.clone(),
@@ -92,7 +92,7 @@ fn internal_local(spec: &ServiceSpec) -> bool {
     spec.internal_traffic_policy.as_deref() == Some("Local")
 }
 
-/// Ports by name, sorted; of one name the last counts.
+/// Returns the ports by name, sorted; of duplicate names the last takes effect.
 fn port_names(ports: &[ServicePort]) -> SmallVec<[(SmolStr, u16); 4]> {
     let mut names: SmallVec<[(SmolStr, u16); 4]> =
         ports.iter().rev().map(|p| (p.name.clone(), p.port)).collect();
@@ -108,7 +108,7 @@ fn forwarding_mode(manifest: &core::Service) -> ForwardingMode {
     ForwardingMode::from_name(&text.to_ascii_lowercase()).unwrap_or_default()
 }
 
-/// The type of this name that [`annotations::TYPE`] may ask for.
+/// Returns the type of this name that [`annotations::TYPE`] may request.
 pub(crate) fn askable_type(name: &str) -> Option<FrontendType> {
     let types = [FrontendType::ClusterIP, FrontendType::NodePort, FrontendType::LoadBalancer];
     types.into_iter().find(|kind| kind.name() == name)
@@ -133,8 +133,8 @@ fn distribution(manifest: &core::Service) -> TrafficDistribution {
     }
 }
 
-/// The frontends in order of their addresses. Of two with one address the later one counts, in the order of types
-/// below.
+/// Returns the frontends in order of their addresses. Of two with one address the later one takes effect, in the order
+/// of types below.
 fn frontends(manifest: &core::Service, families: Families, names: &mut Names) -> Vec<FrontendParams> {
     let core::Service { metadata, spec, status } = manifest;
     let none = |ip: &SmolStr| ip.eq_ignore_ascii_case("None");
@@ -200,7 +200,7 @@ fn frontends(manifest: &core::Service, families: Families, names: &mut Names) ->
     frontends
 }
 
-/// Whether ports of the node are for IPv4, for IPv6: by the service's `ipFamilies`, else by its addresses.
+/// Returns whether node ports are for IPv4, for IPv6: by the service's `ipFamilies`, else by its addresses.
 fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
     let listed = |family| spec.ip_families.iter().any(|listed| listed == family);
     let has = |of_family: fn(&IpAddr) -> bool| cluster_ips.iter().any(of_family);
@@ -210,7 +210,7 @@ fn node_port_families(spec: &ServiceSpec, cluster_ips: &[IpAddr]) -> [bool; 2] {
     }
 }
 
-/// Returns the backends of a slice, and its invalid fields; none if it belongs to no service.
+/// Returns the backends of a slice, and its invalid fields; `None` if it belongs to no service.
 pub(crate) fn slice(
     manifest: &core::EndpointSlice,
     source: Source,
@@ -257,7 +257,7 @@ pub(crate) fn add_backends(
     backends.reserve(manifest.endpoints.len());
     for endpoint in &manifest.endpoints {
         let zone = zone(endpoint).map(Arc::new);
-        // Those of names, not of addresses, are left out.
+        // Endpoints with names instead of addresses (type FQDN) do not parse and are skipped.
         for ip in parsed::<IpAddr>(&endpoint.addresses).filter(|ip| families.has(ip)) {
             for (port, protocol, names) in &ports {
                 let (port, protocol) = (*port, *protocol);
@@ -294,7 +294,7 @@ fn field_or_label<'e>(
     field.as_ref().filter(|value| !value.is_empty()).or_else(older)
 }
 
-/// Hints without a zone are unusable: their writer has filled them in by half.
+/// Returns the zone and its hints; hints without a zone are incomplete and ignored.
 fn zone(endpoint: &Endpoint) -> Option<Zone> {
     let zone = field_or_label(&endpoint.zone, endpoint, ZONE).filter(|zone| !zone.is_empty())?.clone();
     let hints = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
@@ -304,7 +304,7 @@ fn zone(endpoint: &Endpoint) -> Option<Zone> {
 /// Names of one port: hardly ever more than one.
 type PortNames = SmallVec<[SmolStr; 1]>;
 
-/// Adds names that are not there yet.
+/// Adds names that are missing.
 fn add_names<'n>(names: &mut PortNames, more: impl IntoIterator<Item = &'n SmolStr>) {
     for name in more {
         if !names.contains(name) {
@@ -313,7 +313,7 @@ fn add_names<'n>(names: &mut PortNames, more: impl IntoIterator<Item = &'n SmolS
     }
 }
 
-/// Conditions that are absent are true, except the terminating one.
+/// Returns the state from the conditions; absent ones are true, except the terminating one.
 fn state(endpoint: &Endpoint) -> BackendState {
     let EndpointConditions { ready, serving, terminating } = endpoint.conditions;
     match (ready.unwrap_or(true), terminating.unwrap_or(false), serving.unwrap_or(true)) {
@@ -336,7 +336,7 @@ pub(crate) fn merge(backends: impl IntoIterator<Item = Backend>) -> Vec<Backend>
         if backend.address != first.address || backend.service_name != first.service_name {
             return false;
         }
-        // Without names it serves all ports.
+        // A backend without names serves all ports, so the merged one does, too.
         let all = first.port_names.is_empty() || backend.port_names.is_empty();
         let mut names = PortNames::new();
         if !all {

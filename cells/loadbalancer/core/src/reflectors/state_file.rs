@@ -20,11 +20,11 @@ use crate::reflectors::convert;
 use crate::reflectors::objects::invalid_fields::{of_annotations, of_weight};
 use crate::writer::services_writer::State;
 
-/// Why a state file changes nothing.
+/// The reason why a state file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateFileError {
-    /// There is none.
+    /// It does not exist.
     #[error("there is no state file {}; write it, or leave option lb-state-file out", .0.display())]
     Missing(PathBuf),
     /// It cannot be read.
@@ -36,17 +36,17 @@ pub enum StateFileError {
         #[source]
         source: std::io::Error,
     },
-    /// Its content is invalid: each fault with its line and path.
+    /// Its content is invalid: each error with its line and path.
     #[error("state file {}: {}", path.display(), .faults.join("; "))]
     Wrong {
         /// The file.
         path: PathBuf,
-        /// The fault, its place, and the remedy.
+        /// The errors: each with place and remedy.
         faults: Vec<String>,
     },
 }
 
-/// Reads a state file of at most so many bytes; a larger one is not read at all.
+/// Reads a state file of at most `largest` bytes; a larger one is not read at all.
 pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, StateFileError> {
     load(path, families, largest).map(|loaded| loaded.state)
 }
@@ -55,18 +55,18 @@ pub fn read(path: &Path, families: Families, largest: u64) -> Result<State, Stat
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) state: State,
-    /// Parts without effect: unknown fields, and annotations whose values have no meaning.
+    /// Parts without effect: unknown fields, and annotations with unknown values.
     pub(crate) invalid_fields: Vec<String>,
 }
 
-/// As [`read`], with the parts without effect.
+/// Reads a state file, including a report of the parts without effect; see [`read`].
 pub(crate) fn load(path: &Path, families: Families, largest: u64) -> Result<Loaded, StateFileError> {
     let unreadable = |source: std::io::Error| match source.kind() {
         std::io::ErrorKind::NotFound => StateFileError::Missing(path.to_owned()),
         _ => StateFileError::Unreadable { path: path.to_owned(), source },
     };
     let wrong = |faults| StateFileError::Wrong { path: path.to_owned(), faults };
-    // Does not wait for the other end of a pipe.
+    // Must not block on a pipe without a writer.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
@@ -88,7 +88,7 @@ pub fn parse(content: &[u8], families: Families) -> Result<State, Vec<String>> {
     parse_all(content, families).map(|loaded| loaded.state)
 }
 
-/// As [`parse`], with the parts without effect.
+/// Parses a state file, including a report of the parts without effect; see [`parse`].
 fn parse_all(content: &[u8], families: Families) -> Result<Loaded, Vec<String>> {
     if let Some(loaded) = parse_json(content, families) {
         return Ok(loaded);
@@ -135,8 +135,8 @@ fn parse_all(content: &[u8], families: Families) -> Result<Loaded, Vec<String>> 
     if faults.0.is_empty() { Ok(objects.loaded()) } else { Err(faults.texts(&document)) }
 }
 
-/// The state of a file that is JSON without faults: object by object, so that it takes no more memory than one of them.
-/// `None` for every other file.
+/// Parses a file that is valid JSON object by object, so that it takes no more memory than a single object. `None` for
+/// every other file.
 fn parse_json(content: &[u8], families: Families) -> Option<Loaded> {
     let text = std::str::from_utf8(content).ok()?;
     let mut objects = Objects::new(families);
@@ -163,14 +163,14 @@ fn parse_json(content: &[u8], families: Families) -> Option<Loaded> {
     whole.then(|| objects.loaded())
 }
 
-/// The content of a file's objects.
+/// The parsed objects of a file.
 struct Objects {
     families: Families,
     names: HashSet<ServiceName>,
     port_names: Names,
     services: Vec<(crate::model::service::Service, Vec<FrontendParams>)>,
     backends: Vec<Backend>,
-    /// Fields that are not known, and annotations that do nothing.
+    /// Unknown fields, and annotations without effect.
     invalid_fields: Vec<Problem>,
 }
 
@@ -181,7 +181,7 @@ impl Objects {
         Objects { families, names, port_names, services, backends, invalid_fields }
     }
 
-    /// Adds a service, or its faults to the others.
+    /// Adds a service, or its errors.
     fn service(&mut self, manifest: &Service, path: impl Fn() -> String) -> Result<(), String> {
         self.pass_over(of_annotations(manifest), path);
         let (service, frontends) =
@@ -193,7 +193,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Adds the backends of a slice, or the faults of its labels.
+    /// Adds the backends of a slice, or the errors of its labels.
     fn slice(&mut self, manifest: &EndpointSlice, path: impl Fn() -> String) -> Result<(), &'static str> {
         self.pass_over(of_weight(manifest), path);
         let backends = convert::slice(manifest, Source::Api, self.families, &mut self.port_names);
@@ -210,14 +210,14 @@ impl Objects {
         );
     }
 
-    /// Merges the services and backends that were read.
+    /// Merges the parsed services and backends.
     fn loaded(self) -> Loaded {
         let state = State { services: self.services, backends: convert::merge(self.backends) };
         Loaded { state, invalid_fields: self.invalid_fields.iter().map(Problem::to_string).collect() }
     }
 }
 
-/// The items of a list with their paths.
+/// Returns the items of a list with their paths.
 fn items<'v>(list: Option<&'v Value>, name: &str, faults: &mut Faults) -> Vec<(String, &'v Value)> {
     match list {
         None | Some(Value::Null) => Vec::new(),
@@ -232,7 +232,7 @@ fn items<'v>(list: Option<&'v Value>, name: &str, faults: &mut Faults) -> Vec<(S
     }
 }
 
-/// Faults of a document, each with its path.
+/// Errors of a document, each with its path.
 #[derive(Default)]
 struct Faults(Vec<Problem>);
 
@@ -241,7 +241,7 @@ impl Faults {
         self.0.push(Problem::new(path, reason));
     }
 
-    /// With the line of each.
+    /// Formats the errors, each with its line.
     fn texts(self, document: &Document) -> Vec<String> {
         let lines = document.lines();
         self.0.iter().map(|problem| format!("line {}: {problem}", lines.of(&problem.path))).collect()

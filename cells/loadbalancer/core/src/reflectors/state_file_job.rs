@@ -1,4 +1,4 @@
-//! Follows the state file: reads it when it has changed and was left alone for a while.
+//! The job that follows the state file: reads it when it has changed and was then unchanged for a while.
 
 use hive::health::{SHOWN, summarize};
 use std::convert::Infallible;
@@ -17,13 +17,13 @@ use crate::reflectors::state_file::{self, Loaded, StateFileError};
 use crate::writer::freed::freed;
 use crate::writer::services_writer::{Initializers, ServicesWriter};
 
-/// How long to wait until a file that cannot be read is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+/// The interval of retries for a file that cannot be read.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often at most the file is read when the kernel does not report changes.
+/// The minimum interval between reads if the kernel does not report changes.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
-/// How many fields without effect health names.
+/// The maximum number of fields without effect in a health report.
 const MAX_REPORTED_FIELDS: usize = 8;
 
 /// A state file to follow.
@@ -31,12 +31,12 @@ pub(crate) struct StateFile {
     pub(crate) path: PathBuf,
     pub(crate) interval: Duration,
     pub(crate) families: Families,
-    /// The largest file that is read, in bytes.
+    /// The maximum size of the file, in bytes.
     pub(crate) largest: u64,
     pub(crate) writer: ServicesWriter,
-    /// Until the file was read: nothing in the kernel counts as stale before.
+    /// Held until the file was read: before that nothing in the kernel is stale.
     pub(crate) initializers: Option<Initializers>,
-    /// Its services that are not in the tables.
+    /// Refused services of the file.
     pub(crate) refused: Vec<Refused>,
     /// Whether health reports fields without effect.
     pub(crate) has_invalid_fields: bool,
@@ -57,11 +57,11 @@ impl StateFile {
         Ok(())
     }
 
-    /// Until the kernel cannot report changes.
+    /// Follows the file until the kernel cannot report changes any more.
     async fn follow_watched(&mut self, health: &Health) -> io::Result<Infallible> {
         let mut watch = FileWatch::new()?.with_writes();
         watch.follow(&self.path)?;
-        // The watch exists before the file is read, so that no change is missed.
+        // The watch is created before the file is read, so that no change is missed.
         let mut due = self.load(health).await;
         loop {
             tokio::select! {
@@ -93,13 +93,13 @@ impl StateFile {
         }
     }
 
-    /// Reads the file and replaces the tables' rows of it. A removed file changes nothing, nor does an invalid one.
-    /// Returns the time of the next try, if no event announces it.
+    /// Reads the file and replaces its rows in the tables. A removed or invalid file changes nothing. Returns the delay
+    /// of the next attempt, if no event will trigger it.
     async fn load(&mut self, health: &Health) -> Option<Duration> {
         let (path, families, writer) = (self.path.clone(), self.families, self.writer.clone());
         let largest = self.largest;
         self.refused.clear();
-        // A large file takes long enough to hold up others.
+        // Reading a large file would block other tasks.
         let read = hive::blocking(move || {
             let Loaded { state, invalid_fields } = state_file::load(&path, families, largest)?;
             let counts = (state.services.len(), state.backends.len());
@@ -134,13 +134,13 @@ impl StateFile {
                     return None;
                 }
             }
-            // Its entries of the previous run stay in the kernel until the file is right.
+            // Its entries of the previous run stay in the kernel until the file is valid.
             Err(error) => {
                 if health.degraded_anew("The state file is refused, the services stay as they were", &error) {
                     tracing::error!(%error, "The state file is refused");
                 }
-                // There is no event for a disk that has recovered.
-                return matches!(error, StateFileError::Unreadable { .. }).then_some(AGAIN);
+                // The recovery of a disk causes no event.
+                return matches!(error, StateFileError::Unreadable { .. }).then_some(RETRY_INTERVAL);
             }
         }
         if let Some(initializers) = self.initializers.take() {
@@ -163,7 +163,7 @@ mod tests {
     const TWO: &str =
         "services: [{metadata: {name: two}, spec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}}]\n";
 
-    /// A hive that follows a file, and the writer whose tables it fills.
+    /// Returns a hive that follows a file, and the writer whose tables it fills.
     async fn following(path: &Path) -> (TestHive, ServicesWriter) {
         following_after(path, Duration::from_millis(30)).await
     }
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_no_file_is_refused_and_holds_up_nobody() {
+    async fn a_path_that_is_no_file_is_refused_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.yaml");
         std::fs::write(&path, ONE).unwrap();
         let (mut hive, writer) = following(&path).await;
         has(&writer, "10.96.0.1:80/TCP").await;
 
-        // Nothing is ever written into the pipe.
+        // No process ever writes into the pipe.
         std::fs::remove_file(&path).unwrap();
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_file_is_followed_through_rewrites_renames_and_faults() {
+    async fn a_file_is_followed_through_rewrites_renames_and_errors() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.yaml");
         std::fs::write(&path, ONE).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_refused_service_is_taken_once_its_address_is_free() {
+    async fn a_refused_service_is_accepted_once_its_address_is_free() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.yaml");
         std::fs::write(&path, "").unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_file_that_is_wrong_from_the_start_lets_the_tables_wait() {
+    async fn tables_stay_incomplete_while_the_file_is_invalid_from_the_start() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.json");
         std::fs::write(&path, "{\"services\": 5}").unwrap();
@@ -321,11 +321,11 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn writes_in_a_row_are_read_once_they_have_ended() {
+    async fn consecutive_writes_are_read_once_after_the_last() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lb.yaml");
         std::fs::write(&path, "").unwrap();
-        // Long, so that a busy machine is no silence.
+        // Long, so that a delay on a busy machine is not taken for a quiet time.
         let (mut hive, writer) = following_after(&path, Duration::from_millis(700)).await;
         writer.services().wait_initialized().await;
         for _ in 0..20 {
@@ -336,7 +336,7 @@ mod tests {
         has(&writer, "10.96.0.1:80/TCP").await;
         settled().await;
         let services = writer.services();
-        // One change to its last content; the steps before it have left no trace.
+        // One change to its final content; the intermediate steps have no effect.
         assert_eq!((names(&writer).len(), services.revision(&services.snapshot())), (1, 1));
         hive.stop().await;
     }

@@ -7,14 +7,14 @@ fn faults(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_empty_file_says_that_there_is_nothing() {
+fn an_empty_file_has_no_services() {
     for text in ["", "\n", "# nothing\n", "services: []\nendpoints: []\n", "services:\nendpoints:\n", "{}"] {
         assert_eq!(parse(text.as_bytes(), BOTH).unwrap(), State::default(), "{text:?}");
     }
 }
 
 #[test]
-fn json_and_yaml_say_the_same() {
+fn json_and_yaml_have_the_same_content() {
     let yaml = "services:\n- metadata: {name: web, namespace: app}\n  spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n";
     let json = r#"{"services": [{"metadata": {"name": "web", "namespace": "app"},
                    "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}]}"#;
@@ -24,7 +24,7 @@ fn json_and_yaml_say_the_same() {
 }
 
 #[test]
-fn every_fault_has_its_line_its_path_and_a_remedy() {
+fn every_error_has_line_path_and_remedy() {
     assert_eq!(faults("services: [oops\nendpoints: {}\n").len(), 1);
     assert_eq!(faults("- a\n"), ["line 1: expected an object with services and endpoints"]);
     assert_eq!(faults("services: {}\nservice: []\n"), ["line 1: services: expected a list"]);
@@ -47,7 +47,7 @@ fn every_fault_has_its_line_its_path_and_a_remedy() {
 }
 
 #[test]
-fn json_is_read_object_by_object_and_says_what_the_whole_document_says() {
+fn json_read_object_by_object_equals_the_whole_document() {
     let text = r#"{"endpoints": [
         {"metadata": {"name": "a", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
          "ports": [{"port": 8080}], "endpoints": [{"addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.1"], "zone": null}]},
@@ -55,7 +55,7 @@ fn json_is_read_object_by_object_and_says_what_the_whole_document_says() {
          "addressType": "IPv4", "ports": [{"port": 8080, "name": "http"}], "endpoints": [{"addresses": ["10.0.0.3"]}]}],
       "services": [{"kind": "Service", "metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}},
         {"metadata": {"name": "web", "namespace": "app", "annotations": {"service.cilium.io/type": "nothing"}}}]}"#;
-    // With a mark in front it is read as a document.
+    // With a document marker it is parsed as YAML.
     let document = format!("---\n{text}");
     assert_eq!(parse_json(document.as_bytes(), BOTH), None);
     let state = parse(document.as_bytes(), BOTH).unwrap();
@@ -67,7 +67,7 @@ fn json_is_read_object_by_object_and_says_what_the_whole_document_says() {
 }
 
 #[test]
-fn unknown_keys_are_told_and_ignored() {
+fn unknown_keys_are_reported_and_ignored() {
     let yaml = "comment: x\nservices:\n- metadata: {name: web, mood: good}\n  spec: {clusterIP: 10.96.0.1, ports: [{port: 80, hint: h}]}\n\
                 endpointSlices: []\n";
     let Loaded { state, invalid_fields } = parse_all(yaml.as_bytes(), BOTH).unwrap();
@@ -84,7 +84,7 @@ fn unknown_keys_are_told_and_ignored() {
 }
 
 #[test]
-fn faults_of_json_are_told_by_the_reader_of_documents() {
+fn errors_of_json_are_reported_by_the_document_parser() {
     for text in [
         r#"{"services": [{"metadata": {"name": "a"}}, {"metadata": {"name": "a"}}]}"#,
         r#"{"services": [{"metadata": {"name": "a"}, "kind": "Pod"}]}"#,
@@ -103,7 +103,7 @@ fn faults_of_json_are_told_by_the_reader_of_documents() {
 }
 
 #[test]
-fn families_that_are_off_are_passed_over() {
+fn disabled_families_are_skipped() {
     let text = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 'fd00::1'], ports: [{port: 80}]}\n\
                 endpoints:\n- metadata: {name: a, labels: {kubernetes.io/service-name: web}}\n  addressType: IPv6\n  \
                 ports: [{port: 1}]\n  endpoints: [{addresses: ['fd00::2']}]\n";

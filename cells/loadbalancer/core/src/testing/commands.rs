@@ -17,8 +17,8 @@ use crate::reconciler::balancer::Balancer;
 use crate::reconciler::control::Control;
 use crate::writer::services_writer::ServicesWriter;
 
-/// Provides the commands `test/*` to a hive with [`control_plane()`](crate::control_plane) and a node of which
-/// `Arc<LocalNodeStore>` is there.
+/// Provides the commands `test/*` to a hive with [`control_plane()`](crate::control_plane) and a node with
+/// `Arc<LocalNodeStore>`.
 pub fn commands() -> Cell {
     module(
         "loadbalancer-test-commands",
@@ -126,7 +126,7 @@ fn on_writer(writer: Arc<ServicesWriter>) -> Members<Command> {
 }
 
 impl Balancer {
-    /// Returns the sizes of its collections by Cilium's names.
+    /// Returns the sizes of the balancer's collections by Cilium's names.
     fn summary(&self) -> String {
         let mut text = String::new();
         for (name, count) in self.remembered() {
@@ -140,7 +140,8 @@ impl Balancer {
             self.frontends.values().partition(|record| !record.restored);
         let (used, unused) =
             self.backends.counts(|frontend| known.iter().any(|record| record.id == frontend));
-        // A row without a protocol counts as one of each. Cilium knows expanded ports by family, protocol and port.
+        // An entry without a protocol counts as one of each. Cilium identifies expanded ports by family, protocol and
+        // port.
         let at = |address: &LbAddress| (address.ip.is_ipv4(), address.protocol, address.port);
         let expanded: HashSet<_> = self.expansions.keys().map(at).collect();
         [

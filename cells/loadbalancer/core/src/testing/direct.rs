@@ -1,4 +1,4 @@
-//! All between the cluster's objects and the maps, without a hive.
+//! The path from cluster objects to the maps, without a hive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,8 +21,8 @@ use crate::reflectors::objects::Reflector;
 use crate::writer::select::Place;
 use crate::writer::services_writer::{NodeInfo, Rules, ServicesWriter};
 
-/// The tables of objects, the reflector, the writer and the reconciler with the agent's default options, which do what
-/// there is to do when a test asks for it.
+/// The tables of objects, the reflector, the writer and the reconciler with the agent's default options; each step runs
+/// when a test requests it.
 pub struct Direct {
     /// Services of the cluster.
     pub services: RwTable<Row<Manifest>>,
@@ -34,7 +34,7 @@ pub struct Direct {
 }
 
 /// Returns a writer to tables of services without a reconciler, of both families and with the default rules. Other
-/// tables beside them: `writer().services().db()`.
+/// tables of the same database: `writer().services().db()`.
 pub fn writer() -> Result<ServicesWriter, MapError> {
     let db = Db::new();
     let (services, frontends, backends) = (db.table()?, db.table()?, db.table()?);
@@ -46,8 +46,8 @@ pub fn writer() -> Result<ServicesWriter, MapError> {
 }
 
 impl Direct {
-    /// Takes the maps over, with empty tables, and runs the reconciler until `work` is done. The tables count as
-    /// complete after the first [`reflect`](Self::reflect).
+    /// Restores the maps, with empty tables, and runs the reconciler until `work` is done. The tables are complete
+    /// after the first [`reflect`](Self::reflect).
     pub async fn run(maps: Arc<dyn LbMaps>, work: impl AsyncFnOnce(&mut Direct)) -> Result<(), MapError> {
         let (writer, families) = (writer()?, Families { v4: true, v6: true });
         let services = writer.services();
@@ -71,7 +71,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Where changes come from.
+    /// Returns the writer of the tables.
     pub fn writer(&self) -> &ServicesWriter {
         &self.writer
     }
@@ -81,11 +81,11 @@ impl Direct {
         while self.reflector.round().more {}
     }
 
-    /// Waits until all frontends are in the maps as they are now, and their statuses are done.
+    /// Waits until the current state of all frontends is in the maps, and their statuses are done.
     pub async fn reconciled(&self) {
         let table = self.writer.frontends();
         let revision = table.revision(&table.snapshot());
-        // None: it does not stop before the work is done.
+        // `None` means that it has stopped, which does not happen before the work is done.
         let _ = self.handle.wait_until_ok(revision).await;
     }
 

@@ -1,4 +1,4 @@
-//! The load balancer maps without a kernel, which fail when a test asks for it.
+//! Fake load balancer maps without a kernel, with injected failures.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,11 @@ mod direct;
 pub use commands::commands;
 pub use direct::{Direct, writer};
 
-/// Rows of all maps.
+/// The entries of all maps.
 pub type FakeRows = HashMap<Key, Value, foldhash::fast::RandomState>;
 
-/// Maps in memory. Each row that is written or deleted is an operation of its own, which may fail: what came before it
-/// in the same call has been done.
+/// Maps in memory. Each written or deleted entry is an operation of its own, which may fail: earlier operations of the
+/// same call stay in effect.
 #[derive(Debug)]
 pub struct FakeMaps(Mutex<State>);
 
@@ -30,23 +30,23 @@ struct State {
     watcher: Option<Watcher>,
 }
 
-/// Which operations fail.
+/// The operations that fail.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Fault {
     /// None.
     #[default]
     Never,
-    /// The one after so many others.
+    /// The one after this number of operations.
     Once(usize),
-    /// All after so many others, as if the agent were killed there.
+    /// All after this number of operations, as if the agent were killed there.
     From(usize),
-    /// Each with this probability, and as often the reading of reverse NAT and of source ranges.
+    /// Each with this probability, as well as reads of reverse NAT and source ranges.
     Random(f64),
 }
 
 type Watch = dyn Fn(&FakeRows) + Send;
 
-/// Gets all rows.
+/// A function that receives all entries.
 struct Watcher(Box<Watch>);
 
 impl std::fmt::Debug for Watcher {
@@ -62,7 +62,7 @@ impl Default for FakeMaps {
 }
 
 impl FakeMaps {
-    /// Maps of which each has room for so many rows.
+    /// Returns maps with this capacity each.
     pub fn with_capacity(capacity: usize) -> FakeMaps {
         let (rows, tables, fault) = (FakeRows::default(), BTreeMap::new(), Fault::Never);
         FakeMaps(Mutex::new(State { rows, tables, capacity, fault, operations: 0, watcher: None }))
@@ -77,7 +77,7 @@ impl FakeMaps {
         self.state().fault = fault;
     }
 
-    /// How many rows were written or deleted so far.
+    /// Returns the number of entries written or deleted so far.
     pub fn operations(&self) -> usize {
         self.state().operations
     }
@@ -87,12 +87,12 @@ impl FakeMaps {
         self.state().watcher = Some(Watcher(Box::new(watcher)));
     }
 
-    /// All rows.
+    /// Returns all entries.
     pub fn dump(&self) -> BTreeMap<Key, Value> {
         self.state().rows.iter().map(|(key, value)| (*key, *value)).collect()
     }
 
-    /// Changes rows behind the agent's back.
+    /// Changes entries without the agent's knowledge.
     pub fn tamper(&self, change: impl FnOnce(&mut FakeRows)) {
         change(&mut self.state().rows);
     }
@@ -123,7 +123,7 @@ impl State {
     }
 
     fn is_full_for(&self, key: &Key) -> bool {
-        // A map cannot have more rows than all of them together.
+        // A map cannot have more entries than all maps together.
         if self.rows.len() < self.capacity {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Failures at every operation of an update: full maps, map errors, kills; and entries that another program changes.
+//! Failures at every operation of an update: full maps, map errors, crashes; and entries that another program changes.
 
 use super::model::{actual, expected, leads_nowhere};
 use super::*;
@@ -15,10 +15,10 @@ fn with_backends(addresses: &[&str]) -> State {
     ))
 }
 
-/// A kill at each operation of a change from one set of backends to another, then a restart: the maps become those
-/// of the new set, and no slot ever refers to a missing backend.
+/// A crash at each operation of a change from one set of backends to another, then a restart: the maps become those of
+/// the new set, and no slot ever refers to a missing backend.
 #[test]
-fn a_kill_at_any_operation_ends_in_the_right_maps() {
+fn a_crash_at_any_operation_converges_to_the_right_maps() {
     let sets: [&[&str]; 4] = [
         &["10.0.0.1", "10.0.0.2", "10.0.0.3"],
         &["10.0.0.4", "10.0.0.5"],
@@ -51,7 +51,7 @@ fn a_kill_at_any_operation_ends_in_the_right_maps() {
 /// A failure at each operation of a change, and another desired state by the time of the retry: no entry of the failed
 /// change is left, even without a prune.
 #[test]
-fn a_fault_at_any_operation_leaves_nothing_behind() {
+fn a_failure_at_any_operation_leaves_no_entries() {
     let sets: [&[&str]; 3] =
         [&["10.0.0.1"], &["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"], &["10.0.0.5", "10.0.0.2"]];
     for (from, to) in sets.into_iter().flat_map(|from| sets.map(|to| (from, to))) {
@@ -240,7 +240,7 @@ fn drifted_entries_are_repaired() {
 
 /// With the reconciler: a fault shows in the row's status, and the retry succeeds.
 #[tokio::test(start_paused = true)]
-async fn the_status_reports_a_fault_until_the_retry_succeeds() {
+async fn the_status_reports_a_failure_until_the_retry_succeeds() {
     let maps = Arc::<FakeMaps>::default();
     let writer = writer();
     let ops = LbOps {

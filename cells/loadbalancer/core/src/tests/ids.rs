@@ -1,4 +1,4 @@
-//! Ids across restarts: none comes again while connections may still name it.
+//! Ids across restarts: none is assigned again while connections may still refer to it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::reconciler::id_file::{FILE, IdFile};
 
-/// A balancer that has taken the maps over and goes on with the ids of the file in a folder.
+/// Returns a balancer that has restored the maps and continues with the ids of the file in a folder.
 fn started(maps: &Arc<FakeMaps>, folder: &Path) -> Balancer {
     let file = IdFile::new(folder.join(FILE));
     file.load().unwrap();
@@ -15,7 +15,7 @@ fn started(maps: &Arc<FakeMaps>, folder: &Path) -> Balancer {
     balancer
 }
 
-/// Frontends of services `first..=last`, each with a backend of its own.
+/// Returns frontends of services `first..=last`, each with a backend of its own.
 fn services(numbers: std::ops::RangeInclusive<u8>) -> Vec<Desired> {
     let writer = writer();
     let mut text = "services:\n".to_owned();
@@ -35,7 +35,7 @@ fn services(numbers: std::ops::RangeInclusive<u8>) -> Vec<Desired> {
     desired(&writer)
 }
 
-/// Brings frontends in; gives the ids of frontends and of backends.
+/// Upserts frontends; returns the ids of frontends and of backends.
 fn brought_ids(balancer: &mut Balancer, desired: &[Desired]) -> Vec<(u16, u32)> {
     let ids: Vec<u16> = balancer.update(desired).into_iter().map(Result::unwrap).collect();
     let backend = |desired: &Desired| balancer.backends.id(&desired.slots[0].0).unwrap();
@@ -50,7 +50,7 @@ fn removed(balancer: &mut Balancer, desired: &[Desired]) {
 }
 
 #[test]
-fn ids_that_were_released_before_a_kill_are_not_given_to_others() {
+fn ids_released_before_a_crash_are_not_reassigned() {
     let (maps, folder) = (Arc::new(FakeMaps::default()), tempfile::tempdir().unwrap());
     let (mut frontends, mut backends) = (BTreeSet::new(), BTreeSet::new());
     for run in 0..5 {
@@ -62,7 +62,7 @@ fn ids_that_were_released_before_a_kill_are_not_given_to_others() {
                 "run {run}: {frontend} {backend}"
             );
         }
-        // All but the first are gone when the agent is killed: the maps do not name their ids any more.
+        // All but the first are deleted when the agent is killed: the maps do not contain their ids any more.
         removed(&mut balancer, &services[1..]);
     }
     assert_eq!((frontends.len(), backends.len()), (100, 100));
@@ -82,7 +82,7 @@ fn a_stop_leaves_no_gap() {
 }
 
 #[test]
-fn without_its_file_a_start_goes_on_far_from_the_ids_in_use() {
+fn without_its_file_a_start_continues_far_from_the_ids_in_use() {
     for content in [None, Some("{\"version\":1,\"frontends\":{\"nex"), Some("")] {
         let (maps, folder) = (Arc::new(FakeMaps::default()), tempfile::tempdir().unwrap());
         let mut balancer = started(&maps, folder.path());

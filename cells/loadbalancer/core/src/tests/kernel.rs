@@ -1,4 +1,4 @@
-//! The same rows in the kernel's maps.
+//! The same entries in the kernel's maps.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ fn all_kinds_of_rows_are_written_read_and_deleted() {
     for (key, value) in &written {
         assert_eq!(kernel.get(key).unwrap(), Some(*value), "{key:?}");
     }
-    // The next agent finds all of it and has nothing to write.
+    // The next agent finds all entries and has nothing to write.
     let mut balancer = Balancer::restore(kernel.clone()).unwrap();
     assert_eq!(balancer.restored(), 12);
     balancer.update(&desired(&writer)).into_iter().for_each(|result| _ = result.unwrap());
@@ -130,7 +130,7 @@ fn a_full_map_of_the_kernel_refuses_whole_services() {
     );
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 2);
     assert_eq!(actual(&rows(&kernel)), expected(&text(2)));
-    // Space returns.
+    // Capacity is free again.
     let mut fewer = text(3);
     fewer.services.remove(0);
     fewer.backends.remove(0);

@@ -1,5 +1,5 @@
-//! A kill after every single row of every kind of change, then a start: the maps end as the model has them, and on the
-//! way no packet meets a backend that neither the old nor the new state has. On maps in memory and on the kernel's own.
+//! A crash after every entry of every kind of change, then a start: the maps converge to the model, and in between no
+//! packet meets a backend that neither the old nor the new state has. On maps in memory and on those of the kernel.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -21,12 +21,12 @@ use crate::{FrontendParams, FrontendType, KernelMaps, Service, ServiceName};
 #[derive(Clone)]
 struct World {
     state: State,
-    /// Addresses of the node, and whether they are for its ports.
+    /// Addresses of the node, and whether they are node port addresses.
     node: BTreeMap<IpAddr, bool>,
 }
 
 impl World {
-    /// Without health of backends, which is not part of any source.
+    /// Returns it without health of backends, which no source contains.
     fn unmarked(&self) -> World {
         let mut world = self.clone();
         world.state.backends.iter_mut().for_each(|backend| backend.unhealthy = false);
@@ -38,7 +38,7 @@ impl World {
     }
 }
 
-/// A load balancer with ports of the node, and a service that shares backends with it.
+/// A load balancer with node ports, and a service that shares backends with it.
 #[derive(Clone)]
 struct Shape {
     policy: &'static str,
@@ -128,10 +128,10 @@ impl Shape {
     }
 }
 
-/// Looks at the maps after each row.
+/// A function that checks the maps after each entry.
 type Watch = Box<dyn Fn(&dyn LbMaps) + Send + Sync>;
 
-/// Maps of which each row is an operation of its own; after so many of them the agent is dead.
+/// Maps in which each entry is an operation; after a given number of them the agent is killed.
 struct Mortal {
     maps: Arc<dyn LbMaps>,
     left: AtomicUsize,
@@ -219,7 +219,7 @@ impl Agent {
         removed && brought
     }
 
-    /// A health check reports before the change comes.
+    /// Reports health checks before the change.
     fn check_health(&mut self, world: &World) {
         let mut txn = self.writer.write();
         for backend in world.state.backends.iter().filter(|backend| backend.unhealthy) {
@@ -229,7 +229,7 @@ impl Agent {
     }
 }
 
-/// Which backends take new connections, by frontend.
+/// The backends that take new connections, by frontend.
 type Usable = HashMap<LbAddress, HashSet<LbAddress>>;
 
 /// The entries as text.
@@ -258,7 +258,7 @@ impl Seen {
         })
     }
 
-    /// The backends behind the count of a frontend's row; panics where a packet would find none.
+    /// Returns the backends beyond the count of a frontend's entry; panics where a packet would find none.
     fn behind(&self, address: LbAddress, master: datapath_abi::LbService) -> HashSet<LbAddress> {
         let family = Family::of(address.ip);
         let id = u16::from_be(master.rev_nat_index);
@@ -282,13 +282,13 @@ impl Seen {
     }
 }
 
-/// The rows in the words of the model.
+/// Returns the entries in the notation of the model.
 fn lines(maps: &dyn LbMaps) -> BTreeSet<String> {
     actual(&maps.all_rows().unwrap().into_iter().collect())
 }
 
-/// No frontend has a backend that neither state gives it, none is without that has some in both, no table names a
-/// backend that is gone.
+/// Checks that no frontend has a backend that neither state has, that none is without backends if it has some in both,
+/// and that no table refers to a deleted backend.
 fn check(maps: &dyn LbMaps, [old, new]: [&Usable; 2]) {
     let seen = Seen::of(maps);
     let now = seen.usable();
@@ -313,7 +313,7 @@ fn check(maps: &dyn LbMaps, [old, new]: [&Usable; 2]) {
     }
 }
 
-/// The agent is killed after `k` rows of the change, and another one starts; false if the change had fewer.
+/// Kills the agent after `k` entries of the change, and starts another one; false if the change had fewer.
 fn killed_after(k: usize, maps: &Arc<dyn LbMaps>, from: &World, to: &World, usable: &[Usable; 3]) -> bool {
     let mortal = |left, watch| Arc::new(Mortal { maps: maps.clone(), left: AtomicUsize::new(left), watch });
     let first = mortal(usize::MAX, None);
@@ -334,7 +334,7 @@ fn killed_after(k: usize, maps: &Arc<dyn LbMaps>, from: &World, to: &World, usab
     let mut next = Agent::start(mortal(usize::MAX, Some(Box::new(watch))));
     assert!(next.follow(to));
     next.ops.balancer.prune().unwrap();
-    // A crash may lose the health of a backend, but never invents one.
+    // A crash may lose the health of a backend, but must not mark one unhealthy.
     let (found, marked) = (lines(&**maps), to.expected());
     match done || k == 0 {
         true => assert_eq!(found, marked),
@@ -348,13 +348,13 @@ fn killed_after(k: usize, maps: &Arc<dyn LbMaps>, from: &World, to: &World, usab
     !done
 }
 
-/// Every kill of the change from one world to another; how many there were.
+/// Runs every crash of the change from one world to another; returns their number.
 fn all_kills(name: &str, maps: &dyn Fn() -> Arc<dyn LbMaps>, from: &Shape, to: &Shape) -> usize {
     let (from, to) = (from.world(), to.world());
     let usable = [&from, &to].map(|world| {
         let fresh: Arc<FakeMaps> = Arc::default();
         let mut agent = Agent::start(fresh.clone());
-        // With what a kill may have lost of their health.
+        // Including the health that a crash may have lost.
         assert!(agent.follow(world));
         let all = Seen::of(&*fresh).usable();
         agent.check_health(world);
@@ -372,7 +372,7 @@ fn all_kills(name: &str, maps: &dyn Fn() -> Arc<dyn LbMaps>, from: &Shape, to: &
     k
 }
 
-/// Kinds of changes: what is before and what afterwards, and both the other way round.
+/// Returns the kinds of changes: states before and after, in both directions.
 fn changes() -> Vec<(&'static str, Shape, Shape)> {
     let shape = Shape::default;
     let with = |change: &dyn Fn(&mut Shape)| {
@@ -411,7 +411,7 @@ fn changes() -> Vec<(&'static str, Shape, Shape)> {
 }
 
 #[test]
-fn every_kill_of_every_kind_of_change_ends_as_the_model_says() {
+fn every_crash_of_every_kind_of_change_converges_to_the_model() {
     let maps = || Arc::<FakeMaps>::default() as Arc<dyn LbMaps>;
     let mut kills = 0;
     for (name, one, other) in changes() {
@@ -423,9 +423,9 @@ fn every_kill_of_every_kind_of_change_ends_as_the_model_says() {
     assert!(kills > 1000, "{kills} kills");
 }
 
-/// The same maps all the time: what earlier kills have left is part of it.
+/// Uses the same maps all the time: leftovers of earlier crashes are part of the test.
 #[test]
-fn every_kill_on_maps_of_the_kernel_ends_as_the_model_says() {
+fn every_crash_on_kernel_maps_converges_to_the_model() {
     require_root!();
     let families = FamilyConfig { enable_ipv4: true, enable_ipv6: true };
     let specs = Specs::new(MapsConfig { bpf_lb_map_max: 1024, ..MapsConfig::default() }, families.clone());

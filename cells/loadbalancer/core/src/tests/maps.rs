@@ -1,9 +1,9 @@
-//! Which rows services have, as Cilium was seen to write them.
+//! The map entries of services, as recorded from Cilium.
 
 use super::property::Node;
 use super::*;
 
-/// A service and a slice of it.
+/// Returns a service and one slice of it.
 fn one(spec: &str, endpoints: &str) -> State {
     state(&format!(
         "services:\n- metadata: {{name: web, namespace: app}}\n  spec: {spec}\n\
@@ -171,7 +171,7 @@ fn wildcards_follow_the_class() {
 }
 
 #[test]
-fn a_backend_of_two_services_has_the_better_state_and_goes_with_the_last() {
+fn a_shared_backend_has_the_better_state_and_is_deleted_with_its_last_user() {
     let service = |name: &str, ip: &str| {
         format!("- metadata: {{name: {name}}}\n  spec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n")
     };
@@ -213,7 +213,7 @@ fn text_of(maps: &FakeMaps) -> Vec<String> {
 }
 
 #[test]
-fn numbers_stay_over_a_restart_and_are_not_given_again() {
+fn ids_survive_a_restart_and_are_not_reassigned() {
     let service = |names: &[&str]| {
         let of = |(n, name): (usize, &&str)| {
             format!(
@@ -252,7 +252,7 @@ fn ports_of_the_node_have_rows_at_its_addresses_until_those_are_frontends_of_the
     node.state(state(&format!("services:\n{port}")));
     let all = "REV: ID=1 ADDR=0.0.0.0:30080, REV: ID=2 ADDR=192.0.2.1:30080, REV: ID=3 ADDR=192.0.2.2:30080";
     assert_eq!(ids(&node), all);
-    // A frontend of its own takes the address with its number, and gives it back.
+    // A frontend of its own takes over the address with its id, and returns both on deletion.
     let kind = |node: &Node| {
         let rows = text_of(&node.maps);
         rows.iter().any(|row| row.contains("192.0.2.2:30080") && row.contains("ExternalIPs"))
@@ -265,7 +265,7 @@ fn ports_of_the_node_have_rows_at_its_addresses_until_those_are_frontends_of_the
         ids(&node),
         "REV: ID=1 ADDR=0.0.0.0:30080, REV: ID=2 ADDR=192.0.2.1:30080, REV: ID=6 ADDR=192.0.2.2:30080"
     );
-    // Addresses that go take their rows along, the others keep their numbers.
+    // Entries at removed addresses are deleted, the others keep their ids.
     node.address(1, None);
     assert_eq!(ids(&node), "REV: ID=1 ADDR=0.0.0.0:30080, REV: ID=6 ADDR=192.0.2.2:30080");
     node.state(State::default());
@@ -273,7 +273,7 @@ fn ports_of_the_node_have_rows_at_its_addresses_until_those_are_frontends_of_the
 }
 
 #[test]
-fn what_was_unhealthy_stays_so_over_a_restart_until_somebody_says_otherwise() {
+fn unhealthy_backends_stay_so_over_a_restart_until_the_next_health_check() {
     let mut node = Node::new();
     node.state(one(
         "{clusterIP: 10.96.1.1, ports: [{port: 80}]}",
@@ -305,7 +305,7 @@ fn what_was_unhealthy_stays_so_over_a_restart_until_somebody_says_otherwise() {
 }
 
 #[test]
-fn rows_that_did_not_tell_protocols_apart_give_their_numbers() {
+fn entries_without_protocols_pass_on_their_ids() {
     let content = || one("{clusterIP: 10.96.1.1, ports: [{port: 80}]}", "[{addresses: [10.54.1.1]}]");
     let mut node = Node::new();
     node.state(content());
@@ -320,7 +320,7 @@ fn rows_that_did_not_tell_protocols_apart_give_their_numbers() {
             row => row,
         });
         rows.extend(old);
-        // Ids that are assigned again differ.
+        // Newly assigned ids differ.
         rows.insert(
             Key::ReverseNat(crate::lbmap::rows::Family::V4, 7),
             Value::ReverseNat([10, 9, 9, 9].into(), 1),

@@ -1,4 +1,4 @@
-//! Backends of other clusters. The node's own cluster is number 3.
+//! Backends of other clusters. The node's own cluster has the id 3.
 
 use statedb::Obj;
 
@@ -30,7 +30,7 @@ fn annotate(writer: &ServicesWriter, annotations: &[(&str, &str)]) {
     txn.commit();
 }
 
-/// Last bytes of the addresses of the chosen backends, and of those to check.
+/// Returns the last bytes of the addresses of the selected backends, and of those to check.
 fn chosen(writer: &ServicesWriter) -> (Vec<u8>, Vec<u8>) {
     let (frontends, address) = (writer.frontends(), ADDRESS.parse().unwrap());
     let snapshot = frontends.snapshot();
@@ -46,7 +46,7 @@ fn chosen(writer: &ServicesWriter) -> (Vec<u8>, Vec<u8>) {
     (last(&frontend.backends), last(&frontend.health_check_backends))
 }
 
-/// Two of this cluster, by either of its numbers, and one each of two others.
+/// Returns a service with two backends of this cluster, by either of its ids, and one each of two others.
 fn world() -> ServicesWriter {
     let writer = writer();
     let mut txn = writer.write();
@@ -84,7 +84,7 @@ fn backends_of_other_clusters_are_for_global_services() {
 }
 
 #[test]
-fn the_preferred_side_is_used_while_one_of_it_is_well() {
+fn preferred_clusters_are_used_while_one_backend_is_healthy() {
     let writer = world();
     let state = |rows: &[Backend]| {
         let mut txn = writer.write();
@@ -114,7 +114,7 @@ fn the_preferred_side_is_used_while_one_of_it_is_well() {
         affinity("Remote");
         assert_eq!(chosen(&writer).0, [3, 4]);
     }
-    // One of two is enough; without any both sides serve.
+    // One of two is enough; if both are unhealthy, both sides serve.
     well(&writer, "10.1.0.3:80/TCP", false);
     assert_eq!(chosen(&writer).0, [3, 4]);
     let leaving = |row: Backend| Backend { state: BackendState::Terminating, ..row };

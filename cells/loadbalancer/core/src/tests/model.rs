@@ -10,17 +10,17 @@ use crate::model::frontend::FrontendParams;
 use crate::model::service::{Algorithm, TrafficPolicy};
 use crate::testing::FakeRows;
 
-/// The maps that a state should lead to, each frontend and backend as a line that names addresses instead of numbers.
+/// Returns the expected maps of a state, each frontend and backend as a line with addresses instead of ids.
 pub(super) fn expected(state: &State) -> BTreeSet<String> {
     expected_at(state, &BTreeMap::new())
 }
 
-/// The same on a node with these addresses, those for ports of the node marked.
+/// Returns the expected maps on a node with these addresses, those for node ports marked.
 pub(super) fn expected_at(state: &State, node: &BTreeMap<IpAddr, bool>) -> BTreeSet<String> {
     expected_where(state, node, |_, backend| backend.unhealthy)
 }
 
-/// The same with a predicate for the unhealthy backends of a frontend.
+/// Returns the expected maps with a predicate for the unhealthy backends of a frontend.
 pub(super) fn expected_where(
     state: &State,
     node: &BTreeMap<IpAddr, bool>,
@@ -57,7 +57,7 @@ pub(super) fn expected_where(
             let mut used: Vec<_> = state.backends.iter().filter(|b| b.service_name == service.name).collect();
             used.retain(|b| b.address.protocol == frontend.address.protocol);
             used.retain(|b| b.address.ip.is_ipv4() == frontend.address.ip.is_ipv4());
-            // Ports of the host lead to their pods, independent of the policies.
+            // Host ports are forwarded to their pods, independent of the policies.
             let obeys = frontend.kind.name() != "HostPort";
             used.retain(|b| {
                 !obeys || policy == TrafficPolicy::Cluster || ["", NODE].contains(&&*b.node_name)
@@ -131,7 +131,7 @@ fn frontend_line(
     )
 }
 
-/// The maps as they are, in the same words. Rows that belong to nothing are lines of their own.
+/// Returns the actual maps, in the same notation. Orphaned entries are lines of their own.
 pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
     let mut left = rows.clone();
     let mut lines = BTreeSet::new();
@@ -202,7 +202,7 @@ pub(super) fn actual(rows: &BTreeMap<Key, Value>) -> BTreeSet<String> {
     lines
 }
 
-/// Backends in slots that take no new connections, by frontend.
+/// Returns the backends in slots that take no new connections, by frontend.
 pub(super) fn behind(rows: &BTreeMap<Key, Value>) -> BTreeSet<(LbAddress, LbAddress)> {
     let of_slot = |(key, value): (&Key, &Value)| {
         let (Key::Service(address, slot @ 1..), Value::Service(row)) = (key, value) else { return None };
@@ -216,13 +216,13 @@ pub(super) fn behind(rows: &BTreeMap<Key, Value>) -> BTreeSet<(LbAddress, LbAddr
     rows.iter().filter_map(of_slot).collect()
 }
 
-/// Whether every slot that takes connections leads to a backend that is there, and every row that sends clients of the
-/// cluster on to the internal scope leads to a row there.
+/// Whether every slot that takes connections refers to an existing backend, and every entry that forwards clients of
+/// the cluster to the internal scope refers to an existing entry.
 pub(super) fn leads_nowhere(rows: &FakeRows) -> Option<String> {
     rows.iter().find_map(|(key, value)| {
         let (Key::Service(address, 0), Value::Service(row)) = (key, value) else { return None };
         let internal = LbAddress { scope: crate::Scope::Internal, ..*address };
-        // External IPs have the bit without an internal scope, in Cilium, too.
+        // External IPs have the bit without an internal scope, as in Cilium.
         let sends_on = row.flags & datapath_abi::lb_flag::EXTERNAL_IP == 0
             && row.flags2 & datapath_abi::lb_flag2::TWO_SCOPES != 0
             && address.scope == crate::Scope::External;

@@ -1,4 +1,4 @@
-//! Any order of changes, faults and restarts ends in the maps that the simple computation gives.
+//! Any order of changes, failures and restarts converges to the maps of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,18 +23,18 @@ enum Step {
     Service(u8, Box<Option<(Service, Vec<FrontendParams>)>>),
     /// The source changes a service's backends.
     Backends(u8, Vec<Backend>),
-    /// The operation after so many others fails.
+    /// The operation after this number of operations fails.
     Fault(usize),
     /// From now on every tenth operation fails.
     Weather,
-    /// The agent is killed after so many operations of the next change, and another one starts.
+    /// The agent is killed after this number of operations of the next change, and another one starts.
     Kill(usize),
     Prune,
-    /// A health check finds a backend of a service healthy, or not.
+    /// A health check finds a backend of a service healthy, or unhealthy.
     Health(u8, u8, bool),
-    /// The agent is stopped when all is done, and another one starts.
+    /// The agent stops after all work is done, and another one starts.
     Restart,
-    /// The node has this address, for ports of the node or not, or has it no more.
+    /// The node has this address, for node ports or not, or has lost it.
     Address(u8, Option<bool>),
 }
 
@@ -52,7 +52,7 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
 }
 
 prop_compose! {
-    /// One of three services. Addresses of kinds other than ClusterIP may move between them.
+    /// Generates one of three services. Addresses of types other than ClusterIP may move between them.
     fn service(index: u8)(
         ports in proptest::collection::vec((1u16..4, any::<bool>(), any::<bool>()), 1..3),
         outside in proptest::option::of((1u8..4, any::<bool>())),
@@ -78,7 +78,7 @@ prop_compose! {
             };
             let cluster = if v6 { format!("fd10::{index}") } else { format!("10.96.0.{index}") };
             add(FrontendType::ClusterIP, cluster.parse().unwrap(), Scope::External);
-            // Ports of the node meet frontends at the node's addresses.
+            // Node ports share addresses with frontends at the node's addresses.
             if let Some(host) = node_port {
                 let kind = if host { FrontendType::HostPort } else { FrontendType::NodePort };
                 let any = if v6 { "::" } else { "0.0.0.0" };
@@ -100,7 +100,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Services share addresses.
+    /// Generates a backend; services share addresses.
     fn backend(index: u8)(last in 1u8..6, v6 in any::<bool>(), udp in any::<bool>(), state in backend_state(),
         node in prop_oneof![Just(""), Just(NODE), Just("other")]) -> Backend {
         let ip = if v6 { format!("fd20::{last}") } else { format!("10.1.0.{last}") };
@@ -137,7 +137,7 @@ fn of(backend: &Backend) -> Of {
     (backend.service_name.clone(), backend.address)
 }
 
-/// The tables, a balancer, and what the reconciler would do between them.
+/// The tables, a balancer, and the steps of the reconciler.
 pub(super) struct Node {
     pub(super) maps: Arc<FakeMaps>,
     pub(super) ops: LbOps,
@@ -145,19 +145,19 @@ pub(super) struct Node {
     pub(super) addresses: RwTable<NodeAddress>,
     services: BTreeMap<u8, (Service, Vec<FrontendParams>)>,
     backends: BTreeMap<u8, Vec<Backend>>,
-    /// The source's value, and the part of it that was accepted.
+    /// The source's state, and the accepted part of it.
     asked: State,
     pub(super) content: State,
     /// Backends that were reported unhealthy to this agent.
     unhealthy: BTreeSet<Of>,
-    /// Those reported unhealthy to previous runs, or that these may have taken for such: they were terminating.
+    /// Those reported unhealthy to previous runs, or restored as such: they were terminating.
     perhaps: BTreeSet<Of>,
     leaving: BTreeSet<Of>,
-    /// The agent does not outlive the next change.
+    /// Whether the agent is killed during the next change.
     dying: bool,
     /// Frontends that were deleted from the table and not yet from the maps.
     deleted: BTreeSet<LbAddress>,
-    /// Frontends that are in the maps, as they were written last.
+    /// Frontends in the maps, as they were written last.
     done: BTreeMap<LbAddress, Desired>,
 }
 
@@ -166,7 +166,7 @@ impl Node {
         Node::on(Arc::default())
     }
 
-    /// A node whose maps have rows already.
+    /// Returns a node with maps that may have entries.
     pub(super) fn on(maps: Arc<FakeMaps>) -> Node {
         let (writer, addresses, ops) = agent(maps.clone());
         Node {
@@ -195,7 +195,7 @@ impl Node {
         self.state(state);
     }
 
-    /// The node's address has come, changed or gone: frontends that depend on it become pending.
+    /// Adds, changes or removes an address of the node: frontends that depend on it become pending.
     pub(super) fn address(&mut self, last: u8, node_port: Option<bool>) {
         let addr = [192, 0, 2, last].into();
         let row = NodeAddress {
@@ -214,7 +214,7 @@ impl Node {
         self.reconcile();
     }
 
-    /// Addresses of the node, and whether they are for its ports.
+    /// Returns the addresses of the node, and whether they are for node ports.
     fn node(&self) -> BTreeMap<IpAddr, bool> {
         let snapshot = self.addresses.snapshot();
         self.addresses.all(&snapshot).map(|row| (row.addr, row.node_port)).collect()
@@ -247,7 +247,7 @@ impl Node {
         }
     }
 
-    /// A round with its retries cut off: what fails comes again with the next one.
+    /// Runs a round without retries: failures are retried in the next one.
     pub(super) fn reconcile(&mut self) {
         let deleted: Vec<LbAddress> = self.deleted.iter().copied().collect();
         let snapshot = self.writer.frontends().snapshot();
@@ -270,8 +270,8 @@ impl Node {
         }
     }
 
-    /// Another agent: it finds the maps, and its source has the same content. What was found of backends is in the maps
-    /// only.
+    /// Starts another agent: it finds the maps, and its source has the same content. Health of backends is only in the
+    /// maps.
     fn restart(&mut self) {
         self.maps.fail(Fault::Never);
         let mut next = Node::on(self.maps.clone());
@@ -286,7 +286,7 @@ impl Node {
         *self = next;
     }
 
-    /// The same when all is done: nothing changes in the maps, unless it was found of backends that are leaving.
+    /// Restarts after all work is done: the maps must not change, except for the health of terminating backends.
     fn restart_when_done(&mut self) -> Result<(), TestCaseError> {
         self.maps.fail(Fault::Never);
         self.reconcile();
@@ -325,7 +325,7 @@ impl Node {
         }
     }
 
-    /// Returns the expected entries. Health reported to previous runs is as in the maps.
+    /// Returns the expected entries. Health reported to previous runs is taken from the maps.
     fn expected(&self) -> BTreeSet<String> {
         let behind = behind(&self.maps.dump());
         expected_where(&self.content, &self.node(), |frontend, backend| {
@@ -383,14 +383,14 @@ proptest! {
         maps.fail(Fault::Never);
         node.reconcile();
         prop_assert_eq!(&node.deleted, &BTreeSet::new());
-        // Leftovers of a crash are for the prune; failed operations leave nothing that the retry does not find.
+        // Leftovers of a crash are pruned later; failed operations leave none that the retry does not find.
         if !strays {
             prop_assert_eq!(actual(&maps.dump()), node.expected());
         }
         node.ops.balancer.prune().unwrap();
         prop_assert_eq!(actual(&maps.dump()), node.expected());
         prop_assert_eq!(broken.lock().unwrap().take(), None);
-        // Nothing is remembered of what is gone.
+        // No record of deleted objects may remain.
         node.services.clear();
         node.backends.clear();
         node.publish();

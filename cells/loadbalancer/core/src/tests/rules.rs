@@ -1,4 +1,4 @@
-//! Small rules: what backends have beside their addresses, and what REST shows of a frontend.
+//! Small rules: properties of backends, and frontends in the REST API.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn backends_of_one_cluster_are_replaced_alone() {
 }
 
 #[test]
-fn rows_of_backends_have_the_numbers_of_their_zones() {
+fn entries_of_backends_have_the_ids_of_their_zones() {
     let maps = Arc::<FakeMaps>::default();
     let writer = writer();
     let set_zone = |zone: &str| {
@@ -72,7 +72,7 @@ fn rows_of_backends_have_the_numbers_of_their_zones() {
         let settings = Settings { zones: zones.into(), ..settings() };
         let frontends = writer.frontends();
         let context = ReconcileContext { settings, addresses: None, frontends: frontends.clone() };
-        // Each is an agent of its own: numbers are taken over from the maps.
+        // Each is a new agent: ids are restored from the maps.
         let balancer = Balancer::restore(maps.clone()).unwrap();
         let mut ops = LbOps { balancer, comparisons: Arc::default(), context, unserved: Default::default() };
         for result in ops.upsert_batch(&frontends.snapshot(), served(&writer).iter()) {
@@ -102,7 +102,7 @@ fn rows_of_backends_have_the_numbers_of_their_zones() {
 }
 
 #[test]
-fn rest_tells_of_redirects_proxies_and_translation() {
+fn rest_shows_redirects_proxies_and_translation() {
     let writer = writer();
     let service = Service { nat_policy: NatPolicy::Nat46, ..Service::new(web(), Source::Api) };
     let mut txn = writer.write();
@@ -131,7 +131,7 @@ fn rest_tells_of_redirects_proxies_and_translation() {
     );
 }
 
-/// Addresses that change again and again are taken together, once a second.
+/// Repeated changes of addresses are coalesced, to one update a second.
 #[tokio::test(start_paused = true)]
 async fn addresses_of_the_node_are_followed_at_a_pace() {
     let writer = Arc::new(writer());
@@ -169,7 +169,7 @@ async fn addresses_of_the_node_are_followed_at_a_pace() {
 }
 
 #[test]
-fn ports_of_the_node_are_somebody_elses_without_the_replacement() {
+fn node_ports_belong_to_kube_proxy_without_the_replacement() {
     let params = |address: &str, kind| FrontendParams { kind, ..frontend(address) };
     let all = [
         params("0.0.0.0:30080/TCP", FrontendType::NodePort),
@@ -194,7 +194,7 @@ fn ports_of_the_node_are_somebody_elses_without_the_replacement() {
     }
 }
 
-/// The parts of kube-proxy that the agent replaces, as JSON.
+/// Returns the parts of kube-proxy that the agent replaces, as JSON.
 fn replaced(config: &crate::ServicesConfig) -> serde_json::Value {
     let mut status = api_models::StatusResponse::default();
     crate::rest::status(config, &mut status);
@@ -206,7 +206,7 @@ fn health_reports_the_replaced_parts_of_kube_proxy() {
     let config = crate::ServicesConfig::default();
     let off = replaced(&config);
     assert_eq!((&off["mode"], &off["features"]["nodePort"]), (&"False".into(), &serde_json::json!({})));
-    // As Cilium writes a nil list.
+    // As Cilium serializes a nil list.
     assert!(off["features"]["annotations"].is_null(), "{off}");
     let on = replaced(&crate::ServicesConfig { kube_proxy_replacement: true, ..config.clone() });
     assert_eq!(on["mode"], "True");

@@ -1,4 +1,4 @@
-//! Which backends a frontend uses, against the simplest computation, and what changes it besides the sources.
+//! The selection of backends against the simplest computation, and its inputs other than the sources.
 
 use proptest::prelude::*;
 
@@ -72,12 +72,12 @@ prop_compose! {
     }
 }
 
-/// Written from the description, one condition after the other.
+/// Returns the expected backends, written from the description one condition after the other.
 fn expected(case: &Case) -> Vec<String> {
     let mut addresses: Vec<LbAddress> = case.backends.iter().map(|backend| backend.address).collect();
     addresses.sort();
     addresses.dedup();
-    // The last row of a source is the one it has; the better source counts.
+    // The last row of a source takes effect; the source of higher precedence wins.
     let row = |address: &LbAddress| {
         let of = |source| case.backends.iter().rev().find(|b| b.address == *address && b.source == source);
         of(Source::Kubernetes).or(of(Source::Api)).unwrap()
@@ -141,7 +141,7 @@ proptest! {
         let mut txn = writer.write();
         txn.upsert_service(service, vec![frontend]).unwrap();
         txn.commit();
-        // With what was found out of them, which does not come from a source.
+        // With their health, which does not come from a source.
         for backend in &case.backends {
             writer.backends.transact(|txn| txn.insert(backend.clone()));
         }
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// A writer with a service of one address and backends at these.
+/// Returns a writer with a service of one address and these backends.
 fn serving(rules: Rules, service: Service, backends: Vec<Backend>) -> ServicesWriter {
     let writer = writer_with(rules);
     let mut txn = writer.write();
@@ -208,7 +208,7 @@ fn the_zone_of_the_node_is_followed() {
 }
 
 #[test]
-fn a_checked_service_shows_what_was_checked_and_has_all_checked() {
+fn only_checked_backends_are_selected_and_all_are_checked() {
     let backends = vec![at(&web(), "10.0.0.1:80/TCP"), at(&web(), "10.0.0.2:80/TCP")];
     let writer = serving(Rules::default(), Service::new(web(), Source::Api), backends);
     writer.set_is_service_health_checked(|service| service.name == web());
@@ -269,7 +269,7 @@ fn a_redirected_frontend_follows_the_other_service() {
 }
 
 #[test]
-fn proxies_of_a_service_stay_when_its_source_says_it_anew() {
+fn proxies_of_a_service_are_kept_when_its_source_updates_it() {
     let writer = serving(Rules::default(), Service::new(web(), Source::Api), vec![]);
     let redirects = vec![ProxyRedirect { proxy_port: 10_000, ports: vec![80, 443] }];
     let mut txn = writer.write();
@@ -308,7 +308,7 @@ fn addresses_that_would_hide_node_ports_are_left_out() {
 }
 
 #[test]
-fn numbers_are_given_in_order_of_addresses_also_when_backends_come_later() {
+fn ids_follow_the_order_of_addresses_even_if_backends_come_later() {
     let writer = writer();
     let addresses = ["10.96.0.1:80/TCP", "10.96.0.2:80/UDP", "[fd10::1]:80/TCP"];
     let mut txn = writer.write();
@@ -320,7 +320,7 @@ fn numbers_are_given_in_order_of_addresses_also_when_backends_come_later() {
     txn.commit();
     let order = || served(&writer).iter().map(|f| f.address().to_string()).collect::<Vec<_>>();
     assert_eq!(order(), addresses);
-    // Nor does an address of the node change the order of those that have none yet.
+    // A change of a node's address does not alter the order of those without ids.
     writer.node_addresses_changed(&["10.96.0.1".parse().unwrap()].into());
     assert_eq!(order(), addresses);
 }

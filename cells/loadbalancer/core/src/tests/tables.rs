@@ -73,7 +73,7 @@ fn slices_of_a_service_are_merged_and_an_address_may_move() {
 }
 
 #[test]
-fn backends_come_before_and_stay_after_their_service() {
+fn backends_may_precede_and_outlive_their_service() {
     let writer = writer();
     let slices = format!("endpoints:\n{}", slice("web-1", "[{port: 69}]", "[{addresses: [10.62.0.1]}]"));
     writer.replace(Source::Api, state(&slices));
@@ -106,7 +106,7 @@ fn an_address_belongs_to_one_service() {
         ["frontend already owned by another service: 192.0.2.1:72/TCP is owned by default/a"]
     );
     assert_eq!(cells(&writer.services(), &[0]), ["default/a"]);
-    // A source that is believed more does not take it away either, but may redefine the service itself.
+    // A source of higher precedence does not take it over, but may redefine the service itself.
     let owned = |(service, frontends): (crate::Service, Vec<_>)| {
         let mut txn = writer.write();
         let result = txn.upsert_service(crate::Service { source: Source::Kubernetes, ..service }, frontends);
@@ -128,7 +128,7 @@ fn an_address_belongs_to_one_service() {
 }
 
 #[test]
-fn an_address_changes_hands_within_a_source() {
+fn an_address_moves_within_a_source() {
     let service = |name: &str, ip: &str| {
         format!("- metadata: {{name: {name}}}\n  spec: {{clusterIP: {ip}, ports: [{{port: 72}}]}}\n")
     };
@@ -143,7 +143,7 @@ fn an_address_changes_hands_within_a_source() {
 }
 
 #[test]
-fn the_most_believed_row_of_an_address_counts() {
+fn the_row_of_highest_precedence_takes_effect() {
     let writer = writer();
     let text = format!(
         "{}endpoints:\n{}",
@@ -214,7 +214,7 @@ fn ports_of_the_node_are_frontends() {
 }
 
 #[test]
-fn families_that_are_off_are_told_of() {
+fn disabled_families_are_reported() {
     let writer = ServicesWriter { families: Families { v4: true, v6: false }, ..writer() };
     let content = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 'fd10::1'], ports: [{port: 80}]}\n";
     writer.replace(Source::Api, state(content));
@@ -224,7 +224,7 @@ fn families_that_are_off_are_told_of() {
 }
 
 #[test]
-fn frontends_at_addresses_of_the_node_are_looked_at_again() {
+fn frontends_at_node_addresses_become_pending_again() {
     let writer = writer();
     let content = "services:\n- metadata: {name: web}\n  spec: {clusterIPs: [10.96.0.1, 10.96.0.2], ports: [{port: 80}]}\n";
     writer.replace(Source::Api, state(content));
@@ -233,7 +233,7 @@ fn frontends_at_addresses_of_the_node_are_looked_at_again() {
         let address = address.parse().unwrap();
         frontends.get(&frontends.snapshot(), Frontend::by_address(&address)).unwrap().revision()
     };
-    // As the reconciler leaves them.
+    // In the state that the reconciler leaves.
     for (id, frontend) in (1..).zip(served(&writer)) {
         writer
             .frontends
@@ -243,7 +243,7 @@ fn frontends_at_addresses_of_the_node_are_looked_at_again() {
     writer.node_addresses_changed(&["10.96.0.1".parse().unwrap()].into());
     assert!(revision("10.96.0.1:80/TCP") > before.0);
     assert_eq!(revision("10.96.0.2:80/TCP"), before.1);
-    // On the node's own address there is no row for all ports.
+    // There is no wildcard entry on the node's own address.
     let settings = |node_addresses| Settings { node_addresses, ..settings() };
     let frontend = &served(&writer)[0];
     assert!(of(frontend, &settings(vec![])).wildcard.is_some());
@@ -288,7 +288,7 @@ fn long_lists_of_backends_are_cut() {
 }
 
 #[test]
-fn the_rest_answer_has_the_keys_of_the_original() {
+fn the_rest_response_has_the_keys_of_cilium() {
     let writer = writer();
     let text = format!(
         "{}endpoints:\n{}",

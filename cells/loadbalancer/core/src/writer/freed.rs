@@ -1,4 +1,4 @@
-//! Services that were refused: whether they may be taken now.
+//! Refused services: whether they may be accepted now.
 
 use statedb::Snapshot;
 
@@ -25,8 +25,8 @@ pub(crate) fn any_freed<'r>(
     })
 }
 
-/// Waits until it is. The owner that they conflict with may be of another source, whose changes the caller does not
-/// watch.
+/// Waits until the reason for one of these refusals is gone. The owner that they conflict with may belong to another
+/// source, which the caller does not watch.
 pub(crate) async fn freed<'r>(
     refused: impl IntoIterator<Item = &'r Refused> + Clone,
     writer: &ServicesWriter,

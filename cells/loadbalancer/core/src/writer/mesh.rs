@@ -1,5 +1,5 @@
-//! Backends of other clusters: whether a service has them, and which clusters' it prefers. What this cluster shows to
-//! others (`service.cilium.io/shared`) is not this agent's: it exports nothing.
+//! Backends of other clusters: whether a service includes them, and which clusters it prefers. Exporting services to
+//! other clusters (`service.cilium.io/shared`) is not a task of this agent.
 
 use statedb::Obj;
 
@@ -8,18 +8,18 @@ use crate::model::backend::{Backend, BackendState};
 use crate::model::service::Service;
 use crate::writer::select::{Fitting, Place};
 
-/// Whether backends of other clusters are its, too (annotation `service.cilium.io/global`).
+/// Whether the service includes backends of other clusters (annotation `service.cilium.io/global`).
 pub(crate) fn is_global(service: &Service) -> bool {
     annotation(service, annotations::GLOBAL).is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// Whether a value of the annotation `service.cilium.io/affinity` is a preference.
+/// Whether a value of the annotation `service.cilium.io/affinity` is a valid preference.
 pub(crate) fn is_affinity(text: &str) -> bool {
     ["local", "remote", "none", ""].iter().any(|right| text.eq_ignore_ascii_case(right))
 }
 
-/// Leaves out the backends of this cluster or those of others, by the annotation `service.cilium.io/affinity`,
-/// while there is one of the preferred that is well.
+/// Removes the backends of this cluster or those of others, by the annotation `service.cilium.io/affinity`, while a
+/// preferred one is healthy.
 pub(crate) fn prefer_cluster(service: &Service, place: &Place, rows: &mut Fitting) {
     let Some(affinity) = annotation(service, annotations::AFFINITY) else { return };
     let remote = match affinity {
@@ -34,7 +34,7 @@ pub(crate) fn prefer_cluster(service: &Service, place: &Place, rows: &mut Fittin
     }
 }
 
-/// Returns the value of an annotation, by its name or its older one.
+/// Returns the value of an annotation, by its current or former name.
 fn annotation<'s>(service: &'s Service, names: [&str; 2]) -> Option<&'s str> {
     names.iter().find_map(|name| service.annotations.get(name)).map(|value| value.as_str())
 }

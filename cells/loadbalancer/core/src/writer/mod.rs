@@ -1,4 +1,4 @@
-//! Transactions of all sources: services with their frontends, backends, and which backends a frontend uses.
+//! Transactions of all sources: services with their frontends, backends, and the selection of backends.
 //!
 //! Sibling folders that it uses: `model`.
 

@@ -34,13 +34,13 @@ impl Place {
 /// Selects the backends of frontends.
 pub(crate) struct Selector<'s> {
     pub(crate) place: &'s Place,
-    /// Whether backends may be preferred by where they are.
+    /// Whether backends may be preferred by topology.
     pub(crate) topology: bool,
     /// Whether a service's backends are health-checked.
     pub(crate) is_checked: Option<&'s IsChecked>,
 }
 
-/// The input that selects the backends of one frontend.
+/// The input of the selection for one frontend.
 struct Selection<'s> {
     frontend: &'s Frontend,
     place: &'s Place,
@@ -51,7 +51,7 @@ struct Selection<'s> {
 /// Backends by address, one row each.
 pub(crate) struct Selected {
     pub(crate) backends: Arc<[Obj<Backend>]>,
-    /// Those that are to be checked.
+    /// The backends to health-check.
     pub(crate) to_check: Arc<[Obj<Backend>]>,
 }
 
@@ -70,12 +70,12 @@ impl Selector<'_> {
         let from = frontend.redirect_to.as_ref().unwrap_or(&frontend.service.name);
         let is_checked = self.is_checked.is_some_and(|is| is(&frontend.service));
         let selection = Selection { frontend, place: self.place, topology: self.topology, is_checked };
-        // Mostly as many as before.
+        // The number of backends rarely changes.
         let mut fitting = Fitting::with_capacity(frontend.backends.len());
         let (mut last, mut any_remote) = (None, false);
-        // By address, the most trusted source first.
+        // By address, the source of highest precedence first.
         for row in backends.prefix(Backend::of_service(from)) {
-            // Of one address only the first row counts, whether it is chosen or not.
+            // Of one address only the first row takes effect, whether it is selected or not.
             if last.replace(row.address) != Some(row.address) && selection.fits(row) {
                 any_remote |= self.place.is_remote(row);
                 fitting.push(row.clone());
@@ -111,7 +111,7 @@ impl Selection<'_> {
                 || row.node_name == self.place.node)
     }
 
-    /// Leaves only preferred backends, if any of these may take connections.
+    /// Keeps only preferred backends, if any of these may take connections.
     fn prefer(&self, rows: &mut Fitting) {
         if !self.topology || self.frontend.redirect_to.is_some() {
             return;
@@ -145,8 +145,8 @@ impl Selection<'_> {
     }
 }
 
-/// Whether only backends of this node count. The cluster address has only the external scope and obeys the internal
-/// policy.
+/// Whether only backends of this node are eligible. A ClusterIP frontend has only the external scope and obeys the
+/// internal policy.
 fn local_only(frontend: &FrontendParams, service: &Service) -> bool {
     let policy = match (frontend.kind, frontend.address.scope) {
         (FrontendType::HostPort | FrontendType::LocalRedirect, _) => return false,

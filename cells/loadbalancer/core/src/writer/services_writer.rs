@@ -1,4 +1,4 @@
-//! The writer of all sources: services with their frontends, backends, and which frontend uses which backends.
+//! The writer of all sources: services with their frontends, backends, and the selection of backends.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ use crate::writer::txn::ServicesTxn;
 /// Options that apply to all services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Which ports are for NodePort services alone (`node-port-range`).
+    /// Ports reserved for NodePort services (`node-port-range`).
     pub node_port_range: RangeInclusive<u16>,
-    /// Whether NodePort services have frontends at ports of the node (`kube-proxy-replacement`).
+    /// Whether NodePort services have frontends at node ports (`kube-proxy-replacement`).
     pub node_ports: bool,
     /// Whether services may prefer backends of this node or its zone (`enable-service-topology`).
     pub topology: bool,
-    /// Whether services may choose how packets come to backends of other nodes (`bpf-lb-mode-annotation`).
+    /// Whether services may select the forwarding mode (`bpf-lb-mode-annotation`).
     pub modes: bool,
 }
 
@@ -39,12 +39,12 @@ impl Default for Rules {
 
 pub(crate) type IsChecked = dyn Fn(&Service) -> bool + Send + Sync;
 
-/// The input of the writer besides the tables: the node, and the health checks of services.
+/// The input of the writer in addition to the tables: the node, and the health checks of services.
 #[derive(Clone)]
 pub(crate) struct NodeInfo {
     /// Returns the location of this node, for policies that allow only its backends.
     pub(crate) place: Arc<dyn Fn() -> Place + Send + Sync>,
-    /// Addresses of the node at which NodePort services answer.
+    /// Returns the addresses of the node at which node ports are served.
     pub(crate) node_port_addresses: Arc<dyn Fn() -> BTreeSet<IpAddr> + Send + Sync>,
     is_checked: Arc<RwLock<Option<Arc<IsChecked>>>>,
 }
@@ -78,11 +78,11 @@ pub struct ServicesWriter {
     pub(crate) events: Events,
 }
 
-/// A source that is not complete yet; nothing in the kernel counts as stale before all are.
+/// The registration of an incomplete source; nothing in the kernel is stale before all sources are complete.
 #[must_use = "the tables stay uninitialised until `complete` is called"]
 pub struct Initializers(Initializer<Service>, Initializer<Frontend>, Initializer<Backend>);
 
-/// All that a source knows.
+/// The whole state of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// Services, each with its frontends.
@@ -104,22 +104,23 @@ impl ServicesWriter {
         ServicesWriter { services, frontends, backends, node_info, families, rules, events }
     }
 
-    /// Services, for reading.
+    /// Returns the services, for reading.
     pub fn services(&self) -> Table<Service> {
         self.services.reader()
     }
 
-    /// Frontends, for reading.
+    /// Returns the frontends, for reading.
     pub fn frontends(&self) -> Table<Frontend> {
         self.frontends.reader()
     }
 
-    /// Backends, for reading.
+    /// Returns the backends, for reading.
     pub fn backends(&self) -> Table<Backend> {
         self.backends.reader()
     }
 
-    /// Registers a source. Until it calls [`complete`](Self::complete) nothing is taken from the kernel as stale.
+    /// Registers a source. Until [`complete`](Self::complete) is called for it, nothing is removed from the kernel as
+    /// stale.
     pub fn register(&self, name: &str) -> Initializers {
         let mut txn = self.tables();
         let (s, f, b) = txn.split();
@@ -142,13 +143,12 @@ impl ServicesWriter {
         txn.commit();
     }
 
-    /// A transaction on services, frontends and backends. Keep it short.
+    /// Begins a transaction on services, frontends and backends. It blocks other writers, so keep it short.
     pub fn write(&self) -> ServicesTxn<'_> {
         ServicesTxn::new(self, self.tables())
     }
 
-    /// Replaces the state of a source in one transaction; returns the services that were refused, each as a
-    /// whole.
+    /// Replaces the state of a source in one transaction; returns the refused services, each refused as a whole.
     pub fn replace(&self, source: Source, state: State) -> Vec<Refused> {
         let mut txn = self.write();
         let refused = txn.replace(source, state);
@@ -156,26 +156,26 @@ impl ServicesWriter {
         refused
     }
 
-    /// Sets the predicate of services with health checks: their backends count from when they were first
-    /// [found healthy or not](ServicesTxn::set_health).
+    /// Sets the predicate of services with health checks: their backends are selected from their first [reported
+    /// health](ServicesTxn::set_health) on.
     pub fn set_is_service_health_checked(&self, is: impl Fn(&Service) -> bool + Send + Sync + 'static) {
         *self.node_info.is_checked.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(is));
         self.choose_again(|_| true);
     }
 
-    /// Selects the backends of services again: input of the selection besides the tables has changed.
+    /// Repeats the selection of backends of services, because input other than the tables has changed.
     pub(crate) fn choose_again(&self, concerned: impl Fn(&Service) -> bool) {
         let mut txn = self.write();
         txn.touch_all(concerned);
         txn.commit();
     }
 
-    /// These addresses have become the node's, or are not any more: whether a frontend's address has a row for all its
-    /// ports depends on it, and where ports of the node have rows.
+    /// Processes addresses that the node has gained or lost: they determine whether a frontend's address has a wildcard
+    /// entry, and where node ports have entries.
     pub(crate) fn node_addresses_changed(&self, addresses: &BTreeSet<IpAddr>) {
         let mut txn = self.frontends.write();
         let of_node = |kind| matches!(kind, FrontendType::NodePort | FrontendType::HostPort);
-        // Those without an id come along, so that ids follow the order of arrival.
+        // Those without an id are written as well, so that ids follow the order of arrival.
         let concerned = |frontend: &&Obj<Frontend>| {
             let new = frontend.id == 0 && frontend.status.kind() == StatusKind::Pending;
             let concerned = addresses.contains(&frontend.address().ip) || of_node(frontend.params.kind);
@@ -189,7 +189,7 @@ impl ServicesWriter {
         txn.commit();
     }
 
-    /// For the reconciler, which writes the statuses.
+    /// Returns the table of frontends for the reconciler, which writes the statuses.
     pub(crate) fn frontends_for_statuses(&self) -> RwTable<Frontend> {
         self.frontends.clone()
     }

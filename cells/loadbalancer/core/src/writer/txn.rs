@@ -21,14 +21,14 @@ use crate::model::source::Source;
 use crate::writer::select::{Place, Selected, Selector};
 use crate::writer::services_writer::{IsChecked, ServicesWriter, State, Tables};
 
-/// Changes that become visible together. Dropped without [`commit`](ServicesTxn::commit), nothing has happened.
+/// Changes that become visible together. Dropped without [`commit`](ServicesTxn::commit), it has no effect.
 #[must_use = "a transaction that is not committed changes nothing"]
 pub struct ServicesTxn<'a> {
     txn: Tables<'a>,
     place: Place,
     is_checked: Option<Arc<IsChecked>>,
     writer: &'a ServicesWriter,
-    /// Services whose backends have changed: their users select again at the commit.
+    /// Services whose backends have changed: the commit repeats the selection for their users.
     touched: Touched,
 }
 
@@ -40,7 +40,7 @@ struct Touched {
 }
 
 impl Touched {
-    /// Notes that all users of a service's backends must select again.
+    /// Records that the selection must be repeated for all users of a service's backends.
     fn touch(&mut self, name: &ServiceName) {
         self.count += 1;
         match self.services.get_mut(name) {
@@ -49,7 +49,7 @@ impl Touched {
         }
     }
 
-    /// Notes that the service's own frontends were written with its current backends.
+    /// Records that the service's own frontends were written with its current backends.
     fn written(&mut self, name: &ServiceName) {
         if let Some((users, _)) = self.services.get_mut(name) {
             *users = Users::Others;
@@ -63,12 +63,12 @@ impl Touched {
     }
 }
 
-/// The frontends that have yet to select among the changed backends of a service.
+/// The frontends for which the selection must be repeated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Users {
     /// Its own, and those of other services that are redirected to it.
     All,
-    /// Its own were written since.
+    /// Only those of other services; its own were written since.
     Others,
 }
 
@@ -78,7 +78,7 @@ impl<'a> ServicesTxn<'a> {
         ServicesTxn { txn, place, is_checked, writer, touched: Touched::default() }
     }
 
-    /// Creates or replaces a service and its set of frontends. Refused as a whole if another service has one of the
+    /// Creates or replaces a service and its set of frontends. Refused as a whole if another service owns one of the
     /// addresses.
     pub fn upsert_service(
         &mut self,
@@ -91,9 +91,9 @@ impl<'a> ServicesTxn<'a> {
         Ok(())
     }
 
-    /// The same with the backends that a source has for the service. Addresses of services that `yields` is true for do
-    /// not count as taken: the frontends there change hands and keep their ids. A service that is refused keeps the
-    /// backends that it had.
+    /// Creates or replaces a service with its frontends and the backends that a source has for it. Addresses of
+    /// services for which `yields` is true do not count as owned: the frontends there move and keep their ids. A
+    /// refused service keeps its former backends.
     pub(crate) fn upsert_service_with_backends(
         &mut self,
         service: Service,
@@ -103,25 +103,25 @@ impl<'a> ServicesTxn<'a> {
     ) -> Result<(), Refused> {
         let frontends = self.allowed(&service, frontends);
         let existing = self.check(&service, &frontends, yields)?;
-        // Backends first: frontends are written with those that there are.
+        // Backends first: frontends are written with the existing ones.
         self.set_backends(&service.name, service.source, backends);
         self.put_service(existing, service, frontends);
         Ok(())
     }
 
-    /// The service of that name.
+    /// Returns the service of this name.
     pub fn service(&mut self, name: &ServiceName) -> Option<Obj<Service>> {
         self.txn.split().0.get(Service::by_name(name)).cloned()
     }
 
-    /// Names of the services that begin like this, in order.
+    /// Returns the names of the services with this prefix, in order.
     pub fn names(&mut self, start: &str) -> Vec<ServiceName> {
         let services = self.txn.split().0.prefix(Prefix::primary(start));
         services.map(|service| service.name.clone()).collect()
     }
 
-    /// Redirects a frontend to the backends of another service, or back to its own service's; false if there is no such
-    /// frontend.
+    /// Redirects a frontend to the backends of another service, or back to those of its own service; false if there is
+    /// no such frontend.
     pub fn set_redirect_to(&mut self, address: &LbAddress, to: Option<ServiceName>) -> bool {
         let (_, frontends, _) = self.txn.split();
         let Some(frontend) = frontends.get(Frontend::by_address(address)).cloned() else { return false };
@@ -132,7 +132,7 @@ impl<'a> ServicesTxn<'a> {
         true
     }
 
-    /// Sets the proxies that take a service's connections; they stay when its source updates it. False if there is no
+    /// Sets the proxies for a service's connections; they are kept when its source updates it. False if there is no
     /// such service.
     pub fn set_proxy_redirects(&mut self, name: &ServiceName, redirects: Vec<ProxyRedirect>) -> bool {
         let Some(service) = self.service(name) else { return false };
@@ -149,7 +149,7 @@ impl<'a> ServicesTxn<'a> {
         true
     }
 
-    /// Has the users of these services' backends select again.
+    /// Repeats the selection for the users of these services' backends.
     pub(crate) fn touch_all(&mut self, concerned: impl Fn(&Service) -> bool) {
         let services = self.txn.split().0.all().filter(|service| concerned(service));
         let mut services: Vec<&Obj<Service>> = services.collect();
@@ -157,8 +157,8 @@ impl<'a> ServicesTxn<'a> {
         services.into_iter().for_each(|service| self.touched.touch(&service.name));
     }
 
-    /// Filters out ports of the node if kube-proxy serves them, and addresses of load balancers that a NodePort service
-    /// of this node may answer at.
+    /// Filters out node ports if kube-proxy serves them, and addresses of load balancers at which a NodePort service of
+    /// this node may be served.
     fn allowed(&self, service: &Service, mut frontends: Vec<FrontendParams>) -> Vec<FrontendParams> {
         if !self.writer.rules.node_ports {
             frontends.retain(|params| params.kind != FrontendType::NodePort);
@@ -283,14 +283,14 @@ impl<'a> ServicesTxn<'a> {
         !rows.is_empty()
     }
 
-    /// Replaces the whole state of a source; returns the services that were refused, each as a whole.
+    /// Replaces the whole state of a source; returns the refused services, each refused as a whole.
     pub fn replace(&mut self, source: Source, state: State) -> Vec<Refused> {
         let mut refused = Vec::new();
         let mut accepted: Vec<(Service, Vec<FrontendParams>)> = Vec::new();
         let mut claimed: HashMap<LbAddress, ServiceName> = HashMap::new();
         for (service, frontends) in state.services {
             let frontends = self.allowed(&service, frontends);
-            // Among the services of the source the first one gets the address, also from its previous owner.
+            // Of several services of the source the first one gets the address, even if another one owned it before.
             let taken = frontends.iter().find_map(|frontend| {
                 let owner = claimed.get(&frontend.address).filter(|owner| **owner != service.name)?;
                 Some(Refused::Owned { address: frontend.address, owner: owner.clone() })
@@ -318,7 +318,7 @@ impl<'a> ServicesTxn<'a> {
         for name in gone {
             self.delete_service(&name);
         }
-        // Backends first: frontends are written with those that there are.
+        // Backends first: frontends are written with the existing ones.
         for backend in state.backends {
             wanted.entry(backend.service_name.clone()).or_default().push(backend);
         }
@@ -332,7 +332,7 @@ impl<'a> ServicesTxn<'a> {
         refused
     }
 
-    /// Makes the changes visible.
+    /// Publishes the changes.
     pub fn commit(mut self) {
         let touched = std::mem::take(&mut self.touched);
         let touched = touched.in_order();
@@ -348,8 +348,8 @@ impl<'a> ServicesTxn<'a> {
         self.txn.commit();
     }
 
-    /// Whether the service may be written, in place of the one that it gives; addresses of services that `yields` is
-    /// true for do not count as taken.
+    /// Checks whether the service may be written; returns the existing one that it replaces. Addresses of services for
+    /// which `yields` is true do not count as owned.
     fn check(
         &mut self,
         service: &Service,
@@ -385,7 +385,7 @@ impl<'a> ServicesTxn<'a> {
         }
         let (services, frontends, _) = self.txn.split();
         if let Some(existing) = &existing {
-            // They do not come from its source.
+            // These do not come from its source, so they are kept.
             service.proxy_redirects = existing.proxy_redirects.clone();
         }
         let changed = existing.as_ref().is_none_or(|existing| **existing != service);
@@ -424,13 +424,13 @@ impl<'a> ServicesTxn<'a> {
         if changed {
             self.touched.written(&name);
         }
-        // Last, so that no backend is without a user in between: it keeps its id.
+        // Deleted last, so that no backend is without a user in between: it keeps its id.
         for address in stale {
             self.txn.split().1.delete(Frontend::by_address(&address));
         }
     }
 
-    /// Writes a frontend with the backends that there are, to be reconciled.
+    /// Writes a frontend with the existing backends, to be reconciled.
     fn put_frontend(&mut self, frontend: Frontend) {
         let (_, table, backends) = self.txn.split();
         let topology = self.writer.rules.topology;
@@ -443,7 +443,7 @@ impl<'a> ServicesTxn<'a> {
     fn put_backend(&mut self, mut backend: Backend) {
         let (_, _, table) = self.txn.split();
         if let Some(old) = table.get(Query::of(&backend)) {
-            // The health of a backend does not come from its source.
+            // The health of a backend does not come from its source, so it is kept.
             backend.unhealthy = old.unhealthy;
             backend.unhealthy_updated_at = old.unhealthy_updated_at;
             if **old == backend {
@@ -454,7 +454,7 @@ impl<'a> ServicesTxn<'a> {
         table.insert(backend);
     }
 
-    /// Selects the backends of frontends again; those whose backends have changed become pending.
+    /// Repeats the selection of backends for frontends; those whose backends have changed become pending.
     fn reselect(&mut self, frontends: Query<Frontend>) {
         let (_, table, backends) = self.txn.split();
         let topology = self.writer.rules.topology;
@@ -482,8 +482,9 @@ impl<'a> ServicesTxn<'a> {
     }
 }
 
-/// Frontends without an id are written again along with others of their service, all in order of their addresses:
-/// thereby ids follow the order of addresses, independent of how many transactions wrote the service.
+/// Whether the frontend waits for its id. Such frontends are written again together with others of their service, all
+/// in order of their addresses: thereby ids follow the order of addresses, independent of the number of transactions
+/// that wrote the service.
 fn waits_for_id(frontend: &Frontend) -> bool {
     frontend.id == 0 && frontend.status.kind() == StatusKind::Pending
 }
@@ -492,7 +493,7 @@ fn same(a: &[Obj<Backend>], b: &[Obj<Backend>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b))
 }
 
-/// The status of a frontend that was just written: to be reconciled, if its family is on.
+/// Returns the status of a frontend that was just written: pending, if its family is enabled.
 fn status(params: &FrontendParams, writer: &ServicesWriter) -> Status {
     let error = match params.address.ip {
         ip if writer.families.has(&ip) => return Status::pending(),

@@ -1,4 +1,4 @@
-//! Tests from objects of Kubernetes to the tables and maps that they result in.
+//! Tests from Kubernetes objects to the resulting tables and maps.
 
 mod parse;
 mod property;

@@ -1,4 +1,4 @@
-//! Reading of objects.
+//! Parsing of objects.
 
 use super::*;
 use crate::config::RedirectConfig;
@@ -40,7 +40,7 @@ fn kinds_by_matcher_and_ports() {
 }
 
 #[test]
-fn malformed_policies_are_told_by_field() {
+fn malformed_policies_are_reported_by_field() {
     let dns = || vec![port(53, "UDP", "")];
     let to = || vec![port(5300, "UDP", "")];
     let both = json!({
@@ -111,7 +111,7 @@ fn addresses_outside_the_prefixes_are_refused() {
 }
 
 #[test]
-fn selectors_are_shown_as_the_original_does() {
+fn selectors_are_formatted_as_in_cilium() {
     let mut spec = of_service("s", vec![], vec![port(53, "UDP", "")]);
     spec["redirectBackend"]["localEndpointSelector"] = json!({
         "matchLabels": {"b": "yy", "app": "x"},

@@ -28,7 +28,8 @@ fn backend_ports() -> impl Strategy<Value = Vec<Value>> {
     ]
 }
 
-/// Of any kind, malformed ones among them. Addresses are never those of services, which are first come, first served.
+/// Generates specs of any kind, invalid ones among them. Addresses are never those of services, because there the
+/// result depends on the order.
 fn spec() -> impl Strategy<Value = Value> {
     let matcher = prop_oneof![
         (0u8..2, ports(), backend_ports())
@@ -78,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_order_of_changes_gives_what_the_same_objects_give_at_once(
+    fn any_order_of_changes_equals_the_same_objects_at_once(
         steps in proptest::collection::vec(step(), 0..40),
     ) {
         let mut world = World::new();
@@ -101,7 +102,7 @@ proptest! {
         prop_assert_eq!(world.services(), fresh.services());
         prop_assert_eq!(world.backends(), fresh.backends());
         prop_assert_eq!(world.skips(), fresh.skips());
-        // Once all is as it is to be, nothing is written any more.
+        // Once the state has converged, nothing is written any more.
         let table = world.writer.frontends();
         let before = table.revision(&table.snapshot());
         world.settle();

@@ -1,4 +1,4 @@
-//! Policies as the REST API shows them.
+//! Policies in the REST API.
 
 use super::*;
 

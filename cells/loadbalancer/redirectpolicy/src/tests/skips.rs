@@ -33,7 +33,7 @@ fn rows_wait_for_the_cookie_and_go_with_their_policy() {
     world.settle();
     let both = "169.254.1.1:53/UDP, 169.254.1.2:53/UDP";
     assert_eq!(columns(&world, "ns/a"), ["ns/a", "ns/q", both, "<unset>", ""]);
-    // As a script writes a row.
+    // In the format in which a script writes a row.
     let read = DesiredSkip::FROM_VALUE.unwrap();
     let mut written: Value = serde_json::from_str(
         &serde_json::to_string(
@@ -45,7 +45,7 @@ fn rows_wait_for_the_cookie_and_go_with_their_policy() {
     .unwrap();
     written["netnscookie"] = json!(4711);
     written["status"]["kind"] = json!("Pending");
-    // Addresses in small letters are none.
+    // Lower-casing the whole text has made the addresses invalid (`53/udp`), so they are set again.
     written["skipredirectforfrontends"] = json!({"ns/p:local-redirect": ["169.254.1.1:53/UDP"]});
     world.skips.transact(|txn| txn.insert(read(written).unwrap()));
     world.settle();
@@ -61,7 +61,7 @@ fn rows_wait_for_the_cookie_and_go_with_their_policy() {
 }
 
 #[test]
-fn what_somebody_else_has_written_into_a_row_stays() {
+fn addresses_of_other_writers_in_a_row_are_kept() {
     let mut world = World::new();
     let read = DesiredSkip::FROM_VALUE.unwrap();
     let by_hand = json!({
@@ -102,9 +102,9 @@ fn wanted(pod: &str, cookie: Option<u64>, addresses: &[&str]) -> DesiredSkip {
     new.with(Some(ServiceName::new("ns", "p")), skips, cookie).unwrap()
 }
 
-/// Any changes of two pods, on maps of which a third of the operations fails, converge to the desired entries.
+/// Any changes of two pods, on maps in which a third of the operations fail, converge to the desired entries.
 #[test]
-fn maps_end_as_wanted_whatever_fails() {
+fn maps_converge_despite_failures() {
     for _ in 0..50 {
         let maps = Arc::new(FakeSkipMaps::new(0.33));
         let of = maps.clone();
@@ -125,7 +125,7 @@ fn maps_end_as_wanted_whatever_fails() {
             let snapshot = table.snapshot();
             let cx = OpCx { snapshot: &snapshot, revision: table.revision(&snapshot) };
             let mut row = wanted(pod, cookie, addresses);
-            // Sometimes the next change comes before it was tried again.
+            // Sometimes the next change comes before the retry.
             let tries = if rand::random_bool(0.5) { 1 } else { 50 };
             for _ in 0..tries {
                 if ops.update(&cx, &mut row).is_ok() {
@@ -143,7 +143,7 @@ fn maps_end_as_wanted_whatever_fails() {
         while ops.prune(&cx, table.all(&snapshot)).is_err() {}
         let key = SkipKey { cookie: 9, ip: [169, 254, 1, 2].into(), port: 53 };
         assert_eq!(maps.rows().unwrap(), [key]);
-        // The pods share a network namespace: the row stays until both are gone.
+        // The pods share a network namespace: the entry stays until both are deleted.
         for (pod, left) in [("ns/a", 1), ("ns/b", 0)] {
             let row = (**table.get(&snapshot, DesiredSkip::by_pod(pod)).unwrap()).clone();
             while ops.delete(&cx, &row).is_err() {}

@@ -39,7 +39,7 @@ fn a_service_is_redirected_where_ports_match() {
     let to = "ns/s ClusterIP 'dns' -> ns/p:local-redirect = 10.0.0.1:5300/UDP";
     assert_eq!(frontends["10.96.0.1:53/UDP"], to);
     assert_eq!(frontends["10.96.0.1:80/TCP"], "ns/s ClusterIP 'web' ->  = 10.9.9.9:80/TCP");
-    // All ports, but only one leads somewhere by its name.
+    // All ports, but only one matches by its name.
     let several = vec![port(5300, "UDP", "dns"), port(8080, "TCP", "other")];
     world.policy("p", Some(of_service("s", vec![], several)));
     world.settle();
@@ -61,7 +61,7 @@ fn a_redirected_frontend_keeps_the_name_of_its_port() {
     let mut world = World::new();
     world.service("s", "10.96.0.1", Some([false, true]));
     world.pod("a", Some(pod("a", "a", "10.0.0.1", true)));
-    // The pod's port `web` takes it; a port of another name does not, nor does another pod.
+    // The pod's port `web` is the target; a port of another name is not, nor is another pod.
     let web = of_service("s", vec![port(80, "TCP", "")], vec![port(8080, "TCP", "")]);
     world.policy("p", Some(web.clone()));
     world.settle();
@@ -95,7 +95,7 @@ fn an_address_of_a_service_is_left_to_it() {
 }
 
 #[test]
-fn of_two_policies_the_older_one_has_what_both_want() {
+fn of_two_conflicting_policies_the_older_one_takes_effect() {
     let mut world = World::new();
     world.pod("a", Some(pod("a", "a", "10.0.0.1", true)));
     let spec = || at_address("169.254.1.1", vec![port(53, "UDP", "")], dns());
@@ -118,7 +118,7 @@ fn of_two_policies_the_older_one_has_what_both_want() {
 }
 
 #[test]
-fn a_policy_that_becomes_malformed_goes() {
+fn a_policy_that_becomes_malformed_is_withdrawn() {
     let mut world = World::new();
     world.pod("a", Some(pod("a", "a", "10.0.0.1", true)));
     world.policy("p", Some(at_address("169.254.1.1", vec![port(53, "UDP", "")], dns())));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::api::rest::protocol_name;
 
-/// A filter's own text, fields in Cilium's order.
+/// The text of a filter, with fields in Cilium's order.
 #[derive(Serialize)]
 struct Text<'a> {
     tier: u8,
@@ -23,7 +23,7 @@ struct Text<'a> {
     peers: Vec<BTreeMap<&'a str, Option<Denied>>>,
 }
 
-/// The policy of denied peers; allowed ones have none here.
+/// The policy of denied peers; for allowed ones it is absent.
 #[derive(Serialize)]
 struct Denied {
     verdict: u8,
@@ -71,7 +71,7 @@ fn text(filter: &Filter) -> String {
         port_name,
         peers: filter.peers.iter().map(|of| BTreeMap::from([(&*of.selector, peer(of))])).collect(),
     };
-    // Go escapes these characters for HTML; they occur inside strings only.
+    // Go escapes these characters for HTML; in JSON they occur inside strings only.
     let json = serde_json::to_string(&text).unwrap_or_default();
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_read_as_the_originals() {
+    fn rules_are_formatted_as_in_cilium() {
         let port = json!([{"ports": [{"port": "80", "protocol": "TCP"}]}]);
         let spec = json!({
             "ingress": [
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn denials_ranges_names_and_what_the_engine_adds_are_told() {
+    fn denials_ranges_names_and_additions_of_the_engine_are_listed() {
         let ports = |port: Value| json!([{"ports": [port]}]);
         let spec = json!({
             "ingress": [
                 {"toPorts": ports(json!({"port": "8000", "endPort": 8010, "protocol": "UDP"}))},
-                // No peers: not a filter.
+                // An empty list of peers is not a filter.
                 {"fromEndpoints": [], "toPorts": ports(json!({"port": "1", "protocol": "TCP"}))},
             ],
             "ingressDeny": [{"fromEntities": ["host"], "toPorts": ports(json!({"port": "web", "protocol": "TCP"}))}],

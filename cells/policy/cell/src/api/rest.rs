@@ -16,7 +16,7 @@ use crate::model::selectors::model;
 /// The tier of policies of both kinds.
 const NORMAL_TIER: u8 = 200;
 
-/// Answers `GET /policy`: all rules as JSON inside a string.
+/// Returns the response of `GET /policy`: all rules as JSON inside a string.
 pub(crate) fn policy(engine: &Engine) -> Response {
     let rules: Vec<Rule> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
     let policy = serde_json::to_string_pretty(&rules).unwrap_or_default();
@@ -24,12 +24,12 @@ pub(crate) fn policy(engine: &Engine) -> Response {
     Response::json(200, &models::Policy { policy, revision })
 }
 
-/// Answers `GET /policy/selectors` and `GET /policy/subject-selectors`.
+/// Returns the response of `GET /policy/selectors` and `GET /policy/subject-selectors`.
 pub(crate) fn selectors<'a>(rows: impl Iterator<Item = &'a SelectorRow>) -> Response {
     Response::json(200, &rows.map(model).collect::<Vec<_>>())
 }
 
-/// A rule, fields in Cilium's order.
+/// A rule, with fields in Cilium's order.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Rule {

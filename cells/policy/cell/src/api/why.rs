@@ -1,11 +1,11 @@
 //! `GET /apiary/why`: whether a source may reach a destination, and which rule decides.
 //!
-//! The verdict is that of the rows in the kernel's policy map, which decide about packets; the engine explains why
-//! these rows exist. Established connections, services and address translation are not considered.
+//! The verdict is computed from the entries of the kernel's policy map, which decide about packets; the engine adds the
+//! rules behind these entries. Established connections, services and address translation are not considered.
 //!
-//! Query: `src`, `dst`: an endpoint's id, `namespace/name` of a pod, an address, or `identity:<number>`;
-//! `protocol`: `tcp` (default), `udp`, `sctp`, `icmp`, `icmpv6` or a number; `port`: the destination port, of ICMP the
-//! type (default 0). The answer is an [`Answer`] in JSON; 400 and 404 carry a text.
+//! Query: `src`, `dst`: an endpoint's id, `namespace/name` of a pod, an address, or `identity:<id>`; `protocol`: `tcp`
+//! (default), `udp`, `sctp`, `icmp`, `icmpv6` or a number; `port`: the destination port, for ICMP the type (default 0).
+//! The response is an [`Answer`] in JSON; 400 and 404 have a text.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::model::rows::{RowKey, Rows};
 use crate::rounds::metrics::audited;
 use crate::rounds::state::{Shared, State};
 
-/// The answer.
+/// The response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// The sender.
@@ -40,9 +40,9 @@ pub struct Answer {
     pub port: u16,
     /// Whether packets get from one to the other: both decisions allow.
     pub allowed: bool,
-    /// The verdict of the sender's policy; none if it is not an endpoint of this node.
+    /// The verdict of the sender's policy; `None` if it is not an endpoint of this node.
     pub egress: Option<Decision>,
-    /// The verdict of the receiver's policy; none if it is not an endpoint of this node.
+    /// The verdict of the receiver's policy; `None` if it is not an endpoint of this node.
     pub ingress: Option<Decision>,
 }
 
@@ -70,9 +70,9 @@ pub struct Decision {
     pub endpoint: u16,
     /// Whether the packet passes.
     pub allowed: bool,
-    /// Whether it passes only because the endpoint is audited (`PolicyAuditMode`): its policy denies it.
+    /// Whether it passes only because the endpoint is in audit mode (`PolicyAuditMode`): its policy denies it.
     pub audited: bool,
-    /// The drop reason as monitors print it, with its code; none if it passes.
+    /// The drop reason as monitors print it, with its code; `None` if it passes.
     pub drop: Option<Drop>,
     /// The reason, in one sentence.
     pub reason: String,
@@ -80,14 +80,14 @@ pub struct Decision {
     pub enforced: bool,
     /// The rules behind the row, each with the selector by which it applies to the peer.
     pub rules: Vec<RuleMatch>,
-    /// The row of the policy map that decides; none if no row matches.
+    /// The entry of the policy map that decides; `None` if no entry matches.
     pub entry: Option<MapEntry>,
-    /// The revision of the policies that the kernel has.
+    /// The revision of the policies in the kernel.
     pub revision: u64,
     /// The desired revision: if it is larger than `revision`, a write is pending.
     pub wanted_revision: u64,
-    /// Whether the kernel's entry differs from the computed one: it was written by another process, or is being
-    /// changed.
+    /// Whether the kernel's entry differs from the computed one: another process has written it, or an update is in
+    /// progress.
     pub differs: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct Drop {
 pub struct RuleMatch {
     /// The object: `cnp/shop/web`.
     pub object: String,
-    /// Files and documents that it was read from.
+    /// Files and documents that contain it.
     pub origins: Vec<String>,
     /// The place in the object: `spec.ingress[0]`.
     pub path: String,
@@ -134,7 +134,7 @@ pub struct MapEntry {
     pub precedence: u32,
 }
 
-/// A query without an answer.
+/// The error of a query.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Unanswered {
     #[error("parameter {name} is missing: give {expected}")]
@@ -147,7 +147,7 @@ enum Unanswered {
     Kernel { endpoint: u16, error: String },
 }
 
-/// The inputs of an answer.
+/// The inputs of a response.
 #[derive(Clone)]
 pub(crate) struct Why {
     pub(crate) shared: Shared,
@@ -160,7 +160,7 @@ pub(crate) struct Why {
 const PARTY: &str = "an endpoint's id, namespace/name of a pod, an address, or identity:<number>";
 
 impl Why {
-    /// Answers a request. Blocks for as long as reading two policy maps takes.
+    /// Handles a request. Blocks while it reads two policy maps.
     pub(crate) fn answer(&self, query: &Query) -> Response {
         match self.ask(query) {
             Ok(answer) => Response::json(200, &answer),
@@ -300,7 +300,7 @@ fn endpoint_of(entry: &Entry) -> Option<u16> {
 }
 
 impl Decision {
-    /// Returns the reason: the rules behind the row that decides.
+    /// Returns the reason: the rules behind the entry that decides.
     #[expect(clippy::too_many_arguments, reason = "a packet is many things")]
     fn explain(
         &mut self,

@@ -1,6 +1,5 @@
-//! The computation and the maps that it writes: an engine, whose rows are computed once for all endpoints of an
-//! audience, and the rows that each endpoint's map holds. Calls block for as long as the kernel does; there is no clock
-//! and no task.
+//! The computation of rows and the writes of policy maps: an engine with rows that are computed once for all endpoints
+//! of an audience, and the rows in each endpoint's map. Calls block on the kernel; there is no clock and no task.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -97,7 +96,7 @@ pub(crate) struct Core {
     endpoints: BTreeMap<u16, Installed>,
     /// Changes since rows were computed last.
     change: Change,
-    /// Whether rows about prefixes of the previous run are kept for now.
+    /// Whether rows for prefixes of the previous run are kept until the next write.
     keep_prefixes: bool,
 }
 
@@ -192,8 +191,9 @@ impl Core {
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))
     }
 
-    /// As [`write_maps`](Self::write_maps), but rows of the previous run about prefixes stay beside the new ones until
-    /// the next write: packets carry their identities until the ipcache has the new ones.
+    /// Computes and writes rows, but keeps rows of the previous run for prefixes in addition to the new ones until the
+    /// next write: packets carry their identities until the ipcache has the new ones. See
+    /// [`write_maps`](Self::write_maps).
     pub(crate) fn write_maps_keep_prefixes(&mut self) -> MapWrites {
         self.keep_prefixes = true;
         let writes = self.write_maps();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_version_leaves_the_one_before_in_force() {
+    fn a_refused_version_leaves_the_previous_one_in_force() {
         let (mut repository, settings) = (Repository::default(), Settings::default());
         let mut staged = Staged::new();
         assert!(repository.upsert(&object("folder", "web", json!("80")), &settings, &mut staged).is_none());

@@ -8,7 +8,7 @@ use policy_engine::{Filters, NamedPorts};
 use serde::Serialize;
 use statedb::{Query, TableSpec};
 
-/// An endpoint as policy sees it.
+/// The properties of an endpoint that policy depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Subject {
@@ -22,32 +22,32 @@ pub struct Subject {
     pub named_ports: NamedPorts,
 }
 
-/// Identities of several endpoints that change together, as seen from one of them: until packets and the ipcache carry the
-/// new ones, traffic with a peer that still has its old identity gets the verdict that it had. The rows of the new subject
-/// are about the old identity, too, but about a pair of which one side has changed and the other has not.
+/// A simultaneous change of several endpoints' identities, as seen from one of them: until packets and the ipcache
+/// carry the new ones, traffic with a peer that still has its old identity keeps its former verdict. The rows of the
+/// new subject cover the old identity, too, but for a pair of which only one side has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Transition {
-    /// The endpoint before.
+    /// The endpoint before the change.
     pub from: Subject,
-    /// The old identities of all that change.
+    /// The old identities of all endpoints that change.
     pub peers: BTreeSet<u32>,
 }
 
-/// How far an endpoint's policy has come.
+/// The state of an endpoint's policy in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum RealizationState {
     /// The kernel does not have it yet: sources are incomplete, or it is being written.
     Pending,
     /// The kernel has it.
     Realized,
-    /// It does not fit into the policy map: the endpoint is denied wholly until it does.
+    /// It does not fit into the policy map: all traffic of the endpoint is denied until it does.
     Full,
-    /// Writing the kernel has failed and is retried.
+    /// The write to the kernel has failed and is retried.
     Failed,
 }
 
-/// Rows of a policy map.
+/// The number of rows of a policy map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct RowCounts {
@@ -61,33 +61,34 @@ pub struct RowCounts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct EndpointPolicy {
-    /// The endpoint as policy sees it.
+    /// The endpoint's properties.
     pub subject: Subject,
     /// The change of identities in progress.
     pub transition: Option<Arc<Transition>>,
-    /// Sequence number of the call that announced the endpoint: the same id after another call is another endpoint.
+    /// The sequence number of the call that announced the endpoint: the same id with another number is another
+    /// endpoint.
     pub announced: u64,
-    /// Sequence number of the call that changed the subject last.
+    /// The sequence number of the call that changed the subject last.
     pub generation: u64,
-    /// The revision of the policies that was computed last; 0 before the first time.
+    /// The revision of the policies that was computed last; 0 before the first computation.
     pub revision: u64,
-    /// The revision that the kernel has; 0 before the first time.
+    /// The revision in the kernel; 0 before the first write.
     pub realized: u64,
     /// Whether any policy selects it as receiver.
     pub ingress_enforced: bool,
     /// Whether any policy selects it as sender.
     pub egress_enforced: bool,
-    /// Rows of the map for traffic to it.
+    /// Rows of the map for ingress.
     pub ingress: RowCounts,
-    /// Rows of the map for traffic from it.
+    /// Rows of the map for egress.
     pub egress: RowCounts,
-    /// The rules of the revision that was computed last; one object for all endpoints of an identity.
+    /// The rules of the revision that was computed last; shared by all endpoints of an identity.
     #[serde(skip)]
     pub filters: Arc<Filters>,
-    /// The rules of the revision that the kernel has.
+    /// The rules of the revision in the kernel.
     #[serde(skip)]
     pub realized_filters: Arc<Filters>,
-    /// Whether the kernel has it.
+    /// The state in the kernel.
     pub state: RealizationState,
     /// The error, with its remedy.
     pub error: Option<Arc<str>>,
@@ -119,12 +120,12 @@ impl EndpointPolicy {
         }
     }
 
-    /// Returns the directions in which policies are enforced, by their name in the API.
+    /// Returns the directions in which policies are enforced, with their names in the API.
     pub fn enabled(&self) -> &'static str {
         self.enabled_audited(false)
     }
 
-    /// The same for an endpoint that is audited (`PolicyAuditMode`): drops are only reported.
+    /// Returns the directions for an endpoint in audit mode (`PolicyAuditMode`): drops are only reported.
     pub fn enabled_audited(&self, audit: bool) -> &'static str {
         match (self.ingress_enforced, self.egress_enforced, audit) {
             (false, false, _) => "none",

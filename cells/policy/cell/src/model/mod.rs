@@ -1,4 +1,4 @@
-//! Values of policy without tables of the kernel, files or jobs: rows of its tables, and rows of a policy map.
+//! Values of policy without the kernel, files or jobs: rows of its tables, and rows of a policy map.
 //!
 //! Sibling folders that it uses: none.
 

@@ -43,9 +43,10 @@ pub struct PolicyStatus {
     pub state: ObjectState,
     /// The revision at which the version in force was committed, 0 if none is.
     pub revision: u64,
-    /// Rules of the version in force.
+    /// The number of rules of the version in force.
     pub rules: usize,
-    /// Errors, each with its path in the manifest; of an applied object, fields that have another effect than they suggest.
+    /// Errors, each with its path in the manifest; for an applied object, fields whose effect differs from what they
+    /// suggest.
     #[serde(serialize_with = "texts")]
     pub problems: Vec<Problem>,
 }

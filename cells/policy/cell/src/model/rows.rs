@@ -11,12 +11,12 @@ const L4_BITS: u8 = 24;
 /// A precedence that no row can exceed: a deny of the highest priority, which ends the lookup.
 const HIGHEST: u32 = u32::MAX;
 
-/// The key of a row, in an order in which rows of one direction and peer stand together.
+/// The key of a row, ordered so that rows of one direction and peer are adjacent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowKey {
-    /// Traffic from the endpoint.
+    /// Whether it is for traffic from the endpoint.
     pub egress: bool,
-    /// Identity of the other side, 0 for all peers.
+    /// The identity of the other side, 0 for all peers.
     pub peer: u32,
     /// The prefix length on protocol and port: 0, 8 or 9 to 24 bits.
     pub bits: u8,
@@ -89,9 +89,9 @@ pub enum Verdict {
     NoMatch,
     /// A row drops it.
     Deny,
-    /// It passes, by a proxy if its port is not 0, when its sender has authenticated if the type is not 0.
+    /// It passes: through a proxy if its port is not 0, only after authentication of its sender if the type is not 0.
     Allow {
-        /// Proxy port as on the wire.
+        /// The proxy port in network byte order.
         proxy_port: u16,
         /// Type of authentication.
         auth_type: u8,
@@ -114,7 +114,8 @@ impl Verdict {
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     rows: BTreeMap<RowKey, PolicyEntry>,
-    /// A bit for each prefix length that a row has ever had: lookups try only these. Removals do not clear bits.
+    /// A bit for each prefix length that a row has ever had: lookups try only these. Removals do not clear bits,
+    /// because another row may have the length.
     lengths: u32,
     /// XOR of the hashes of all rows, which makes comparing and hashing sets of rows cheap.
     digest: u64,
@@ -176,7 +177,7 @@ impl Rows {
     }
 
     /// Returns these rows with those of some peers replaced, so that traffic with these peers has the verdicts of
-    /// `before`, also where rows for all peers match.
+    /// `before`, even where rows for all peers match.
     pub(crate) fn with_verdicts_of(&self, before: &Rows, peers: &BTreeSet<u32>) -> Rows {
         let others = self.rows.iter().filter(|(key, _)| !peers.contains(&key.peer));
         let mut both: Rows = others.map(|(key, entry)| (*key, *entry)).collect();
@@ -193,7 +194,7 @@ impl Rows {
         both
     }
 
-    /// Returns a row for all packets that a key matches and no longer key does, with their verdict, and with precedence
+    /// Returns a row with the verdict on all packets that a key matches and no longer key does, and with precedence
     /// over every other row.
     fn flattened(&self, egress: bool, peer: u32, bits: u8, l4: u32) -> PolicyEntry {
         let row = |of| {

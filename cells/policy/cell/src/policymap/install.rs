@@ -9,9 +9,9 @@ use datapath_api::{Datapath, DatapathError};
 use crate::model::rows::Rows;
 use crate::policymap::plan::{Plan, plan};
 
-/// Maps per thread: writing about as many takes as long as starting another thread.
+/// The number of maps per thread: writing this many takes about as long as starting another thread.
 const MAPS_PER_THREAD: usize = 8;
-/// Limit of threads, so that writing maps leaves CPU time to the rest of the node.
+/// The maximum number of threads, so that writing maps leaves CPU time to the rest of the node.
 const MAX_THREADS: usize = 4;
 
 /// A change of a map's rows.
@@ -21,11 +21,11 @@ pub(crate) struct MapChange {
     /// The rows of the map; `None` if they have to be read.
     pub(crate) current: Option<Arc<Rows>>,
     pub(crate) desired: Arc<Rows>,
-    /// Swap the map whatever its rows are, so that all traffic is denied by one atomic write.
+    /// Whether to swap the map regardless of its rows, so that all traffic is denied by one atomic write.
     pub(crate) swap: bool,
 }
 
-/// How a map was changed.
+/// The method by which a map was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MapWrite {
     /// Not changed: the map had the desired rows.

@@ -1,4 +1,4 @@
-//! Changes policy maps from their current to the desired rows: plans the order of writes, and writes.
+//! Changes policy maps from their current to the desired rows: plans the order of writes, and executes it.
 //!
 //! Sibling folders that it uses: `model`.
 

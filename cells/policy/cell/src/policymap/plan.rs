@@ -24,7 +24,7 @@ pub use check::{Violation, WrongVerdict, check};
 
 use crate::model::rows::{RowKey, Rows, decide};
 
-/// Limit of checked packets: beyond, checking a plan in place costs more than a swap.
+/// The maximum number of checked packets: beyond it, checking a plan in place costs more than a swap.
 const MAX_CHECKED_PACKETS: usize = 20_000;
 
 /// How to change a policy map.
@@ -55,13 +55,13 @@ pub fn plan(current: &Rows, desired: &Rows, capacity: usize) -> Plan {
     let mut deletes: Vec<RowKey> =
         current.iter().map(|(key, _)| *key).filter(|key| desired.get(key).is_none()).collect();
     let fresh = sets.iter().filter(|(key, _)| current.get(key).is_none()).count();
-    // Before Linux 6.13 a full LPM trie refuses also the update of a key that it has.
+    // Before Linux 6.13 a full LPM trie refuses even the update of an existing key.
     let spare_for_updates = usize::from(fresh < sets.len());
     if current.len() + fresh + spare_for_updates > capacity {
         return Plan::Swap;
     }
     let changed = || sets.iter().map(|(key, _)| key).chain(&deletes);
-    if !torn_reads_are_right(current, desired, changed) {
+    if !torn_reads_are_correct(current, desired, changed) {
         return Plan::Swap;
     }
     let of_peer = |key: &RowKey| key.peer != 0;
@@ -79,7 +79,7 @@ pub fn plan(current: &Rows, desired: &Rows, capacity: usize) -> Plan {
 
 /// Whether the old row of a peer together with the new row of all peers has the old or the new verdict, for every
 /// packet for which both rows change. Also false if there are more packets to check than the limit.
-fn torn_reads_are_right<'a, I: Iterator<Item = &'a RowKey>>(
+fn torn_reads_are_correct<'a, I: Iterator<Item = &'a RowKey>>(
     current: &Rows,
     desired: &Rows,
     changed: impl Fn() -> I,

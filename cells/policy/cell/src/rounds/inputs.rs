@@ -55,7 +55,7 @@ pub(crate) struct Versions {
 /// Id, announcement and generation of an endpoint's row: rows with the same ones have the same subject.
 type EndpointVersion = (u16, u64, u64);
 
-/// Closes when there is another input.
+/// A watch that resolves when there is another input.
 pub(crate) struct InputWatch {
     endpoints: Watch,
     objects: Watch,
@@ -149,7 +149,7 @@ impl Inputs {
 
 impl Cursor {
     /// Reads the changes of identities that affect policy. A row also changes with each endpoint that uses the
-    /// identity; these changes are skipped.
+    /// identity; such changes are skipped.
     fn identities(&mut self, snapshot: &Snapshot) -> (Vec<Change<Identity>>, Watch) {
         let (batch, watch) = self.identities.read(snapshot, usize::MAX);
         let known = &mut self.known_identities;

@@ -23,10 +23,10 @@ use crate::rounds::prefixes::PolicyPrefixes;
 use crate::rounds::report::{Report, RoundError};
 use crate::rounds::state::{Shared, State};
 
-/// How long the job waits for endpoints of the previous run. They are announced when the programs are loaded; endpoints
-/// that are not restored are removed from the kernel soon after.
+/// The maximum time that the job waits for endpoints of the previous run. They are announced when the programs are
+/// loaded; endpoints that are not restored are removed from the kernel soon after.
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(10);
-/// Interval between checks which endpoints the kernel still has.
+/// The interval between checks which endpoints the kernel still has.
 const ATTACHED_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The job.
@@ -43,7 +43,7 @@ pub(crate) struct Job {
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
-/// The state that rounds pass on to later ones.
+/// The state that rounds pass to later ones.
 struct Rounds {
     cursor: Cursor,
     schedule: Schedule<Versions>,
@@ -59,7 +59,7 @@ struct Staging {
     new_prefixes: Vec<IpNetwork>,
 }
 
-/// The rest of a round, after its phases.
+/// The remaining work of a round, after its phases.
 struct Completion {
     statuses: Vec<(ObjectId, Option<PolicyStatus>)>,
     /// Prefixes that no policy names any more.
@@ -72,7 +72,7 @@ impl Job {
     pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         let complete = async {
             self.inputs.complete().await;
-            // The first round includes them: prefixes must not change while a map stays behind.
+            // The first round includes these endpoints: prefixes must not change before all maps have their rows.
             let _ = tokio::time::timeout(ANNOUNCEMENT_LIMIT, self.restored_are_announced()).await;
         };
         tokio::select! {
@@ -114,7 +114,7 @@ impl Job {
         }
     }
 
-    /// Waits until the endpoints of the previous run have been announced, or are gone.
+    /// Waits until the endpoints of the previous run have been announced or removed.
     async fn restored_are_announced(&self) {
         let mut attached = self.shared.with(|state| state.core.attached()).await;
         let endpoints = &self.inputs.endpoints;
@@ -139,7 +139,7 @@ impl Job {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// Makes policy maps, ipcache and tables equal to the input.
+    /// Reconciles policy maps, ipcache and tables with the input.
     async fn round(&mut self, rounds: &mut Rounds, input: Input) -> anyhow::Result<Report> {
         let started = Instant::now();
         let (sources, options_revision) = (input.sources(), input.options_revision);
@@ -158,8 +158,8 @@ impl Job {
                 "Policy maps were not as written; another process changes them"
             );
         }
-        // Creations of endpoints wait for these rows, so they are written before the statuses, which are for users
-        // only.
+        // Creations of endpoints wait for these rows, so they are written before the statuses, which are only for
+        // users.
         self.outputs.write_outcomes(&writes.outcomes);
 
         let is_committed = error.is_none();
@@ -180,7 +180,7 @@ impl Job {
         Ok(report)
     }
 
-    /// Checks changed objects and updates identities and endpoints of the computation; nothing is written yet.
+    /// Validates changed objects and updates identities and endpoints of the computation; nothing is written yet.
     async fn stage(&self, rounds: &mut Rounds, input: Input) -> Staging {
         rounds.unreported.extend(input.objects.iter().map(|change| id(&change.object)));
         let mut staged = std::mem::take(&mut rounds.staged);
@@ -199,7 +199,7 @@ impl Job {
         self.shared.with(stage).await
     }
 
-    /// Goes through the phases of the round. Returns what was written, and the error for which policies stay staged.
+    /// Executes the phases of the round. Returns the map writes, and the error for which policies stay staged.
     async fn apply(
         &self,
         rounds: &mut Rounds,
@@ -211,8 +211,8 @@ impl Job {
         let (mut prefixes, mut identities, mut error) = (NewPrefixes::None, None, None);
         if !new_prefixes.is_empty() {
             let allocated = self.prefixes.allocate(new_prefixes.clone()).await;
-            // Allocation has written the table of identities: the rows of this round need them now, not with the next
-            // input.
+            // The allocation has written the table of identities: the rows of this round need the new ones now, not
+            // with the next input.
             let changes = self.inputs.read_identities(&mut rounds.cursor);
             self.shared.with(move |state| state.apply_identity_changes(&changes)).await;
             match allocated {
@@ -224,7 +224,7 @@ impl Job {
                 }
             }
         }
-        // Each phase may block for as long as the kernel does; the state is free for readers in between.
+        // Each phase may block on the kernel; the state is unlocked in between, so that readers are not delayed.
         let mut commit = Some((settings, staged));
         let mut writes = MapWrites::default();
         for phase in mode.phases(prefixes) {
@@ -254,8 +254,8 @@ impl Job {
         Ok((writes, error))
     }
 
-    /// Writes the tables of selectors and collects the rest: the status of objects whose policies are committed,
-    /// prefixes that nothing names, refused objects.
+    /// Writes the tables of selectors and collects the remaining results: the status of objects whose policies are
+    /// committed, prefixes that no rule names, refused objects.
     async fn complete(&self, rounds: &mut Rounds, is_committed: bool) -> Completion {
         let unreported = if is_committed { std::mem::take(&mut rounds.unreported) } else { BTreeSet::new() };
         let (staged, counters, revision) = (rounds.staged.clone(), self.counters.clone(), self.revision());

@@ -1,4 +1,4 @@
-//! Metrics of policy, by the names of Cilium.
+//! Metrics of policy, with Cilium's names.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct DelayLabels {
     source: &'static str,
 }
 
-/// Buckets of delays, as Cilium's.
+/// Buckets of delays, as in Cilium.
 const SECONDS: [f64; 8] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0];
 
 /// Counters of events.
@@ -84,7 +84,7 @@ impl Counters {
         self.changes.get_or_create(&labels).inc();
     }
 
-    /// Counts the map writes of a round, and how long objects of these sources took to be in force at this revision.
+    /// Counts the map writes of a round, and the delay until objects of these sources were in force at this revision.
     pub(crate) fn round(
         &self,
         writes: &MapWrites,
@@ -127,7 +127,7 @@ impl Counters {
     }
 }
 
-/// Returns the audited endpoints: packets that their policy would drop pass, and are reported.
+/// Returns the endpoints in audit mode: packets that their policy would drop pass, and are reported.
 pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
     let all = datapath.restored().unwrap_or_default();
     all.iter().filter(|endpoint| endpoint.flags & ep_flag::POLICY_AUDIT != 0).map(|e| e.id).collect()
@@ -137,7 +137,7 @@ pub(crate) fn audited(datapath: &dyn Datapath) -> BTreeSet<u16> {
 pub(crate) struct Scrape {
     pub(crate) endpoints: Table<EndpointPolicy>,
     pub(crate) datapath: Arc<dyn Datapath>,
-    /// Has the fill level from which on maps are reported.
+    /// Has the threshold of the fill level from which maps are reported.
     pub(crate) config: ConfigWatch<PolicyConfig>,
 }
 
@@ -163,7 +163,7 @@ impl Collector for Scrape {
             ConstGauge::new(count as i64).encode(family.encode_family(&[("enforcement", enforcement)])?)?;
         }
         let capacity = self.datapath.policy_capacity().max(1) as f64;
-        // The rows of a full one do not fit, so it has none.
+        // The rows of a full map do not fit, so it contains none.
         let level = |row: &EndpointPolicy| match row.state {
             RealizationState::Full => 1.0,
             _ => {

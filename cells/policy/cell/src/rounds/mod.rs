@@ -1,4 +1,4 @@
-//! The job that makes a round for each change: its inputs, the phases of a round, its outputs, the state that it shares
+//! The job that runs a round for each change: its inputs, the phases of a round, its outputs, the state that it shares
 //! with the API, and its metrics.
 //!
 //! Sibling folders that it uses: `computation`, `model`.

@@ -17,7 +17,7 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Writes the outcomes for endpoints, of those that have changed: the table wakes the job and all who wait for policy.
+    /// Writes the changed outcomes of endpoints: the table wakes the job and all tasks that wait for policy.
     pub(crate) fn write_outcomes(&self, outcomes: &[Outcome]) {
         let snapshot = self.endpoints.snapshot();
         let is_change = |outcome: &&Outcome| {
@@ -38,7 +38,7 @@ impl Outputs {
         });
     }
 
-    /// Writes the status of objects; those without a status are gone.
+    /// Writes the status of objects; those without a status are deleted.
     pub(crate) fn write_statuses(&self, statuses: Vec<(ObjectId, Option<PolicyStatus>)>) {
         if statuses.is_empty() {
             return;
@@ -86,7 +86,7 @@ fn log_transition(row: &EndpointPolicy, new: &EndpointPolicy) {
 }
 
 impl Outcome {
-    /// Returns the endpoint's row with this outcome; none if the row has another subject by now.
+    /// Returns the endpoint's row with this outcome; `None` if the row has another subject by now.
     fn row(&self, row: &EndpointPolicy) -> Option<EndpointPolicy> {
         if row.generation != self.generation {
             return None;

@@ -1,4 +1,5 @@
-//! The order of a round's writes and when a round is due: state and functions without tables, kernel or clock.
+//! The order of a round's writes, and the decision when a round is due: state and functions without tables, kernel or
+//! clock.
 //!
 //! Maps and ipcache cannot change in one step, so a round is a sequence of phases in which no packet gets a verdict
 //! that neither the old nor the new rules have. While rules are in force, the maps get the rows of new prefixes by
@@ -15,7 +16,7 @@ use hive::job::Backoff;
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Whether rules have come into force since the start.
+/// Whether rules have been in force since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Maps are as the previous run has left them.
@@ -27,11 +28,11 @@ pub(crate) enum Mode {
 /// The identities of prefixes that staged policies name for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewPrefixes {
-    /// Staged policies name none.
+    /// Staged policies name no new prefix.
     None,
-    /// They have identities now.
+    /// The identities are allocated.
     Allocated,
-    /// There are no identities for them; the policies stay staged.
+    /// The identities cannot be allocated; the policies stay staged.
     Unavailable,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct Schedule<V> {
     mode: Mode,
     /// The versions in the last round.
     seen: Option<V>,
-    /// Whether maps are to be compared with the rules although no change was reported.
+    /// Whether maps are to be compared with the rules without a reported change.
     resync: bool,
     failed: bool,
     backoff: Backoff,
@@ -91,7 +92,7 @@ impl<V: PartialEq> Schedule<V> {
         self.resync = true;
     }
 
-    /// Whether a round is due. The round's own writes wake the job, too: they leave the versions as they are.
+    /// Whether a round is due. The round's own writes wake the job, too, but do not change the versions.
     pub(crate) fn is_due(&mut self, has_changes: bool, versions: V) -> bool {
         let is_seen = self.seen.as_ref() == Some(&versions);
         let is_due = has_changes || !is_seen || self.resync || self.failed || self.mode == Mode::Startup;
@@ -106,7 +107,7 @@ impl<V: PartialEq> Schedule<V> {
         std::mem::take(&mut self.resync)
     }
 
-    /// Notes that rules are in force. Returns whether this is the first time.
+    /// Records that rules are in force. Returns whether this is the first time.
     pub(crate) fn rules_in_force(&mut self) -> bool {
         std::mem::replace(&mut self.mode, Mode::Running) == Mode::Startup
     }
@@ -184,7 +185,7 @@ mod tests {
         let mut schedule = Schedule::new();
         schedule.rules_in_force();
         assert!(schedule.is_due(false, 1));
-        // Delays are spread by a tenth.
+        // The jitter of delays is a tenth.
         let is_about = |wait: Option<Duration>, expected: Duration| {
             wait.is_some_and(|wait| wait > expected * 8 / 10 && wait < expected * 12 / 10)
         };

@@ -11,15 +11,15 @@ use statedb::Initializer;
 
 /// The resource of this cell's claims in the ipcache.
 const RESOURCE: &str = "policy";
-/// Upper bound of the time between a program's lookup in the ipcache and its lookup in the policy map: rows of an
-/// identity stay at least as long after the ipcache has lost it.
+/// An upper bound of the time between a program's lookup in the ipcache and its lookup in the policy map: rows of an
+/// identity are kept at least this long after the ipcache has lost it.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
 
 /// Identities of prefixes, allocated and published.
 pub(crate) struct PolicyPrefixes {
     pub(crate) allocator: Arc<Prefixes>,
     pub(crate) ipcache: Arc<IpcacheWriter>,
-    /// Completed when the prefixes of the first rules are in the ipcache, which prunes nothing before.
+    /// Completed when the prefixes of the first rules are in the ipcache, which prunes nothing before that.
     pub(crate) initializer: Option<Initializer<Entry>>,
 }
 
@@ -54,8 +54,8 @@ impl PolicyPrefixes {
         Ok(())
     }
 
-    /// Releases prefixes: from the ipcache first, then their identities, so that no packet carries an identity that is
-    /// free for other prefixes.
+    /// Releases prefixes: from the ipcache first, then their identities, so that no packet carries an identity that may
+    /// be assigned to another prefix.
     pub(crate) async fn release(&self, prefixes: Vec<IpNetwork>) -> Result<(), NotApplied> {
         if prefixes.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The result of a round, for health and the schedule.
+//! The result of a round, for health and for the schedule.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Report {
         Report { error, full: first(RealizationState::Full), refused }
     }
 
-    /// Reports the most severe of the faults, or that there is none.
+    /// Reports the most severe error, or that there is none.
     pub(crate) fn set_health(&self, health: &Health, revision: u64) {
         match (&self.error, &self.full, &self.refused) {
             (Some(error), ..) => {

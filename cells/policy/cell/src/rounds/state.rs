@@ -21,8 +21,8 @@ pub(crate) struct State {
     pub(crate) repository: Repository,
 }
 
-/// [`State`], shared by the job and readers. Held while maps are written, so it is locked on threads for blocking work
-/// only.
+/// [`State`], shared by the job and readers. The lock is held while maps are written, so it is taken on threads for
+/// blocking work only.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<State>>);
 
@@ -46,7 +46,7 @@ impl Shared {
 }
 
 impl State {
-    /// Checks objects that have changed, and stages those that are valid or gone.
+    /// Validates changed objects, and stages those that are valid or removed.
     pub(crate) fn stage_objects(
         &mut self,
         objects: &[Change<PolicyObject>],
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// Commits policies and options. The revision is that of the new rules from now on.
+    /// Commits policies and options. From now on the revision is that of the new rules.
     pub(crate) fn commit(&mut self, settings: Settings, staged: Staged, revision: &AtomicU64) {
         self.core.set_settings(settings);
         self.core.commit(staged);
@@ -95,7 +95,7 @@ impl State {
         revision.store(self.core.engine().revision(), Ordering::Release);
     }
 
-    /// Returns a summary of refused objects, for health; none if there are none.
+    /// Returns a summary of refused objects, for health; `None` if there are none.
     pub(crate) fn refused(&self) -> Option<String> {
         const MAX_SHOWN: usize = 5;
         let all = self.repository.refused().map(|(_, origin, refusal)| format!("{origin}: {refusal}"));

@@ -28,7 +28,7 @@ fn maps(sandbox: &Sandbox, rows: u32) -> Arc<Maps> {
     Arc::new(maps)
 }
 
-/// The steps of an agent's start.
+/// Returns a datapath after the steps of an agent's start.
 fn datapath(maps: &Arc<Maps>) -> Arc<KernelDatapath> {
     let datapath = KernelDatapath::new(maps.clone(), KernelOptions { filter_priority: 1, icmp_rules: true });
     loader::restore(&datapath).unwrap();
@@ -39,7 +39,7 @@ fn datapath(maps: &Arc<Maps>) -> Arc<KernelDatapath> {
     Arc::new(datapath)
 }
 
-/// Endpoints with interfaces whose other side is here as well.
+/// Attaches endpoints with interfaces; their peer interfaces are in the same namespace.
 fn attach(sandbox: &Sandbox, datapath: &dyn Datapath, ids: std::ops::RangeInclusive<u16>) {
     for id in ids {
         let ifname = format!("lxc{id:05}");
@@ -55,7 +55,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// Looks packets up as a program does: slot, map, row of the peer, row of everyone.
+/// A reader that looks packets up as a program does: slot, map, row of the peer, row of all peers.
 struct Reader {
     maps: Arc<Maps>,
     open: BTreeMap<u32, PolicyMap>,
@@ -92,7 +92,8 @@ impl Reader {
     }
 }
 
-/// Forms of one policy: all let the client reach port 80, and none opens port 22; they differ in everything else.
+/// Returns variants of one policy: all allow the client to port 80, and none allows port 22; they differ in everything
+/// else.
 fn forms() -> Vec<Value> {
     let client = json!({"matchLabels": {"app": "client"}});
     let ports = |ports: &[u16]| -> Value {
@@ -152,7 +153,7 @@ fn a_thousand_changes_are_never_open_and_never_closed() {
             let ended = done.at_the_end();
             tokio::task::block_in_place(|| {
                 let forms = forms();
-                // The pool's rest of a second is no part of the test.
+                // The pool's pause of a second is skipped by the test.
                 for round in 1..=1000_usize {
                     let before = agent.policies.revision();
                     world.write(&[("web", forms[(round * 7 + round / 5) % forms.len()].clone())], false);
@@ -173,7 +174,7 @@ fn a_thousand_changes_are_never_open_and_never_closed() {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a number for whoever looks")]
+#[expect(clippy::print_stderr, reason = "a measurement for interactive runs")]
 fn a_policy_with_500_ports_on_100_endpoints() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
@@ -245,7 +246,7 @@ fn a_full_map_in_the_kernel_denies_and_recovers() {
 }
 
 #[test]
-fn a_restart_leaves_maps_alone_until_all_is_known_and_corrects_them_in_place() {
+fn a_restart_keeps_maps_until_sources_are_complete_and_corrects_them_in_place() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
     let maps = maps(&sandbox, 16384);
@@ -273,14 +274,14 @@ fn a_restart_leaves_maps_alone_until_all_is_known_and_corrects_them_in_place() {
         let mut world = World::of(second);
         let mut reader = Reader { maps: maps.clone(), open: BTreeMap::new() };
         let agent = world.start().await;
-        // Numbers stay over a stop.
+        // Ids survive a stop.
         assert_eq!(world.subject(7, "web").identity, web.identity);
         assert_eq!(world.subject(8, "client").identity, client);
         agent.policies.enforce(web);
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(reader.passes(7, client, 80) && !reader.passes(7, client, 81));
         assert_eq!(agent.row(7).state, RealizationState::Pending);
-        // The folder has changed meanwhile.
+        // The folder has changed in the meantime.
         let mut both = allow("web", "client", 80);
         let ports = both["ingress"][0]["toPorts"][0]["ports"].as_array_mut().unwrap();
         ports.push(json!({"port": "81", "protocol": "TCP"}));

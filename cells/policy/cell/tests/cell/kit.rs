@@ -1,4 +1,4 @@
-//! The cell in a hive, its neighbours in memory.
+//! The cell in a hive, with its dependencies in memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use policy::{EndpointPolicy, NamedPorts, Policies, PolicyStatus, Rows, Subject};
 
 pub(crate) const TCP: u32 = 6 << 16;
 
-/// The neighbours of the cell.
+/// The dependencies of the cell.
 pub(crate) struct World {
     pub(crate) db: Arc<Db>,
     pub(crate) datapath: Arc<dyn Datapath>,
@@ -45,12 +45,12 @@ impl World {
         World { fake: fake.clone(), ..World::of(fake) }
     }
 
-    /// With another datapath than the one in memory.
+    /// Returns a world with another datapath than the one in memory.
     pub(crate) fn of(datapath: Arc<dyn Datapath>) -> World {
         World::with(datapath, None)
     }
 
-    /// With identities of prefixes in a file of this folder.
+    /// Returns a world with identities of prefixes in a file of this folder.
     pub(crate) fn with(datapath: Arc<dyn Datapath>, folder: Option<&std::path::Path>) -> World {
         let db = Arc::new(Db::new());
         let (identities, prefixes, identity_table) = identity::testing::of(&db, folder);
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// The cell among these neighbours, started.
+    /// Starts the cell with these dependencies.
     pub(crate) async fn start(&self) -> Agent {
         let ipcache_map: Arc<dyn ipcache::IpcacheMap> = self.ipcache.clone();
         let datapath = self.datapath.clone();
@@ -114,7 +114,7 @@ impl World {
         Agent { hive, policies, surfaces }
     }
 
-    /// Policies by name and spec; `Null` deletes. `complete`: the folder has been read once.
+    /// Writes policies by name and spec; `Null` deletes. `complete`: the folder has been read once.
     pub(crate) fn write(&mut self, policies: &[(&str, Value)], complete: bool) {
         let initializer = if complete { self.initializer.take() } else { None };
         self.folder.transact(|w| {
@@ -135,7 +135,7 @@ impl World {
         });
     }
 
-    /// A pod that the datapath knows, as its identity and subject.
+    /// Attaches a pod to the datapath; returns its subject.
     pub(crate) fn pod(&self, endpoint: u16, app: &str) -> Subject {
         let attached =
             EndpointDatapath { id: endpoint, ifindex: endpoint.into(), ..EndpointDatapath::default() };
@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-/// The cell, running.
+/// The running cell.
 pub(crate) struct Agent {
     pub(crate) hive: TestHive,
     pub(crate) policies: Policies,
@@ -190,7 +190,7 @@ pub(crate) fn labels(app: &str) -> Labels {
     Labels::parse([&*format!("k8s:app={app}"), namespace, "k8s:io.cilium.k8s.policy.cluster=default"])
 }
 
-/// To pods of an app, from pods of another, on a port.
+/// Returns a policy for pods of an app that allows pods of another on a port.
 pub(crate) fn allow(to: &str, from: &str, port: u16) -> Value {
     json!({
         "endpointSelector": {"matchLabels": {"app": to}},
@@ -201,12 +201,12 @@ pub(crate) fn allow(to: &str, from: &str, port: u16) -> Value {
     })
 }
 
-/// To pods of an app, from prefixes.
+/// Returns a policy for pods of an app that allows prefixes.
 pub(crate) fn allow_cidr(to: &str, prefixes: &[&str]) -> Value {
     json!({"endpointSelector": {"matchLabels": {"app": to}}, "ingress": [{"fromCIDR": prefixes}]})
 }
 
-/// Ends a thread of a test, whether the test succeeds or not.
+/// A flag that ends a thread of a test, even if the test fails.
 #[derive(Default)]
 pub(crate) struct Done(AtomicBool);
 

@@ -19,7 +19,7 @@ fn policy_calls(world: &World) -> Vec<Call> {
 async fn nothing_changes_before_all_sources_have_been_read() {
     let mut world = World::new();
     let (web, client) = (world.pod(7, "web"), world.subject(8, "client"));
-    // Entries of the previous run: the client's, and one that is stale.
+    // Entries of the previous run: the client's, and a stale one.
     let row = |peer, bits: u32, dport: u16| PolicyKey {
         prefixlen: 40 + bits,
         sec_label: peer,
@@ -51,7 +51,7 @@ async fn nothing_changes_before_all_sources_have_been_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_come_change_are_refused_and_go() {
+async fn policies_are_added_changed_refused_and_removed() {
     let mut world = World::new();
     world.write(&[], true);
     let agent = world.start().await;
@@ -69,7 +69,7 @@ async fn policies_come_change_are_refused_and_go() {
     agent.hive.until("its end", || !world.ingress(7, client.identity, TCP | 80)).await;
     agent.hive.until("the revision", || agent.row(7).realized == 3).await;
 
-    // A field that is wrong: all of the version before stays.
+    // An invalid field: the whole previous version stays in force.
     let mut wrong = allow("web", "client", 82);
     wrong["ingress"][0]["toPorts"][0]["ports"][0]["protocol"] = "XYZ".into();
     world.write(&[("web", wrong), ("more", allow("web", "other", 90))], false);
@@ -129,7 +129,7 @@ async fn a_policy_with_500_ports_reaches_100_endpoints_computed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_map_denies_its_endpoint_alone_says_so_and_recovers() {
+async fn a_full_map_denies_only_its_endpoint_is_reported_and_recovers() {
     let mut world = World::new();
     world.fake.set_policy_capacity(8);
     world.write(&[("web", allow("web", "client", 80))], true);
@@ -179,7 +179,7 @@ async fn a_map_that_is_exactly_full_still_changes() {
     let rows = world.rows(7).len();
     world.fake.set_policy_capacity(rows);
 
-    // The same row, with another verdict.
+    // The same key with another verdict.
     let mut deny = allow("web", "client", 80);
     deny["ingressDeny"] = deny["ingress"].take();
     deny["ingress"] = json!([]);
@@ -218,7 +218,7 @@ async fn the_mode_of_enforcement_changes_while_the_agent_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn endpoints_change_their_identity_and_go() {
+async fn endpoints_change_their_identity_and_are_removed() {
     let mut world = World::new();
     world.write(&[("web", allow("web", "client", 80)), ("db", allow("db", "web", 81))], true);
     let agent = world.start().await;
@@ -229,13 +229,13 @@ async fn endpoints_change_their_identity_and_go() {
     agent.policies.enforce(world.subject(7, "db"));
     agent.policies.realized(7).await.unwrap();
     assert!(!world.ingress(7, client.identity, TCP | 80), "of another policy now");
-    // A peer that comes later is selected, too.
+    // A peer that is added later is selected, too.
     let web = world.subject(9, "web");
     agent.hive.until("the peer", || world.ingress(7, web.identity, TCP | 81)).await;
     agent.policies.forget(7);
     assert_eq!(agent.policies.realized(7).await, Err(NotRealized::Unknown { endpoint: 7 }));
 
-    // Another one with its id and identity, before the job has looked: its map is empty, and does not stay so.
+    // Another endpoint with its id and identity, before the job has run: its map is empty, and must be filled.
     agent.policies.enforce(world.subject(7, "db"));
     agent.policies.realized(7).await.unwrap();
     agent.policies.forget(7);
@@ -245,7 +245,7 @@ async fn endpoints_change_their_identity_and_go() {
     assert!(world.ingress(7, web.identity, TCP | 81));
     agent.policies.forget(7);
 
-    // An endpoint whose map is not there fails, and recovers by itself.
+    // An endpoint without a map fails, and recovers by itself.
     agent.policies.enforce(world.subject(10, "web"));
     let failed = agent.policies.realized(10).await.unwrap_err();
     assert!(failed.to_string().contains("not attached"), "{failed}");

@@ -1,4 +1,4 @@
-//! The cell in a hive: its neighbours in memory, and with policy maps in the kernel.
+//! The cell in a hive: with its dependencies in memory, and with policy maps in the kernel.
 
 mod kernel;
 mod kit;

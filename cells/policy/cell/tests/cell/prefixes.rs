@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::kit::{Done, TCP, World, allow_cidr};
 
-/// The identity that packets of an address carry.
+/// Returns the identity of packets from an address.
 fn identity(world: &World, address: &str) -> u32 {
     let address: std::net::IpAddr = address.parse().unwrap();
     let prefixes = world.ipcache.prefixes();
@@ -21,7 +21,7 @@ fn identity(world: &World, address: &str) -> u32 {
 }
 
 fn passes(world: &World, address: &str) -> bool {
-    // As a program does: the identity first, then the rows.
+    // In the order of a program: the identity first, then the rows.
     let identity = identity(world, address);
     world.ingress(7, identity, TCP | 80)
 }
@@ -52,10 +52,10 @@ async fn prefixes_get_identities_in_maps_and_ipcache_and_lose_them() {
     agent.end().await;
 }
 
-/// 10.0.0.5 is allowed before and after, by prefixes of different lengths: at no moment is it denied; 11.0.0.5 never
-/// passes.
+/// 10.0.0.5 is allowed before and after, by prefixes of different lengths: it must never be denied in between; 11.0.0.5
+/// must never pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
+async fn a_change_of_prefixes_never_drops_allowed_peers() {
     let mut world = World::new();
     world.write(&[("web", allow_cidr("web", &["10.0.0.0/8"]))], true);
     let agent = world.start().await;
@@ -71,7 +71,8 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
             while !done.is_over() {
                 let started = Instant::now();
                 let (inside, outside) = (watched.passes("10.0.0.5"), watched.passes("11.0.0.5"));
-                // A thread may be held up between its two looks, a program in the kernel is not.
+                // A thread may be preempted between its two lookups for longer than a program in the kernel, so slow
+                // iterations do not count.
                 if started.elapsed() < Duration::from_micros(800) {
                     assert!(inside, "denied after {looks} looks");
                     assert!(!outside, "allowed after {looks} looks");
@@ -97,7 +98,7 @@ async fn a_change_of_prefixes_is_never_felt_by_who_is_allowed_throughout() {
     agent.end().await;
 }
 
-/// The state that the watcher reads, apart from the world that is being changed.
+/// The state that the watcher reads, separate from the world that is being changed.
 struct View {
     datapath: Arc<dyn Datapath>,
     ipcache: Arc<FakeMap>,
@@ -113,7 +114,7 @@ impl View {
         let mut covering: Vec<IpNetwork> =
             self.ipcache.prefixes().into_iter().filter(|prefix| prefix.contains(address)).collect();
         covering.sort_by_key(|prefix| std::cmp::Reverse(prefix.prefix()));
-        // One that goes between the two looks is none.
+        // A prefix that is removed between the two lookups does not count.
         let identity =
             covering.iter().find_map(|prefix| self.ipcache.identity(&prefix.to_string())).unwrap_or(9);
         let rows: Rows = self.datapath.policy_rows(7).unwrap().into_iter().collect();
@@ -122,14 +123,14 @@ impl View {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_without_a_disk_has_its_policies() {
+async fn a_start_without_a_writable_disk_enforces_its_policies() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Arc::new(FakeDatapath::new());
     let mut world = World::with(fake.clone(), Some(folder.path()));
     let web = world.pod(7, "web");
     let peer = (PolicyKey { sec_label: 4711, ..PolicyKey::any(false) }, PolicyEntry::allow(0));
     fake.restore_policy(7, [peer]);
-    // Numbers of prefixes cannot be written; the kernel has them before packets carry them.
+    // Identities of prefixes cannot be stored; the kernel must have them before packets carry them.
     std::fs::remove_dir_all(folder.path()).unwrap();
     std::fs::write(folder.path(), "in the way").unwrap();
     world.write(&[("web", allow_cidr("web", &["10.0.0.0/8"]))], true);
@@ -143,7 +144,8 @@ async fn a_start_without_a_disk_has_its_policies() {
     agent.end().await;
 }
 
-/// Rules changed while no agent ran: an endpoint that is announced late has its rows before the new prefix counts.
+/// Rules changed while no agent ran: an endpoint that is announced late must have its rows before the new prefix takes
+/// effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prefix_that_is_new_at_a_start_counts_when_restored_endpoints_have_its_rows() {
     let mut world = World::new();
@@ -167,7 +169,7 @@ async fn a_prefix_that_is_new_at_a_start_counts_when_restored_endpoints_have_its
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prefixes_of_the_run_before_keep_their_numbers() {
+async fn prefixes_of_the_previous_run_keep_their_ids() {
     let mut world = World::new();
     let old: IpNetwork = "10.0.0.0/8".parse().unwrap();
     let number = world.prefixes.allocate(&[old]).unwrap()[&old];

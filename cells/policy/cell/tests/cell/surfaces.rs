@@ -23,7 +23,7 @@ async fn why(agent: &Agent, query: &[(&str, &str)]) -> (u16, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_repository_and_its_selectors_are_shown_as_by_the_original() {
+async fn the_repository_and_its_selectors_are_formatted_as_in_cilium() {
     let mut world = World::new();
     world.write(&[], true);
     let agent = world.start().await;
@@ -74,7 +74,7 @@ async fn the_repository_and_its_selectors_are_shown_as_by_the_original() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn why_tells_the_rule_the_row_and_the_drop() {
+async fn why_returns_the_rule_the_row_and_the_drop() {
     let mut world = World::new();
     world.write(&[("web", allow("web", "client", 80))], true);
     let agent = world.start().await;
@@ -113,7 +113,7 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
             (&json!(true), &json!(false))
         );
     }
-    // The twin differs in the port.
+    // The same flow with another port is denied.
     let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;
     assert_eq!(answer["allowed"], false);
     assert_eq!(answer["ingress"]["drop"], json!({"code": 133, "text": "Policy denied"}));
@@ -121,7 +121,7 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
     let reason = answer["ingress"]["reason"].clone();
     assert_eq!(reason, "denied: the one rule that selects the endpoint does not match");
 
-    // An endpoint that is audited lets it pass, and says so.
+    // An endpoint in audit mode lets it pass, which the response reports.
     let flags = datapath_abi::ep_flag::POLICY_AUDIT;
     let audited = datapath_api::EndpointDatapath { id: 7, ifindex: 7, flags, ..Default::default() };
     world.datapath.attach(&audited).unwrap();
@@ -135,7 +135,7 @@ async fn why_tells_the_rule_the_row_and_the_drop() {
     );
     world.pod(7, "web");
 
-    // Rows that another program has written count, and are told of.
+    // Entries that another program has written take effect, and are reported.
     let everyone = (datapath_abi::PolicyKey::any(false), datapath_abi::PolicyEntry::allow(0));
     world.datapath.write_policy(7, &[datapath_api::PolicyWrite::Set(everyone.0, everyone.1)]).unwrap();
     let (_, answer) = why(&agent, &[("src", "8"), ("dst", "7"), ("port", "81")]).await;

@@ -81,8 +81,8 @@ pub(super) fn cidr_rule(
     }))
 }
 
-/// Whether a field is present and not the empty string: Go's API types cannot tell an empty string from an absent
-/// field.
+/// Whether a field is present and not the empty string: Go's API types cannot distinguish an empty string from an
+/// absent field.
 fn is_given(object: &Object<'_>, name: &str) -> bool {
     object.field(name).is_some_and(|field| field.value.as_str() != Some(""))
 }

@@ -1,12 +1,12 @@
-//! A cursor on a manifest: every value has its path, every problem is collected.
+//! A cursor on a manifest: it tracks the path of each value and collects all problems.
 
 use serde_json::{Map, Value};
 
 use crate::refusal::Problem;
 
-/// Problems kept of one object; further ones are only counted.
+/// The maximum number of listed problems of an object; further ones are only counted.
 const MAX_PROBLEMS: usize = 64;
-/// Longest piece of a manifest's text that is repeated in a problem, in characters.
+/// The maximum length of a quotation from the manifest in a problem, in characters.
 const MAX_QUOTE: usize = 80;
 
 /// Problems found so far.

@@ -35,7 +35,7 @@ struct Context<'a> {
     namespace: &'a str,
     settings: &'a Settings,
     kind: Kind,
-    /// Labels that every rule of the object carries.
+    /// The labels of the object, which each of its rules has.
     origin: Vec<Label>,
 }
 

@@ -43,7 +43,7 @@ impl Section {
         match (self.direction(), self.allows()) {
             (Direction::Ingress, _) => INGRESS_UNBUILT,
             (Direction::Egress, true) => EGRESS_UNBUILT,
-            // Names of DNS only allow: `egressDeny` has no `toFQDNs`, the last one.
+            // DNS names can only be allowed: `egressDeny` has no `toFQDNs`, the last one.
             (Direction::Egress, false) => &EGRESS_UNBUILT[..EGRESS_UNBUILT.len() - 1],
         }
     }
@@ -96,7 +96,7 @@ pub(super) fn peers(
         selectors.extend(cidr_rule(&field, context, problems));
     }
 
-    // A list that is present and empty selects no peers, whatever the other fields select.
+    // A list that is present and empty selects no peers, regardless of other fields.
     let nodes = if section.direction() == Direction::Ingress { "fromNodes" } else { "toNodes" };
     let lists = section.peer_fields().into_iter().chain([nodes]);
     if lists.into_iter().any(|name| matches!(filled(entry, name), Filled::Empty)) {
@@ -105,7 +105,7 @@ pub(super) fn peers(
     if kinds.is_empty() {
         return None;
     }
-    // A wildcard makes the other selectors redundant, as a duplicate is.
+    // A wildcard makes the other selectors redundant.
     if kinds.first() == Some(&entities) && selectors.iter().any(Selector::is_wildcard) {
         return Some(Peers::Of(vec![Selector::Labels(Vec::new())]));
     }
@@ -118,7 +118,7 @@ fn elements<'a>(entry: &Object<'a>, name: &str, problems: &mut Problems) -> Vec<
     entry.field(name).and_then(|field| field.list(problems)).unwrap_or_default()
 }
 
-/// Returns the selectors that an entity stands for.
+/// Returns the selectors of an entity.
 fn entity(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Vec<Selector> {
     let Some(name) = field.text(problems) else { return Vec::new() };
     match name {

@@ -1,12 +1,12 @@
-//! Answers recorded from Cilium's policy engine. They lie beside the checkout, in `shared/oracle/policy` of some
-//! parent folder, or where `POLICY_ORACLE` says.
+//! Verdicts and rows recorded from Cilium's policy engine. They are stored outside of the repository, in
+//! `shared/oracle/policy` of a parent folder, or in the folder that `POLICY_ORACLE` names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// The folder with the recorded answers; none on a machine that has only the checkout.
+/// Returns the folder with the recordings; `None` on a machine that has only the checkout.
 pub(crate) fn folder() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("POLICY_ORACLE") {
         return Some(folder.into());
@@ -15,7 +15,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     parents.map(|parent| parent.join("shared/oracle/policy")).find(|folder| folder.is_dir())
 }
 
-/// The cases of a file, one a line; `gzip` unpacks those that are packed.
+/// Returns the cases of a file, one a line; `gzip` unpacks compressed ones.
 pub(crate) fn cases(folder: &Path, file: &str) -> Vec<Value> {
     let path = folder.join(file);
     let text = match file.ends_with(".gz") {

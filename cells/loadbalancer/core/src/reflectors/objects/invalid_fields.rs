@@ -16,12 +16,12 @@ use crate::model::service::ForwardingMode;
 use crate::reflectors::convert;
 use crate::writer::mesh;
 
-/// Objects of a health row that are named with their faults.
-const NAMED: usize = 8;
-/// Faults of an object that are reported.
-const TOLD: usize = 4;
+/// The maximum number of objects that a health report names.
+const MAX_REPORTED_OBJECTS: usize = 8;
+/// The maximum number of errors of an object in a report.
+const MAX_REPORTED_FIELDS: usize = 4;
 
-/// Objects that are served in part.
+/// Objects that are served partially.
 #[derive(Default)]
 pub(super) struct InvalidFields {
     /// The invalid fields of each, by kind and key.
@@ -38,7 +38,7 @@ impl InvalidFields {
             }
             return false;
         }
-        let error = summarize(problems, TOLD, "; ");
+        let error = summarize(problems, MAX_REPORTED_FIELDS, "; ");
         let is_new = self.objects.get(&(kind, key.clone())) != Some(&error);
         if is_new {
             tracing::warn!(kind, object = %key, error, "Wrong fields of an object are passed over");
@@ -47,7 +47,7 @@ impl InvalidFields {
         is_new
     }
 
-    /// Reports all objects in one row of health, while there are any.
+    /// Reports all objects in one health report, while there are any.
     pub(super) fn report(&mut self, health: &Health) {
         let row = health.child("passed-over");
         if self.objects.is_empty() {
@@ -61,10 +61,10 @@ impl InvalidFields {
         row.degraded_anew(message, self.summary());
     }
 
-    /// The first objects, each with its faults.
+    /// Returns the first objects, each with its errors.
     fn summary(&self) -> String {
         let text = |((kind, key), error): (&(&str, SmolStr), &String)| format!("{kind} {key}: {error}");
-        summarize(self.objects.iter().map(text), NAMED, "\n")
+        summarize(self.objects.iter().map(text), MAX_REPORTED_OBJECTS, "\n")
     }
 
     #[cfg(test)]
@@ -73,7 +73,7 @@ impl InvalidFields {
     }
 }
 
-/// Fields of a service that make no frontend, although one is requested.
+/// Returns requested fields of a service that result in no frontend.
 pub(crate) fn of_service(manifest: &Service) -> Vec<Problem> {
     let spec = &manifest.spec;
     let mut problems = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn of_service(manifest: &Service) -> Vec<Problem> {
     problems
 }
 
-/// Returns the annotations of a service whose values have no meaning.
+/// Returns the annotations of a service with unknown values.
 pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
     let wrong_one = |name: &str, is_right: fn(&str) -> bool, right: &str| {
         let value = manifest.metadata.annotations.get(name).filter(|value| !is_right(value))?;
@@ -129,7 +129,7 @@ pub(crate) fn of_annotations(manifest: &Service) -> Vec<Problem> {
     found.into_iter().chain(of_mesh).flatten().collect()
 }
 
-/// Fields of a slice that make no backend, although one is requested.
+/// Returns requested fields of a slice that result in no backend.
 pub(crate) fn of_slice(manifest: &EndpointSlice) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, endpoint) in manifest.endpoints.iter().enumerate() {
@@ -147,7 +147,7 @@ pub(crate) fn of_slice(manifest: &EndpointSlice) -> Vec<Problem> {
     problems
 }
 
-/// The annotation with the weight of a slice's backends, if it is no weight.
+/// Returns the annotation with the weight of a slice's backends, if it is not a valid weight.
 pub(crate) fn of_weight(manifest: &EndpointSlice) -> Option<Problem> {
     let name = annotations::WEIGHT;
     let value = manifest.metadata.annotations.get(name).filter(|value| value.parse::<u16>().is_err())?;
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_logged_once_and_few_are_named() {
+    fn an_invalid_field_is_logged_once_and_few_are_named() {
         let mut objects = InvalidFields::default();
         let problem = |at: usize| Problem::new(format!("spec.ports[{at}].port"), "0 is no port");
         let all: Vec<Problem> = (0..100_000).map(problem).collect();
@@ -202,7 +202,10 @@ mod tests {
             objects.note("EndpointSlice", &format!("ns/s{n}").into(), &all[..1]);
         }
         let errors = objects.errors();
-        assert_eq!((errors.len(), errors.last().unwrap().as_str()), (NAMED + 1, "and 13 more"));
+        assert_eq!(
+            (errors.len(), errors.last().unwrap().as_str()),
+            (MAX_REPORTED_OBJECTS + 1, "and 13 more")
+        );
         for n in 0..20 {
             objects.note("EndpointSlice", &format!("ns/s{n}").into(), &[]);
         }

@@ -1,4 +1,4 @@
-//! Services and their backends from the cluster's objects, whichever source has them.
+//! Services and their backends from cluster objects of any source.
 
 pub(crate) mod invalid_fields;
 mod pods;
@@ -23,7 +23,7 @@ use crate::writer::services_writer::ServicesWriter;
 pub(crate) use pods::HostPorts;
 pub(crate) use services::Reflector;
 
-/// Follows the tables `k8s-services`, `k8s-endpointslices` and `k8s-pods`, where a hive has them.
+/// Returns the cell that follows the tables `k8s-services`, `k8s-endpointslices` and `k8s-pods`, if the hive has them.
 pub(crate) fn cell() -> Cell {
     module("k8s-reflector", "Services of the cluster", [invoke(follow)])
 }

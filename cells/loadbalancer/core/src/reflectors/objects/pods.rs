@@ -1,4 +1,4 @@
-//! Ports of the host that lead to this node's pods.
+//! Host ports of this node's pods.
 
 use hive::health::{SHOWN, summarize};
 use std::collections::BTreeMap;
@@ -24,15 +24,15 @@ use crate::writer::freed::{any_freed, freed};
 use crate::writer::services_writer::{Initializers, ServicesWriter};
 use crate::writer::txn::ServicesTxn;
 
-/// Keeps a service for each port of the host that a running pod asks for.
+/// Maintains a service for each host port of a running pod.
 pub(crate) struct HostPorts {
     writer: ServicesWriter,
     pods: Table<Row<Pod>>,
     changes: Changes<Row<Pod>>,
     families: Families,
-    /// Ports that are for NodePort services alone.
+    /// Ports reserved for NodePort services.
     node_ports: RangeInclusive<u16>,
-    /// Ports that could not be had, by pod.
+    /// Refused ports, by pod.
     refused: BTreeMap<String, Vec<Refused>>,
     initializers: Option<Initializers>,
 }
@@ -86,7 +86,7 @@ impl HostPorts {
         }
     }
 
-    /// Takes the changes there are; whether there were any, and a watch for more.
+    /// Processes the pending changes; returns whether there were any, and a watch for more.
     pub(crate) fn round(&mut self) -> (bool, Watch) {
         let snapshot = self.pods.snapshot();
         let complete = self.pods.initialized(&snapshot);
@@ -97,14 +97,14 @@ impl HostPorts {
         if changed {
             let writer = self.writer.clone();
             let mut txn = writer.write();
-            // Deletions first: their ports become free for others.
+            // Deletions first: their ports become free for other pods.
             let (gone, there): (Vec<_>, Vec<_>) =
                 changes.iter().partition(|change| change.deleted || is_over(&change.object));
             for change in gone {
                 self.put(&mut txn, &change.object, Vec::new());
             }
             let there: Vec<Obj<Row<Pod>>> = there.into_iter().map(|change| change.object.clone()).collect();
-            // The owners of their ports may have gone.
+            // The owners of their ports may have been deleted.
             let again = self.refused.keys().filter_map(|name| {
                 let pod = self.pods.get(&snapshot, Query::primary(name.clone()))?;
                 (!there.iter().any(|there| there.key() == *name) && !is_over(pod)).then(|| pod.clone())
@@ -126,7 +126,7 @@ impl HostPorts {
         (changed, watch)
     }
 
-    /// Makes these the ports of a pod. What it had before, and what an earlier pod of the name has left, goes last: a
+    /// Replaces the ports of a pod. Former ports, and those of an earlier pod of the same name, are deleted last: a
     /// backend that changes ports is never without a user and keeps its id.
     fn put(&mut self, txn: &mut ServicesTxn<'_>, pod: &Pod, ports: Vec<HostPort>) {
         let pod_name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
@@ -145,7 +145,7 @@ impl HostPorts {
         }
     }
 
-    /// The ports of a pod, in order of its containers.
+    /// Returns the ports of a pod, in order of its containers.
     fn ports(&self, pod: &Pod) -> Vec<HostPort> {
         let mut ips: Vec<IpAddr> = pod.status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect();
         if ips.is_empty() {
@@ -196,9 +196,9 @@ fn is_over(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// Where a port of the host is, and whether for the host itself alone. An unspecified address, given by name, is
-/// nowhere, as in Cilium; a loopback address is there even if the pod has no address of its family, then without
-/// backends.
+/// Returns the addresses of a host port, and whether it is for the host's loopback only. An explicit unspecified
+/// address yields none, as in Cilium; a loopback address is used even if the pod has no address of its family, then
+/// without backends.
 fn host_addresses(port: &ContainerPort, pod: &[IpAddr]) -> (Vec<IpAddr>, bool) {
     let unspecified = |ip: &IpAddr| -> IpAddr {
         match ip {

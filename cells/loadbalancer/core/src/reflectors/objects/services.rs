@@ -1,4 +1,4 @@
-//! Services and endpoint slices: each round takes all that has changed since the one before, in one transaction.
+//! Services and endpoint slices: each round processes all changes since the previous one, in one transaction.
 
 use hive::health::{SHOWN, summarize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,17 +27,17 @@ use crate::writer::txn::ServicesTxn;
 
 use super::slices::{Affected, Slices};
 
-/// Objects with this label are for the proxy of that name.
+/// The label of objects for a specific proxy.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// The controller that copies slices of other clusters, which come through the cluster mesh.
+/// The controller that copies slices of other clusters; these backends arrive by the cluster mesh.
 const MESH_CONTROLLER: &str = "endpointslice-mesh-controller.cilium.io";
-/// Changes of a table that are one transaction at most.
+/// The maximum number of a table's changes in one transaction.
 const BATCH: usize = 500;
 
 type Labels = BTreeMap<String, String>;
 
-/// Keeps services and backends of source `k8s` equal to the objects.
+/// The reflector of services and backends of source `k8s`.
 pub(crate) struct Reflector {
     writer: ServicesWriter,
     services: Table<Row<Manifest>>,
@@ -48,22 +48,23 @@ pub(crate) struct Reflector {
     names: Names,
     /// The name of this proxy in [`PROXY_NAME`]; empty for the proxy of all objects without that label.
     proxy_name: String,
-    /// Labels of this node, now and at the last round.
+    /// Labels of this node: the current ones, then those of the last round.
     labels: Box<dyn Fn() -> Labels + Send + Sync>,
     last_labels: Labels,
     of_services: Slices,
-    /// Services that could not be written; they are tried again with the next change.
+    /// Refused services; they are retried with the next change.
     refused: BTreeMap<SmolStr, Refused>,
     invalid_fields: InvalidFields,
-    /// Until both tables were read to the end of their first lists.
+    /// Held until both tables contain their whole initial lists.
     initializers: Vec<Initializers>,
 }
 
-/// How long a change waits for others that belong to it: a service and its slices arrive one after the other.
-const ALONG: Duration = Duration::from_millis(20);
+/// The delay of a change to wait for related ones: a service and its slices arrive one after the other.
+const COALESCE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a start waits for the lists of both kinds: a service alone would be written without backends first.
-const LISTS: Duration = Duration::from_millis(500);
+/// The maximum delay of a start to wait for the lists of both kinds: a service alone would first be written without
+/// backends.
+const LISTS_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Reflector {
     pub(crate) fn new(
@@ -91,8 +92,8 @@ impl Reflector {
         }
     }
 
-    /// Follows the objects until the agent stops. A change after a quiet time is taken almost at once, with what comes
-    /// along with it; those that follow within the wait are taken together.
+    /// Follows the objects until the agent stops. A change after a quiet time is processed almost at once, with related
+    /// ones; further changes within the wait are coalesced.
     pub(crate) async fn follow(
         mut self,
         wait: Duration,
@@ -102,11 +103,11 @@ impl Reflector {
         cx.health.ok("Running");
         tokio::select! {
             () = cx.cancelled() => return Ok(()),
-            () = self.initialized() => tokio::time::sleep(wait.min(ALONG)).await,
-            () = tokio::time::sleep(LISTS) => {}
+            () = self.initialized() => tokio::time::sleep(wait.min(COALESCE_INTERVAL)).await,
+            () = tokio::time::sleep(LISTS_TIMEOUT) => {}
         }
         loop {
-            // Services may be for nodes with certain labels alone.
+            // Services may be restricted to nodes with certain labels.
             let node = node.watch(&node.snapshot());
             let round = hive::blocking(move || {
                 let round = self.round();
@@ -128,7 +129,7 @@ impl Reflector {
                 () = self.initialized(), if !self.initializers.is_empty() => continue,
                 () = freed(self.refused.values(), &self.writer), if !self.refused.is_empty() => {}
             }
-            let wait = if round.changed { wait } else { wait.min(ALONG) };
+            let wait = if round.changed { wait } else { wait.min(COALESCE_INTERVAL) };
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = tokio::time::sleep(wait) => {}
@@ -155,7 +156,7 @@ impl Reflector {
     /// Processes the pending changes in one transaction.
     pub(crate) fn round(&mut self) -> Round {
         let snapshot = self.services.snapshot();
-        // Objects reported as complete here are among the changes that follow.
+        // Read before the changes: all objects of a complete table are then among them.
         let complete = self.services.initialized(&snapshot) && self.slices.initialized(&snapshot);
         let (services, service_watch) = self.service_changes.read(&snapshot, BATCH);
         let (slices, slice_watch) = self.slice_changes.read(&snapshot, BATCH);
@@ -171,7 +172,7 @@ impl Reflector {
         if changed {
             let writer = self.writer.clone();
             let mut txn = writer.write();
-            // Backends first: frontends are written with those that there are.
+            // Backends first: frontends are written with the existing ones.
             let mut affected = Affected::default();
             for change in slices.iter() {
                 let key: SmolStr = change.object.key().into();
@@ -193,7 +194,7 @@ impl Reflector {
                 let object = (!change.deleted).then_some(&*change.object);
                 self.take_service(&mut txn, key, object.map(|row| &**row), &labels);
             }
-            // The owners of their addresses may have gone.
+            // The owners of their addresses may have been deleted.
             for key in again {
                 let row = self.services.get(&snapshot, statedb::Query::primary(key.to_string())).cloned();
                 self.take_service(&mut txn, key, row.as_ref().map(|row| &***row), &labels);
@@ -236,7 +237,7 @@ impl Reflector {
         }
     }
 
-    /// Services that are for nodes with certain labels alone.
+    /// Returns the services that are restricted to nodes with certain labels.
     fn for_certain_nodes(&self, snapshot: &statedb::Snapshot) -> BTreeSet<SmolStr> {
         let certain = |service: &&statedb::Obj<Row<Manifest>>| {
             let annotations = &service.metadata.annotations;
@@ -281,7 +282,7 @@ impl Reflector {
 /// The outcome of a round, and the next event to wait for.
 pub(crate) struct Round {
     pub(crate) changed: bool,
-    /// There is more to take already.
+    /// Whether more changes are pending.
     pub(crate) more: bool,
     services: Watch,
     slices: Watch,
@@ -291,7 +292,7 @@ pub(crate) struct Round {
 fn is_exposed(service: &Manifest, labels: &Labels) -> bool {
     let annotations = &service.metadata.annotations;
     if let Some(selector) = annotations.get(annotations::NODE_SELECTOR) {
-        // One that cannot be read is for all nodes, which is reported with other wrong fields.
+        // A selector that cannot be parsed selects all nodes; it is reported with other invalid fields.
         return selector
             .parse::<LabelRequirements>()
             .map_or(true, |selector| selector.matches(|key| labels.get(key).map(String::as_str)));

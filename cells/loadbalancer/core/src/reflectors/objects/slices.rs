@@ -17,7 +17,7 @@ use crate::writer::txn::ServicesTxn;
 
 type Slice = Obj<Row<EndpointSlice>>;
 
-/// The slices of all services, as they were last taken.
+/// The slices of all services, as of the last round.
 pub(super) struct Slices {
     families: Families,
     names: Names,
@@ -28,13 +28,13 @@ pub(super) struct Slices {
 /// The slices of a service.
 #[derive(Default)]
 struct Group {
-    /// In order of their names, so that nothing depends on which came first.
+    /// In order of their names, so that the result does not depend on their order of arrival.
     slices: SmallVec<[Slice; 2]>,
-    /// Some backend is in more than one of them, or was.
+    /// Whether some backend is in more than one of them, or was.
     overlaps: bool,
 }
 
-/// The services whose backends must be computed again, in the order of the slices that have changed first.
+/// The services whose backends must be computed again, in the order of their first changed slices.
 #[derive(Default)]
 pub(super) struct Affected {
     positions: FastMap<ServiceName, usize>,
@@ -72,7 +72,7 @@ impl Slices {
         }
     }
 
-    /// The name of a service as its slices have it, which is in memory once for all of them.
+    /// Returns the name of a service, shared with its slices to save memory.
     pub(super) fn same_name(&self, name: ServiceName) -> ServiceName {
         self.of_service.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name)
     }
@@ -113,7 +113,7 @@ impl Slices {
         }
     }
 
-    /// Writes the backends of the services that are affected.
+    /// Writes the backends of the affected services.
     pub(super) fn write(&mut self, affected: Affected, txn: &mut ServicesTxn<'_>) {
         for (name, scope) in affected.services {
             let done = match scope {

@@ -1,4 +1,4 @@
-//! Objects in, tables out.
+//! From objects to tables.
 
 mod refused;
 mod slices;
@@ -15,7 +15,7 @@ use crate::tests::{FAMILIES, writer_with};
 use crate::writer::services_writer::Rules;
 
 struct Cluster {
-    /// Of the node.
+    /// The labels of the node.
     labels: Arc<Mutex<Vec<(String, String)>>>,
     services: RwTable<Row<Manifest>>,
     slices: RwTable<Row<EndpointSlice>>,
@@ -126,7 +126,7 @@ fn slices_of_a_service_count_together_and_may_move() {
     assert_eq!(cluster.frontends(), ["10.96.0.1:80/TCP ns/web 10.0.0.1:1/TCP, 10.0.0.2:1/TCP"]);
     cluster.no_slice("a");
     assert_eq!(cluster.frontends(), ["10.96.0.1:80/TCP ns/web 10.0.0.2:1/TCP"]);
-    // The slice becomes another service's.
+    // The slice moves to another service.
     cluster.slice(slice("b", "other", &["10.0.0.2"]));
     assert_eq!(cluster.frontends(), ["10.96.0.1:80/TCP ns/web "]);
     assert_eq!(cluster.backends(), ["ns/other 10.0.0.2:1/TCP"]);
@@ -147,7 +147,7 @@ fn frontends_are_written_in_the_order_in_which_their_objects_arrived() {
     }
     cluster.round();
     assert_eq!(order(&cluster), ["ns/z", "ns/a", "ns/m"]);
-    // Slices that come later have the frontends written once more, before they have ids.
+    // Later slices cause the frontends to be written once more, before they have ids.
     cluster.slice(slice("z-1", "z", &["10.0.0.1"])).slice(slice("m-1", "m", &["10.0.0.2"]));
     cluster.slice(slice("a-1", "a", &["10.0.0.3"])).slice(slice("z-2", "z", &["10.0.0.4"]));
     cluster.round();
@@ -155,7 +155,7 @@ fn frontends_are_written_in_the_order_in_which_their_objects_arrived() {
 }
 
 #[test]
-fn a_refused_service_is_taken_when_the_owner_of_its_address_goes() {
+fn a_refused_service_is_retried_when_its_address_is_released() {
     let mut cluster = Cluster::new(&[]);
     let shared = json!({"externalIPs": ["192.0.2.1"]});
     cluster.service(service("holder", "10.96.0.1", shared.clone()));
@@ -189,7 +189,7 @@ fn services_are_for_the_nodes_that_they_name() {
     assert_eq!(cluster.names(), ["ns/match", "ns/sel", "ns/wrong"]);
     cluster.service(annotated("match", "10.96.0.1", node, "core"));
     assert_eq!(cluster.names(), ["ns/sel", "ns/wrong"]);
-    // Another proxy's.
+    // An object for another proxy.
     let mut object = service("sel", "10.96.0.3", json!({}));
     object["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "other"});
     cluster.service(object);
@@ -240,7 +240,7 @@ fn ports_of_the_host_live_as_long_as_their_pod_runs() {
     assert_eq!(cluster.frontends(), of("u1"));
     cluster.pod(pod("u1", "Succeeded", ports.clone()));
     assert_eq!((cluster.frontends(), cluster.names(), cluster.backends()), (vec![], vec![], vec![]));
-    // A pod of the same name takes the place of one whose deletion was missed.
+    // A pod of the same name replaces one whose deletion was missed.
     cluster.pod(pod("u2", "Running", ports.clone()));
     cluster.round();
     cluster.pod(pod("u3", "Running", ports));
@@ -250,7 +250,7 @@ fn ports_of_the_host_live_as_long_as_their_pod_runs() {
 }
 
 #[test]
-fn a_port_of_the_host_is_where_the_pod_wants_it() {
+fn a_host_port_has_the_addresses_that_the_pod_requests() {
     let mut cluster = Cluster::new(&[]);
     let at = |port: u16, ip: &str| json!({"containerPort": 1, "hostPort": port, "hostIP": ip});
     cluster.pod(pod(
@@ -316,7 +316,7 @@ fn slices_of_other_clusters_and_of_names_are_left_out() {
 }
 
 #[test]
-fn other_labels_of_the_node_are_other_services() {
+fn changed_node_labels_select_other_services() {
     let mut cluster = Cluster::new(&[("rack", "r1")]);
     for (name, ip, selector) in [("one", "10.96.0.1", "rack=r1"), ("two", "10.96.0.2", "rack in (r2)")] {
         let mut object = service(name, ip, json!({}));
@@ -329,9 +329,9 @@ fn other_labels_of_the_node_are_other_services() {
 }
 
 #[test]
-fn fields_of_a_service_decide_about_its_frontends() {
+fn fields_of_a_service_determine_its_frontends() {
     let mut cluster = Cluster::new(&[]);
-    // Both families, in whichever order the object has them; external addresses also of other types.
+    // Both families, in either order; external addresses for other types as well.
     let mut object =
         service("web", "", json!({"type": "LoadBalancer", "externalIPs": ["fd00::9", "192.0.2.9"]}));
     object["spec"]["clusterIPs"] = json!(["fd00::1", "10.96.0.1"]);
@@ -357,11 +357,11 @@ fn fields_of_a_service_decide_about_its_frontends() {
         external[1],
     ];
     assert_eq!(addresses(&mut cluster), all);
-    // The families that it names count for ports of the node.
+    // The families of the service determine those of node ports.
     object["spec"]["ipFamilies"] = json!(["IPv6"]);
     cluster.service(object.clone());
     assert_eq!(addresses(&mut cluster), [&all[..1], &all[2..]].concat());
-    // One policy that is Local makes two scopes, two do not; the cluster's addresses have one in any case.
+    // One policy that is Local makes two scopes, two do not; ClusterIP addresses always have one.
     object["spec"]["externalTrafficPolicy"] = json!("Local");
     cluster.service(object.clone());
     let inside = addresses(&mut cluster).into_iter().filter(|address| address.ends_with("/i"));
@@ -369,7 +369,7 @@ fn fields_of_a_service_decide_about_its_frontends() {
     object["spec"]["internalTrafficPolicy"] = json!("Local");
     cluster.service(object);
     assert!(addresses(&mut cluster).iter().all(|address| !address.ends_with("/i")));
-    // Without addresses of the cluster, and of another type, the external ones stay.
+    // Without ClusterIP addresses, and for another type, the external ones stay.
     let mut object =
         service("web", "", json!({"type": "ExternalName", "externalIPs": ["fd00::9", "192.0.2.9"]}));
     object["spec"]["clusterIPs"] = json!([]);
@@ -378,7 +378,7 @@ fn fields_of_a_service_decide_about_its_frontends() {
 }
 
 #[test]
-fn clients_stay_for_three_hours_unless_the_service_says_otherwise() {
+fn affinity_lasts_three_hours_by_default() {
     let mut cluster = Cluster::new(&[]);
     let config = |seconds: u32| json!({"clientIP": {"timeoutSeconds": seconds}});
     for (extra, expected) in [
@@ -398,7 +398,7 @@ fn clients_stay_for_three_hours_unless_the_service_says_otherwise() {
 #[test]
 fn wrong_fields_are_told_and_the_rest_is_served() {
     let mut cluster = Cluster::new(&[]);
-    // As a server without checks may send them.
+    // As a server without validation may send them.
     let decoded = |object: Value| Row::of(Manifest::from_json(object.to_string().as_bytes()).unwrap());
     let mut object = service("web", "10.96.0.1", json!({"externalIPs": ["10.96.0.300", "192.0.2.1"]}));
     object["spec"]["clusterIPs"] = json!(["10.96.0.1", "x"]);
@@ -448,7 +448,7 @@ fn ending_endpoints_are_counted() {
     assert!(text.contains("\ncilium_k8s_terminating_endpoints_events_total 3\n"), "{text}");
 }
 
-/// More backends than a frontend can have are reported in its status, and cost others nothing.
+/// More backends than a frontend can have are reported in its status, and do not affect other services.
 #[test]
 fn a_hundred_thousand_endpoints() {
     use crate::reconciler::balancer::Balancer;
@@ -477,12 +477,12 @@ fn a_hundred_thousand_endpoints() {
     let error = results[0].as_ref().unwrap_err().to_string();
     assert_eq!(error, "100000 backends are more than the 65535 that a frontend can have");
     assert!(results[1].is_ok());
-    // The frontend's own row, its slot, its backend, its number.
+    // The frontend's own entry, its slot, its backend, its reverse NAT entry.
     assert_eq!(maps.dump().len(), 4);
 }
 
 #[test]
-fn annotations_that_say_nothing_are_told() {
+fn annotations_without_effect_are_reported() {
     let mut cluster = Cluster::new(&[]);
     let annotated = |name: &str, ip: &str, values: Value| {
         let mut object = service(name, ip, json!({}));

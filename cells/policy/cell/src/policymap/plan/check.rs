@@ -43,8 +43,9 @@ pub struct WrongVerdict {
     pub after: Verdict,
 }
 
-/// Applies the writes one by one and checks every class of packets that they can affect, also for a program that reads
-/// the peer's row, is delayed for any number of writes, and reads the row of all peers. Returns the first violation.
+/// Applies the writes one by one and checks every class of packets that they can affect, including for a program that
+/// reads the peer's row, is delayed for any number of writes, and then reads the row of all peers. Returns the first
+/// violation.
 ///
 /// Quadratic in the number of writes, for each class of packets.
 pub fn check(current: &Rows, desired: &Rows, writes: &[PolicyWrite]) -> Result<(), Violation> {

@@ -65,7 +65,7 @@ fn nothing_is_written_when_nothing_changes() {
 }
 
 #[test]
-fn a_wider_row_comes_before_the_narrow_one_goes() {
+fn a_wider_row_is_written_before_the_narrow_one_is_deleted() {
     let (narrow, wide) = (rows([row(300, 24, TCP | 80, false)]), rows([allow(300)]));
     assert_eq!(kinds(&in_place(&narrow, &wide)), "a-");
     assert_eq!(kinds(&in_place(&wide, &narrow)), "a-");
@@ -80,7 +80,7 @@ fn a_hole_is_denied_before_the_plain_is_allowed() {
 }
 
 #[test]
-fn everyones_rows_come_first_and_other_maps_where_that_is_wrong() {
+fn rows_of_all_peers_come_first_and_else_the_map_is_swapped() {
     // The peer is allowed throughout, first by its own row, then by the row of all peers.
     let (own, everyone) = (rows([allow(300)]), rows([allow(0)]));
     let writes = in_place(&own, &everyone);
@@ -102,7 +102,7 @@ fn a_map_that_would_overflow_on_the_way_is_replaced() {
     assert_eq!(plan(&peers(1..6), &peers(2..7), 5), Plan::Swap);
 }
 
-/// Applies the writes as an LPM trie of Linux before 6.13 does: a full trie refuses updates of existing keys, too.
+/// Applies the writes as an LPM trie of Linux before 6.13 does: a full trie refuses even updates of existing keys.
 fn write_to_trie(current: &Rows, writes: &[PolicyWrite], capacity: usize) -> Result<Rows, PolicyWrite> {
     let mut trie: BTreeMap<RowKey, PolicyEntry> = current.iter().map(|(key, entry)| (*key, *entry)).collect();
     for write in writes {

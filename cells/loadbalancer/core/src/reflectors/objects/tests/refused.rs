@@ -1,4 +1,4 @@
-//! Services that cannot be had yet.
+//! Refused services.
 
 use super::*;
 use crate::model::frontend::{FrontendParams, FrontendType};
@@ -6,9 +6,9 @@ use crate::model::name::ServiceName;
 use crate::model::service::Service;
 use crate::model::source::Source;
 
-/// An owner that is neither a service nor a pod of the cluster, as a local redirect policy.
+/// An owner that is neither a service nor a pod of the cluster, such as a local redirect policy.
 #[test]
-fn what_was_refused_is_taken_when_an_owner_of_another_source_goes() {
+fn a_refused_service_is_retried_when_an_owner_of_another_source_goes() {
     let mut cluster = Cluster::new(&[]);
     let holder = ServiceName::new("ns", "holder");
     let writer = cluster.writer.clone();

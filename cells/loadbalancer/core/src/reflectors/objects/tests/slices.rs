@@ -3,9 +3,9 @@
 use super::*;
 
 /// Slices of two services that share addresses, one or more of which change at a time: the tables equal those of a
-/// reflector that sees the objects for the first time.
+/// reflector that gets the same objects at once.
 #[test]
-fn slices_that_change_one_by_one_end_as_if_they_came_at_once() {
+fn slices_that_change_one_by_one_equal_slices_at_once() {
     for round in 0..200 {
         let mut cluster = Cluster::new(&[]);
         let mut objects: BTreeMap<String, Value> = BTreeMap::new();
