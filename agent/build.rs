@@ -1,9 +1,10 @@
-//! Has the linker keep one copy of functions whose machine code is the same, where it can: generic code often is.
+//! Enables identical code folding if the linker supports it: many instances of generic functions have the same machine
+//! code.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Of LLD, mold and gold; the linker of binutils does not know it.
+/// The flag of LLD, mold and gold; GNU ld does not support it.
 const FOLD: &str = "-Wl,--icf=all";
 
 fn main() {
@@ -15,7 +16,7 @@ fn main() {
     }
 }
 
-/// Links an empty program in that way, by the compiler, target and linker of this build.
+/// Links an empty program with the flag, by the compiler, target and linker of this build.
 fn links_with_folding() -> Option<bool> {
     let variable = |name| std::env::var_os(name);
     let folder = variable("OUT_DIR")?;

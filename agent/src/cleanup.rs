@@ -24,10 +24,10 @@ struct CleanupConfig {
     /// Do not ask before removing
     #[flag(default = false, short = 'f')]
     force: bool,
-    /// Remove everything, which is also what is done without being asked for a part
+    /// Remove everything; the default unless bpf-state is set
     #[flag(default = false)]
     all_state: bool,
-    /// Remove programs, links and maps only, unless all-state asks for everything
+    /// Remove only programs, links and maps; no effect with all-state
     #[flag(default = false)]
     bpf_state: bool,
 }
@@ -125,7 +125,7 @@ mod tests {
         (config.takes(&Leftover::Pin("cilium_lxc".into())), config.takes(&Leftover::Rule))
     }
 
-    /// As with Cilium's command: a part is removed only if everything is not asked for as well.
+    /// As with Cilium's command, `all-state` takes precedence over `bpf-state`.
     #[test]
     fn a_part_or_everything() {
         assert_eq!(taken(&["cleanup"]), (true, true));

@@ -13,17 +13,17 @@
 //! hive::validate(cells).unwrap(); // runs nothing, reports every error of the composition
 //! ```
 //!
-//! **Modules** are named as Cilium's (`agent.infra`, `agent.datapath`, `agent.controlplane` and most of those inside), since
-//! logs and health carry the names. A test starts an agent and compares the order of its start hooks with Cilium's
-//! (`integration-tests/tests/node/start_order.rs`). Both begin with health, and end with endpoints, API server and load
-//! balancer. Differences:
+//! **Modules** are named as Cilium's (`agent.infra`, `agent.datapath`, `agent.controlplane` and most of those inside),
+//! since logs and health carry the names. A test starts an agent and compares the order of its start hooks with
+//! Cilium's (`integration-tests/tests/node/start_order.rs`). Both begin with health, and end with endpoints, API server
+//! and load balancer. Differences:
 //!
 //! | hook | Cilium | here, and why |
 //! |---|---|---|
 //! | `pid-file` | before the framework starts | first: two agents on one folder must not both read it |
 //! | `maps` | a hook for each map, spread over the start | together, before all other kernel state: each pinned map is compared with its layout, so that a refusal changes nothing |
-//! | `local-node` | before the devices | after them: the node's address is one of the devices' |
-//! | `datapath` | after endpoints, as `orchestrator` and `datapath init` | before: settings of endpoints in the kernel are the truth that records are compared with; programs are loaded by a job meanwhile |
+//! | `local-node` | before the devices | after them: the node's address is an address of a device |
+//! | `datapath` | after endpoints, as `orchestrator` and `datapath init` | before: settings of endpoints in the kernel are authoritative, and records are compared with them; programs are loaded by a job meanwhile |
 //! | `identity-restore`, `ipam` | within the hook `daemon` | on their own: identities and addresses that packets carry are reserved before any endpoint is read |
 //! | `daemon` | one hook of 17 steps that waits for Kubernetes | none: cells wait for the tables that they need, as jobs; the API answers from restored state |
 //! | `agent-healthz` | the first | after the API server: 9879 answers when requests are served |

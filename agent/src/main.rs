@@ -69,7 +69,7 @@ fn dispatch(hive: Hive) -> Result<ExitCode, ConfigError> {
         words => match pictures::of(&hive, words) {
             Some(Ok(picture)) => print(&picture),
             Some(Err(error)) => {
-                tracing::error!(target: logging::FATAL, %error, "The running agent was not asked");
+                tracing::error!(target: logging::FATAL, %error, "Request to the running agent failed");
                 ExitCode::FAILURE
             }
             None => {
@@ -90,19 +90,19 @@ const VERSION: &str = concat!("agent ", env!("CARGO_PKG_VERSION"), "\n");
 
 const USAGE: &str = "\
 Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
-       agent cleanup [--dry-run] [--force]  remove what agents have left on this node;
+       agent cleanup [--dry-run] [--force]  remove leftovers of agents from this node;
                                             --bpf-state: only programs, links and maps
-       agent build-config                   write the configuration that cluster objects have for
-                                            this node into a folder; --help tells its options
+       agent build-config                   write the node's configuration from cluster objects
+                                            into a folder; --help lists its options
        agent --cmdref DIR                   write the command reference into DIR
-       agent config                         the options in force, as a file, each with where it
-                                            came from
-       agent config drift                   where the running agent differs from its
-                                            configuration, and why
-       agent hive                           what it is made of, as a tree
-       agent hive dot-graph | mermaid       the same as a graph for Graphviz or Mermaid
-       agent hive json                      the same for comparisons
-       agent hive timeline                  how the running agent started, as SVG
+       agent config                         print the options in force as a configuration file,
+                                            each with its source
+       agent config drift                   print differences between the running agent and its
+                                            configuration, with their reasons
+       agent hive                           print the tree of modules and cells
+       agent hive dot-graph | mermaid       print it as a graph for Graphviz or Mermaid
+       agent hive json                      print it as JSON, for comparisons
+       agent hive timeline                  print the timeline of the running agent's start as SVG
        agent version | --version
 ";
 

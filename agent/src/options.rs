@@ -76,7 +76,7 @@ fn report_unused(
     }
 }
 
-/// Whether the option is set to a value other than the default, which asks for nothing.
+/// Whether the option is set to a value other than the default.
 fn is_wanted(setting: &&Setting) -> bool {
     !setting.is_default()
 }

@@ -29,7 +29,7 @@ pub(crate) struct PrivilegeConfig {
 
 /// Declares the options.
 pub(crate) fn cell() -> Cell {
-    module("privileges", "What the process may do", [config::<PrivilegeConfig>()])
+    module("privileges", "Privileges of the process", [config::<PrivilegeConfig>()])
 }
 
 /// A required capability: name, bit, purpose.

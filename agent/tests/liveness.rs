@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Environment variable: runs this test binary as an agent with an additional cell, on that configuration folder.
 const CONFIG: &str = "AGENT_WITH_A_CELL_OF_OTHERS";
 
-/// A third-party cell whose jobs hang or block while the file contains `wait` or `block`.
+/// A third-party cell with jobs that hang or block while the file contains `wait` or `block`.
 fn moody(file: PathBuf) -> Cell {
     let hang = move |jobs: JobGroup| {
         let says = |file: &Path, word: &str| fs::read_to_string(file).is_ok_and(|said| said == word);

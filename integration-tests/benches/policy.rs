@@ -41,11 +41,11 @@ impl Stamped {
         let socket = from.ns.run(|| UdpSocket::bind(("0.0.0.0", 0))).unwrap();
         socket.connect(target.local_addr().unwrap()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let send = move || {
             let mut sent = Vec::new();
             let mut next = Instant::now();
-            while !told.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 let now = zero.elapsed().as_nanos() as u64;
                 socket.send(&now.to_be_bytes()).unwrap();
                 sent.push(now);
@@ -55,14 +55,14 @@ impl Stamped {
             }
             sent
         };
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let receive = move || {
             let mut received = Vec::new();
             let mut buffer = [0; 8];
             loop {
                 match target.recv(&mut buffer) {
                     Ok(_) => received.push(u64::from_be_bytes(buffer)),
-                    Err(_) if told.load(Ordering::Relaxed) => return received,
+                    Err(_) if stopped.load(Ordering::Relaxed) => return received,
                     Err(_) => {}
                 }
             }

@@ -25,7 +25,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Everything below, except what needs a disturbance.
+    /// Runs all assertions below, except those that need a disturbance.
     pub async fn is_one(&self) {
         self.objects_are_made_once().await;
         self.updates_need_the_version_they_name().await;
@@ -301,10 +301,10 @@ impl ApiServer {
         assert_eq!(text(&self.get(Kind::Pod, "near").await, "/status/phase"), "Succeeded");
     }
 
-    /// A watch that has lost its place lists all objects anew, so that those removed meanwhile are gone.
+    /// Asserts that an expired watch lists all objects again, so that objects removed meanwhile are gone.
     ///
-    /// `disturbed` makes watches lose their place, or their connection; what happens meanwhile is that the object `going`
-    /// goes and the object `coming` comes.
+    /// `disturbed` makes watches lose their resource version or their connection; meanwhile the object `going` is
+    /// deleted and the object `coming` is created.
     pub async fn a_lost_place_is_found_again(&self, disturbed: impl AsyncFnOnce(&ApiServer)) {
         for name in ["staying", "going"] {
             self.create(Kind::ConfigMap, self.config_map(name, "1")).await;
@@ -362,7 +362,7 @@ impl ApiServer {
     }
 }
 
-/// It is this error, in the server's words; others may be around them.
+/// Asserts that it is this error; the server's text may have additions.
 #[track_caller]
 fn says(error: ApiError, expected: &ApiError) {
     let same = std::mem::discriminant(&error) == std::mem::discriminant(expected);

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::binary;
 
-/// Writes a copy of the agent's binary into a folder whose programs do the same by other instructions: constants that
-/// are loaded into two registers one after the other are loaded the other way round. Returns its path.
+/// Writes a copy of the agent's binary into a folder. Its programs have the same function by other instructions: two
+/// consecutive loads of constants into registers are swapped. Returns its path.
 ///
 /// # Panics
 /// When the binary does not have the object in it as it is, or no two instructions can change places.

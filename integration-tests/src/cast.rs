@@ -64,7 +64,7 @@ impl Cast {
         Cast::on(Node::new())
     }
 
-    /// The pods on a node whose agent has not been started.
+    /// Creates the pods on a node without a started agent.
     ///
     /// # Panics
     /// When they do not come up.

@@ -33,7 +33,7 @@ const TABLES: &[(&str, Kind)] = &[
 /// Policies have one table.
 const POLICIES: &[Kind] = &[Kind::CiliumNetworkPolicy, Kind::CiliumClusterwideNetworkPolicy];
 
-/// A stage of its own, and a node whose agent has it as cluster.
+/// A stage, and a node with an agent that uses it as its cluster.
 pub struct Cluster {
     /// The node; in its namespace is the thread that has made it.
     pub node: Node,
@@ -47,7 +47,7 @@ impl Cluster {
     /// The name of the node.
     pub const NODE: &str = "node-1";
 
-    /// A cluster that knows these kinds besides Kubernetes' own, and a node whose agent is not started yet.
+    /// Creates a cluster with these kinds besides Kubernetes' own, and a node; the agent is not started.
     ///
     /// # Panics
     /// When it cannot be made.

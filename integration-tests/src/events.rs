@@ -1,4 +1,4 @@
-//! Events for monitors, which programs put into `cilium_events`.
+//! Events for monitors, which programs write to `cilium_events`.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -21,14 +21,14 @@ pub struct Events(Vec<PerfEventArrayBuffer<MapData>>);
 pub enum Event {
     /// A packet was dropped.
     Drop {
-        /// The endpoint whose program did.
+        /// The endpoint of the dropping program.
         endpoint: u16,
-        /// Why.
+        /// The drop reason.
         reason: u8,
     },
     /// A packet passed a point.
     Trace {
-        /// The endpoint whose program it passed.
+        /// The endpoint of the program.
         endpoint: u16,
         /// The point.
         point: u8,
@@ -38,7 +38,7 @@ pub enum Event {
 /// A dropped packet.
 #[derive(Clone, Debug)]
 pub struct Dropped {
-    /// Why.
+    /// The drop reason.
     pub reason: u8,
     /// Its first bytes, from the Ethernet header on.
     pub frame: Vec<u8>,
@@ -111,7 +111,7 @@ impl Events {
 }
 
 impl Event {
-    /// Whether a program of this endpoint says that it dropped a packet.
+    /// Whether a program of this endpoint reports a drop.
     #[must_use]
     pub fn is_drop_of(&self, id: u16) -> bool {
         matches!(self, Self::Drop { endpoint, .. } if *endpoint == id)

@@ -71,7 +71,7 @@ impl Token {
     }
 }
 
-/// An IP packet whose fields are chosen one by one. Lengths and checksums are right unless bytes are overwritten.
+/// An IP packet with freely chosen fields. Lengths and checksums are correct unless bytes are overwritten.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The address of the sender, true or not.
@@ -210,8 +210,8 @@ impl Packet {
         })
     }
 
-    /// A neighbour solicitation or advertisement (RFC 4861): type, flags, the neighbour and its MAC address, and a token
-    /// in an option that is unknown.
+    /// A neighbour solicitation or advertisement (RFC 4861): type, flags, the neighbour and its MAC address, and a
+    /// token in an option that is unknown.
     #[must_use]
     pub fn neighbour(addresses: [IpAddr; 2], kind: u8, flags: u32, neighbour: IpAddr, mac: Mac) -> Self {
         let option = if kind == 135 { 1 } else { 2 };

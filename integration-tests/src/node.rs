@@ -62,7 +62,7 @@ impl Node {
     /// The same for IPv6.
     pub const WORLD_IPV6: &str = "2001:db8::2";
 
-    /// A node whose agent is not started yet.
+    /// Creates a node; the agent is not started.
     ///
     /// # Panics
     /// When the sandbox cannot be made.
@@ -125,7 +125,7 @@ impl Node {
         Self { config, program: binary("agent"), agent: None, pods: Vec::new(), world, sandbox }
     }
 
-    /// A node whose agent is ready.
+    /// Creates a node with a ready agent.
     #[must_use]
     pub fn started() -> Self {
         let mut node = Self::new();

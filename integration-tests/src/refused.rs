@@ -18,9 +18,9 @@ impl Node {
         let mut agent = Process::start(self.agent_command().stderr(Stdio::piped())).unwrap();
         let mut stderr = agent.child().stderr.take().unwrap();
         let status = agent.wait(Duration::from_secs(20)).expect("it ends by itself");
-        let mut told = String::new();
-        stderr.read_to_string(&mut told).unwrap();
-        assert!(!status.success(), "{told}");
-        told.lines().find(|line| line.contains("level=fatal")).expect("it says why").to_owned()
+        let mut reported = String::new();
+        stderr.read_to_string(&mut reported).unwrap();
+        assert!(!status.success(), "{reported}");
+        reported.lines().find(|line| line.contains("level=fatal")).expect("it says why").to_owned()
     }
 }

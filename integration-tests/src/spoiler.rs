@@ -18,7 +18,7 @@ use test_kit::{Process, wait_until};
 type Spoil = Arc<dyn Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync>;
 
 /// Plain HTTP/1.1, one request a connection. It passes everything on to the API server, as administrator, but requests
-/// whose address has certain words, while there is something to spoil.
+/// with certain words in their address, while there are corruptions to apply.
 pub struct Spoiler {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -105,7 +105,7 @@ impl Spoiler {
         format!("http://{}", self.address())
     }
 
-    /// From now on requests whose address contains `word` are answered so, and no longer as before; those under way are cut.
+    /// Answers requests with `word` in their address in this way from now on; cuts requests in flight.
     pub fn spoil(
         &self,
         word: &'static str,

@@ -1,4 +1,4 @@
-// What the cluster stage of the tests is built from; tools/stage builds it. After a change of a version: go mod tidy.
+// The sources of the cluster stage of the tests; tools/stage builds it. After a change of a version: go mod tidy.
 module apiary/integration-tests/stage
 
 go 1.24.0

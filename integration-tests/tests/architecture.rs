@@ -60,7 +60,7 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     ),
     (
         "cells/datapath/loader/src/endpoints/conntrack_purge.rs",
-        "addresses of pods that have left, until their connections are forgotten: a list of work, which nobody reads",
+        "addresses of pods that have left, until their connections are forgotten: a work queue, which nothing else reads",
     ),
     (
         "cells/datapath/loader/src/endpoints/pod_programs.rs",
@@ -72,7 +72,7 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     ),
     (
         "cells/datapath/loader/src/endpoints/table.rs",
-        "settings entries as they were written, which those of the kernel are compared with; endpoints whose interface \
+        "settings entries as they were written, which those of the kernel are compared with; endpoints with an interface that \
          went away, until it is back or the endpoint is deleted",
     ),
     (
@@ -97,8 +97,9 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Files that read the system's clock, which may jump by days: each only to show or to log a time. Whatever waits, expires
-/// or is compared goes by a clock that never goes back (`Instant`, tokio's time, the kernel's `CLOCK_MONOTONIC`).
+/// Files that read the system's clock, which may jump by days: each only to show or to log a time. Whatever waits,
+/// expires or is compared goes by a clock that never goes back (`Instant`, tokio's time, the kernel's
+/// `CLOCK_MONOTONIC`).
 const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
@@ -124,14 +125,14 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("hive/src/health/mod.rs", "when a report was made"),
 ];
 
-/// Files that start threads, tasks or runtimes of their own, or put a thread to sleep, and why. Everything else is a job of
-/// a hive, a piece of its work (`hive::blocking`), or a reconciler.
+/// Files that start threads, tasks or runtimes of their own, or put a thread to sleep, and why. Everything else is a
+/// job of a hive, a piece of its work (`hive::blocking`), or a reconciler.
 const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/main.rs", "the runtime"),
     (
         "cells/infra/api/src/cell.rs",
-        "requests whose client has gone come to their end; the server's job waits for them",
+        "requests are completed after their client has disconnected; the server's job waits for them",
     ),
     ("cells/infra/api/src/layers.rs", "as above"),
     (
@@ -205,9 +206,9 @@ const OWN_THREADS: &[(&str, &str)] = &[
 /// which also programs read before their hive starts (`Hive::config`).
 const ALL_OPTIONS: &[(&str, &str)] = &[
     ("agent/src/dump.rs", "shows all options that are in force"),
-    ("agent/src/options.rs", "tells of options that no cell declares"),
+    ("agent/src/options.rs", "reports options that no cell declares"),
     ("cells/infra/api/src/cell.rs", "hands them to the file below"),
-    ("cells/infra/api/src/debug.rs", "shows all options to whoever looks for a fault"),
+    ("cells/infra/api/src/debug.rs", "shows all options for debugging"),
     ("cells/config/daemon-config/src/cell.rs", "hands them to the files below"),
     ("cells/config/daemon-config/src/cluster.rs", "asks where an option comes from"),
     (
@@ -225,11 +226,14 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
     ),
     ("cells/config/daemon-config/src/table.rs", "shows where each option comes from"),
     ("cells/infra/status/src/cell.rs", "asks whether an option was set"),
-    ("cells/kubernetes/client/src/cell.rs", "asks which features are on, whose kinds the server has to know"),
+    (
+        "cells/kubernetes/client/src/cell.rs",
+        "reads which features are enabled: the server must know their kinds",
+    ),
 ];
 
-/// Tests of cells in a hive with loops of their own that look again and again, and why. The others wait by `TestHive::until`,
-/// which gives up by itself and reports to log and health.
+/// Tests of cells in a hive with loops of their own that look again and again, and why. The others wait by
+/// `TestHive::until`, which gives up by itself and reports to log and health.
 const OWN_WAITS: &[(&str, &str)] = &[
     (
         "cells/infra/status/tests/liveness.rs",
@@ -241,7 +245,7 @@ const OWN_WAITS: &[(&str, &str)] = &[
 
 /// Files that read the process's environment or command line, and why. Everything else is an option.
 const ENVIRONMENT: &[(&str, &str)] = &[
-    ("agent/build.rs", "by which cargo tells a build script what it builds, and how"),
+    ("agent/build.rs", "by which cargo passes target and profile to a build script"),
     ("agent/src/main.rs", "the home folder, where the configuration file may be"),
     ("cells/infra/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
     (
@@ -260,7 +264,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "cells/infra/metrics/src/feature.rs",
         "`CILIUM_FEATURE_METRICS_WITH_DEFAULTS`, by which the original asks for gauges of features that are off",
     ),
-    ("cli/src/main.rs", "the name by which the tool was called, which tells what it is to be"),
+    ("cli/src/main.rs", "the name by which the tool was called, which selects its function"),
     ("cni/src/invocation.rs", "the variables of the CNI specification"),
     ("cni/src/main.rs", "a plugin has no options; `--version` prints one"),
     ("hive/src/builder.rs", "flags and variables of options: the mechanism itself"),
@@ -534,7 +538,7 @@ fn the_environment_is_read_by_the_hive() {
     assert_eq!(found, allowed, "files that read the environment (left) against those that may (right)");
 }
 
-/// Files below these folders whose code has one of these texts; tests, fakes and comments do not count.
+/// Returns files below these folders with one of these texts in their code; tests, fakes and comments do not count.
 fn files_with(folders: &[&str], texts: &[&str]) -> BTreeSet<String> {
     files_where(folders, |line| texts.iter().any(|text| line.contains(text)))
 }
@@ -591,7 +595,8 @@ fn every_dependency_has_its_reason() {
     }
 }
 
-/// Syntax that is newer than the workspace's `rust-version`, which compiles with the toolchain of the tests nevertheless:
+/// Syntax that is newer than the workspace's `rust-version`, which compiles with the toolchain of the tests
+/// nevertheless:
 /// `if let` guards of match arms, stable since 1.95. For newer functions of the standard library there is clippy's
 /// `incompatible_msrv`, a part of the test command.
 #[test]
@@ -632,7 +637,7 @@ fn the_sources_need_no_newer_compiler() {
     assert!(if_let_guards(&format!("_ => {keyword} A = a {{ b }}, c {arm}")).is_empty());
 }
 
-/// The `if let`s whose condition ends with the arrow of a match arm instead of a block.
+/// Returns each `if let` with a condition that ends with the arrow of a match arm instead of a block.
 fn if_let_guards(code: &str) -> Vec<&str> {
     // In two parts: this file is searched, too.
     let starts = code.match_indices(concat!("if ", "let ")).map(|(at, _)| &code[at..]);

@@ -1,26 +1,26 @@
-//! Addresses as map fields hold them: the bytes of the packet, read as words of the machine.
+//! Addresses in map fields: the bytes of the packet, read as words in host byte order.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// The `family` of an IPv4 row in cilium_lxc, cilium_ipcache_v2 and cilium_node_map_v2.
+/// The `family` of an IPv4 entry in cilium_lxc, cilium_ipcache_v2 and cilium_node_map_v2.
 pub const FAMILY_V4: u8 = 1;
-/// The `family` of an IPv6 row.
+/// The `family` of an IPv6 entry.
 pub const FAMILY_V6: u8 = 2;
 
-/// An IPv4 address as a word that lies in memory as on the wire.
+/// Returns an IPv4 address as a word with the memory layout of network byte order.
 #[inline(always)]
 pub const fn ipv4_word(ip: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(ip.octets())
 }
 
-/// The address whose wire bytes are those of `word`.
+/// Returns the address that [`ipv4_word`] has converted to `word`.
 #[inline(always)]
 pub const fn ipv4_from_word(word: u32) -> Ipv4Addr {
     let [a, b, c, d] = word.to_ne_bytes();
     Ipv4Addr::new(a, b, c, d)
 }
 
-/// An IPv6 address as four words that lie in memory as on the wire.
+/// Returns an IPv6 address as four words with the memory layout of network byte order.
 #[inline(always)]
 pub const fn ipv6_words(ip: Ipv6Addr) -> [u32; 4] {
     let o = ip.octets();
@@ -32,7 +32,7 @@ pub const fn ipv6_words(ip: Ipv6Addr) -> [u32; 4] {
     ]
 }
 
-/// The address whose wire bytes are those of `words`.
+/// Returns the address that [`ipv6_words`] has converted to `words`.
 #[inline(always)]
 pub fn ipv6_from_words(words: [u32; 4]) -> Ipv6Addr {
     let mut octets = [0u8; 16];
@@ -42,13 +42,13 @@ pub fn ipv6_from_words(words: [u32; 4]) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// A MAC address as Cilium's maps hold it: six bytes in wire order, two zero bytes.
+/// Returns a MAC address in the format of Cilium's maps: six bytes in wire order, two zero bytes.
 #[inline(always)]
 pub const fn mac_word(mac: [u8; 6]) -> u64 {
     u64::from_ne_bytes([mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0])
 }
 
-/// The MAC address in the first six bytes of `word`.
+/// Returns the MAC address in the first six bytes of `word`.
 #[inline(always)]
 pub const fn mac_from_word(word: u64) -> [u8; 6] {
     let [a, b, c, d, e, f, ..] = word.to_ne_bytes();

@@ -1,8 +1,8 @@
-//! Connection tracking rows.
+//! Connection tracking entries.
 
 use crate::pod::layout;
 
-/// Key of the `cilium_ct*_global` maps (LRU_HASH, 14 or 38 bytes, packed). Stored rows hold the addresses
+/// Key of the `cilium_ct*_global` maps (LRU_HASH, 14 or 38 bytes, packed). Stored keys have the addresses
 /// reversed (`daddr` = the packet's source) and the ports in the packet's order.
 #[repr(C, packed(2))]
 #[derive(Clone, Copy, Default)]
@@ -46,15 +46,15 @@ pub mod tuple_flag {
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
 pub struct CtEntry {
-    /// First half of `nat_addr` (egress rows); zero in service rows.
+    /// First half of `nat_addr` (egress entries); zero in service entries.
     pub reserved0: u64,
-    /// Backend id (service rows), or the second half of `nat_addr`.
+    /// Backend id (service entries), or the second half of `nat_addr`.
     pub backend_id: u64,
-    /// Packets, with accounting on.
+    /// Packets, with accounting enabled.
     pub packets: u64,
-    /// Bytes, with accounting on.
+    /// Bytes, with accounting enabled.
     pub bytes: u64,
-    /// When the row ends, in the clock of the node (seconds, or jiffies >> 8).
+    /// The expiry time, by the clock of the node (seconds, or jiffies >> 8).
     pub lifetime: u32,
     /// [`ct_flag`] bits.
     pub flags: u16,
@@ -64,7 +64,7 @@ pub struct CtEntry {
     pub nat_port: u16,
     /// TCP flags seen in the direction of the connection.
     pub tx_flags_seen: u8,
-    /// TCP flags seen against it.
+    /// TCP flags seen in the opposite direction.
     pub rx_flags_seen: u8,
     /// Identity of the side that opened the connection.
     pub src_sec_id: u32,
@@ -86,9 +86,9 @@ pub mod ct_flag {
     pub const TX_CLOSING: u16 = 1 << 1;
     /// A pod talks to itself through a service.
     pub const LB_LOOPBACK: u16 = 1 << 3;
-    /// More than the SYN was seen.
+    /// Packets other than the SYN were seen.
     pub const SEEN_NON_SYN: u16 = 1 << 4;
-    /// The connection came by a NodePort.
+    /// The connection came in by a NodePort.
     pub const NODE_PORT: u16 = 1 << 5;
     /// The connection goes to the proxy.
     pub const PROXY_REDIRECT: u16 = 1 << 6;
@@ -100,7 +100,7 @@ pub mod ct_flag {
     pub const FROM_TUNNEL: u16 = 1 << 10;
 }
 
-/// Key of `cilium_ipv4_frag_datagrams` (LRU_HASH, 12 bytes): a datagram that came in pieces.
+/// Key of `cilium_ipv4_frag_datagrams` (LRU_HASH, 12 bytes): a fragmented datagram.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -139,12 +139,12 @@ pub struct FragmentKey6 {
 layout!(FragmentKey6, 40, { id: 0, proto: 4, row: 5, pad: 6, saddr: 8, daddr: 24 });
 
 impl FragmentKey6 {
-    /// The row's `sport` is the protocol behind the extension headers of the first piece. Only datagrams with such headers
-    /// behind the Fragment header have this row.
+    /// The entry's `sport` is the protocol after the extension headers of the first fragment. Only datagrams with such
+    /// headers after the Fragment header have this entry.
     pub const PROTOCOL: u8 = 1;
 }
 
-/// Value of the fragment maps (4 bytes): the ports of the first piece, as on the wire.
+/// Value of the fragment maps (4 bytes): the ports of the first fragment, as on the wire.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]

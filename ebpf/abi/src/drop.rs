@@ -154,7 +154,7 @@ pub const PUNT_PROXY: u8 = 205;
 /// The first code of the table.
 pub const FIRST: u8 = 130;
 
-/// The words Cilium prints for a drop reason; the empty string where it has none.
+/// The names that Cilium prints for drop reasons; empty where it has none.
 const LABELS: [&str; 77] = [
     "Invalid source mac",
     "Invalid destination mac",
@@ -235,7 +235,7 @@ const LABELS: [&str; 77] = [
     "No device",
 ];
 
-/// The words Cilium prints for a drop reason, `None` for a code without any (it then prints the number).
+/// Returns the name that Cilium prints for a drop reason; `None` for a code without a name (it prints the code).
 pub fn label(code: u8) -> Option<&'static str> {
     let label = LABELS.get(usize::from(code.checked_sub(FIRST)?)).copied()?;
     if label.is_empty() { None } else { Some(label) }

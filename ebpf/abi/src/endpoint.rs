@@ -1,4 +1,4 @@
-//! Endpoints: Cilium's cilium_lxc, and our settings row by endpoint id.
+//! Endpoints: Cilium's cilium_lxc, and our settings entries by endpoint id.
 
 use crate::address::{FAMILY_V4, FAMILY_V6, ipv4_from_word, ipv4_word, ipv6_from_words, ipv6_words};
 use crate::pod::layout;
@@ -21,19 +21,19 @@ pub struct EndpointKey {
 layout!(EndpointKey, 20, { address: 0, family: 16, key: 17, cluster_id: 18 });
 
 impl EndpointKey {
-    /// The key of an IPv4 address.
+    /// Returns the key of an IPv4 address.
     #[inline(always)]
     pub const fn v4(ip: Ipv4Addr) -> Self {
         Self { address: [ipv4_word(ip), 0, 0, 0], family: FAMILY_V4, key: 0, cluster_id: 0 }
     }
 
-    /// The key of an IPv6 address.
+    /// Returns the key of an IPv6 address.
     #[inline(always)]
     pub const fn v6(ip: Ipv6Addr) -> Self {
         Self { address: ipv6_words(ip), family: FAMILY_V6, key: 0, cluster_id: 0 }
     }
 
-    /// The address, or `None` for a row of an unknown family.
+    /// Returns the address, or `None` for an entry of an unknown family.
     pub fn ip(&self) -> Option<IpAddr> {
         match self.family {
             FAMILY_V4 => Some(ipv4_from_word(self.address[0]).into()),
@@ -52,8 +52,8 @@ impl From<IpAddr> for EndpointKey {
     }
 }
 
-/// Value of `cilium_lxc` (48 bytes): where a local address lives. Rows of the host have flags [`lxc_flag::HOST`]
-/// and nothing else.
+/// Value of `cilium_lxc` (48 bytes): the endpoint of a local address. Entries of the host have flags
+/// [`lxc_flag::HOST`] and no other value.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -74,7 +74,7 @@ pub struct EndpointInfo {
     pub node_mac: u64,
     /// Security identity.
     pub sec_id: u32,
-    /// Interface a secondary address belongs to, or zero.
+    /// Interface of a secondary address, or zero.
     pub parent_ifindex: u32,
     /// Zero.
     pub pad: [u32; 2],
@@ -101,17 +101,17 @@ pub mod lxc_flag {
 /// Entries of the arrays `ep_config`, `ep_by_ifindex` (endpoint ids and small interface indexes are 16 bit).
 pub const EP_CONFIG_ENTRIES: u32 = 65536;
 
-/// Value of our own map `ep_config` (ARRAY by endpoint id, 64 bytes): everything that the shared programs need to
-/// know of one endpoint. All zero = no such endpoint, its packets are dropped with 203.
+/// Value of our own map `ep_config` (ARRAY by endpoint id, 64 bytes): the settings of an endpoint for the shared
+/// programs. All zero if there is no such endpoint: its packets are dropped with 203.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
 pub struct EndpointConfig {
-    /// Endpoint id, equal to the row's index.
+    /// Endpoint id, equal to the entry's index.
     pub id: u32,
     /// Security identity.
     pub identity: u32,
-    /// The host-side interface; a packet of another interface is not this endpoint's.
+    /// The host-side interface; packets from another interface are not attributed to this endpoint.
     pub ifindex: u32,
     /// [`ep_flag`] bits.
     pub flags: u32,
@@ -137,29 +137,29 @@ layout!(EndpointConfig, 64, {
 
 /// Bits of [`EndpointConfig::flags`].
 pub mod ep_flag {
-    /// The row is in use. Without it packets of the endpoint drop with 203.
+    /// The entry is in use. Without it packets of the endpoint are dropped with 203.
     pub const LIVE: u32 = 1;
     /// Packets must carry one of the endpoint's own source addresses (else drop 132).
     pub const SOURCE_CHECK: u32 = 2;
-    /// No events of packets that this endpoint's programs drop, whatever the node's switch is.
+    /// No drop events of this endpoint's programs, independent of the node's switch.
     pub const NO_DROP_NOTIFY: u32 = 4;
-    /// No events of packets that pass this endpoint's programs, whatever the node's switch is.
+    /// No trace events of this endpoint's programs, independent of the node's switch.
     pub const NO_TRACE_NOTIFY: u32 = 8;
-    /// No events of verdicts of this endpoint's policy, whatever the node's switch is.
+    /// No policy verdict events of this endpoint, independent of the node's switch.
     pub const NO_POLICY_VERDICT_NOTIFY: u32 = 16;
-    /// Policy lets through what it would drop, and reports it (`PolicyAuditMode`).
+    /// Policy allows and reports packets that it would drop (`PolicyAuditMode`).
     pub const POLICY_AUDIT: u32 = 32;
 
-    /// Where the endpoint's level of aggregation stands: three bits.
+    /// Shift of the endpoint's aggregation level, which has three bits.
     const AGGREGATION_SHIFT: u32 = 8;
     const AGGREGATION_MASK: u32 = 7;
 
-    /// The bits of a level of [`aggregation`](crate::trace::aggregation). The node's level counts where it is higher.
+    /// Returns the bits of a level of [`aggregation`](crate::trace::aggregation). A higher node level takes precedence.
     pub const fn with_aggregation(level: u32) -> u32 {
         (level & AGGREGATION_MASK) << AGGREGATION_SHIFT
     }
 
-    /// The level of aggregation in these flags.
+    /// Returns the aggregation level in these flags.
     pub const fn aggregation(flags: u32) -> u32 {
         flags >> AGGREGATION_SHIFT & AGGREGATION_MASK
     }

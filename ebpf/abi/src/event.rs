@@ -49,7 +49,7 @@ pub struct CaptureHeader {
     pub hash: u32,
     /// Length of the packet.
     pub len_orig: u32,
-    /// Captured bytes behind the struct.
+    /// Captured bytes of the packet, which follow the struct.
     pub len_cap: u16,
     /// Version of the struct.
     pub version: u8,
@@ -71,7 +71,7 @@ pub struct DropNotify {
     pub src_label: u32,
     /// Destination identity.
     pub dst_label: u32,
-    /// Destination endpoint, on the way into it only.
+    /// Destination endpoint, only in events of its ingress.
     pub dst_id: u32,
     /// Source line.
     pub line: u16,
@@ -130,15 +130,15 @@ pub mod verdict_flag {
     pub const EGRESS: u8 = 2;
     /// The packet is IPv6.
     pub const IPV6: u8 = 4;
-    /// Where the [match](crate::policy_match) stands: three bits.
+    /// Shift of the [match](crate::policy_match), which has three bits.
     pub const MATCH_SHIFT: u8 = 3;
-    /// Let through by audit mode only.
+    /// Allowed by audit mode only.
     pub const AUDITED: u8 = 1 << 6;
     /// The device has no Ethernet header.
     pub const L3_DEVICE: u8 = 1 << 7;
 }
 
-/// What policy decided about a packet (40 bytes, version 1).
+/// A policy verdict on a packet (40 bytes, version 1).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]

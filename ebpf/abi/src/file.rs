@@ -1,5 +1,5 @@
-//! Source files by number: drop events and metrics name the place in Cilium's sources a packet was counted; our programs
-//! use the file that does the same job there (constants: source_file). Line numbers are free.
+//! Source files by id: drop events and metrics name the place in Cilium's sources that counted a packet; our programs
+//! use the file with the same function there (constants: source_file). Line numbers are arbitrary.
 
 /// `bpf_host.c`.
 pub const BPF_HOST: u8 = 1;
@@ -68,7 +68,7 @@ const NAMES: [(u8, &str); 21] = [
     (CLASSIFIERS, "classifiers.h"),
 ];
 
-/// The name of a source file, `None` for a number without one.
+/// Returns the name of a source file; `None` for an unknown id.
 pub fn name(id: u8) -> Option<&'static str> {
     NAMES.iter().find(|(number, _)| *number == id).map(|(_, name)| *name)
 }

@@ -37,7 +37,7 @@ const LABELS: [&str; 11] = [
     "world-ipv6",
 ];
 
-/// The name of a reserved identity, without the prefix `reserved:`.
+/// Returns the name of a reserved identity, without the prefix `reserved:`.
 pub fn label(identity: u32) -> Option<&'static str> {
     LABELS.get(usize::try_from(identity).ok()?).copied()
 }

@@ -1,4 +1,4 @@
-//! The ipcache: which identity an address has.
+//! The ipcache: identities of addresses.
 
 use crate::address::{FAMILY_V4, FAMILY_V6, ipv4_from_word, ipv4_word, ipv6_from_words, ipv6_words};
 use crate::pod::layout;
@@ -26,7 +26,7 @@ impl IpcacheKey {
     /// Bits of the key before the address, always part of the match.
     pub const STATIC_BITS: u32 = 32;
 
-    /// The key of an IPv4 prefix.
+    /// Returns the key of an IPv4 prefix.
     #[inline(always)]
     pub const fn v4(ip: Ipv4Addr, bits: u8) -> Self {
         let address = [ipv4_word(ip), 0, 0, 0];
@@ -39,7 +39,7 @@ impl IpcacheKey {
         }
     }
 
-    /// The key of an IPv6 prefix.
+    /// Returns the key of an IPv6 prefix.
     #[inline(always)]
     pub const fn v6(ip: Ipv6Addr, bits: u8) -> Self {
         let address = ipv6_words(ip);
@@ -52,7 +52,7 @@ impl IpcacheKey {
         }
     }
 
-    /// The key of a prefix of either family.
+    /// Returns the key of a prefix of either family.
     pub const fn new(ip: IpAddr, bits: u8) -> Self {
         match ip {
             IpAddr::V4(ip) => Self::v4(ip, bits),
@@ -60,7 +60,7 @@ impl IpcacheKey {
         }
     }
 
-    /// The address, or `None` for a row of an unknown family.
+    /// Returns the address, or `None` for an entry of an unknown family.
     pub fn ip(&self) -> Option<IpAddr> {
         match self.family {
             FAMILY_V4 => Some(ipv4_from_word(self.address[0]).into()),
@@ -69,7 +69,7 @@ impl IpcacheKey {
         }
     }
 
-    /// Bits of the prefix.
+    /// Returns the length of the prefix in bits.
     pub const fn bits(&self) -> u32 {
         self.prefixlen.saturating_sub(Self::STATIC_BITS)
     }
@@ -95,7 +95,7 @@ layout!(RemoteEndpointInfo, 24, { sec_identity: 0, tunnel_endpoint: 4, pad: 20, 
 
 /// Bits of [`RemoteEndpointInfo::flags`] (constants: ipcache_flag).
 pub mod ipcache_flag {
-    /// Not through the tunnel, although there is one.
+    /// Bypass the tunnel.
     pub const SKIP_TUNNEL: u8 = 1;
     /// The tunnel endpoint is set.
     pub const HAS_TUNNEL_ENDPOINT: u8 = 2;
@@ -104,7 +104,7 @@ pub mod ipcache_flag {
     /// The prefix belongs to another cluster.
     pub const REMOTE_CLUSTER: u8 = 8;
 
-    /// The words `cilium-dbg bpf ipcache list` prints, in the order of the bits.
+    /// The names that `cilium-dbg bpf ipcache list` prints, in the order of the bits.
     pub const LABELS: [(u8, &str); 4] = [
         (SKIP_TUNNEL, "skiptunnel"),
         (HAS_TUNNEL_ENDPOINT, "hastunnel"),

@@ -1,4 +1,4 @@
-//! Load balancing rows.
+//! Load balancing entries.
 
 use crate::pod::layout;
 
@@ -43,7 +43,7 @@ pub struct LbService {
     pub flags: u8,
     /// More service flags.
     pub flags2: u8,
-    /// Number of quarantined backends behind the active ones.
+    /// Number of quarantined backends, in the slots after the active ones.
     pub qcount: u16,
 }
 layout!(LbService, 12, { backend_id: 0, count: 4, rev_nat_index: 6, flags: 8, flags2: 9, qcount: 10 });
@@ -94,8 +94,8 @@ pub type LbReverseNat6 = LbReverseNat<[u32; 4]>;
 layout!(LbReverseNat4, 6, { address: 0, port: 4 });
 layout!(LbReverseNat6, 18, { address: 0, port: 16 });
 
-/// Key of `cilium_lb_affinity_match` (HASH, 8 bytes): a backend that clients of a service may stay with. Its value is
-/// one byte without meaning.
+/// Key of `cilium_lb_affinity_match` (HASH, 8 bytes): a backend to which affinity of a service applies. Its value is
+/// one unused byte.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -110,7 +110,7 @@ pub struct LbAffinityMatch {
 layout!(LbAffinityMatch, 8, { backend_id: 0, rev_nat_id: 4, pad: 6 });
 
 /// Key of `cilium_lb4_affinity` and `cilium_lb6_affinity` (LRU_HASH, 16 or 24 bytes): a client of a service.
-/// `A` is `[u32; 2]` or `[u32; 4]`: the client's address, zeros behind it, or the cookie of its network namespace.
+/// `A` is `[u32; 2]` or `[u32; 4]`: the client's address padded by zeros, or the cookie of its network namespace.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -139,7 +139,7 @@ layout!(LbAffinityKey6, 24, { client: 0, rev_nat_id: 16, netns_cookie: 18, pad1:
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
 pub struct LbAffinity {
-    /// When, on the clock of the connection tracking rows.
+    /// Time of the last use, by the clock of the connection tracking entries.
     pub last_used: u64,
     /// Backend id.
     pub backend_id: u32,
@@ -149,7 +149,7 @@ pub struct LbAffinity {
 layout!(LbAffinity, 16, { last_used: 0, backend_id: 8, pad: 12 });
 
 /// Key of `cilium_lb4_source_range` and `cilium_lb6_source_range` (LPM_TRIE, 12 or 24 bytes): clients that a service
-/// admits, or refuses. Its value is one byte without meaning.
+/// admits, or refuses. Its value is one unused byte.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -172,7 +172,7 @@ layout!(LbSourceRange4, 12, { prefixlen: 0, rev_nat_id: 4, pad: 6, address: 8 })
 layout!(LbSourceRange6, 24, { prefixlen: 0, rev_nat_id: 4, pad: 6, address: 8 });
 
 /// Key of `cilium_skip_lb4` (HASH, 16 bytes): traffic of a network namespace to an address is not redirected to pods of
-/// the node. Its value is one byte without meaning.
+/// the node. Its value is one unused byte.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -212,7 +212,7 @@ pub mod lb_flag {
     pub const EXTERNAL_IP: u8 = 1;
     /// Frontend is a node port.
     pub const NODE_PORT: u8 = 2;
-    /// External traffic goes to backends of this node.
+    /// External traffic goes only to backends of this node.
     pub const EXT_LOCAL_SCOPE: u8 = 4;
     /// Frontend is a pod's host port.
     pub const HOST_PORT: u8 = 8;
@@ -232,13 +232,13 @@ pub mod lb_flag2 {
     pub const LOCAL_REDIRECT: u8 = 1;
     /// Frontend and backends are of different families.
     pub const NAT_46X64: u8 = 2;
-    /// Goes to the proxy, whose port is in [`LbService::backend_id`](super::LbService::backend_id).
+    /// Goes to the proxy; its port is in [`LbService::backend_id`](super::LbService::backend_id).
     pub const L7_LOAD_BALANCER: u8 = 4;
-    /// With [`HOST_PORT`](super::lb_flag::HOST_PORT) only from the node itself, else left to the local proxy.
+    /// With [`HOST_PORT`](super::lb_flag::HOST_PORT) only from the node itself, else handled by the local proxy.
     pub const LOOPBACK: u8 = 8;
-    /// Traffic inside the cluster goes to backends of this node.
+    /// Traffic inside the cluster goes only to backends of this node.
     pub const INT_LOCAL_SCOPE: u8 = 16;
-    /// The address has a row in each scope.
+    /// The address has an entry in each scope.
     pub const TWO_SCOPES: u8 = 32;
     /// In slot 0 the source ranges are refused instead of admitted, in others the backend is quarantined.
     pub const QUARANTINED_OR_DENY: u8 = 64;
@@ -260,7 +260,7 @@ pub mod lb_backend_state {
 
 /// Values of [`LbServiceKey::scope`].
 pub mod lb_scope {
-    /// Traffic from outside of the cluster; also the only row of a service without a scope of its own for the inside.
+    /// Traffic from outside of the cluster; also the only entry of a service without a separate internal scope.
     pub const EXTERNAL: u8 = 0;
     /// Traffic inside of the cluster.
     pub const INTERNAL: u8 = 1;

@@ -2,11 +2,11 @@
 //!
 //! Owns: the byte layouts of Cilium's pinned maps and perf events, of our own maps ([`EndpointConfig`],
 //! [`NodeConfig`]) and the codes that travel in them. Needs nothing: `no_std`, no dependencies, the same source
-//! is compiled for the kernel and for the host. Provides: `#[repr(C)]` structs whose sizes and offsets are checked
-//! when the crate is compiled, the marker [`Pod`], and tables that turn codes into the words Cilium prints.
+//! is compiled for the kernel and for the host. Provides: `#[repr(C)]` structs with sizes and offsets that are checked
+//! at compile time, the marker [`Pod`], and tables that convert codes into the names that Cilium prints.
 //!
 //! Byte order follows Cilium's maps: addresses and ports are kept as on the wire (a field holds the bytes of the
-//! packet, whatever the machine), identities, endpoint ids, interface indexes, counters and prefix lengths are in
+//! packet on any machine), identities, endpoint ids, interface indexes, counters and prefix lengths are in
 //! host order. Feature `user` adds `Debug`, `PartialEq`, `Eq` and `Hash`; the eBPF build leaves them out.
 //!
 //! ```

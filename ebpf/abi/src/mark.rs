@@ -1,6 +1,6 @@
-//! What travels with a packet: `skb->mark`, `skb->cb`, `skb->tc_index` (constants: mark, cb_delivery_flag, tc_index).
+//! Metadata of a packet: `skb->mark`, `skb->cb`, `skb->tc_index` (constants: mark, cb_delivery_flag, tc_index).
 
-/// The bits of the mark that name its kind.
+/// The bits of the mark that encode its kind.
 pub const MAGIC_MASK: u32 = 0x0f00;
 /// To the proxy; its port in the upper half. Also carries a cluster id.
 pub const TO_PROXY: u32 = 0x0200;
@@ -27,25 +27,25 @@ pub const ENCRYPT: u32 = 0x0e00;
 /// Carries the source identity.
 pub const IDENTITY: u32 = 0x0f00;
 
-/// The mark `magic` with an identity: its low 16 bits in the upper half, its cluster bits in the low byte.
+/// Returns the mark `magic` with an identity: its low 16 bits in the upper half, its cluster bits in the low byte.
 #[inline(always)]
 pub const fn with_identity(magic: u32, identity: u32) -> u32 {
     magic | (identity & 0xffff) << 16 | (identity >> 16) & 0xff
 }
 
-/// The identity in a mark that carries one.
+/// Returns the identity in a mark that carries one.
 #[inline(always)]
 pub const fn identity(mark: u32) -> u32 {
     (mark & 0xff) << 16 | mark >> 16
 }
 
-/// `cb[4]` between the programs of a pod's egress: the service that a packet was sent to. Cleared before it is delivered.
+/// `cb[4]` between the programs of a pod's egress: the service that a packet was sent to. Cleared before delivery.
 pub mod service_state {
     /// The slot.
     pub const SLOT: usize = 4;
     /// The pod sent the packet to itself.
     pub const LOOPBACK: u32 = 1;
-    /// Where the service's big-endian number stands.
+    /// Shift of the service's big-endian id.
     pub const REV_NAT_SHIFT: u32 = 16;
 }
 
@@ -71,13 +71,13 @@ pub mod delivery {
     pub const FROM_HOST: u32 = 2;
     /// The packet comes from the tunnel.
     pub const FROM_TUNNEL: u32 = 4;
-    /// Into the pod's namespace at once, past the host side of the veth.
+    /// Redirect into the pod's namespace, bypassing the host side of the veth (`bpf_redirect_peer`).
     pub const USE_REDIRECT_PEER: u32 = 8;
     /// From the ingress proxy.
     pub const FROM_INGRESS_PROXY: u32 = 16;
     /// From the egress proxy.
     pub const FROM_EGRESS_PROXY: u32 = 32;
-    /// Where our shared programs keep the id of the destination endpoint.
+    /// Shift of the destination endpoint's id, which our shared programs store here.
     pub const ENDPOINT_SHIFT: u32 = 16;
 }
 

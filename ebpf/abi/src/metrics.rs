@@ -1,4 +1,4 @@
-//! The metrics map: packets and bytes by reason, direction and place.
+//! The metrics map: packets and bytes by reason, direction, file and line.
 
 use crate::drop;
 use crate::pod::layout;
@@ -44,7 +44,7 @@ pub mod direction {
     /// Socket load balancing.
     pub const SERVICE: u8 = 3;
 
-    /// The word `cilium-dbg bpf metrics list` prints for a direction.
+    /// Returns the name that `cilium-dbg bpf metrics list` prints for a direction.
     pub fn label(dir: u8) -> &'static str {
         match dir & 3 {
             INGRESS => "INGRESS",
@@ -67,24 +67,24 @@ pub mod metric {
     pub const LB_NO_BACKEND_SLOT: u8 = 5;
     /// Socket load balancing: no backend.
     pub const LB_NO_BACKEND: u8 = 6;
-    /// Socket load balancing: the reverse row could not be written.
+    /// Socket load balancing: the reverse entry could not be written.
     pub const LB_REVNAT_UPDATE: u8 = 7;
-    /// Socket load balancing: the reverse row was stale.
+    /// Socket load balancing: the reverse entry was stale.
     pub const LB_REVNAT_STALE: u8 = 8;
     /// A fragment.
     pub const FRAG_PACKET: u8 = 9;
-    /// A fragment's row could not be written.
+    /// A fragment's entry could not be written.
     pub const FRAG_PACKET_UPDATE: u8 = 10;
     /// Into decryption.
     pub const DECRYPTING: u8 = 12;
     /// Into encryption.
     pub const ENCRYPTING: u8 = 13;
-    /// Socket load balancing: the reverse row was deleted.
+    /// Socket load balancing: the reverse entry was deleted.
     pub const LB_REVNAT_DELETE: u8 = 14;
     /// An ICMP error about the MTU was sent.
     pub const MTU_ERROR_MSG: u8 = 15;
 
-    /// The words `cilium-dbg bpf metrics list` prints for a reason, drop or not; `None` if it has none.
+    /// Returns the name that `cilium-dbg bpf metrics list` prints for a reason, drop or not; `None` if it has none.
     pub fn label(reason: u8) -> Option<&'static str> {
         Some(match reason {
             0 => "Success",
@@ -108,7 +108,7 @@ pub mod metric {
 }
 
 impl MetricsKey {
-    /// True if the row counts drops.
+    /// True if the entry counts drops.
     pub const fn is_drop(&self) -> bool {
         self.reason >= drop::FIRST
     }

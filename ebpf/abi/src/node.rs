@@ -21,7 +21,7 @@ pub struct NodeKey {
 layout!(NodeKey, 20, { pad1: 0, pad2: 2, family: 3, address: 4 });
 
 impl NodeKey {
-    /// The address, or `None` for a row of an unknown family.
+    /// Returns the address, or `None` for an entry of an unknown family.
     pub fn ip(&self) -> Option<IpAddr> {
         match self.family {
             FAMILY_V4 => Some(ipv4_from_word(self.address[0]).into()),

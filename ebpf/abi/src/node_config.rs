@@ -2,10 +2,10 @@
 
 use crate::pod::layout;
 
-/// The variable `NODE_CONFIG` of every object. The loader writes it before the programs are loaded and freezes it,
-/// so that the verifier takes its fields for constants and removes what is off.
+/// The variable `NODE_CONFIG` of every object. The loader writes it before the programs are loaded and freezes it, so
+/// that the verifier treats its fields as constants and removes the code of disabled features.
 ///
-/// Switches are 0 or 1. [`Self::default`] is what an object carries until a loader sets it: everything off.
+/// Switches are 0 or 1. [`Self::default`] is the value in an object until a loader sets it: everything disabled.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
@@ -20,7 +20,7 @@ pub struct NodeConfig {
     pub net_ifindex: u32,
     /// Id of the host endpoint: the `source` of events of the host programs.
     pub host_endpoint_id: u32,
-    /// Bytes of a packet in a trace or drop event at the most (`trace-payloadlen`).
+    /// Maximum bytes of a packet in a trace or drop event (`trace-payloadlen`).
     pub trace_payload_len: u32,
     /// [Aggregation](crate::trace::aggregation) of trace events.
     pub monitor_aggregation: u32,
@@ -28,58 +28,58 @@ pub struct NodeConfig {
     pub enable_ipv4: u8,
     /// Forward IPv6 (`enable-ipv6`).
     pub enable_ipv6: u8,
-    /// Check source addresses of pods whose row requires it (`enable-source-ip-verification`).
+    /// Check source addresses of pods if their settings entry requires it (`enable-source-ip-verification`).
     pub source_ip_verification: u8,
     /// Answer ARP requests of pods (off in some chained setups).
     pub arp_responder: u8,
     /// Deliver packets of pods to pods of the node with `bpf_redirect_peer`.
     pub redirect_peer: u8,
-    /// Deliver through the pod's interface, where `cil_to_container` takes over (`enable-endpoint-routes`).
+    /// Deliver by the pod's interface, where `cil_to_container` applies policy (`enable-endpoint-routes`).
     pub endpoint_routes: u8,
     /// Send drop events (`DropNotification`).
     pub drop_notify: u8,
     /// Send trace events (`TraceNotification`).
     pub trace_notify: u8,
-    /// Put the source identity into the mark of forwarded packets (`enable-identity-mark`).
+    /// Encode the source identity in the mark of forwarded packets (`enable-identity-mark`).
     pub identity_mark: u8,
     /// Send policy verdict events (`PolicyVerdictNotification`).
     pub policy_verdict_notify: u8,
-    /// Count packets and bytes of policy rows (`policy-accounting`).
+    /// Count packets and bytes of policy entries (`policy-accounting`).
     pub policy_accounting: u8,
     /// Count packets and bytes of connections (`bpf-conntrack-accounting`).
     pub ct_accounting: u8,
-    /// Policy looks at the type of ICMP messages (`enable-icmp-rules`).
+    /// Apply policy to ICMP messages by type (`enable-icmp-rules`).
     pub icmp_rules: u8,
-    /// ICMP "fragmentation needed" passes policy (`allow-icmp-frag-needed`).
+    /// Allow ICMP "fragmentation needed" regardless of policy (`allow-icmp-frag-needed`).
     pub allow_icmp_frag_needed: u8,
-    /// Remember the ports of IPv4 fragments (`enable-ipv4-fragment-tracking`).
+    /// Track IPv4 fragments (`enable-ipv4-fragment-tracking`).
     pub ipv4_fragments: u8,
-    /// Remember the ports of IPv6 fragments (`enable-ipv6-fragment-tracking`).
+    /// Track IPv6 fragments (`enable-ipv6-fragment-tracking`).
     pub ipv6_fragments: u8,
     /// The clock is jiffies >> 8, not seconds (`enable-bpf-clock-probe`).
     pub jiffies_clock: u8,
-    /// TCP flags whose first appearance is reported (`monitor-aggregation-flags`), as in the TCP header.
+    /// TCP flags of which the first occurrence is reported (`monitor-aggregation-flags`), as in the TCP header.
     pub ct_report_flags: u8,
     /// Track SCTP (`enable-sctp`).
     pub sctp: u8,
     /// Track other protocols by addresses alone (`enable-extended-ip-protocols`).
     pub extended_protocols: u8,
-    /// How often an established connection is reported (`monitor-aggregation-interval`), in units of the clock, as all
+    /// Interval of events per established connection (`monitor-aggregation-interval`), in units of the clock, as all
     /// times below.
     pub ct_report_interval: u32,
-    /// Life of an established TCP connection (`bpf-ct-timeout-regular-tcp`).
+    /// Timeout of an established TCP connection (`bpf-ct-timeout-regular-tcp`).
     pub ct_tcp_lifetime: u32,
-    /// Life of other connections (`bpf-ct-timeout-regular-any`).
+    /// Timeout of other connections (`bpf-ct-timeout-regular-any`).
     pub ct_any_lifetime: u32,
-    /// Life of an established TCP connection's service row (`bpf-ct-timeout-service-tcp`).
+    /// Timeout of the service entry of an established TCP connection (`bpf-ct-timeout-service-tcp`).
     pub ct_service_tcp_lifetime: u32,
-    /// Life of other service rows (`bpf-ct-timeout-service-any`).
+    /// Timeout of other service entries (`bpf-ct-timeout-service-any`).
     pub ct_service_any_lifetime: u32,
-    /// How long a closed service row holds its backend against SYN|ACK (`bpf-ct-timeout-service-tcp-grace`).
+    /// Grace period in which SYN|ACK may use a closed service entry (`bpf-ct-timeout-service-tcp-grace`).
     pub ct_service_tcp_grace: u32,
-    /// Life of a TCP connection of which only the SYN was seen (`bpf-ct-timeout-regular-tcp-syn`).
+    /// Timeout of a TCP connection of which only the SYN was seen (`bpf-ct-timeout-regular-tcp-syn`).
     pub ct_syn_timeout: u32,
-    /// Life of a TCP connection that both sides have closed (`bpf-ct-timeout-regular-tcp-fin`).
+    /// Timeout of a TCP connection that both sides have closed (`bpf-ct-timeout-regular-tcp-fin`).
     pub ct_close_timeout: u32,
     /// Source of an IPv6 packet that a pod sends to itself through a service, as on the wire
     /// (`ipv6-service-loopback-address`).
@@ -88,15 +88,15 @@ pub struct NodeConfig {
     pub service_loopback_ipv4: u32,
     /// Units of the clock in 256 seconds.
     pub ticks_in_256_seconds: u32,
-    /// Translate services at the pods' interfaces (off where sockets are translated instead).
+    /// Translate services at the pods' interfaces (disabled with socket load balancing).
     pub per_packet_lb: u8,
-    /// A service without backends refuses packets, instead of leaving them to the routes of the node
+    /// Reject packets to services without backends, instead of leaving them to the routes of the node
     /// (`enable-no-service-endpoints-routable`).
     pub empty_services_drop: u8,
-    /// The sender gets an ICMP error (`service-no-backend-response=reject`).
+    /// Send an ICMP error for these packets (`service-no-backend-response=reject`).
     pub empty_services_reject: u8,
-    /// Deliver packets of devices with `bpf_redirect_peer`, past the host's stack (host routing). Only where packets of pods
-    /// leave past it as well: connection tracking of the host would see one direction.
+    /// Deliver packets of devices with `bpf_redirect_peer`, bypassing the host's stack (host routing). Only if packets
+    /// of pods bypass it as well: else connection tracking of the host would see only one direction.
     pub host_routing: u8,
 }
 layout!(NodeConfig, 120, {

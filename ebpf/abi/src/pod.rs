@@ -1,20 +1,20 @@
-//! Plain data: structs that are nothing but their bytes.
+//! Plain data: structs that consist only of their bytes.
 
 /// A value without padding, pointers or forbidden bit patterns, so that it may cross the kernel boundary as bytes.
 ///
 /// # Safety
 /// The type is `#[repr(C)]` (or a primitive integer), every byte of it belongs to a field, every bit pattern is
-/// a valid value, and its alignment is at most 8. (The macro `layout!` of this module checks sizes, offsets and padding.)
+/// a valid value, and its alignment is at most 8. (The macro `layout!` of this module checks sizes, offsets, padding.)
 pub unsafe trait Pod: Copy + 'static {
-    /// The value whose bytes are all zero.
+    /// Returns the value with all bytes zero.
     #[inline(always)]
     fn zeroed() -> Self {
-        // JUSTIFICATION: maps hold zeroed rows; building one field by field would repeat every layout.
+        // JUSTIFICATION: maps have zeroed entries; building one field by field would repeat every layout.
         // SAFETY: `Pod` promises that any bit pattern, so also zero, is valid.
         unsafe { core::mem::zeroed() }
     }
 
-    /// The bytes of the value, as a map or an event holds them.
+    /// Returns the bytes of the value, as stored in a map or an event.
     #[inline(always)]
     fn as_bytes(&self) -> &[u8] {
         // JUSTIFICATION: system calls take bytes.
@@ -22,7 +22,7 @@ pub unsafe trait Pod: Copy + 'static {
         unsafe { core::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
     }
 
-    /// A value read from the start of `bytes`, at any alignment; `None` if there are too few.
+    /// Reads a value from the start of `bytes`, at any alignment; `None` if there are too few.
     #[inline(always)]
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < size_of::<Self>() {
@@ -57,7 +57,7 @@ macro_rules! layout {
             )+
             assert!(used == $size, concat!("padding in ", stringify!($type)));
         };
-        // JUSTIFICATION: the marker is what the checks above are for.
+        // JUSTIFICATION: this implementation is the purpose of the checks above.
         // SAFETY: size, offsets and padding are checked above; the fields are integers and arrays of integers.
         unsafe impl $crate::Pod for $type {}
     };
@@ -67,7 +67,7 @@ pub(crate) use layout;
 macro_rules! integers {
     ($($type:ty),+) => {
         $(
-            // JUSTIFICATION: map keys and values that are single numbers.
+            // JUSTIFICATION: map keys and values that are single integers.
             // SAFETY: an integer has no padding and no invalid bit pattern.
             unsafe impl Pod for $type {}
         )+

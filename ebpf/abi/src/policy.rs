@@ -1,4 +1,4 @@
-//! Policy rows of an endpoint and their counters.
+//! Policy entries of an endpoint and their counters.
 
 use crate::pod::layout;
 
@@ -26,7 +26,7 @@ impl PolicyKey {
     /// `prefixlen` of every lookup.
     pub const FULL_BITS: u32 = 64;
 
-    /// The row that speaks for every peer, protocol and port of a direction.
+    /// Returns the key that matches every peer, protocol and port of a direction.
     pub const fn any(egress: bool) -> Self {
         Self { prefixlen: Self::STATIC_BITS, sec_label: 0, egress: egress as u8, protocol: 0, dport: 0 }
     }
@@ -51,18 +51,18 @@ pub struct PolicyEntry {
 layout!(PolicyEntry, 12, { proxy_port: 0, flags: 2, auth_type: 3, precedence: 4, cookie: 8 });
 
 impl PolicyEntry {
-    /// A plain allow of the highest priority for a key with `lpm_prefix_length` bits after the static ones.
+    /// Returns an allow entry of the highest priority for a key with `lpm_prefix_length` bits after the static ones.
     pub const fn allow(lpm_prefix_length: u8) -> Self {
         let flags = lpm_prefix_length << policy_flag::PREFIX_SHIFT;
         Self { proxy_port: 0, flags, auth_type: 0, precedence: 0xffff_ff00 | 1, cookie: 0 }
     }
 
-    /// True if the row denies.
+    /// True if the entry denies.
     pub const fn deny(&self) -> bool {
         self.flags & policy_flag::DENY != 0
     }
 
-    /// Bits of the key after identity and direction: 0, 8 or 9..=24.
+    /// Returns the number of bits of the key after identity and direction: 0, 8 or 9..=24.
     pub const fn lpm_prefix_length(&self) -> u8 {
         self.flags >> policy_flag::PREFIX_SHIFT
     }
@@ -70,15 +70,15 @@ impl PolicyEntry {
 
 /// Bits of [`PolicyEntry::flags`] and [`PolicyEntry::auth_type`].
 pub mod policy_flag {
-    /// The row denies.
+    /// The entry denies.
     pub const DENY: u8 = 1;
-    /// Where the prefix length begins in `flags`.
+    /// Shift of the prefix length in `flags`.
     pub const PREFIX_SHIFT: u8 = 3;
-    /// In `auth_type`: the type was asked for by a rule, not derived.
+    /// In `auth_type`: a rule requests the type, it is not derived.
     pub const EXPLICIT_AUTH: u8 = 0x80;
 }
 
-/// What of a row matched a packet (constants: policy_match).
+/// The parts of an entry that matched a packet (constants: policy_match).
 pub mod policy_match {
     /// Nothing did.
     pub const NONE: u8 = 0;
@@ -88,14 +88,14 @@ pub mod policy_match {
     pub const L3_L4: u8 = 2;
     /// The port.
     pub const L4_ONLY: u8 = 3;
-    /// A row that speaks for everything.
+    /// An entry that matches everything.
     pub const ALL: u8 = 4;
     /// Peer and protocol.
     pub const L3_PROTO: u8 = 5;
     /// The protocol.
     pub const PROTO_ONLY: u8 = 6;
 
-    /// The match of a row for one peer or for all, with so many bits of protocol and port.
+    /// Returns the match of an entry for one peer or for all, with this many bits of protocol and port.
     pub const fn of(any_peer: bool, lpm_prefix_length: u8) -> u8 {
         match (any_peer, lpm_prefix_length) {
             (false, 0) => L3_ONLY,
@@ -117,9 +117,9 @@ pub struct PolicyStatsKey {
     pub endpoint_id: u16,
     /// Zero.
     pub pad1: u8,
-    /// Bits of the row's key after identity and direction.
+    /// Bits of the entry's key after identity and direction.
     pub prefix_len: u8,
-    /// Identity in the row that decided.
+    /// Identity in the deciding entry.
     pub sec_label: u32,
     /// 1 for egress, 0 for ingress.
     pub egress: u8,
@@ -137,7 +137,7 @@ layout!(PolicyStatsKey, 12, {
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
 pub struct PolicyStatsValue {
-    /// Packets the row decided.
+    /// Packets for which the entry decided.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -1,20 +1,20 @@
-//! Messages of the perf ring `cilium_signals`: what the datapath asks of the agent.
+//! Messages of the perf ring `cilium_signals`: requests of the datapath to the agent.
 
 use crate::pod::layout;
 
-/// A NAT map runs full.
+/// A NAT map is full.
 pub const NAT_FILL_UP: u32 = 0;
-/// A connection tracking map runs full.
+/// A connection tracking map is full.
 pub const CT_FILL_UP: u32 = 1;
 /// Two identities have to authenticate.
 pub const AUTH_REQUIRED: u32 = 2;
 
-/// The family of a map that runs full: IPv4.
+/// The family of a full map: IPv4.
 pub const FAMILY_V4: u32 = 0;
-/// The family of a map that runs full: IPv6.
+/// The family of a full map: IPv6.
 pub const FAMILY_V6: u32 = 1;
 
-/// A signal about a map that runs full (8 bytes).
+/// A signal about a full map (8 bytes).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]

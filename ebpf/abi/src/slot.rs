@@ -1,13 +1,13 @@
 //! Slots of the private program array `cilium_calls` (50 entries).
 //!
-//! The numbers are those of Cilium where a program of ours does the same job (constants: tail_call_slot); they are
+//! The slots are those of Cilium for programs with the same function (constants: tail_call_slot); they are
 //! private to one load of the object, not an ABI.
 
 /// Entries of the array.
 pub const ENTRIES: u32 = 50;
 /// Neighbour solicitations of pods.
 pub const ICMP6_NS: u32 = 4;
-/// IPv6 packets of pods whose hop limit is exceeded.
+/// IPv6 packets of pods with an exhausted hop limit.
 pub const ICMP6_TIME_EXCEEDED: u32 = 5;
 /// ARP requests of pods.
 pub const ARP: u32 = 6;
@@ -31,7 +31,7 @@ pub const IPV6_FROM_NETDEV: u32 = 44;
 pub const IPV4_NO_SERVICE: u32 = 45;
 /// IPv6 packets of pods to a service without backends.
 pub const IPV6_NO_SERVICE: u32 = 46;
-/// IPv4 from a pod, behind services.
+/// IPv4 from a pod, after service translation.
 pub const IPV4_FROM_LXC_CONT: u32 = 26;
-/// IPv6 from a pod, behind services.
+/// IPv6 from a pod, after service translation.
 pub const IPV6_FROM_LXC_CONT: u32 = 27;

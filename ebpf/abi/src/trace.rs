@@ -39,7 +39,7 @@ pub mod reason {
     pub const CT_REPLY: u8 = 2;
     /// An ICMP error of a connection.
     pub const CT_RELATED: u8 = 3;
-    /// Nobody asked connection tracking.
+    /// Connection tracking was not consulted.
     pub const UNKNOWN: u8 = 5;
     /// Encrypted.
     pub const ENCRYPTED: u8 = 0x80;
@@ -49,11 +49,11 @@ pub mod reason {
 pub mod aggregation {
     /// Everything is reported.
     pub const NONE: u32 = 0;
-    /// Points where packets come in are not reported.
+    /// Points at which packets enter are not reported.
     pub const LOWEST: u32 = 1;
     /// As [`LOWEST`].
     pub const LOW: u32 = 2;
-    /// Established connections are reported from time to time.
+    /// Events of established connections are aggregated by interval and TCP flags.
     pub const MEDIUM: u32 = 3;
     /// As [`MEDIUM`].
     pub const MAXIMUM: u32 = 4;

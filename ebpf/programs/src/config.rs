@@ -1,4 +1,4 @@
-//! Node-wide switches: frozen by the loader, constants to the verifier.
+//! Node-wide switches: frozen by the loader, so that the verifier treats them as constants.
 
 use datapath_abi::NodeConfig;
 
@@ -49,16 +49,16 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     host_routing: 0,
 };
 
-/// One field of [`NODE_CONFIG`]. Read by its own address, so that the verifier sees a constant, and volatile, so
-/// that the compiler does not take the zero of the source for it.
+/// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the
+/// compiler does not replace it by the zero of the initializer.
 macro_rules! node {
     ($field:ident) => {
-        // SAFETY: a read of a static.
+        // SAFETY: reads an initialized static that only the loader writes, before the program runs.
         unsafe { core::ptr::read_volatile(&raw const $crate::config::NODE_CONFIG.$field) }
     };
 }
 
-/// True if a switch is on.
+/// True if a switch is enabled.
 macro_rules! enabled {
     ($field:ident) => {
         node!($field) != 0

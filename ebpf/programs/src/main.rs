@@ -1,7 +1,7 @@
 //! The datapath: every program that the agent attaches, in one object, so that all of them share one private
 //! program array and an upgrade switches them together.
 //!
-//! This file has the programs by name and hook; the code is in the folders below. Each `mod.rs` states what its folder owns
+//! This file declares the programs by name and hook; the code is in the folders below. Each `mod.rs` names what it owns
 //! and which siblings it uses:
 //!
 //! | folder | owns |
@@ -20,16 +20,16 @@
 //! Differences from Cilium 1.20, held by tests in `ebpf/object/tests` but for the last:
 //! - Fragments of ICMP are tracked like others, where Cilium drops them: large pings pass.
 //! - Four IPv6 extension headers pass, where Cilium allows three; RFC 8200 has no limit.
-//! - An allowed ICMP packet counts for the policy entry of its type, so `bpf policy get` shows it there; Cilium counts it
-//!   under the packet's port, for which there is no entry.
+//! - An allowed ICMP packet counts for the policy entry of its type, so `bpf policy get` shows it there; Cilium counts
+//! it   under the packet's port, for which there is no entry.
 //! - A packet to a service without backends that is left to the node's routes (`enable-no-service-endpoints-routable`
 //!   false) is subject to egress policy, which Cilium skips.
 //! - A policy entry that asks for authentication drops with 189 always: there is no authentication yet.
-//! - `cil_to_netdev` is not attached, so there are no TO_NETWORK events and metrics. Cilium attaches it for what works on
-//!   packets that leave (kube-proxy replacement, BPF masquerade, host firewall, encryption), none of which is there yet.
+//! - `cil_to_netdev` is not attached, so there are no TO_NETWORK events and metrics. Cilium attaches it for features on
+//!   egress (kube-proxy replacement, BPF masquerade, host firewall, encryption), none of which is implemented yet.
 //!
-//! Rules that the verifier asks for: no panics, no slices, packet pointers checked by [`packet::skb::Skb::header`] and
-//! taken again after every helper that moves the packet, context and `.rodata` fields read one by one.
+//! Rules that the verifier requires: no panics, no slices, packet pointers checked by [`packet::skb::Skb::header`] and
+//! reloaded after every helper that moves the packet, context and `.rodata` fields read one by one.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -56,7 +56,7 @@ use packet::ipv4::V4;
 use packet::ipv6::V6;
 use pod::{arp, container, ndp, no_service};
 
-/// Ingress of a pod's host-side interface: everything that a pod sends.
+/// Ingress of a pod's host-side interface: all packets that a pod sends.
 #[classifier]
 pub fn cil_from_container(ctx: TcContext) -> i32 {
     container::from_container((&ctx).into())
@@ -74,13 +74,13 @@ pub fn tail_ipv6_from_lxc(ctx: TcContext) -> i32 {
     container::from_lxc::<V6>((&ctx).into())
 }
 
-/// IPv4 from a pod, behind services.
+/// IPv4 from a pod, after service translation.
 #[classifier]
 pub fn tail_ipv4_from_lxc_cont(ctx: TcContext) -> i32 {
     container::forward_from_lxc::<V4>((&ctx).into())
 }
 
-/// IPv6 from a pod, behind services.
+/// IPv6 from a pod, after service translation.
 #[classifier]
 pub fn tail_ipv6_from_lxc_cont(ctx: TcContext) -> i32 {
     container::forward_from_lxc::<V6>((&ctx).into())
@@ -98,25 +98,25 @@ pub fn tail_icmp6_ns(ctx: TcContext) -> i32 {
     ndp::handle((&ctx).into())
 }
 
-/// Answers an IPv6 packet from a pod whose hop limit is exceeded.
+/// Replies to an IPv6 packet from a pod with an exhausted hop limit.
 #[classifier]
 pub fn tail_icmp6_time_exceeded(ctx: TcContext) -> i32 {
     ndp::time_exceeded((&ctx).into())
 }
 
-/// Answers an IPv4 packet from a pod to a service without backends.
+/// Rejects an IPv4 packet from a pod to a service without backends.
 #[classifier]
 pub fn tail_ipv4_no_service(ctx: TcContext) -> i32 {
     no_service::handle_ipv4((&ctx).into())
 }
 
-/// Answers an IPv6 packet from a pod to a service without backends.
+/// Rejects an IPv6 packet from a pod to a service without backends.
 #[classifier]
 pub fn tail_ipv6_no_service(ctx: TcContext) -> i32 {
     no_service::handle_ipv6((&ctx).into())
 }
 
-/// The last step into a pod, by tail call from programs of another origin.
+/// The last step into a pod, tail-called by programs of other loaders.
 #[classifier]
 pub fn cil_lxc_policy(ctx: TcContext) -> i32 {
     container::policy((&ctx).into())
@@ -134,13 +134,13 @@ pub fn tail_ipv6_policy(ctx: TcContext) -> i32 {
     container::policy_of::<V6>((&ctx).into())
 }
 
-/// Egress of a pod's host-side interface, with endpoint routes: what the stack sends to a pod.
+/// Egress of a pod's host-side interface, with endpoint routes: packets from the stack to a pod.
 #[classifier]
 pub fn cil_to_container(ctx: TcContext) -> i32 {
     container::to_container((&ctx).into())
 }
 
-/// Egress of cilium_host: what the host's routes send to pods.
+/// Egress of cilium_host: packets that the host routes to pods.
 #[classifier]
 pub fn cil_from_host(ctx: TcContext) -> i32 {
     host::from_host((&ctx).into())

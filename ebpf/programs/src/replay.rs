@@ -1,5 +1,5 @@
-//! Replays one packet for benchmarks: puts back the headers that the program under test rewrites, then goes on in that
-//! program. A test run repeats the whole without leaving the kernel.
+//! Replays one packet for benchmarks: restores the headers that the program under test rewrites, then tail-calls that
+//! program. A test run repeats both without leaving the kernel.
 #![no_std]
 #![no_main]
 
@@ -12,14 +12,14 @@ use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use btf::{ARRAY, Map, PROG_ARRAY};
 
-/// What is put back, and what differs from one packet to the next.
+/// The headers to restore, and the variation between packets.
 #[repr(C)]
 struct Template {
     /// The packet's first 80 bytes: Ethernet, IPv6, TCP and some of the payload.
     headers: [u64; 10],
-    /// Where the source port lies if every packet is to have another one, else zero.
+    /// Offset of the source port if every packet gets a different one, else zero.
     vary_at: u32,
-    /// Packets so far.
+    /// Number of packets so far.
     count: u32,
 }
 
@@ -30,20 +30,20 @@ static replay_program: Map<u32, u32, PROG_ARRAY, 1, 0> = Map::new();
 #[unsafe(no_mangle)]
 static replay_packet: Map<u32, Template, ARRAY, 1, 0> = Map::new();
 
-/// Where the source port lies behind Ethernet and an IP header without options.
+/// Offset of the source port after Ethernet and an IP header without options.
 const IPV4_PORT: u32 = 14 + 20;
 const IPV6_PORT: u32 = 14 + 40;
 
-/// Verdict of a replay that has no program to go on in (TC_ACT_UNSPEC), and of one without a packet (TC_ACT_SHOT).
+/// Verdicts of a replay without a program to call (TC_ACT_UNSPEC), and of one without a packet (TC_ACT_SHOT).
 const NO_PROGRAM: i32 = -1;
 const NO_PACKET: i32 = 2;
 
-/// Restores the packet and its context, and jumps.
+/// Restores the packet and its context, and tail-calls the program under test.
 #[classifier]
 pub fn replay(ctx: TcContext) -> i32 {
     let Some(template) = replay_packet.get_mut(&0) else { return NO_PACKET };
     let skb = ctx.skb.skb;
-    // SAFETY: the context is valid; the packet is written inside of its checked bounds.
+    // SAFETY: the context is valid; the packet is only written within its checked bounds.
     unsafe {
         let start = core::ptr::read_volatile(&raw const (*skb).data) as usize;
         let end = core::ptr::read_volatile(&raw const (*skb).data_end) as usize;
@@ -54,7 +54,7 @@ pub fn replay(ctx: TcContext) -> i32 {
         for index in 0..10 {
             core::ptr::write_volatile(words.add(index), template.headers[index]);
         }
-        // Constant offsets, of which the verifier knows that they lie inside.
+        // Constant offsets, which the verifier can prove to be in bounds.
         if template.vary_at == IPV4_PORT {
             template.count += 1;
             core::ptr::write_volatile((start + IPV4_PORT as usize) as *mut u16, template.count as u16);

@@ -11,10 +11,11 @@ use crate::{NetNs, Process, sys};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A network namespace with nothing but loopback, and a thread inside of it. Processes that it starts are killed with it:
-/// when the value is dropped, or when the test's own process ends, however that happens.
+/// A network namespace with nothing but loopback, and a thread inside of it. Processes that it starts are killed with
+/// it: when the value is dropped, or when the test's own process ends, however that happens.
 ///
-/// The thread has the mount namespace of the test's process, also when a thread in a [`Sandbox`](crate::Sandbox) makes it.
+/// The thread has the mount namespace of the test's process, also when a thread in a [`Sandbox`](crate::Sandbox) makes
+/// it.
 #[derive(Debug)]
 pub struct Keeper {
     ns: NetNs,
@@ -23,7 +24,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Makes the namespace.
+    /// Creates the namespace.
     pub fn new() -> io::Result<Self> {
         let (work, jobs) = mpsc::channel::<Work>();
         let (made, ns) = mpsc::channel();
@@ -38,7 +39,7 @@ impl Keeper {
         Ok(Self { ns, work: Some(work), thread: Some(thread) })
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     #[must_use]
     pub fn netns(&self) -> &NetNs {
         &self.ns
@@ -47,7 +48,7 @@ impl Keeper {
     /// Runs `work` on the thread. Threads that it starts are in the namespace as well, and may outlive the keeper.
     ///
     /// # Panics
-    /// When `work` does, or has done before.
+    /// If `work` panics, or did so in an earlier call.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (give, take) = mpsc::channel();
         let job = Box::new(move || {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Sysctls whose values change by themselves.
+/// Sysctls with values that change on their own.
 const VOLATILE: &[&str] = &[
     "fs/binfmt_misc",
     "fs/dentry-state",
@@ -55,7 +55,7 @@ impl MachineState {
         if let Some(root) = cgroup_root() {
             facts.insert("cgroups".to_owned(), folder(&root).join(" "));
         }
-        // A program that was started without a home of its own leaves its files in such places.
+        // A program started without a home directory may leave files in such places.
         for path in ["/sys/fs/bpf", "/"] {
             facts.insert(path.to_owned(), folder(Path::new(path)).join(" "));
         }
@@ -81,12 +81,12 @@ impl MachineState {
         changed
     }
 
-    /// Every fact: what it is of, and what it says.
+    /// Returns every fact as its subject and value.
     pub fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.facts.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Number of facts, to see that a capture saw something.
+    /// Returns the number of facts, to check that a capture is not empty.
     #[must_use]
     pub fn len(&self) -> usize {
         self.facts.len()
@@ -99,7 +99,7 @@ impl MachineState {
     }
 }
 
-/// Where the machine's cgroup v2 hierarchy is mounted.
+/// Returns the mount point of the machine's cgroup v2 hierarchy.
 pub(crate) fn cgroup_root() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {
@@ -131,7 +131,7 @@ fn sysctls(root: &Path, below: &Path, facts: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Lines of a program's output, without counters and timers that run.
+/// Returns the lines of a program's output, without running counters and timers.
 fn output(line: &str) -> Vec<String> {
     let mut words = line.split(' ');
     let Some(program) = words.next() else {

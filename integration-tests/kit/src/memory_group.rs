@@ -1,18 +1,18 @@
-//! A cgroup that limits the memory of what is started in it.
+//! A cgroup that limits the memory of processes started in it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// A cgroup below the test's own with a limit of memory, of the version that has the controller. Nothing of the cgroups
-/// above is changed.
+/// A cgroup below the test's own with a memory limit, in the hierarchy that has the controller. The cgroups above
+/// are not changed.
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
     pub(crate) folder: PathBuf,
 }
 
 impl MemoryGroup {
-    /// Makes the group; [`ErrorKind::Unsupported`] if no hierarchy lets it have the controller.
+    /// Creates the group; [`ErrorKind::Unsupported`] if the controller is not available in any hierarchy.
     pub(crate) fn new(name: &str, limit: u64) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
@@ -22,7 +22,7 @@ impl MemoryGroup {
         let group = Self { folder: below.join(name) };
         fs::create_dir(&group.folder).map_err(|e| io::Error::new(ErrorKind::Unsupported, e))?;
         fs::write(group.folder.join(file), limit.to_string())?;
-        // Without swap the limit is what it says; not every kernel has the file.
+        // Disable swap, which would extend the limit; not every kernel has the file.
         let _ = fs::write(group.folder.join("memory.swap.max"), "0");
         Ok(group)
     }
@@ -40,15 +40,15 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Of the first version: the test's own group, and the file of the limit.
+/// Returns the parent group in version 1: the test's own, and the file of the limit.
 fn first(mounts: &str, own: &str) -> Option<(PathBuf, &'static str)> {
     let point = mount(mounts, |kind, options| kind == "cgroup" && options.split(',').any(|o| o == "memory"))?;
     let path = path(own, |controllers| controllers.split(',').any(|c| c == "memory"))?;
     Some((visible(point, path), "memory.limit_in_bytes"))
 }
 
-/// Of the second version: the nearest group from the test's own upwards whose children have the controller already. A
-/// group with processes cannot give it to children.
+/// Returns the parent group in version 2: the nearest ancestor that has the controller enabled for its children. A
+/// group with processes cannot enable it for children.
 fn second(mounts: &str, own: &str) -> Option<(PathBuf, &'static str)> {
     let point = mount(mounts, |kind, _| kind == "cgroup2")?;
     let path = path(own, str::is_empty)?;
@@ -76,7 +76,7 @@ fn path(own: &str, ours: impl Fn(&str) -> bool) -> Option<&str> {
     })
 }
 
-/// In a container the mount begins at its own group, whatever that is called outside.
+/// Returns the visible path of a group: in a container the mount begins at its own group, whatever its name outside.
 fn visible(point: &Path, path: &str) -> PathBuf {
     let own = point.join(path);
     if own.is_dir() { own } else { point.to_owned() }

@@ -27,7 +27,7 @@ impl NetNs {
         Ok(Self { fd: Arc::new(File::open(&path)?), path })
     }
 
-    /// Makes a new namespace, loopback up, bind-mounted at `path`.
+    /// Creates a namespace, loopback up, bind-mounted at `path`.
     pub(crate) fn create(path: PathBuf) -> io::Result<Self> {
         let ns = on_thread("netns", || {
             sys::unshare(libc::CLONE_NEWNET)?;
@@ -37,21 +37,21 @@ impl NetNs {
         Ok(ns)
     }
 
-    /// The calling thread's namespace, without a name in any folder: its path is that of a descriptor of this process.
+    /// Returns the calling thread's namespace, without a bind mount: its path is that of a descriptor of this process.
     pub(crate) fn of_thread() -> io::Result<Self> {
         let fd = File::open("/proc/thread-self/ns/net")?;
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
         Ok(Self { fd: Arc::new(fd), path })
     }
 
-    /// The path under which processes of the sandbox can open it, as a
-    /// container runtime would give it to a CNI plugin.
+    /// Returns the path under which processes of the sandbox can open it, as a
+    /// container runtime passes it to a CNI plugin.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptor that keeps it alive.
+    /// Returns the descriptor that keeps it alive.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -60,7 +60,7 @@ impl NetNs {
     /// Runs `work` on a thread of its own inside the namespace.
     ///
     /// # Panics
-    /// Passes on a panic of `work`.
+    /// If `work` panics.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         on_thread("in-netns", || {
             sys::setns(self.fd(), libc::CLONE_NEWNET).expect("the namespace can be entered");
@@ -68,7 +68,7 @@ impl NetNs {
         })
     }
 
-    /// A command that will run inside the namespace; `self` must live until it
+    /// Returns a command that will run inside the namespace; `self` must live until it
     /// has been started.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
@@ -76,7 +76,7 @@ impl NetNs {
         command
     }
 
-    /// Runs a command line (split at white space) inside the namespace; its
+    /// Runs a command line (split at white space) inside the namespace; returns its
     /// standard output, or an error with command line and standard error.
     pub fn exec(&self, line: &str) -> io::Result<String> {
         let mut words = line.split_whitespace();
@@ -85,12 +85,12 @@ impl NetNs {
         checked(line, output)
     }
 
-    /// `ip` with the given arguments inside the namespace.
+    /// Runs `ip` with the given arguments inside the namespace.
     pub fn ip(&self, arguments: &str) -> io::Result<String> {
         self.exec(&format!("ip {arguments}"))
     }
 
-    /// `ip` commands, one a line, in one process; for many at once.
+    /// Runs many `ip` commands, one per line, in a single process.
     pub fn ip_batch(&self, lines: &str) -> io::Result<String> {
         use std::io::Write;
         let mut child = self
@@ -106,7 +106,7 @@ impl NetNs {
         checked("ip -batch -", child.wait_with_output()?)
     }
 
-    /// Makes a veth pair, `name` here and `peer_name` born inside `peer`, both up and without duplicate address detection.
+    /// Creates a veth pair, `name` here and `peer_name` inside of `peer`, both up, without duplicate address detection.
     pub fn veth(&self, name: &str, peer: &NetNs, peer_name: &str) -> io::Result<()> {
         let target = peer.path.display();
         self.ip(&format!("link add {name} type veth peer name {peer_name} netns {target}"))?;
@@ -131,7 +131,7 @@ impl NetNs {
     }
 }
 
-/// IPv4 settings that a new namespace takes from the machine's first one (`net.core.devconf_inherit_init_net`), at the
+/// IPv4 settings that a new namespace inherits from the initial one (`net.core.devconf_inherit_init_net`), at the
 /// kernel's defaults: Docker turns forwarding on, systemd the reverse path filter, and no test may depend on either.
 const INHERITED: [(&str, &str); 3] = [
     ("net/ipv4/ip_forward", "0"),
@@ -139,7 +139,7 @@ const INHERITED: [(&str, &str); 3] = [
     ("net/ipv4/conf/default/rp_filter", "0"),
 ];
 
-/// Gives the calling thread's namespace the kernel's defaults.
+/// Resets the calling thread's namespace to the kernel's defaults.
 fn reset_inherited() -> io::Result<()> {
     INHERITED.iter().try_for_each(|(key, value)| std::fs::write(Path::new("/proc/sys").join(key), value))
 }
@@ -152,8 +152,8 @@ fn checked(line: &str, output: Output) -> io::Result<String> {
     Err(io::Error::other(format!("{line}: {}: {}", output.status, stderr.trim_end())))
 }
 
-/// Runs `work` on a thread of its own, so that what it does to the thread's
-/// namespaces ends with it.
+/// Runs `work` on a new thread, so that its changes of the thread's
+/// namespaces end with it.
 pub(crate) fn on_thread<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let handle = thread::Builder::new()

@@ -10,19 +10,19 @@ use crate::NetNs;
 const RECEIVE_BUFFER: libc::c_int = 8 << 20;
 /// linux/if_packet.h; a socket with it does not capture what its own interface sends.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-/// Longer than any frame of a veth pair without segmentation offload.
+/// Buffer size in bytes: larger than any frame of a veth pair without segmentation offload.
 const MAX_FRAME: usize = 66_000;
 
 /// An `AF_PACKET` socket of one interface (packet(7)): sends frames as they are, captures what the interface receives.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
-    /// Where frames go.
+    /// The link-layer address to which frames are sent.
     address: libc::sockaddr_ll,
 }
 
 impl PacketSocket {
-    /// Opens a socket at an interface of a namespace. It captures from now on.
+    /// Opens a socket at an interface of a namespace; starts capturing.
     pub fn open(ns: &NetNs, interface: &str) -> io::Result<Self> {
         let name = CString::new(interface).map_err(io::Error::other)?;
         ns.run(|| Self::open_here(&name))
@@ -64,7 +64,7 @@ impl PacketSocket {
         if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Gives everything that is sent from now on a mark (`SO_MARK`).
+    /// Sets the mark of frames that are sent from now on (`SO_MARK`).
     pub fn set_mark(&self, mark: u32) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_MARK, mark as libc::c_int)
     }
@@ -101,7 +101,7 @@ impl PacketSocket {
         if sent >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Returns the frames that have come in since the last call. A VLAN tag is not part of them.
+    /// Returns the frames received since the last call, without VLAN tags.
     pub fn received(&self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut buffer = vec![0u8; MAX_FRAME];
@@ -131,7 +131,7 @@ mod tests {
         sandbox.host().veth("here", &other, "there").unwrap();
         let ends = [(sandbox.host(), "here"), (&other, "there")];
         let [here, there] = ends.map(|(ns, name)| PacketSocket::open(ns, name).unwrap());
-        // An Ethernet type of experiments, which no stack answers.
+        // An experimental Ethernet type, to which no stack replies.
         let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[7; 46]].concat();
         let is_ours = |got: &Vec<u8>| got[12..14] == [0x88, 0xb5];
         crate::wait_until("the link carries", std::time::Duration::from_secs(5), || {

@@ -19,18 +19,18 @@ impl Process {
         Ok(Self { child })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The child, for its pipes.
+    /// Returns the child, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Asks it to stop (SIGTERM).
+    /// Requests its termination (SIGTERM).
     pub fn terminate(&self) -> io::Result<()> {
         self.signal(libc::SIGTERM)
     }
@@ -46,7 +46,7 @@ impl Process {
         self.child.wait()
     }
 
-    /// Waits until it has ended, at most `limit`. The error says what each of its threads waits for in the kernel.
+    /// Waits until it has ended, at most `limit`. The error lists where each of its threads waits in the kernel.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let child = &mut self.child;
         try_wait_until(limit, || match child.try_wait() {
@@ -57,7 +57,7 @@ impl Process {
     }
 }
 
-/// Name, place in the kernel and system call of each thread of a process, a line each.
+/// Returns a line for each thread of a process: name, kernel function and system call.
 fn threads(process: u32) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
     let lines = tasks.into_iter().flatten().flatten().map(|task| {

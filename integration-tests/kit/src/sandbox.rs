@@ -1,4 +1,4 @@
-//! A test's own piece of the machine.
+//! Isolated namespaces and folders for a test.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,15 +16,15 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Optional parts of a sandbox beyond its namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxOptions {
-    /// Also make a cgroup v2 below the machine's root one.
+    /// Also create a cgroup v2 below the machine's root.
     pub cgroup: bool,
-    /// Also make a cgroup with a limit of memory of so many bytes, below the test's own; an error of the kind
-    /// [`io::ErrorKind::Unsupported`] if the machine does not let it.
+    /// Also create a cgroup with this memory limit in bytes, below the test's own; an error of the kind
+    /// [`io::ErrorKind::Unsupported`] if the machine does not permit it.
     pub memory: Option<u64>,
 }
 
 /// Own network and mount namespace for the calling thread, with a private
-/// bpffs, run and state folder. Dropping it puts the thread back and removes
+/// bpffs, run and state folder. Dropping it restores the thread's namespaces and removes
 /// everything.
 ///
 /// Inside, `/sys` shows the new network namespace, `/sys/fs/bpf` is the private
@@ -39,17 +39,17 @@ pub struct Sandbox {
     old_net: File,
     old_mnt: File,
     old_cwd: PathBuf,
-    /// Namespaces belong to a thread, so the value stays on it.
+    /// Namespaces belong to a thread, so the value is not `Send`.
     _thread: PhantomData<*const ()>,
 }
 
 impl Sandbox {
-    /// A sandbox without a cgroup.
+    /// Creates a sandbox without a cgroup.
     pub fn new() -> io::Result<Self> {
         Self::with(&SandboxOptions::default())
     }
 
-    /// A sandbox with the given extras.
+    /// Creates a sandbox with the given options.
     pub fn with(options: &SandboxOptions) -> io::Result<Self> {
         let dir = fresh_dir()?;
         let old_net = File::open("/proc/thread-self/ns/net")?;
@@ -81,55 +81,55 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// The namespace that the thread itself is in: the "host" of the test.
+    /// Returns the namespace of the thread itself: the "host" of the test.
     #[must_use]
     pub fn host(&self) -> &NetNs {
         &self.host
     }
 
-    /// Makes another network namespace, a pod or the outside world.
+    /// Creates another network namespace, for a pod or the outside world.
     pub fn netns(&self, name: &str) -> io::Result<NetNs> {
         NetNs::create(self.dir.join("netns").join(name))
     }
 
-    /// Lets a namespace of [`netns`](Self::netns) go, as a container runtime
+    /// Unmounts a namespace of [`netns`](Self::netns), as a container runtime
     /// does: it ends with its last reference.
     pub fn remove_netns(&self, ns: NetNs) -> io::Result<()> {
         sys::unmount(ns.path())?;
         fs::remove_file(ns.path())
     }
 
-    /// The sandbox's own folder (a tmpfs that only the sandbox sees).
+    /// Returns the sandbox's folder (a tmpfs that is visible only inside).
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The private bpffs, for `--bpf-root`.
+    /// Returns the private bpffs, for `--bpf-root`.
     #[must_use]
     pub fn bpf_root(&self) -> PathBuf {
         self.dir.join("bpf")
     }
 
-    /// The run folder: sockets and pid files.
+    /// Returns the run folder: sockets and pid files.
     #[must_use]
     pub fn run_dir(&self) -> PathBuf {
         self.dir.join("run")
     }
 
-    /// The state folder.
+    /// Returns the state folder.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.dir.join("state")
     }
 
-    /// The cgroup with the limit of memory, if asked for.
+    /// Returns the cgroup with the memory limit, if requested.
     #[must_use]
     pub fn memory_group(&self) -> Option<PathBuf> {
         self.memory.as_ref().map(|_| self.dir.join("memory"))
     }
 
-    /// The private cgroup v2, if asked for.
+    /// Returns the private cgroup v2, if requested.
     #[must_use]
     pub fn cgroup(&self) -> Option<PathBuf> {
         self.cgroup.as_ref().map(|_| self.dir.join("cgroup"))
@@ -187,7 +187,7 @@ fn read_only(path: &Path) -> io::Result<()> {
     sys::mount("", path, "", again)
 }
 
-/// Makes a cgroup named as the sandbox's folder below the machine's root.
+/// Creates a cgroup named as the sandbox's folder below the machine's root.
 fn make_cgroup(dir: &Path) -> io::Result<PathBuf> {
     let root = crate::machine::cgroup_root()
         .ok_or_else(|| io::Error::other("no cgroup v2 file system is mounted"))?;
@@ -201,8 +201,8 @@ fn file_name(dir: &Path) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// Puts the thread back and removes folder and cgroup. Best effort: a sandbox
-/// that failed half way is left as well.
+/// Restores the thread's namespaces and removes folder and cgroup. Best effort: also used
+/// for a partly created sandbox.
 fn leave(dir: &Path, cgroup: Option<&Path>, net: &File, mnt: &File, cwd: &Path) {
     // Threads started inside share the thread's root and working folder, and
     // the kernel refuses to change a namespace that is shared.
@@ -226,7 +226,7 @@ fn leave(dir: &Path, cgroup: Option<&Path>, net: &File, mnt: &File, cwd: &Path) 
     }
 }
 
-/// Removes a cgroup tree, deepest first; processes in it go to the root.
+/// Removes a cgroup tree, deepest first; moves its processes to the root.
 fn remove_cgroup(cgroup: &Path) {
     if let Ok(entries) = fs::read_dir(cgroup) {
         for entry in entries.flatten().filter(|e| e.path().is_dir()) {

@@ -1,16 +1,17 @@
 //! Slices of exhaustive tests: a run covers one of several, all of them `make test FULL=1`.
 
-/// The part of an exhaustive test that this run covers: the cases whose number, divided by `count`, leaves `index`.
+/// The part of an exhaustive test that this run covers: cases with a number equal to `index` modulo `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Which part, from 0.
+    /// Index of the part, from 0.
     pub index: u64,
-    /// How many parts there are.
+    /// Number of parts.
     pub count: u64,
 }
 
 impl Slice {
-    /// Returns one of `count` slices, by the number in the environment variable `APIARY_SLICE`; without one, everything.
+    /// Returns one of `count` slices, by the number in the environment variable `APIARY_SLICE`; without one,
+    /// everything.
     ///
     /// # Panics
     /// If the variable is no number, or `count` is 0.

@@ -1,4 +1,4 @@
-//! Packets that carry the time of their sending: how long traffic stood still.
+//! Packets that carry their send time, to measure how long traffic was interrupted.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::{NetNs, sys};
 
-/// Between two packets: 5,000 a second.
+/// Interval of packets: 5,000 per second.
 const INTERVAL: Duration = Duration::from_micros(200);
 const RECEIVE_BUFFER: i32 = 32 << 20;
 /// Time for packets in flight when the sender ends.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// A stream of packets, 5,000 a second, until [`stop`](Self::stop). The kernel notes when they arrive: a receiver that
-/// waits for a processor is no stall.
+/// A stream of packets, 5,000 per second, until [`stop`](Self::stop). The kernel timestamps arrivals, so that a
+/// receiver that waits for a CPU does not count as a stall.
 #[derive(Debug)]
 pub struct StallFlow {
     stop: Arc<AtomicBool>,
@@ -46,14 +46,14 @@ impl StallFlow {
         let socket = from.run(|| UdpSocket::bind(any))?;
         socket.connect(target.local_addr()?)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, done) = (Arc::clone(&stop), Arc::clone(&stop));
+        let (stopped, done) = (Arc::clone(&stop), Arc::clone(&stop));
         let thread = |name: &str| thread::Builder::new().name(name.to_owned());
-        let sender = thread("stall-sender").spawn(move || send(&socket, &told))?;
+        let sender = thread("stall-sender").spawn(move || send(&socket, &stopped))?;
         let receiver = thread("stall-receiver").spawn(move || receive(&target, &done))?;
         Ok(Self { stop, sender, receiver })
     }
 
-    /// Ends the flow, and waits for what is under way.
+    /// Ends the flow, and waits for packets in flight.
     ///
     /// # Panics
     /// If one of its threads has panicked.
@@ -66,7 +66,7 @@ impl StallFlow {
     }
 }
 
-/// The system's clock, as the kernel's stamps have it.
+/// Returns the time by the clock of the kernel's timestamps.
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -79,14 +79,14 @@ fn send(socket: &UdpSocket, stop: &AtomicBool) -> Vec<Duration> {
         if socket.send(&(at.as_nanos() as u64).to_be_bytes()).is_ok() {
             sent.push(at);
         }
-        // Time without a processor is not caught up with: a burst overflows queues on the way.
+        // Do not catch up for time without a CPU: a burst would overflow queues.
         next = (next + INTERVAL).max(Instant::now() - 10 * INTERVAL);
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     sent
 }
 
-/// When each packet was sent and arrived, until there is silence after the end.
+/// Returns send and arrival time of each packet, until there is silence after the end.
 fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Vec<(Duration, Duration)> {
     let mut received = Vec::new();
     let mut buffer = [0; 8];
@@ -110,7 +110,7 @@ fn report(sent: &[Duration], mut received: Vec<(Duration, Duration)>) -> StallRe
         while let Some((_, arrived)) = rest.next_if(|(sent, _)| sent >= at) {
             next = Some(next.map_or(*arrived, |next: Duration| next.min(*arrived)));
         }
-        // After the last one that arrived nothing ends a stall: those are lost, and counted.
+        // No arrival ends a stall after the last one: those packets are lost and counted as such.
         longest = longest.max(next.map_or(Duration::ZERO, |next| next.saturating_sub(*at)));
     }
     StallReport { sent: sent.len(), lost, longest }

@@ -1,4 +1,4 @@
-//! The few system calls that the standard library has no words for.
+//! System calls that the standard library does not wrap.
 #![expect(unsafe_code, reason = "namespaces and mounts have no safe wrapper in std")]
 
 use std::ffi::CString;
@@ -19,7 +19,7 @@ fn c_string(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
 
-/// Gives the calling thread new namespaces of the kinds in `flags`.
+/// Moves the calling thread into new namespaces of the kinds in `flags`.
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // JUSTIFICATION: std cannot change the namespaces of a thread.
     // SAFETY: takes no pointers; affects the calling thread only.
@@ -33,7 +33,7 @@ pub(crate) fn setns(fd: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::setns(fd.as_raw_fd(), kind) })
 }
 
-/// Lets the process of `command` start inside the network namespace `fd`,
+/// Makes the process of `command` start inside the network namespace `fd`,
 /// which must stay open until the process has been started.
 pub(crate) fn start_in_netns(command: &mut Command, fd: BorrowedFd<'_>) {
     let raw = fd.as_raw_fd();
@@ -44,7 +44,7 @@ pub(crate) fn start_in_netns(command: &mut Command, fd: BorrowedFd<'_>) {
     }
 }
 
-/// Has the kernel kill the process of `command` when the thread that starts it ends.
+/// Makes the kernel kill the process of `command` when the thread that starts it ends.
 pub(crate) fn end_with_thread(command: &mut Command) {
     // JUSTIFICATION: only the child can ask for that, before it executes.
     // SAFETY: the closure makes one async-signal-safe system call without pointers and allocates nothing.
@@ -72,7 +72,7 @@ pub(crate) fn unmount(target: &Path) -> io::Result<()> {
     check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) })
 }
 
-/// The effective user id of the process.
+/// Returns the effective user id of the process.
 pub(crate) fn effective_uid() -> u32 {
     // JUSTIFICATION: std has no user ids.
     // SAFETY: takes and keeps no pointers, cannot fail.
@@ -102,7 +102,7 @@ pub fn receive_buffer(socket: &impl AsRawFd, bytes: libc::c_int) -> io::Result<(
     })
 }
 
-/// Has the kernel note when packets arrive, for [`receive_stamped`].
+/// Enables the kernel's timestamps of arriving packets, for [`receive_stamped`].
 pub(crate) fn stamp_arrivals(socket: &impl AsRawFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     // JUSTIFICATION: std has no SO_TIMESTAMPNS.
@@ -118,9 +118,9 @@ pub(crate) fn stamp_arrivals(socket: &impl AsRawFd) -> io::Result<()> {
     })
 }
 
-/// Receives a packet: how long it is, and when it arrived by the system's clock, however late it is received.
+/// Receives a packet. Returns its length, and the kernel's timestamp of its arrival.
 pub(crate) fn receive_stamped(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<(usize, Duration)> {
-    /// Room for one control message, aligned as those are.
+    /// A buffer for one control message, with the required alignment.
     #[repr(C, align(8))]
     struct Control([u8; 64]);
     let mut control = Control([0; 64]);
@@ -147,7 +147,7 @@ pub(crate) fn receive_stamped(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::R
     }
 }
 
-/// A raw socket for IPv6 packets with their headers (`IPPROTO_RAW`), in the calling thread's namespace.
+/// Opens a raw socket for IPv6 packets with their headers (`IPPROTO_RAW`), in the calling thread's namespace.
 pub(crate) fn raw_ipv6() -> io::Result<OwnedFd> {
     // JUSTIFICATION: std has no raw sockets.
     // SAFETY: takes no pointers; the descriptor is new and owned by nothing else.
@@ -160,7 +160,7 @@ pub(crate) fn raw_ipv6() -> io::Result<OwnedFd> {
     }
 }
 
-/// Sends an IPv6 packet with its header to where the routes to `destination` lead.
+/// Sends an IPv6 packet with its header by the route to `destination`.
 pub(crate) fn send_ipv6(socket: &impl AsRawFd, packet: &[u8], destination: Ipv6Addr) -> io::Result<()> {
     // JUSTIFICATION: std has no raw sockets.
     // SAFETY: all zero is a valid sockaddr_in6; pointers and lengths describe values that live through the call.

@@ -1,4 +1,4 @@
-//! A TCP connection that carries numbers, to see whether it survives.
+//! A TCP connection that carries numbers, to check whether it survives.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::NetNs;
 const INTERVAL: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One connection on which a number goes out every millisecond.
+/// A connection that sends a number every millisecond.
 #[derive(Debug)]
 pub struct TcpFlow {
     stop: Arc<AtomicBool>,
@@ -30,12 +30,12 @@ pub struct TcpReport {
     pub received: u64,
     /// The longest time between two numbers.
     pub longest_pause: Duration,
-    /// Why the connection ended early, if it did.
+    /// The reason for a premature end of the connection.
     pub error: Option<String>,
 }
 
 impl TcpReport {
-    /// All numbers arrived on the one connection.
+    /// Whether all numbers arrived on the one connection.
     #[must_use]
     pub fn is_perfect(&self) -> bool {
         self.sent > 0 && self.sent == self.received && self.error.is_none()
@@ -49,7 +49,7 @@ impl TcpFlow {
     }
 
     /// Connects from `from` to a service's address, accepted at one of its backends in the namespace `to`; without a
-    /// service the connection goes to where it is accepted.
+    /// service the connection goes directly to the accepting end.
     pub fn through(
         from: &NetNs,
         to: &NetNs,
@@ -79,13 +79,13 @@ impl TcpFlow {
         Ok(Self { stop, received, sender, receiver })
     }
 
-    /// Numbers received so far.
+    /// Returns the count of numbers received so far.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection in order and counts.
+    /// Closes the connection gracefully and returns the counts.
     ///
     /// # Panics
     /// If one of its threads has panicked.

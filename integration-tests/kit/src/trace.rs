@@ -1,4 +1,4 @@
-//! A process whose writes are counted where they leave it, at the system call, and that is killed after a chosen one.
+//! A process that is traced to count its writes at the system call, and killed after a chosen one.
 
 mod calls;
 mod sys;
@@ -15,13 +15,13 @@ use std::time::Duration;
 pub use calls::Write;
 use sys::{SyscallInfo, Waited, pid_t};
 
-/// A process that is traced with all its threads and children, from its first instruction on. The program is the one
-/// that ships: nothing in it knows of this.
+/// A process that is traced with all its threads and children, from its first instruction on. The program is the
+/// unmodified binary.
 ///
-/// A write is a call that has changed something which outlives the process: rows, pins, attachments and links of BPF,
-/// requests to netlink that change something, contents, names and modes of files, mounts. It counts when it was done,
-/// failed ones do not. While writes are counted they are done one after another, so that a process killed after the
-/// k-th one has done k, whatever its threads were at. Killed means all of it, children too.
+/// A write is a system call that changes state which outlives the process: BPF map entries, pins, attachments and
+/// links, modifying netlink requests, contents, names and modes of files, mounts. It counts once it has succeeded.
+/// Counted writes are serialized, so that a process killed after the k-th one has completed exactly k, independent of
+/// its threads. Children are killed as well.
 #[derive(Debug)]
 pub struct Traced {
     /// Its standard input, output and error, as far as the command asked for pipes.
@@ -41,7 +41,7 @@ struct Shared {
 struct State {
     /// Whether writes are counted.
     armed: bool,
-    /// How many the process may do.
+    /// Maximum number of writes of the process.
     limit: u64,
     done: Vec<Write>,
     killed: bool,
@@ -68,7 +68,7 @@ impl Traced {
     }
 
     fn started(mut command: Command, state: State) -> io::Result<Traced> {
-        // A child that cannot become the program could not say so: its words would be held as well.
+        // Check the program first: a child that fails to execute it could not report that, as its write would be held.
         let program = Path::new(command.get_program());
         if program.is_absolute() && !program.is_file() {
             return Err(io::Error::new(io::ErrorKind::NotFound, program.display().to_string()));
@@ -92,7 +92,7 @@ impl Traced {
         Ok(Traced { pipes, pid: child.id() as pid_t, shared, thread: Some(thread) })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.pid as u32
@@ -105,24 +105,24 @@ impl Traced {
         state.done.clear();
     }
 
-    /// Counts no more; it was not killed if [`is_killed`](Self::is_killed) says so after this.
+    /// Stops counting; [`is_killed`](Self::is_killed) is final after this.
     pub fn disarm(&self) {
         self.shared.state().armed = false;
     }
 
-    /// The writes counted.
+    /// Returns the counted writes.
     #[must_use]
     pub fn writes(&self) -> Vec<Write> {
         self.shared.state().done.clone()
     }
 
-    /// Whether it has been killed after the last write that it may do.
+    /// Whether it has been killed after its last permitted write.
     #[must_use]
     pub fn is_killed(&self) -> bool {
         self.shared.state().killed
     }
 
-    /// Its status once it has ended.
+    /// Returns its status once it has ended.
     #[must_use]
     pub fn status(&self) -> Option<ExitStatus> {
         self.shared.state().status
@@ -136,7 +136,7 @@ impl Traced {
         waited.unwrap_or_else(PoisonError::into_inner).0.status
     }
 
-    /// Waits for the end of its children as well, at most `limit`; its own status.
+    /// Waits for the end of its children as well, at most `limit`. Returns its own status.
     #[must_use]
     pub fn wait_for_all(&self, limit: Duration) -> Option<ExitStatus> {
         let state = self.shared.state();
@@ -169,9 +169,9 @@ struct Tracer {
     shared: Arc<Shared>,
     /// Threads that are traced.
     threads: BTreeSet<pid_t>,
-    /// The thread that is doing a write that counts, and which.
+    /// The thread with a counted write in progress, and the write.
     busy: Option<(pid_t, Write)>,
-    /// Those that wait for it, with what they are about to do.
+    /// Threads held until it completes, with their next writes.
     held: VecDeque<(pid_t, Write)>,
 }
 
@@ -194,7 +194,7 @@ impl Tracer {
         let is_new = self.threads.insert(tid);
         let at_exit = self.busy.as_ref().is_some_and(|(busy, _)| *busy == tid);
         match signal {
-            // The first instruction of the program: nothing runs before the tracer listens to all.
+            // The first instruction of the program: it does not run before the tracer follows all threads.
             libc::SIGTRAP if is_new && tid == self.main => {
                 if sys::follow(tid).is_err() {
                     sys::kill(tid);
@@ -203,7 +203,7 @@ impl Tracer {
             }
             SECCOMP => self.before(tid),
             EXIT if at_exit => self.after(tid),
-            // A new thread or child begins with a stop, which is not meant for itself.
+            // A new thread or child begins with a stop by ptrace, which is not a signal to it.
             libc::SIGSTOP if is_new => sys::resume(tid, 0, false),
             signal if signal >> 8 != 0 || signal == EXIT => sys::resume(tid, 0, at_exit),
             signal => sys::resume(tid, signal, at_exit),
@@ -236,7 +236,7 @@ impl Tracer {
             if state.done.len() as u64 == state.limit {
                 state.killed = true;
                 drop(state);
-                // No thread is resumed: calls that other threads were about to make are not made.
+                // No thread is resumed, so that held calls of other threads are not executed.
                 return self.threads.iter().for_each(|tid| sys::kill(*tid));
             }
         }
@@ -265,7 +265,7 @@ impl Tracer {
         if tid == self.main {
             self.shared.state().status = Some(ExitStatus::from_raw(status));
             self.shared.ended.notify_all();
-            // Its children go with it if it was killed.
+            // If it was killed, kill its children as well.
             if libc::WIFSIGNALED(status) {
                 self.threads.iter().for_each(|tid| sys::kill(*tid));
             }

@@ -1,4 +1,4 @@
-//! Numbered UDP packets: which ones did not arrive, and whose fault it was.
+//! Numbered UDP packets, to find losses and their cause: the network, or the test's own socket.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -20,7 +20,7 @@ pub struct UdpFlow {
     received: Arc<AtomicU64>,
     sender: JoinHandle<u64>,
     receiver: JoinHandle<Received>,
-    /// Told to the receiver once the sender has ended.
+    /// Set once the sender has ended, for the receiver.
     sender_done: Arc<AtomicBool>,
 }
 
@@ -47,7 +47,7 @@ pub struct UdpReport {
 }
 
 impl UdpReport {
-    /// Every packet arrived exactly once, and at least one was sent.
+    /// Whether every packet arrived exactly once, and at least one was sent.
     #[must_use]
     pub fn is_perfect(&self) -> bool {
         self.sent > 0
@@ -58,7 +58,7 @@ impl UdpReport {
             && self.socket_drops == 0
     }
 
-    /// Numbers that never arrived.
+    /// Returns the count of packets that never arrived.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.gaps.iter().map(|(first, last)| last - first + 1).sum()
@@ -80,7 +80,7 @@ impl UdpFlow {
     }
 
     /// Starts a flow from `from` to a service's address, received at one of its backends in the namespace `to`; without
-    /// a service the flow goes to where it is received.
+    /// a service the flow goes directly to the receiver.
     pub fn through(
         from: &NetNs,
         to: &NetNs,
@@ -126,7 +126,7 @@ impl UdpFlow {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Stops sending, waits for what is under way, and counts.
+    /// Stops sending, waits for packets in flight, and returns the counts.
     ///
     /// # Panics
     /// If one of its threads has panicked.
@@ -231,7 +231,7 @@ fn report(sent: u64, send_errors: u64, received: Received) -> UdpReport {
 /// The drop counter of the socket bound to `address` in the thread's namespace.
 fn socket_drops(address: SocketAddr) -> io::Result<u64> {
     let file = if address.is_ipv4() { "udp" } else { "udp6" };
-    // The kernel lists sockets in pieces; one may be missed while others come and go.
+    // The kernel lists sockets in chunks; one may be missed while others are created and closed.
     for _ in 0..20 {
         let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}"))?;
         if let Some(drops) = parse_drops(&text, address.port()) {

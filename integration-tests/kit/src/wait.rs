@@ -14,7 +14,7 @@ fn time_factor() -> u32 {
     })
 }
 
-/// Polls `probe` every few milliseconds until it gives a value; the last
+/// Polls `probe` every few milliseconds until it returns a value; returns the last
 /// error text when `limit`, multiplied by `$APIARY_TIME_FACTOR`, has passed.
 pub fn try_wait_until<T>(limit: Duration, mut probe: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     let limit = limit * time_factor();
@@ -33,7 +33,7 @@ pub fn try_wait_until<T>(limit: Duration, mut probe: impl FnMut() -> Result<T, S
 /// Polls `condition` until it holds.
 ///
 /// # Panics
-/// When `limit` has passed; the message names `what`.
+/// If `limit` has passed; the message names `what`.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let result = try_wait_until(limit, || if condition() { Ok(()) } else { Err(format!("{what}: not yet")) });
@@ -42,8 +42,8 @@ pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bo
     }
 }
 
-/// A port that is free for TCP and UDP on `ip` in the thread's namespace right
-/// now; the kernel does not give the same one again soon.
+/// Returns a port that is free for TCP and UDP on `ip` in the thread's namespace right
+/// now; the kernel does not reuse it soon.
 pub fn free_port(ip: IpAddr) -> io::Result<u16> {
     let mut last = io::Error::other("no free port");
     for _ in 0..32 {

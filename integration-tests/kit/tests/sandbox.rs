@@ -1,4 +1,4 @@
-//! The kit's promises, on the real kernel.
+//! The kit's guarantees, on the real kernel.
 
 use std::net::IpAddr;
 use std::path::Path;

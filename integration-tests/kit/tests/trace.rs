@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 fn shell(script: &str, folder: &Path) -> Command {
     let mut command = Command::new("sh");
-    // Words into a file would count, and the runner of tests may keep them in one.
+    // Output to a file would count as writes, and test runners may redirect to one.
     command.args(["-c", script]).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
@@ -22,7 +22,8 @@ fn folder(name: &str) -> std::path::PathBuf {
     folder
 }
 
-/// Makes, fills, renames and removes files, itself and by children; fails at one; writes to a log, which is not counted.
+/// Makes, fills, renames and removes files, itself and by children; fails at one; writes to a log, which is not
+/// counted.
 const SCRIPT: &str = "echo said; echo 1 > a; mkdir b; mkdir b 2>/dev/null; mv a b/c; (echo 2 > d) & wait; rm d; cat b/c > /dev/null";
 const KINDS: [&str; 7] = ["open", "write", "mkdir", "rename", "open", "write", "unlink"];
 
@@ -58,7 +59,7 @@ fn a_process_is_killed_after_each_of_its_writes() {
 #[test]
 fn counting_begins_and_ends_when_told() {
     require_root!();
-    let folder = folder("told");
+    let folder = folder("reported");
     let traced =
         Traced::start(shell("> before; while ! [ -e go ]; do sleep 0.01; done; > after", &folder)).unwrap();
     test_kit::wait_until("its first file", LIMIT, || folder.join("before").exists());
@@ -90,10 +91,10 @@ fn requests_to_the_kernel_count_and_questions_do_not() {
         traced.writes().into_iter().map(|write| write.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(kinds(&["address", "show"]), Vec::<String>::new());
-    // Some versions ask first whether the kernel knows a format.
+    // Some versions first probe whether the kernel supports a format.
     let made = kinds(&["link", "add", "d0", "type", "veth"]);
     assert!(!made.is_empty() && made.iter().all(|write| write == "netlink route message 16"), "{made:?}");
     assert_eq!(kinds(&["address", "add", "10.1.2.3/32", "dev", "d0"]), ["netlink route message 20"]);
-    // A command that is not there is an error, not a process that waits.
+    // A missing command is an error, not a process that waits.
     assert!(Traced::start(Command::new("/nowhere")).is_err());
 }

@@ -1,4 +1,4 @@
-//! A watch whose events are waited for, one by one.
+//! A watch of which a test awaits the events one by one.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use k8s_types::testing::Reader;
 use k8s_types::{SourceError, WatchEvent};
 use serde_json::Value;
 
-/// How long an event may take.
+/// Limit of the wait for an event.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A watch of one namespace, and what there is by it.
+/// A watch of one namespace, and the objects by its events.
 pub(super) struct Mirror {
     events: BoxStream<'static, Result<WatchEvent, SourceError>>,
     reader: Reader,
@@ -22,12 +22,12 @@ impl Mirror {
         Mirror { events, reader: Reader::default() }
     }
 
-    /// The object of this name.
+    /// Returns the object of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.objects().find(|object| object["metadata"]["name"] == name)
     }
 
-    /// All objects.
+    /// Returns all objects.
     pub(super) fn objects(&self) -> impl Iterator<Item = &Value> {
         self.reader.objects().values()
     }
@@ -38,15 +38,14 @@ impl Mirror {
         while self.next().await != "listed" {}
     }
 
-    /// Waits until the objects are so.
+    /// Waits until the objects satisfy the condition.
     pub(super) async fn until(&mut self, is_so: impl Fn(&Mirror) -> bool) {
         while !self.reader.is_complete() || !is_so(self) {
             self.next().await;
         }
     }
 
-    /// The next event that says something of objects. Errors are told by sources as they come; what they have to say
-    /// follows all the same.
+    /// Waits for the next event about objects. Errors are skipped: sources report them and continue with events.
     pub(super) async fn next(&mut self) -> String {
         let said = async {
             loop {

@@ -28,7 +28,7 @@ pub(super) fn cells(maps: Cell) -> Vec<Cell> {
         supply(environment),
         module(
             "healthserver-test-commands",
-            "What load balancers and proxies do",
+            "Functions of load balancers and proxies",
             [provide(get), provide(set_proxy_redirect), invoke(|_: Arc<Environment>| ())],
         ),
     ]);

@@ -31,7 +31,7 @@ pub(super) const DEFAULTS: &[&str] = &[
     "--kube-proxy-replacement=true",
 ];
 
-/// Options of the load balancer whose cells are not among these: they are taken and have no effect.
+/// Options of load balancer cells that are not in this hive: they are accepted without effect.
 pub(super) fn foreign() -> impl Iterator<Item = Foreign> {
     let options = [
         ("enable-local-redirect-policy", Kind::Bool),
@@ -57,11 +57,11 @@ pub(super) struct FaultConfig {
 struct SocketConfig {
     /// End TCP sockets, too
     #[flag(default = false)]
-    #[expect(dead_code, reason = "read by nobody")]
+    #[expect(dead_code, reason = "never read")]
     lb_sock_terminate_all_protos: bool,
 }
 
-/// Without local redirect policies, whose options may be set all the same.
+/// Without local redirect policies, but their options may be set.
 pub(super) fn cells(maps: Cell) -> Vec<Cell> {
     let mut cells = balancer(maps);
     cells.push(module("redirect-options", "Options of redirect policies", [config::<RedirectConfig>()]));

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::Node;
 
-/// Maps whose rows are no possession: counters of the node, which have a row for each reason that ever was.
+/// Maps that are not part of the inventory: counters of the node, with an entry for each reason that has occurred.
 const COUNTERS: [&str; 2] = ["cilium_metrics", "cilium_ratelimit_metrics"];
 
-/// Tables whose number of rows may be another although nothing has leaked. Identities without an endpoint are
+/// Tables in which the number of rows may vary without a leak. Identities without an endpoint are
 /// kept for 15 minutes, one for each of the few sets of labels that the pods here have; neighbours are the kernel's.
 const UNSTEADY: [&str; 2] = ["identities", "neighbors"];
 

@@ -73,7 +73,7 @@ pub struct Report {
     pub samples: Vec<Sample>,
 }
 
-/// Runs a plan: half of it without kills at its end, a sixth of it so at its beginning, the rest with kills. `tell` gets a
+/// Runs a plan: half of it without kills at its end, a sixth of it so at its beginning, the rest with kills. `emit` gets a
 /// line for each quiet moment.
 ///
 /// # Errors
@@ -81,14 +81,14 @@ pub struct Report {
 ///
 /// # Panics
 /// When the node itself cannot be made, or its agent does not start.
-pub fn run(plan: &Plan, tell: &mut dyn FnMut(&str)) -> Result<Report, String> {
+pub fn run(plan: &Plan, emit: &mut dyn FnMut(&str)) -> Result<Report, String> {
     let mut soak = Soak::new(plan);
-    soak.stretch(plan.cycles / 6, false, 0, tell)?;
-    soak.stretch(plan.cycles - plan.cycles / 6 - plan.cycles / 2, true, 0, tell)?;
-    soak.stretch(plan.cycles / 2, false, plan.samples, tell)?;
+    soak.stretch(plan.cycles / 6, false, 0, emit)?;
+    soak.stretch(plan.cycles - plan.cycles / 6 - plan.cycles / 2, true, 0, emit)?;
+    soak.stretch(plan.cycles / 2, false, plan.samples, emit)?;
     let samples = &soak.report.samples;
     if let Some(slope) = Slope::of(samples, |sample| sample.allocated) {
-        tell(&format!("allocated memory of the last process: {slope}"));
+        emit(&format!("allocated memory of the last process: {slope}"));
     }
     if let Some(what) = growth(samples) {
         return Err(format!("the agent grows: {what}"));
@@ -173,7 +173,7 @@ impl Soak {
         cycles: usize,
         kills: bool,
         samples: usize,
-        tell: &mut dyn FnMut(&str),
+        emit: &mut dyn FnMut(&str),
     ) -> Result<(), String> {
         let (begin, end) = (self.report.cycles, self.report.cycles + cycles);
         while self.report.cycles < end {
@@ -181,17 +181,17 @@ impl Soak {
             while self.report.cycles + self.live.len() < quiet {
                 self.step(kills)?;
             }
-            self.quiet(kills, tell)?;
+            self.quiet(kills, emit)?;
             let due = begin + cycles * (self.report.samples.len() + 1) / samples.max(1);
             if self.report.samples.len() < samples && self.report.cycles >= due {
-                self.sample(tell)?;
+                self.sample(emit)?;
             }
         }
         Ok(())
     }
 
     /// A sample of the agent when no address rests.
-    fn sample(&mut self, tell: &mut dyn FnMut(&str)) -> Result<(), String> {
+    fn sample(&mut self, emit: &mut dyn FnMut(&str)) -> Result<(), String> {
         try_wait_until(REST, || {
             sleep(Duration::from_millis(500));
             match Inventory::resting(&self.node)? {
@@ -200,7 +200,7 @@ impl Soak {
             }
         })?;
         let sample = Sample::of(&self.node, self.report.cycles);
-        tell(&format!("rested: {sample}"));
+        emit(&format!("rested: {sample}"));
         self.report.samples.push(sample);
         Ok(())
     }
@@ -353,7 +353,7 @@ impl Soak {
 
     /// Everything goes; what is there then is compared with the start. After kills with another start in between, which
     /// is when addresses that a killed plugin has asked for are free again.
-    fn quiet(&mut self, kills: bool, tell: &mut dyn FnMut(&str)) -> Result<(), String> {
+    fn quiet(&mut self, kills: bool, emit: &mut dyn FnMut(&str)) -> Result<(), String> {
         self.remove_all()?;
         self.cluster.clear(&self.node);
         if kills {
@@ -373,7 +373,7 @@ impl Soak {
         })?;
         self.report.compared += 1;
         let sample = Sample::of(&self.node, cycles);
-        tell(&format!("{sample}{}", if kills { ", another process" } else { "" }));
+        emit(&format!("{sample}{}", if kills { ", another process" } else { "" }));
         Ok(())
     }
 }

@@ -23,7 +23,7 @@
 //! let stage = Stage::shared();
 //! let namespace = stage.namespace("web");
 //! let gate = stage.gate().unwrap();
-//! let kubeconfig = gate.kubeconfig(User::Agent).unwrap(); // for those who are to be tested
+//! let kubeconfig = gate.kubeconfig(User::Agent).unwrap(); // for the agent under test
 //! stage.kubectl(&["-n", &namespace, "create", "configmap", "colours", "--from-literal=sky=blue"]).unwrap();
 //! gate.cut(); // all its connections; the next ones pass again
 //! # let _ = kubeconfig;

@@ -51,7 +51,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The stage that all tests of this process share; it ends with the process. Started by the first who asks.
+    /// Returns the stage that all tests of this process share; the first call starts it, and it ends with the process.
     ///
     /// # Panics
     /// When it cannot be brought up; with the same reason for everybody.

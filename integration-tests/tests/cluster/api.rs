@@ -136,7 +136,7 @@ async fn servers_that_go_and_forget_and_tokens_that_change_lose_nothing() {
 
     // It goes and comes back.
     stage.kill_api_server().unwrap();
-    until("the outage is told", || {
+    until("the outage is reported", || {
         client.hive.hive().health().at("k8s-client.server").unwrap().level == Level::Degraded
     })
     .await;

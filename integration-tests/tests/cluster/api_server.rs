@@ -17,7 +17,7 @@ async fn connected(gate: &Gate, namespace: String) -> (TestHive, ApiServer) {
         Arc::new(ApiServer { source, api: api.expect("no server"), namespace: namespace.clone() })
     };
     let kubeconfig = gate.kubeconfig(User::Agent).unwrap();
-    let cells = [k8s_client::cell(), module("taken", "What there is", [provide(taken)])];
+    let cells = [k8s_client::cell(), module("taken", "Objects for the test", [provide(taken)])];
     let mut hive = TestHive::needing::<ApiServer>(cells)
         .set("k8s-kubeconfig-path", kubeconfig.display())
         .set("k8s-client-qps", 100)

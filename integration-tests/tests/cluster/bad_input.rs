@@ -23,19 +23,19 @@ struct Attack {
     plural: &'static str,
     path: &'static str,
     spoil: Spoil,
-    told: &'static str,
+    reported: &'static str,
 }
 
 fn attack(
     path: &'static str,
-    told: &'static str,
+    reported: &'static str,
     spoil: impl Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync + 'static,
 ) -> Attack {
     let plural = path.rsplit('/').next().unwrap().trim_end_matches('?');
-    Attack { plural, path, spoil: Box::new(spoil), told }
+    Attack { plural, path, spoil: Box::new(spoil), reported }
 }
 
-/// A cluster whose API server is reached through something that spoils its answers.
+/// A cluster with an API server behind a proxy that corrupts its responses.
 struct Spoiled {
     spoiler: Spoiler,
     cluster: Cluster,
@@ -71,7 +71,8 @@ impl Spoiled {
         let node = &self.cluster.node;
         let (read, cpu, memory) = (node.log().len(), self.cpu(), measure::resident(node.agent_pid()));
         let begun = Instant::now();
-        let expected: Vec<(&str, &str)> = attacks.iter().map(|attack| (attack.plural, attack.told)).collect();
+        let expected: Vec<(&str, &str)> =
+            attacks.iter().map(|attack| (attack.plural, attack.reported)).collect();
         for Attack { path, spoil, .. } in attacks {
             self.spoiler.spoil(path, spoil);
         }
@@ -83,26 +84,26 @@ impl Spoiled {
             let rows = node.get("/statedb/dump/k8s-namespaces").to_string();
             rows.contains("attacked").then_some(()).ok_or(rows)
         });
-        let row = |unwell: &[String], plural: &str, told: &str| {
-            unwell.iter().any(|row| row.contains(&format!("[\"{plural}\"]")) && row.contains(told))
+        let row = |unwell: &[String], plural: &str, reported: &str| {
+            unwell.iter().any(|row| row.contains(&format!("[\"{plural}\"]")) && row.contains(reported))
         };
         // Consequences later may have another text.
         let mut missing = expected.clone();
-        self.until("all is told", || {
+        self.until("all is reported", || {
             let unwell = self.cluster.unwell();
-            missing.retain(|(plural, told)| !row(&unwell, plural, told));
+            missing.retain(|(plural, reported)| !row(&unwell, plural, reported));
             missing.first().map_or(Ok(()), |missing| Err(format!("{missing:?}: {unwell:#?}")))
         });
         thread::sleep(ATTACK);
         let unwell = self.cluster.unwell();
         let log = node.log()[read..].to_owned();
         let warned: Vec<&str> = log.lines().filter(|line| line.contains("level=warn")).collect();
-        for (plural, told) in &expected {
+        for (plural, reported) in &expected {
             assert!(row(&unwell, plural, ""), "{plural}: {unwell:#?}\n{log}");
             let lines = warned.iter().filter(|line| line.contains(&format!("watch={plural} ")));
             let lines: Vec<&&str> = lines.collect();
-            let told = told.replace("\\\"", "\"");
-            let says = |line: &str| line.replace("\\\"", "\"").contains(&told);
+            let reported = reported.replace("\\\"", "\"");
+            let says = |line: &str| line.replace("\\\"", "\"").contains(&reported);
             assert!(lines.len() == 1 && says(lines[0]), "{plural}: one line\n{log}");
         }
         assert_eq!((warned.len(), unwell.len()), (expected.len(), expected.len()), "{unwell:#?}\n{log}");
@@ -121,7 +122,7 @@ impl Spoiled {
         for (plural, _) in &expected {
             let line = format!("watch={plural}");
             let healed = log.lines().filter(|l| l.contains("followed again") && l.ends_with(&line)).count();
-            assert_eq!(healed, 1, "{plural}: its healing is told once\n{log}");
+            assert_eq!(healed, 1, "{plural}: its healing is reported once\n{log}");
         }
     }
 
@@ -268,10 +269,10 @@ fn answers_that_trickle_and_versions_that_go_back() {
     ]);
 }
 
-/// A watch whose version is not known any more: it lists.
+/// An expired watch: it lists again.
 const TOO_OLD: &[u8] = br#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#;
 
-/// The end of a list that streams.
+/// The end of a streaming list.
 fn list_end(version: &str) -> Vec<u8> {
     let metadata = json!({"resourceVersion": version, "annotations": {"k8s.io/initial-events-end": "true"}});
     json!({"type": "BOOKMARK", "object": {"metadata": metadata}}).to_string().into_bytes()
@@ -323,7 +324,7 @@ fn objects_that_are_wrong() {
             client.read(&mut [0]).map(drop)
         });
     }
-    let told = [
+    let reported = [
         ("Service default/first: spec.ports[0].port: ", "\"eighty\""),
         ("Service default/limit: spec.ports[1].port: ", "70000"),
         ("Service default/kinds: metadata.labels: ", "spec.selector: "),
@@ -336,18 +337,18 @@ fn objects_that_are_wrong() {
         let log = node.log()[read..].replace("\\\"", "\"");
         log.lines().filter(|line| line.contains("level=warn")).map(str::to_owned).collect()
     };
-    it.until("all is told", || {
+    it.until("all is reported", || {
         let warned = warned();
-        let missing = told.iter().find(|(object, _)| !warned.iter().any(|line| line.contains(object)));
+        let missing = reported.iter().find(|(object, _)| !warned.iter().any(|line| line.contains(object)));
         missing.map_or(Ok(()), |missing| Err(format!("{missing:?}: {warned:#?}")))
     });
     thread::sleep(ATTACK);
     let (warned, unwell) = (warned(), it.cluster.unwell());
-    for (object, why) in told {
+    for (object, why) in reported {
         let lines: Vec<&String> = warned.iter().filter(|line| line.contains(object)).collect();
         assert!(lines.len() == 1 && lines[0].contains(why), "{object} {why}: {warned:#?}");
     }
-    assert_eq!((warned.len(), unwell.len()), (told.len(), 2), "{warned:#?}\n{unwell:#?}");
+    assert_eq!((warned.len(), unwell.len()), (reported.len(), 2), "{warned:#?}\n{unwell:#?}");
     let row = unwell.iter().find(|row| row.contains("k8s-services")).unwrap();
     assert!(row.contains("and 1 more. What was in force of them before stays"), "{row}");
     let row = unwell.iter().find(|row| row.contains("k8s-networkpolicies")).unwrap();

@@ -228,7 +228,7 @@ fn the_server_takes_the_definitions_and_says_the_same_of_objects() {
     }
 
     let trials = trials(&definitions);
-    let (taken, told) = taken(stage, &trials);
+    let (taken, reported) = taken(stage, &trials);
     let mut counts: BTreeMap<Kind, (usize, usize)> = BTreeMap::new();
     let mut wrong = Vec::new();
     for trial in &trials {
@@ -236,9 +236,10 @@ fn the_server_takes_the_definitions_and_says_the_same_of_objects() {
         let (server, faults) = (taken.contains(name), check(trial.kind, &trial.object, Strictness::Server));
         let expected = trial.how.is_none();
         if server != expected || faults.is_empty() != expected {
-            let told = told.lines().find(|line| line.contains(&format!("\"{name}\"")));
+            let reported = reported.lines().find(|line| line.contains(&format!("\"{name}\"")));
             let (kind, how) = (trial.kind.name(), trial.how.as_deref().unwrap_or("good"));
-            wrong.push(format!("{kind} {how}: server takes it: {server} {told:?}, check says {faults:?}"));
+            wrong
+                .push(format!("{kind} {how}: server takes it: {server} {reported:?}, check says {faults:?}"));
         }
         let count = counts.entry(trial.kind).or_default();
         if expected { count.0 += 1 } else { count.1 += 1 }
@@ -249,7 +250,7 @@ fn the_server_takes_the_definitions_and_says_the_same_of_objects() {
         wrong.len(),
         trials.len(),
         wrong.join("\n"),
-        told.lines().next().unwrap_or_default()
+        reported.lines().next().unwrap_or_default()
     );
     assert_eq!(counts.len(), definitions.len());
     assert!(counts.values().all(|(good, bad)| *good == 2 && *bad >= 4), "each kind was tried: {counts:?}");

@@ -165,13 +165,13 @@ fn compare(cluster: &Cluster, words: &[&str], missing: &[&str]) -> Result<(), St
     Ok(())
 }
 
-fn told(output: &Output) -> (String, String, Option<i32>) {
+fn reported(output: &Output) -> (String, String, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (text(&output.stdout), text(&output.stderr), output.status.code())
 }
 
 fn ours(node: &Node, words: &[&str]) -> (String, String, Option<i32>) {
-    told(&node.apiary_command(&[&["get"], words].concat()).output().unwrap())
+    reported(&node.apiary_command(&[&["get"], words].concat()).output().unwrap())
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn what_the_agent_holds_is_shown_as_kubectl_shows_it() {
             assert_eq!(output.pop(), Some('\n'));
         }
         let kubectl = cluster.stage.kubectl_command(&[&["get"], words].concat()).output().unwrap();
-        assert_eq!((output, errors, code), told(&kubectl), "{words:?}");
+        assert_eq!((output, errors, code), reported(&kubectl), "{words:?}");
     }
     documents(&cluster);
     incomplete(&mut cluster);

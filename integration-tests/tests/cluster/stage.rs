@@ -62,11 +62,11 @@ fn objects_come_and_go_by_kubectl() {
     stage.kubectl_with(&["-n", &namespace, "apply", "-f", "-"], &config_map("one", "2")).unwrap();
     assert_eq!(stage.get(&["-n", &namespace, "configmap", "one"]).unwrap()["data"]["value"], "2");
     stage.kubectl(&["-n", &namespace, "delete", "configmap", "one"]).unwrap();
-    let told: Vec<String> = events(stage, &namespace, &before)
+    let reported: Vec<String> = events(stage, &namespace, &before)
         .iter()
         .map(|event| format!("{} {}", event["type"].as_str().unwrap(), event["object"]["data"]["value"]))
         .collect();
-    assert_eq!(told, ["ADDED \"1\"", "MODIFIED \"2\"", "DELETED \"2\""]);
+    assert_eq!(reported, ["ADDED \"1\"", "MODIFIED \"2\"", "DELETED \"2\""]);
     let error = stage.kubectl(&["-n", &namespace, "get", "configmap", "one"]).unwrap_err().to_string();
     assert!(error.contains("NotFound"), "{error}");
     let version = stage.kubectl(&["version"]).unwrap();
@@ -102,8 +102,12 @@ fn a_new_start_keeps_what_was_stored_and_compaction_makes_old_watches_fail() {
     stage.compact().unwrap();
     stage.kill_api_server().unwrap();
     stage.start_api_server().unwrap();
-    let told = events(&stage, &namespace, &before);
-    assert_eq!((&told[0]["type"], &told[0]["object"]["code"]), (&"ERROR".into(), &410.into()), "{told:?}");
+    let reported = events(&stage, &namespace, &before);
+    assert_eq!(
+        (&reported[0]["type"], &reported[0]["object"]["code"]),
+        (&"ERROR".into(), &410.into()),
+        "{reported:?}"
+    );
     let error = past(&stage, &namespace, &before).unwrap_err().to_string();
     assert!(error.contains("Expired"), "{error}");
     assert_eq!(stage.get(&["-n", &namespace, "configmap", "kept"]).unwrap()["data"]["value"], "1");
@@ -182,7 +186,7 @@ fn users_have_tokens_roles_and_traces() {
     assert_eq!(of_lists.last().unwrap().1, 200, "{of_lists:?}");
     assert!(
         of_lists.iter().all(|(user, _)| *user == User::Agent.name()),
-        "only whom it is about: {of_lists:?}"
+        "only objects that it concerns: {of_lists:?}"
     );
 
     let token = std::fs::read_to_string(stage.account(User::Agent).join("token")).unwrap();

@@ -17,7 +17,7 @@ const STAYS: Duration = Duration::from_secs(4);
 
 const ADDRESS: &str = "IP:127.0.0.1";
 
-/// A cluster whose API server is reached over TLS that tests choose.
+/// A cluster with an API server behind a TLS proxy that tests configure.
 struct Secured {
     server: TlsServer,
     folder: PathBuf,
@@ -94,24 +94,29 @@ impl Secured {
     }
 
     /// Something goes wrong: health and log say these words, once. Then it is mended.
-    fn withstands(&mut self, told: &[&str], goes_wrong: impl FnOnce(&Self), is_mended: impl FnOnce(&Self)) {
+    fn withstands(
+        &mut self,
+        reported: &[&str],
+        goes_wrong: impl FnOnce(&Self),
+        is_mended: impl FnOnce(&Self),
+    ) {
         let read = self.cluster.node.log().len();
         goes_wrong(self);
-        let says = |text: &str| told.iter().all(|word| text.contains(word));
+        let says = |text: &str| reported.iter().all(|word| text.contains(word));
         let is_told = || match self.cluster.unwell() {
             rows if rows.iter().any(|row| says(row)) => Ok(()),
             rows => Err(rows.join("\n")),
         };
         if let Err(rows) = try_wait_until(LIMIT, is_told) {
-            panic!("{told:?} is not told:\n{rows}\n{}", &self.cluster.node.log()[read..]);
+            panic!("{reported:?} is not reported:\n{rows}\n{}", &self.cluster.node.log()[read..]);
         }
         self.apply();
         thread::sleep(STAYS);
         let (rows, log) = (self.cluster.unwell(), self.cluster.node.log()[read..].to_owned());
-        assert_eq!(rows.len(), 1, "{told:?}: {rows:#?}\n{log}");
+        assert_eq!(rows.len(), 1, "{reported:?}: {rows:#?}\n{log}");
         let lines = |part: &str| log.lines().filter(|line| line.contains(part)).collect::<Vec<_>>();
         let warned = lines("level=warn");
-        assert!(warned.len() == 1 && says(warned[0]), "{told:?}\n{log}");
+        assert!(warned.len() == 1 && says(warned[0]), "{reported:?}\n{log}");
         assert_eq!(lines("level=error"), Vec::<&str>::new());
         // It goes on with what it has.
         let node = &self.cluster.node;
@@ -128,13 +133,13 @@ impl Secured {
         self.cluster.until_well();
         let log = self.cluster.node.log()[read..].to_owned();
         let count = |part: &str| log.lines().filter(|line| line.contains(part)).count();
-        assert_eq!((count("level=warn"), count("answers again")), (1, 1), "{told:?}\n{log}");
+        assert_eq!((count("level=warn"), count("answers again")), (1, 1), "{reported:?}\n{log}");
     }
 
     /// The same for a server that is not as it should be.
-    fn withstands_server(&mut self, told: &[&str], front: Front) {
+    fn withstands_server(&mut self, reported: &[&str], front: Front) {
         let good = Front::tls(&self.good, Some(&self.authority));
-        self.withstands(told, |this| this.server.be(front), |this| this.server.be(good));
+        self.withstands(reported, |this| this.server.be(front), |this| this.server.be(good));
     }
 }
 
@@ -168,11 +173,11 @@ fn a_server_whose_certificate_is_wrong() {
     let stranger = Authority::new(&it.folder, "stranger");
     let strange = Front::tls(&stranger.issue("server", ADDRESS, Valid::Now), Some(&it.authority));
     let key = format!("clusters[c].cluster.certificate-authority: {}", text(&it.folder.join("ca.crt")));
-    let told = ["is not signed by the authority of", &key, "give that cluster's CA"];
-    it.withstands_server(&told, strange.clone());
+    let reported = ["is not signed by the authority of", &key, "give that cluster's CA"];
+    it.withstands_server(&reported, strange.clone());
 
     // The cluster has another CA from now on: the file is replaced, nothing is started again.
-    it.withstands(&told, |it| it.server.be(strange), |it| it.trust(&stranger));
+    it.withstands(&reported, |it| it.server.be(strange), |it| it.trust(&stranger));
 }
 
 #[test]
@@ -188,11 +193,11 @@ fn a_client_whose_certificate_is_wrong() {
     let shown = |it: &Secured, identity: &Identity, front: &Front| {
         let read = it.cluster.node.log().len();
         it.show(identity);
-        let anew = || {
+        let reconnected = || {
             let log = it.cluster.node.log()[read..].to_owned();
             if log.contains("are read again") { Ok(()) } else { Err(log) }
         };
-        try_wait_until(LIMIT, anew).unwrap();
+        try_wait_until(LIMIT, reconnected).unwrap();
         it.server.be(front.clone());
     };
     it.withstands(

@@ -70,7 +70,7 @@ fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
         let refused = Target::new(Kind::Node, node);
         ground.writer.enqueue(refused, mutation);
         let health = || hive.hive().health().at("k8s-writer.patch-nodes/status");
-        hive.until("the refusal is told", || health().is_some()).await;
+        hive.until("the refusal is reported", || health().is_some()).await;
         let row = health().unwrap();
         assert_eq!(row.message, "The API server refuses to patch nodes/status");
         assert!(row.error.contains("verb patch on nodes/status of the group \"\""), "{}", row.error);
@@ -83,7 +83,7 @@ fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
             .unwrap();
         hive.until("it is written", || rows.is_empty(&rows.snapshot())).await;
         assert_eq!(stage.get(&["node", "n1"]).unwrap()["metadata"]["annotations"]["a"], "b");
-        hive.until("it is told no more", || health().is_none()).await;
+        hive.until("it is reported no more", || health().is_none()).await;
         flows::annotations_of_a_node_are_merged(&ground).await;
         drop((ground, rows));
         hive.finish().await;

@@ -1,5 +1,5 @@
-//! System calls of a whole agent, by strace: map operations, netlink messages, and all calls but those that wait and those on
-//! netlink sockets, whose notifications a slow machine receives in more parts.
+//! System calls of a whole agent, by strace: map operations, netlink messages, and all calls except blocking ones and
+//! those on netlink sockets, which on a slow machine receive notifications in more parts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,12 +11,13 @@ use serde_json::json;
 use tempfile::TempDir;
 use test_kit::{require_command, require_root, wait_until};
 
-/// Calls by which threads wait and wake each other, and those for memory: how many there are depends on the machine's load.
+/// Calls by which threads wait and wake each other, and those for memory: how many there are depends on the machine's
+/// load.
 const NOT_COUNTED: &str = "futex,epoll_wait,epoll_pwait,epoll_pwait2,epoll_ctl,poll,ppoll,sched_yield,restart_syscall,\
                            nanosleep,clock_nanosleep,rt_sigprocmask,rt_sigaction,sigaltstack,mmap,munmap,mremap,madvise,\
                            mprotect,brk";
-/// Descriptors by which threads, files and the test's own requests wake the agent, as strace shows them: how often that is
-/// depends on the load, too.
+/// Descriptors by which threads, files and the test's own requests wake the agent, as strace shows them: how often that
+/// is depends on the load, too.
 const WAKING: [&str; 3] = ["<anon_inode:[eventfd]>", "<anon_inode:inotify>", "<UNIX"];
 /// An operation is over when no map was used for so long.
 const QUIET: Duration = Duration::from_millis(400);
@@ -27,7 +28,7 @@ const RESTARTS: u16 = 2;
 
 type Counts = BTreeMap<&'static str, u64>;
 
-/// An agent whose system calls are written down.
+/// An agent with recorded system calls.
 struct Traced {
     node: Node,
     /// Not one that the agent watches.

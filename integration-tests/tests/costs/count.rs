@@ -20,8 +20,8 @@ fn count() {
 
 #[expect(unsafe_code, reason = "an allocator")]
 // JUSTIFICATION: only an allocator sees each allocation.
-// SAFETY: every call goes to the system's allocator with the arguments of the caller, who keeps the contract; counting neither
-// allocates nor unwinds, because the counter is constant at first and has nothing to drop.
+// SAFETY: every call goes to the system's allocator with the caller's arguments, so its contract is upheld; counting
+// neither allocates nor unwinds, because the thread-local counter has a constant initializer and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -49,11 +49,11 @@ const ROUNDS: &str = "APIARY_COST_ROUNDS";
 const FEW: u64 = 8;
 const MANY: u64 = 40;
 
-/// Counts what one round costs: `work` prepares and does so many rounds. What it costs to prepare is in a run of few rounds as
-/// in one of many, so the difference is that of the rounds.
+/// Counts the cost of one round: `work` prepares and runs the given number of rounds. Preparation costs the same for
+/// few and for many rounds, so the difference is the cost of the additional rounds.
 ///
-/// The test starts itself again in valgrind, which executes the same instructions on every processor; `test` is the test's
-/// name.
+/// The test starts itself again in valgrind, which executes the same instructions on every processor; `test` is the
+/// test's name.
 pub(crate) fn check(operation: &str, test: &str, work: impl Fn(u64)) {
     if let Ok(rounds) = std::env::var(ROUNDS) {
         return work(rounds.parse().unwrap());

@@ -1,4 +1,4 @@
-//! A service whose backends change, from the objects of the cluster to maps in memory.
+//! A service with changing backends, from the objects of the cluster to maps in memory.
 
 use std::sync::Arc;
 

@@ -66,12 +66,12 @@ fn refused(node: &Node, mut command: Command) -> String {
     let mut text = String::new();
     std::io::Read::read_to_string(&mut stderr, &mut text).unwrap();
     assert_eq!(before, (files(&run), files(&pins)), "a refused start leaves no trace\n{text}");
-    let told: String = stable(node, &text)
+    let reported: String = stable(node, &text)
         .lines()
         .filter(|l| !l.starts_with("level=info") && !l.starts_with("level=debug"))
         .map(|l| format!("{l}\n"))
         .collect();
-    format!("exit code {}\n{told}", status.code().unwrap())
+    format!("exit code {}\n{reported}", status.code().unwrap())
 }
 
 fn refused_config(key: &str, value: &str) -> String {
@@ -83,7 +83,7 @@ fn refused_config(key: &str, value: &str) -> String {
 #[test]
 fn options_of_wrong_type_or_value() {
     require_root!();
-    let mut told = String::new();
+    let mut reported = String::new();
     for (key, value) in [
         ("enable-ipv4", "perhaps"),
         ("enable-ipv6", ""),
@@ -97,9 +97,9 @@ fn options_of_wrong_type_or_value() {
         // a known option of another cell of Cilium is checked by its type too
         ("enable-hubble", "sometimes"),
     ] {
-        write!(told, "## {key}: {value:?}\n{}\n", refused_config(key, value)).unwrap();
+        write!(reported, "## {key}: {value:?}\n{}\n", refused_config(key, value)).unwrap();
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn a_missing_configuration_folder_and_unknown_flags() {
         command.args(arguments);
         refused(&node, command)
     };
-    let mut told = agent(&["--config-dir", "/nonexistent/folder"]);
-    told += &agent(&["--enable-ipv7"]);
-    insta::assert_snapshot!(told);
+    let mut reported = agent(&["--config-dir", "/nonexistent/folder"]);
+    reported += &agent(&["--enable-ipv7"]);
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn an_unknown_option_is_named_with_its_nearest() {
     node.config.insert("enable-ipv44".to_owned(), "true".to_owned());
     node.start();
     let log = stable(&node, &node.log());
-    let told: Vec<&str> = log.lines().filter(|l| l.starts_with("level=warn")).collect();
-    insta::assert_snapshot!(told.join("\n"));
+    let reported: Vec<&str> = log.lines().filter(|l| l.starts_with("level=warn")).collect();
+    insta::assert_snapshot!(reported.join("\n"));
     node.stop();
 }
 
@@ -168,8 +168,8 @@ fn a_second_agent_on_the_same_state_folder() {
     assert_eq!(status.code(), Some(255), "{text}");
     // It names the process that holds the folder.
     let text = stable(&node, &text).replace(&node.agent_pid().to_string(), "PID");
-    let told: Vec<&str> = text.lines().filter(|line| line.starts_with("level=fatal")).collect();
-    insta::assert_snapshot!(told.join("\n"));
+    let reported: Vec<&str> = text.lines().filter(|line| line.starts_with("level=fatal")).collect();
+    insta::assert_snapshot!(reported.join("\n"));
     assert_eq!(before, node.endpoints(), "the first goes on");
     node.stop();
 }
@@ -185,8 +185,8 @@ fn not_root() {
     let mut command = node.host().command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).arg("--config-dir");
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/standalone"));
-    let told = refused(&node, command);
-    insta::assert_snapshot!(told);
+    let reported = refused(&node, command);
+    insta::assert_snapshot!(reported);
 }
 
 /// A kernel without bpf(2) answers ENOSYS to all of its calls.
@@ -236,7 +236,7 @@ fn requests_of_wrong_shape() {
     );
     let big = format!(r#"{{"state":"waiting-for-identity","labels":["{}"]}}"#, "x".repeat(8 << 20));
     let before = state(&node);
-    let mut told = String::new();
+    let mut reported = String::new();
     for (name, method, path, body) in [
         ("no JSON", "PUT", "/v1/endpoint/cni-attachment-id:x:eth0", "{"),
         ("a list", "PUT", "/v1/endpoint/cni-attachment-id:x:eth0", "[]"),
@@ -257,11 +257,12 @@ fn requests_of_wrong_shape() {
         ("unknown map", "GET", "/v1/map/nosuch", ""),
     ] {
         let answer = node.request(method, path, Some(body)).unwrap();
-        writeln!(told, "## {name}: {method} {path}\n{} {}", answer.status, answer.body.trim_end()).unwrap();
+        writeln!(reported, "## {name}: {method} {path}\n{} {}", answer.status, answer.body.trim_end())
+            .unwrap();
         assert!(answer.status >= 400, "{name}: {answer:?}");
     }
     assert_eq!(before, state(&node), "a refused request changes nothing");
-    insta::assert_snapshot!(told.replace(&pod.ipv4.to_string(), "10.244.0.X"));
+    insta::assert_snapshot!(reported.replace(&pod.ipv4.to_string(), "10.244.0.X"));
 }
 
 #[test]
@@ -270,7 +271,7 @@ fn calls_of_the_plugin_with_wrong_input() {
     let node = Node::started();
     let ns = node.sandbox().netns("pod").unwrap();
     let before = state(&node);
-    let mut told = String::new();
+    let mut reported = String::new();
     let good = r#"{"cniVersion":"1.0.0","name":"cilium","type":"cilium-cni"}"#;
     let id = "container-a";
     let namespace = ns.path().to_str().unwrap();
@@ -311,10 +312,10 @@ fn calls_of_the_plugin_with_wrong_input() {
         let _ = child.stdin.take().unwrap().write_all(config.as_bytes());
         let output = child.wait_with_output().unwrap();
         let text = stable(&node, &String::from_utf8_lossy(&output.stdout));
-        writeln!(told, "## {name}\nexit code {}\n{text}", output.status.code().unwrap()).unwrap();
+        writeln!(reported, "## {name}\nexit code {}\n{text}", output.status.code().unwrap()).unwrap();
         assert!(!output.status.success(), "{name}: {text}");
     }
     assert_eq!(before, state(&node), "a refused call changes nothing");
     assert_eq!(ns.ip("-o link").unwrap().lines().count(), 1, "only loopback is left in the namespace");
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
 }

@@ -11,17 +11,17 @@ use std::time::Duration;
 use integration_tests::Node;
 use test_kit::{Process, require_root};
 
-/// A node whose agent is started again and again, each time with something wrong.
+/// A node with repeated starts of the agent, each with an invalid configuration.
 struct Starts {
     node: Node,
-    told: String,
+    reported: String,
 }
 
 impl Starts {
     fn new() -> Self {
         let mut node = Node::new();
         node.config.remove("cluster-folder");
-        Self { node, told: String::new() }
+        Self { node, reported: String::new() }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -66,7 +66,7 @@ impl Starts {
         let reason =
             line.split_once(" failed: ").or(line.split_once(" error=")).map_or(line, |(_, reason)| reason);
         let reason = reason.split(" (set: ").next().unwrap_or_default();
-        writeln!(self.told, "## {name}: exit code {}\n{reason}", status.code().unwrap_or(-1)).unwrap();
+        writeln!(self.reported, "## {name}: exit code {}\n{reason}", status.code().unwrap_or(-1)).unwrap();
     }
 }
 
@@ -102,7 +102,7 @@ fn files_that_are_no_kubeconfig() {
         starts.text(text);
         starts.refused(name);
     }
-    insta::assert_snapshot!(starts.told);
+    insta::assert_snapshot!(starts.reported);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn servers_and_credentials() {
         starts.kubeconfig(cluster, user);
         starts.refused(name);
     }
-    insta::assert_snapshot!(starts.told);
+    insta::assert_snapshot!(starts.reported);
 }
 
 #[test]
@@ -194,5 +194,5 @@ fn options_and_environment() {
         command.env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", port);
         starts.refused_command(name, command);
     }
-    insta::assert_snapshot!(starts.told);
+    insta::assert_snapshot!(starts.reported);
 }

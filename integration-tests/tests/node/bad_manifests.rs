@@ -84,22 +84,22 @@ fn wrong_manifests(good: &Value) -> Vec<(String, Value)> {
 }
 
 /// Of each file the paths of its faults, from the readers of manifests and of rules.
-fn told_faults(node: &Node) -> BTreeMap<String, Vec<String>> {
-    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+fn reported_faults(node: &Node) -> BTreeMap<String, Vec<String>> {
+    let mut reported: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for row in node.get("/statedb/dump/k8s-sources")["k8s-sources"].as_array().unwrap() {
         for fault in row["faults"].as_array().unwrap() {
             let path = fault["path"].as_str().unwrap().to_owned();
-            told.entry(row["file"].as_str().unwrap().to_owned()).or_default().push(path);
+            reported.entry(row["file"].as_str().unwrap().to_owned()).or_default().push(path);
         }
     }
     for row in node.get("/statedb/dump/policies")["policies"].as_array().unwrap() {
         let file = row["Origin"].as_str().unwrap().split(',').next().unwrap().to_owned();
         for problem in row["Problems"].as_array().unwrap() {
             let path = problem.as_str().unwrap().split(": ").next().unwrap().to_owned();
-            told.entry(file.clone()).or_default().push(path);
+            reported.entry(file.clone()).or_default().push(path);
         }
     }
-    told
+    reported
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn every_wrong_field_of_a_manifest_is_refused_with_its_path() {
         }
     }
     assert!(files.len() > 150, "{}", files.len());
-    let all_told = || files.keys().all(|file| told_faults(&node).contains_key(file));
+    let all_reported = || files.keys().all(|file| reported_faults(&node).contains_key(file));
     let applied = |table: &str| node.get(&format!("/statedb/dump/{table}"))[table].as_array().unwrap().len();
     let right = || {
         let policies = node.get("/statedb/dump/policies");
@@ -158,21 +158,22 @@ fn every_wrong_field_of_a_manifest_is_refused_with_its_path() {
     };
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline
-        && !(all_told() && applied("k8s-pods") >= files.len() && right() >= files.len())
+        && !(all_reported() && applied("k8s-pods") >= files.len() && right() >= files.len())
     {
         std::thread::sleep(Duration::from_millis(200));
     }
-    let told = told_faults(&node);
+    let reported = reported_faults(&node);
     let mut wrong = String::new();
     for (file, (path, manifest)) in &files {
         let near = |fault: &String| {
             !fault.is_empty() && (fault.starts_with(path.as_str()) || path.starts_with(fault.as_str()))
         };
-        let faults = told.get(file).cloned().unwrap_or_default();
+        let faults = reported.get(file).cloned().unwrap_or_default();
         // A fault of the kind itself has the path of the manifest.
         let whole = path.is_empty() || !path.contains('.');
         if faults.is_empty() || !(whole || faults.iter().any(near)) {
-            writeln!(wrong, "{file}: {path} is wrong, but told is {faults:?} of\n  {manifest}").unwrap();
+            writeln!(wrong, "{file}: {path} is wrong, but the report is {faults:?} of\n  {manifest}")
+                .unwrap();
         }
     }
     assert_eq!(wrong, "");
@@ -212,12 +213,12 @@ fn hostile_files_in_the_cluster_folder() {
     while faulty().len() < hostile && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(100));
     }
-    let mut told = String::new();
+    let mut reported = String::new();
     for row in faulty() {
         for fault in row["faults"].as_array().unwrap() {
             let word = |name: &str| fault[name].as_str().unwrap().to_owned();
             writeln!(
-                told,
+                reported,
                 "{} document {} line {}: {} {}",
                 row["file"].as_str().unwrap(),
                 fault["document"],
@@ -228,7 +229,7 @@ fn hostile_files_in_the_cluster_folder() {
             .unwrap();
         }
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(reported);
     // It goes on: a pod comes and has its labels.
     node.add_pod("b");
     let pods = node.get("/statedb/dump/k8s-pods");

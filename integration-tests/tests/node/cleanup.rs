@@ -118,8 +118,8 @@ fn everything_goes(tcx: bool) {
             .all(|map| pinned.join(format!("cilium_{map}")).exists())
     });
     let running = files(&node);
-    let told = refused(&node, &["--force"]);
-    assert!(told.contains(&format!("an agent (pid {}) runs on", node.agent_pid())), "{told}");
+    let reported = refused(&node, &["--force"]);
+    assert!(reported.contains(&format!("an agent (pid {}) runs on", node.agent_pid())), "{reported}");
     assert_same(&files(&node), &running, "a running agent's things stay");
     node.kill();
 
@@ -146,8 +146,8 @@ fn everything_goes(tcx: bool) {
         (&["--force=perhaps"], r#"option force: \"perhaps\" is not a bool"#),
         (&["-x"], "unknown shorthand flag: -x"),
     ] {
-        let told = refused(&node, flags);
-        assert!(told.contains(remedy), "{told}");
+        let reported = refused(&node, flags);
+        assert!(reported.contains(remedy), "{reported}");
     }
     assert_same(&files(&node), &killed, "neither a dry run nor a refusal changes anything");
 

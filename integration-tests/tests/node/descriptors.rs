@@ -11,7 +11,7 @@ use test_kit::{require_command, require_root, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A node whose agent may have so many descriptors.
+/// Creates a node with this limit of file descriptors for the agent.
 fn node_with(descriptors: usize) -> Node {
     let mut node = Node::new();
     let (limit, agent) = (format!("--nofile={descriptors}:{descriptors}"), binary("agent"));

@@ -50,8 +50,8 @@ impl Running {
 
     #[track_caller]
     fn wait_for_log(&self, parts: &[&str]) {
-        let told = || self.node.log().lines().any(|line| parts.iter().all(|part| line.contains(part)));
-        wait_until(&format!("{parts:?} in the log"), PATIENCE, told);
+        let reported = || self.node.log().lines().any(|line| parts.iter().all(|part| line.contains(part)));
+        wait_until(&format!("{parts:?} in the log"), PATIENCE, reported);
     }
 
     /// How many options wait for a restart.
@@ -95,11 +95,15 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
     });
 
     let says = |key: &str, value: &str| format!("file {} says {value:?}", r.folder.join(key).display());
-    let told = format!(
+    let reported = format!(
         "cluster-name: running with \"default\", {}: takes effect at the next start\n",
         says("cluster-name", "other")
     );
-    assert!(r.node.apiary(&["config", "drift"]).contains(&told), "{}", r.node.apiary(&["config", "drift"]));
+    assert!(
+        r.node.apiary(&["config", "drift"]).contains(&reported),
+        "{}",
+        r.node.apiary(&["config", "drift"])
+    );
 
     // One wrong value: the right ones beside it wait.
     r.write("enable-policy", "perhaps");
@@ -179,8 +183,8 @@ fn loops_metrics_and_the_log_follow_the_folder() {
     r.write("metrics", "");
     wait_until("a metric to come back", PATIENCE, || has("cilium_endpoint "));
 
-    // The changes of the pod's arrival are done, and link-local addresses of the host's devices are known to be unique, up to
-    // two seconds after the start: that changes their routes, after which all of it is looked at.
+    // The changes of the pod's arrival are done, and link-local addresses of the host's devices are known to be unique,
+    // up to two seconds after the start: that changes their routes, after which all of it is looked at.
     sleep(Duration::from_secs(3));
     let rule = Lost::delete(&r.node, &format!("cilium_policy_v2_{endpoint:05}"));
     let row = Lost::delete(&r.node, "cilium_lxc");
@@ -212,7 +216,7 @@ fn loops_metrics_and_the_log_follow_the_folder() {
     assert!(r.node.log().lines().last().unwrap().starts_with('{'), "the form of before stays");
 }
 
-/// The folder as Kubernetes mounts a ConfigMap, whose files change all at once.
+/// The folder as Kubernetes mounts a ConfigMap: all files change atomically.
 #[test]
 fn an_exchanged_config_map_is_followed() {
     require_root!();

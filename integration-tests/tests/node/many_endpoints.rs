@@ -63,20 +63,20 @@ fn loads(node: &Node) -> usize {
 /// Everything that the kernel reports about changed filters while it lives.
 struct Changes {
     monitor: Process,
-    told: std::path::PathBuf,
+    reported: std::path::PathBuf,
 }
 
 impl Changes {
     fn follow(node: &Node) -> Self {
-        let told = node.sandbox().dir().join("tc-monitor");
+        let reported = node.sandbox().dir().join("tc-monitor");
         let mut command = node.host().command("tc");
-        command.arg("monitor").stdin(Stdio::null()).stdout(File::create(&told).unwrap());
-        let changes = Self { monitor: Process::start(&mut command).unwrap(), told };
+        command.arg("monitor").stdin(Stdio::null()).stdout(File::create(&reported).unwrap());
+        let changes = Self { monitor: Process::start(&mut command).unwrap(), reported };
         // It listens once it prints a change that is made for it.
         wait_until("tc monitor", LIMIT, || {
             node.host().exec("tc qdisc replace dev lo clsact").unwrap();
             node.host().exec("tc qdisc del dev lo clsact").unwrap();
-            !fs::read_to_string(&changes.told).unwrap().is_empty()
+            !fs::read_to_string(&changes.reported).unwrap().is_empty()
         });
         changes
     }
@@ -86,12 +86,15 @@ impl Changes {
         // The kernel reports in order: once the last change is printed, all earlier ones are.
         node.host().exec("tc qdisc replace dev lo ingress").unwrap();
         wait_until("the last change", LIMIT, || {
-            fs::read_to_string(&self.told).unwrap().contains("qdisc ingress")
+            fs::read_to_string(&self.reported).unwrap().contains("qdisc ingress")
         });
         self.monitor.kill().unwrap();
         node.host().exec("tc qdisc del dev lo ingress").unwrap();
-        let told = fs::read_to_string(&self.told).unwrap();
-        told.lines().filter(|line| line.contains("filter dev lxc") && !line.starts_with("deleted")).count()
+        let reported = fs::read_to_string(&self.reported).unwrap();
+        reported
+            .lines()
+            .filter(|line| line.contains("filter dev lxc") && !line.starts_with("deleted"))
+            .count()
     }
 }
 
@@ -126,7 +129,10 @@ fn two_hundred_endpoints_come_restart_and_go() {
     wait_until("links with the new programs", LIMIT, || {
         links(&node).iter().zip(&links_before).all(|(new, old)| new.1 != old.1)
     });
-    assert!(links(&node).iter().zip(&links_before).all(|(new, old)| new.0 == old.0), "no link is made anew");
+    assert!(
+        links(&node).iter().zip(&links_before).all(|(new, old)| new.0 == old.0),
+        "no link is created again"
+    );
 
     from_clients(CLIENTS, &candidates, |candidate| candidate.delete(&socket));
     assert_eq!(states(&node), [""; 0]);

@@ -37,7 +37,7 @@ fn used(group: &Path) -> u64 {
     usage - files.into_iter().flatten().sum::<u64>()
 }
 
-/// A node whose agent has default sizes of maps, which are made for nodes with more memory.
+/// Creates a node with the default map sizes, which are for nodes with more memory.
 fn limited(bytes: u64) -> Option<Node> {
     let mut node = Node::limited(bytes)?;
     node.config.remove("preallocate-bpf-maps");

@@ -9,7 +9,7 @@ use integration_tests::{Node, ServiceFixture as Fixture, state_file as file};
 use serde_json::{Value, json};
 use test_kit::{require_root, try_wait_until};
 
-/// A node whose state file says this.
+/// Creates a node with this state file.
 fn node_with(file: &str, text: &str) -> Node {
     let mut node = Node::new();
     node.follow_services(file);
@@ -113,7 +113,7 @@ fn a_wrong_file_changes_nothing_and_is_told_of() {
     node.start();
     until(&node, "the service is there", || shown(&node).values().any(|(id, _)| *id > 0));
     let before = rows(&node);
-    for (text, told) in [
+    for (text, message) in [
         ("{\"services\": [", "line 1"),
         (
             "{\"services\": [{\"metadata\": {\"name\": \"web\"}, \"spec\": {\"clusterIP\": \"10.96\"}}]}",
@@ -121,7 +121,7 @@ fn a_wrong_file_changes_nothing_and_is_told_of() {
         ),
     ] {
         node.write_services(text);
-        until(&node, told, || node.log().contains(told));
+        until(&node, message, || node.log().contains(message));
         assert_eq!(rows(&node), before);
     }
     // An agent that starts on a wrong one keeps what the kernel has.

@@ -47,7 +47,7 @@ fn a_playground_of_several_is_chosen_by_its_number() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     assert!(exec("").contains("no playground runs"), "{}", exec(""));
-    // One that has died, and two whose process lives: this test's own.
+    // A sandbox of a dead process, and two of a running one: this test's own.
     for (number, pid) in [
         ("11", "999999999".to_owned()),
         ("12", std::process::id().to_string()),

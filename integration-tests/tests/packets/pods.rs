@@ -192,7 +192,8 @@ fn index(line: &str) -> u32 {
     line.split(':').next().unwrap().trim().parse().unwrap()
 }
 
-/// The stack answers for addresses of the interface that it is asked at, here one of the node's, and takes up who asked.
+/// The stack replies for addresses of the receiving interface, here one of the node's, and stores the sender as
+/// neighbour.
 #[test]
 fn a_pod_resolves_an_address_of_the_host_on_its_link() {
     require_root!();

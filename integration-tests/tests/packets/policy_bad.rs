@@ -88,8 +88,8 @@ fn a_broken_object_leaves_its_last_good_version_in_force_and_the_rest_applies() 
     node.wait_rules("version", &["good", "more"]);
     assert_eq!(reach([&friend, &other], &server), [true, false], "{}", node.log());
     assert!(!passes(&server, &friend, friend.ipv4) && passes(&server, &other, other.ipv4), "{}", node.log());
-    let told = row(&node, "policies", &["server", "spec.ingress[0].toPorts[0].ports[1].port", "70000"]);
-    assert!(told.is_some(), "{}", node.request("GET", "/statedb/dump/policies", None).unwrap().body);
+    let reported = row(&node, "policies", &["server", "spec.ingress[0].toPorts[0].ports[1].port", "70000"]);
+    assert!(reported.is_some(), "{}", node.request("GET", "/statedb/dump/policies", None).unwrap().body);
 
     // Put right, it counts.
     node.apply("policy.yaml", &policy("server", "right", json!({"ingress": [from("other")]})).to_string());
@@ -122,7 +122,7 @@ fn an_endpoint_whose_map_is_full_is_denied_wholly_and_recovers() {
         line.map(|line| line.rsplit(' ').next().unwrap().to_owned())
     };
     node.apply("policy.yaml", &many.to_string());
-    wait_until("the table tells of the full map", LIMIT, || {
+    wait_until("the table reports the full map", LIMIT, || {
         row(&node, "endpoint-policies", &["Full", "bpf-policy-map-max"]).is_some()
     });
     assert_eq!(reach([&friend, &other], &server), [false, false], "{}", node.log());

@@ -109,7 +109,8 @@ impl Others {
 }
 
 impl Others {
-    /// Who of a pod's addresses got something through. What the pod before it has sent may still wait for a neighbour.
+    /// Returns the addresses of a pod from which packets passed. Packets of the previous pod may still wait for a
+    /// neighbour.
     fn senders_among(&self, pod: &[IpAddr]) -> Vec<IpAddr> {
         self.senders().into_iter().filter(|sender| pod.contains(sender)).collect()
     }
@@ -194,7 +195,7 @@ fn a_pod_without_a_manifest_gets_nothing_through_until_it_has_one() {
     drop(pod);
 }
 
-/// A pod whose interface is made and up before the agent hears of it.
+/// A pod with an interface that is created and set up before the agent is notified.
 struct EarlyPod {
     ns: NetNs,
     addresses: [IpAddr; 2],

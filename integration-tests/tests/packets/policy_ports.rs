@@ -1,4 +1,4 @@
-//! A rule that names a port, while a workload is rolled out whose new pods have another port under the name.
+//! A rule that names a port, during the rollout of a workload with another port under that name in its new pods.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ const OLD: u16 = 8080;
 const NEW: u16 = 9090;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A pod of `app: web` whose port of the name `answers` is this one.
+/// Creates a pod of `app: web` with this port under the name `answers`.
 fn manifest(name: &str, port: u16) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -1,5 +1,5 @@
-//! Pods whose identities change together, as by a label of their namespace: packets between them get the verdict of before
-//! or that of after, which here both let them pass.
+//! Pods that change their identities together, as by a label of their namespace: packets between them get the previous
+//! or the new verdict, both of which allow them here.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ enum Protocol {
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
-/// Tells everybody who asks it the name of its pod, over TCP and UDP on both addresses.
+/// Replies with the name of its pod to each request, over TCP and UDP on both addresses.
 struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,

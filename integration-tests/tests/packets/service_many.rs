@@ -67,7 +67,7 @@ fn a_restart_with_thousands_of_services_touches_none_of_them() {
     let tcp = TcpFlow::through(&client.ns, &server.ns, at(8081), Some(service(81))).unwrap();
     until(&node, "packets", || if udp.received() > 0 { Ok(()) } else { Err("none".to_owned()) });
 
-    // A start whose source has not spoken: nothing comes, changes or goes.
+    // A start with an incomplete source: nothing is added, changed or removed.
     node.kill();
     node.write_services("{\"services\": [");
     node.start();
@@ -181,9 +181,9 @@ fn a_full_map_has_whole_services_that_answer_and_takes_others_when_there_is_room
     let check = |node: &Node, count: usize| -> BTreeSet<IpAddr> {
         let (served, errors) = served(node, count);
         for error in errors.values() {
-            let told = error.contains("map cilium_lb4_services_v2 is full")
+            let reported = error.contains("map cilium_lb4_services_v2 is full")
                 && error.contains("bpf-lb-service-map-max");
-            assert!(told, "{error}");
+            assert!(reported, "{error}");
         }
         let rows = node.service_rows();
         assert_eq!(rows["cilium_lb4_services_v2"].len(), 5 * count, "half a service");

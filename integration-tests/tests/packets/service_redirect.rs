@@ -1,5 +1,5 @@
 //! Local redirect policies by real packets: a redirected address is answered by a pod of the node, for as long as the
-//! policy is there, also while the agent starts anew.
+//! policy exists, also during a restart of the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

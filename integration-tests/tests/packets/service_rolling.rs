@@ -1,5 +1,5 @@
-//! A set of 1,000 backends is exchanged twice under requests: who had a living backend gets an answer, and nobody who
-//! asks after a backend has left is sent there.
+//! A set of 1,000 backends is replaced twice under load: clients of a live backend get replies, and no request is sent
+//! to a backend after its removal.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The state folder from run to run, as packets see it: policies whose files break while no agent runs.
+//! The state folder across runs, by its effect on packets: policies with files that are damaged while no agent runs.
 
 use std::fs;
 use std::thread::sleep;
@@ -53,7 +53,7 @@ fn what_breaks_while_no_agent_runs_stays_as_it_was() {
     let reached = || [&friend, &other].map(|client| passes(client, &server));
     assert_eq!(reached(), [true, false], "{}", node.log());
 
-    // By who refuses it: the reader of YAML, of kinds, of rules; it is no file at all.
+    // Refused by the reader of YAML, of kinds, of rules; or not a regular file.
     let mut wrong = from("other");
     wrong["toPorts"] = json!([{"ports": [{"port": "70000"}]}]);
     let cluster = node.config["cluster-folder"].clone();
@@ -120,7 +120,8 @@ fn claim(node: &Node, ip: std::net::IpAddr) -> String {
     if answer.status == 200 { String::new() } else { answer.body }
 }
 
-/// A pod whose record is damaged: denied, reported by name, and removed by the runtime's deletion; the others go on.
+/// A pod with a damaged record: denied, reported by name, and removed by the runtime's deletion; other pods are
+/// unaffected.
 #[test]
 fn a_damaged_record_closes_its_pod_and_is_told_until_the_pod_is_deleted() {
     require_root!();
@@ -136,11 +137,11 @@ fn a_damaged_record_closes_its_pod_and_is_told_until_the_pod_is_deleted() {
     fs::write(directory.join("ep_config.json"), "{\"ID\":").unwrap();
     node.start();
 
-    let aside = node.endpoint_files().join(format!("{id}.unreadable"));
-    assert!(!directory.exists() && aside.join("ep_config.json").exists());
-    let told =
+    let quarantined = node.endpoint_files().join(format!("{id}.unreadable"));
+    assert!(!directory.exists() && quarantined.join("ep_config.json").exists());
+    let reported =
         |node: &Node| node.get("/v1/healthz").to_string().contains(&format!("endpoint {id} (interface "));
-    wait_until("health names it", LIMIT, || told(&node));
+    wait_until("health names it", LIMIT, || reported(&node));
     wait_until("its pod is closed", LIMIT, || !passes(&client, &server) && !passes(&server, &client));
     assert!(passes(&client, &other), "{}", node.log());
     assert!(!node.endpoints().iter().any(|row| row.starts_with(&format!("{id} "))));
@@ -150,14 +151,14 @@ fn a_damaged_record_closes_its_pod_and_is_told_until_the_pod_is_deleted() {
     node.stop();
     node.start();
     assert!(!passes(&client, &server) && passes(&client, &other), "{}", node.log());
-    wait_until("health names it again", LIMIT, || told(&node));
+    wait_until("health names it again", LIMIT, || reported(&node));
     assert!(server.addresses().into_iter().all(|ip| claim(&node, ip).contains("allocated")));
 
     // The runtime's deletion ends it: no report is left, and the addresses are free.
     let addresses = server.addresses();
     server.cni(&node, "DEL").unwrap();
-    wait_until("health is well", LIMIT, || !told(&node));
-    assert!(aside.join("ep_config.json").exists(), "for a human to look at");
+    wait_until("health is well", LIMIT, || !reported(&node));
+    assert!(quarantined.join("ep_config.json").exists(), "kept for inspection");
     for ip in addresses {
         wait_until("the address is free", LIMIT, || claim(&node, ip).is_empty());
     }

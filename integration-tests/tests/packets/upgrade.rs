@@ -20,7 +20,7 @@ const SIZES: [(&str, [u32; 2]); 4] = [
     ("bpf-policy-map-max", [4_096, 16_384]),
 ];
 
-/// Maps whose size one of the options is.
+/// Maps with a size that one of the options sets.
 const RESIZED: [(&str, &str); 6] = [
     ("cilium_ct4_global", "bpf-ct-global-tcp-max"),
     ("cilium_ct6_global", "bpf-ct-global-tcp-max"),
@@ -223,17 +223,19 @@ fn what_does_not_fit_is_kept_or_refused_by_name() {
     assert_eq!(map(&cast.node, "cilium_ct4_global"), before, "it stays");
     assert_eq!(map(&cast.node, "cilium_ct6_global").layout.max_entries, 1024, "the others do not");
     let log = cast.node.log();
-    let told = log.lines().find(|line| line.contains("Map keeps its size")).expect("the log says so");
+    let reported = log.lines().find(|line| line.contains("Map keeps its size")).expect("the log says so");
     assert!(
-        told.contains("level=warn") && told.contains("cilium_ct4_global") && told.contains("wanted=1024"),
-        "{told}"
+        reported.contains("level=warn")
+            && reported.contains("cilium_ct4_global")
+            && reported.contains("wanted=1024"),
+        "{reported}"
     );
     cast.node.stop();
 
     // Services are not thrown out, nor is anything else changed.
     let before = maps_by_pin(&cast.node);
     cast.node.config.insert("bpf-lb-map-max".into(), "4".into());
-    let told = cast.node.refused_start();
+    let reported = cast.node.refused_start();
     for part in [
         "cilium_lb4_services_v2",
         "cilium_lb6_services_v2",
@@ -242,7 +244,7 @@ fn what_does_not_fit_is_kept_or_refused_by_name() {
         "it holds",
         "agent cleanup --dry-run",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
     assert_eq!(maps_by_pin(&cast.node), before, "nothing was changed");
     cast.node.config.insert("bpf-lb-map-max".into(), "1024".into());
@@ -271,9 +273,13 @@ fn what_a_newer_agent_has_left_is_refused_and_forwards_on() {
         let number: u32 = if newer_maps { 99 } else { 1 };
         version.update(&[0; 4], &number.to_ne_bytes(), bpf::UpdateMode::Any).unwrap();
         let before = (maps_by_pin(&cast.node), programs(&cast.node));
-        let told = cast.node.refused_start();
-        assert!(told.contains("99"), "{told}");
-        assert_eq!((maps_by_pin(&cast.node), programs(&cast.node)), before, "nothing was changed: {told}");
+        let reported = cast.node.refused_start();
+        assert!(reported.contains("99"), "{reported}");
+        assert_eq!(
+            (maps_by_pin(&cast.node), programs(&cast.node)),
+            before,
+            "nothing was changed: {reported}"
+        );
         assert_eq!(fs::read_to_string(&identities).unwrap(), file);
     }
     fs::write(&identities, &known).unwrap();

@@ -26,7 +26,7 @@ pub(crate) struct Scenario<'a> {
     pub(crate) act: &'a dyn Fn(&mut Stage, u64) -> Option<Call>,
     /// The reaction of a container runtime to a call without an answer.
     pub(crate) repeat: &'a dyn Fn(&Stage),
-    /// Takes the change back; a node is made anew if there is no way.
+    /// Reverts the change; without a way to do so the node is created again.
     pub(crate) undo: Option<&'a dyn Fn(&Stage)>,
 }
 
@@ -272,7 +272,7 @@ impl Scenario<'_> {
             new.kill();
             new.start();
             let settled = new.settle(&undisturbed.before, &[&undisturbed.before.1]);
-            settled.unwrap_or_else(|e| panic!("{}: made anew it is another node: {e}", self.name));
+            settled.unwrap_or_else(|e| panic!("{}: created again it is another node: {e}", self.name));
         }
     }
 }

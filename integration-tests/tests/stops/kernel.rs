@@ -246,7 +246,7 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// The name of a program, whose number is noted.
+    /// The name of a program; its id is recorded.
     fn program(&mut self, id: u32) -> String {
         let name = Program::open_id(id).map_or("unknown".to_owned(), |program| program.name().to_owned());
         self.programs.entry(name.clone()).or_default().insert(id);

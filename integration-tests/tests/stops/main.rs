@@ -1,7 +1,7 @@
-//! The agent and the plugin are killed (kill -9) after their first write, their second, and so on without gaps: the next
-//! start makes tables, maps, files and verdicts what they are without that stop, and no packet in between is judged in
-//! a way that is neither the old nor the new one. Of starts, which have over a hundred writes, a run of `make test` has every
-//! third; which ones changes with the commit.
+//! The agent and the plugin are killed (kill -9) after their first write, their second, and so on without gaps: the
+//! next start makes tables, maps, files and verdicts what they are without that stop, and no packet in between is
+//! judged in a way that is neither the old nor the new one. Of starts, which have over a hundred writes, a run of `make
+//! test` has every third; which ones changes with the commit.
 
 mod driver;
 mod kernel;
@@ -54,8 +54,8 @@ spec:
     - fromCIDR: [192.0.2.0/24, "2001:db8::2/128"]
 "#;
 
-/// A started node with a server, a client and another pod, a policy and two services; actors are they, the world and
-/// these guests, who are not added yet.
+/// A started node with a server, a client and another pod, a policy and two services; actors are these, the world and
+/// the given guests, which are not added yet.
 fn cast(guests: &[&str]) -> Stage {
     let mut stage = Stage::empty();
     stage.node.apply("policy.yaml", POLICY);
@@ -97,7 +97,7 @@ fn new_services(pods: &[Pod]) -> [ServiceFixture; 2] {
     [service("one", SERVICE, &[&pods[2]]), service("three", NEW_SERVICE, &[&pods[0]])]
 }
 
-fn nobody(_: &Stage) {}
+fn no_op(_: &Stage) {}
 
 // The longest by far, as each slot of the pool is a write: two tests side by side, first by name.
 #[test]
@@ -120,7 +120,7 @@ fn first_start(first: u64) {
             stage.start_armed(k);
             None
         },
-        repeat: &nobody,
+        repeat: &no_op,
         undo: None,
     }
     .run_slice(first, 2);
@@ -137,8 +137,8 @@ fn a_start_with_endpoints_policy_and_services() {
             stage.start_armed(k);
             None
         },
-        repeat: &nobody,
-        undo: Some(&nobody),
+        repeat: &no_op,
+        undo: Some(&no_op),
     }
     .run_slice(1, 1);
 }
@@ -196,7 +196,7 @@ fn files_change(name: &str, file: &str, before: &str, after: &str) {
             apply(stage, after);
             None
         },
-        repeat: &nobody,
+        repeat: &no_op,
         undo: Some(&|stage| apply(stage, before)),
     }
     .run();
@@ -240,7 +240,7 @@ fn services_change() {
             stage.node.write_services(&state_file(&new_services(&stage.pods)));
             None
         },
-        repeat: &nobody,
+        repeat: &no_op,
         undo: Some(&|stage| stage.node.write_services(&state_file(&old_services(&stage.pods)))),
     }
     .run();

@@ -15,12 +15,13 @@ use crate::names::{Names, rows};
 pub(crate) struct Snapshot(BTreeMap<String, BTreeSet<String>>);
 
 impl Snapshot {
-    /// Tables, maps, programs, files, links and routes of a node whose agent answers.
+    /// Tables, maps, programs, files, links and routes of a node with a running agent.
     pub(crate) fn take(node: &Node) -> Result<Snapshot, String> {
         Ok(Self::take_if(node, |_| true)?.unwrap_or_default())
     }
 
-    /// The same if the tables are those of another snapshot. They change last and cost least: who waits asks for them.
+    /// The same if the tables equal those of another snapshot. They change last and are cheapest to read: poll them
+    /// first.
     pub(crate) fn take_like(node: &Node, expected: &Snapshot) -> Result<Option<Snapshot>, String> {
         let of_tables = |snapshot: &Snapshot| {
             snapshot.0.clone().into_iter().filter(|(section, _)| section.starts_with("table ")).collect()
@@ -233,7 +234,7 @@ fn endpoint(record: &Value, names: &Names) -> String {
     names.json("", &record).to_string()
 }
 
-/// A name whose last part, a number, is another one each time.
+/// A name with a trailing number that differs each time.
 pub(crate) fn digits(name: &str) -> String {
     match name.strip_prefix("cilium_calls_shared_") {
         Some(_) => "cilium_calls_shared_N".to_owned(),

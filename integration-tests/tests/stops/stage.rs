@@ -1,4 +1,4 @@
-//! A node with pods, policy and a service, whose agent is traced.
+//! A node with pods, policy, a service and a traced agent.
 
 use std::io::{Read as _, Write as _};
 use std::process::Child;
@@ -17,7 +17,7 @@ const QUIET: Duration = Duration::from_millis(1500);
 /// How long a start may take to come to its end; no promise, that is measured by the benchmarks.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// A node and who sends packets on it.
+/// A node and the senders of packets on it.
 pub(crate) struct Stage {
     pub(crate) node: Node,
     pub(crate) agent: Option<Traced>,
@@ -31,7 +31,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A node whose agent was never started.
+    /// Creates a node on which no agent was ever started.
     pub(crate) fn empty() -> Stage {
         let mut node = Node::new();
         node.follow_services("services.json");

@@ -30,7 +30,7 @@ pub(crate) struct Actor {
 }
 
 impl Actor {
-    /// An actor in a namespace, whose addresses are those of the interface.
+    /// An actor in a namespace, with the addresses of the interface.
     pub(crate) fn new(name: &str, ns: &NetNs, interface: &str) -> io::Result<Actor> {
         let receiver = ns.run(|| UdpSocket::bind(("::", PORT)))?;
         receiver.set_nonblocking(true)?;
@@ -96,7 +96,7 @@ impl Actors {
                 }
                 let by_all = allowed.len() == accepted.len() && allowed.iter().all(|all| !all.is_empty());
                 if reached.is_empty() && by_all {
-                    missing.push(format!("{pair}: reaches nobody, must reach {allowed:?}"));
+                    missing.push(format!("{pair}: has no reachable peers, must reach {allowed:?}"));
                 }
             }
             if missing.is_empty() {
@@ -149,9 +149,9 @@ impl Actors {
     }
 }
 
-/// Sends a packet to each target, from a port that no earlier round has used: the connection table would send the packet
-/// of a known connection to the backend that was chosen for it then. A random port repeats one of the last minute's
-/// about once in a thousand rounds.
+/// Sends a packet to each target, from a port that no earlier round has used: the connection table would send the
+/// packet of a known connection to the backend that was chosen for it then. A random port repeats one of the last
+/// minute's about once in a thousand rounds.
 fn send(round: u32, from: u32, targets: &[(String, SocketAddr)]) {
     let port = u16::try_from(round).ok().and_then(|round| FIRST_PORT.checked_add(round));
     let socket = UdpSocket::bind(("::", port.expect("fewer rounds than ports")));

@@ -1,7 +1,7 @@
 //! Reports when a file or a folder of files may have changed, through all symbolic links of its path.
 //!
 //! **Provides** [`resolve()`], which returns the directory entries that a path depends on, and [`FileWatch`], which
-//! watches all of them: it notices a mounted ConfigMap whose `..data` is replaced, a link with a new target, a folder
+//! watches all of them: it reports a mounted ConfigMap with a replaced `..data`, a link with a new target, a folder
 //! that is created later. **Needs** nothing.
 //!
 //! ```

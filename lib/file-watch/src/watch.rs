@@ -35,7 +35,7 @@ pub struct FileWatch {
     events: EventStream<Vec<u8>>,
     places: HashMap<WatchDescriptor, PathBuf>,
     wanted: HashMap<PathBuf, Wanted>,
-    /// Events of folders whose files matter.
+    /// Events of folders in which files matter.
     files: WatchMask,
 }
 
@@ -91,7 +91,7 @@ impl FileWatch {
         Ok(())
     }
 
-    /// Adds and removes inotify watches. Returns whether a folder was added, whose earlier changes were missed.
+    /// Adds and removes inotify watches. Returns whether a folder was added: its earlier changes were missed.
     fn place(&mut self) -> io::Result<bool> {
         let (mut places, mut added) = (HashMap::new(), false);
         for (path, wanted) in &self.wanted {

@@ -45,8 +45,8 @@ impl Open {
         Connection { open: self.clone(), number, close }
     }
 
-    /// Asks the longest idle connection of the peer with most connections to close, but never `newest`, the id of the
-    /// one that needs the slot. Returns false if all others are busy or already asked.
+    /// Requests the longest idle connection of the peer with most connections to close, but never `newest`, the id of
+    /// the one that needs the slot. Returns false if all others are busy or already requested to close.
     pub(crate) fn close_idle(&self, newest: Option<u64>) -> bool {
         let list = self.list.lock();
         let mut of_peer: HashMap<Peer, usize> = HashMap::new();
@@ -137,13 +137,13 @@ mod tests {
             connections.push(open.add(Peer::new(peer)));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        let told = |at: usize| connections[at].close.is_cancelled();
+        let is_closing = |at: usize| connections[at].close.is_cancelled();
         let answering = connections[1].tag().busy();
         assert!(open.close_idle(Some(5)));
-        assert!(told(2), "the oldest of the greedy one that waits for a request");
+        assert!(is_closing(2), "the oldest of the greedy one that waits for a request");
         drop(answering);
-        assert!(open.close_idle(Some(5)) && told(3), "the other has just been answered");
-        assert!(open.close_idle(Some(5)) && told(1));
+        assert!(open.close_idle(Some(5)) && is_closing(3), "the other has just been answered");
+        assert!(open.close_idle(Some(5)) && is_closing(1));
         let all: Vec<_> = connections.iter().map(|connection| connection.tag().busy()).collect();
         assert!(!open.close_idle(None), "the others are busy");
         drop(all);

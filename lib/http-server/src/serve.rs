@@ -20,7 +20,7 @@ use crate::accept::Accept;
 use crate::bounds::Bounds;
 use crate::open::{Busy, Connection, Open};
 
-/// The pause after an accept that failed, and the longest wait for a connection that was asked to close.
+/// The pause after a failed accept, and the limit of the wait for a connection that was requested to close.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of several listeners that share one bound. Cheap to clone.

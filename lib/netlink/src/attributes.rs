@@ -29,7 +29,7 @@ impl<'a> Attribute<'a> {
     /// Returns an integer in the byte order of the machine.
     ///
     /// # Errors
-    /// When the value is not four bytes long.
+    /// If the value is not four bytes long.
     pub fn u32(&self) -> Result<u32, Malformed> {
         self.array().map(u32::from_ne_bytes)
     }
@@ -37,7 +37,7 @@ impl<'a> Attribute<'a> {
     /// Returns an integer in network byte order.
     ///
     /// # Errors
-    /// When the value is not four bytes long.
+    /// If the value is not four bytes long.
     pub fn u32_be(&self) -> Result<u32, Malformed> {
         self.array().map(u32::from_be_bytes)
     }
@@ -48,7 +48,8 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// The attributes of a message, or those inside of another attribute, in their order. Ends after the first malformed one.
+/// The attributes of a message, or those inside of another attribute, in their order. Ends after the first malformed
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
@@ -64,7 +65,7 @@ impl<'a> Attributes<'a> {
     /// Returns the first attribute of a type.
     ///
     /// # Errors
-    /// When an attribute before it is malformed.
+    /// If an attribute before it is malformed.
     pub fn first(mut self, kind: u16) -> Result<Option<Attribute<'a>>, Malformed> {
         self.find(|attribute| attribute.is_err() || attribute.is_ok_and(|a| a.kind == kind)).transpose()
     }
@@ -108,7 +109,7 @@ mod tests {
         let all: Vec<Attribute<'_>> = Attributes::new(body.as_bytes()).map(Result::unwrap).collect();
         assert_eq!(all.iter().map(|attribute| attribute.kind).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!((all[0].u32(), all[1].text()), (Ok(7), &b"lxc1"[..]));
-        // struct nlattr: length, type, value; big-endian as netfilter has it.
+        // struct nlattr: length, type, value; big-endian, as in netfilter.
         assert_eq!(all[2].value[4..8], [1, 2, 3, 4]);
         let inner = all[2].nested().first(4).unwrap().unwrap();
         assert_eq!(inner.u32_be(), Ok(0x0102_0304));

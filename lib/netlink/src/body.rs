@@ -15,10 +15,10 @@ use netlink_packet_core::{Emitable, NLA_ALIGNTO, NLA_F_NESTED, NLA_HEADER_SIZE};
 pub struct Body(Vec<u8>);
 
 impl Body {
-    /// A body of this header, whose length is a multiple of four in all families.
+    /// Creates a body with this header; the length of a header is a multiple of four in all families.
     ///
     /// # Panics
-    /// When the header's length is no multiple of four: attributes would be misaligned.
+    /// If the header's length is no multiple of four: attributes would be misaligned.
     #[must_use]
     pub fn new(header: &[u8]) -> Body {
         assert!(header.len().is_multiple_of(NLA_ALIGNTO), "misaligned header of {} bytes", header.len());
@@ -55,13 +55,13 @@ impl Body {
         self.nested_of(kind | NLA_F_NESTED, fill)
     }
 
-    /// The bytes so far.
+    /// Returns the bytes so far.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Writes in place: the length is known once the value is there.
+    /// Writes in place: the length is filled in after the value.
     fn nested_of(&mut self, kind: u16, fill: impl FnOnce(&mut Body)) -> &mut Body {
         let start = self.0.len();
         self.0.extend([0; NLA_HEADER_SIZE]);

@@ -14,14 +14,15 @@ use crate::nfnetlink::Batch;
 use crate::transport::Transport;
 use crate::{Error, Malformed, Message, Protocol, messages, refusal, transport};
 
-/// Larger than any packet of the kernel: those of dumps have at most 32 KiB.
+/// Size of the receive buffer in bytes: larger than any packet of the kernel, which sends dumps in packets of up to 32
+/// KiB.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
 /// The number of times that an interrupted dump is requested: half of them at once, then after 1, 2, 4, ... ms.
 pub const DUMP_ATTEMPTS: u32 = 10;
 
-/// A synchronous netlink socket of the network namespace in which it was opened. A request costs tens of microseconds: the
-/// kernel has answered when sending returns.
+/// A synchronous netlink socket of the network namespace in which it was opened. A request costs tens of microseconds:
+/// the kernel processes it within the send call.
 #[derive(Debug)]
 pub struct Connection<T = Socket> {
     transport: T,
@@ -30,7 +31,7 @@ pub struct Connection<T = Socket> {
     buffer: Vec<u8>,
 }
 
-/// Sequence numbers of the messages of one datagram, and that of the message whose acknowledgement is the last answer.
+/// Sequence numbers of the messages of one datagram, and that of the message with the last acknowledgement.
 #[derive(Clone, Copy)]
 struct InFlight {
     first: u32,
@@ -51,7 +52,7 @@ impl<T: Transport> Connection<T> {
         Self { transport, port, sequence: 0, buffer: Vec::with_capacity(RECEIVE_BUFFER) }
     }
 
-    /// A connection over another transport, whose answers are for this port.
+    /// Creates a connection over another transport; responses must be for this port.
     #[cfg(feature = "test-util")]
     pub fn over(transport: T, port: u32) -> Self {
         Self::new(transport, port)
@@ -62,8 +63,8 @@ impl<T: Transport> Connection<T> {
         self.exchange(message, flags | NLM_F_ACK, &mut |_| Ok(())).map(drop)
     }
 
-    /// Requests one object; `None` if the kernel acknowledges without an answer. An object that does not exist is a refusal
-    /// ([`Error::is_not_found`]).
+    /// Requests one object; `None` if the kernel acknowledges without an answer. An object that does not exist is a
+    /// refusal ([`Error::is_not_found`]).
     pub fn get<R>(
         &mut self,
         message: &impl NetlinkSerializable,
@@ -80,7 +81,7 @@ impl<T: Transport> Connection<T> {
     /// Requests all objects of a kind, each converted as it arrives: dumps can be long.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] when changes have interrupted all of [`DUMP_ATTEMPTS`] dumps; never returns one with gaps.
+    /// [`Error::Interrupted`] if changes have interrupted all of [`DUMP_ATTEMPTS`] dumps; never returns one with gaps.
     pub fn dump<R, I: IntoIterator<Item = R>>(
         &mut self,
         message: &impl NetlinkSerializable,
@@ -116,14 +117,14 @@ impl<T: Transport> Connection<T> {
         let first = self.sequence.wrapping_add(1);
         batch.write(|message, flags| self.append(&mut datagram, message, flags));
         let last = self.sequence;
-        // The last message before the end asks for the acknowledgement. A refused message is reported before it: the first
-        // error decides, what follows is skipped by the next request.
+        // The last message before the end requests the acknowledgement. A refused message is reported before it: the
+        // first error decides, and the next request skips the remaining responses by their sequence numbers.
         let in_flight = InFlight { first, last, acknowledged: last.wrapping_sub(1) };
         self.transport.send(&datagram)?;
         self.answers(in_flight, &mut |_| Ok(())).map(drop)
     }
 
-    /// Sends a request and calls `sink` for each answer; whether the dump was interrupted by a change.
+    /// Sends a request and calls `sink` for each response. Returns whether the dump was interrupted by a change.
     fn exchange(
         &mut self,
         message: &impl NetlinkSerializable,
@@ -167,7 +168,7 @@ impl<T: Transport> Connection<T> {
                 if header.port_number != self.port {
                     return Err(Malformed::Port { found: header.port_number, expected: self.port }.into());
                 }
-                // Left by an earlier request that has failed before its last answer.
+                // Left by an earlier request that failed before its last response.
                 if !in_flight.contains(header.sequence_number) {
                     continue;
                 }

@@ -29,7 +29,7 @@ pub enum Error {
         /// The number of dumps.
         attempts: u32,
     },
-    /// An answer contradicts itself, or is not for this socket.
+    /// A response is inconsistent, or is not for this socket.
     #[error("answer not understood: {0}")]
     Malformed(#[from] Malformed),
     /// An answer's body cannot be decoded.

@@ -13,7 +13,7 @@ pub fn body(family: u8) -> Body {
     header(family, 0)
 }
 
-/// Returns the type of a subsystem's message: `NFNL_SUBSYS_*` above, a number of the subsystem below.
+/// Returns the type of a subsystem's message: `NFNL_SUBSYS_*` in the upper byte, the subsystem's message in the lower.
 #[must_use]
 pub const fn kind(subsystem: u8, message: u8) -> u16 {
     (subsystem as u16) << 8 | message as u16
@@ -35,13 +35,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty transaction of a subsystem (`NFNL_SUBSYS_*`).
+    /// Creates an empty transaction of a subsystem (`NFNL_SUBSYS_*`).
     #[must_use]
     pub fn new(subsystem: u8) -> Batch {
         Batch { subsystem, messages: Vec::new() }
     }
 
-    /// Appends a message, whose number is that of the subsystem. `flags` are `NLM_F_*` beside `REQUEST` and `ACK`.
+    /// Appends a message of the subsystem. `flags` are `NLM_F_*` besides `REQUEST` and `ACK`.
     pub fn push(&mut self, message: u8, flags: u16, body: Body) -> &mut Batch {
         self.messages.push((Request { kind: kind(self.subsystem, message), body }, flags));
         self
@@ -53,7 +53,7 @@ impl Batch {
         self.messages.is_empty()
     }
 
-    /// Calls `append` for the beginning, each message and the end, with their flags; the last message asks for an
+    /// Calls `append` for the beginning, each message and the end, with their flags; the last message requests an
     /// acknowledgement.
     pub(crate) fn write(&self, mut append: impl FnMut(&Request<Body>, u16)) {
         let border = |kind: i32| {

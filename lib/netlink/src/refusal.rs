@@ -19,7 +19,7 @@ const CODE_LEN: usize = 4;
 /// Returns the kernel's verdict on a request: an error for a code that is not 0.
 pub(crate) fn verdict(message: &Message<'_>) -> Result<(), Error> {
     let code = match message.code() {
-        // The end of a dump had no code before Linux 4.13's errors in it.
+        // Before Linux 4.13, which added errors to it, the end of a dump had no code.
         Err(_) if message.header.message_type != NLMSG_ERROR && message.body.is_empty() => 0,
         code => code?,
     };
@@ -33,7 +33,7 @@ pub(crate) fn verdict(message: &Message<'_>) -> Result<(), Error> {
     }
 }
 
-/// Returns the text of an extended acknowledgement. One that cannot be read costs the text, not the error code.
+/// Returns the text of an extended acknowledgement; `None` if it cannot be parsed, so that the error code is kept.
 fn explanation(message: &Message<'_>) -> Option<Box<str>> {
     if message.header.flags & NLM_F_ACK_TLVS == 0 {
         return None;

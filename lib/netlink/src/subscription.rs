@@ -7,7 +7,7 @@ use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 
 use crate::{Messages, Protocol, messages};
 
-/// Larger than any packet of notifications.
+/// Size of the receive buffer in bytes: larger than any packet of notifications.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
 /// The outcome of a read.
@@ -19,16 +19,16 @@ pub enum Received {
     Overflow,
 }
 
-/// A subscription to notifications of the network namespace in which it was opened. One socket carries all of its groups,
-/// so that notifications come in the kernel's order.
+/// A subscription to notifications of the network namespace in which it was opened. One socket carries all of its
+/// groups, so that notifications arrive in the kernel's order.
 pub struct Subscription {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
 impl Subscription {
-    /// Subscribes to multicast groups (`RTNLGRP_*`, `NFNLGRP_*`), with a receive buffer of so many bytes, the kernel's default
-    /// without.
+    /// Subscribes to multicast groups (`RTNLGRP_*`, `NFNLGRP_*`), with a receive buffer of this many bytes, or the
+    /// kernel's default.
     pub fn open(protocol: Protocol, groups: &[u32], receive_buffer: Option<u32>) -> io::Result<Self> {
         let mut socket = TokioSocket::new(protocol.number())?;
         let raw = socket.socket_mut();
@@ -42,7 +42,7 @@ impl Subscription {
         Ok(Self { socket, buffer: Vec::with_capacity(RECEIVE_BUFFER) })
     }
 
-    /// Waits for the next packet. Dropping the future loses nothing.
+    /// Waits for the next packet. Cancel safe.
     pub async fn receive(&mut self) -> io::Result<Received> {
         loop {
             self.buffer.clear();
@@ -58,9 +58,9 @@ impl Subscription {
         }
     }
 
-    /// Reads a packet that is there already; `None` if there is none.
+    /// Reads a packet that has arrived already; `None` if there is none.
     pub fn try_receive(&mut self) -> Option<io::Result<Received>> {
-        // Within tokio's budget a long row of packets would look like its end.
+        // Unconstrained: an exhausted budget of tokio would look like the end of the queue.
         tokio::task::unconstrained(self.receive()).now_or_never()
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn open(protocol: Protocol) -> io::Result<(Socket, u32)> {
     let mut socket = Socket::new(protocol.number())?;
     let port = socket.bind_auto()?.port_number();
     socket.connect(&SocketAddr::new(0, 0))?;
-    // Errors without the request that caused them, but with a text: kernels that do not know the options answer without.
+    // Responses without a copy of the failed request, but with a text; older kernels do not support these options.
     let _ = socket.set_cap_ack(true);
     let _ = socket.set_ext_ack(true);
     Ok((socket, port))

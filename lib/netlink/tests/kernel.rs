@@ -36,7 +36,7 @@ fn requests_dumps_and_refusals() {
     let indexes = connection.dump(&all, |answer| index(answer).map(Some)).unwrap();
     assert!(indexes.contains(&1) && indexes.contains(&bridge), "{indexes:?}");
 
-    // The kernel explains this one; the socket goes on after it.
+    // The kernel explains this error; the socket is usable after it.
     let unknown = new("x0", InfoKind::Other("nonsense".to_owned()));
     let error = connection.request(&unknown, NLM_F_CREATE | NLM_F_REPLACE).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EOPNOTSUPP));

@@ -51,14 +51,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod aside;
+mod damaged;
 mod error;
 mod file;
 mod records;
 mod rewrite;
 mod schema;
 
-pub use aside::{MAX_CORRUPT_COPIES, quarantine};
+pub use damaged::{MAX_CORRUPT_COPIES, quarantine};
 pub use error::Error;
 pub use file::{LIMIT, StateFile, open_for_lock, open_to_read};
 pub use records::Records;

@@ -13,7 +13,7 @@ use hive::prelude::*;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::aside::set_aside_as;
+use crate::damaged::quarantine_as;
 use crate::error::Error;
 use crate::file::{StateFile, gone};
 use crate::rewrite::Rewrite;
@@ -98,10 +98,10 @@ impl<T: Schema> Records<T> {
                     Ok(Some(record)) if self.path(&record.key) == path => _ = keys.insert(record.key),
                     Ok(Some(record)) => {
                         let problem = format!("it holds {:?}, which belongs into another file", record.key);
-                        self.put_aside(&Error::damaged(&path, problem))?;
+                        self.quarantine(&Error::damaged(&path, problem))?;
                     }
                     Ok(None) => {}
-                    Err(error @ Error::Damaged { .. }) => self.put_aside(&error)?,
+                    Err(error @ Error::Damaged { .. }) => self.quarantine(&error)?,
                     Err(error) => return Err(error),
                 },
                 _ => {}
@@ -202,9 +202,9 @@ impl<T: Schema> Records<T> {
         Some((key.clone(), content.clone()))
     }
 
-    fn put_aside(&self, error: &Error) -> Result<(), Error> {
+    fn quarantine(&self, error: &Error) -> Result<(), Error> {
         // One name for all records of the folder bounds the number of copies to that of a single file.
-        let kept = set_aside_as(error.path(), &self.folder.join("record"))?;
+        let kept = quarantine_as(error.path(), &self.folder.join("record"))?;
         if let Some(rewrite) = self.rewrite.get() {
             rewrite.put_aside(error, &kept, self.consequence);
         }

@@ -41,7 +41,7 @@ struct State {
     /// Error of the last write.
     failure: Option<String>,
     /// Path of the quarantined file, and the text for health with the consequence.
-    aside: Option<(PathBuf, String)>,
+    quarantined: Option<(PathBuf, String)>,
 }
 
 impl std::fmt::Debug for Rewrite {
@@ -83,12 +83,12 @@ impl Rewrite {
     /// Reports the quarantine of a damaged file, with its consequence, in health and log.
     pub fn put_aside(&self, error: &Error, kept: &Path, consequence: &str) {
         let file = &*self.row.file;
-        tracing::error!(file, %error, kept = %kept.display(), consequence, "A state file is damaged; it was put aside");
+        tracing::error!(file, %error, kept = %kept.display(), consequence, "A damaged state file was quarantined");
         let text = format!(
-            "{error}; it was put aside as {}; {consequence}; remove it once it is looked at",
+            "{error}; it was quarantined as {}; {consequence}; remove it after inspection",
             kept.display()
         );
-        self.row.state.lock().aside = Some((kept.to_owned(), text));
+        self.row.state.lock().quarantined = Some((kept.to_owned(), text));
         self.row.publish();
     }
 
@@ -100,11 +100,11 @@ impl Rewrite {
         let mut backoff = Backoff::exponential(RETRY_DELAYS.0, RETRY_DELAYS.1);
         let mut retry = None;
         loop {
-            let aside = self.row.state.lock().aside.as_ref().map(|(kept, _)| kept.clone());
+            let quarantined = self.row.state.lock().quarantined.as_ref().map(|(kept, _)| kept.clone());
             tokio::select! {
                 () = self.wake.notified() => {}
                 Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
-                Some(()) = OptionFuture::from(aside.as_ref().map(|_| tokio::time::sleep(QUARANTINE_CHECK_INTERVAL))) => {
+                Some(()) = OptionFuture::from(quarantined.as_ref().map(|_| tokio::time::sleep(QUARANTINE_CHECK_INTERVAL))) => {
                     self.row.check_quarantine();
                     continue;
                 }
@@ -139,7 +139,7 @@ impl Row {
         let first = before.is_none() && result.is_err();
         match &result {
             Err(error) if first => {
-                tracing::warn!(file, error, "A state file cannot be written, trying again")
+                tracing::warn!(file, error, "A state file cannot be written, retrying")
             }
             Ok(()) if before.is_some() => tracing::info!(file, "The state file is written again"),
             _ => {}
@@ -153,7 +153,7 @@ impl Row {
     /// Clears the report of a quarantined file once that was removed.
     fn check_quarantine(&self) {
         let gone = |(kept, _): &mut (PathBuf, String)| kept.symlink_metadata().is_err();
-        if self.state.lock().aside.take_if(gone).is_some() {
+        if self.state.lock().quarantined.take_if(gone).is_some() {
             self.publish();
         }
     }
@@ -161,9 +161,9 @@ impl Row {
     /// Writes the state into the row of health.
     fn publish(&self) {
         let state = self.state.lock();
-        match (&state.failure, &state.aside) {
-            (Some(error), _) => self.health.degraded("Unable to write, trying again", error),
-            (None, Some((_, text))) => self.health.degraded("Damaged, begun anew", text),
+        match (&state.failure, &state.quarantined) {
+            (Some(error), _) => self.health.degraded("Unable to write, retrying", error),
+            (None, Some((_, text))) => self.health.degraded("Damaged, replaced by a new file", text),
             (None, None) => self.health.ok("Written"),
         }
     }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::file::StateFile;
 
-/// The content of a file of our own form: a JSON object, to whose members the file adds `version`.
+/// The content of a file of our own form: a JSON object, to which the file adds the member `version`.
 pub trait Schema: Serialize + DeserializeOwned + 'static {
-    /// The version that is written. To be increased by each change that an older agent would misread.
+    /// The version that is written. Increment it with each change that an older agent would misread.
     const VERSION: u32;
 
     /// The data that is lost without the file, for the error about a newer one.

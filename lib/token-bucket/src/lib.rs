@@ -1,4 +1,4 @@
-//! A token bucket with reservations, as Go's rate limiter has it (`golang.org/x/time/rate`, which Cilium uses).
+//! A token bucket with reservations, as in Go's rate limiter (`golang.org/x/time/rate`, which Cilium uses).
 //!
 //! It has no clock: the caller passes the time of each call and waits by itself.
 //!
@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 /// Tokens that arrive at a rate up to a burst. A request takes one, on credit if there is none.
 #[derive(Debug)]
 pub struct Bucket {
-    /// Tokens a second.
+    /// Tokens per second.
     rate: f64,
-    /// Tokens at most.
+    /// Maximum number of tokens.
     burst: f64,
     /// Negative while requests wait.
     tokens: f64,
-    /// The time for which `tokens` is right.
+    /// The time at which `tokens` was computed.
     updated: Instant,
     /// The time of the latest reservation.
     last_event: Instant,
 }
 
-/// A token taken: when it may be used, and at which rate it was lent.
+/// A reserved token: the time from which it may be used, and the rate at its reservation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reservation {
     /// When it may be used: not before the time of the reservation.
@@ -37,7 +37,7 @@ pub struct Reservation {
 }
 
 impl Bucket {
-    /// A full bucket.
+    /// Creates a full bucket.
     #[must_use]
     pub fn new(rate: f64, burst: u64, now: Instant) -> Self {
         let burst = burst as f64;
@@ -50,7 +50,7 @@ impl Bucket {
         self.rate
     }
 
-    /// Returns the tokens that it holds at most.
+    /// Returns the maximum number of tokens.
     #[must_use]
     pub fn burst(&self) -> f64 {
         self.burst
@@ -81,7 +81,7 @@ impl Bucket {
         Some(Reservation { at, rate: self.rate })
     }
 
-    /// Returns a token, except for the part that later reservations have built upon.
+    /// Returns a token to the bucket, except for the part on which later reservations depend.
     pub fn cancel(&mut self, reservation: Reservation, now: Instant) {
         if reservation.at < now {
             return;

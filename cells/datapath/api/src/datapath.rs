@@ -105,7 +105,7 @@ impl EndpointDatapath {
 /// The outcome of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// The endpoints that were removed, as the caller does not know them.
+    /// The removed endpoints, which were not in the caller's set.
     pub endpoints: Vec<u16>,
     /// The number of removed pins and map entries that belonged to no known endpoint.
     pub leftovers: usize,

@@ -35,7 +35,7 @@ pub enum DatapathError {
         /// The slot.
         slot: u32,
     },
-    /// An endpoint that the datapath does not know.
+    /// The endpoint is not attached.
     #[error("endpoint {id} has no policy map: it is not attached")]
     NotAttached {
         /// The id.
@@ -55,9 +55,9 @@ pub enum DatapathError {
     /// Interfaces of pods still have programs of an earlier load.
     #[error("{failed} of {interfaces} interfaces of pods have not got the new programs: {source}")]
     NotSwitched {
-        /// How many interfaces failed.
+        /// The number of failed interfaces.
         failed: usize,
-        /// How many interfaces of pods there are.
+        /// The number of interfaces of pods.
         interfaces: usize,
         /// The first failure.
         #[source]
@@ -70,7 +70,7 @@ pub enum DatapathError {
     Full {
         /// The step, with its subject.
         step: String,
-        /// Which map.
+        /// The map and the kernel's error.
         #[source]
         source: bpf::Error,
     },
@@ -79,7 +79,7 @@ pub enum DatapathError {
     Kernel {
         /// The step, with its subject.
         step: String,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: bpf::Error,
     },

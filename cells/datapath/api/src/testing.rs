@@ -14,7 +14,7 @@ use crate::error::DatapathError;
 pub enum Call {
     /// An endpoint was attached.
     Attach(u16),
-    /// An endpoint's interface was switched on.
+    /// An endpoint's interface was set up.
     Up(u16),
     /// An endpoint was detached.
     Detach(u16),
@@ -30,7 +30,7 @@ pub enum Call {
     Prune(Vec<u16>),
 }
 
-/// Keeps endpoints in memory, records calls in order, and fails where a test asks for it.
+/// A fake datapath that keeps endpoints in memory, records calls in order, and fails on demand.
 ///
 /// ```
 /// use datapath_api::testing::{Call, FakeDatapath};
@@ -50,10 +50,10 @@ pub struct FakeDatapath {
     state: Mutex<State>,
 }
 
-/// Rows of policy maps, where nothing else is said.
+/// Default capacity of policy maps in entries.
 const POLICY_CAPACITY: usize = 16384;
 
-/// Rows of a policy map, by key.
+/// Entries of a policy map, by key.
 type PolicyRows = HashMap<PolicyKey, PolicyEntry>;
 
 #[derive(Debug, Default)]
@@ -68,12 +68,12 @@ struct State {
 }
 
 impl FakeDatapath {
-    /// An empty datapath.
+    /// Creates an empty datapath.
     pub fn new() -> FakeDatapath {
         FakeDatapath::default()
     }
 
-    /// A datapath that holds endpoints of a previous run, their interfaces up.
+    /// Creates a datapath with endpoints of a previous run, their interfaces up.
     pub fn with_endpoints(endpoints: impl IntoIterator<Item = EndpointDatapath>) -> FakeDatapath {
         let fake = FakeDatapath::new();
         for endpoint in endpoints {
@@ -85,42 +85,42 @@ impl FakeDatapath {
         fake
     }
 
-    /// Lets attaching that endpoint fail from now on.
+    /// Makes attaching that endpoint fail from now on.
     pub fn fail_attach(&self, id: u16) {
         self.state().failing.insert(id);
     }
 
-    /// Lets the next so many dumps of endpoints fail.
+    /// Makes the next `times` dumps of endpoints fail.
     pub fn fail_restored(&self, times: usize) {
         self.state().failing_dumps = times;
     }
 
-    /// Lets policy maps hold so many rows from now on.
+    /// Sets the capacity of policy maps in entries.
     pub fn set_policy_capacity(&self, rows: usize) {
         self.state().policy_capacity = Some(rows);
     }
 
-    /// Puts rows into an endpoint's policy map as a previous run has left them: no call is recorded.
+    /// Inserts entries into an endpoint's policy map as left by a previous run: no call is recorded.
     pub fn restore_policy(&self, id: u16, rows: impl IntoIterator<Item = (PolicyKey, PolicyEntry)>) {
         self.state().policies.insert(id, rows.into_iter().collect());
     }
 
-    /// Lets attaching that endpoint succeed again.
+    /// Makes attaching that endpoint succeed again.
     pub fn heal(&self, id: u16) {
         self.state().failing.remove(&id);
     }
 
-    /// The calls so far.
+    /// Returns the calls so far.
     pub fn calls(&self) -> Vec<Call> {
         self.state().calls.clone()
     }
 
-    /// The endpoint with that id, as last attached.
+    /// Returns the endpoint with that id, as last attached.
     pub fn endpoint(&self, id: u16) -> Option<EndpointDatapath> {
         self.state().endpoints.get(&id).cloned()
     }
 
-    /// Whether the endpoint's interface was switched on.
+    /// Whether the endpoint's interface was set up.
     pub fn is_up(&self, id: u16) -> bool {
         self.state().up.contains(&id)
     }
@@ -189,7 +189,7 @@ impl Datapath for FakeDatapath {
         let rows = state.policies.get_mut(&id).ok_or(DatapathError::NotAttached { id })?;
         for write in writes {
             match write {
-                // As LPM tries before Linux 6.13: a full one refuses also another value for a key that it has.
+                // As LPM tries before Linux 6.13: a full trie also refuses a new value for an existing key.
                 PolicyWrite::Set(..) if rows.len() >= capacity => {
                     return Err(DatapathError::PolicyFull { id, capacity });
                 }

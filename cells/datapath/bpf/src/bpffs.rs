@@ -1,4 +1,4 @@
-//! The bpf file system: where pins live, and how a pinned map is reused, moved to a new layout or refused.
+//! The bpf file system: the paths of pins, and how a pinned map is reused, migrated to a new layout or refused.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::spec::{MapSpec, Verdict};
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// The folder of policy maps by their slots, beside those of links.
 const POLICY_MAPS: &str = "policy_maps";
-/// Ends the name of a pin that is being prepared; leftovers of a crash are removed at the next try.
+/// Suffix of a pin that is being prepared; leftovers of a crash are removed at the next attempt.
 const PENDING: &str = "_pending";
 
 /// A mounted bpf file system with Cilium's folders.
@@ -21,12 +21,12 @@ pub struct BpfFs {
     root: PathBuf,
 }
 
-/// How a pinned map came to be as wanted.
+/// How a pinned map got the desired layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// There was no pin.
     Created,
-    /// The pin was as wanted.
+    /// The pin had the desired layout.
     Reused,
     /// The pin had another size or other flags; its entries were copied.
     Migrated {
@@ -39,9 +39,10 @@ pub enum Origin {
         /// Entries copied.
         entries: usize,
     },
-    /// The pin is larger than wanted, programs write into it, and what it holds does not fit: it stays as it is.
+    /// The pin is larger than desired, programs write into it, and its entries do not fit into the new size: it is
+    /// kept.
     Kept {
-        /// Entries that it holds.
+        /// Number of its entries.
         entries: usize,
     },
     /// The pin had another size or other flags, and kernel objects as values: the new map is empty.
@@ -67,8 +68,8 @@ impl BpfFs {
         Ok(fs)
     }
 
-    /// Mounts it if another process has unmounted it, and makes its folders; true if it was not mounted. What was
-    /// pinned in the one before is not in the new one.
+    /// Mounts it if another process has unmounted it, and creates its folders; returns true if it was not mounted. The
+    /// new mount does not have the pins of the previous one.
     pub fn mount_again(&self) -> Result<bool> {
         let missing = !is_bpffs(&self.root);
         if missing {
@@ -125,7 +126,7 @@ impl BpfFs {
     /// Opens the pinned map of a spec, or creates and pins it.
     ///
     /// A pin of another size or other flags is replaced by a map that holds its entries, one of another type or other
-    /// keys or values is refused ([`Error::Layout`]). At no moment is the pin missing, and a crash leaves the old or
+    /// keys or values is refused ([`Error::Layout`]). The pin is never missing, and a crash leaves the old or
     /// the new map under it. A map that programs write into gets its pin only by [`Move::finish`](crate::Move::finish).
     pub fn open_or_create(&self, spec: &MapSpec) -> Result<(RawMap, Origin)> {
         let path = self.map(&spec.name);
@@ -135,7 +136,7 @@ impl BpfFs {
                 let map = RawMap::create(spec)?;
                 match map.pin(&path) {
                     Ok(()) => return Ok((map, Origin::Created)),
-                    // Another caller was faster: its map counts.
+                    // Another caller was faster: use its map.
                     Err(e) if e.errno() == Some(libc::EEXIST) => RawMap::open(&path)?,
                     Err(e) => return Err(e),
                 }
@@ -163,7 +164,7 @@ impl BpfFs {
         }
     }
 
-    /// Pins a new, empty map in the place of the existing one, if any.
+    /// Pins a new, empty map in place of the existing one, if any.
     pub fn remake(&self, spec: &MapSpec) -> Result<RawMap> {
         let map = RawMap::create(spec)?;
         self.replace_pin(&self.map(&spec.name), |pending| map.pin(pending))?;
@@ -188,7 +189,7 @@ impl BpfFs {
         }
     }
 
-    /// Replaces an existing pin atomically: `pin` makes one at the path that it gets, which is renamed then.
+    /// Replaces an existing pin atomically: `pin` creates a pin at a temporary path, which is then renamed.
     pub fn replace_pin(&self, path: &Path, pin: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let mut pending = path.as_os_str().to_owned();
         pending.push(PENDING);
@@ -226,7 +227,8 @@ pub fn names_in(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the spec's layout with the sizes that the kernel will report.
+/// Returns the spec's layout with the sizes that the kernel will report: a perf event array without a size has one
+/// entry per CPU.
 fn wanted(spec: &MapSpec) -> crate::Layout {
     let mut layout = spec.layout;
     if layout.map_type == crate::MapType::PerfEventArray && layout.max_entries == 0 {
@@ -264,7 +266,7 @@ fn entries(
         if !layout.map_type.is_array() {
             return Err(LayoutMismatch::TooMany { entries: count });
         }
-        // An array always has all of its entries; those of zeros are unused.
+        // An array always has all of its entries; entries of zeros are unused.
         if values[capacity * value_len..].iter().any(|b| *b != 0) {
             return Err(LayoutMismatch::InUse { first: capacity });
         }

@@ -1,4 +1,4 @@
-//! The clock that programs read, which lifetimes in maps are compared with.
+//! The clock that programs read, with which expiry times in maps are compared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ pub enum Clock {
     Jiffies {
         /// Jiffies in a second.
         hz: u32,
-        /// Returns the time: the kernel shows its jiffies to programs only.
+        /// A program that returns the time: the kernel exposes jiffies to programs only.
         reader: Arc<Program>,
     },
 }
 
-/// Returns the time since the machine started, without the time that it slept: what `bpf_ktime_get_ns` returns to programs.
+/// Returns the time since the machine started, without suspend, as `bpf_ktime_get_ns` returns it to programs.
 pub fn monotonic() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec.clamp(0, 999_999_999) as u32)
@@ -68,8 +68,8 @@ impl Clock {
     }
 }
 
-/// Returns the number of jiffies in a second: the coarse clock moves once a jiffy. `None` if it has the resolution of
-/// another clock.
+/// Returns the number of jiffies in a second: the coarse clock advances once per jiffy, so its resolution is a jiffy.
+/// `None` if the resolution is a microsecond or less, which is that of another clock.
 fn hz() -> Option<u32> {
     let resolution = clock_getres(ClockId::MonotonicCoarse);
     let nanoseconds = u32::try_from(resolution.tv_nsec).ok().filter(|ns| *ns > 1000)?;

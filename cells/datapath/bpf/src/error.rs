@@ -8,7 +8,7 @@ use crate::spec::Layout;
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The reason why the entries of a pinned map cannot be moved to a map of the wanted layout.
+/// The reason why the entries of a pinned map cannot be migrated to a map of the desired layout.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutMismatch {
@@ -55,13 +55,13 @@ pub enum Error {
     Full {
         /// The map's name.
         name: String,
-        /// How many entries it can hold.
+        /// The map's capacity in entries.
         entries: u32,
         /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// A pinned map has another layout than the one wanted, and its entries cannot be taken over.
+    /// A pinned map has another layout than the desired one, and its entries cannot be migrated.
     #[error(
         "pinned map {path} is {found}, but {wanted} is wanted: {why}",
         path = .path.display()
@@ -71,7 +71,7 @@ pub enum Error {
         path: PathBuf,
         /// The layout of the pinned map.
         found: Box<Layout>,
-        /// The layout that the agent or its programs want.
+        /// The layout that the agent or its programs require.
         wanted: Box<Layout>,
         /// The reason.
         why: Box<LayoutMismatch>,
@@ -92,7 +92,7 @@ pub enum Error {
         /// Size of the handle's values in bytes.
         value: usize,
     },
-    /// A per-CPU handle on a plain map, or the other way round.
+    /// A per-CPU handle on a plain map, or a plain handle on a per-CPU map.
     #[error("map {name} is of type {found}, which the handle cannot read")]
     HandleType {
         /// The map's name.
@@ -105,7 +105,7 @@ pub enum Error {
     File {
         /// The failed operation.
         operation: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
         /// The kernel's error.
         #[source]
@@ -117,14 +117,14 @@ pub enum Error {
         /// The path of the root.
         path: PathBuf,
     },
-    /// Nothing is mounted there, and this process may not mount.
+    /// No bpf file system is mounted there, and this process may not mount one.
     #[error(
         "no bpf file system is mounted on {path}, and this process may not mount one: run \
          mount -t bpf bpf {path}, or start it with CAP_SYS_ADMIN",
         path = .path.display()
     )]
     NotMounted {
-        /// Where it should be.
+        /// The expected mount point.
         path: PathBuf,
     },
     /// An object file could not be parsed or linked.
@@ -135,7 +135,7 @@ pub enum Error {
         /// The fault.
         reason: String,
     },
-    /// The verifier refused a program; the end of its log has the reason.
+    /// The verifier rejected a program; the end of its log has the reason.
     #[error("the kernel refused program {program}: {source}; end of the verifier's log:\n{log}")]
     Verifier {
         /// The program's name.
@@ -146,7 +146,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The kernel lacks something this agent cannot work without.
+    /// The kernel lacks a feature that the agent requires.
     #[error("the kernel lacks {feature}, needed for {purpose} (Linux {since} or newer has it): {source}")]
     Feature {
         /// The missing feature.
@@ -181,7 +181,7 @@ impl Error {
         Error::File { operation, path: path.to_owned(), source }
     }
 
-    /// Returns the kernel's error number, if the kernel refused.
+    /// Returns the kernel's error number, if the error is the kernel's.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Syscall { source, .. }
@@ -194,12 +194,12 @@ impl Error {
         }
     }
 
-    /// Whether the thing asked for does not exist: no such pin, row, filter, link or interface.
+    /// Whether the requested object does not exist: pin, map entry, filter, link or interface.
     pub fn is_not_found(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO))
     }
 
-    /// Whether there is one already: a pin of that name, a filter, an interface.
+    /// Whether the object exists already: a pin of that name, a filter, an interface.
     pub fn is_existing(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
     }

@@ -1,15 +1,16 @@
 //! A safe bpf(2) wrapper: typed maps, batches, pins, links and program test runs.
 //!
-//! **Owns** nothing: every handle closes with its value; what is pinned stays. **Needs** root (or `CAP_BPF` and
+//! **Owns** nothing: every handle is closed when dropped; pinned objects stay. **Needs** root (or `CAP_BPF` and
 //! `CAP_NET_ADMIN`) and a mounted bpf file system for pins. **Provides**
 //! - maps: [`Map`], [`PerCpuMap`], [`ObjectMap`] (programs or maps as values) over [`RawMap`], from a [`MapSpec`];
-//! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, moved to a new layout or refused;
-//! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on packets;
-//! - [`Link`] (tcx) and [`tc::Tc`] (cls_bpf filters): how programs meet interfaces;
+//! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, migrated to a new layout or refused;
+//! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on
+//!   packets;
+//! - [`Link`] (tcx) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces;
 //! - [`Clock`]: the clock that programs read, as they read it;
 //! - [`probe()`]: the kernel features the datapath needs.
 //!
-//! All calls block for the time the kernel takes, microseconds but where a grace period is named.
+//! All calls block while the kernel works: microseconds, except where the docs mention a grace period.
 //!
 //! ```no_run
 //! use bpf::{BpfFs, Map, MapFlags, MapSpec, MapType};

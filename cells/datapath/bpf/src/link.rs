@@ -10,7 +10,7 @@ use crate::sys::{self, Command, FdAttr, LinkCreateAttr, LinkUpdateAttr, RawLinkI
 /// `BPF_LINK_TYPE_TCX`.
 const LINK_TYPE_TCX: u32 = 11;
 
-/// Where on an interface a program runs: for packets that come from it, or that leave through it.
+/// The direction of packets on an interface for which a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Packets received from the interface.
@@ -49,7 +49,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Attaches a program to an interface, after the programs that are there. Waits for a grace period (9 to 16 ms) and
+    /// Attaches a program to an interface, after the existing ones. Waits for a grace period (9 to 16 ms) and
     /// holds the kernel's interface lock meanwhile.
     pub fn tcx(program: &impl AsFd, ifindex: u32, direction: Direction) -> Result<Link> {
         let mut attr = LinkCreateAttr {
@@ -75,8 +75,8 @@ impl Link {
         sys::pin(self.fd.as_fd(), path).map_err(|e| Error::syscall("pin link", path.display().to_string(), e))
     }
 
-    /// Replaces the program between two packets (3 us). [`Error::errno`] is `ENOLINK` when the interface is gone: the
-    /// link is dead then, make another.
+    /// Replaces the program atomically (3 us): each packet meets the old or the new one. [`Error::errno`] is `ENOLINK`
+    /// when the interface is gone: the link is defunct then, create another.
     pub fn update(&self, program: &impl AsFd) -> Result<()> {
         let mut attr = LinkUpdateAttr {
             link_fd: self.fd.as_raw_fd() as u32,
@@ -86,7 +86,7 @@ impl Link {
         sys::plain(Command::LinkUpdate, &mut attr).map(drop).map_err(|e| self.error("update link", e))
     }
 
-    /// Detaches the program; the link stays as a dead object until its pin and descriptors are gone.
+    /// Detaches the program; the link stays as a defunct object until its pin and descriptors are gone.
     pub fn detach(&self) -> Result<()> {
         let mut attr = FdAttr { fd: self.fd.as_raw_fd() as u32, pad: 0 };
         sys::plain(Command::LinkDetach, &mut attr).map(drop).map_err(|e| self.error("detach link", e))

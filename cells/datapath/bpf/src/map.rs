@@ -19,17 +19,18 @@ pub fn bytes_of<T: Pod>(values: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-/// Values from bytes that lie one after the other; a rest shorter than a value is left out.
+/// Parses consecutive values; a remainder shorter than a value is ignored.
 pub fn values_of<T: Pod>(bytes: &[u8]) -> Vec<T> {
     let read = |chunk: &[u8]| {
-        // JUSTIFICATION: as above, the other way.
-        // SAFETY: the chunk has the size of T, any bytes are a valid T; the read needs no alignment.
+        // JUSTIFICATION: the kernel returns values as bytes.
+        // SAFETY: `chunks_exact` yields slices of the size of T; T is Pod, so any bytes are a valid T; the read is
+        // unaligned.
         unsafe { chunk.as_ptr().cast::<T>().read_unaligned() }
     };
     bytes.chunks_exact(size_of::<T>()).map(read).collect()
 }
 
-/// A map whose values are the same for all CPUs: hash, LRU hash, array, longest prefix match.
+/// A map with one value per key, shared by all CPUs: hash, LRU hash, array, longest prefix match.
 pub struct Map<K, V> {
     raw: RawMap,
     types: PhantomData<fn(K) -> V>,
@@ -82,7 +83,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
         self.update_mode(key, value, UpdateMode::Any)
     }
 
-    /// Creates or replaces an entry, as `mode` allows.
+    /// Creates or replaces an entry, under the condition of `mode`.
     pub fn update_mode(&self, key: &K, value: &V, mode: UpdateMode) -> Result<()> {
         let (key, value) = (std::slice::from_ref(key), std::slice::from_ref(value));
         self.raw.update(bytes_of(key), bytes_of(value), mode)
@@ -111,7 +112,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
         Ok(values_of(&keys).into_iter().zip(values_of(&values)).collect())
     }
 
-    /// Shows all entries, in the kernel's order, and keeps none of them.
+    /// Calls `visit` for each entry, in the kernel's order, without collecting them.
     pub fn visit(&self, mut visit: impl FnMut(K, V)) -> Result<()> {
         self.raw.scan(|keys, values| {
             let values = values.chunks_exact(size_of::<V>());
@@ -139,7 +140,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
 
     /// Deletes everything.
     pub fn clear(&self) -> Result<()> {
-        // Most maps that are emptied are empty already.
+        // Most maps to be cleared are empty already: this saves a scan.
         if self.raw.is_empty()? { Ok(()) } else { self.delete_batch(&self.keys()?) }
     }
 }
@@ -230,7 +231,7 @@ impl<K, V> AsFd for PerCpuMap<K, V> {
     }
 }
 
-/// A map whose values are kernel objects: programs for tail calls, or maps.
+/// A map with kernel objects as values: programs for tail calls, or maps.
 #[derive(Debug)]
 pub struct ObjectMap {
     raw: RawMap,
@@ -256,13 +257,14 @@ impl ObjectMap {
         &self.raw
     }
 
-    /// Puts an object into a slot. Maps of maps: waits for a grace period (8 ms), so prefer [`ObjectMap::set_batch`].
+    /// Writes an object into a slot. In maps of maps this waits for a grace period (8 ms): prefer
+    /// [`ObjectMap::set_batch`].
     pub fn set(&self, slot: u32, object: &impl AsFd) -> Result<()> {
         let fd = object.as_fd().as_raw_fd() as u32;
         self.raw.update(&slot.to_ne_bytes(), &fd.to_ne_bytes(), UpdateMode::Any)
     }
 
-    /// Puts many objects into slots; maps of maps wait for one grace period for all of them (8 to 11 ms).
+    /// Writes many objects into slots; maps of maps wait for a single grace period (8 to 11 ms).
     pub fn set_batch<'a>(&self, objects: impl IntoIterator<Item = (u32, BorrowedFd<'a>)>) -> Result<()> {
         let (slots, fds): (Vec<u32>, Vec<u32>) =
             objects.into_iter().map(|(slot, fd)| (slot, fd.as_raw_fd() as u32)).unzip();
@@ -274,7 +276,8 @@ impl ObjectMap {
         self.raw.delete(&slot.to_ne_bytes())
     }
 
-    /// Returns the kernel's id of the map or program in a slot. Some kernels cannot look up program arrays: `EOPNOTSUPP`.
+    /// Returns the kernel's id of the map or program in a slot. Some kernels cannot look up program arrays:
+    /// `EOPNOTSUPP`.
     pub fn id(&self, slot: u32) -> Result<Option<u32>> {
         let mut id = [0; 4];
         Ok(self.raw.lookup(&slot.to_ne_bytes(), &mut id)?.then(|| u32::from_ne_bytes(id)))

@@ -1,9 +1,9 @@
 //! The migration of a map to another layout while programs still write into the old one.
 //!
-//! Connections, affinity and counters are written by programs. Attached programs use the old map until they are
+//! Programs write connections, affinity and counters. Attached programs use the old map until they are
 //! replaced, so entries are copied three times: when the new map is created, before programs are replaced, and
-//! afterwards those that only the old map has. Until then the new map has a pin of its own beside the old one's: a
-//! start that finds both continues where the previous one was killed.
+//! after that the entries that only the old map has. Until then the new map has a separate pin beside the old one's: a
+//! start that finds both resumes the migration of the previous run.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 use crate::raw_map::{RawMap, UpdateMode, possible_cpus};
 use crate::spec::{Layout, MapSpec, MapType, Verdict};
 
-/// The suffix of the pin of a map that is about to take another's place.
+/// The suffix of the pin of a map that will replace another one.
 pub const MOVING: &str = "_next";
 
-/// A map that is about to take another's place.
+/// A map in migration: the new map, which will replace the old one.
 #[derive(Debug)]
 pub struct Move {
     pin: PathBuf,
@@ -28,7 +28,7 @@ pub struct Move {
 }
 
 impl MapType {
-    /// Whether programs write the entries: these cannot be restored from elsewhere and change at any time.
+    /// Whether programs write the entries: these change at any time and the agent cannot restore them.
     pub(crate) fn is_written_by_programs(self) -> bool {
         self.is_lru() || self.is_per_cpu()
     }
@@ -47,7 +47,7 @@ impl BpfFs {
         Ok(moves)
     }
 
-    /// Creates the map that will take the place of `old`, or continues with the one of an interrupted start.
+    /// Creates the map that will replace `old`, or continues with the one of an interrupted start.
     pub(crate) fn begin_move(&self, spec: &MapSpec, wanted: Layout, old: RawMap) -> Result<(RawMap, Origin)> {
         let pin = self.map(&spec.name);
         let next = next_of(&pin);
@@ -56,7 +56,8 @@ impl BpfFs {
                 let entries = copy_missing(&old, &begun)?;
                 return Ok((begun, Origin::Moving { entries }));
             }
-            // Of a build with a third layout. Its programs may have written entries that no other map has.
+            // The pending map is of a build with a third layout. Its programs may have written entries that no other
+            // map has.
             copy_missing(&begun, &old)?;
             unpin(&next)?;
         }
@@ -70,8 +71,8 @@ impl BpfFs {
         Ok((new, Origin::Moving { entries }))
     }
 
-    /// Ends the migration of an interrupted start when the previous layout is desired again. Its programs may have been
-    /// attached already, so the roles of the two maps are exchanged.
+    /// Reverts the migration of an interrupted start when the previous layout is desired again. Its programs may have
+    /// been attached already, so the roles of the two maps are exchanged.
     pub(crate) fn end_move(&self, spec: &MapSpec, wanted: RawMap) -> Result<(RawMap, Origin)> {
         let pin = self.map(&spec.name);
         let next = next_of(&pin);
@@ -83,13 +84,13 @@ impl BpfFs {
 }
 
 impl Move {
-    /// Copies all entries as they are now, while no program uses the new map. Returns their number.
+    /// Copies all current entries, while no program uses the new map. Returns their number.
     pub fn copy(&self) -> Result<usize> {
         copy_all(&self.old, &self.new)
     }
 
-    /// Copies the entries that only the old map has, and moves its pin to the new one, when no program writes into the old
-    /// map any more. Returns the number of entries that were missing.
+    /// Copies the entries that only the old map has, and moves its pin to the new one, when no program writes into the
+    /// old map any more. Returns the number of entries that were missing.
     pub fn finish(self) -> Result<usize> {
         let missing = copy_missing(&self.old, &self.new)?;
         std::fs::rename(&self.next, &self.pin).map_err(|e| Error::file("rename pin to", &self.pin, e))?;
@@ -117,8 +118,8 @@ fn count(map: &RawMap) -> Result<usize> {
     Ok(count)
 }
 
-/// Returns the number of entries that fit without an eviction: the kernel hands free ones of an LRU map to CPUs in batches
-/// of up to 128.
+/// Returns the number of entries that fit without an eviction: the kernel distributes free entries of an LRU map to
+/// CPUs in batches of up to 128, which may make it evict before the map is full.
 fn capacity(layout: Layout) -> usize {
     let (max, cpus) = (layout.max_entries as usize, possible_cpus());
     match layout.map_type.is_lru() {
@@ -155,7 +156,7 @@ fn copy_missing(old: &RawMap, new: &RawMap) -> Result<usize> {
     result.map(|()| entries)
 }
 
-/// Exchanges two pins at once: at no moment is either missing.
+/// Exchanges two pins atomically (`RENAME_EXCHANGE`), so that neither is ever missing.
 fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
 }

@@ -16,12 +16,12 @@ use crate::raw_map::{RawMap, UpdateMode};
 use crate::spec::{Layout, MapFlags, MapSpec, MapType};
 use crate::sys::{self, BtfLoadAttr, Command, ProgLoadAttr};
 
-/// Room for the verifier's log when a refused program is tried again.
+/// Size of the verifier's log buffer when a rejected program is loaded again.
 const LOG_BYTES: usize = 4 << 20;
-/// Lines of the log that an error carries.
+/// Number of log lines in an error.
 const LOG_LINES: usize = 24;
 
-/// A parsed object file, before anything is in the kernel.
+/// A parsed object file, not loaded into the kernel.
 #[derive(Clone, Debug)]
 pub struct ObjectFile {
     name: String,
@@ -86,7 +86,7 @@ impl ObjectFile {
     /// Loads the programs, on `threads` threads at once.
     ///
     /// `maps` are used under their names where the object names them, and must have its type and sizes; the others are
-    /// created unpinned. Programs load without a verifier log; a refused one is tried again with a log for the error.
+    /// created unpinned. Programs load without a verifier log; a rejected one is loaded again with a log for the error.
     pub fn load(mut self, maps: &[(&str, &RawMap)], threads: usize) -> Result<Collection> {
         let btf = self.load_btf();
         let mut opened = BTreeMap::new();
@@ -112,8 +112,8 @@ impl ObjectFile {
 
     fn load_programs(&self, btf: Option<&OwnedFd>, threads: usize) -> Result<BTreeMap<String, Program>> {
         let mut work: Vec<(&String, &aya_obj::Program)> = self.object.programs.iter().collect();
-        // The verifier takes longest for the longest programs: begun last, one of them would keep a single thread busy
-        // after all others have ended.
+        // Verification time grows with the length of a program: load the longest first, as one that starts last would
+        // keep a single thread busy after the others have finished.
         let instructions = |program: &aya_obj::Program| {
             self.object.functions.get(&program.function_key()).map_or(0, |f| f.instructions.len())
         };
@@ -143,7 +143,7 @@ impl ObjectFile {
         Ok(programs)
     }
 
-    /// Loads type information, by which dumps are readable and error logs name source lines; `None` if the kernel
+    /// Loads type information (BTF), which makes dumps readable and adds source lines to logs; `None` if the kernel
     /// refuses it.
     fn load_btf(&mut self) -> Option<OwnedFd> {
         let newest = BtfFeatures::new(true, true, true, true, true, true, true, true);
@@ -195,7 +195,7 @@ fn spec_of(name: &str, map: &aya_obj::Map) -> MapSpec {
         max_entries: map.max_entries(),
         flags: MapFlags(map.map_flags()),
     };
-    // The section's names begin with a dot, which the kernel takes.
+    // Names of data sections begin with a dot, which the kernel accepts in map names.
     MapSpec { name: name.to_owned().into(), layout: layout(map), inner: map.inner().as_ref().map(layout) }
 }
 
@@ -248,7 +248,7 @@ fn load_program(
         attr.line_info_rec_size = function.line_info_rec_size as u32;
     }
     // JUSTIFICATION: the kernel reads instructions, license and type information.
-    // SAFETY: all of it lives across the call and has the counts given.
+    // SAFETY: all buffers live across the call and have the given counts.
     let refused = match unsafe { sys::bpf_fd(Command::ProgLoad, &mut attr) } {
         Ok(fd) => return Ok(Program::from_fd(fd, name)),
         Err(e) => e,
@@ -258,7 +258,7 @@ fn load_program(
     attr.log_size = log.len() as u32;
     attr.log_buf = log.as_mut_ptr() as u64;
     // JUSTIFICATION: as above, and the kernel writes the log.
-    // SAFETY: as above; log has the size given.
+    // SAFETY: as above; the log buffer has the given size and outlives the call.
     match unsafe { sys::bpf_fd(Command::ProgLoad, &mut attr) } {
         Ok(fd) => Ok(Program::from_fd(fd, name)),
         Err(_) => Err(Error::Verifier { program: name.to_owned(), log: log_end(&log), source: refused }),

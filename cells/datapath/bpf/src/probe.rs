@@ -23,8 +23,8 @@ const HELPERS: [(u64, &str, &str, &str); 6] = [
     (155, "the helper bpf_redirect_peer", "delivering packets into a pod's namespace", "5.10"),
     (43, "the helper bpf_skb_change_head", "delivering packets to devices without Ethernet", "4.10"),
     (38, "the helper bpf_skb_change_tail", "answering packets with ICMP errors", "4.9"),
-    (69, "the helper bpf_fib_lookup", "choosing routes in programs", "4.18"),
-    (25, "the helper bpf_perf_event_output", "telling monitors about packets", "4.4"),
+    (69, "the helper bpf_fib_lookup", "route lookups in programs", "4.18"),
+    (25, "the helper bpf_perf_event_output", "sending events to monitors", "4.4"),
 ];
 
 /// Encodes an instruction (`struct bpf_insn`) with offset 0.
@@ -64,7 +64,7 @@ fn check_subprog_tail_calls(array: BorrowedFd<'_>, load: &Load<'_>) -> Result<()
         RETURN_0[1],
     ];
     load(&program).1.map(drop).map_err(|source| Error::Feature {
-        feature: "functions in programs that make tail calls (the kernel's BPF JIT compiler must support them and be on: net.core.bpf_jit_enable)",
+        feature: "BPF-to-BPF calls in programs that make tail calls (requires support by the kernel's BPF JIT compiler, enabled by net.core.bpf_jit_enable)",
         purpose: "the whole datapath",
         since: SUBPROG_TAIL_CALLS_SINCE,
         source,
@@ -91,7 +91,7 @@ pub fn probe() -> Result<Features> {
     };
 
     let hash = create(layout(MapType::Hash, 4, 4, MapFlags::NONE), None).map_err(missing(
-        "the bpf(2) system call (CONFIG_BPF_SYSCALL), or this process the right to use it (root, or CAP_BPF and CAP_NET_ADMIN)",
+        "the bpf(2) system call (CONFIG_BPF_SYSCALL), or this process lacks the privileges for it (root, or CAP_BPF and CAP_NET_ADMIN)",
         "the whole datapath",
         "5.8",
     ))?;
@@ -116,7 +116,7 @@ pub fn probe() -> Result<Features> {
     for (number, feature, purpose, since) in HELPERS {
         let (log, result) =
             load_instructions("probe", &[instruction(0x85, 0, 0, number as i32), RETURN_0[1]]);
-        // The verifier rejects calls of known helpers, too, but because the arguments are missing.
+        // Known helpers fail as well, since the call has no arguments; only the log tells both cases apart.
         let unknown = ["invalid func", "unknown func", "cannot use helper"].iter().any(|w| log.contains(w));
         if let (true, Err(source)) = (unknown, result) {
             return Err(Error::Feature { feature, purpose, since, source });
@@ -124,7 +124,7 @@ pub fn probe() -> Result<Features> {
     }
     let array = create(layout(MapType::ProgArray, 4, 4, MapFlags::NONE), None).map_err(missing(
         "program arrays",
-        "programs that continue in other programs",
+        "tail calls between programs",
         "4.2",
     ))?;
     check_subprog_tail_calls(array.as_fd(), &|program| load_instructions("probe", program))?;

@@ -17,22 +17,22 @@ pub struct ProgramInfo {
     pub id: u32,
     /// The kernel's name: the first 15 bytes of the full one.
     pub name: String,
-    /// Instructions that the verifier walked.
+    /// Instructions that the verifier processed.
     pub verified_instructions: u32,
     /// Bytes of machine code.
     pub jited_bytes: u32,
     /// Bytes of translated instructions.
     pub translated_bytes: u32,
-    /// Nanoseconds spent and times run, while the kernel counts them (`kernel.bpf_stats_enabled`).
+    /// Total run time in nanoseconds, counted only with `kernel.bpf_stats_enabled`.
     pub run_time_ns: u64,
-    /// See [`ProgramInfo::run_time_ns`].
+    /// Number of runs, counted under the same condition.
     pub run_count: u64,
 }
 
 /// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
-    /// The program's answer.
+    /// The program's return value.
     pub verdict: i32,
     /// The packet afterwards.
     pub packet: Vec<u8>,
@@ -64,7 +64,7 @@ impl Program {
         })
     }
 
-    /// Loads a tc program that leaves every packet to the next program, as if it were not there.
+    /// Loads a tc program that passes every packet on to the next program.
     pub fn passing_on() -> Result<Program> {
         const TC_ACT_UNSPEC: i32 = -1;
         let instructions = [instruction(0xb7, 0, 0, TC_ACT_UNSPEC), instruction(0x95, 0, 0, 0)];
@@ -114,8 +114,8 @@ impl Program {
         })
     }
 
-    /// Runs the program `repeat` times on a packet without sending it. `context` is a `__sk_buff` or an `xdp_md`, may be
-    /// empty, and only some of its fields may be set (`man 2 bpf`, BPF_PROG_TEST_RUN).
+    /// Runs the program `repeat` times on a packet without sending it. `context` is a `__sk_buff` or an `xdp_md`, may
+    /// be empty, and only some of its fields may be set (`man 2 bpf`, BPF_PROG_TEST_RUN).
     pub fn test_run(&self, packet: &[u8], context: &[u64], repeat: u32) -> Result<TestRun> {
         let mut out = vec![0u8; packet.len() + 1024];
         let context_in = bytes_of(context);

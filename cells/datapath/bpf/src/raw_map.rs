@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::spec::{Layout, MapFlags, MapSpec, MapType};
 use crate::sys::{self, BatchAttr, Command, ElementAttr, FdAttr, MapCreateAttr, RawMapInfo};
 
-/// Linux's own number for "not supported", which some map types answer to batch commands.
+/// The kernel-internal `ENOTSUPP`, which some map types return for batch commands.
 const ENOTSUPP: i32 = 524;
 
 /// The condition of an update on the existence of its key (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
@@ -36,7 +36,7 @@ pub struct MapInfo {
     pub layout: Layout,
 }
 
-/// A map of which only the layout is known. Cheap to duplicate by [`RawMap::try_clone`].
+/// A map without static types for key and value. Cheap to duplicate by [`RawMap::try_clone`].
 #[derive(Debug)]
 pub struct RawMap {
     fd: OwnedFd,
@@ -48,12 +48,13 @@ pub struct RawMap {
     observer: Option<Arc<dyn WriteObserver>>,
 }
 
-/// Sees what is written through a handle and its clones, after each system call. It must not write the map itself.
+/// An observer of writes through a handle and its clones, called after each system call. It must not write the map
+/// itself.
 pub trait WriteObserver: std::fmt::Debug + Send + Sync {
-    /// An entry has been created or replaced, or could not be.
+    /// Called after an attempt to create or replace an entry.
     fn updated(&self, key: &[u8], value: &[u8], result: &Result<()>);
 
-    /// An entry has been deleted, or could not be.
+    /// Called after an attempt to delete an entry.
     fn deleted(&self, key: &[u8], result: &Result<()>);
 }
 
@@ -71,8 +72,8 @@ impl RawMap {
         RawMap::create_with_inner(spec, inner.as_ref())
     }
 
-    /// Creates an unpinned map of maps whose inner maps have the layout of `inner`; the spec's own inner layout is not
-    /// used.
+    /// Creates an unpinned map of maps with inner maps of the layout of `inner`; the spec's own inner layout is
+    /// ignored.
     pub fn create_with_inner(spec: &MapSpec, inner: Option<&RawMap>) -> Result<RawMap> {
         let Layout { map_type, key_size, value_size, max_entries, flags } = spec.layout;
         let max_entries = match (map_type, max_entries) {
@@ -179,7 +180,7 @@ impl RawMap {
             .map_err(|source| Error::syscall("pin map", path.display().to_string(), source))
     }
 
-    /// Makes the map read-only for system calls, for good. Programs then see constants.
+    /// Makes the map permanently read-only for system calls. The verifier then treats its values as constants.
     pub fn freeze(&self) -> Result<()> {
         let mut attr = FdAttr { fd: self.fd.as_raw_fd() as u32, pad: 0 };
         sys::plain(Command::MapFreeze, &mut attr).map(drop).map_err(|e| self.error("freeze map", e))
@@ -345,7 +346,7 @@ impl RawMap {
                     observed(rest);
                     return Ok(());
                 }
-                // It stops at a missing key, having deleted `count` before it.
+                // The kernel stops at a missing key, after having deleted `count` keys: continue behind it.
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
                     observed(&rest[..(attr.count as usize * size).min(rest.len())]);
                     rest = &rest[((attr.count as usize + 1) * size).min(rest.len())..];
@@ -362,7 +363,7 @@ impl RawMap {
         Ok(())
     }
 
-    /// Whether there is no entry: one system call, whatever the size. Arrays are never empty.
+    /// Whether the map has no entry; costs one system call, independent of the size. Arrays are never empty.
     pub fn is_empty(&self) -> Result<bool> {
         let mut key = vec![0; self.layout.key_size as usize];
         Ok(!self.next_key(None, &mut key)?)
@@ -417,7 +418,7 @@ impl RawMap {
                         return Ok(());
                     }
                 }
-                // One bucket holds more than a chunk.
+                // A hash bucket holds more entries than the chunk: retry with a larger one.
                 Some(libc::ENOSPC) if chunk < 1 << 24 => {
                     chunk *= 2;
                     keys.resize(chunk * key, 0);
@@ -437,7 +438,8 @@ impl RawMap {
         let mut key: Option<Vec<u8>> = None;
         let mut next = vec![0; self.layout.key_size as usize];
         let mut value = vec![0; self.value_len];
-        // A key deleted under the walk starts it again; the bound ends a walk that never would, with an error.
+        // If the current key is deleted meanwhile, the kernel restarts the iteration; the bound ends an endless one
+        // with an error.
         for _ in 0..self.layout.max_entries as u64 * 2 + 2 {
             if !self.next_key(key.as_deref(), &mut next)? {
                 return Ok(());
@@ -469,7 +471,7 @@ impl RawMap {
         ElementAttr { map_fd: self.fd.as_raw_fd() as u32, ..ElementAttr::default() }
     }
 
-    /// Returns the error of a write: full hash maps answer E2BIG, full tries ENOSPC.
+    /// Returns the error of a write: full hash maps return E2BIG, full tries ENOSPC.
     fn refused(&self, operation: &'static str, source: io::Error) -> Error {
         let full = matches!(source.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC));
         if full && !self.layout.map_type.is_array() {

@@ -9,7 +9,7 @@ use std::fmt;
 pub enum MapType {
     /// Hash table.
     Hash,
-    /// Array, zeroed at creation, rows cannot be deleted.
+    /// Array, zeroed at creation; entries cannot be deleted.
     Array,
     /// Programs by slot, for tail calls.
     ProgArray,
@@ -61,12 +61,12 @@ impl MapType {
         TYPES.iter().find(|(_, n, _)| *n == number).map_or(MapType::Other(number), |(t, ..)| *t)
     }
 
-    /// Whether each CPU has a value of its own.
+    /// Whether each CPU has a separate value.
     pub fn is_per_cpu(self) -> bool {
         matches!(self, MapType::PerCpuHash | MapType::PerCpuArray | MapType::LruPerCpuHash)
     }
 
-    /// Whether rows exist from creation on and cannot be deleted.
+    /// Whether entries exist from creation on and cannot be deleted.
     pub fn is_array(self) -> bool {
         matches!(
             self,
@@ -173,10 +173,10 @@ pub enum Verdict {
 }
 
 impl Layout {
-    /// Compares the layout wanted with the one found.
+    /// Compares the desired layout (`self`) with the one found.
     ///
-    /// As in Cilium 1.20 all five properties must be equal, but for one flag: a map without `BPF_F_RDONLY_PROG` serves
-    /// where one with it is wanted (it only promises less to the verifier), the other way round it does not.
+    /// As in Cilium 1.20 all five properties must be equal, except for one flag: a map without `BPF_F_RDONLY_PROG` may
+    /// be used if one with it is desired (it only promises less to the verifier), but not vice versa.
     pub fn compare(&self, found: &Layout) -> Verdict {
         if self.map_type != found.map_type {
             return Verdict::Refuse("the types differ");

@@ -34,7 +34,7 @@ pub(crate) enum Command {
     LinkDetach = 34,
 }
 
-/// Types that are nothing but their bytes and have no padding: the attribute structs below.
+/// Plain data without padding: the attribute structs below.
 ///
 /// # Safety
 /// `repr(C)`, integers only, explicit padding.
@@ -99,21 +99,23 @@ attrs! {
     RawLinkInfo { link_type: u32, id: u32, prog_id: u32, pad: u32, ifindex: u32, attach_type: u32, more: [u64; 4] }
 }
 
-/// Runs a command whose answer is an integer.
+/// Runs a command that returns an integer.
 ///
 /// # Safety
 /// Every pointer in `attr` must be valid for what the command reads and writes there.
 pub(crate) unsafe fn bpf<A: Attr>(command: Command, attr: &mut A) -> io::Result<c_long> {
     loop {
         // JUSTIFICATION: bpf(2) has no wrapper in libc.
-        // SAFETY: attr is a live struct of the size given; its pointers are the caller's promise.
+        // SAFETY: `attr` is a live struct of the given size; the caller guarantees that its pointers are valid for the
+        // command.
         let answer =
             unsafe { libc::syscall(libc::SYS_bpf, command as i32, attr as *mut A, size_of::<A>() as u32) };
         if answer >= 0 {
             return Ok(answer);
         }
         let error = io::Error::last_os_error();
-        // A signal may interrupt the verifier: EAGAIN asks for a repetition, for loading only.
+        // A signal may interrupt the verifier, which then returns EAGAIN: retry. Other commands do not return it for a
+        // signal.
         if matches!(command, Command::ProgLoad) && error.raw_os_error() == Some(libc::EAGAIN) {
             continue;
         }
@@ -121,17 +123,17 @@ pub(crate) unsafe fn bpf<A: Attr>(command: Command, attr: &mut A) -> io::Result<
     }
 }
 
-/// Runs a command that answers with a new file descriptor.
+/// Runs a command that returns a new file descriptor.
 ///
 /// # Safety
 /// As [`bpf`]; the command must be one that creates a descriptor.
 pub(crate) unsafe fn bpf_fd<A: Attr>(command: Command, attr: &mut A) -> io::Result<OwnedFd> {
     // JUSTIFICATION: as in bpf().
-    // SAFETY: pointers are the caller's promise; the answer is a fresh descriptor nothing else owns.
+    // SAFETY: the caller guarantees the pointers; the result is a new descriptor that nothing else owns.
     unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd as i32)) }
 }
 
-/// Runs a command whose attribute holds no pointers.
+/// Runs a command with an attribute without pointers.
 pub(crate) fn plain<A: Attr>(command: Command, attr: &mut A) -> io::Result<c_long> {
     debug_assert!(matches!(
         command,
@@ -146,7 +148,7 @@ pub(crate) fn plain<A: Attr>(command: Command, attr: &mut A) -> io::Result<c_lon
     unsafe { bpf(command, attr) }
 }
 
-/// Runs a command of [`plain`] whose answer is a new file descriptor.
+/// Runs a command as [`plain`] that returns a new file descriptor.
 pub(crate) fn plain_fd<A: Attr>(command: Command, attr: &mut A) -> io::Result<OwnedFd> {
     // JUSTIFICATION: as in bpf_fd().
     // SAFETY: no pointers; the commands used with it create a descriptor.
@@ -185,7 +187,8 @@ fn plain_fd_by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(command, &mut attr) }
 }
 
-/// Fills one of the `Raw*Info` structs; newer kernels' additional fields are cut off, older ones leave zeroes.
+/// Fills one of the `Raw*Info` structs; additional fields of newer kernels are cut off, fields unknown to older ones
+/// stay zero.
 pub(crate) fn info<I: Attr + Default>(fd: BorrowedFd<'_>) -> io::Result<I> {
     let mut info = I::default();
     let mut attr =
@@ -196,7 +199,8 @@ pub(crate) fn info<I: Attr + Default>(fd: BorrowedFd<'_>) -> io::Result<I> {
     Ok(info)
 }
 
-/// Returns the kernel's name of an object: at most 15 bytes, other characters than letters, digits, `_` and `.` replaced.
+/// Returns the kernel's name of an object: at most 15 bytes, other characters than letters, digits, `_` and `.`
+/// replaced.
 pub(crate) fn kernel_name(name: &str) -> [u8; 16] {
     let mut out = [0; 16];
     for (to, from) in out.iter_mut().take(15).zip(name.bytes()) {

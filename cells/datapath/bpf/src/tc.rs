@@ -17,7 +17,7 @@ const CLSACT: &str = "clsact";
 /// Bytes of `struct tcmsg` and the type of a filter's kind (`linux/rtnetlink.h`).
 const TCMSG_LEN: usize = 20;
 const TCA_KIND: u16 = 1;
-/// All protocols, as `struct tcmsg` has them beside the priority.
+/// All protocols, as encoded in the lower half of `tcm_info`.
 const ETH_P_ALL: u32 = (libc::ETH_P_ALL as u16).to_be() as u32;
 /// The handle of our filters within their priority.
 const HANDLE: u32 = 1;
@@ -35,8 +35,8 @@ pub struct Filter {
     pub program: u32,
 }
 
-/// A netlink socket for tc filters, in the network namespace of the thread that made it. Calls wait for the kernel's
-/// answer, which takes microseconds: attach 21, replace 2.
+/// A netlink socket for tc filters, in the network namespace of the thread that created it. Calls wait for the kernel's
+/// response, which takes microseconds: 21 to attach, 2 to replace.
 #[derive(Debug)]
 pub struct Tc {
     connection: RefCell<Connection>,
@@ -84,7 +84,8 @@ impl Tc {
             .map_err(|source| tc_error("attach tc filter", ifindex, source))
     }
 
-    /// [`Tc::ensure_clsact`] and [`Tc::attach`], trying the second first: replacing costs one round trip.
+    /// Calls [`Tc::attach`] and, only if the qdisc is missing, [`Tc::ensure_clsact`] before a retry: a replacement is
+    /// one request.
     pub fn attach_with_clsact(
         &self,
         ifindex: u32,
@@ -116,7 +117,7 @@ impl Tc {
         }
     }
 
-    /// Whether an interface has a clsact qdisc without any filter, of whatever kind, in either direction.
+    /// Whether an interface has a clsact qdisc without a filter of any kind in either direction.
     pub fn is_clsact_empty(&self, ifindex: u32) -> Result<bool> {
         for direction in [Direction::Ingress, Direction::Egress] {
             match self.dump(ifindex, direction, |_| Ok(Some(()))) {
@@ -195,7 +196,7 @@ fn filter(ifindex: u32, direction: Direction, priority: u16) -> TcMessage {
     message
 }
 
-/// Returns the cls_bpf filter of an answer; `None` for filters of other kinds, whose options are not decoded, and for the
+/// Returns the cls_bpf filter of a response; `None` for filters of other kinds, which are not decoded, and for the
 /// message about the priority itself, which has no handle.
 fn parse_filter(answer: &Message<'_>) -> Result<Option<Filter>, netlink::Error> {
     let attributes = answer.body.get(TCMSG_LEN..).unwrap_or_default();
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(parsed(1, "bpf", options).unwrap(), Some(expected));
         assert_eq!(parsed(0, "bpf", options).unwrap(), None, "the priority itself");
         assert_eq!(parsed(1, "bpf", |_| {}).unwrap(), None);
-        // Options that no parser would take.
+        // Options that no parser accepts.
         let garbage = |body: &mut Body| {
             body.attribute(OPTIONS, &[1; 7]);
         };

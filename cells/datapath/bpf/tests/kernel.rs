@@ -62,7 +62,7 @@ fn batches_write_read_and_delete_every_row() {
         }
         assert_eq!(found, rows, "{map_type}");
         if map_type == MapType::Hash {
-            // A key that is not there, in the middle of the batch, is stepped over.
+            // A missing key in the middle of the batch is skipped.
             map.delete(&5_000).unwrap();
             map.delete_batch(&(10..10_000).collect::<Vec<u32>>()).unwrap();
             assert_eq!(map.keys().unwrap().len(), 10);
@@ -119,7 +119,7 @@ fn maps_of_maps_take_a_batch_and_tell_ids() {
     let took = started.elapsed();
     assert_eq!(outer.id(255).unwrap(), Some(maps[255].info().unwrap().id));
     assert_eq!(outer.id(256).unwrap(), None);
-    // One grace period each would be 2 s.
+    // A grace period for each map would take 2 s.
     assert!(took.as_millis() < 500, "{took:?}");
 }
 
@@ -137,13 +137,13 @@ fn a_pin_is_created_reused_and_migrated() {
     let (raw, origin) = fs.open_or_create(&HASH).unwrap();
     assert_eq!((origin, raw.info().unwrap().id), (Origin::Reused, id));
 
-    // Read-only for programs is wanted, the pin lacks it: used as it is.
+    // Read-only for programs is desired, the pin lacks it: reused.
     let mut wanted = HASH;
     wanted.layout.flags = wanted.layout.flags.with(MapFlags::READ_ONLY_PROG);
     let (raw, origin) = fs.open_or_create(&wanted).unwrap();
     assert_eq!((origin, raw.info().unwrap().id), (Origin::Reused, id));
 
-    // Larger: the rows move. A leftover of an earlier crash is no obstacle.
+    // Larger: entries are migrated. A leftover of an earlier crash is no obstacle.
     map.raw().pin(&fs.map("test_hash_pending")).unwrap();
     let mut larger = wanted.clone();
     larger.layout.max_entries = 2000;
@@ -155,7 +155,7 @@ fn a_pin_is_created_reused_and_migrated() {
     assert_eq!(moved, rows);
     assert_eq!(fs.map_names().unwrap(), ["test_hash"]);
 
-    // Read-only is not wanted any more, the pin has it: moved as well.
+    // Read-only is not desired any more, the pin has it: migrated as well.
     let mut plain = larger.clone();
     plain.layout.flags = MapFlags::NO_PREALLOC;
     let (raw, origin) = fs.open_or_create(&plain).unwrap();
@@ -163,9 +163,9 @@ fn a_pin_is_created_reused_and_migrated() {
     assert_eq!(raw.layout(), plain.layout);
 }
 
-/// Rows that programs write come along also when they are written after the copy, and when a start is killed on the way.
+/// Entries of programs are migrated even if they are written after the copy, or the migration is interrupted.
 #[test]
-fn a_map_that_programs_write_into_moves_in_the_end() {
+fn a_map_that_programs_write_into_is_migrated_when_they_are_replaced() {
     require_root!();
     let (_sandbox, fs) = sandbox();
     const SMALL: MapSpec = MapSpec::new("test_lru", MapType::LruHash, 4, 4, 4096, MapFlags::NONE);
@@ -188,7 +188,7 @@ fn a_map_that_programs_write_into_moves_in_the_end() {
     write(&old, 2, 20);
     let moves = fs.moves().unwrap();
     assert_eq!(moves[0].copy().unwrap(), 2);
-    // Programs of both kinds: what the new ones have written is not overwritten.
+    // Programs of both loads: entries of the new ones are not overwritten.
     write(&new, 1, 11);
     write(&old, 3, 30);
     for moving in moves {
@@ -198,19 +198,19 @@ fn a_map_that_programs_write_into_moves_in_the_end() {
     assert_eq!(rows(pinned()), [(1, 11), (2, 20), (3, 30)]);
     assert!(fs.moves().unwrap().is_empty());
 
-    // Killed on the way, then the same again.
+    // Interrupted, then repeated.
     let (begun, _) = fs.open_or_create(&larger(2048)).unwrap();
     write(&begun, 4, 40);
     write(&pinned(), 5, 50);
     let (again, origin) = fs.open_or_create(&larger(2048)).unwrap();
     assert_eq!((again.info().unwrap().id, origin), (begun.info().unwrap().id, Origin::Moving { entries: 1 }));
-    // Killed again, then back to the size of before: some programs may have written into either.
+    // Interrupted again, then back to the previous size: programs may have written into either map.
     let before = pinned().info().unwrap().id;
     let (back, origin) = fs.open_or_create(&larger(8192)).unwrap();
     assert_eq!((back.info().unwrap().id, origin), (before, Origin::Moving { entries: 1 }));
     assert_eq!(pinned().info().unwrap().id, begun.info().unwrap().id, "the roles have changed");
     write(&begun, 6, 60);
-    // Killed a third time, then a third size.
+    // Interrupted a third time, then a third size.
     let (third, _) = fs.open_or_create(&larger(16384)).unwrap();
     for moving in fs.moves().unwrap() {
         moving.finish().unwrap();

@@ -1,4 +1,4 @@
-//! The wiring: options and the job that collects in rounds.
+//! The wiring: options and the garbage collection job.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,19 +14,23 @@ use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
 use crate::signals::{self, Families, Requests};
 
-/// The longest duration of a pass through one map, with millions of entries and a pause after each chunk.
+/// Limit of a pass through one map with millions of entries and a pause after each chunk.
 const MAX_PASS: Duration = Duration::from_secs(600);
 
 /// The pause after each chunk of entries.
 const CHUNK_PAUSE: Duration = Duration::from_millis(3);
 
-/// The first and the longest wait after a round that failed.
+/// The first and the maximum delay after a failed run.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Deletes entries of connections that have ended.
+/// Deletes expired connection tracking entries.
 pub fn cell() -> Cell {
-    module("conntrack-gc", "Collection of ended connections", [config::<ConntrackGcConfig>(), invoke(start)])
+    module(
+        "conntrack-gc",
+        "Garbage collection of connection tracking entries",
+        [config::<ConntrackGcConfig>(), invoke(start)],
+    )
 }
 
 #[derive(Params)]
@@ -73,7 +77,7 @@ struct Gc {
     maps: Arc<Maps>,
     numbers: Numbers,
     collected: Vec<(Families, &'static str, Kind)>,
-    /// Families whose maps are full.
+    /// Families with full maps.
     requests: Arc<Requests>,
 }
 
@@ -82,7 +86,7 @@ impl Gc {
         let clock = self.clock.clock();
         self.numbers.interval(self.interval.current());
         let mut last = Instant::now();
-        // The first round, and one after a failure, does not wait for the interval.
+        // The first run, and a run after a failure, does not wait for the interval.
         let mut early = true;
         let mut wait = MIN_INTERVAL.min(self.interval.current());
         let mut backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL);
@@ -90,7 +94,7 @@ impl Gc {
         let mut last_requested: Option<Instant> = None;
         loop {
             let mut pause = wait.saturating_sub(last.elapsed());
-            // Signals come by the thousand while a map is full: a requested round keeps its distance to the last one.
+            // Thousands of signals arrive while a map is full: enforce a minimum interval between requested runs.
             if !requested.is_empty() {
                 let rest = last_requested.map(|last| MIN_INTERVAL.saturating_sub(last.elapsed()));
                 pause = pause.min(rest.unwrap_or_default());
@@ -142,7 +146,7 @@ impl Gc {
             if !std::mem::take(&mut requested).is_empty() {
                 last_requested = Some(Instant::now());
             }
-            // A round for a signal leaves the time of the regular one, unless that is earlier now.
+            // A run for a signal does not postpone the regular one; the new interval may bring it forward.
             if !is_due && failed.is_none() {
                 wait = wait.min(self.interval.after_signal(most));
                 self.numbers.interval(self.interval.current());
@@ -158,9 +162,9 @@ impl Gc {
                     backoff.reset();
                 }
                 Some((map, error)) => {
-                    let message = format!("Could not collect ended connections of {map}");
+                    let message = format!("Could not collect expired connections of {map}");
                     if cx.health.degraded_anew(message, &*error) {
-                        tracing::warn!(mapName = map, %error, "Could not collect ended connections, trying again");
+                        tracing::warn!(mapName = map, %error, "Could not collect expired connections, retrying");
                     }
                     wait = backoff.next_wait().unwrap_or(MAX_RETRY_INTERVAL).min(wait);
                 }

@@ -1,4 +1,4 @@
-//! One pass through a map: deletes entries that have ended, or those of addresses without an owner.
+//! One pass through a map: deletes expired entries, or entries of addresses without an owner.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,13 +16,13 @@ pub const MAPS: [&str; 4] =
 pub struct Collected {
     /// Entries that are in use.
     pub alive: usize,
-    /// Entries that had ended and were deleted.
+    /// Expired entries that were deleted.
     pub deleted: usize,
-    /// Entries that had ended when they were read and were in use again when they were to be deleted.
+    /// Entries that were expired when read, but refreshed by a packet before the deletion.
     pub saved: usize,
 }
 
-/// Deletes the entries of a connection tracking map that have ended. Pauses for `rest` between chunks of some thousand
+/// Deletes the expired entries of a connection tracking map. Pauses for `rest` between chunks of some thousand
 /// entries and calls `go_on` after each: false ends the pass early.
 pub fn collect(
     map: &RawMap,
@@ -91,7 +91,7 @@ fn chunk<'a>(
     values: &[u8],
     found: &mut Collected,
 ) -> bpf::Result<()> {
-    // Once a chunk: the clock of jiffies costs a test run of a program.
+    // Once per chunk, as reading the jiffies clock takes a test run of a program.
     let now = clock.now()?;
     for (key, value) in keys.zip(values.chunks_exact(size_of::<CtEntry>())) {
         if !has_ended(value, now) {
@@ -122,13 +122,13 @@ enum Deletion {
     Gone,
 }
 
-/// Deletes an entry that had ended when it was read, unless a packet has refreshed it since.
+/// Deletes an entry that was expired when read, unless a packet has refreshed it since.
 fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
     let mut value = [0; size_of::<CtEntry>()];
     match map.take(key, &mut value) {
         Ok(true) => {}
         Ok(false) => return Ok(Deletion::Gone),
-        // Linux before 5.14 cannot delete and return an entry atomically: it is read again right before.
+        // Linux before 5.14 cannot delete and return an entry atomically: read it again right before the deletion.
         Err(error) if error.errno().is_some_and(cannot_take) => {
             return if !map.lookup(key, &mut value)? {
                 Ok(Deletion::Gone)
@@ -145,7 +145,7 @@ fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
     }
     match map.update(key, &value, UpdateMode::Create) {
         Ok(()) => Ok(Deletion::Lives),
-        // The next packet has created the entry again, with a state that is newer than this one.
+        // The next packet has recreated the entry with a newer state: keep that.
         Err(error) if error.errno() == Some(EEXIST) => Ok(Deletion::Lives),
         Err(error) => Err(error),
     }
@@ -153,7 +153,7 @@ fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
 
 const EEXIST: i32 = 17;
 
-/// Whether the error is that of a kernel whose maps of this type cannot delete and return an entry.
+/// Whether the error means that the kernel cannot delete and return an entry of this map type.
 fn cannot_take(errno: i32) -> bool {
     const EINVAL: i32 = 22;
     const EOPNOTSUPP: i32 = 95;

@@ -6,10 +6,10 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Connections")]
 pub struct ConntrackGcConfig {
-    /// Time between two collections of ended connections; 0 to choose it by how much there is to collect
+    /// Interval of conntrack garbage collection; 0 adapts it to the share of expired entries
     #[flag(default = "0s", live)]
     pub conntrack_gc_interval: Duration,
-    /// Longest time between two collections when it is chosen; 0 for 12h
+    /// Upper bound of the adaptive interval; 0 for 12h
     #[flag(default = "0s", live)]
     pub conntrack_gc_max_interval: Duration,
 }

@@ -11,11 +11,11 @@ pub const MIN_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest computed interval.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 
-/// From this share of a map on the interval becomes shorter, by the share.
+/// From this deleted share of a map on the interval is shortened, by the share.
 const MANY: f64 = 0.25;
-/// The interval becomes a tenth at the least.
+/// Maximum shortening at once: to a tenth.
 const MOST: f64 = 0.9;
-/// Below this share the interval becomes longer.
+/// Below this share the interval is extended.
 const FEW: f64 = 0.05;
 const GROWTH: f64 = 1.5;
 
@@ -31,7 +31,7 @@ pub fn next_interval(interval: Duration, deleted: f64) -> Duration {
     }
 }
 
-/// The interval from round to round.
+/// The interval between runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     config: ConntrackGcConfig,
@@ -55,8 +55,8 @@ impl Interval {
         self.current
     }
 
-    /// Returns the interval after a round that a signal has requested: shorter if much had ended, never longer, as it
-    /// comes before its time.
+    /// Returns the interval after a run that a signal has requested: shorter if many entries had expired, but never
+    /// longer, as an early run finds fewer expired entries.
     pub(crate) fn after_signal(&mut self, deleted: f64) -> Duration {
         self.current = self.current.min(self.limited(next_interval(self.current, deleted)));
         self.current

@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use crate::collect::Collected;
 
-/// Whose connections a map holds.
+/// The family and protocol of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Kind {
     pub(crate) family: &'static str,
@@ -61,13 +61,13 @@ impl Numbers {
             resets: Family::default(),
         };
         for kind in kinds {
-            // Batches are not interrupted and need no way round: these stay zero.
+            // Batch reads are never interrupted and need no fallback: these stay zero.
             drop(numbers.fallbacks.get_or_create(kind));
             let dump = Dump { area: "conntrack", name: "dump_interrupts", family: kind.family };
             drop(numbers.resets.get_or_create(&dump));
         }
         let register = |name: &str, help: &str| (format!("datapath_conntrack_{name}"), help.to_owned());
-        let (name, help) = register("gc_runs_total", "Rounds of the collection of ended connections");
+        let (name, help) = register("gc_runs_total", "Garbage collection runs of connection tracking maps");
         metrics.register(&name, &help, numbers.runs.clone());
         let (name, help) = register("gc_entries", "Rows of connections that the last round found");
         metrics.register(&name, &help, numbers.entries.clone());
@@ -94,7 +94,7 @@ impl Numbers {
         }
     }
 
-    /// Records the time until the next round.
+    /// Records the time until the next run.
     pub(crate) fn interval(&self, interval: Duration) {
         self.interval.get_or_create(&Global { global: "global" }).set(interval.as_secs() as i64);
     }

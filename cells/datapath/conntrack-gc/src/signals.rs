@@ -50,7 +50,7 @@ impl Families {
     }
 }
 
-/// Requests of the signal reader for a garbage collection: the families whose maps are full, coalesced.
+/// Requests of the signal reader for garbage collection: the families with full maps, coalesced.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     families: AtomicU8,
@@ -86,9 +86,10 @@ pub(crate) async fn read(maps: Arc<Maps>, requests: Arc<Requests>, cx: JobCx) ->
         match open(&maps) {
             Ok(rings) => break rings,
             Err(error) => {
-                let message = "Could not open the ring of signals: full maps wait for the interval";
+                let message =
+                    "Could not open the signal rings: full maps are not collected before the interval ends";
                 if cx.health.degraded_anew(message, format_args!("{error:#}")) {
-                    tracing::warn!(error = %format_args!("{error:#}"), "Could not open the ring of signals, trying again");
+                    tracing::warn!(error = %format_args!("{error:#}"), "Could not open the signal rings, retrying");
                 }
                 tokio::select! {
                     () = cx.cancelled() => return Ok(()),
@@ -145,7 +146,7 @@ async fn readable(rings: &[Ring]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads all signals of a ring; returns the families whose maps are full.
+/// Reads all signals of a ring; returns the families with full maps.
 fn drain(ring: &mut PerfEventArrayBuffer<MapData>) -> Families {
     let (mut all, mut lost) = (Families::default(), false);
     ring.for_each(|event| match event {
@@ -156,7 +157,7 @@ fn drain(ring: &mut PerfEventArrayBuffer<MapData>) -> Families {
     if lost && all.is_empty() { Families::BOTH } else { all }
 }
 
-/// Returns the family whose map a signal reports as full; the empty set for other signals.
+/// Returns the family of the map that a signal reports as full; the empty set for other signals.
 fn families(message: &[u8]) -> Families {
     // The kernel pads samples, so the message may be longer than the signal.
     let signal = message.get(..size_of::<FillUp>()).and_then(FillUp::from_bytes);

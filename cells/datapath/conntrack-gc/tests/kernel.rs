@@ -1,4 +1,4 @@
-//! Collection in real maps.
+//! Garbage collection in real maps.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn rows_that_ended_go_and_the_others_stay() {
     require_root!();
     let connections = map(200_000);
     let now = Clock::Seconds.now().unwrap();
-    // Every third has ended; one that ends this second lives.
+    // Every third has expired; an entry that expires this second is alive.
     let lifetime = |number: u32| match number % 3 {
         0 => now - 1,
         1 => now + 100,
@@ -49,7 +49,7 @@ fn rows_that_ended_go_and_the_others_stay() {
     let left = connections.entries().unwrap();
     assert_eq!(left.len(), 20_000);
     assert!(left.iter().all(|(_, row)| row.lifetime >= now));
-    // Told to stop, it stops.
+    // The pass ends early when requested.
     let mut chunks = 0;
     let found = collect(connections.raw(), &Clock::Seconds, Duration::ZERO, || {
         chunks += 1;
@@ -88,8 +88,8 @@ fn connections_of_an_address_are_forgotten() {
     assert_eq!(connections.keys().unwrap().len(), 1);
 }
 
-/// Packets come in for rows that have just ended, while they are collected: a row that a packet has refreshed is there
-/// afterwards, always. The control: of those that no packet found, none is.
+/// Packets arrive for entries that have just expired, while they are collected: an entry that a packet has refreshed
+/// always exists afterwards. The control: entries without such a packet do not.
 #[test]
 fn a_live_connection_keeps_its_row() {
     require_root!();
@@ -107,7 +107,7 @@ fn a_live_connection_keeps_its_row() {
                 }
                 let mut refreshed = Vec::new();
                 for number in (0..ROWS).filter(|number| number % 2 == round % 2) {
-                    // As a packet: only a row that it finds.
+                    // As a packet does: it only refreshes an existing entry.
                     if connections.update_mode(&key(number), &row(now + 1000), UpdateMode::Replace).is_ok() {
                         refreshed.push(number);
                     }

@@ -1,5 +1,6 @@
-//! The datapath's control in numbers: endpoints, restart, programs, maps. Prints one row a number (name, measured, unit,
-//! goal, met, peer), tab separated. Peers are the same steps with a program load and a tcx link for each endpoint.
+//! Benchmarks of the datapath's control plane: endpoints, restart, programs, maps. Prints a row per value (name,
+//! measured, unit, goal, met, peer), tab separated. Peers are the same steps with a program load and a tcx link for
+//! each endpoint.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
 
 #[path = "../tests/kit/mod.rs"]
@@ -31,7 +32,7 @@ fn row(name: &str, measured: f64, unit: &str, goal: f64, peer: &str) {
     println!("{name}\t{measured:.3}\t{unit}\t{goal}\t{met}\t{peer}");
 }
 
-/// Milliseconds that `work` takes.
+/// Returns the duration of `work` in milliseconds, and its result.
 fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let begin = Instant::now();
     let value = work();

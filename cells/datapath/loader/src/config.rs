@@ -21,37 +21,37 @@ pub struct LoaderConfig {
     /// Priority of tc filters
     #[flag(default = 1, hidden)]
     pub bpf_filter_priority: u16,
-    /// How often programs that somebody removed are attached again; 0 for never
+    /// Interval of the check that reattaches removed programs; 0 disables it
     #[flag(default = "30s", live)]
     pub endpoint_bpf_prog_watchdog_interval: Duration,
-    /// Deliver packets of pods to pods of the node through their interface instead of into their namespace
+    /// Redirect packets between pods of the node to the host side of the veth, not into the namespace of the pod
     #[flag(default = false)]
     pub enable_host_legacy_routing: bool,
-    /// Carry the source's identity in the mark of packets that leave by the host
+    /// Encode the source identity in the mark of packets that are passed to the host's stack
     #[flag(default = true)]
     pub enable_identity_mark: bool,
-    /// How much of a packet a trace event carries
+    /// Bytes of the packet in each trace event
     #[flag(default = 128, unit = "bytes", live)]
     pub trace_payloadlen: u32,
-    /// Level of thinning of trace events: none, lowest, low, medium, maximum
+    /// Aggregation level of trace events: none, lowest, low, medium, maximum
     #[flag(default = "None", live)]
     pub monitor_aggregation: String,
-    /// Tell monitors of dropped packets
+    /// Emit drop events to monitors
     #[flag(default = true, live)]
     pub bpf_events_drop_enabled: bool,
-    /// Tell monitors of forwarded packets
+    /// Emit trace events to monitors
     #[flag(default = true, live)]
     pub bpf_events_trace_enabled: bool,
-    /// Tell monitors of verdicts of policy
+    /// Emit policy verdict events to monitors
     #[flag(default = true, live)]
     pub bpf_events_policy_verdict_enabled: bool,
-    /// Count packets and bytes of each entry of policy
+    /// Count packets and bytes of each policy map entry
     #[flag(default = true, live)]
     pub policy_accounting: bool,
-    /// Policy judges ICMP messages by their type
+    /// Apply policy to ICMP messages by type
     #[flag(default = true, hidden)]
     pub enable_icmp_rules: bool,
-    /// Let ICMP messages of path MTU discovery pass policy
+    /// Allow ICMP messages of path MTU discovery regardless of policy
     #[flag(default = true, live)]
     pub allow_icmp_frag_needed: bool,
 }
@@ -64,37 +64,37 @@ pub struct ConntrackConfig {
     /// Track SCTP connections
     #[flag(default = false, live)]
     pub enable_sctp: bool,
-    /// Let protocols other than TCP, UDP, SCTP and ICMP through, tracked by their addresses
+    /// Forward protocols other than TCP, UDP, SCTP and ICMP, tracked by their addresses
     #[flag(default = false, live)]
     pub enable_extended_ip_protocols: bool,
     /// Count packets and bytes of each connection
     #[flag(default = false, live)]
     pub bpf_conntrack_accounting: bool,
-    /// Life of an established TCP connection without packets
+    /// Timeout of idle established TCP connections
     #[flag(default = "2h13m20s", live)]
     pub bpf_ct_timeout_regular_tcp: Duration,
-    /// Life of other connections without packets
+    /// Timeout of idle non-TCP connections
     #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_regular_any: Duration,
-    /// Life of a TCP connection that both sides have closed
+    /// Timeout of TCP connections after both sides have closed
     #[flag(default = "10s", live)]
     pub bpf_ct_timeout_regular_tcp_fin: Duration,
-    /// Life of a TCP connection of which only the SYN was seen
+    /// Timeout of TCP connections of which only the SYN was seen
     #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_regular_tcp_syn: Duration,
-    /// Life of an established TCP connection to a service
+    /// Timeout of idle established TCP connections to services
     #[flag(default = "2h13m20s", live)]
     pub bpf_ct_timeout_service_tcp: Duration,
-    /// Life of other connections to a service
+    /// Timeout of idle non-TCP connections to services
     #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_service_any: Duration,
-    /// How long a closed connection to a service stays with its backend
+    /// Grace period in which a closed connection to a service keeps its backend
     #[flag(default = "1m0s", live)]
     pub bpf_ct_timeout_service_tcp_grace: Duration,
-    /// How often an established connection is reported, with aggregation of level medium
+    /// Interval of trace events per established connection, with aggregation level medium
     #[flag(default = "5s", live)]
     pub monitor_aggregation_interval: Duration,
-    /// TCP flags that are reported when first seen: syn, fin, rst, psh, ack, urg, ece, cwr, or all
+    /// TCP flags reported at their first occurrence in a connection: syn, fin, rst, psh, ack, urg, ece, cwr, or all
     #[flag(default = "syn,fin,rst", live)]
     pub monitor_aggregation_flags: Vec<String>,
 }
@@ -197,7 +197,7 @@ impl LoaderConfig {
         })
     }
 
-    /// Checks what the types of the fields do not: the aggregation level and the filter priority.
+    /// Validates the aggregation level and the filter priority, which the types of the fields do not constrain.
     pub fn validate(&self) -> Result<(), OptionError> {
         self.aggregation()?;
         if self.bpf_filter_priority == 0 {

@@ -9,19 +9,19 @@
 //! **Life.** The start hook restores the endpoints of the previous run and repairs pins after the settings entries
 //! (`restore`). A job (`host_job`) waits for the router's address, then loads one set of programs, switches every pod's
 //! interface to it (`Datapath::ready` resolves), adds addresses and routes, and attaches programs to devices; then it
-//! follows the tables: a node-wide switch changed by `PATCH /config` is another load, whose programs replace those in
-//! use in place (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready
-//! in their slots and guard interfaces of pods that were not announced; a rule of nftables (table `inet apiary`) holds
-//! those back until then. Another marks the host's packets, before programs are in force that know them by that mark;
+//! follows the tables: a node-wide switch changed by `PATCH /config` causes another load, which replaces the programs
+//! in use (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready
+//! in their slots and guard interfaces of pods that were not announced; a rule of nftables (table `inet apiary`) drops
+//! their packets until then. Another marks the host's packets, before programs are attached that rely on that mark;
 //! it is temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the
-//! kernel reports a removal, everything is compared with what should be there and put back (`watchdog`). Nothing is
-//! taken down at stop: packets go on.
+//! kernel reports a removal, everything is compared with the desired state and repaired (`watchdog`). Nothing is
+//! detached at stop: forwarding continues.
 //!
 //! **Differences from Cilium.** One set of programs serves all endpoints: creating one loads nothing and waits for no
-//! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a pinned
-//! tcx link keeps it. The program array is `cilium_calls_shared_<id>`, one for each load. Programs of the kernel stay
-//! attached when an endpoint goes, and drop. There, packets of an unannounced pod take the host's routes; here they go
-//! nowhere.
+//! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a
+//! pinned tcx link keeps it. The program array is `cilium_calls_shared_<id>`, one for each load. Programs of the kernel
+//! stay attached when an endpoint is deleted, and drop its packets. In Cilium, packets of an unannounced pod take the
+//! host's routes; here they are dropped.
 
 mod cell;
 mod config;

@@ -7,10 +7,10 @@ use hive::OptionError;
 #[config(group = "Services")]
 #[config(check = |config: &Self| config.settings().map(drop).map_err(|error| error.to_string()))]
 pub struct ServicesConfig {
-    /// What the sender is told when a service has no backends: reject (by ICMP) or drop (nothing)
+    /// Response to packets to services without backends: reject (ICMP error) or drop (silently)
     #[flag(default = "reject", live)]
     pub service_no_backend_response: String,
-    /// Services without backends refuse packets; off leaves these to the routes of the node
+    /// Reject packets to services without backends instead of leaving them to the node's routes
     #[flag(default = true, live)]
     pub enable_no_service_endpoints_routable: bool,
 }
@@ -18,9 +18,9 @@ pub struct ServicesConfig {
 /// The checked options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceSettings {
-    /// Senders get an ICMP error from a service without backends.
+    /// Packets to a service without backends are answered with an ICMP error.
     pub(crate) reject: bool,
-    /// Packets to a service without backends go no further.
+    /// Packets to a service without backends are not forwarded.
     pub(crate) drop_empty: bool,
 }
 

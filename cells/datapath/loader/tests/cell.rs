@@ -15,7 +15,7 @@ use maps::Maps;
 use statedb::RwTable;
 use test_kit::{Sandbox, require_root};
 
-/// A node whose router gets its addresses late, as from address management.
+/// A node on which the router's addresses are set late, as by IPAM.
 fn cells() -> Vec<Cell> {
     let node = |table: Arc<RwTable<LocalNode>>, jobs: JobGroup| {
         let mut row = LocalNode {
@@ -39,7 +39,7 @@ fn cells() -> Vec<Cell> {
         maps::cell(),
         devices::cell(),
         sysctl::cell(),
-        // The cells contribute routes to a server that is not here.
+        // The cells contribute routes, but there is no API server in this hive.
         module("node", "A node", [statedb::table::<LocalNode>(), invoke(node)]),
         loader::cell(),
         invoke(|_: Arc<dyn Datapath>| ()),
@@ -112,7 +112,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         let eth0 = link_by_name("eth0").index;
         assert_eq!(maps.devices().keys().unwrap(), [eth0]);
 
-        // A foreign CNI plugin makes an interface: the program that drops is on it before anything asks.
+        // Another CNI plugin creates an interface: the dropping program is attached before any request.
         sandbox.host().ip("link add lxc00000000beef type veth peer name p0").unwrap();
         let new = link_by_name("lxc00000000beef");
         hive.until("the guard", || filters(new.index).len() == 1).await;
@@ -126,7 +126,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         datapath.attach(&endpoint).unwrap();
         datapath.attach_host(500).unwrap();
 
-        // Another address, and one that goes.
+        // Another address is added, and one is removed.
         sandbox.host().ip("addr add 10.98.0.1/24 dev eth0").unwrap();
         sandbox.host().ip("addr del 10.99.0.1/24 dev eth0").unwrap();
         let lookup = |ip: [u8; 4]| maps.lxc().lookup(&EndpointKey::v4(ip.into())).unwrap();
@@ -141,7 +141,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
             names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1
         })
         .await;
-        // Whatever is removed by others is restored: a pod's program, a host route, the host devices.
+        // Parts that other processes remove are restored: a pod's program, a host route, the host devices.
         sandbox.host().exec("tc qdisc del dev lxc00000000beef clsact").unwrap();
         hive.until("the pod's program", || filters(new.index).len() == 1).await;
         let route = || sandbox.host().ip("-4 route show dev cilium_host").unwrap_or_default();
@@ -211,7 +211,7 @@ fn pods_keep_old_programs_only_as_long_as_the_agent_reports_it() {
     let job = "loader.job-host-datapath";
 
     run(async {
-        // Without the watchdog: the switch itself is what is tested.
+        // Without the watchdog, so that only the switch is tested.
         let mut hive = hive(&sandbox).set("endpoint-bpf-prog-watchdog-interval", "0s");
         hive.start().await;
         let datapath: Arc<dyn Datapath> = hive.get();
@@ -283,7 +283,7 @@ fn the_watchdog_distinguishes_programs_by_their_id() {
         };
         datapath.attach(&pod).unwrap();
 
-        // Programs that leave packets to others, under our names.
+        // Programs that pass all packets on, under our names.
         let passing = bpf::Program::passing_on().unwrap();
         let right = program(ifindex);
         let name = "cil_from_container-lxc7";
@@ -301,7 +301,7 @@ fn the_watchdog_distinguishes_programs_by_their_id() {
                 assert_ne!(found().program, before.program);
                 hive.until("the device's program", || found() == before).await;
             }
-            // The pin of one place leads to the link of another.
+            // The pin of one place refers to the link of another.
             let pin = devices.join("eth0/links/cil_from_netdev");
             let id = || Link::open(&pin).map(|link| link.info().unwrap().id).unwrap_or_default();
             let before = id();
@@ -311,7 +311,7 @@ fn the_watchdog_distinguishes_programs_by_their_id() {
             assert_ne!(id(), before);
             hive.until("the link's pin", || id() == before).await;
         }
-        // The pin of the program array leads to another map.
+        // The pin of the program array refers to another map.
         let maps: Arc<Maps> = hive.get();
         let names = maps.fs().map_names().unwrap();
         let calls = names.into_iter().find(|name| name.starts_with("cilium_calls_shared_")).unwrap();

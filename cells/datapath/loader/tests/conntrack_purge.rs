@@ -35,7 +35,7 @@ fn connections_of_an_endpoint_go_with_it() {
     assert_eq!(left().len(), 3, "an endpoint that comes back after a restart keeps its connections");
     datapath.detach(7).unwrap();
     assert_eq!(left().len(), 3, "a deletion does not wait for it");
-    // The next one with the address does.
+    // The next endpoint with the address purges them.
     datapath.attach(&endpoint).unwrap();
     assert_eq!(left(), [others]);
     fill();
@@ -88,12 +88,12 @@ fn connections_and_counts_without_an_endpoint_are_purged_at_the_start() {
     assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 2);
     check();
     assert_eq!(datapath.conntrack_purge().purge(&maps).unwrap(), 0);
-    // An endpoint that comes before that does not wait in vain.
+    // An endpoint that is created before the scan triggers it.
     fill();
     datapath.prune(&[7].into()).unwrap();
     datapath.attach(&next).unwrap();
     check();
-    // Counts go with their endpoint.
+    // Counters are purged with their endpoint.
     datapath.detach(7).unwrap();
     datapath.conntrack_purge().purge(&maps).unwrap();
     assert_eq!(counts.lookup(&count_of(7)).unwrap(), None);

@@ -57,7 +57,7 @@ fn an_endpoint_comes_and_goes_with_all_its_rows() {
     datapath.up(&endpoint).unwrap();
     assert!(link().is_up());
 
-    // Again, with another address: the old one goes.
+    // Attached again with another address: the old one is removed.
     let moved = EndpointDatapath { ipv4: Some(Ipv4Addr::new(10, 0, 0, 99)), ..endpoint.clone() };
     datapath.attach(&moved).unwrap();
     assert_eq!(maps.lxc().lookup(&EndpointKey::v4(endpoint.ipv4.unwrap())).unwrap(), None);
@@ -177,7 +177,7 @@ fn an_endpoint_taken_over_keeps_its_pinned_link() {
     let first = start(&maps);
     let endpoint = pod(&sandbox, 1);
     first.attach(&endpoint).unwrap();
-    // As a Cilium agent leaves it: a tcx link, no filter.
+    // As left by a Cilium agent: a tcx link, no filter.
     sandbox.host().exec("tc qdisc del dev lxc00001 clsact").unwrap();
     let folder = maps.fs().endpoint_links(1);
     std::fs::create_dir_all(&folder).unwrap();
@@ -317,7 +317,7 @@ fn a_device_keeps_its_link_and_gets_the_new_program() {
     assert_eq!(after.id, before.id);
     assert_ne!(after.program, before.program);
 
-    // The pair is created again: its old link is dead, a new one takes the pin.
+    // The pair is recreated: its old link is defunct, a new one takes the pin.
     nl.delete_link(devices.host.index).unwrap();
     let devices = host::ensure_devices(&mut nl).unwrap();
     let place = Place { ifindex: devices.host.index, ..place };
@@ -387,7 +387,7 @@ fn host_devices_addresses_and_routes_are_those_of_cilium() {
     assert_eq!((again.host.index, again.net.index), (first.host.index, first.net.index));
     assert_eq!(state(), [v4, v6, addresses]);
 
-    // Another range: what belonged to the old one goes.
+    // Another range: addresses and routes of the old one are removed.
     let other = HostSettings {
         router_ipv4: Some(Ipv4Addr::new(10, 1, 0, 1)),
         pods_ipv4: Some("10.1.0.0/24".parse().unwrap()),
@@ -404,7 +404,7 @@ fn host_devices_addresses_and_routes_are_those_of_cilium() {
 }
 
 #[expect(clippy::print_stderr, reason = "a measurement for the reader of the log")]
-/// The numbers of SPECIFICATION.md with room for a busy machine: attaching waits for no grace period.
+/// The limits of SPECIFICATION.md with a margin for a busy machine: attaching waits for no grace period.
 #[test]
 fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load() {
     require_root!();
@@ -431,13 +431,13 @@ fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load()
     eprintln!("attach p50 {:?} max {:?}; restart of 50 {took:?}", times[25], times[49]);
 }
 
-/// Makes the look of the watchdog at rows; what it has put back.
+/// Runs the watchdog's comparison of map entries; returns its repairs.
 fn repair(datapath: &KernelDatapath) -> Vec<String> {
     let links = Netlink::open().unwrap().links().unwrap();
     datapath.repair_rows(&links).unwrap()
 }
 
-/// A pin that is there may lead to another map.
+/// An existing pin may refer to another map.
 #[test]
 fn pins_that_lead_to_other_maps_are_replaced() {
     require_root!();
@@ -454,7 +454,7 @@ fn pins_that_lead_to_other_maps_are_replaced() {
     let before = ids();
     assert!(loader::repair_pins(&datapath).unwrap().is_empty());
 
-    // The other endpoint's map, a map of the same form without rows, maps of other forms.
+    // The other endpoint's map, an empty map of the same layout, maps of other layouts.
     let others = [
         RawMap::open(&maps.path(&policy_name(8))).unwrap(),
         RawMap::create(&maps.policy_spec(7)).unwrap(),
@@ -524,7 +524,7 @@ fn rows_that_others_remove_or_overwrite_are_written_again() {
         assert_eq!(repair(&datapath), Vec::<String>::new(), "{what}");
     }
 
-    // Policy is still the endpoint's own, and what goes away goes whole.
+    // The endpoint still has its own policy, and its removal is complete.
     maps.ep_config().update(&7, &Default::default()).unwrap();
     datapath.write_policy(7, &[]).unwrap();
     assert!(datapath.detach(7).unwrap());

@@ -1,4 +1,4 @@
-//! Packets between pods while programs are replaced, endpoints go, and their addresses are not theirs.
+//! Packets between pods while programs are replaced, endpoints are removed, and source addresses are spoofed.
 
 mod kit;
 
@@ -42,7 +42,7 @@ fn no_packet_is_lost_while_programs_are_replaced_and_all_are_once_the_endpoint_i
         wait_until("the pods to reach each other", Duration::from_secs(10), reachable);
     }
 
-    // A reload, and starts from what is pinned, as after a stop or kill -9.
+    // A reload, and starts from pinned state, as after a stop or kill -9.
     let flows = targets.map(|target| UdpFlow::start(&a_ns, &b_ns, target).unwrap());
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(50));
@@ -57,7 +57,7 @@ fn no_packet_is_lost_while_programs_are_replaced_and_all_are_once_the_endpoint_i
         assert!(report.is_perfect(), "{report:?}");
     }
 
-    // The control: what is gone from the rows is gone for packets, although programs and interfaces are there.
+    // The control: without map entries packets are dropped, although programs and interfaces exist.
     let before = drops(&maps, 203);
     datapath.detach(a.id).unwrap();
     let flow = UdpFlow::start(&a_ns, &b_ns, targets[0]).unwrap();

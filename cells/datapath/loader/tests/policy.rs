@@ -28,7 +28,7 @@ fn peers(datapath: &dyn Datapath, id: u16) -> Vec<u32> {
     peers
 }
 
-/// Kernel numbers of the map in the endpoint's slot and of the pinned one.
+/// Kernel ids of the map in the endpoint's slot and of the pinned one.
 fn numbers(maps: &Maps, id: u16) -> (Option<u32>, u32) {
     let slot = maps.ep_config().lookup(&id.into()).unwrap().unwrap().policy_slot;
     let pinned = RawMap::open(&maps.path(&policy_name(id))).unwrap().info().unwrap().id;
@@ -65,7 +65,7 @@ fn rows_change_in_place_in_order_or_by_another_map() {
     std::thread::sleep(Duration::from_millis(1050));
     datapath.pool().tend().unwrap();
     assert!(old.entries().unwrap().is_empty(), "and the map is ready for the next endpoint");
-    // A start finds the new one.
+    // A start finds the new map.
     drop(datapath);
     let datapath = start(&maps);
     assert_eq!(peers(&datapath, 7), [8, 9]);
@@ -74,7 +74,7 @@ fn rows_change_in_place_in_order_or_by_another_map() {
     // The host's rows allow everything, there is no host firewall.
     datapath.attach_host(500).unwrap();
     assert_eq!(datapath.policy_rows(500).unwrap().len(), 2);
-    // As does what a map of the previous run lacks.
+    // Entries that a map of the previous run lacks are added.
     let slot = maps.ep_config().lookup(&500).unwrap().unwrap().policy_slot;
     maps.ep_policies().unset(slot).unwrap();
     assert_eq!(start(&maps).policy_rows(500).unwrap().len(), 2);
@@ -135,7 +135,7 @@ fn a_swap_that_failed_leaves_the_names_of_the_map_in_force() {
     assert_eq!(map.entries().unwrap(), [allow(1)]);
     assert_eq!(peers(&datapath, 7), [1]);
 
-    // Nor does an endpoint that cannot be made keep a slot.
+    // An endpoint that cannot be created keeps no slot, either.
     let ready = datapath.pool().ready();
     let other = pod(&sandbox, 8);
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The pool of policy maps in the real kernel: what is in a slot can be opened by its pin, whatever happened before.
+//! The pool of policy maps in the real kernel: the map of a slot can always be opened by its pin.
 
 mod kit;
 
@@ -18,7 +18,7 @@ fn pin(maps: &Maps, slot: u32) -> PathBuf {
     maps.fs().policy_maps().join(format!("slot_{slot:05}"))
 }
 
-/// The kernel numbers of the maps in slots, each of which has its pin.
+/// The kernel ids of the maps in slots, each of which has its pin.
 fn slots(maps: &Maps) -> BTreeMap<u32, u32> {
     let id = |slot| Some((slot, maps.ep_policies().id(slot).unwrap()?));
     let slots: BTreeMap<u32, u32> = (1..1024).filter_map(id).collect();
@@ -79,7 +79,7 @@ fn a_start_finds_every_map_again_by_its_pin() {
     assert_ne!(after.get(&spare), before.get(&spare), "created again, as the previous one cannot be opened");
     assert!(after.iter().all(|(slot, id)| *slot == spare || before.get(slot) == Some(id)));
 
-    // Neither pin is left: the endpoint gets another map, which denies everything, and the others keep theirs.
+    // Both pins are gone: the endpoint gets another map, which denies everything, and the others keep theirs.
     drop(datapath);
     let slot = slot_of(&maps, 9);
     unpin(&pin(&maps, slot)).unwrap();
@@ -165,7 +165,7 @@ fn the_pool_shrinks_after_many_endpoints_have_gone() {
     let mut now = begin + QUARANTINE + Duration::from_secs(1);
     pool.tend_at(now).unwrap();
     assert_eq!(slots(&maps).len(), peak, "the next wave finds them");
-    // One interval in which they were used, one in which they were not needed.
+    // One interval in which the slots were used, one in which they were not needed.
     now += 2 * SHRINK_INTERVAL;
     pool.tend_at(now).unwrap();
     now += SHRINK_INTERVAL;
@@ -174,7 +174,7 @@ fn the_pool_shrinks_after_many_endpoints_have_gone() {
     }
     assert_eq!((pool.ready(), slots(&maps).len()), (READY, READY));
 
-    // Their numbers serve again.
+    // Their ids are reused.
     let again: Vec<u32> = (0..400).map(|_| pool.take().unwrap().0).collect();
     assert!(again.iter().all(|slot| *slot as usize <= peak), "{again:?}");
     slots(&maps);

@@ -1,4 +1,4 @@
-//! Signals of full maps, from the real programs to the collection of connections.
+//! Signals of full maps, from the real programs to conntrack garbage collection.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ mod kit;
 
 use kit::{allow_all, furnish, maps, node_config, pod_with_namespace, start};
 
-/// Our programs with tables that are not LRU but refuse rows, as a kernel does that finds none to evict: that of IPv4
-/// connections beside TCP has one row and is full.
+/// Our programs with plain hash maps, which refuse entries as a kernel does that finds none to evict: the map of IPv4
+/// connections other than TCP has one entry and is full.
 struct Full {
     collection: bpf::Collection,
     _connections: Map<CtTuple4, CtEntry>,
@@ -26,7 +26,7 @@ struct Full {
 
 impl Full {
     fn load(maps: &Maps) -> Full {
-        // Types of maps are arrays in the type information (BTF), whose length is the type's number: LRU hash to hash.
+        // BTF encodes the type of a map as the length of an array: replace LRU hash by hash.
         let mut bytes = datapath_object::datapath().to_vec();
         let is_lru_hash = |at: &usize| {
             let word = |index: usize| u32::from_le_bytes(bytes[at + 4 * index..][..4].try_into().unwrap());
@@ -85,7 +85,7 @@ fn insertion_failures(maps: &Maps) -> u64 {
     failed.flat_map(|(_, cpus)| cpus).map(|value| value.count).sum()
 }
 
-/// Cilium wakes its collection on `SignalCTFillUp`. A storm of signals is one round, of the family that is full.
+/// Cilium triggers garbage collection on `SignalCTFillUp`. A burst of signals is one run, for the family that is full.
 #[test]
 fn a_full_conntrack_table_triggers_one_collection() {
     require_root!();
@@ -127,7 +127,7 @@ fn a_full_conntrack_table_triggers_one_collection() {
         };
         hive.until("the reader of signals", reads).await;
 
-        // The control: a table with room sends no signal.
+        // The control: a map with free capacity causes no signal.
         let socket = a_ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
         socket.send_to(b"x", (target, 9)).unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -143,7 +143,7 @@ fn a_full_conntrack_table_triggers_one_collection() {
         assert!(insertion_failures(&own_maps) >= 5000, "each would have been a signal");
         assert!(started.elapsed() < Duration::from_secs(10), "the first round of all would come by itself");
         assert_eq!(all(), [1, 1, 0], "one round, of IPv4");
-        // More of them wait until ten seconds after that round.
+        // Further signals wait until ten seconds after that run.
         socket.send_to(b"x", (IpAddr::V4(target), 9)).unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(all(), [1, 1, 0]);

@@ -77,8 +77,8 @@ const fn map(
     MapDef { name, map_type, key_size, value_size, size, flags, existence }
 }
 
-/// The maps, by name. `cilium_devices` is always 0x1, which Cilium's objects want; its agent makes it with the
-/// preallocation setting and lets the objects replace it.
+/// The maps, by name. `cilium_devices` always has flags 0x1, which Cilium's objects require; its agent creates the map
+/// by the preallocation setting and lets the objects replace it.
 #[rustfmt::skip]
 pub const CATALOG: &[MapDef] = &[
     map("cilium_auth_map", Hash, 12, 8, Auth, NO_PREALLOC_RO, Always),

@@ -17,7 +17,7 @@ use crate::runtime;
 use crate::specs::{POLICY_PREFIX, Specs};
 use crate::table::MapRow;
 
-/// The longest time that maps which forwarding does not need wait for it.
+/// Limit of the wait for forwarding before maps are created that forwarding does not need.
 const MAX_FORWARDING_WAIT: Duration = Duration::from_millis(500);
 
 /// Creates and opens the node's maps; provides `Arc<Maps>` and the table `bpf-maps`. A cell that takes
@@ -76,14 +76,14 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         })
         .add();
     let (rest, table) = (maps.clone(), p.table);
-    // Half of the machine, as endpoints are created at the same time.
+    // Half of the CPUs, as endpoints are created at the same time.
     let threads = (bpf::possible_cpus() / 2).clamp(1, 4);
     let backoff = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30));
     p.jobs
         .one_shot_with_retry("create-maps", backoff, move |cx: JobCx| {
             let (rest, table) = (rest.clone(), table.clone());
             async move {
-                // Programs and endpoints first: creating one of these maps takes the processor for milliseconds.
+                // Programs and endpoints have precedence: creating one of these maps occupies a CPU for milliseconds.
                 tokio::select! {
                     () = rest.forwarding() => {}
                     () = tokio::time::sleep(MAX_FORWARDING_WAIT) => {}
@@ -119,7 +119,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
 const TOO_LARGE: &str =
     "the sizes that options set leave too little to the agent; raise the limit of its container";
 
-/// Reports how the maps were sized for the limit. Refuses sizes for which the kernel would kill the agent.
+/// Reports how the maps were sized for the limit. Refuses sizes that would get the agent killed for lack of memory.
 fn report_fit(fit: &Fit, limit: u64) -> anyhow::Result<()> {
     anyhow::ensure!(
         fit.taken < limit,

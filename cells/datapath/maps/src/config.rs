@@ -1,6 +1,6 @@
 //! The options of the maps, in Cilium's spelling.
 
-/// Which IP families the node forwards. Changes take effect at the next start.
+/// The IP families that the node forwards. Changes take effect at the next start.
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Node and cluster")]
 pub struct FamilyConfig {
@@ -16,7 +16,7 @@ pub struct FamilyConfig {
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "Connections")]
 pub struct ClockConfig {
-    /// Let connections end by the kernel's jiffies, which are read faster than seconds, when the kernel allows
+    /// Use the kernel's jiffies, which are cheaper to read than seconds, for connection timeouts if supported
     #[flag(default = false)]
     pub enable_bpf_clock_probe: bool,
 }
@@ -32,12 +32,12 @@ impl ClockConfig {
 #[derive(Clone, Copy, Debug, PartialEq, hive::Config)]
 #[config(group = "eBPF maps")]
 pub struct LivenessConfig {
-    /// How often to tell the datapath that the agent runs
+    /// Interval of updates of the agent liveness timestamp in the datapath
     #[flag(default = "1s")]
     pub agent_liveness_update_interval: std::time::Duration,
 }
 
-/// Where the maps are and how large. Sizes take effect at the next start: a map of another size is replaced by one that
+/// Paths and sizes of the maps. Sizes take effect at the next start: a map of another size is replaced by one that
 /// holds its entries.
 #[derive(Clone, Debug, PartialEq, hive::Config)]
 #[config(group = "eBPF maps", check = |config: &Self| config.validate().map_err(|error| error.to_string()))]

@@ -23,7 +23,7 @@ impl fmt::Debug for Counters {
 
 impl Collector for Counters {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        // A scrape before the start hook finds no maps, which is no error.
+        // Before the start hook there are no maps, which is not an error of the scrape.
         let rows = match self.0.is_open().then(|| self.0.metrics().entries()) {
             Some(Ok(rows)) => rows,
             Some(Err(error)) => {
@@ -48,7 +48,7 @@ fn sums(rows: Vec<(MetricsKey, Vec<MetricsValue>)>) -> BTreeMap<Labels, (u64, u6
             code if key.is_drop() => {
                 Some(metric::label(code).map_or_else(|| code.to_string(), str::to_owned))
             }
-            // Other codes count events of packets that are counted as forwarded or dropped as well.
+            // Other codes count events of packets that are also counted as forwarded or dropped.
             _ => continue,
         };
         let sum = sums.entry((direction::label(key.dir), reason)).or_default();

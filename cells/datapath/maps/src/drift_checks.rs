@@ -1,7 +1,7 @@
-//! Drift of map entries: when their owners compare them, and what they have repaired.
+//! Drift of map entries: the times at which owners compare them, and their repairs.
 //!
-//! The watchdog of the datapath does not compare entries that another cell owns. It begins a [round](DriftChecks::begin);
-//! each owner then compares its entries in its own job and reports its repairs.
+//! The watchdog of the datapath does not compare entries that another cell owns. It begins a
+//! [round](DriftChecks::begin); each owner then compares its entries in its own job and reports its repairs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::maps::Maps;
 
-/// How long an owner pauses for each entry that it has compared. An entry takes a microsecond, so large maps cost a
+/// Pause of an owner per compared entry. Comparing an entry takes a microsecond, so large maps cost a
 /// thousandth of a CPU, and 30,000 entries are compared every 30 s.
 const PAUSE_PER_ENTRY: Duration = Duration::from_millis(1);
 
@@ -34,7 +34,7 @@ pub struct DriftChecks {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When an owner may compare again.
+    /// The earliest time of an owner's next comparison.
     paused_until: BTreeMap<&'static str, Instant>,
     repaired: Vec<String>,
 }
@@ -49,11 +49,11 @@ impl DriftChecks {
         self.turn.send_modify(|turn| *turn += 1);
     }
 
-    /// Resolves when this owner is to compare its entries. Rounds that begin while it is busy are one.
+    /// Resolves when this owner has to compare its entries. Rounds that begin while it is busy are coalesced.
     pub async fn turn(&self, owner: &'static str) {
         let mut turn = self.turn.subscribe();
         loop {
-            // The sender is this value's own.
+            // Never an error: this value owns the sender.
             drop(turn.changed().await);
             let now = Instant::now();
             if self.state().paused_until.get(owner).is_none_or(|at| *at <= now) {
@@ -80,7 +80,7 @@ impl DriftChecks {
         std::mem::take(&mut self.state().repaired)
     }
 
-    /// Resolves when there is something to [`take`](DriftChecks::take).
+    /// Resolves when there are repairs to [`take`](DriftChecks::take).
     pub async fn any(&self) {
         let mut repaired = self.repaired.subscribe();
         while self.state().repaired.is_empty() {

@@ -7,7 +7,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel or the pin's layout is against it.
+    /// The kernel returned an error, or a pin has another layout.
     #[error(transparent)]
     Bpf(#[from] bpf::Error),
     /// The maps are those of a newer agent. Nothing has been changed.
@@ -19,10 +19,10 @@ pub enum Error {
     Newer {
         /// Their version.
         found: u32,
-        /// The newest that this agent knows.
+        /// The newest version that this agent supports.
         known: u32,
     },
-    /// Pins of another agent or version whose content cannot be migrated. Nothing has been changed.
+    /// Pins of another agent or version that cannot be migrated. Nothing has been changed.
     #[error(
         "what is pinned cannot be taken over, and nothing was changed: {}. \
          Go back to the agent or the options that made it, or remove it, which interrupts the pods: \
@@ -30,13 +30,13 @@ pub enum Error {
         .differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
     Differ {
-        /// The differences, a map each.
+        /// The differences, one per map.
         differences: Vec<bpf::Error>,
     },
     /// A size is out of range.
     #[error(transparent)]
     OutOfRange(#[from] crate::config::OutOfRange),
-    /// A name that is in no list.
+    /// An unknown map name.
     #[error("there is no map {name}")]
     Unknown {
         /// The name.

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::text;
 
-/// The maps whose writes are kept, and the number for each: Cilium's defaults.
+/// The maps that have a journal, and the capacity of each: Cilium's defaults.
 const CAPACITIES: [(&str, usize); 8] = [
     ("cilium_ipcache_v2", 1024),
     ("cilium_lxc", 128),
@@ -93,7 +93,7 @@ impl Journal {
         }
         written.last.push_back(event);
         written.count += 1;
-        // Under the lock, so that a follower never sees a count that goes back.
+        // Under the lock, so that a follower never sees the count decrease.
         self.count.send_replace(written.count);
     }
 
@@ -133,7 +133,7 @@ impl Journal {
         json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026") + "\n"
     }
 
-    /// Returns the answer to `GET /map/{name}/events`: a JSON object a line; with `follow` also those to come.
+    /// Returns the response of `GET /map/{name}/events`: a JSON object per line; with `follow` also future ones.
     pub(crate) fn answer(self: &Arc<Self>, follow: bool) -> Response {
         let (first, seen) = self.since(0);
         let first = (!first.is_empty()).then(|| Bytes::from(first));
@@ -172,7 +172,7 @@ mod tests {
         journal.updated(key.as_bytes(), info.as_bytes(), &Ok(()));
     }
 
-    /// But for its time, the line is one that Cilium has written.
+    /// Except for its time, the line was written by Cilium.
     #[test]
     fn a_line_is_as_cilium_writes_it() {
         let journal = Journal::new("cilium_ipcache_v2", 8);
@@ -205,7 +205,7 @@ mod tests {
         let keys: Vec<_> = text.lines().map(|line| line.split("\"key\":\"").nth(1).unwrap()).collect();
         assert_eq!(keys.len(), 3, "{text}");
         assert!(keys[0].starts_with("10.0.0.3/32") && keys[2].starts_with("10.0.0.5/32"), "{text}");
-        // A follower gets what comes later, and what it has missed only as far as it is kept.
+        // A follower gets later writes, and missed ones only as far as they are kept.
         let (mut changes, seen) = (journal.count.subscribe(), journal.since(0).1);
         write(&journal, 6);
         changes.changed().await.unwrap();

@@ -26,10 +26,13 @@ impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let Fit { budget, wanted, taken, divisor } = *self;
-        write!(f, "{:.1} MiB of kernel memory, {:.1} may be used", mib(taken), mib(budget))?;
+        write!(f, "{:.1} MiB of kernel memory, budget {:.1} MiB", mib(taken), mib(budget))?;
         if wanted > taken {
             let wanted = mib(wanted);
-            write!(f, ", {wanted:.1} are wanted: rows are not allocated ahead, sizes are 1/{divisor}")?;
+            write!(
+                f,
+                ", configured {wanted:.1} MiB: entries are not preallocated, sizes are divided by {divisor}"
+            )?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How much memory of the kernel a map takes when it is made, before rows are added.
+//! The kernel memory of a map at its creation, before entries are added.
 
 use bpf::{Layout, MapFlags, MapType};
 
@@ -8,8 +8,8 @@ const ELEMENT: u64 = 48;
 const BUCKET: u64 = 16;
 const POINTER: u64 = 8;
 
-/// Returns the bytes that the kernel allocates for an empty map: tables of buckets and slots, and all rows where these
-/// are allocated ahead. Rows of tries and of maps without preallocation come as they are added.
+/// Returns the bytes that the kernel allocates for an empty map: tables of buckets and slots, and all entries if they
+/// are preallocated. Entries of tries and of maps without preallocation are allocated when added.
 pub(crate) fn footprint(layout: &Layout, cpus: u64) -> u64 {
     let entries = u64::from(layout.max_entries);
     let (key, value) = (aligned(layout.key_size), aligned(layout.value_size));

@@ -1,4 +1,4 @@
-//! Rows of the load balancer's maps in words, as Cilium's types of keys and values print them.
+//! Entries of the load balancer's maps as text, as Cilium's key and value types print them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -87,7 +87,7 @@ where
     })
 }
 
-/// Bits of the service id and its padding, which each prefix has before its own.
+/// Bits of the service id and its padding, which precede the prefix in each key.
 const SOURCE_RANGE_STATIC_BITS: u32 = 32;
 
 fn place(address: impl Address, port: u16) -> String {

@@ -1,13 +1,13 @@
 //! Cilium's pinned maps, typed, under their public names and layouts.
 //!
-//! **Owns** all pins in `<bpf-root>/tc/globals` and the table `bpf-maps`; map entries are written by the cells whose
-//! state they hold. **Needs** root and a bpf file system, which it mounts when absent. **Provides**
+//! **Owns** all pins in `<bpf-root>/tc/globals` and the table `bpf-maps`; map entries are written by the cells of which
+//! they contain the state. **Needs** root and a bpf file system, which it mounts when absent. **Provides**
 //! `Arc<Maps>` with typed handles, `Table<MapRow>`, and answers to `GET /map`, `GET /map/{name}` and `GET
 //! /map/{name}/events`.
 //!
-//! **Lifecycle.** The constructor does not touch the kernel. The start hook opens what the datapath uses; a job creates
-//! the others afterwards, several at a time, and fills the table. Pins stay when the agent stops: the kernel's state is
-//! the source of truth.
+//! **Lifecycle.** The constructor does not touch the kernel. The start hook opens the maps that the datapath uses; a
+//! job creates the others afterwards, several at a time, and fills the table. Pins stay when the agent stops: the
+//! kernel's state is the source of truth.
 //!
 //! ```no_run
 //! use maps::{FamilyConfig, Maps, MapsConfig};
@@ -25,7 +25,7 @@
 //! halved until the maps fit: a smaller connection map evicts idle connections earlier. The log and the health of the
 //! job `create-maps` report it. Sizes that options set are kept; the start fails if these alone exceed the whole limit.
 //!
-//! **Differences from Cilium.** Cilium does not look at its container's limit. A pinned map with another
+//! **Differences from Cilium.** Cilium ignores its container's limit. A pinned map with another
 //! size or other flags is replaced by one with the same entries, where Cilium starts with an empty one. A pinned map
 //! with another type, key size or value size is an error that names it, where Cilium removes it: such a pin belongs to
 //! another program. `cilium_devices` always has flags 0x1 (see [`catalog`]).

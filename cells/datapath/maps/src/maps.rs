@@ -22,7 +22,7 @@ use crate::specs::Specs;
 
 /// The maps of a node under one bpf file system.
 ///
-/// Made from the options without touching the kernel; [`Maps::open`] opens what the datapath uses (the start hook of
+/// Created from the options without system calls; [`Maps::open`] opens the maps of the datapath (the start hook of
 /// the cell does it, before the hooks of all cells that take `Arc<Maps>`), [`Maps::open_rest`] the remaining ones.
 #[derive(Debug)]
 pub struct Maps {
@@ -54,8 +54,8 @@ struct Opened {
     schema: RawMap,
 }
 
-/// Mounts the bpf file system of option `bpf-root` if there is none, which needs `CAP_SYS_ADMIN`: for programs that drop
-/// it before they open the maps.
+/// Mounts the bpf file system of option `bpf-root` if there is none, which needs `CAP_SYS_ADMIN`: for programs that
+/// drop it before they open the maps.
 pub fn mount(root: &str) -> Result<()> {
     let mounted = bpf::is_bpffs(Path::new(root));
     if !mounted {
@@ -92,7 +92,7 @@ impl Maps {
         self.specs.policy(endpoint)
     }
 
-    /// Opens or creates the maps that the datapath uses, after asking the kernel for the features it needs; mounts the
+    /// Opens or creates the maps that the datapath uses, after probing the kernel for the required features; mounts the
     /// bpf file system if there is none. A second call does nothing.
     pub fn open(&self) -> Result<()> {
         if self.opened.get().is_some() {
@@ -128,7 +128,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Says that packets are forwarded: what only tools want need not wait any more.
+    /// Reports that packets are forwarded: maps that only tools use need not wait any more.
     pub fn set_forwarding(&self) {
         self.forwarding.send_replace(true);
     }
@@ -162,8 +162,8 @@ impl Maps {
         Ok(specs.len())
     }
 
-    /// Returns the map of that name without its types, opened or created at the first call; `None` if this node has no such
-    /// map. Large ones take up to 30 ms to create.
+    /// Returns the map of that name without its types, opened or created at the first call; `None` if this node has no
+    /// such map. Large ones take up to 30 ms to create.
     pub fn shared(&self, name: &str) -> Result<Option<RawMap>> {
         if let Some(map) = self.raw(name) {
             return Ok(Some(map.try_clone()?));
@@ -184,7 +184,7 @@ impl Maps {
         }
     }
 
-    /// Compares every pin with the map that this agent wants, before the first is changed.
+    /// Compares every pin with the desired map, before the first is changed.
     fn check(&self, fs: &BpfFs) -> Result<()> {
         let mut differences = Vec::new();
         for spec in self.specs.of_node() {
@@ -200,7 +200,7 @@ impl Maps {
 
     /// Replaces Apiary's own maps by empty ones if their layouts differ from those of this build: no other program
     /// reads them, and the endpoints are restored from the shared maps. The list of ids is replaced first: without ids,
-    /// the next start fills the others again if this one is killed in between.
+    /// the next start refills the others if this one is killed in between.
     fn remake_own(&self, fs: &BpfFs) -> Result<()> {
         const IDS_FIRST: [&str; 5] =
             ["ep_ids", "ep_config", "ep_by_ifindex", "ep_by_ifindex_hi", "ep_policies"];
@@ -348,7 +348,7 @@ impl Maps {
     }
 
     /// Returns `cilium_policystats`: packets and bytes by policy entry. Opened at the first call: creating it takes
-    /// longer than all maps that forwarding needs, as each of its 65536 rows has memory for each CPU.
+    /// longer than all maps that forwarding needs, as each of its 65536 entries has memory for each CPU.
     pub fn policy_stats(&self) -> Result<PerCpuMap<PolicyStatsKey, PolicyStatsValue>> {
         let name = "cilium_policystats";
         let map = self.shared(name)?.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
@@ -360,7 +360,7 @@ impl Maps {
         &self.opened().devices
     }
 
-    /// Returns `cilium_runtime_config`: the clock's offset and the sign of life.
+    /// Returns `cilium_runtime_config`: the clock's offset and the agent liveness timestamp.
     pub fn runtime_config(&self) -> &Map<u32, u64> {
         &self.opened().runtime_config
     }
@@ -370,7 +370,7 @@ impl Maps {
         &self.opened().events
     }
 
-    /// Returns `cilium_call_policy`: policy programs by endpoint, for programs of another origin.
+    /// Returns `cilium_call_policy`: policy programs by endpoint, for programs of other loaders.
     pub fn call_policy(&self) -> &ObjectMap {
         &self.opened().call_policy
     }
@@ -381,7 +381,7 @@ impl Maps {
     }
 
     /// Returns `ep_ids`: ids of endpoints that may have a settings entry, with their policy slot. Programs do not know
-    /// it; it spares a start to walk through all 65536 settings rows (10 ms).
+    /// it; it saves a scan of all 65536 settings entries at a start (10 ms).
     pub fn ep_ids(&self) -> &Map<u32, u32> {
         &self.opened().ep_ids
     }
@@ -402,8 +402,8 @@ impl Maps {
     }
 }
 
-/// Whether the pin of a map is used whatever its size, as Cilium does: what it holds is worth more than the size wished
-/// for.
+/// Whether the pin of a map is used independent of its size, as in Cilium: keeping its entries is more important than
+/// the configured size.
 fn opened_as_it_is(name: &str) -> bool {
     matches!(name, "cilium_node_map_v2" | "cilium_l2_responder_v4" | "cilium_l2_responder_v6")
 }

@@ -1,4 +1,4 @@
-//! Pins that another process has removed are made again from the open maps.
+//! Recreation of pins that another process has removed, from the open maps.
 
 use std::collections::BTreeSet;
 
@@ -31,9 +31,9 @@ pub struct Repinned {
 }
 
 impl Maps {
-    /// Mounts the bpf file system again if another process has unmounted it, and pins the open maps that have no pin or
-    /// whose pin leads to another map. The maps themselves live on meanwhile, by the agent's descriptors. Costs reading
-    /// one folder and opening each pin when all is well.
+    /// Remounts the bpf file system if another process has unmounted it, and pins the open maps that have no pin or a
+    /// pin of another map. The maps themselves survive by the agent's descriptors. Without drift this costs reading
+    /// one folder and opening each pin.
     pub fn repin(&self) -> Result<Repinned> {
         let mut done = Repinned { mounted: self.fs().mount_again()?, ..Repinned::default() };
         done.found = self.fs().map_names()?.into_iter().collect();
@@ -47,7 +47,7 @@ impl Maps {
             others.iter().map(|(name, slot)| (name.clone(), slot.clone())).collect()
         };
         for (name, slot) in others {
-            // A thread that holds it is opening the map, and pins it.
+            // Another thread that holds the lock is opening the map, and pins it.
             let Some(slot) = slot.try_lock() else { continue };
             if let Some(map) = &*slot {
                 self.pin_again(&mut done, &name, map)?;
@@ -67,7 +67,7 @@ impl Maps {
         } else if map.layout().map_type == MapType::HashOfMaps
             || RawMap::open(&path).is_ok_and(|pinned| pinned.id() == map.id())
         {
-            // Not an outer map: the owner of maglev tables replaces it when their size changes.
+            // Not the outer map of Maglev tables: its owner replaces it when their size changes.
             return Ok(());
         } else {
             self.fs().replace_pin(&path, |pending| map.pin(pending))?;

@@ -1,5 +1,5 @@
-//! Answers to `GET /map`, `GET /map/{name}` and `GET /map/{name}/events`: which maps are pinned and what is in them,
-//! read when asked, and what was written to them of late.
+//! The operations `GET /map`, `GET /map/{name}` and `GET /map/{name}/events`: pinned maps and their entries, read on
+//! request, and recent writes to them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) fn routes(maps: Arc<Maps>) -> Vec<Route> {
     let written = maps.clone();
     let list = {
         let maps = maps.clone();
-        // Reading large maps takes milliseconds, which no other request shall wait for.
+        // On a blocking thread: reading large maps takes milliseconds and must not delay other requests.
         Route::new(Operation::GetMap, move |_: Request| {
             let maps = maps.clone();
             async move { hive::blocking(move || all(&maps)).await }
@@ -69,7 +69,7 @@ fn model(maps: &Maps, name: &str) -> Option<BpfMap> {
     let mut entries = Vec::new();
     if matches!(shown, Shown::Rows | Shown::Synced) {
         let action = if shown == Shown::Synced { "sync" } else { "" };
-        // A map that went away under the read has no rows.
+        // A map that disappears during the read has no entries.
         entries = text::rows(&map)
             .unwrap_or_default()
             .into_iter()
@@ -85,8 +85,8 @@ fn model(maps: &Maps, name: &str) -> Option<BpfMap> {
     Some(BpfMap { cache: api_models::List(cache), path: path.display().to_string() })
 }
 
-/// Whether the API lists a map. Cilium lists maps that its agent uses, not those that only programs use; Apiary's own are
-/// private.
+/// Whether the API lists a map. Cilium lists maps that its agent uses, not those that only programs use; Apiary's own
+/// are private.
 fn is_listed(name: &str) -> bool {
     name.starts_with("cilium_") && !OWN_MAPS.contains(&name) && !name.ends_with("_frag_datagrams")
 }

@@ -11,13 +11,13 @@ use crate::maps::Maps;
 /// The index of the offset from the monotonic clock to UTC.
 const UTIME_OFFSET: u32 = 0;
 
-/// The index of the sign of life: the monotonic time of the last write.
+/// The index of the agent liveness timestamp: the monotonic time of the last write.
 const AGENT_LIVENESS: u32 = 1;
 
-/// Nanoseconds in a unit of UTC as programs count it, as a shift: 512.
+/// Programs count UTC in units of 512 ns; the unit as a shift.
 const UTIME_SHIFT: u32 = 9;
 
-/// The interval between writes of the offset, as the wall clock may be set.
+/// The interval between writes of the offset: the wall clock may be adjusted at any time.
 const UTIME_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Adds the jobs that write both entries.
@@ -41,7 +41,7 @@ pub(crate) fn start(maps: Arc<Maps>, config: Config<LivenessConfig>, jobs: JobGr
 }
 
 fn write(maps: &Maps, row: u32, value: u64) -> anyhow::Result<()> {
-    // Jobs may begin before the start hook of the maps has opened them.
+    // Jobs may run before the start hook has opened the maps.
     if maps.is_open() {
         maps.runtime_config().update(&row, &value)?;
     }
@@ -59,7 +59,7 @@ fn utime_offset(now: SystemTime, monotonic: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// The sample is of a machine that was started at a whole second.
+    /// The sample is from a machine that was started at a whole second.
     #[test]
     fn the_offset_is_the_start_of_the_machine_in_units_of_512_ns() {
         let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_260_547);

@@ -1,19 +1,20 @@
-//! The version of the meaning of map entries where layouts stay the same: one integer in a pinned map of Apiary's own.
+//! The schema version of map entries, for changes of meaning without a change of layout: an integer in one of Apiary's
+//! own pinned maps.
 //!
-//! It is beside the maps, not in the state folder, as either can be lost without the other.
+//! It is pinned beside the maps instead of stored in the state folder, as either can be lost without the other.
 
 use bpf::{BpfFs, MapFlags, MapSpec, MapType, RawMap, UpdateMode};
 
 use crate::error::{Error, Result};
 
-/// The version that this agent writes, and the newest that it understands. It grows when rows of a map get another meaning
+/// The version that this agent writes, and the newest that it supports. Increment it when entries change their meaning
 /// in the same layout.
 pub const SCHEMA: u32 = 1;
 
 /// The map with the version.
 pub(crate) const SPEC: MapSpec = MapSpec::new("ep_schema", MapType::Array, 4, 4, 1, MapFlags::NONE);
 
-/// Refuses the maps of an agent that is newer than this one. Maps without a version are of the first or of Cilium.
+/// Refuses the maps of a newer agent. Maps without a version are of the first agent version or of Cilium.
 pub(crate) fn check(fs: &BpfFs) -> Result<()> {
     let map = match RawMap::open(&fs.map(&SPEC.name)) {
         Ok(map) => map,
@@ -34,7 +35,7 @@ pub(crate) fn record(map: &RawMap) -> Result<()> {
     Ok(())
 }
 
-/// Reads the first word: newer agents may write others behind it.
+/// Reads the first word: newer agents may append others.
 fn read(map: &RawMap) -> Result<u32> {
     let mut value = vec![0; map.value_len()];
     map.lookup(&[0; 4], &mut value)?;

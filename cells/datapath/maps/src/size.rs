@@ -45,7 +45,7 @@ pub enum Size {
     LbMaglev,
 }
 
-/// Entries that the five maps sized by memory have at least, by default, and at most.
+/// Minimum, default and maximum number of entries of the five maps that are sized by memory.
 const MIN_CT_TCP: u64 = 1 << 17;
 const MIN_CT_ANY: u64 = 1 << 16;
 const MIN_NAT: u64 = 1 << 17;
@@ -78,15 +78,15 @@ pub struct Sizes {
     neighbours: u32,
     sock_rev: u32,
     config: MapsConfig,
-    /// How often the sizes that no option sets were halved.
+    /// How many times the sizes that no option sets were halved.
     halved: u32,
 }
 
-/// The most halvings: the smallest sizes are for a hundred connections then.
+/// Maximum number of halvings: then the smallest sizes suffice for a hundred connections.
 const MAX_HALVED: u32 = 12;
 
 impl Sizes {
-    /// Computes the sizes. An option that is not at its default comes before the share of memory.
+    /// Computes the sizes. An option with another value than its default has precedence over the share of memory.
     pub fn new(config: &MapsConfig, memory_bytes: u64, cpus: usize) -> Sizes {
         let cpus = cpus.max(1) as u32;
         let distributed_lru = config.bpf_distributed_lru;
@@ -120,7 +120,7 @@ impl Sizes {
         Sizes { cpus, distributed_lru, ct_tcp, ct_any, nat, neighbours, sock_rev, config, halved: 0 }
     }
 
-    /// Returns sizes with half of each that no option sets; `None` after the last halving.
+    /// Returns sizes in which all that no option sets are halved; `None` after the last halving.
     pub(crate) fn half(&self) -> Option<Sizes> {
         (self.halved < MAX_HALVED).then(|| Sizes { halved: self.halved + 1, ..self.clone() })
     }
@@ -141,7 +141,7 @@ impl Sizes {
         }
     }
 
-    /// Returns the entries without a limit of memory, and the fewest under one; `None` for a size that an option sets.
+    /// Returns the entries without a memory limit, and the minimum under one; `None` for a size that an option sets.
     fn unlimited(&self, size: Size) -> (u32, Option<u32>) {
         let config = &self.config;
         let by_option = |own: u32, default: u32, min: u32| (own, (own == default).then_some(min));
@@ -179,7 +179,7 @@ impl Sizes {
     }
 }
 
-/// Returns the memory of the machine in bytes, from the text of `/proc/meminfo`; 0 if it is not there.
+/// Returns the memory of the machine in bytes, from the text of `/proc/meminfo`; 0 if the line is missing.
 pub fn memory_total(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib: Option<u64> = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok());

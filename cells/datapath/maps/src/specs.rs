@@ -1,4 +1,4 @@
-//! Which maps a node has and the form of each: options and the machine's memory decide, no kernel is asked.
+//! The specs of a node's maps, computed from options and the machine's memory, without system calls on maps.
 
 use bpf::{MapFlags, MapSpec, MapType, possible_cpus};
 use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig};
@@ -10,7 +10,7 @@ use crate::footprint::footprint;
 use crate::schema;
 use crate::size::{Size, Sizes, memory_total};
 
-/// How the pins of policy maps begin; what follows is the endpoint's id in five digits.
+/// The prefix of the pins of policy maps; the endpoint's id follows in five digits.
 pub const POLICY_PREFIX: &str = "cilium_policy_v2_";
 
 /// Names of Apiary's own maps, which hold the endpoints for the shared programs.
@@ -22,7 +22,7 @@ pub fn policy_name(endpoint: u16) -> String {
     format!("{POLICY_PREFIX}{endpoint:05}")
 }
 
-/// The maps of a node as its options want them.
+/// The maps of a node as its options define them.
 #[derive(Debug)]
 pub struct Specs {
     config: MapsConfig,
@@ -38,8 +38,8 @@ impl Specs {
         Specs { config, families, sizes }
     }
 
-    /// Creates specs within a budget of kernel memory in bytes. If all maps do not fit, entries are not allocated ahead
-    /// where the kernel leaves the choice; then sizes that no option sets are halved, all of them, until the maps fit.
+    /// Creates specs within a budget of kernel memory in bytes. If the maps do not fit, preallocation is disabled where
+    /// the kernel permits; then all sizes that no option sets are halved until the maps fit.
     pub fn within(config: MapsConfig, families: FamilyConfig, budget: u64) -> (Specs, Fit) {
         let mut specs = Specs::new(config, families);
         let wanted = specs.footprint();
@@ -61,8 +61,8 @@ impl Specs {
         self.of_node().into_iter().chain(own).map(|spec| footprint(&spec.layout, cpus)).sum()
     }
 
-    /// Returns the spec of a map by its name, with this node's size and flags: a name of the catalog, of a policy map of an
-    /// endpoint, or of Apiary's own.
+    /// Returns the spec of a map by its name, with this node's size and flags: a name of the catalog, of a policy map
+    /// of an endpoint, or of Apiary's own.
     pub fn find(&self, name: &str) -> Option<MapSpec> {
         if OWN_MAPS.contains(&name) {
             return Some(self.own(name));
@@ -127,7 +127,7 @@ impl Specs {
         CATALOG.iter().filter(exists).map(|def| self.spec_of(def)).collect()
     }
 
-    /// Returns the options that the specs follow from.
+    /// Returns the options from which the specs are computed.
     pub(crate) fn config(&self) -> &MapsConfig {
         &self.config
     }
@@ -178,7 +178,7 @@ mod tests {
         assert!(entries(&tight, "cilium_ct4_global") * 2 <= entries(&roomy, "cilium_ct4_global"));
         assert!(tight.find("cilium_lxc").unwrap().layout.flags.contains(MapFlags::NO_PREALLOC));
 
-        // A size that an option sets stays, and is reported.
+        // A size that an option sets is kept, and reported.
         let asked = MapsConfig { bpf_ct_global_tcp_max: 1 << 20, ..MapsConfig::default() };
         let (asked, fit) = within(asked, 24);
         assert_eq!(entries(&asked, "cilium_ct4_global"), 1 << 20);

@@ -4,7 +4,7 @@ use api_models::{BpfMapProperties, BpfMapStatus};
 
 use crate::specs::Specs;
 
-/// Cilium's words and the map each stands for.
+/// Cilium's names, each with the map that it stands for.
 const NAMES: [(&str, &str); 22] = [
     ("Auth", "cilium_auth_map"),
     ("Non-TCP connection tracking", "cilium_ct_any4_global"),

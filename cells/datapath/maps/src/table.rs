@@ -1,5 +1,5 @@
-//! The table `bpf-maps`: the maps of the node and their properties in the kernel. Policy maps come and go with endpoints,
-//! they are not in it.
+//! The table `bpf-maps`: the maps of the node and their properties in the kernel, except for policy maps, which are
+//! created and deleted with endpoints.
 
 use serde::Serialize;
 use statedb::Table;

@@ -26,7 +26,7 @@ pub enum Shown {
     Rows,
     /// Entry by entry, each with the action `sync`, for maps that the agent reconciles.
     Synced,
-    /// As an empty list, whatever the map holds.
+    /// As an empty list, independent of the map's entries.
     Empty,
     /// As `null`.
     Null,

@@ -9,7 +9,7 @@ use maps::{FamilyConfig, MapRow, Maps, MapsConfig, policy_name};
 use statedb::Table;
 use test_kit::{Sandbox, require_root};
 
-/// Stands for the REST server: keeps the routes that cells contribute.
+/// A replacement for the REST server that keeps the routes of cells.
 #[derive(Object)]
 struct Routes(Vec<Route>);
 
@@ -134,7 +134,7 @@ fn maps_are_open_in_the_hooks_of_users_and_shown_by_the_api() {
                 && find("ep_config").is_none()
                 && find("cilium_events").is_none()
         );
-        // Rows of the load balancer's maps, and the last writes to them, through whichever handle.
+        // Entries of the load balancer's maps, and the last writes to them through any handle.
         let services = maps.shared("cilium_lb4_services_v2").unwrap().unwrap();
         let services: bpf::Map<LbServiceKey<u32>, LbService> = bpf::Map::new(services).unwrap();
         let service = LbServiceKey {

@@ -48,7 +48,7 @@ fn config(sandbox: &Sandbox) -> MapsConfig {
 fn pins_equal_those_of_a_cilium_agent() {
     require_root!();
     let sandbox = Sandbox::new().unwrap();
-    // That agent's shares of its machine's memory.
+    // The sizes that the agent computed from its machine's memory.
     let config = MapsConfig {
         bpf_ct_global_tcp_max: 221_723,
         bpf_ct_global_any_max: 110_861,
@@ -95,7 +95,7 @@ fn a_restart_finds_its_maps_and_what_is_in_them() {
     assert_eq!(maps.lxc().lookup(&key).unwrap(), Some(info));
     assert!(took.as_millis() < 100, "opening existing pins took {took:?}");
 
-    // Another preallocation setting changes flags: the row moves along.
+    // Another preallocation setting changes flags: the entry is migrated.
     let maps =
         Maps::new(MapsConfig { preallocate_bpf_maps: false, ..config(&sandbox) }, FamilyConfig::default());
     maps.open().unwrap();

@@ -97,7 +97,7 @@ impl TargetParams {
     }
 }
 
-/// Cluster objects, if the agent knows any.
+/// Cluster objects; absent without a source of them.
 #[derive(Params)]
 struct ClusterParams {
     pods: Option<Arc<Table<Row<Pod>>>>,
@@ -117,7 +117,7 @@ impl ClusterParams {
     }
 }
 
-/// Options, the node, and all that jobs are made of.
+/// Options, the node, and the dependencies of the jobs.
 #[derive(Params)]
 struct AgentParams {
     config: ConfigWatch<EndpointsConfig>,
@@ -157,7 +157,7 @@ fn endpoints(
     let (table, ipam) = ((*targets.table).clone(), (*targets.ipam).clone());
     let endpoints = Arc::new(Endpoints::new(table, ipam, fence, defaults.clone(), context));
 
-    // The hook's findings reach their jobs by channels, so that a job cannot read them before they are there.
+    // The hook passes its results to the jobs by channels: a job that starts first waits for them.
     let (unfinished_sender, unfinished) = oneshot::channel();
     let (damaged_sender, damaged) = oneshot::channel();
     let start = StartHook {

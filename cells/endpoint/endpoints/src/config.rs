@@ -13,7 +13,7 @@ use crate::identity_labels::prefix_file;
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Pods and CNI")]
 pub struct EndpointsConfig {
-    /// How often endpoints are looked for whose interface is gone; those go at the second look
+    /// Interval of endpoint garbage collection: endpoints without interface in two sweeps are deleted
     #[flag(default = "5m", hidden, live)]
     pub endpoint_gc_interval: Duration,
     /// Drop packets of endpoints that carry a foreign source address
@@ -22,10 +22,10 @@ pub struct EndpointsConfig {
     /// When restoring state, keeps containers' configuration in place
     #[flag(default = false)]
     pub keep_config: bool,
-    /// Prefixes of the labels that make up identities, SOURCE:PATTERN or SOURCE:!PATTERN each; those of the defaults count as well
+    /// Prefixes of the labels that make up identities, SOURCE:PATTERN or SOURCE:!PATTERN each; added to the defaults
     #[flag(default = "")]
     pub labels: Vec<String>,
-    /// File of prefixes that count in place of the defaults, as JSON
+    /// JSON file of prefixes that replace the defaults
     #[flag(default = "")]
     pub label_prefix_file: String,
 }

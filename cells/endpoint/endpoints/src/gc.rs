@@ -1,5 +1,5 @@
-//! Endpoints whose interface changes without a request of the plugin: those whose interface is gone are collected, those
-//! whose interface was created again take over the new one.
+//! Endpoints with an interface that changes without a request of the plugin: an endpoint without an interface is
+//! collected, an endpoint with a recreated interface takes over the new one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::model::record::Record;
 use crate::model::state::State;
 use crate::requests::service::Endpoints;
 
-/// Why an endpoint is regenerated whose interface has another index.
+/// The reason for regeneration after the index of an endpoint's interface has changed.
 const INDEX_CHANGED: &str = "another number of its interface";
 /// The minimum time between two searches for recreated interfaces.
 const TAKE_OVER_INTERVAL: Duration = Duration::from_secs(1);
@@ -75,7 +75,8 @@ fn report_missing(missing: &[(EndpointId, String)], interval: Duration, cx: &Job
     }
 }
 
-/// Collects endpoints whose interface is missing in two sweeps in a row: a plugin at work deletes its endpoint in between.
+/// Collects endpoints without an interface in two sweeps in a row. One sweep does not suffice: a DEL in progress
+/// removes the interface first and its endpoint a moment later.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
     marked: BTreeSet<EndpointId>,
@@ -101,7 +102,7 @@ impl Sweep {
         let (again, first): (Vec<_>, Vec<_>) =
             missing.into_iter().partition(|(id, _)| self.marked.contains(id));
         for (id, interface) in again {
-            tracing::info!(endpointID = id.0, %interface, "Removing endpoint whose interface is gone");
+            tracing::info!(endpointID = id.0, %interface, "Removing endpoint without an interface");
             endpoints.remove(id).await;
         }
         self.marked = first.iter().map(|(id, _)| *id).collect();
@@ -123,8 +124,8 @@ async fn take_over_recreated(endpoints: &Endpoints, devices: Option<&Table<Devic
     }
 }
 
-/// Takes over interfaces that another process has created again with the name and the MAC address that they had: only
-/// their index is another. One with the name and another address is not the pod's.
+/// Takes over interfaces that another process has recreated with the same name and MAC address, so that only the index
+/// differs. An interface with the same name and another MAC address is not the pod's.
 pub(crate) fn take_over(endpoints: &Endpoints, links: &Links) {
     let table = endpoints.table();
     let snapshot = table.snapshot();
@@ -149,7 +150,7 @@ fn has_interface(links: &Links, record: &Record) -> bool {
     })
 }
 
-/// The job `forget-removed`: deletes the rows of removed endpoints whose removal has succeeded after its request had ended.
+/// The job `forget-removed`: deletes rows of endpoints if the removal succeeded only after the request had timed out.
 pub(crate) async fn forget_removed(
     endpoints: Arc<Endpoints>,
     changes: Batch<Endpoint>,

@@ -26,7 +26,7 @@
 //! ```
 //!
 //! **Differences from Cilium.** With `sync-build-endpoint` a failed regeneration fails the request at once with its cause,
-//! not after the client's timeout. An endpoint whose interface has another index is found by its name. Endpoint ids are reused
+//! not after the client's timeout. An interface with a changed index is found by its name. Endpoint ids are reused
 //! as late as possible. State directories without a readable record are kept and logged. A change of identity waits for policy,
 //! not for a grace period.
 

@@ -16,7 +16,7 @@ pub struct Link {
     pub index: u32,
     /// MAC address.
     pub mac: Option<Mac>,
-    /// Index of the peer of a veth, in whichever namespace; zero without one.
+    /// Index of the peer of a veth, in the peer's namespace; zero without one.
     pub peer: u32,
 }
 
@@ -38,7 +38,7 @@ impl LinkSource {
         LinkSource(Box::new(list))
     }
 
-    /// Returns a source that asks the kernel.
+    /// Returns a source that queries the kernel.
     pub(crate) fn kernel() -> LinkSource {
         LinkSource::new(|| {
             let links = Netlink::open()?.links()?.into_iter();

@@ -48,7 +48,7 @@ impl Counts {
         self.regenerations.get_or_create(&Regeneration { error, outcome, reason: reason.to_owned() }).inc();
     }
 
-    /// Sets the duration of a phase of the restore, and how many endpoints it has taken through and has not.
+    /// Sets the duration of a phase of the restore, and the numbers of endpoints that it completed and that failed.
     pub(crate) fn phase(
         &self,
         phase: &'static str,

@@ -15,7 +15,7 @@ use crate::identity::{Identity, text};
 use crate::range::{Range, Scope};
 use crate::store::{Entry, Form, Store};
 
-/// How long an identity without a user stays with its labels: Cilium's interval of identity garbage collection.
+/// How long an identity without a user is kept for its labels: Cilium's interval of identity garbage collection.
 pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
 
 /// Allocates identities for label sets. Cheap to clone.
@@ -32,9 +32,9 @@ impl Identities {
         Identities { table, range, store: Arc::new(Store::new(path, Form::Versioned)) }
     }
 
-    /// Returns the identity of a label set, which the user holds from now on. A new one is on disk when this returns. Costs
-    /// a write of the file for labels that have no identity yet, else some map operations; waits for concurrent writes. For
-    /// threads for blocking work.
+    /// Returns the identity of a label set, referenced by the user from now on. A new one is on disk when this returns.
+    /// Costs a write of the file for labels without an identity, else some map operations; waits for concurrent writes.
+    /// Call it on a blocking thread.
     pub fn allocate(&self, labels: &Labels, user: &str) -> Result<u32, Error> {
         let labels = LabelArray::from(labels);
         let held = self.store.hold();
@@ -48,7 +48,7 @@ impl Identities {
         let (id, new) = found?;
         if new {
             tracing::info!(identity = id, labels = ?labels.texts(), "Allocated identity");
-            // Another request for these labels waits for the file, so nothing has used the identity yet.
+            // Roll back: other requests for these labels wait for the file, so nothing has used the identity yet.
             held.write(|| self.entries()).inspect_err(|_| {
                 self.table.transact(|w| w.delete(Identity::by_id(id)));
             })?;
@@ -56,13 +56,14 @@ impl Identities {
         Ok(id)
     }
 
-    /// As [`allocate`](Self::allocate) for labels that have an identity, without blocking: returns none if they have none,
+    /// As [`allocate`](Self::allocate) for labels with an identity, without blocking: returns `None` if they have none,
     /// or another allocation is in flight.
     pub fn allocate_known(&self, labels: &Labels, user: &str) -> Option<u32> {
         let labels = LabelArray::from(labels);
         // An allocation in flight is undone if its write fails: its identity must not be used before.
         let _held = self.store.try_hold()?;
-        // Look at a snapshot first: a transaction would wake the readers of the table for labels without an identity.
+        // Check a snapshot first: for labels without an identity a transaction would wake the readers of the table for
+        // nothing.
         let snapshot = self.table.snapshot();
         self.table.list(&snapshot, Identity::by_labels(&labels)).next()?;
         let (found, _) = self.table.transact(|w| {
@@ -73,10 +74,10 @@ impl Identities {
         found
     }
 
-    /// Reserves the identity that the user has had in the previous run: its record, and so packets, carry it. Returns the
-    /// identity that the user holds from now on, which is another one only if
+    /// Reserves the identity that the user had in the previous run: its record and its packets carry it. Returns the
+    /// identity that the user references from now on, which is another one only if
     /// - it cannot be allocated on this node, or
-    /// - another record has reserved it for other labels before.
+    /// - another record has already reserved it for other labels.
     ///
     /// The record has precedence over the file.
     pub fn reserve(&self, id: u32, labels: &Labels, user: &str) -> Result<u32, Error> {
@@ -113,7 +114,7 @@ impl Identities {
                  packets carry its identity"
             ),
             Reserved::Taken(other) => {
-                // `allocate` holds the file itself.
+                // Drop the lock: `allocate` takes it itself.
                 drop(held);
                 let numeric = self.allocate(&labels.iter().cloned().collect(), user)?;
                 tracing::warn!(
@@ -132,7 +133,7 @@ impl Identities {
         Ok(id)
     }
 
-    /// Ends a user's hold on an identity. Without a user it is quarantined.
+    /// Releases a user's reference to an identity. An identity without users is quarantined.
     pub fn release(&self, id: u32, user: &str) {
         let now = Instant::now();
         self.table.transact(|w| {
@@ -143,7 +144,7 @@ impl Identities {
         });
     }
 
-    /// Ends a user's hold on all identities but this one.
+    /// Releases a user's references to all identities but this one.
     pub fn keep_only(&self, user: &str, id: u32) {
         let now = Instant::now();
         self.table.transact(|w| {
@@ -153,12 +154,12 @@ impl Identities {
         });
     }
 
-    /// Ends a user's hold on all identities.
+    /// Releases a user's references to all identities.
     pub fn release_all(&self, user: &str) {
         self.keep_only(user, 0);
     }
 
-    /// Sets the user's named ports, unless it does not hold the identity.
+    /// Sets the user's named ports, if it references the identity.
     pub fn set_named_ports(&self, id: u32, user: &str, ports: &NamedPorts) {
         self.table.transact(|w| {
             let Some(row) = w.get(Identity::by_id(id)) else { return };
@@ -181,8 +182,8 @@ impl Identities {
         self.table.transact(|w| initializer.done(w));
     }
 
-    /// Reads the file of the previous run. A damaged one is quarantined: records and kernel have all identities that packets
-    /// carry.
+    /// Reads the file of the previous run. A damaged file is quarantined: records and kernel have all identities that
+    /// packets carry.
     pub(crate) fn restore(&self) -> Result<usize, Error> {
         let held = self.store.hold();
         let entries = held.read(
@@ -199,7 +200,8 @@ impl Identities {
                     tracing::warn!(identity, ?labels, range = %self.range, "Ignoring an identity of the state file");
                     continue;
                 }
-                // Quarantined until an endpoint's record reserves it: if none does, its packets are gone by then.
+                // Quarantined until an endpoint's record reserves it: if none does, no packets carry it by the end of
+                // the quarantine.
                 w.insert(Identity { unused_since: Some(now), ..Identity::new(entry.id, labels) });
                 count += 1;
             }
@@ -212,7 +214,7 @@ impl Identities {
         Ok(count)
     }
 
-    /// Removes identities whose quarantine is over. Returns how many.
+    /// Removes identities after their quarantine. Returns their number.
     pub(crate) fn sweep(&self, now: Instant) -> usize {
         let held = self.store.hold();
         let over = |row: &Identity| {
@@ -265,11 +267,11 @@ enum Reserved {
     New,
     /// The file had other labels for it.
     Replaced(LabelArray),
-    /// It has a user with other labels, or may not be allocated.
+    /// It has a user with other labels, or may not be allocated on this node.
     Taken(Option<LabelArray>),
 }
 
-/// Returns the row of a label set; of several the one that is used.
+/// Returns the row of a label set; of several the one with a user.
 pub(crate) fn find(w: &Writer<'_, Identity>, labels: &LabelArray) -> Option<Obj<Identity>> {
     w.list(Identity::by_labels(labels)).max_by_key(|row| (!row.users.is_empty(), Reverse(row.id))).cloned()
 }
@@ -280,7 +282,7 @@ fn hold(w: &mut Writer<'_, Identity>, row: &Identity, user: &str) {
     }
 }
 
-/// Returns the FNV-1a hash with its bits mixed once more: the same on every node and in every version.
+/// Returns the FNV-1a hash with an additional mixing step: the same on every node and in every version.
 fn hash(text: &str) -> u64 {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);

@@ -23,7 +23,7 @@ use crate::{reserved, rest, store};
 pub(crate) const FILE: &str = "identities.json";
 /// The file of prefixes' identities, by Cilium's name.
 pub(crate) const CHECKPOINT: &str = "local_allocator_state.json";
-/// Between removals of identities whose quarantine is over.
+/// Interval of removals of identities after their quarantine.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Provides `Arc<Identities>`, `Arc<Prefixes>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
@@ -90,23 +90,25 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
         .add();
 
     let (local, grace) = (prefixes.clone(), p.config.identity_restore_grace_period);
-    p.jobs.one_shot("release-local-identities", move |cx: JobCx| async move {
-        let table = table.reader();
-        let work = async {
-            table.wait_initialized().await;
-            local.wait_ipcache_complete().await;
-            tokio::time::sleep(grace).await;
-            hive::blocking(move || local.release_restored()).await
-        };
-        tokio::select! {
-            released = work => match released {
-                0 => {}
-                count => tracing::info!(count, "Released identities of prefixes that nobody needs any more"),
-            },
-            () = cx.cancelled() => {}
-        }
-        Ok(())
-    }).add();
+    p.jobs
+        .one_shot("release-local-identities", move |cx: JobCx| async move {
+            let table = table.reader();
+            let work = async {
+                table.wait_initialized().await;
+                local.wait_ipcache_complete().await;
+                tokio::time::sleep(grace).await;
+                hive::blocking(move || local.release_restored()).await
+            };
+            tokio::select! {
+                released = work => match released {
+                    0 => {}
+                    count => tracing::info!(count, "Released unused identities of prefixes"),
+                },
+                () = cx.cancelled() => {}
+            }
+            Ok(())
+        })
+        .add();
     let workloads = identities.clone();
     p.jobs
         .timer("identity-gc", SWEEP_INTERVAL, move |_| {

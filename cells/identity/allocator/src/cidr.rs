@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use labels::{CIDR, Label, LabelArray};
 
-/// Returns the labels of all addresses in a prefix: its own, and the world's of its family. With both families on, each has a
-/// world of its own. A prefix of length zero is the world and nothing else.
+/// Returns the labels of all addresses in a prefix: its own, and the world's of its family. If both families are
+/// enabled, each has a separate world. A prefix of length zero has only the label of the world.
 ///
 /// ```
 /// let labels = |prefix: &str, v4, v6| identity::cidr_labels(prefix.parse().unwrap(), v4, v6).texts();
@@ -41,7 +41,7 @@ fn key(prefix: IpNetwork) -> String {
     }
 }
 
-/// Returns the prefix of a label set; none if the labels are not a prefix's.
+/// Returns the prefix of a label set; `None` if the labels are not those of a prefix.
 pub(crate) fn prefix(labels: &LabelArray) -> Option<IpNetwork> {
     let mut own = labels.iter().filter(|label| label.source == CIDR);
     let label = own.next()?;

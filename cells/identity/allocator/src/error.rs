@@ -2,11 +2,11 @@
 
 use crate::range::Range;
 
-/// Why there is no identity. Nothing has been allocated.
+/// An error of an allocation. Nothing has been allocated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The range has none left.
+    /// The range is exhausted.
     #[error(
         "no identity left in {range}: {used} are in use, {waiting} wait until nothing can carry them any more; \
          leave labels that differ for every pod out of identities with the option labels"
@@ -25,7 +25,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a retry can help.
+    /// Whether a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::Exhausted { .. } => true,

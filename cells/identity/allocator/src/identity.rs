@@ -21,7 +21,7 @@ pub struct Identity {
     pub labels: LabelArray,
     /// Its users (`endpoint/12`, `policy`) with their named ports.
     pub users: BTreeMap<Arc<str>, NamedPorts>,
-    /// Since when it is unused; none for one that is used or fixed.
+    /// The time since which it is unused; `None` for one that is used or fixed.
     #[serde(rename = "Unused", serialize_with = "is_some")]
     pub unused_since: Option<Instant>,
 }
@@ -46,12 +46,12 @@ impl Identity {
         Query::primary(id)
     }
 
-    /// Queries the identities of exactly these labels; more than one only if the previous run has left it so.
+    /// Queries the identities of exactly these labels; more than one only if restored from a damaged previous run.
     pub fn by_labels(labels: &LabelArray) -> Query<Identity> {
         BY_LABELS.query(&text(labels))
     }
 
-    /// Queries the identities that a user holds.
+    /// Queries the identities that a user references.
     pub fn by_user(user: &str) -> Query<Identity> {
         BY_USER.query(user)
     }
@@ -60,7 +60,7 @@ impl Identity {
         Identity { id, labels, users: BTreeMap::new(), unused_since: None }
     }
 
-    /// Returns where the identity is valid.
+    /// Returns the scope in which the identity is valid.
     pub fn scope(&self) -> Scope {
         Scope::of(self.id)
     }

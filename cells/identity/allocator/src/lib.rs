@@ -1,23 +1,24 @@
 //! Security identities of label sets and prefixes.
 //!
-//! **Owns** the table `identities`, the identities of workloads with their file `state/identities.json`, those of prefixes
-//! with theirs, `state/local_allocator_state.json`, in Cilium's form.
+//! **Owns** the table `identities`, the identities of workloads with their file `state/identities.json`, those of
+//! prefixes with theirs, `state/local_allocator_state.json`, in Cilium's form.
 //! **Needs** the node's options. **Provides** [`Identities`] to owners of workloads, [`Prefixes`] to owners of
 //! prefixes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
-//! **Life.** Reserved and well-known identities exist from the start. Files of the previous run are read before the first
-//! allocation; then the endpoints' records and the kernel's ipcache reserve the identities that packets carry already, with
-//! precedence over the files. The table is initialised once all of these sources are complete. A new identity of a workload is
-//! on disk before it is used; a prefix's is at least in the kernel before packets carry it.
+//! **Life.** Reserved and well-known identities exist from the start. Files of the previous run are read before the
+//! first allocation; then the endpoints' records and the kernel's ipcache reserve the identities that packets carry
+//! already, with precedence over the files. The table is initialised once all of these sources are complete. A new
+//! identity of a workload is on disk before it is used; a prefix's is at least in the kernel before packets carry it.
 //!
-//! A damaged file is quarantined, one of a newer agent fails the start; a job retries failed writes and reports them in the
-//! rows `identities.json` and `local_allocator_state.json` of health.
+//! A damaged file is quarantined, a file of a newer agent fails the start; a job retries failed writes and reports them
+//! in the rows `identities.json` and `local_allocator_state.json` of health.
 //!
-//! Identities of prefixes that nothing has requested again are released when all sources of the ipcache are complete and a
-//! grace period is over (`identity-restore-grace-period`).
+//! Identities of prefixes that have not been requested again are released when all sources of the ipcache are complete
+//! and a grace period has ended (`identity-restore-grace-period`).
 //!
-//! **An identity is not reused for other labels** while packets may still carry it: without a user it stays with its labels,
-//! in the table as well, for [`QUARANTINE`]; the same labels get it back. Ids of prefixes are reused as late as possible.
+//! **An identity is not reused for other labels** while packets may still carry it: without a user it is kept for its
+//! labels, in the table as well, for [`QUARANTINE`]; the same labels get it back. Ids of prefixes are reused as late as
+//! possible.
 //!
 //! ```
 //! use identity::testing;
@@ -32,8 +33,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Differences from Cilium.** Without Kubernetes and kvstore identities of workloads are allocated by this node alone. The
-//! labels determine where a search begins, so that a lost file seldom changes an identity.
+//! **Differences from Cilium.** Without Kubernetes and kvstore identities of workloads are allocated by this node
+//! alone. The hash of the labels determines where a search begins, so that a lost file rarely changes an identity.
 
 mod allocator;
 mod cell;

@@ -15,8 +15,8 @@ use crate::range::Scope;
 /// The first well-known identity.
 const WELL_KNOWN: u32 = 100;
 
-/// The number of identities by kind, read from the table at a scrape. As in Cilium well-known ones are counted as reserved,
-/// too, and of the workloads' those that this node uses.
+/// The number of identities by kind, read from the table at a scrape. As in Cilium, well-known ones are also counted as
+/// reserved, and only those workload identities that this node uses are counted.
 pub(crate) struct Kinds(pub(crate) Table<Identity>);
 
 impl std::fmt::Debug for Kinds {

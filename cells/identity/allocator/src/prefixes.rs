@@ -29,14 +29,15 @@ pub struct Prefixes {
     table: RwTable<Identity>,
     families: [bool; 2],
     store: Arc<Store>,
-    /// Where the search for a free id begins; ids are reused as late as possible.
+    /// Start of the search for a free id; ids are reused as late as possible.
     next: Arc<AtomicU32>,
-    /// Whether the ipcache has no identity any more without a user.
+    /// Whether the ipcache no longer has restored identities without a user.
     ipcache_complete: Arc<watch::Sender<bool>>,
 }
 
 impl Prefixes {
-    /// Returns an allocator with its file; without a path nothing is stored. `families`: whether IPv4 and IPv6 are on.
+    /// Returns an allocator with its file; without a path nothing is stored. `families`: whether IPv4 and IPv6 are
+    /// enabled.
     pub(crate) fn new(table: RwTable<Identity>, families: [bool; 2], path: Option<PathBuf>) -> Prefixes {
         let next = Arc::new(AtomicU32::new(Range::PREFIXES.first));
         let ipcache_complete = Arc::new(watch::Sender::new(false));
@@ -48,9 +49,9 @@ impl Prefixes {
         cidr_labels(prefix, self.families[0], self.families[1])
     }
 
-    /// Returns the identities of prefixes, which are held from now on: those of all or none. Policy does not wait for the
-    /// disk: an identity that is not in the file yet is in the kernel's ipcache before any packet carries it, and a start
-    /// restores it from there. A prefix of length zero is the world, whose identity always exists.
+    /// Allocates and references the identities of prefixes: of all or none. Does not wait for the disk: an identity
+    /// that is not in the file yet is in the kernel's ipcache before any packet carries it, and a start restores it
+    /// from there. A prefix of length zero has the world's identity, which always exists.
     pub fn allocate(&self, prefixes: &[IpNetwork]) -> Result<BTreeMap<IpNetwork, u32>, Error> {
         let held = self.store.hold();
         let mut identities = BTreeMap::new();
@@ -86,7 +87,7 @@ impl Prefixes {
         let undo = |new: Vec<u32>| {
             self.table.transact(|w| new.into_iter().for_each(|id| drop(w.delete(Identity::by_id(id)))));
         };
-        // All or none: policies wait for all of their prefixes.
+        // All or none: policies need all of their prefixes.
         if full {
             undo(new);
             let used = self.count();
@@ -98,7 +99,7 @@ impl Prefixes {
         Ok(identities)
     }
 
-    /// Releases prefixes and removes their identities. For when neither ipcache nor policy maps have them.
+    /// Releases prefixes and removes their identities. Call it when neither ipcache nor policy maps have them.
     pub fn release(&self, prefixes: &[IpNetwork]) {
         let held = self.store.hold();
         let (released, _) = self.table.transact(|w| {
@@ -119,8 +120,8 @@ impl Prefixes {
         }
     }
 
-    /// Reserves the identities of prefixes in the kernel's ipcache: packets carry these, so they have precedence over the
-    /// file. Ignores identities that are no prefix's.
+    /// Reserves the identities of prefixes in the kernel's ipcache: packets carry these, so they have precedence over
+    /// the file. Ignores identities outside of the range of prefixes.
     pub fn restored(&self, rows: &[(IpNetwork, u32)]) {
         let held = self.store.hold();
         let mut changed = false;
@@ -142,7 +143,7 @@ impl Prefixes {
                     );
                 }
                 let others: Vec<u32> = w.list(Identity::by_labels(&labels)).map(|row| row.id).collect();
-                // One prefix has one identity; the others came from the file and are in no packet.
+                // A prefix has one identity; others came from the file, and no packet carries them.
                 for other in others {
                     w.delete(Identity::by_id(other));
                 }
@@ -156,15 +157,15 @@ impl Prefixes {
         }
     }
 
-    /// Marks the sources of the ipcache as complete: identities of the previous run that were not requested since are in no
-    /// packet any more.
+    /// Marks the sources of the ipcache as complete: no packet carries identities of the previous run that have not
+    /// been requested since.
     pub fn ipcache_complete(&self) {
         self.ipcache_complete.send_replace(true);
     }
 
     /// Waits for [`ipcache_complete`](Self::ipcache_complete).
     pub(crate) async fn wait_ipcache_complete(&self) {
-        // The sender lives as long as this handle.
+        // Never an error: this handle owns the sender.
         let _ = self.ipcache_complete.subscribe().wait_for(|complete| *complete).await;
     }
 

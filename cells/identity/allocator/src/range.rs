@@ -13,7 +13,7 @@ pub enum Scope {
     RemoteNode,
 }
 
-/// The first identity of workloads in a cluster whose id is zero.
+/// The first identity of workloads in a cluster with id zero.
 const FIRST: u32 = 256;
 const LOCAL: u32 = 1 << 24;
 const REMOTE_NODE: u32 = 2 << 24;
@@ -53,8 +53,8 @@ impl Range {
     /// The identities of prefixes.
     pub(crate) const PREFIXES: Range = Range { first: LOCAL + 1, last: REMOTE_NODE - 1 };
 
-    /// Returns the identities of workloads of a cluster, a part of its own unless its id is zero. In a mesh of 511 clusters
-    /// each has half as many as in one of 255.
+    /// Returns the identities of workloads of a cluster, a part of its own unless its id is zero. In a mesh of 511
+    /// clusters each has half as many as in one of 255.
     pub fn of_cluster(cluster_id: u32, max_connected_clusters: u32) -> Range {
         let bits = if max_connected_clusters > 255 { 15 } else { 16 };
         match cluster_id {
@@ -68,7 +68,7 @@ impl Range {
         (self.first..=self.last).contains(&id)
     }
 
-    /// Returns how many identities the range has.
+    /// Returns the number of identities in the range.
     pub fn len(self) -> u32 {
         self.last - self.first + 1
     }
@@ -78,13 +78,13 @@ impl Range {
         self.last < self.first
     }
 
-    /// Iterates over all identities once, from `start` on and around.
+    /// Iterates over all identities once, from `start`, wrapping around at the end.
     pub(crate) fn around(self, start: u32) -> impl Iterator<Item = u32> {
         (start..=self.last).chain(self.first..start)
     }
 
-    /// Iterates over all identities once, in an order that the seed determines: in a range that is almost full, a search
-    /// takes few steps, where one from neighbour to neighbour would walk along a cluster of used ones.
+    /// Iterates over all identities once, in an order that the seed determines. A linear probe would walk along
+    /// clusters of used ids; this order finds a free one in few steps even if the range is almost full.
     pub(crate) fn shuffled(self, seed: u64) -> impl Iterator<Item = u32> {
         let len = u64::from(self.len());
         let mut step = (seed >> 32) % len;

@@ -27,13 +27,13 @@ const OPERATOR: [&str; 4] = [
 ];
 const METADATA_NAME: &str = "io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name";
 
-/// A component that every cluster has: its identity without and with the label of its namespace's name.
+/// A component that every cluster has: its identities without and with the label of its namespace's name.
 struct WellKnown {
     ids: [u32; 2],
     labels: &'static [&'static str],
     extra: Option<&'static str>,
     service_account: &'static str,
-    /// The system's namespace, or that of the agent.
+    /// Whether it is in the system's namespace, instead of that of the agent.
     system: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Files of identities. Nothing is flushed to the disk: neither packets nor pods outlive the machine.
+//! Files of identities. They are not synced to disk: neither packets nor pods survive a crash of the machine.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use state_file::{Rewrite, Schema, StateFile, Version, quarantine};
 use crate::error::Error;
 use crate::identity::Identity;
 
-/// An identity with its labels, as a file has it.
+/// An identity with its labels, as stored in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) id: u32,
@@ -30,7 +30,7 @@ impl From<&Identity> for Entry {
     }
 }
 
-/// The form of a file.
+/// The format of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Form {
     /// Apiary's: `{"version":1,"identities":[..]}`.
@@ -54,8 +54,8 @@ pub(crate) fn version() -> Version {
     Version::of::<File>()
 }
 
-/// A file. Allocations hold it from before the change of the table until the file has it, so that none uses an identity
-/// whose write fails.
+/// A file with a lock. An allocation holds the lock from before its change of the table until the write has ended, so
+/// that no other request uses an identity that is rolled back when the write fails.
 #[derive(Debug)]
 pub(crate) struct Store {
     file: Option<StateFile>,
@@ -64,7 +64,7 @@ pub(crate) struct Store {
     rewrite: OnceLock<Rewrite>,
 }
 
-/// The held file.
+/// The guard of the locked file.
 pub(crate) struct Held<'a>(&'a Store, #[expect(dead_code, reason = "one at a time")] MutexGuard<'a, ()>);
 
 impl Store {
@@ -83,7 +83,7 @@ impl Store {
         Held(self, self.turn.lock())
     }
 
-    /// Holds the file if it is free.
+    /// Locks the file if it is not locked.
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
         self.turn.try_lock().map(|turn| Held(self, turn))
     }
@@ -111,13 +111,13 @@ impl Held<'_> {
         }
     }
 
-    /// As [`write`](Self::write) where nothing depends on it: records and kernel have what the file lacks.
+    /// As [`write`](Self::write), ignoring errors: records and kernel have the identities that the file lacks.
     pub(crate) fn write_or_later(&self, identities: impl FnOnce() -> Vec<Entry>) {
-        // The job reports and retries it.
+        // The job reports and retries a failed write.
         let _ = self.write(identities);
     }
 
-    /// Replaces the file. The job retries a write that fails.
+    /// Replaces the file. The job retries a failed write.
     pub(crate) fn write(&self, identities: impl FnOnce() -> Vec<Entry>) -> Result<(), Error> {
         let Some(file) = &self.0.file else { return Ok(()) };
         let identities = identities();

@@ -9,7 +9,7 @@ use crate::prefixes::Prefixes;
 use crate::range::Range;
 use crate::reserved::reserved;
 
-/// Returns both handles on a table of their own, initialised, with the fixed identities; IPv4 and IPv6 are on.
+/// Returns both handles on a new table, initialised, with the fixed identities; IPv4 and IPv6 are enabled.
 pub fn identities() -> (Identities, Prefixes, Table<Identity>) {
     of(&Db::new(), None)
 }
@@ -22,10 +22,10 @@ pub fn of(db: &Db, folder: Option<&std::path::Path>) -> (Identities, Prefixes, T
     try_of(db, folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// As [`of`], also with files that cannot be read.
+/// As [`of`], with errors for unreadable files.
 ///
 /// # Errors
-/// Those of a start with such files.
+/// The errors with which a start with such files fails.
 ///
 /// # Panics
 /// If the database has the table already.

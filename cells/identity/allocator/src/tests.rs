@@ -1,4 +1,4 @@
-//! Numbers over stops, conflicts and a full range.
+//! Identities over restarts, conflicts and a full range.
 
 use std::time::{Duration, Instant};
 
@@ -91,9 +91,9 @@ fn a_full_range_says_so_and_heals() {
     assert_eq!(table.len(&table.snapshot()), 500);
 }
 
-/// All numbers of a node can be given out, the last as quickly as the first.
+/// All ids of a node can be allocated, the last as quickly as the first.
 #[test]
-fn every_number_is_given_out_once() {
+fn every_id_is_allocated_once() {
     let (identities, _, table) = testing::identities();
     let range = Range::of_cluster(0, 255);
     let begin = Instant::now();
@@ -133,21 +133,21 @@ fn numbers_outlive_the_agent_and_a_lost_file() {
 
     std::fs::remove_file(folder.path().join(FILE)).unwrap();
     let (identities, ..) = testing::of(&Db::new(), Some(folder.path()));
-    assert_eq!(allocate(&identities), before, "labels tell where a search begins");
+    assert_eq!(allocate(&identities), before, "labels determine where a search begins");
 }
 
 #[test]
 fn a_number_that_cannot_be_kept_is_not_given_out() {
     let folder = tempfile::tempdir().unwrap();
     let (identities, _, table) = testing::of(&Db::new(), Some(folder.path()));
-    // A folder in the place of the next file: the write fails as on a full disk.
+    // A folder in place of the next file makes the write fail as on a full disk.
     let next = folder.path().join("identities.json.next");
     std::fs::create_dir(&next).unwrap();
     let before = table.len(&table.snapshot());
     let error = identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap_err();
     assert!(error.to_string().contains("identities.json.next") && error.is_retryable(), "{error}");
     assert_eq!(table.len(&table.snapshot()), before);
-    // The number of a record is in packets already.
+    // Packets carry the identity of a record already.
     assert_eq!(identities.reserve(300, &set("k8s:app=db"), "endpoint/2").unwrap(), 300);
     std::fs::remove_dir(&next).unwrap();
     identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap();
@@ -157,7 +157,7 @@ fn a_number_that_cannot_be_kept_is_not_given_out() {
 
 /// A rule that denies must not wait for a disk.
 #[test]
-fn prefixes_have_numbers_without_a_disk() {
+fn prefixes_get_identities_without_a_disk() {
     let folder = tempfile::tempdir().unwrap();
     let (_, prefixes, _) = testing::of(&Db::new(), Some(folder.path()));
     let next = folder.path().join("local_allocator_state.json.next");
@@ -184,7 +184,7 @@ fn a_file_with_two_numbers_for_one_label_set_is_healed() {
     let (identities, _, table) = testing::of(&Db::new(), Some(folder.path()));
     assert_eq!(table.list(&table.snapshot(), Identity::by_labels(&array("k8s:app=web"))).count(), 1);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "the file as well");
-    // Of two records the smaller number counts once both have spoken.
+    // Of two records the smaller id wins once both have reserved theirs.
     identities.reserve(web.max(301), &set("k8s:app=web"), "endpoint/1").unwrap();
     identities.reserve(300, &set("k8s:app=web"), "endpoint/2").unwrap();
     for user in ["endpoint/1", "endpoint/2"] {
@@ -216,19 +216,19 @@ fn records_win_over_the_file() {
 
     let (identities, _, table) = testing::of(&Db::new(), Some(folder.path()));
     let labels = |id| table.get(&table.snapshot(), Identity::by_id(id)).map(|row| row.labels.clone());
-    // The file's number for web is db's by a record.
+    // A record reserves for db the id that the file has for web.
     assert_eq!(identities.reserve(web, &set("k8s:app=db"), "endpoint/2").unwrap(), web);
     assert_eq!(labels(web), Some(array("k8s:app=db")));
     assert_eq!(identities.allocate(&set("k8s:app=db"), "endpoint/9").unwrap(), web, "not the file's");
-    // A second record with the same number gets another.
+    // A second record with the same id gets another one.
     let other = identities.reserve(web, &set("k8s:app=web"), "endpoint/1").unwrap();
     assert!(other != web && other != db);
-    // A number that the file does not know.
+    // An id that is not in the file.
     assert_eq!(identities.reserve(4711, &set("k8s:app=new"), "endpoint/3").unwrap(), 4711);
-    // Reserved numbers are what they are.
+    // Reserved identities keep their ids.
     assert_eq!(identities.reserve(5, &set("reserved:init"), "endpoint/4").unwrap(), 5);
     assert_ne!(identities.reserve(5, &set("k8s:app=five"), "endpoint/5").unwrap(), 5);
-    // Those of another cluster, or of prefixes, are no workload's here.
+    // Ids of another cluster, or of prefixes, are not allocated to workloads here.
     assert_ne!(identities.reserve(70_000, &set("k8s:app=far"), "endpoint/6").unwrap(), 70_000);
 
     let (_, _, table) = testing::of(&Db::new(), Some(folder.path()));
@@ -238,7 +238,7 @@ fn records_win_over_the_file() {
 }
 
 #[test]
-fn unreadable_files_are_put_aside_and_records_still_count() {
+fn unreadable_files_are_quarantined_and_records_still_count() {
     let folder = tempfile::tempdir().unwrap();
     for name in [FILE, CHECKPOINT] {
         std::fs::write(folder.path().join(name), "{\"version\":1,\"identities\":[{\"id\"").unwrap();
@@ -300,9 +300,9 @@ fn names_of_ports_are_those_of_all_users() {
     assert_eq!(table.revision(&table.snapshot()), revision, "nothing new, no new row");
 }
 
-/// The REST answers, with the texts of Cilium.
+/// The REST responses, with Cilium's texts.
 #[tokio::test]
-async fn identities_are_found_by_number_and_by_labels() {
+async fn identities_are_found_by_id_and_by_labels() {
     use api::{Operation, Request, Response};
     let (identities, _, table) = testing::identities();
     let web = identities.allocate(&set("k8s:app=web"), "endpoint/1").unwrap();
@@ -328,7 +328,7 @@ async fn identities_are_found_by_number_and_by_labels() {
         assert_eq!(status, 200);
         assert_eq!(serde_json::from_str::<Vec<api_models::Identity>>(&identities).unwrap().len(), 11);
     }
-    // A label without a value may end with the sign before it.
+    // A label without a value may end with the equals sign.
     assert_eq!(asked("[\"reserved:host=\"]").await, (200, format!("[{host}]\n")));
     assert_eq!(asked("[\"k8s:app=web\"]").await, (200, format!("[{own}]\n")));
     let (_, server) = asked("[\"reserved:remote-node\",\"reserved:kube-apiserver\"]").await;

@@ -1,4 +1,4 @@
-//! The table `ipcache`: for each prefix the claims of all sources, of which one wins.
+//! The table `ipcache`: the claims of all sources on each prefix, one of which wins.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Mapping {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Claim {
-    /// The source, whose priority decides.
+    /// The source; the claim with the highest source priority wins.
     pub source: Source,
     /// The object that the claim belongs to (`endpoint/12`, `node/a`), which alone can delete it.
     pub resource: Arc<str>,
@@ -63,7 +63,7 @@ pub struct Claim {
 pub struct Entry {
     /// The prefix, host bits cleared.
     pub prefix: IpNetwork,
-    /// By priority, of one source the latest first; never empty.
+    /// Ordered by priority, then the latest first; never empty.
     pub(crate) claims: Vec<Claim>,
     /// Whether the kernel has it.
     pub status: Status,

@@ -63,7 +63,7 @@ impl Ops<Entry> for MapOps {
         self.map.remove(&kernel::key(entry.prefix))
     }
 
-    /// Writes entries again that another process has changed. Those of other clusters are not this table's and stay.
+    /// Rewrites entries that another process has changed. Entries of other clusters are not in this table and stay.
     fn prune(&mut self, _: &OpCx<'_>, entries: Rows<'_, Entry>) -> OpResult {
         let mut wanted: HashMap<_, _> = entries.map(|entry| (kernel::key(entry.prefix), entry)).collect();
         let mut repaired = Vec::new();
@@ -98,7 +98,7 @@ impl BatchOps<Entry> for MapOps {
     fn update_batch(&mut self, cx: &OpCx<'_>, batch: &mut [BatchEntry<Entry>]) {
         let rows: Vec<_> = batch.iter().map(|entry| row(&entry.object)).collect();
         if self.map.write(&rows).is_err() {
-            // The kernel does not report which entry of the batch it has refused.
+            // The kernel does not report the failed entry of a batch: write one by one to find it.
             for entry in batch {
                 entry.result = self.update(cx, &mut entry.object);
             }
@@ -112,7 +112,7 @@ impl BatchOps<Entry> for MapOps {
     }
 }
 
-/// Whether the map should have the entry: one in flight or failed is left to the reconciler.
+/// Whether the map should have the entry: entries in flight or failed are left to the reconciler.
 fn is_written(entry: &Entry) -> bool {
     entry.status.is_done()
 }

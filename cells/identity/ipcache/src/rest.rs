@@ -9,8 +9,8 @@ use statedb::Table;
 
 use crate::entry::{Claim, Entry};
 
-/// Returns the answer, for all prefixes, those with their address inside `?cidr=`, or those whose identity has the labels of
-/// the body.
+/// Returns the response for all prefixes, for those with an address inside `?cidr=`, or for those with an identity that
+/// has the labels of the body.
 pub(crate) fn get_ip(
     table: &Table<Entry>,
     identities: Option<&Table<Identity>>,

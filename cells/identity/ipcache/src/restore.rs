@@ -27,7 +27,7 @@ pub(crate) fn identities(entries: &[Entry]) -> Vec<(IpNetwork, u32)> {
     entries.iter().map(|entry| (entry.prefix, entry.winner().mapping.identity)).collect()
 }
 
-/// Inserts restored entries into the table where no source has a claim yet. Returns how many.
+/// Inserts restored entries into the table unless a source has a claim already. Returns their number.
 pub(crate) fn fill(table: &RwTable<Entry>, entries: Vec<Entry>) -> usize {
     let mut txn = table.write();
     let mut count = 0;

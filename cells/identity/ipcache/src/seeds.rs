@@ -17,12 +17,12 @@ pub struct Host {
     pub router: [Option<IpAddr>; 2],
     /// All addresses of the node's interfaces.
     pub addresses: Vec<IpAddr>,
-    /// Whether IPv4 and IPv6 are on.
+    /// Whether IPv4 and IPv6 are enabled.
     pub enabled: [bool; 2],
 }
 
-/// Returns the mappings of host and world. The world is one identity on a node with one family, and one a family on a node
-/// with both.
+/// Returns the mappings of host and world. The world is one identity on a node with one family, and one per family on a
+/// node with both.
 pub fn seeds(host: &Host) -> BTreeMap<IpNetwork, Mapping> {
     let mut seeds = BTreeMap::new();
     let everything = [("0.0.0.0/0", identity::WORLD_IPV4), ("::/0", identity::WORLD_IPV6)];

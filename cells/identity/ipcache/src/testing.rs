@@ -40,7 +40,7 @@ impl FakeMap {
         *self.refused.lock() = prefix;
     }
 
-    /// Inserts an entry as the previous run would have left it.
+    /// Inserts an entry as left by the previous run.
     pub fn leave(&self, prefix: IpNetwork, identity: u32) {
         let value = kernel::value(&crate::Mapping::identity(identity));
         self.rows.lock().insert(kernel::key(prefix), value);

@@ -64,7 +64,7 @@ async fn an_address_that_moves_between_endpoints_is_the_later_ones() {
     let pod = net("10.0.0.7/32");
     writer.upsert(pod, Source::Local, "endpoint/1", Mapping::identity(5));
     writer.upsert(pod, Source::Local, "endpoint/2", Mapping::identity(6));
-    // The first one's deletion comes late, as it does when addresses are used again.
+    // The deletion of the first owner comes late, as may happen when addresses are reused.
     let revision = writer.delete(pod, Source::Local, "endpoint/1");
     writer.applied(revision, &[pod]).await.unwrap();
     assert_eq!(map.identity("10.0.0.7/32"), Some(6));
@@ -122,7 +122,7 @@ fn change() -> impl Strategy<Value = (bool, u8, u8, u8, u32)> {
 }
 
 proptest! {
-    /// Whatever the order of events, the table holds each resource's last word, the most believed first.
+    /// For any order of events, the table has each resource's latest claim, the highest priority first.
     #[test]
     fn any_order_gives_the_same_as_a_naive_model(changes in prop::collection::vec(change(), 0..60)) {
         let table = Db::new().table::<Entry>().unwrap();

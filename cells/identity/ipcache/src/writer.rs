@@ -26,7 +26,7 @@ pub enum Change {
     Delete(IpNetwork, Source, Arc<str>),
 }
 
-/// Why a mapping is not in the kernel.
+/// The reason why a mapping is not in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotApplied {
@@ -48,7 +48,8 @@ impl IpcacheWriter {
         IpcacheWriter { table, kernel }
     }
 
-    /// Registers a source that is not complete yet: no entry of the kernel is stale before [`complete`](Self::complete).
+    /// Registers a source that is not complete yet: no entry of the kernel is stale before
+    /// [`complete`](Self::complete).
     pub fn register(&self, name: &str) -> Initializer<Entry> {
         let mut txn = self.table.write();
         let initializer = txn.register_initializer(name);
@@ -82,7 +83,7 @@ impl IpcacheWriter {
         self.apply([Change::Delete(prefix, source, resource.into())])
     }
 
-    /// Replaces all claims of a resource. Costs a walk over the table.
+    /// Replaces all claims of a resource. Scans the table.
     pub fn replace(&self, source: Source, resource: &str, desired: BTreeMap<IpNetwork, Mapping>) -> u64 {
         let resource: Arc<str> = resource.into();
         let mut txn = self.table.write();
@@ -110,7 +111,7 @@ impl IpcacheWriter {
         self.pending(prefixes).map(drop)
     }
 
-    /// Returns a watch on the first of the prefixes that is not in the kernel as the table has it; none if all are.
+    /// Returns a watch on the first of the prefixes that differs between kernel and table; `None` if none does.
     pub fn pending(&self, prefixes: &[IpNetwork]) -> Result<Option<Watch>, NotApplied> {
         let snapshot = self.table.snapshot();
         for &prefix in prefixes {
@@ -155,7 +156,7 @@ fn make(txn: &mut TableTxn<'_, Entry>, change: Change) {
     }
 }
 
-/// Deletes all claims of a source. Returns how many.
+/// Deletes all claims of a source. Returns their number.
 pub(crate) fn retract(table: &RwTable<Entry>, source: Source) -> usize {
     let mut txn = table.write();
     let changes: Vec<Change> = txn

@@ -1,5 +1,5 @@
-//! The cell among components of shaku, both ways: the kernel's map is built by a shaku module, and a component of shaku
-//! works with what the cells give.
+//! The cell with components of shaku, in both directions: a shaku module builds the kernel's map, and a shaku component
+//! uses values that cells provide.
 
 use std::sync::{Arc, Mutex};
 
@@ -38,12 +38,12 @@ impl Journal for InMemory {
     }
 }
 
-/// The cell's trait knows nothing of shaku, whose interfaces have a trait of its own above them.
+/// The cell's trait is independent of shaku; this one adds shaku's `Interface` to it.
 trait KernelMap: IpcacheMap + Interface {}
 
 impl<T: IpcacheMap + Interface> KernelMap for T {}
 
-/// The kernel's map without a kernel.
+/// A fake of the kernel's map.
 #[derive(Component)]
 #[shaku(interface = KernelMap)]
 struct JournaledMap {
@@ -137,15 +137,15 @@ impl Clock for Counter {
 
 #[derive(hive::Config)]
 struct AnnouncerConfig {
-    /// In whose name pods are announced
+    /// Owner in the name of which pods are announced
     #[flag(default = "nobody")]
     announcer_owner: String,
 }
 
-/// Where the cell is among the others.
+/// The index of the cell in [`cells`].
 const IPCACHE: usize = 4;
 
-/// Cells of the agent, and of what shaku has built.
+/// Cells of the agent, and cells for values that shaku has built.
 fn cells() -> Vec<Cell> {
     let node = LocalNode {
         ipv4: Some([10, 99, 0, 1].into()),

@@ -29,7 +29,7 @@ pub struct DebugSource {
 }
 
 impl DebugSource {
-    /// Returns a source, whose text is stored under the name.
+    /// Returns a source; its text is stored under the name.
     pub fn new(name: &'static str, describe: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self { name, describe: Arc::new(describe) }
     }

@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) pages: Arc<[Page]>,
 }
 
-/// A request whose operation is known.
+/// A request with its operation.
 struct Routed<B> {
     found: Found,
     head: Parts,

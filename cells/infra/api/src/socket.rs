@@ -75,7 +75,7 @@ fn remove_old(path: &Path) -> Result<(), Error> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(fail("remove the old"))
         }
-        Err(error) => Err(fail("find out who serves")(error)),
+        Err(error) => Err(fail("determine the process that serves")(error)),
     }
 }
 

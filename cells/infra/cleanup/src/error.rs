@@ -40,7 +40,7 @@ pub enum Error {
     Iptables {
         /// The tool.
         tool: String,
-        /// Its error output, or why it could not be run.
+        /// Its error output, or the reason why it could not be run.
         said: String,
     },
     /// The nftables rule cannot be read or removed.

@@ -74,13 +74,13 @@ pub(crate) fn find() -> Vec<Chains> {
                 Ok(Some(text)) => found.extend(parse(&tool, &text)),
                 // Not fatal: the other leftovers can be removed without it, for instance on a kernel without these
                 // tables.
-                Err(error) => tracing::warn!(%error, "Chains of {tool} are not looked for"),
+                Err(error) => tracing::warn!(%error, "Unable to list chains of {tool}, skipping them"),
             }
             is_installed = true;
         }
         if !is_installed {
             tracing::warn!(
-                "{family} is not installed: chains CILIUM_* that the original may have left are not looked for"
+                "{family} is not installed: chains CILIUM_* that Cilium may have left are not removed"
             );
         }
     }

@@ -66,7 +66,7 @@ impl MemoryLimit {
         MemoryLimit::default()
     }
 
-    /// Returns a limit of `bytes` without a cgroup, whose usage is unknown; for tests.
+    /// Returns a limit of `bytes` without a cgroup, so that usage is unknown; for tests.
     #[must_use]
     pub fn of(bytes: u64) -> MemoryLimit {
         MemoryLimit { limit: Some(Limit { bytes, group: None }) }

@@ -43,7 +43,7 @@ pub(crate) fn commands(metrics: Arc<Metrics>, sampler: Arc<Sampler>) -> Members<
             }),
         plots
             .takes("[match regex]")
-            .detail("The first metric is plotted whose name followed by its labels the expression matches.")
+            .detail("Plots the first metric with a name, followed by its labels, that the expression matches.")
             .regexp()
             .flag(out())
             .flag(Flag::switch("rate", "the change in a second instead of the values")),

@@ -23,7 +23,7 @@ const PREFIX: &str = "cilium";
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
-    /// Metrics whose names have no prefix.
+    /// Metrics with names without the prefix.
     foreign: Mutex<Registry>,
     selection: Mutex<Selection>,
     /// Flags of callers that measure only exported families.

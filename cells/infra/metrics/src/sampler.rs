@@ -14,7 +14,7 @@ pub(crate) const KEPT: usize = 24;
 /// Maximum number of sampled metrics; bounds the memory to about a megabyte.
 const METRICS: usize = 2000;
 
-/// Name prefixes of metrics whose history is of no use.
+/// Name prefixes of metrics without a useful history.
 const LEFT_OUT: [&str; 2] = ["cilium_event_ts", "cilium_feature_"];
 
 /// The samples of all metrics, including those that are not exported.

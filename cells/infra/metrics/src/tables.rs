@@ -109,7 +109,7 @@ pub(crate) fn register(metrics: &Metrics, db: &Arc<Db>) {
     let names = COUNTS.iter().map(|(name, ..)| *name).chain(PARTS.iter().map(|(name, ..)| *name));
     metrics.register_collector_off(names, Tables(db.clone()));
     if !db.measure(Arc::new(transactions)) {
-        tracing::warn!("Transactions on tables are measured by somebody else already");
+        tracing::warn!("Transactions on tables have another observer already and are not measured");
     }
 }
 

@@ -12,16 +12,16 @@ pub struct HealthConfig {
     /// TCP port for agent health status API
     #[flag(default = 9879)]
     pub agent_health_port: u16,
-    /// Where load balancers ask as they ask kube-proxy (address:port, or :port for all); nowhere if empty
+    /// Address of kube-proxy's health check for load balancers (address:port, or :port for all); disabled if empty
     #[flag(default = "")]
     pub kube_proxy_replacement_healthz_bind_address: String,
-    /// Whether a lost API server fails probes that do not say; as the original, only if it is set
+    /// Fail probes without header require-k8s-connectivity while the API server is unreachable; unset by default
     #[flag(default = true)]
     pub agent_health_require_k8s_connectivity: bool,
-    /// Time between two rounds of the status
+    /// Interval of the status rounds
     #[flag(default = "5s")]
     pub status_collector_interval: Duration,
-    /// How long a job may have work and not move before the agent counts as hung; jobs may have deadlines of their own
+    /// Time without progress after which a job with work counts as hung, unless it has its own deadline
     #[flag(default = "1m")]
     pub status_collector_failure_threshold: Duration,
     /// Maximum time the first status round may take
@@ -29,7 +29,7 @@ pub struct HealthConfig {
     pub status_collector_probe_check_timeout: Duration,
 }
 
-/// Shortest deadline of the watchdog: it samples once a second, and a healthy job may show no step in two samples.
+/// Minimum deadline of the watchdog: it samples once a second, and a healthy job may show no progress in two samples.
 const LEAST_DEADLINE: Duration = Duration::from_secs(3);
 
 impl HealthConfig {

@@ -33,7 +33,7 @@ impl History {
         let before = match file.read_text() {
             Ok(text) => text.unwrap_or_default().lines().map(str::to_owned).collect(),
             Err(error) => {
-                tracing::warn!(path = %file.path().display(), %error, "History of health is begun anew");
+                tracing::warn!(path = %file.path().display(), %error, "The history of health is unreadable and starts empty");
                 Vec::new()
             }
         };

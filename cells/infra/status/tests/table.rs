@@ -15,7 +15,7 @@ fn then() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1)
 }
 
-/// A module whose reporters use each operation of a reporter.
+/// A module with reporters that use each operation.
 fn reporters(tree: Arc<HealthTree>, health: Health) {
     tree.set_clock(then);
     health.child("c0").ok("ok");
@@ -145,8 +145,9 @@ async fn a_folder_in_the_place_of_the_file_is_reported() {
     hive.start().await;
     let tree = hive.hive().health().clone();
     let mut changes = tree.watch();
-    let told = || tree.at("test.job-module-status-metrics").is_some_and(|s| s.level == Level::Degraded);
-    while !told() {
+    let is_degraded =
+        || tree.at("test.job-module-status-metrics").is_some_and(|s| s.level == Level::Degraded);
+    while !is_degraded() {
         tokio::time::timeout(Duration::from_secs(10), changes.changed()).await.unwrap().unwrap();
     }
     let error = hive.try_stop().await.unwrap_err().to_string();

@@ -39,7 +39,7 @@ pub enum Lease {
         #[serde(skip)]
         at: Instant,
     },
-    /// Released and in quarantine, so that packets for its last owner do not reach the next one.
+    /// Released and in quarantine, so that packets for the previous owner do not reach the next one.
     Resting {
         /// When it was released.
         #[serde(skip)]

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use crate::range::Family;
 
-/// Why an address is not allocated or released. Nothing has been changed.
+/// An error of an allocation or release. Nothing has been changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +19,7 @@ pub enum Error {
     /// The address is in none of the node's ranges, or is its first or last.
     #[error("provided IP is not in the valid range. The range of valid IPs is {0}")]
     NotInRange(IpNetwork),
-    /// The family is off.
+    /// The family is disabled.
     #[error("{} allocation disabled", match .0 { Family::V4 => "IPv4", Family::V6 => "IPv6" })]
     Disabled(Family),
     /// A given address was requested without the pool.

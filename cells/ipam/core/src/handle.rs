@@ -22,9 +22,9 @@ const FAMILIES: [Family; 2] = [Family::V6, Family::V4];
 /// The input of the allocator from the node; read at each allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// IPv4 pod range; none when the family is off.
+    /// IPv4 pod range; `None` if the family is disabled.
     pub ipv4_range: Option<Ipv4Network>,
-    /// IPv6 pod range; none when the family is off.
+    /// IPv6 pod range; `None` if the family is disabled.
     pub ipv6_range: Option<Ipv6Network>,
     /// The router's IPv4 address.
     pub router_ipv4: Option<Ipv4Addr>,
@@ -59,10 +59,11 @@ impl Ipam {
         Ipam { table: table.reader(), ledger: Ledger::new(table), node: Arc::new(node), deadline, events }
     }
 
-    /// Allocates an address of the family, or of each that is on; all or none. Without a family that is on: none. With
-    /// `expiration` they expire after ten minutes unless an endpoint takes them over with their token.
+    /// Allocates an address of the family, or of each enabled one; all or none. Returns an empty list if none is
+    /// enabled. With
+    /// `expiration` addresses expire after ten minutes unless an endpoint takes them over with their token.
     ///
-    /// Outside of multi-pool mode there is one pool, whichever is requested.
+    /// Outside of multi-pool mode there is one pool, and the requested one is ignored.
     pub fn allocate(
         &self,
         owner: &str,
@@ -127,8 +128,8 @@ impl Ipam {
         Ok(())
     }
 
-    /// Hands an address over to an endpoint, so that it neither expires nor is released by others. A token must be that of the
-    /// allocation. Addresses outside of the ranges are another allocator's: they are ignored.
+    /// Assigns an address to an endpoint, so that it does not expire and only the endpoint releases it. A token must be
+    /// that of the allocation. Addresses outside of the ranges belong to another allocator and are ignored.
     pub fn hand_over(
         &self,
         address: IpAddr,
@@ -149,7 +150,7 @@ impl Ipam {
         released
     }
 
-    /// Returns how many addresses of a family have an owner. Costs a walk over the table.
+    /// Returns the number of addresses of a family that have an owner. Scans the table.
     pub fn count(&self, family: Family) -> usize {
         let snapshot = self.table.snapshot();
         self.table.all(&snapshot).filter(|row| row.allocated() && Family::of(row.address) == family).count()
@@ -161,7 +162,7 @@ impl Ipam {
         metrics.register_collector(Usage(self.clone()));
     }
 
-    /// Returns the addresses of an endpoint. Costs a walk over the table.
+    /// Returns the addresses of an endpoint. Scans the table.
     pub fn endpoint_addresses(&self, endpoint: u16) -> Vec<IpAddr> {
         let snapshot = self.table.snapshot();
         let of_endpoint = self.table.all(&snapshot).filter(|row| row.lease == Lease::Endpoint(endpoint));

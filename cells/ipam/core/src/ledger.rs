@@ -11,12 +11,12 @@ use crate::address::{Address, Lease};
 use crate::error::Error;
 use crate::range::{Family, PodRange};
 
-/// How long a released address stays in quarantine, if the range has others.
+/// How long a released address stays in quarantine, unless the range has no other.
 pub(crate) const QUARANTINE: Duration = Duration::from_secs(30);
 /// How long an address that was allocated with `expiration: true` waits for its endpoint.
 pub(crate) const EXPIRATION: Duration = Duration::from_secs(600);
 
-/// The node's pod ranges; a family without a range is off.
+/// The node's pod ranges; a family without a range is disabled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ranges(pub Vec<PodRange>);
 
@@ -26,12 +26,12 @@ impl Ranges {
         Ranges(cidrs.into_iter().map(PodRange::new).collect())
     }
 
-    /// Returns those of one family.
+    /// Returns the ranges of one family.
     pub fn of(&self, family: Family) -> impl Iterator<Item = &PodRange> {
         self.0.iter().filter(move |range| range.family() == family)
     }
 
-    /// Whether the family is on.
+    /// Whether the family is enabled.
     pub fn enabled(&self, family: Family) -> bool {
         self.of(family).next().is_some()
     }
@@ -48,7 +48,7 @@ impl Ranges {
 
 /// The source of random offsets and unguessable tokens, which tests replace.
 pub(crate) trait Randomness {
-    /// Returns where the search in a range begins.
+    /// Returns the offset at which the search in a range begins.
     fn offset(&mut self) -> u128;
     /// Returns a unique token.
     fn uuid(&mut self) -> String;
@@ -65,7 +65,7 @@ impl Ledger {
         Ledger { table }
     }
 
-    /// Allocates one address of each of the families that are on, all or none.
+    /// Allocates an address of each enabled family, all or none.
     pub(crate) fn allocate(
         &self,
         ranges: &Ranges,
@@ -82,7 +82,7 @@ impl Ledger {
             if !ranges.enabled(family) {
                 continue;
             }
-            // An error drops the transaction, and with it an address of the family before.
+            // An error drops the transaction and so also releases an address of the other family.
             let address = pick(&txn, ranges, family, randomness.offset()).ok_or(Error::Full)?;
             let lease = match expiration {
                 Some(after) => Lease::Expiring { uuid: randomness.uuid().into(), at: now + after },
@@ -136,8 +136,8 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Hands an address over to an endpoint: it no longer expires and is released with the endpoint. A token must be that of
-    /// the allocation. A free address of the ranges becomes the endpoint's; one outside of them is ignored.
+    /// Assigns an address to an endpoint: it no longer expires and is released with the endpoint. A token must be that
+    /// of the allocation. A free address of the ranges is allocated to the endpoint; one outside of them is ignored.
     pub(crate) fn hand_over(
         &self,
         ranges: &Ranges,
@@ -152,7 +152,7 @@ impl Ledger {
             (Some(Lease::Expiring { uuid: given, .. }), Some(uuid)) if **given != *uuid => {
                 return Err(Error::UuidMismatch);
             }
-            // Without a token, too: an address that an endpoint uses must not expire.
+            // Also without a token: an address that an endpoint uses must not expire.
             (Some(Lease::Expiring { .. }), _) => {}
             (_, Some(_)) => return Err(Error::NoTimer),
             (Some(Lease::Endpoint(other)), None) if *other != endpoint => return Err(Error::Allocated),
@@ -163,7 +163,7 @@ impl Ledger {
                 }
             }
         }
-        // Keep the owner of the allocation: a restored endpoint may come under another name.
+        // Keep the owner of the allocation: a restored endpoint may have another owner name.
         let owner = row.filter(|row| row.allocated()).map_or_else(|| owner.into(), |row| row.owner.clone());
         txn.insert(Address { address, owner, lease: Lease::Endpoint(endpoint) });
         txn.commit();
@@ -195,7 +195,7 @@ impl Ledger {
         for &address in &rested {
             txn.delete(Address::by_address(address));
         }
-        // A commit without changes would wake the readers of the table for nothing.
+        // A commit without changes would still wake the readers of the table.
         if !expired.is_empty() || !rested.is_empty() {
             txn.commit();
         }
@@ -203,8 +203,8 @@ impl Ledger {
     }
 }
 
-/// Returns a free address of the family: one that is not in quarantine if there is one, else the one that has been for the
-/// longest time.
+/// Returns a free address of the family: preferably one that is not in quarantine, else the one that has been there
+/// longest.
 fn pick(txn: &TableTxn<'_, Address>, ranges: &Ranges, family: Family, offset: u128) -> Option<IpAddr> {
     let fresh = ranges
         .of(family)

@@ -5,9 +5,9 @@
 //! **Provides** the handle [`Ipam`], the router's addresses in the node's row, `POST /ipam`, `POST` and `DELETE
 //! /ipam/{ip}`, the `ipam` part of `/healthz` ([`Ipam::status`]).
 //!
-//! **Life.** At start addresses of restored endpoints are reserved first, then the router's: the previous run's if it
-//! is free, else a new one. An address allocated with `expiration: true` expires after ten minutes unless an endpoint takes it
-//! over with its token. There is no file: the endpoints' records have the addresses.
+//! **Life.** At start addresses of restored endpoints are reserved first, then the router's: that of the previous run
+//! if it is free, else a new one. An address allocated with `expiration: true` expires after ten minutes unless an
+//! endpoint takes it over with its token. There is no file: the endpoints' records have the addresses.
 //!
 //! ```
 //! use ipam::{Ipam, Node};
@@ -21,8 +21,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Differences from Cilium.** A released address is allocated again only after 30 s, or when there is no other. An address
-//! in use by an endpoint does not expire even if the endpoint's request came without the token.
+//! **Differences from Cilium.** A released address is allocated again only after 30 s, or when there is no other. An
+//! address in use by an endpoint does not expire even if the endpoint's request came without the token.
 
 mod address;
 mod cell;

@@ -49,7 +49,7 @@ impl PodRange {
         };
         let host_bits = u32::from(bits - cidr.prefix());
         let base = number(cidr.network());
-        // 2^128 does not fit into the type; one address less does not matter.
+        // 2^128 does not fit into the type; one address less is acceptable.
         let size = 1u128.checked_shl(host_bits).unwrap_or(u128::MAX);
         match size {
             1 => PodRange { cidr, first: base, capacity: 1 },
@@ -68,7 +68,7 @@ impl PodRange {
         Family::of(self.cidr.ip())
     }
 
-    /// Returns how many addresses can be allocated.
+    /// Returns the number of addresses that can be allocated.
     pub fn capacity(&self) -> u128 {
         self.capacity
     }
@@ -80,7 +80,7 @@ impl PodRange {
     }
 
     /// Returns the first address at or after `offset` (modulo capacity, wrapping once) that is not `taken`. Cost: one
-    /// call of `taken` for each taken address passed.
+    /// call of `taken` per taken address passed.
     pub fn next_free(&self, offset: u128, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         if self.capacity == 0 {
             return None;

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::handle::Ipam;
 use crate::range::Family;
 
-/// Allocates an address of each family, or of `?family=`; 502 if there is none left.
+/// Allocates an address of each family, or of `?family=`; 502 if the range is full.
 pub(crate) fn post_ipam(ipam: &Ipam, request: &Request) -> Response {
     let family = match request.query("family") {
         Some("ipv4") => Some(Family::V4),

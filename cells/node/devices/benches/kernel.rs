@@ -1,5 +1,5 @@
-//! The tables against the kernel: how long a start takes, how soon a change is seen, what a route weighs.
-//! Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
+//! Benchmarks of the tables against the kernel: duration of a start, latency of a change, memory per route.
+//! Prints a row per value (name, measured, unit, goal, met, peer), tab separated.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
 
 use std::fmt::Write;

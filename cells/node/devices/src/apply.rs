@@ -19,8 +19,8 @@ pub(crate) struct Tables<'s, 'w> {
 /// The follow-up work of a batch of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// Whether routes have to be listed again: the kernel sends no notifications for the IPv4 routes that it removes with
-    /// an address, or when a link goes down.
+    /// Whether routes have to be listed again: the kernel sends no notifications for the IPv4 routes that it removes
+    /// with an address, or when a link goes down.
     pub(crate) routes_stale: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn apply(
     events: impl IntoIterator<Item = Event>,
 ) -> Applied {
     let mut applied = Applied::default();
-    // Devices that changed, or whose routes did: selection depends on both. None is a deleted one.
+    // Devices with a change of their own or of their routes: selection depends on both. `None` is a deleted device.
     let mut touched: BTreeMap<u32, Option<Device>> = BTreeMap::new();
     for event in events {
         match event {
@@ -116,7 +116,7 @@ fn device<'t>(
     slot.as_mut()
 }
 
-/// Decides on the selection of a device and writes its row if anything changed.
+/// Recomputes the selection of a device and writes its row if anything changed.
 fn store(tables: &mut Tables<'_, '_>, selection: &Selection, mut device: Device) {
     let result = selection.check(&device, &RoutesOf(tables.routes, device.index));
     device.selected = result.is_ok();
@@ -175,7 +175,7 @@ pub(crate) fn resync(tables: &mut Tables<'_, '_>, selection: &Selection, listing
             _ => {}
         }
     }
-    // A link that was added between the two dumps has addresses but no attributes; its notification is yet to come.
+    // A link added between the two dumps has addresses but no attributes; its notification follows.
     devices.retain(|index, device| device.index == *index);
     resync_routes(tables, routes);
     tables.neighbors.retain(|n| neighbors.contains(&(n.link_index, n.ip)));
@@ -188,7 +188,7 @@ pub(crate) fn resync(tables: &mut Tables<'_, '_>, selection: &Selection, listing
     }
 }
 
-/// Makes table `routes` equal to a listing. The selection of devices is the work of [`reselect`].
+/// Makes table `routes` equal to a listing. Does not update the selection of devices, see [`reselect`].
 pub(crate) fn resync_routes(tables: &mut Tables<'_, '_>, routes: Vec<Route>) {
     let encoded = |route: &Route| {
         let mut key = KeyBuf::new();
@@ -202,7 +202,7 @@ pub(crate) fn resync_routes(tables: &mut Tables<'_, '_>, routes: Vec<Route>) {
     }
 }
 
-/// Decides again on the selection of all devices.
+/// Recomputes the selection of all devices.
 pub(crate) fn reselect(tables: &mut Tables<'_, '_>, selection: &Selection) {
     let devices: Vec<Device> = tables.devices.all().map(|row| Device::clone(row)).collect();
     for device in devices {

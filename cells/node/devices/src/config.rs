@@ -1,4 +1,4 @@
-//! Options that choose devices and node addresses. Changes take effect at the next start.
+//! Options that select devices and node addresses. Changes take effect at the next start.
 
 use ipnetwork::IpNetwork;
 

@@ -17,7 +17,7 @@ const RESTART_DELAY: Duration = Duration::from_secs(1);
 /// First delay between attempts to subscribe at the start, which grows up to [`RESTART_DELAY`], and their number.
 const START_RETRY_DELAY: Duration = Duration::from_millis(50);
 const START_RETRIES: u32 = 10;
-/// Changes of devices within this time are one change of the addresses.
+/// Changes of devices within this time are coalesced into one change of the addresses.
 const COALESCE_TIME: Duration = Duration::from_millis(10);
 
 /// Keeps the tables of links, routes and neighbours.
@@ -34,7 +34,7 @@ impl Follower {
     }
 
     /// Calls [`Follower::start`] with retries: the agent does not start without it, and a lack of descriptors or memory
-    /// during a boot passes.
+    /// during a boot is temporary.
     pub(crate) async fn start_with_retry(&self) -> Result<Monitor, NetlinkError> {
         let mut backoff =
             hive::job::Backoff::exponential(START_RETRY_DELAY, RESTART_DELAY).retries(START_RETRIES);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Serialize, Serializer};
 
-/// `IFF_UP`: the administrator has switched it on.
+/// `IFF_UP`: the link is administratively up.
 pub(crate) const IFF_UP: u32 = 0x1;
 /// `IFF_LOOPBACK`.
 pub(crate) const IFF_LOOPBACK: u32 = 0x8;
@@ -38,7 +38,7 @@ impl HardwareAddr {
         self.0.as_slice().try_into().ok()
     }
 
-    /// Whether there is none.
+    /// Whether the device has no hardware address.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -110,7 +110,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Whether the administrator has switched it on.
+    /// Whether it is administratively up.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.raw_flags & IFF_UP != 0
@@ -127,7 +127,7 @@ pub struct Device {
     pub addrs: Vec<DeviceAddress>,
     /// Whether programs for traffic with the outside are attached to it.
     pub selected: bool,
-    /// Why it is not selected; empty if it is.
+    /// The reason why it is not selected; empty if it is.
     pub not_selected_reason: String,
 }
 

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
-    /// The kernel refused the request, or its answer was lost or not understood.
+    /// The kernel refused the request, or its response was lost or could not be decoded.
     #[error("netlink: {request}: {source}")]
     Request {
         /// The request, with its subject.

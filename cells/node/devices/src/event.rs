@@ -30,7 +30,7 @@ pub(crate) enum Event {
     NeighborGone(u32, IpAddr),
 }
 
-/// Returns the events of one message; none for messages about anything else.
+/// Returns the events of one message; none for other kinds of messages.
 pub(crate) fn events(message: &RouteNetlinkMessage) -> Vec<Event> {
     use RouteNetlinkMessage as M;
     match message {

@@ -29,11 +29,11 @@ const GROUPS: [u32; 6] = [
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV6_ROUTE,
 ];
-/// Notifications within this time are one transaction.
+/// Notifications within this time are coalesced into one transaction.
 const COALESCE_TIME: Duration = Duration::from_millis(2);
 /// Events of one transaction at most.
 const MAX_BATCH: usize = 8192;
-/// Minimum interval of listings of the routes that changes ask for.
+/// Minimum interval of route listings that changes trigger.
 const ROUTE_LISTING_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The writer halves of the tables.
@@ -96,7 +96,7 @@ impl Default for MonitorOptions {
 pub(crate) struct Counters {
     /// Notifications applied.
     pub(crate) messages: u64,
-    /// Overflows of the socket, by which notifications were lost.
+    /// Overflows of the socket, which lose notifications.
     pub(crate) overflows: u64,
     /// Full listings.
     pub(crate) listings: u64,
@@ -112,7 +112,7 @@ pub(crate) struct Monitor {
     tables: RwTables,
     selection: Selection,
     resync_interval: Duration,
-    /// The job that listings are reported to as its work.
+    /// The job to mark as working during listings.
     pub(crate) job: Option<JobCx>,
     pub(crate) counters: Counters,
 }
@@ -145,8 +145,8 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Applies notifications until an error, after which a new monitor is needed. Calls `progress` with the counters after
-    /// each round.
+    /// Applies notifications until an error, after which a new monitor is needed. Calls `progress` with the counters
+    /// after each round.
     pub(crate) async fn run(&mut self, mut progress: impl FnMut(&Counters)) -> Result<(), NetlinkError> {
         let mut next_full = Instant::now() + self.resync_interval;
         let mut routes_due: Option<Instant> = None;
@@ -184,8 +184,8 @@ impl Monitor {
         }
     }
 
-    /// Reads without waiting until there is no packet. After an overflow everything is read, so that the listing that
-    /// follows is newer than every message.
+    /// Reads without waiting until there is no packet. After an overflow the whole queue is read, so that the following
+    /// listing is newer than every message.
     fn drain(&mut self, round: &mut Round) -> Result<(), NetlinkError> {
         while round.overflow || round.events.len() < MAX_BATCH {
             match self.subscription.try_receive() {
@@ -216,7 +216,7 @@ impl Monitor {
                 continue;
             };
             self.counters.messages += 1;
-            // No notification is sent for the route that a replacement has removed.
+            // The kernel sends no notification for a route that was replaced.
             round.routes_stale |= matches!(message, Message::NewRoute(_)) && flags & NLM_F_REPLACE != 0;
             round.events.extend(event::events(&message));
         }

@@ -15,7 +15,7 @@ pub const WILDCARD_DEVICE: &str = "*";
 /// Options that decide about node addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAddressRules {
-    /// `nodeport-addresses`: where NodePort services answer; empty for the
+    /// `nodeport-addresses`: ranges on which NodePort services answer; empty for the
     /// best address of each device and family.
     pub node_port_ranges: Vec<IpNetwork>,
     /// `local-max-addr-scope`: the greatest scope (nearest to the host) of the node's addresses.
@@ -131,7 +131,7 @@ fn rank((device, addr): (&Device, &DeviceAddress)) -> impl Ord {
     (!device.selected, !is_public(addr.addr), addr.scope, device.index, addr.addr)
 }
 
-/// Whether the device's addresses are the node's. Dummy devices are included while they are down, too: node-local DNS
+/// Whether the device's addresses are the node's. Dummy devices are included even while they are down: node-local DNS
 /// has its address on one.
 fn is_included(device: &Device) -> bool {
     let dummy = device.kind == "dummy";

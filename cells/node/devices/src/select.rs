@@ -45,8 +45,8 @@ impl Selection {
         })
     }
 
-    /// Checks whether `device` is selected; the error is the reason why not, in Cilium's words. `routes` is read only if the
-    /// rules need it.
+    /// Checks whether `device` is selected; the error is the reason why not, in Cilium's wording. `routes` is read only
+    /// if the rules need it.
     pub fn check(&self, device: &Device, routes: &impl DeviceRoutes) -> Result<(), String> {
         if device.name.is_empty() {
             return Err("link not seen yet".to_owned());

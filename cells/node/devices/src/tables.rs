@@ -127,7 +127,7 @@ impl Device {
         DEVICE_BY_NAME.query(name)
     }
 
-    /// Selects devices whose names begin with a prefix.
+    /// Selects devices with names that begin with a prefix.
     #[must_use]
     pub fn by_name_prefix(start: &str) -> Prefix<Self> {
         DEVICE_BY_NAME.prefix(start)

@@ -22,7 +22,7 @@ fn hive(tables: Arc<parking_lot::Mutex<Option<Tables>>>) -> TestHive {
                 lifecycle
                     .hook("user")
                     .on_start(move |_| async move {
-                        // Cells that need a table find it filled in their start hooks.
+                        // Start hooks of cells that need a table find it filled.
                         let snapshot = found.snapshot();
                         anyhow::ensure!(found.initialized(&snapshot));
                         anyhow::ensure!(found.get(&snapshot, Device::by_name("lo")).is_some());

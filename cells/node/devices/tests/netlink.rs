@@ -121,5 +121,5 @@ fn links_are_deleted_by_group() {
     assert!(left.contains(&"lxc1".to_owned()) && !left.contains(&"lxc0".to_owned()));
     assert!(host.delete_links_in_group(0).is_err());
     // One by one, 25 deletions take 16 to 30 ms each.
-    assert!(deleted.as_millis() < 400, "made in {made:?}, deleted in {deleted:?}");
+    assert!(deleted.as_millis() < 400, "created in {made:?}, deleted in {deleted:?}");
 }

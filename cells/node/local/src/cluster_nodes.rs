@@ -9,7 +9,7 @@ use api_models::{ClusterNodeStatus, NodeAddressing, NodeAddressingElement, NodeE
 
 use crate::LocalNode;
 
-/// Answers whose ids clients may still send.
+/// Number of responses with ids that clients may still send.
 const HISTORY: usize = 16;
 
 /// The latest answers, newest last.
@@ -19,7 +19,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Returns the answer for a client that has sent this id, all nodes without one.
+    /// Returns the response for a client that has sent this id: changes since then, or all nodes without an id.
     pub(crate) fn answer(
         &mut self,
         node: &LocalNode,

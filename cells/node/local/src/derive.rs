@@ -63,7 +63,7 @@ pub(crate) fn local_node(settings: &Settings, facts: &Facts<'_>) -> Result<Local
         };
         node.ipv6_alloc_cidr = Some(auto_ipv6(settings.ipv6_cluster_base, seed));
     }
-    // The range may have changed since the previous run; the router needs an address of the one in force.
+    // The range may have changed since the previous run; the router needs an address of the current one.
     let range = node.ipv4_alloc_cidr;
     node.router_ipv4 = facts.router_ipv4.filter(|ip| range.is_some_and(|r| r.contains(*ip)));
     let range = node.ipv6_alloc_cidr;

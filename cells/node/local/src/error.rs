@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A node whose row cannot be derived or stored.
+/// An error of deriving or storing the node's row.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

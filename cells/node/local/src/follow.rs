@@ -10,8 +10,8 @@ use crate::derive::node_ips;
 use crate::settings::Settings;
 use crate::{LocalNode, LocalNodeStore, restore};
 
-/// Replaces the node's address when it was removed from the devices. While it exists it stays, even if a new one is
-/// better: peers and tunnels know it.
+/// Replaces the node's address when it was removed from the devices. An existing address is kept, even if a new one
+/// would be preferred: peers and tunnels use it.
 pub(crate) fn addresses(
     settings: &Settings,
     table: &Table<NodeAddress>,
@@ -33,8 +33,8 @@ fn follow(node: &mut LocalNode, settings: &Settings, rows: &[&NodeAddress]) {
     }
 }
 
-/// Writes the router's addresses to the state folder. Without a router the file stays: an agent that is killed before it
-/// has allocated one needs the addresses of the previous run at its next start.
+/// Writes the router's addresses to the state folder. Without a router the file is kept: an agent that is killed before
+/// it has allocated one needs the addresses of the previous run at its next start.
 pub(crate) fn write_router(state: &Path, store: &LocalNodeStore) -> Result<(), state_file::Error> {
     match store.node().filter(|node| node.router_ipv4.is_some() || node.router_ipv6.is_some()) {
         Some(node) => restore::write(state, &node),

@@ -20,7 +20,7 @@ impl NodeName {
         node_name().map(|name| NodeName(name.into()))
     }
 
-    /// A node of this name, for tests.
+    /// Creates a node name, for tests.
     pub fn new(name: &str) -> NodeName {
         NodeName(name.into())
     }

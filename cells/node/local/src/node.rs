@@ -8,7 +8,7 @@ use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use serde::{Serialize, Serializer};
 use statedb::{Index, IndexDef, Query, TableSpec};
 
-/// The name of a cluster without a name of its own.
+/// The name of a cluster without a configured name.
 pub const DEFAULT_CLUSTER: &str = "default";
 
 /// The node that the agent runs on.
@@ -67,7 +67,7 @@ impl AddressType {
 }
 
 impl LocalNode {
-    /// Returns `name`, or `cluster/name` if the cluster has a name of its own.
+    /// Returns `name`, or `cluster/name` if the cluster has a configured name.
     #[must_use]
     pub fn full_name(&self) -> String {
         if self.cluster.is_empty() || self.cluster == DEFAULT_CLUSTER {

@@ -1,6 +1,6 @@
 //! Node ids in the datapath: `cilium_node_map_v2` and `GET /node/ids`.
 //!
-//! The pinned map is the truth: it keeps the node's id over restarts, and the operation reads it.
+//! The pinned map is authoritative: it keeps the node's id over restarts, and the operation reads it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use maps::Maps;
 use crate::{LocalNode, LocalNodeStore};
 
 const NAME: &str = "cilium_node_map_v2";
-/// Name of this cell among those that compare their maps with their state.
+/// Name of this cell as an owner in drift checks.
 const OWNER: &str = "node-ids";
 /// Interval of attempts to open the map: the maps' cell creates it in a job, not in a start hook.
 const OPEN_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,8 +33,8 @@ struct Plan {
     remove: Vec<IpAddr>,
 }
 
-/// Computes the changes after which exactly the node's addresses have its id: the one it had in this run (`last`), else
-/// that of one of its addresses, else the lowest free one. `None` if all are taken.
+/// Computes the changes after which exactly the node's addresses have its id: the id it had in this run (`last`), else
+/// that of one of its addresses, else the lowest free id. `None` if all ids are taken.
 fn plan(known: &BTreeMap<IpAddr, u16>, own: &[IpAddr], last: Option<u16>) -> Option<Plan> {
     let found = || own.iter().find_map(|ip| known.get(ip)).copied().filter(|id| *id != 0);
     let kept = last.or_else(found);
@@ -123,7 +123,7 @@ fn read(map: &Map<NodeKey, NodeValue>) -> bpf::Result<BTreeMap<IpAddr, u16>> {
     Ok(rows.into_iter().filter_map(|(key, value)| Some((key.ip()?, value.id))).collect())
 }
 
-/// Writes the node's entries. Returns its id and the addresses whose entries were missing, wrong or stale.
+/// Writes the node's entries. Returns its id and the addresses with missing, wrong or stale entries.
 fn write(
     map: &Map<NodeKey, NodeValue>,
     node: &LocalNode,

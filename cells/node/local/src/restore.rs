@@ -19,7 +19,8 @@ pub(crate) struct Routers {
     pub(crate) ipv6: Option<Ipv6Addr>,
 }
 
-/// Merges the addresses of the file and the device. The file wins: other processes may have added addresses to the device.
+/// Merges the addresses of the file and the device. The file wins: other processes may have added addresses to the
+/// device.
 pub(crate) fn routers(device: Option<&Device>, file: Routers) -> Routers {
     let mut found = file;
     for address in device.iter().flat_map(|d| &d.addrs) {
@@ -41,8 +42,8 @@ fn file(state: &Path) -> StateFile {
     StateFile::new(state.join(FILE)).folder_mode(0o755).limit(1 << 20)
 }
 
-/// Reads the header file; without one there are no addresses. A damaged one is quarantined and written again: the router's
-/// addresses are on its device, too.
+/// Reads the header file; without one there are no addresses. A damaged file is quarantined and rewritten: the router's
+/// addresses are also on its device.
 pub(crate) fn read(state: &Path) -> Result<Routers, Error> {
     match file(state).read_text() {
         Ok(text) => Ok(text.as_deref().map(parse).unwrap_or_default()),

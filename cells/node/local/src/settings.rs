@@ -1,4 +1,4 @@
-//! The options as typed values: validated once, with errors that name valid values.
+//! The options as typed values, validated once, with errors that list valid values.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -106,7 +106,7 @@ fn range_v6(text: &str) -> Result<Choice<Ipv6Network>, Error> {
     }
 }
 
-/// Parses a prefix with an explicit length: `IpNetwork` would take a bare address for a range of one.
+/// Parses a prefix with an explicit length: `IpNetwork` would parse a bare address as a range of one.
 fn prefix(option: &'static str, text: &str, expected: &'static str) -> Result<Choice<(IpAddr, u8)>, Error> {
     if text == "auto" {
         return Ok(Choice::Auto);

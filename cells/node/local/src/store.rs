@@ -13,7 +13,7 @@ pub struct LocalNodeStore {
 }
 
 impl LocalNodeStore {
-    /// A store over the writer's half of the table.
+    /// Creates a store over the writer's half of the table.
     #[must_use]
     pub fn new(table: Arc<RwTable<LocalNode>>) -> Self {
         Self { table }
@@ -40,7 +40,7 @@ impl LocalNodeStore {
         txn.commit();
     }
 
-    /// Changes the node; nothing is written if `change` leaves it as it is. The name, its key, cannot be changed.
+    /// Changes the node; nothing is written if `change` has no effect. The name is the key and cannot be changed.
     pub fn update(&self, change: impl FnOnce(&mut LocalNode)) {
         let mut txn = self.table.write();
         let Some(known) = txn.get(LocalNode::query()) else {

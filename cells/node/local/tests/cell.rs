@@ -11,7 +11,7 @@ use local_node::{LocalNode, LocalNodeStore};
 use statedb::Table;
 use test_kit::{Sandbox, require_root};
 
-/// A hive whose maps are in the sandbox, too.
+/// A hive with maps in the sandbox.
 fn with_maps(sandbox: &Sandbox) -> TestHive {
     TestHive::new([
         statedb::cell(),

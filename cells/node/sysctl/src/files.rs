@@ -26,7 +26,7 @@ impl Files {
         Ok(text.trim_end().to_owned())
     }
 
-    /// Writes a value unless it is in force already: a read-only file with the right value is no error.
+    /// Writes a value unless it is in force already: a read-only file with the desired value is no error.
     pub(crate) fn write(&self, name: &Name, value: &str) -> Result<(), String> {
         if self.read(name).is_ok_and(|current| is_equal(&current, value)) {
             return Ok(());
@@ -55,7 +55,7 @@ fn explain(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Logs a failure, louder if the setting is required or its absence has a consequence.
+/// Logs a failure, at a higher level if the setting is required or its absence has a consequence.
 fn log_failure(setting: &Setting, reason: &str) {
     let Setting { name, value, warn, .. } = setting;
     if setting.optional && warn.is_empty() {
@@ -77,7 +77,7 @@ impl Ops<Setting> for Files {
         Ok(result?)
     }
 
-    /// Leaves the value: the kernel's default is not known, and other processes may rely on what is in force.
+    /// Keeps the value: the kernel's default is not known, and other processes may rely on the value in force.
     fn delete(&mut self, _: &OpCx<'_>, _: &Setting) -> OpResult {
         Ok(())
     }

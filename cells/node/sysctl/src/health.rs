@@ -4,7 +4,7 @@ use reconciler::StatusKind;
 
 use crate::Setting;
 
-/// Summarizes the settings: failures of required ones are an error, those of optional ones a remark.
+/// Summarizes the settings: failures of required ones are an error, failures of optional ones are only mentioned.
 pub(crate) fn state<'a>(settings: impl Iterator<Item = &'a Setting>) -> Result<String, String> {
     let (mut count, mut missing, mut errors) = (0, Vec::new(), Vec::new());
     for setting in settings {

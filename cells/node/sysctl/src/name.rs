@@ -23,7 +23,7 @@ use crate::Error;
 pub struct Name(Vec<String>);
 
 impl Name {
-    /// Builds a name of the parts of its path.
+    /// Builds a name from the parts of its path.
     pub fn new<P: Into<String>>(parts: impl IntoIterator<Item = P>) -> Result<Self, Error> {
         let parts: Vec<String> = parts.into_iter().map(Into::into).collect();
         let bad = |part: &String| {

@@ -1,4 +1,4 @@
-//! The cell in a hive: with a folder for a kernel, and with the real one.
+//! The cell in a hive: with a folder in place of procfs, and with the real kernel.
 
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,8 @@ fn interfaces_with_dots_and_read_only_settings() {
         sysctl.write(dotted.clone(), 2).await.unwrap();
         assert_eq!(sandbox.host().sysctl("net/ipv4/conf/eth0.100/rp_filter").unwrap(), "2");
 
-        // Machine-wide settings are read-only in the sandbox: a right value succeeds, a wrong one fails with the reason.
+        // Machine-wide settings are read-only in the sandbox: the current value succeeds, another one fails with the
+        // reason.
         let pid_max = name("kernel.pid_max");
         let value = sysctl.read(&pid_max).unwrap();
         sysctl.write(pid_max.clone(), &value).await.unwrap();

@@ -1,11 +1,11 @@
-//! Connections: which packets belong together, and how long that is remembered.
+//! Connection tracking: assigns packets to connections and refreshes the lifetime of their entries.
 //!
-//! A connection through a pod's programs is one row under the tuple of its first packet, addresses reversed: `OUT` if the
-//! pod opened it, `IN` if others did, and a second row for ICMP errors about it. A packet is looked up as a reply first
-//! (with the direction's bit of the other side), then as one of the connection's own.
+//! A connection through a pod's programs is one entry under the tuple of its first packet, addresses reversed: `OUT` if
+//! the pod opened it, `IN` if its peer did, and a second entry for ICMP errors about it. A packet is looked up as a
+//! reply first (with the direction bit of the other side), then as a packet in the direction of the first one.
 //!
-//! A packet's way: [`flow::of`](crate::packet::flow::of), [`now`] once, [`lookup`], and [`create`] for a new
-//! connection that may pass. Services: [`lookup_service`] and [`create_service`].
+//! Steps for a packet: [`flow::of`](crate::packet::flow::of), [`now`] once, [`lookup`], and [`create`] for a new
+//! connection that is allowed. Services: [`lookup_service`] and [`create_service`].
 
 use crate::maps::cilium_signals;
 use crate::monitor::drop::Drop;
@@ -18,13 +18,13 @@ use datapath_abi::{CtEntry, CtTuple, ct_flag, file, tuple_flag};
 
 const FILE: u8 = file::CONNTRACK;
 
-/// TCP flags in their byte.
+/// TCP flags, as bits of their byte.
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// True for a packet that opens a connection: SYN alone. SYN|ACK answers one, perhaps late.
+/// True for a packet that opens a connection: SYN alone. SYN|ACK is a reply, possibly a late one.
 #[inline(always)]
 fn opens(tcp_flags: u8) -> bool {
     tcp_flags & (SYN | ACK) == SYN
@@ -32,7 +32,7 @@ fn opens(tcp_flags: u8) -> bool {
 
 const CLOSING: u16 = ct_flag::RX_CLOSING | ct_flag::TX_CLOSING;
 
-/// Where a packet is looked at.
+/// The hook and direction in which a packet is looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Out of a pod.
@@ -43,20 +43,20 @@ pub(crate) enum Direction {
     Service,
 }
 
-/// What a packet is to the connection it belongs to. The numbers are those of trace reasons.
+/// The relation of a packet to its connection. The values are those of trace reasons.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Its connection is not known.
+    /// It belongs to no known connection.
     New = 0,
-    /// It goes where the first packet went.
+    /// It has the direction of the first packet.
     Established = 1,
-    /// It goes the other way.
+    /// It has the opposite direction.
     Reply = 2,
     /// An ICMP error about the connection.
     Related = 3,
 }
 
-/// What is known of a packet's connection: one packed number, as [`Flow`].
+/// The result of a connection lookup: one packed integer, as [`Flow`].
 #[derive(Clone, Copy)]
 pub(crate) struct Found(u64);
 
@@ -65,7 +65,7 @@ impl Found {
     const FLAGS_SHIFT: u32 = 32;
     const REV_NAT_SHIFT: u32 = 48;
 
-    /// Nothing.
+    /// No entry was found.
     const NEW: Self = Self::new(Status::New, true, 0, 0);
 
     #[inline(always)]
@@ -88,52 +88,52 @@ impl Found {
         }
     }
 
-    /// True if this packet is reported to monitors even if established connections are reported from time to time only.
+    /// True if this packet is reported to monitors even with aggregation of established connections.
     #[inline(always)]
     pub(crate) fn monitor(self) -> bool {
         opaque(self.0) >> Self::MONITOR_SHIFT & 1 != 0
     }
 
-    /// [`ct_flag`] bits of the row.
+    /// Returns the [`ct_flag`] bits of the entry.
     #[inline(always)]
     pub(crate) fn flags(self) -> u16 {
         (opaque(self.0) >> Self::FLAGS_SHIFT) as u16
     }
 
-    /// The service that was translated, big-endian; 0 for none.
+    /// Returns the id of the translated service, big-endian; 0 for none.
     #[inline(always)]
     pub(crate) fn rev_nat(self) -> u16 {
         (opaque(self.0) >> Self::REV_NAT_SHIFT) as u16
     }
 }
 
-/// What a new row remembers beside the tuple.
+/// The state that a new entry stores besides the tuple.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct State {
-    /// Identity of the side that opened the connection.
+    /// Security identity of the side that opened the connection.
     pub(crate) src_label: u32,
     /// [`ct_flag`] bits, such as `LB_LOOPBACK`.
     pub(crate) flags: u16,
-    /// The service that was translated, big-endian.
+    /// The id of the translated service, big-endian.
     pub(crate) rev_nat: u16,
 }
 
-/// The time on the clock of lifetimes. Read it once a program: it costs 25 ns.
+/// Returns the time on the clock of lifetimes. Call it once per program run: it costs 25 ns.
 #[inline(always)]
 pub(crate) fn now() -> u32 {
     const JIFFIES_SHIFT: u32 = 8;
     const NANOSECONDS: u64 = 1_000_000_000;
     if enabled!(jiffies_clock) {
-        // SAFETY: no arguments.
+        // SAFETY: the helper takes no arguments and reads only the clock.
         (unsafe { bpf_jiffies64() } >> JIFFIES_SHIFT) as u32
     } else {
-        // SAFETY: no arguments.
+        // SAFETY: the helper takes no arguments and reads only the clock.
         (unsafe { bpf_ktime_get_ns() } / NANOSECONDS) as u32
     }
 }
 
-/// Looks a packet up, as a reply first unless its destination was a service: then it cannot be one. Refreshes the row it
-/// finds.
+/// Looks up a packet's connection, as a reply first, unless its destination was a service: then it cannot be a reply.
+/// Refreshes the entry that it finds.
 #[inline(always)]
 pub(crate) fn lookup<F: Family>(
     skb: Skb,
@@ -145,7 +145,7 @@ pub(crate) fn lookup<F: Family>(
     let reply =
         if translated { None } else { look::<F>(skb, &reversed::<F>(flow, direction), flow, direction, now) };
     let found = match reply {
-        // A reply or, by one more, an ICMP error about the connection.
+        // The status is `Reply`, or the next value, `Related`, for an ICMP error about the connection.
         Some(found) => Found(found.0 + 1 + u64::from(flow.is_related())),
         None => {
             let key = forward::<F>(flow, direction);
@@ -155,7 +155,7 @@ pub(crate) fn lookup<F: Family>(
     Found(skb.forget(found.0))
 }
 
-/// Remembers the connection of a packet, and that ICMP errors about it belong to it.
+/// Creates the entry of a packet's connection, and the one for ICMP errors about it.
 #[inline(always)]
 pub(crate) fn create<F: Family>(
     skb: Skb,
@@ -181,9 +181,9 @@ pub(crate) fn create<F: Family>(
     F::ct_any().insert(&errors, &entry).map_err(|errno| full::<F>(skb, errno))
 }
 
-/// The backend that a client's connection to a service went to, if it is known and the service is still the same.
-/// A new connection on the ports of a closed one is not known. As in Cilium the grace time is for SYN|ACK alone, which may
-/// belong to the closed connection.
+/// Returns the backend of a client's connection to a service, if there is an entry and the service is still the same.
+/// A new connection on the ports of a closed one counts as unknown. As in Cilium, only SYN|ACK may use the entry within
+/// the grace time, as it may belong to the closed connection.
 #[inline(always)]
 pub(crate) fn lookup_service<F: Family>(
     skb: Skb,
@@ -192,7 +192,7 @@ pub(crate) fn lookup_service<F: Family>(
     now: u32,
 ) -> Option<u32> {
     let key = reversed::<F>(flow, Direction::Service);
-    // SAFETY: null or a row of the map, which outlives the program's run.
+    // SAFETY: null or a map entry, which outlives the program's run.
     let entry = unsafe { row::<F>(&key, flow.is_tcp()).as_mut()? };
     let closing = flow.is_tcp() && entry.flags & CLOSING != 0;
     let rested = entry.last_tx_report.wrapping_add(node!(ct_service_tcp_grace)) <= now;
@@ -204,7 +204,7 @@ pub(crate) fn lookup_service<F: Family>(
     Some(entry.backend_id as u32)
 }
 
-/// Remembers the backend of a client's connection to a service; also in place of another.
+/// Writes the backend of a client's connection to a service, replacing a previous one.
 #[inline(always)]
 pub(crate) fn create_service<F: Family>(
     skb: Skb,
@@ -219,12 +219,12 @@ pub(crate) fn create_service<F: Family>(
     insert::<F>(&key, &entry, flow.is_tcp()).map_err(|errno| full::<F>(skb, errno))
 }
 
-/// The service, big-endian, through which the pod that a packet enters has sent the packet itself; 0 if it has not. To be
-/// asked of packets from the loopback address of services.
+/// Returns the id, big-endian, of the service through which a pod has sent this packet to itself; 0 if it has not. Call
+/// it only for packets from the loopback address of services.
 #[inline(always)]
 pub(crate) fn sent_to_itself<F: Family>(skb: Skb, flow: &Flow<F::Address>) -> u16 {
     let key = CtTuple { flags: tuple_flag::OUT | related(flow), ..forward::<F>(flow, Direction::Ingress) };
-    // SAFETY: null or a row of the map, which outlives the program's run.
+    // SAFETY: null or a map entry, which outlives the program's run.
     let rev_nat = match unsafe { row::<F>(&key, flow.is_tcp()).as_ref() } {
         Some(sent) if sent.flags & ct_flag::LB_LOOPBACK != 0 => sent.rev_nat_index,
         _ => 0,
@@ -232,7 +232,7 @@ pub(crate) fn sent_to_itself<F: Family>(skb: Skb, flow: &Flow<F::Address>) -> u1
     skb.forget(u64::from(rev_nat)) as u16
 }
 
-/// The tuple under which a packet's connection is, if the packet is a reply; services have no other.
+/// Returns the tuple of a packet's connection, if the packet is a reply; for services the only tuple.
 #[inline(always)]
 fn reversed<F: Family>(flow: &Flow<F::Address>, direction: Direction) -> CtTuple<F::Address> {
     let flags = match direction {
@@ -250,7 +250,7 @@ fn reversed<F: Family>(flow: &Flow<F::Address>, direction: Direction) -> CtTuple
     }
 }
 
-/// The tuple of a packet that goes where the first one went.
+/// Returns the tuple of a packet in the direction of the first one.
 #[inline(always)]
 fn forward<F: Family>(flow: &Flow<F::Address>, direction: Direction) -> CtTuple<F::Address> {
     let flags = match direction {
@@ -272,12 +272,12 @@ fn related<A>(flow: &Flow<A>) -> u8 {
     if flow.is_related() { tuple_flag::RELATED } else { 0 }
 }
 
-/// The row of a tuple, or null. One call for each map: the kernel puts the lookup of a map that it knows into the program.
+/// Returns the entry of a tuple, or null. One call per map: the kernel inlines the lookup only if the map is constant.
 #[inline(always)]
 fn row<F: Family>(key: &CtTuple<F::Address>, tcp: bool) -> *mut CtEntry {
     if tcp {
         let row = F::ct_tcp().pointer(key);
-        // SAFETY: sets a register that is not used. The compiler must do it here, so it does not make one call of both.
+        // SAFETY: sets an unused register. The statement keeps the compiler from merging both calls into one.
         unsafe { core::arch::asm!("{unused} = 0", unused = out(reg) _, options(nomem, nostack)) };
         row
     } else {
@@ -290,7 +290,7 @@ fn insert<F: Family>(key: &CtTuple<F::Address>, entry: &CtEntry, tcp: bool) -> R
     if tcp { F::ct_tcp().insert(key, entry) } else { F::ct_any().insert(key, entry) }
 }
 
-/// What is known of a tuple; its row is refreshed. A closed connection that begins again is not found.
+/// Looks up a tuple and refreshes its entry. A reopened connection counts as not found.
 #[inline(always)]
 fn look<F: Family>(
     skb: Skb,
@@ -299,8 +299,8 @@ fn look<F: Family>(
     direction: Direction,
     now: u32,
 ) -> Option<Found> {
-    // SAFETY: null or a row of the map, which outlives the program's run. Other CPUs may change it at the same time:
-    // then one of both writes stays, each of which is right.
+    // SAFETY: null or an entry of the map, which outlives the program's run. Other CPUs may write it concurrently:
+    // each field is an aligned integer, so one of both values stays, and either is correct.
     let entry = unsafe { row::<F>(key, flow.is_tcp()).as_mut()? };
     let monitor = match hit(entry, skb, flow, direction, now) {
         Hit::Open { monitor } => monitor,
@@ -309,19 +309,19 @@ fn look<F: Family>(
     Some(Found::new(Status::Established, monitor, entry.flags, entry.rev_nat_index))
 }
 
-/// What a packet makes of the row it belongs to.
+/// The effect of a packet on the entry of its connection.
 enum Hit {
     Open {
         monitor: bool,
     },
-    /// It opens the connection once more.
+    /// The packet reopens a closed connection.
     Reopened,
 }
 
 #[inline(always)]
 fn hit<A>(entry: &mut CtEntry, skb: Skb, flow: &Flow<A>, direction: Direction, now: u32) -> Hit {
     let mut monitor = false;
-    // The time of a row that both sides have closed runs out.
+    // An entry that both sides have closed is not refreshed, so that it expires.
     if entry.flags & CLOSING != CLOSING {
         monitor = refresh(entry, flow.is_tcp(), flow.tcp_flags(), direction, now);
     }
@@ -343,12 +343,12 @@ fn hit<A>(entry: &mut CtEntry, skb: Skb, flow: &Flow<A>, direction: Direction, n
     Hit::Open { monitor }
 }
 
-/// A packet with FIN or RST.
+/// Marks the entry as closing by a packet with FIN or RST.
 #[inline(always)]
 fn close(entry: &mut CtEntry, tcp_flags: u8, direction: Direction, now: u32) {
     let both_opened = entry.rx_flags_seen & entry.tx_flags_seen & SYN != 0;
     let closing = match direction {
-        // A service row sees one direction only.
+        // A service entry sees only one direction, so a single FIN closes it.
         Direction::Service => CLOSING,
         _ if tcp_flags & RST != 0 && !both_opened => CLOSING,
         Direction::Ingress => ct_flag::RX_CLOSING,
@@ -360,7 +360,7 @@ fn close(entry: &mut CtEntry, tcp_flags: u8, direction: Direction, now: u32) {
     }
 }
 
-/// The first packet of a row.
+/// Initializes an entry by its first packet.
 #[inline(always)]
 fn begin<A>(entry: &mut CtEntry, skb: Skb, flow: &Flow<A>, direction: Direction, now: u32) {
     let tcp = flow.is_tcp();
@@ -370,7 +370,7 @@ fn begin<A>(entry: &mut CtEntry, skb: Skb, flow: &Flow<A>, direction: Direction,
     }
 }
 
-/// Sets a row's lifetime by its protocol; true if monitors get a report.
+/// Sets an entry's lifetime by its protocol. Returns true if the packet is reported to monitors.
 #[inline(always)]
 fn refresh(entry: &mut CtEntry, tcp: bool, tcp_flags: u8, direction: Direction, now: u32) -> bool {
     let service = direction == Direction::Service;
@@ -396,7 +396,7 @@ fn refresh(entry: &mut CtEntry, tcp: bool, tcp_flags: u8, direction: Direction, 
 #[inline(always)]
 fn prolong(entry: &mut CtEntry, lifetime: u32, tcp_flags: u8, direction: Direction, now: u32) -> bool {
     let end = now.wrapping_add(lifetime);
-    // Most packets change nothing, and other CPUs keep the row in their caches.
+    // Most packets change nothing: without a write the cache line stays shared among CPUs.
     if entry.lifetime != end {
         entry.lifetime = end;
     }
@@ -418,21 +418,21 @@ fn prolong(entry: &mut CtEntry, lifetime: u32, tcp_flags: u8, direction: Directi
     true
 }
 
-/// Adds to a counter that other CPUs add to.
+/// Adds to a counter that other CPUs update concurrently, atomically.
 #[inline(always)]
 fn add(counter: *mut u64, value: u64) {
-    // SAFETY: the counter is a field of a map's row, aligned to its size.
+    // SAFETY: the counter is a field of a map entry, aligned to its size.
     unsafe {
         core::arch::asm!("lock *(u64 *)({counter} + 0) += {value}", counter = in(reg) counter, value = in(reg) value)
     }
 }
 
-/// Reports a full map to the agent, which collects rows, and returns the drop.
+/// Signals a full map to the agent, which collects expired entries, and returns the drop.
 #[inline(always)]
 fn full<F: Family>(skb: Skb, errno: i8) -> Drop {
     const CURRENT_CPU: u64 = 0xffff_ffff;
     let message = FillUp { signal: CT_FILL_UP, family: F::SIGNAL };
-    // SAFETY: the message is live for the call and has the length given.
+    // SAFETY: context and map are valid; the message outlives the call and has the given length.
     unsafe {
         bpf_perf_event_output(
             skb.raw().cast(),

@@ -1,4 +1,4 @@
-//! Devices of the node: from and to the network.
+//! Devices of the node: packets from and to the network.
 
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
@@ -15,14 +15,14 @@ use datapath_abi::{file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_HOST;
 
-/// What a device of the node receives. With host routing packets for pods are delivered here, else the stack
-/// routes them to cilium_host.
+/// Handles packets that a device of the node receives. With BPF host routing packets for pods are delivered here, else
+/// the stack routes them to cilium_host.
 #[inline(always)]
 pub(crate) fn from_netdev(skb: Skb) -> i32 {
     skb.clear_cb();
     let traced = trace::wanted(FROM_NETWORK, 0);
     let l3_device = (traced || enabled!(host_routing)) && is_l3_device(skb.ifindex());
-    // A lookup that packets without an event do not need.
+    // Packets without an event do not need this ipcache lookup.
     let src_label = if traced { sender(skb, l3_device) } else { identity::UNKNOWN };
     let at = at_host(FROM_NETWORK, src_label, identity::UNKNOWN);
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), l3_device, ..at });
@@ -43,10 +43,10 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
     drop_incoming(skb, missed, src_label)
 }
 
-/// The identity of the sender of a packet that came in by a device of the node.
+/// Returns the identity of the sender of a packet that a device of the node received.
 #[inline(always)]
 fn sender(skb: Skb, l3_device: bool) -> u32 {
-    // The header's place is a constant in each branch, as the verifier asks of packet pointers.
+    // The header's offset is a constant in each branch, as the verifier requires of packet pointers.
     if l3_device {
         ipcache::sender(skb, identity::UNKNOWN, 0)
     } else {
@@ -54,13 +54,13 @@ fn sender(skb: Skb, l3_device: bool) -> u32 {
     }
 }
 
-/// True for a device whose packets begin with the IP header; the stack routes those.
+/// True for a device without Ethernet headers; the stack routes its packets.
 #[inline(always)]
 fn is_l3_device(ifindex: u32) -> bool {
     matches!(cilium_devices.get(&ifindex), Some(device) if device.l3 & 1 != 0)
 }
 
-/// An IP packet of the network: to a pod of this node, or to the stack.
+/// Routes an IP packet from the network to a pod of this node, or passes it to the stack.
 #[inline(always)]
 pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
     match forward::<F>(skb) {
@@ -72,7 +72,7 @@ pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
 #[inline(always)]
 fn forward<F: Family>(skb: Skb) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
-    // SAFETY: checked by `header`; nothing is written while this borrow is used.
+    // SAFETY: `header` checked the bounds; nothing writes or moves the packet while this borrow is used.
     let ip = unsafe { &*header };
     let Some(pod) = endpoint::local::<F>(F::destination(ip)) else { return Ok(PASS) };
     if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
@@ -82,7 +82,7 @@ fn forward<F: Family>(skb: Skb) -> Result<i32, Drop> {
     deliver::to_pod::<F>(skb, header, pod, src_label, Origin::Network)
 }
 
-/// What a device of the node sends.
+/// Handles packets that a device of the node sends.
 #[inline(always)]
 pub(crate) fn to_netdev(skb: Skb) -> i32 {
     let carried = skb.mark();

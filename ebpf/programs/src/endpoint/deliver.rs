@@ -1,4 +1,4 @@
-//! The last step: to a pod of this node, or to the host's stack.
+//! The last step of a packet: delivery to a pod of this node, or to the host's stack.
 
 use crate::monitor::drop::Drop;
 use crate::monitor::metrics;
@@ -9,19 +9,19 @@ use datapath_abi::{EndpointInfo, direction, file, metric};
 
 const FILE: u8 = file::LOCAL_DELIVERY;
 
-/// Where a packet comes from.
+/// The origin of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A pod of this node.
     Pod,
-    /// The host's own stack, by cilium_host.
+    /// The host's stack, by cilium_host.
     Host,
     /// A device of the node.
     Network,
 }
 
-/// Routes a packet to a pod and goes on in the program that guards it; returns only with a redirect towards
-/// `cil_to_container` (endpoint routes) or a drop.
+/// Rewrites hop limit and MAC addresses and tail-calls the destination pod's ingress policy program. Returns only with
+/// a redirect to the pod's interface, where `cil_to_container` applies policy (endpoint routes), or a drop.
 #[inline(always)]
 pub(crate) fn to_pod<F: Family>(
     skb: Skb,
@@ -38,7 +38,7 @@ pub(crate) fn to_pod<F: Family>(
     let redirect_peer = match origin {
         Origin::Pod => enabled!(redirect_peer),
         Origin::Network => enabled!(host_routing),
-        // A packet on its way out of cilium_host cannot turn into one that comes in at the pod's side.
+        // bpf_redirect_peer works at tc ingress only, and packets from the host are at egress of cilium_host.
         Origin::Host => false,
     };
     if enabled!(endpoint_routes) && !redirect_peer {
@@ -59,9 +59,9 @@ pub(crate) fn to_pod<F: Family>(
     Err(drop_here!(EP_NOT_READY))
 }
 
-/// Marks a pod's packet with its identity and leaves it to the host's stack, as it is: the host may be its receiver, and
-/// forwarding is a hop of the stack's. Everything that a pod's program leaves to the stack needs the mark: a packet of a
-/// pod without it is one of an endpoint that the agent does not know, which a rule of nftables drops.
+/// Encodes the source identity in a pod packet's mark before it is passed to the host's stack. Hop limit and MAC
+/// addresses stay: the host may be the receiver, and else the stack forwards and decrements. All packets of pods that
+/// programs pass to the stack need it: an nftables rule drops unmarked ones as packets of unknown pods.
 #[inline(always)]
 pub(crate) fn to_stack(skb: Skb, src_label: u32) {
     if enabled!(identity_mark) {

@@ -7,7 +7,7 @@ use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, Skb};
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo, identity};
 
-/// The longest prefix that an address lies in.
+/// Looks up the entry of the longest prefix that contains an address.
 #[inline(always)]
 pub(crate) fn lookup<F: Family>(address: F::Address) -> Option<&'static RemoteEndpointInfo> {
     let prefixlen = IpcacheKey::STATIC_BITS + F::BITS;
@@ -15,7 +15,7 @@ pub(crate) fn lookup<F: Family>(address: F::Address) -> Option<&'static RemoteEn
     cilium_ipcache_v2.get(&key)
 }
 
-/// The identity of an address; the world's if the ipcache does not have it.
+/// Returns the identity of an address; the world's if the ipcache has no entry.
 #[inline(always)]
 pub(crate) fn identity_of<F: Family>(address: F::Address) -> u32 {
     match lookup::<F>(address) {
@@ -24,9 +24,9 @@ pub(crate) fn identity_of<F: Family>(address: F::Address) -> u32 {
     }
 }
 
-/// The identity of a packet's sender: `label` if the packet carried a real one, else what the ipcache has for its
-/// source. Its "host" is ignored: masqueraded packets of others carry an address of the host, and
-/// packets of the host carry that label already.
+/// Returns the identity of a packet's sender: `label` unless it is a placeholder, else the ipcache entry of its source
+/// address. An entry "host" is ignored: masqueraded packets of other senders have an address of the host, and
+/// packets of the host itself carry that label already.
 #[inline(always)]
 pub(crate) fn resolve_source<F: Family>(label: u32, source: F::Address) -> u32 {
     if !is_reserved(label) {
@@ -40,9 +40,9 @@ pub(crate) fn resolve_source<F: Family>(label: u32, source: F::Address) -> u32 {
     }
 }
 
-/// The identity of the sender of a packet whose IP header begins at `offset`: `label` unless that is only where the packet
-/// comes from. UNKNOWN and any world become the world of the packet's family if the ipcache does not know the source.
-/// Other packets than IP keep the label.
+/// Returns the identity of the sender of a packet with the IP header at `offset`: `label` unless that only encodes the
+/// packet's path. UNKNOWN and any world become the world of the packet's family if the ipcache has no entry of the
+/// source. Packets other than IP keep the label.
 #[inline(always)]
 pub(crate) fn sender(skb: Skb, label: u32, offset: usize) -> u32 {
     match skb.protocol() {
@@ -52,24 +52,24 @@ pub(crate) fn sender(skb: Skb, label: u32, offset: usize) -> u32 {
     }
 }
 
-/// As [`sender`], of a packet of a family.
+/// As [`sender`], for a packet of one family.
 #[inline(always)]
 pub(crate) fn sender_of<F: Family>(skb: Skb, label: u32, offset: usize) -> u32 {
     let label = if label == identity::UNKNOWN || is_world(label) { F::world() } else { label };
     match skb.pull_header::<F::Header>(offset) {
-        // SAFETY: checked by `pull_header`.
+        // SAFETY: `pull_header` checked the bounds; nothing writes the packet while this borrow is used.
         Some(header) => resolve_source::<F>(label, F::source(unsafe { &*header })),
         None => label,
     }
 }
 
-/// True for the world.
+/// True for the identities of the world.
 #[inline(always)]
 pub(crate) fn is_world(label: u32) -> bool {
     matches!(label, identity::WORLD | identity::WORLD_IPV4 | identity::WORLD_IPV6)
 }
 
-/// True for identities of the way a packet came, not of its sender. The ingress proxy's is not one.
+/// True for identities that encode a packet's path instead of its sender. The ingress proxy's does not.
 #[inline(always)]
 fn is_reserved(label: u32) -> bool {
     const REMOTE_NODE_SCOPE: u32 = 2;

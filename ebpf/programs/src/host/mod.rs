@@ -1,4 +1,4 @@
-//! cilium_host and cilium_net: between the host's stack and pods.
+//! Programs of cilium_host and cilium_net, between the host's stack and pods.
 
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
@@ -13,7 +13,7 @@ use datapath_abi::{direction, file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_HOST;
 
-/// What the host's routes send out of cilium_host, towards pods.
+/// Handles packets that the host routes to pods by cilium_host.
 #[inline(always)]
 pub(crate) fn from_host(skb: Skb) -> i32 {
     let carried = skb.mark();
@@ -24,9 +24,9 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
         _ => (FROM_HOST, identity::WORLD),
     };
     skb.clear_cb();
-    // The mark served; the stack's rules shall not match it again.
+    // The mark has been evaluated: clear it, so that rules of the stack do not match it again.
     skb.set_mark(0);
-    // The next program looks in any case; events are the only ones that cannot wait for it.
+    // The next program resolves the sender in any case; only the event needs it here.
     let sender = if trace::wanted(point, 0) { ipcache::sender(skb, label, ETH_LEN) } else { label };
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), ..at_host(point, sender, identity::UNKNOWN) });
     skb.set_cb(cb::SRC_LABEL, label);
@@ -44,16 +44,16 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
     drop_incoming(skb, missed, sender)
 }
 
-/// True for a packet that this host made. The agent's rule in the output hook of netfilter marks those. That no interface
-/// received it proves nothing: Linux fragments IPv6 packets of others into new ones without that interface, but with the
-/// mark. Nor does the mark alone: IPVS and TEE send packets of others through that hook.
+/// True for a packet that this host generated: it has the mark of the agent's rule in netfilter's output hook and no
+/// input interface. The latter is not sufficient: Linux fragments forwarded IPv6 packets into new ones without that
+/// interface, which keep the mark. The mark alone is not, either: IPVS and TEE pass forwarded packets to that hook.
 #[inline(always)]
 pub(crate) fn is_of_host(skb: Skb, carried: u32) -> bool {
     carried & mark::MAGIC_MASK == mark::HOST && skb.ingress_ifindex() == 0
 }
 
-/// An IP packet of the host's stack for a pod. One without a receiver is dropped: it would come back into the stack, be
-/// routed here again and go round until its hops end.
+/// Delivers an IP packet of the host's stack to a pod. A packet without a receiver is dropped: it would re-enter the
+/// stack, be routed here again and loop until its hop limit is exceeded.
 #[inline(always)]
 pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
     let label = skb.cb(cb::SRC_LABEL);
@@ -88,7 +88,7 @@ fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
     }
 }
 
-/// What comes out of cilium_net or into cilium_host on its way into the host's stack.
+/// Handles packets into the host's stack, at ingress of cilium_net or cilium_host.
 #[inline(always)]
 pub(crate) fn to_host(skb: Skb) -> i32 {
     let carried = skb.mark();
@@ -109,7 +109,7 @@ pub(crate) fn drop_incoming(skb: Skb, why: Drop, src_label: u32) -> i32 {
     dropped(skb, why, direction::INGRESS, parties)
 }
 
-/// A packet at a point of the host endpoint.
+/// Returns a trace of a packet at a point of the host endpoint.
 #[inline(always)]
 pub(crate) fn at_host(point: u8, src_label: u32, dst_label: u32) -> Trace {
     let endpoint = node!(host_endpoint_id);

@@ -1,10 +1,10 @@
 //! Services: the choice of a backend, and replies with the service's address.
 //!
-//! A packet that a pod sends to a service is translated at the pod's interface, before anything else is decided about it:
-//! the rest of its way knows the backend only. Which backend a connection has is in its SERVICE row of the connection
-//! tracking maps. The connection's own row carries the service's number, so that replies become the service's again
-//! where they enter the pod. A pod that is its own backend gets the packet from the node's loopback address for
-//! services, as no stack takes a packet from its own address.
+//! A packet that a pod sends to a service is translated at the pod's interface, before any other decision about it:
+//! later programs see only the backend. The backend of a connection is stored in its SERVICE entry of the connection
+//! tracking maps. The connection's own entry has the service's id, so that replies are translated back to the service
+//! where they enter the pod. A pod that is its own backend receives the packet from the node's loopback address for
+//! services, as no stack accepts a packet from its own address.
 
 use core::num::NonZeroU32;
 
@@ -28,11 +28,11 @@ const FILE: u8 = file::LB;
 
 const SYN: u8 = 2;
 
-/// The service that a packet was sent to. (Not an option of one: the compiler leaves the fields of nothing undefined, and
-/// the verifier refuses to see them copied.)
+/// The service that a packet was sent to. (Not an `Option`: the compiler leaves the fields of `None` uninitialized, and
+/// the verifier rejects copies of them.)
 #[derive(Clone, Copy)]
 pub(crate) struct Service {
-    /// Its number, big-endian, for the connection's row; zero for none.
+    /// Its id, big-endian, for the connection's entry; zero for none.
     pub(crate) rev_nat: u16,
     /// The pod is its own backend.
     pub(crate) loopback: bool,
@@ -42,7 +42,7 @@ impl Service {
     /// No service: the packet goes to its own destination.
     pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false };
 
-    /// What a program before this one has found.
+    /// Reads the service that the previous program has stored in the context.
     #[inline(always)]
     pub(crate) fn of(skb: Skb) -> Self {
         let state = skb.cb(service_state::SLOT);
@@ -52,7 +52,7 @@ impl Service {
         }
     }
 
-    /// Tells the next program.
+    /// Stores the service in the context for the next program.
     #[inline(always)]
     pub(crate) fn hand_over(self, skb: Skb) {
         let loopback = if self.loopback { service_state::LOOPBACK } else { 0 };
@@ -66,9 +66,9 @@ impl Service {
     }
 }
 
-/// The maps of a family's services.
+/// The service maps of an IP family.
 pub(crate) trait Services: Translate {
-    /// A client in the keys of affinity.
+    /// A client in the keys of the affinity map.
     type Client: Copy;
 
     fn services() -> Rows<LbServiceKey<Self::Address>, LbService>;
@@ -76,7 +76,7 @@ pub(crate) trait Services: Translate {
     fn reverse_nat() -> Rows<u16, LbReverseNat<Self::Address>>;
     fn affinity() -> Rows<LbAffinityKey<Self::Client>, LbAffinity>;
     fn client(address: Self::Address) -> Self::Client;
-    /// The address that a pod's packets to itself come from.
+    /// Returns the source address of a pod's packets to itself.
     fn loopback() -> Self::Address;
 }
 
@@ -148,22 +148,22 @@ impl Services for V6 {
     }
 }
 
-/// A row, or nothing.
+/// Returns a map entry, if it exists.
 #[inline(always)]
 fn row<K, V>(rows: &Rows<K, V>, key: &K) -> Option<&'static V> {
-    // SAFETY: null or a row of the map, which outlives the program's run. The agent replaces rows, it does not change them.
+    // SAFETY: null or a map entry, which outlives the program's run. The agent replaces entries, never modifies them.
     unsafe { rows.pointer(key).as_ref() }
 }
 
-/// Sends a packet to a backend if its destination is a service, and its flow with it. Packet pointers are taken again by
-/// the caller if there was one.
+/// Translates a packet and its flow to a backend if its destination is a service. The caller must reload its packet
+/// pointers if it was.
 #[inline(always)]
 pub(crate) fn translate<F: Services>(
     skb: Skb,
     flow: &mut Flow<F::Address>,
     now: u32,
 ) -> Result<Service, Drop> {
-    // ICMP has no services: an echo, or an error about a reply, goes to the address it names.
+    // ICMP has no services: an echo, or an error about a reply, goes to its destination address.
     if !enabled!(per_packet_lb) || !matches!(flow.protocol(), TCP | UDP | SCTP) {
         return Ok(Service::NONE);
     }
@@ -176,7 +176,7 @@ pub(crate) fn translate<F: Services>(
         pad: [0; 2],
     };
     let Some(service) = lookup::<F>(&mut key) else { return Ok(Service::NONE) };
-    // What the proxy or an agent beside this one translates.
+    // Translated by the proxy or by another agent on this node.
     let delegated = service.flags2 & lb_flag2::LOOPBACK != 0 && service.flags & lb_flag::HOST_PORT == 0;
     if delegated || service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
         return Ok(Service::NONE);
@@ -184,7 +184,7 @@ pub(crate) fn translate<F: Services>(
     let rev_nat = service.rev_nat_index;
     let mut id = conntrack::lookup_service::<F>(skb, flow, rev_nat, now).unwrap_or(NO_BACKEND);
     let mut backend = row(&F::backends(), &id);
-    // A connection stays where it is; a new one on its ports does not go to a backend that is about to leave.
+    // A connection keeps its backend; a new connection on its ports must not go to a terminating backend.
     let opens = flow.tcp_flags() & SYN != 0;
     let stays = backend.is_some_and(|it| it.state == lb_backend_state::ACTIVE || !opens);
     if !stays {
@@ -213,7 +213,7 @@ pub(crate) fn translate<F: Services>(
 /// No backend has this id.
 const NO_BACKEND: u32 = 0;
 
-/// The row of a service as it is seen from inside of the cluster.
+/// Returns the entry of a service for clients inside of the cluster.
 #[inline(always)]
 fn lookup<F: Services>(key: &mut LbServiceKey<F::Address>) -> Option<&'static LbService> {
     let service = row(&F::services(), key)?;
@@ -224,8 +224,8 @@ fn lookup<F: Services>(key: &mut LbServiceKey<F::Address>) -> Option<&'static Lb
     row(&F::services(), key)
 }
 
-/// The id of a backend for a new connection: the client's, or any that is active. A function of its own, as the verifier
-/// then has only its result to follow.
+/// Returns the id of a backend for a new connection: the client's by affinity, or a random active one. A separate
+/// function, so that the verifier only follows its result.
 #[inline(never)]
 fn choose<F: Services>(
     key: &mut LbServiceKey<F::Address>,
@@ -240,13 +240,13 @@ fn choose<F: Services>(
         return id;
     }
     let Some(count) = NonZeroU32::new(u32::from(service.count)) else { return NO_BACKEND };
-    // SAFETY: no arguments.
+    // SAFETY: the helper takes no arguments.
     let first = unsafe { bpf_get_prandom_u32() } % count;
     let id = in_slot::<F>(key, first + 1);
     if row(&F::backends(), &id).is_some() {
         return id;
     }
-    // The agent takes a backend away before it closes the gap among the slots.
+    // The agent removes a backend before it closes the gap in the slots: skip an empty slot.
     in_slot::<F>(key, (first + 1) % count + 1)
 }
 
@@ -256,7 +256,7 @@ fn in_slot<F: Services>(key: &mut LbServiceKey<F::Address>, slot: u32) -> u32 {
     row(&F::services(), key).map_or(NO_BACKEND, |slot| slot.backend_id)
 }
 
-/// Bits of a frontend row's first word that are the time a client stays with its backend, in seconds.
+/// Bits of a frontend entry's first word that are the affinity timeout in seconds.
 const AFFINITY_TIMEOUT_MASK: u32 = 0x00ff_ffff;
 
 #[inline(always)]
@@ -264,7 +264,7 @@ fn affinity_key<F: Services>(client: &F::Address, rev_nat_id: u16) -> LbAffinity
     LbAffinityKey { client: F::client(*client), rev_nat_id, netns_cookie: 0, pad1: 0, pad2: 0 }
 }
 
-/// The backend that a client was sent to before, if that is not too long ago and the backend still serves.
+/// Returns the client's backend by affinity, if the entry has not expired and the backend is still active.
 #[inline(always)]
 fn recall<F: Services>(client: &F::Address, service: &LbService, now: u32) -> Option<u32> {
     let known = row(&F::affinity(), &affinity_key::<F>(client, service.rev_nat_index))?;
@@ -278,18 +278,18 @@ fn recall<F: Services>(client: &F::Address, service: &LbService, now: u32) -> Op
     Some(backend_id)
 }
 
-/// Seconds in units of the clock.
+/// Converts seconds to units of the clock.
 #[inline(always)]
 fn ticks(seconds: u32) -> u32 {
     (u64::from(seconds) * u64::from(node!(ticks_in_256_seconds)) / 256) as u32
 }
 
-/// Remembers where a client was sent, and when.
+/// Stores a client's backend with the current time, for affinity.
 #[inline(never)]
 fn remember<F: Services>(client: &F::Address, rev_nat: u16, backend_id: u32, now: u32) {
     let key = affinity_key::<F>(client, rev_nat);
     let last_used = u64::from(now);
-    // SAFETY: null or a row of the map, which outlives the program's run. Other CPUs write the same kind of thing.
+    // SAFETY: null or a map entry, which outlives the program's run. Other CPUs write entries of the same type.
     if let Some(known) = unsafe { F::affinity().pointer(&key).as_mut() }
         && known.backend_id == backend_id
     {
@@ -302,9 +302,9 @@ fn remember<F: Services>(client: &F::Address, rev_nat: u16, backend_id: u32, now
     let _ = F::affinity().insert(&key, &LbAffinity { last_used, backend_id, pad: 0 });
 }
 
-/// Makes a reply the service's again, at the pod that asked it; one that a pod sent to itself also goes to its own
-/// address again. In an ICMP error the packet that it speaks of is the one that the pod has sent. Packet pointers are taken
-/// again by the caller. Without the service's row the packet stays as it is.
+/// Translates a reply's source back to the service, at the client pod; the destination of a pod's reply to itself
+/// becomes the pod's address again. In an ICMP error the quoted packet is the one that the pod has sent. The caller
+/// must reload its packet pointers. Without an entry of the service the packet is unchanged.
 #[inline(always)]
 pub(crate) fn reply<F: Services>(
     skb: Skb,

@@ -4,7 +4,7 @@ use aya_ebpf::helpers::{bpf_map_lookup_elem, bpf_map_update_elem};
 use core::ffi::c_void;
 use core::marker::PhantomData;
 
-/// A map with key `K`, value `V`, type `T`, `N` entries at the most and flags `F`.
+/// A map with key `K`, value `V`, type `T`, capacity `N` and flags `F`.
 #[repr(C)]
 pub(crate) struct Map<K, V, const T: usize, const N: usize, const F: usize> {
     r#type: *const [i32; T],
@@ -14,7 +14,7 @@ pub(crate) struct Map<K, V, const T: usize, const N: usize, const F: usize> {
     map_flags: *const [i32; F],
 }
 
-// SAFETY: the fields are never read; the kernel replaces the address of the whole by a map.
+// SAFETY: the fields are never read; the loader replaces the static's address by a map.
 unsafe impl<K, V, const T: usize, const N: usize, const F: usize> Sync for Map<K, V, T, N, F> {}
 
 impl<K, V, const T: usize, const N: usize, const F: usize> Map<K, V, T, N, F> {
@@ -33,55 +33,55 @@ impl<K, V, const T: usize, const N: usize, const F: usize> Map<K, V, T, N, F> {
         (&raw const *self).cast_mut().cast()
     }
 
-    /// The map whatever its type, size and flags.
+    /// Returns a handle without the map's type, size and flags.
     #[inline(always)]
     pub(crate) fn rows(&self) -> Rows<K, V> {
         Rows(self.handle(), PhantomData)
     }
 
-    /// The row of a key.
+    /// Returns the entry of a key.
     #[inline(always)]
     pub(crate) fn get(&self, key: &K) -> Option<&'static V> {
         // SAFETY: the kernel returns null or a pointer to a value of this map, which outlives the program's run.
         unsafe { self.rows().pointer(key).as_ref() }
     }
 
-    /// The row of a key, to change it; only for maps whose rows belong to one CPU.
+    /// Returns the entry of a key for modification; only for per-CPU maps.
     #[inline(always)]
     pub(crate) fn get_mut(&self, key: &K) -> Option<&'static mut V> {
-        // SAFETY: as `get`; no other program with the same row runs on this CPU meanwhile.
+        // SAFETY: as in `get`; the entry is this CPU's, and no program that uses it preempts this one.
         unsafe { self.rows().pointer(key).as_mut() }
     }
 
-    /// Writes a row; a full map is ignored, as a program cannot free entries.
+    /// Writes an entry; a full map is ignored, as a program cannot free entries.
     #[inline(always)]
     pub(crate) fn insert(&self, key: &K, value: &V) {
         let _ = self.rows().insert(key, value);
     }
 }
 
-/// The rows of a map of one of several types.
+/// A handle on the entries of a map, independent of its type.
 pub(crate) struct Rows<K, V>(*mut c_void, PhantomData<(K, V)>);
 
 impl<K, V> Rows<K, V> {
-    /// The row of a key, or null. Other CPUs may change it.
+    /// Returns a pointer to the entry of a key, or null. Other CPUs may change the entry.
     #[inline(always)]
     pub(crate) fn pointer(&self, key: &K) -> *mut V {
-        // SAFETY: the handle is a map's, the key is live for the call and of the map's type.
+        // SAFETY: the handle is that of a map, the key outlives the call and has the map's key type.
         unsafe { bpf_map_lookup_elem(self.0, (&raw const *key).cast()).cast() }
     }
 
-    /// Writes a row; the error is a negative number of the kernel's.
+    /// Writes an entry; the error is a negative errno.
     #[inline(always)]
     pub(crate) fn insert(&self, key: &K, value: &V) -> Result<(), i8> {
-        // SAFETY: as above, the value too.
+        // SAFETY: as above, and the value outlives the call and has the map's value type.
         let answer =
             unsafe { bpf_map_update_elem(self.0, (&raw const *key).cast(), (&raw const *value).cast(), 0) };
         if answer == 0 { Ok(()) } else { Err(answer as i8) }
     }
 }
 
-/// An array of maps of type `I`, `N` at the most.
+/// An array of up to `N` maps of type `I`.
 #[repr(C)]
 pub(crate) struct ArrayOfMaps<I, const N: usize> {
     r#type: *const [i32; ARRAY_OF_MAPS],
@@ -111,11 +111,11 @@ impl<I, const N: usize> ArrayOfMaps<I, N> {
 impl<K, V, const T: usize, const S: usize, const F: usize, const N: usize>
     ArrayOfMaps<Map<K, V, T, S, F>, N>
 {
-    /// The map in a slot.
+    /// Returns the map in a slot.
     #[inline(always)]
     pub(crate) fn get(&self, slot: u32) -> Option<Rows<K, V>> {
         let outer = (&raw const *self).cast_mut().cast();
-        // SAFETY: the key is live for the call; the kernel returns null or a map of the type declared.
+        // SAFETY: the key outlives the call; the kernel returns null or a map of the declared type.
         let inner = unsafe { bpf_map_lookup_elem(outer, (&raw const slot).cast()) };
         if inner.is_null() { None } else { Some(Rows(inner, PhantomData)) }
     }

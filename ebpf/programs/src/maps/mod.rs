@@ -26,21 +26,21 @@ maps! {
     cilium_lxc: Map<EndpointKey, EndpointInfo, HASH, 65535, { NO_PREALLOC | RDONLY_PROG }>;
     /// Identities of addresses.
     cilium_ipcache_v2: Map<IpcacheKey, RemoteEndpointInfo, LPM_TRIE, 512000, { NO_PREALLOC | RDONLY_PROG }>;
-    /// Packets and bytes by reason and place.
+    /// Packets and bytes by reason, direction, file and line.
     cilium_metrics: Map<MetricsKey, MetricsValue, PERCPU_HASH, 1024, NO_PREALLOC>;
     /// Drop and trace events.
     cilium_events: Map<u32, u32, PERF_EVENT_ARRAY, 0, 0>;
-    /// What is asked of the agent.
+    /// Signals to the agent.
     cilium_signals: Map<u32, u32, PERF_EVENT_ARRAY, 0, 0>;
     /// Connections: TCP and others, IPv4 and IPv6.
     cilium_ct4_global: Map<CtTuple4, CtEntry, LRU_HASH, 524288, 0>;
     cilium_ct_any4_global: Map<CtTuple4, CtEntry, LRU_HASH, 262144, 0>;
     cilium_ct6_global: Map<CtTuple6, CtEntry, LRU_HASH, 524288, 0>;
     cilium_ct_any6_global: Map<CtTuple6, CtEntry, LRU_HASH, 262144, 0>;
-    /// Ports of datagrams that came in pieces.
+    /// Ports of fragmented datagrams.
     cilium_ipv4_frag_datagrams: Map<FragmentKey4, FragmentPorts, LRU_HASH, 8192, 0>;
     cilium_ipv6_frag_datagrams: Map<FragmentKey6, FragmentPorts, LRU_HASH, 8192, 0>;
-    /// Packets and bytes by policy row.
+    /// Packets and bytes by policy entry.
     cilium_policystats: Map<PolicyStatsKey, PolicyStatsValue, LRU_PERCPU_HASH, 65536, NO_COMMON_LRU>;
     /// Services by frontend, and their backends by slot.
     cilium_lb4_services_v2: Map<LbServiceKey4, LbService, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
@@ -48,13 +48,13 @@ maps! {
     /// Backends by id.
     cilium_lb4_backends_v3: Map<u32, LbBackend4, HASH, 65536, NO_PREALLOC>;
     cilium_lb6_backends_v3: Map<u32, LbBackend6, HASH, 65536, NO_PREALLOC>;
-    /// Frontends by the service's big-endian number.
+    /// Frontends by the service's big-endian id.
     cilium_lb4_reverse_nat: Map<u16, LbReverseNat4, HASH, 65536, NO_PREALLOC>;
     cilium_lb6_reverse_nat: Map<u16, LbReverseNat6, HASH, 65536, NO_PREALLOC>;
-    /// Where clients of services with affinity were sent last.
+    /// The last backends of clients of services with session affinity.
     cilium_lb4_affinity: Map<LbAffinityKey4, LbAffinity, LRU_HASH, 65536, 0>;
     cilium_lb6_affinity: Map<LbAffinityKey6, LbAffinity, LRU_HASH, 65536, 0>;
-    /// Backends that clients may stay with.
+    /// Backends to which affinity applies.
     cilium_lb_affinity_match: Map<LbAffinityMatch, u8, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
@@ -64,7 +64,7 @@ maps! {
     ep_config: Map<u32, EndpointConfig, ARRAY, { EP_CONFIG_ENTRIES as usize }, RDONLY_PROG>;
     /// Endpoint ids by interface index, small indexes.
     ep_by_ifindex: Map<u32, u32, ARRAY, { EP_CONFIG_ENTRIES as usize }, RDONLY_PROG>;
-    /// Endpoint ids by interface index, the others.
+    /// Endpoint ids by interface index, large indexes.
     ep_by_ifindex_hi: Map<u32, u32, HASH, { EP_CONFIG_ENTRIES as usize }, { NO_PREALLOC | RDONLY_PROG }>;
     /// Policy maps of endpoints by the slot in their settings.
     ep_policies: ArrayOfMaps<PolicyMap, { EP_CONFIG_ENTRIES as usize }>;

@@ -1,4 +1,4 @@
-//! Dropped packets: why and where, the event and the counter.
+//! Dropped packets: reason and source line, the event and the counter.
 
 use crate::maps::cilium_events;
 use crate::monitor::metrics;
@@ -8,7 +8,7 @@ use aya_ebpf::helpers::{bpf_get_hash_recalc, bpf_perf_event_output};
 use datapath_abi::ep_flag;
 use datapath_abi::event::{self, CaptureHeader, DropNotify};
 
-/// Why a packet is dropped (bits 0-7), the file (8-15) and line (16-31) of the decision, and more about it (41-47, signed).
+/// The reason of a drop (bits 0-7), the file (8-15) and line (16-31) of the decision, and a detail (41-47, signed).
 #[derive(Clone, Copy)]
 pub(crate) struct Drop(u64);
 
@@ -18,13 +18,13 @@ impl Drop {
         Self(reason as u64 | (file as u64) << 8 | (line as u64) << 16)
     }
 
-    /// The same with a detail: an error number or what the reason counts by. From -64 to 63.
+    /// Returns it with a detail: an error number, or a value by which the reason is counted. From -64 to 63.
     #[inline(always)]
     pub(crate) const fn with_detail(self, detail: i8) -> Self {
         Self(self.0 | (detail as u64 & 0x7f) << DETAIL_SHIFT)
     }
 
-    /// The same, as one of many between which the verifier does not distinguish.
+    /// Returns the same value, which the verifier does not distinguish from others: paths with different drops join.
     #[inline(always)]
     pub(crate) fn any(self, skb: Skb) -> Self {
         Self(skb.forget(self.0))
@@ -36,7 +36,7 @@ impl Drop {
     }
 }
 
-/// A [`Drop`] with this reason, here. The module's `FILE` is Cilium's file for the same work.
+/// Creates a [`Drop`] with this reason at this line. The module's `FILE` is Cilium's file with the same function.
 macro_rules! drop_here {
     ($reason:ident) => {
         $crate::monitor::drop::Drop::new(datapath_abi::drop::$reason, FILE, line!())
@@ -46,17 +46,17 @@ macro_rules! drop_here {
 /// Sender and receiver of a dropped packet, as far as known.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Parties {
-    /// The endpoint whose program drops.
+    /// The endpoint of the dropping program.
     pub(crate) endpoint: u32,
     /// Its `ep_flag` bits; zero for programs of the host.
     pub(crate) flags: u32,
     pub(crate) src_label: u32,
     pub(crate) dst_label: u32,
-    /// The destination endpoint, on the way into it.
+    /// The destination endpoint, in programs of its ingress.
     pub(crate) dst_id: u32,
 }
 
-/// Counts and reports a drop, and is its verdict.
+/// Counts and reports a drop. Returns its verdict.
 #[inline(always)]
 pub(crate) fn dropped(skb: Skb, why: Drop, direction: u8, parties: Parties) -> i32 {
     let quiet = parties.flags & ep_flag::NO_DROP_NOTIFY != 0;
@@ -67,9 +67,9 @@ pub(crate) fn dropped(skb: Skb, why: Drop, direction: u8, parties: Parties) -> i
     report(skb.raw(), skb.forget(place), parties.src_label, parties.dst_label, parties.dst_id)
 }
 
-/// The bit of a place that is set if no event is sent.
+/// The bit of the packed drop that disables the event.
 const QUIET_SHIFT: u32 = 40;
-/// Where the detail begins: seven bits.
+/// The shift of the detail, which has seven bits.
 const DETAIL_SHIFT: u32 = 41;
 
 #[inline(never)]
@@ -86,7 +86,7 @@ fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_i
                 kind: event::DROP,
                 subtype: reason,
                 source: (place >> 48) as u16,
-                // SAFETY: the context is valid.
+                // SAFETY: `raw` is the context of this run, which is valid until the program returns.
                 hash: unsafe { bpf_get_hash_recalc(raw) },
                 len_orig: len,
                 len_cap: cap as u16,
@@ -98,7 +98,7 @@ fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_i
             dst_id,
             line,
             file,
-            // Signed, and one bit short of a byte.
+            // Sign-extends the seven bits.
             ext_error: ((place >> DETAIL_SHIFT) as i8) << 1 >> 1,
             ifindex: skb.ifindex(),
             flags,
@@ -110,18 +110,18 @@ fn report(raw: *mut __sk_buff, place: u64, src_label: u32, dst_label: u32, dst_i
     SHOT
 }
 
-/// Bytes of the packet that go with an event.
+/// Returns the number of packet bytes in an event.
 #[inline(always)]
 pub(crate) fn capture_len(len: u32) -> u32 {
     let limit = node!(trace_payload_len);
     if len < limit { len } else { limit }
 }
 
-/// Puts an event and `cap` bytes of the packet into the ring of this CPU; lost without a reader.
+/// Writes an event and `cap` bytes of the packet into this CPU's ring; it is lost without a reader.
 #[inline(always)]
 pub(crate) fn send<T>(skb: Skb, cap: u32, message: &T) {
     const CURRENT_CPU: u64 = 0xffff_ffff;
-    // SAFETY: the message is live for the call and has the length given.
+    // SAFETY: context and map are valid; the message outlives the call and has the given length.
     unsafe {
         bpf_perf_event_output(
             skb.raw().cast(),

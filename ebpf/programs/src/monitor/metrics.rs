@@ -1,4 +1,4 @@
-//! Counters by reason, direction and place.
+//! Counters by reason, direction, file and line.
 
 use crate::maps::cilium_metrics;
 use datapath_abi::{MetricsKey, MetricsValue};

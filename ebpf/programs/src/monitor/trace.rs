@@ -1,5 +1,5 @@
-//! Points that a packet passes: the event and the counter. Aggregation leaves out the points where packets come in, and
-//! of an established connection all packets but some, which connection tracking chooses.
+//! Trace points of a packet: the event and the counter. Aggregation omits events of the points at which packets enter,
+//! and most events of established connections; connection tracking selects the reported packets.
 
 use crate::monitor::drop::{capture_len, send};
 use crate::monitor::metrics;
@@ -15,11 +15,11 @@ use datapath_abi::{direction, ep_flag, metric};
 pub(crate) struct Trace {
     /// A trace point.
     pub(crate) point: u8,
-    /// Why the packet is let through.
+    /// The reason for forwarding the packet.
     pub(crate) reason: u8,
-    /// True if it is reported even where established connections are reported from time to time only.
+    /// Whether it is reported even with aggregation of established connections.
     pub(crate) monitor: bool,
-    /// The endpoint whose program this is.
+    /// The endpoint of this program.
     pub(crate) endpoint: u32,
     /// Its `ep_flag` bits; zero for programs of the host.
     pub(crate) flags: u32,
@@ -27,11 +27,11 @@ pub(crate) struct Trace {
     pub(crate) dst_label: u32,
     /// The destination endpoint, or zero.
     pub(crate) dst_id: u32,
-    /// The interface the packet goes to or, where it comes in, came from; or zero.
+    /// The egress interface of the packet or, at points where it enters, the ingress interface; or zero.
     pub(crate) ifindex: u32,
-    /// The device's packets have no Ethernet header.
+    /// Whether the device's packets have no Ethernet header.
     pub(crate) l3_device: bool,
-    /// The packet's source address before reverse translation, as map keys hold it, at the only point behind it: the way
+    /// The packet's source address before reverse translation, in the format of map keys, at the only point after that:
     /// into a pod. Zero elsewhere.
     pub(crate) orig_ip: [u32; 4],
 }
@@ -43,8 +43,8 @@ macro_rules! trace {
     };
 }
 
-/// True if events of this point are wanted, by the node and by the endpoint with these flags: points where packets come
-/// in are the first to be left out.
+/// True if events of this point are enabled, by the node and by the endpoint with these flags: aggregation omits points
+/// at which packets enter from its lowest level on.
 #[inline(always)]
 pub(crate) fn wanted(point: u8, flags: u32) -> bool {
     let inbound = matches!(point, trace::FROM_LXC..=trace::FROM_NETWORK | trace::FROM_CRYPTO);
@@ -55,7 +55,7 @@ pub(crate) fn wanted(point: u8, flags: u32) -> bool {
         && !thinned(ep_flag::aggregation(flags))
 }
 
-/// True if the node or the endpoint with these flags reports established connections from time to time only.
+/// True if the node or the endpoint with these flags aggregates events of established connections.
 #[inline(always)]
 fn thins_connections(flags: u32) -> bool {
     node!(monitor_aggregation) >= aggregation::MEDIUM || ep_flag::aggregation(flags) >= aggregation::MEDIUM
@@ -83,13 +83,13 @@ pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
             | u64::from(at.dst_id as u16) << 32
             | u64::from(at.l3_device) << L3_DEVICE_SHIFT;
         let labels = u64::from(at.src_label) | u64::from(at.dst_label) << 32;
-        // Elsewhere no stack is filled for it: the verifier would walk through what follows more often.
+        // Elsewhere null instead of a copy on the stack, which would cost the verifier additional states.
         let orig_ip = if at.point == trace::TO_LXC { &raw const at.orig_ip } else { core::ptr::null() };
         report(skb.raw(), what, labels, at.ifindex, orig_ip);
     }
 }
 
-/// The bit of a point's fields, as [`report`] takes them, that is set if the device has no Ethernet header.
+/// The bit of the packed fields of [`report`] that is set if the device has no Ethernet header.
 const L3_DEVICE_SHIFT: u32 = 48;
 
 #[inline(never)]
@@ -104,7 +104,7 @@ fn report(raw: *mut __sk_buff, what: u64, labels: u64, ifindex: u32, orig_ip: *c
             kind: event::TRACE,
             subtype: what as u8,
             source: (what >> 16) as u16,
-            // SAFETY: the context is valid.
+            // SAFETY: `raw` is the context of this run, which is valid until the program returns.
             hash: unsafe { bpf_get_hash_recalc(raw) },
             len_orig: len,
             len_cap: cap as u16,
@@ -117,7 +117,7 @@ fn report(raw: *mut __sk_buff, what: u64, labels: u64, ifindex: u32, orig_ip: *c
         reason: (what >> 8) as u8,
         flags: family | device,
         ifindex,
-        // SAFETY: null or live for the call.
+        // SAFETY: null, or a pointer to the caller's stack, which outlives the call.
         orig_ip: if orig_ip.is_null() { [0; 4] } else { unsafe { *orig_ip } },
         ip_trace_id: 0,
     };

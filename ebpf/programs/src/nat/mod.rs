@@ -1,7 +1,7 @@
-//! Other addresses and ports in a packet, and every checksum that covers them.
+//! Translation of addresses and ports in a packet, with an update of every checksum that covers them.
 //!
-//! A checksum is never computed from scratch: it moves by the difference between old and new, and only by the kernel's
-//! helper, which knows whether the packet's checksum is complete, left to the device, or summed up by one.
+//! A checksum is updated incrementally, by the difference between old and new value, and only by the kernel's helper,
+//! which handles packets with a full checksum, with checksum offload to the device, and with a sum from the device.
 
 use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
@@ -20,20 +20,20 @@ const SIZE_2: u64 = 2;
 const PSEUDO_HEADER: u64 = 1 << 4;
 const ZERO_IS_NONE: u64 = 1 << 5;
 
-/// Length of an ICMP header; a quoted packet lies behind it.
+/// Length of an ICMP header; the quoted packet follows it.
 const ICMP_LEN: usize = 8;
 const ICMP_CHECKSUM: usize = 2;
 
-/// One end of a packet, before and after.
+/// An address or port before and after a change.
 #[derive(Clone, Copy)]
 pub(crate) struct Change<A> {
     pub(crate) from: A,
     pub(crate) to: A,
 }
 
-/// What a family does about addresses in headers.
+/// Translation of addresses in the headers of an IP family.
 pub(crate) trait Translate: Family {
-    /// Where a quoted packet's own addresses and checksum, if there is one, lie in its header.
+    /// Offsets of the addresses and of the checksum, if there is one, in the header of a quoted packet.
     const SOURCE_OFFSET: usize;
     const DESTINATION_OFFSET: usize;
     const CHECKSUM_OFFSET: Option<usize>;
@@ -42,9 +42,9 @@ pub(crate) trait Translate: Family {
 
     fn set_source(header: &mut Self::Header, change: Change<Self::Address>);
     fn set_destination(header: &mut Self::Header, change: Change<Self::Address>);
-    /// How far a checksum over the address moves: a sum of 16-bit words.
+    /// Returns the change of a checksum over the address: a sum of 16-bit words.
     fn difference(change: Change<Self::Address>) -> u32;
-    /// Tells the sum of the whole packet, if a device made one, what moved in the header.
+    /// Updates the device's sum over the whole packet, if there is one, by the change in the header.
     fn header_moved(skb: Skb, difference: u32);
 }
 
@@ -59,7 +59,7 @@ fn carry(sum: u64) -> u32 {
     ((sum & 0xffff_ffff) + (sum >> 32)) as u32
 }
 
-/// A checksum after what it covers moved.
+/// Returns a checksum after a change of its content.
 #[inline(always)]
 fn moved(checksum: u16, difference: u32) -> u16 {
     let sum = u32::from(!checksum) + (difference & 0xffff) + (difference >> 16);
@@ -89,7 +89,7 @@ impl Translate for V4 {
         carry(word_difference(change.from, change.to))
     }
 
-    /// Nothing: the header's own checksum makes up for it.
+    /// No effect: the update of the header checksum compensates for the address in the device's sum.
     #[inline(always)]
     fn header_moved(_: Skb, _: u32) {}
 }
@@ -123,7 +123,7 @@ impl Translate for V6 {
 
     #[inline(always)]
     fn header_moved(skb: Skb, difference: u32) {
-        // SAFETY: the context is valid.
+        // SAFETY: the context is valid for the whole run; the helper takes no pointers.
         unsafe { bpf_csum_update(skb.raw(), difference) };
     }
 }
@@ -132,18 +132,18 @@ impl Translate for V6 {
 #[derive(Clone, Copy)]
 pub(crate) struct Socket<A> {
     pub(crate) address: A,
-    /// As on the wire; zero leaves the packet's port as it is.
+    /// In network byte order; zero keeps the packet's port.
     pub(crate) port: u16,
 }
 
-/// Only TCP and UDP get another port: the checksum of SCTP covers its ports and cannot be moved by a difference.
+/// Whether ports are translated, only of TCP and UDP: SCTP's checksum is a CRC and cannot be updated by a difference.
 #[inline(always)]
 fn has_ports<A>(flow: &Flow<A>) -> bool {
     flow.protocol() == TCP || flow.protocol() == UDP
 }
 
-/// Sends a packet and its flow to another destination, as if from `source`, which may be where it comes from. Packet
-/// pointers are taken again by the caller.
+/// Translates the destination of a packet and its flow, and the source to `source`, which may be the current one. The
+/// caller must reload its packet pointers.
 #[inline(always)]
 pub(crate) fn to_destination<F: Translate>(
     skb: Skb,
@@ -155,13 +155,13 @@ pub(crate) fn to_destination<F: Translate>(
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     let destination = Change { from: flow.destination, to: to.address };
     let mut difference = F::difference(destination);
-    // SAFETY: checked by `header`; nothing moves the packet meanwhile.
+    // SAFETY: `header` checked the bounds; nothing moves the packet in between.
     unsafe { F::set_destination(&mut *header, destination) };
     flow.destination = to.address;
     if both {
         let source = Change { from: flow.source, to: source };
         difference = carry(u64::from(difference) + u64::from(F::difference(source)));
-        // SAFETY: as above.
+        // SAFETY: as above, with the same header.
         unsafe { F::set_source(&mut *header, source) };
         flow.source = source.to;
     }
@@ -173,7 +173,7 @@ pub(crate) fn to_destination<F: Translate>(
     upper_moved::<F>(skb, flow, difference, DESTINATION_PORT, port)
 }
 
-/// Makes a packet and its flow come from another source, and go to `destination`, which may be where it goes.
+/// Translates the source of a packet and its flow, and the destination to `destination`, which may be the current one.
 #[inline(always)]
 pub(crate) fn to_source<F: Translate>(
     skb: Skb,
@@ -185,13 +185,13 @@ pub(crate) fn to_source<F: Translate>(
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     let source = Change { from: flow.source, to: to.address };
     let mut difference = F::difference(source);
-    // SAFETY: checked by `header`; nothing moves the packet meanwhile.
+    // SAFETY: `header` checked the bounds; nothing moves the packet in between.
     unsafe { F::set_source(&mut *header, source) };
     flow.source = to.address;
     if both {
         let destination = Change { from: flow.destination, to: destination };
         difference = carry(u64::from(difference) + u64::from(F::difference(destination)));
-        // SAFETY: as above.
+        // SAFETY: as above, with the same header.
         unsafe { F::set_destination(&mut *header, destination) };
         flow.destination = destination.to;
     }
@@ -203,11 +203,11 @@ pub(crate) fn to_source<F: Translate>(
     upper_moved::<F>(skb, flow, difference, SOURCE_PORT, port)
 }
 
-/// Which of the two ports at the beginning of a header.
+/// Indexes of the two ports at the beginning of a transport header.
 const SOURCE_PORT: usize = 0;
 const DESTINATION_PORT: usize = 1;
 
-/// Writes a port and moves the checksum of the header behind IP.
+/// Writes a port and updates the checksum of the transport header.
 #[inline(always)]
 fn upper_moved<F: Translate>(
     skb: Skb,
@@ -216,7 +216,7 @@ fn upper_moved<F: Translate>(
     which: usize,
     port: Change<u16>,
 ) -> Result<(), Drop> {
-    // Later fragments have no such header, and the checksum in the first one covers them.
+    // Later fragments have no such header; the checksum in the first fragment covers the whole datagram.
     if !flow.has_upper_header() {
         return Ok(());
     }
@@ -230,7 +230,7 @@ fn upper_moved<F: Translate>(
         let Some(ports) = skb.pull_header::<[u16; 2]>(flow.offset()) else {
             return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
         };
-        // SAFETY: checked by `pull_header`.
+        // SAFETY: `pull_header` checked the bounds; nothing moves the packet in between.
         unsafe { (*ports)[which] = port.to };
     }
     let at = flow.offset() + at;
@@ -243,16 +243,16 @@ fn upper_moved<F: Translate>(
 
 #[inline(always)]
 fn replace(skb: Skb, at: usize, from: u64, to: u64, flags: u64) -> Result<(), Drop> {
-    // SAFETY: the context is valid; callers take packet pointers again.
+    // SAFETY: the context is valid; the helper invalidates packet pointers, which callers reload.
     if unsafe { bpf_l4_csum_replace(skb.raw(), at as u32, from, to, flags) } != 0 {
         return Err(drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM));
     }
     Ok(())
 }
 
-/// The packet that an ICMP error speaks of, which the receiver has sent: its destination becomes `service` again, with the
-/// port it was sent to, and its source is `source` again. The quoted transport header's own checksum stays: it is
-/// rarely quoted whole, and receivers look at addresses and ports.
+/// Translates back the packet quoted in an ICMP error, which the receiver of the error has sent: its destination to
+/// `service` with the original port, its source to `source`. The checksum of the quoted transport header is kept: the
+/// datagram is rarely quoted completely, and receivers only evaluate addresses and ports.
 #[inline(always)]
 pub(crate) fn quoted<F: Translate>(
     skb: Skb,
@@ -288,8 +288,8 @@ pub(crate) fn quoted<F: Translate>(
     Ok(())
 }
 
-/// An address in the quoted header, its checksum if it has one, and ICMP's. In IPv4 the header's own checksum makes up for
-/// the address, so that ICMP's stays.
+/// Writes an address in the quoted header and updates the header checksum, if there is one, and ICMP's. In IPv4 the
+/// header checksum compensates for the address, so that ICMP's checksum stays valid.
 #[inline(always)]
 fn set_quoted_address<F: Translate>(skb: Skb, icmp: usize, at: usize, to: F::Address) -> Result<(), Drop> {
     let header = icmp + ICMP_LEN;

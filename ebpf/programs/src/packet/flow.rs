@@ -1,4 +1,4 @@
-//! Flows of packets: addresses, protocol and ports, as connection tracking, services and policy see it.
+//! Flows of packets: addresses, protocol and ports, for connection tracking, services and policy.
 
 use crate::monitor::drop::Drop;
 use crate::monitor::metrics;
@@ -8,43 +8,43 @@ use datapath_abi::{FragmentPorts, file, metric};
 
 const FILE: u8 = file::CONNTRACK;
 
-/// Protocols with connections (IANA protocol numbers).
+/// Transport protocols (IANA protocol numbers).
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const SCTP: u8 = 132;
 
-/// What of a datagram a packet holds. Not an enum: the verifier would walk through the program once for each.
+/// The part of a datagram in a packet. Not an enum: the verifier would follow the program once per variant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece(u8);
 
 impl Piece {
-    /// All of it.
+    /// The whole datagram.
     pub(crate) const WHOLE: Self = Self(0);
-    /// Its beginning, with the header behind IP.
+    /// The first fragment, with the transport header.
     pub(crate) const FIRST: Self = Self(1);
-    /// A later piece, without that header.
+    /// A later fragment, without the transport header.
     pub(crate) const LATER: Self = Self(2);
 }
 
-/// What lies behind the IP header and its extensions.
+/// The header after the IP header and its extensions.
 #[derive(Clone, Copy)]
 pub(crate) struct Upper {
     /// The protocol.
     pub(crate) protocol: u8,
-    /// Where it begins in the packet.
+    /// Its offset in the packet.
     pub(crate) offset: usize,
     pub(crate) piece: Piece,
-    /// The datagram's identification, as on the wire.
+    /// The datagram's identification, in network byte order.
     pub(crate) id: u32,
-    /// The protocol that all pieces of the datagram name.
+    /// The protocol that all fragments of the datagram name.
     pub(crate) shared_protocol: u8,
 }
 
-/// Headers end before: four extension headers are 8 KB at the most.
+/// Mask of header offsets: four extension headers have 8 KB at most.
 const OFFSET_MASK: usize = 0x3fff;
 
 impl Upper {
-    /// The same, as one of many between which the verifier does not distinguish.
+    /// Returns the same value, which the verifier does not distinguish from others.
     #[inline(always)]
     pub(crate) fn any(self, skb: Skb) -> Self {
         let packed = u64::from(self.protocol)
@@ -62,14 +62,14 @@ impl Upper {
     }
 }
 
-/// The flow of a packet. What lies behind IP is one packed number and every accessor takes it as an unknown one: a branch on a
-/// part of it teaches the verifier nothing about the rest of the program, so paths join again behind it.
+/// The flow of a packet. All fields after IP are one packed integer, which each accessor reads as unknown to the
+/// verifier: a branch on one of them adds no state to the rest of the program, so that paths join again after it.
 #[derive(Clone, Copy)]
 pub(crate) struct Flow<A> {
     pub(crate) source: A,
     pub(crate) destination: A,
-    /// Ports as on the wire. The identifier of an ICMP echo request is its source port and that of a reply its destination
-    /// port; other ICMP messages have none.
+    /// Ports in network byte order. The identifier of an ICMP echo request is its source port, that of an echo reply
+    /// its destination port; other ICMP messages have none.
     pub(crate) sport: u16,
     pub(crate) dport: u16,
     /// See [`Fields::pack`].
@@ -87,31 +87,31 @@ impl<A> Flow<A> {
         self.protocol() == TCP
     }
 
-    /// The byte of flags of a TCP header; zero without one.
+    /// Returns the flags byte of the TCP header; zero without one.
     #[inline(always)]
     pub(crate) fn tcp_flags(&self) -> u8 {
         (opaque(self.fields) >> TCP_FLAGS_SHIFT) as u8
     }
 
-    /// Type and code of an ICMP message.
+    /// Returns type and code of an ICMP message.
     #[inline(always)]
     pub(crate) fn icmp(&self) -> [u8; 2] {
         ((opaque(self.fields) >> ICMP_SHIFT) as u16).to_le_bytes()
     }
 
-    /// True for an ICMP error about a packet that went the other way.
+    /// True for an ICMP error about a packet of the opposite direction.
     #[inline(always)]
     pub(crate) fn is_related(&self) -> bool {
         opaque(self.fields) >> RELATED_SHIFT & 1 != 0
     }
 
-    /// Where the header behind IP begins in the packet.
+    /// Returns the offset of the transport header in the packet.
     #[inline(always)]
     pub(crate) fn offset(&self) -> usize {
         (opaque(self.fields) >> OFFSET_SHIFT) as usize & OFFSET_MASK
     }
 
-    /// True if the packet holds the header behind IP.
+    /// True if the packet has the transport header.
     #[inline(always)]
     pub(crate) fn has_upper_header(&self) -> bool {
         (opaque(self.fields) >> PIECE_SHIFT) as u8 & 3 != Piece::LATER.0
@@ -124,7 +124,7 @@ const RELATED_SHIFT: u32 = 32;
 const PIECE_SHIFT: u32 = 33;
 const OFFSET_SHIFT: u32 = 48;
 
-/// What a flow has beside addresses, before it is packed.
+/// The fields of a flow besides addresses, before they are packed.
 struct Fields {
     sport: u16,
     dport: u16,
@@ -154,11 +154,11 @@ impl Fields {
 /// Bytes of an ICMP header: type, code, checksum, and the identifier of an echo.
 const ICMP_BYTES: usize = 8;
 
-/// In place of a direction: fragments are not counted, as another program looks at the packet again.
+/// In place of a direction: do not count fragments, as another program has counted or will count this packet.
 pub(crate) const UNCOUNTED: u8 = 0;
 
-/// The flow of a packet. The ports of later fragments are those of the first, as is the protocol where an extension header
-/// stands between. Never moves the packet.
+/// Returns the flow of a packet. Later fragments have the ports of the first one, and its protocol if an extension
+/// header precedes the transport header. Never moves the packet.
 #[inline(always)]
 pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<Flow<F::Address>, Drop> {
     let upper = F::upper(skb, ip)?;
@@ -223,7 +223,7 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
             count(metric::FRAG_PACKET, direction, line!() as u16, skb.len());
         }
         let ports = if flow.protocol == F::ICMP {
-            // The type goes where an echo has no port, so that policy judges all pieces alike.
+            // The type is stored in the port that an echo does not use, so that all fragments get the same verdict.
             [flow.sport | flow.dport, u16::from(flow.icmp[0]).to_be()]
         } else {
             [flow.sport, flow.dport]
@@ -233,14 +233,14 @@ pub(crate) fn of<F: Family>(skb: Skb, ip: &F::Header, direction: u8) -> Result<F
     Ok(flow.pack(skb, source, destination))
 }
 
-/// Counts a piece. A function of its own: what stays on its stack does not keep the verifier's paths apart.
+/// Counts a fragment. A separate function: its stack does not add verifier states to the caller.
 #[inline(never)]
 fn count(reason: u8, direction: u8, line: u16, bytes: u32) -> i32 {
     metrics::count(reason, direction, FILE, line, bytes);
     0
 }
 
-/// Ports of an ICMP message whose type is known.
+/// Sets the ports of an ICMP message with a known type.
 #[inline(always)]
 fn set_icmp<F: Family>(flow: &mut Fields, identifier: u16) {
     let kind = flow.icmp[0];
@@ -253,19 +253,19 @@ fn set_icmp<F: Family>(flow: &mut Fields, identifier: u16) {
     }
 }
 
-/// What all pieces of a datagram have in common.
+/// The properties that all fragments of a datagram share.
 pub(crate) struct Datagram<A> {
     pub(crate) source: A,
     pub(crate) destination: A,
-    /// As on the wire.
+    /// Identification, in network byte order.
     pub(crate) id: u32,
-    /// The protocol in the header that makes them pieces: in IPv6 perhaps an extension header's, the first of those that
-    /// only the first piece has.
+    /// The next protocol in the header with the fragment offset: in IPv6 possibly that of the first extension header of
+    /// the fragmentable part.
     pub(crate) protocol: u8,
 }
 
-/// Keeps the ports of a first fragment for those that follow, and the protocol if they do not have it. The packet goes on
-/// if the map is full. A function of its own, as [`count`].
+/// Stores the ports of a first fragment for later ones, and the protocol if those do not have it. A full map is no
+/// reason to drop the packet. A separate function, as [`count`].
 #[inline(never)]
 fn remember<F: Family>(
     datagram: &Datagram<F::Address>,
@@ -288,8 +288,8 @@ fn remember<F: Family>(
     0
 }
 
-/// The ports of a later fragment, and its protocol in the upper half; [`UNKNOWN`] without the first one. A function of its
-/// own, as [`count`].
+/// Returns the ports of a later fragment, and its protocol in the upper half; [`UNKNOWN`] if the first one was not
+/// seen. A separate function, as [`count`].
 #[inline(never)]
 fn recall<F: Family>(datagram: &Datagram<F::Address>) -> u64 {
     let key = F::fragment_key(datagram);

@@ -1,4 +1,4 @@
-//! Headers as they lie in the packet, and their checksums.
+//! Layouts of packet headers, and their checksums.
 
 /// IPv4 header without options (RFC 791).
 #[repr(C)]
@@ -27,7 +27,7 @@ pub(crate) struct Ipv6Header {
     pub(crate) destination: [u32; 4],
 }
 
-/// A MAC address in the packet, which is aligned to two bytes.
+/// A MAC address in a packet, which is only aligned to two bytes.
 pub(crate) type Mac = [u16; 3];
 
 /// Ethernet header.
@@ -38,19 +38,19 @@ pub(crate) struct EthHeader {
     pub(crate) protocol: u16,
 }
 
-/// The six bytes of a MAC address as maps hold it.
+/// Converts a MAC address from the format of map values.
 #[inline(always)]
 pub(crate) fn mac(word: u64) -> Mac {
     [word as u16, (word >> 16) as u16, (word >> 32) as u16]
 }
 
-/// A checksum after one 16-bit word changed (RFC 1624, equation 3).
+/// Returns a checksum after the change of one 16-bit word (RFC 1624, equation 3).
 #[inline(always)]
 pub(crate) fn checksum_changed(checksum: u16, from: u16, to: u16) -> u16 {
     !fold(u32::from(!checksum) + u32::from(!from) + u32::from(to))
 }
 
-/// A sum of 16-bit words, folded to 16 bits with its carries.
+/// Folds a sum of 16-bit words to 16 bits, adding its carries.
 #[inline(always)]
 pub(crate) fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);

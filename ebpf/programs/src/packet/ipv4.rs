@@ -13,7 +13,7 @@ use datapath_abi::{
 
 const FILE: u8 = file::IPV4;
 
-/// Bits of the fragment field as they lie in the packet: more fragments follow, and where this one belongs.
+/// Bits of the fragment field in network byte order: more fragments, and the fragment offset.
 const MORE: u16 = 0x2000u16.to_be();
 const OFFSET: u16 = 0x1fffu16.to_be();
 /// The shortest header, in words.

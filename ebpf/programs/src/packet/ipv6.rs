@@ -21,7 +21,7 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const NO_NEXT_HEADER: u8 = 59;
 const DESTINATION_OPTIONS: u8 = 60;
-/// More of them in one packet are refused.
+/// Maximum number of extension headers; packets with more are dropped.
 const EXTENSIONS: usize = 4;
 
 /// The fragment header (RFC 8200, 4.5).
@@ -34,11 +34,11 @@ struct FragmentHeader {
     id: u32,
 }
 
-/// Bits of its offset as they lie in the packet: where this fragment belongs, and that more follow.
+/// Bits of its offset field in network byte order: the fragment offset, and more fragments.
 const OFFSET: u16 = 0xfff8u16.to_be();
 const MORE: u16 = 1u16.to_be();
 
-/// The last of the ICMPv6 types that are errors with an action of the sender's: unreachable, too big, time, parameter.
+/// The last ICMPv6 type that is an error for the sender: unreachable, packet too big, time exceeded, parameter problem.
 const LAST_ERROR: u8 = 4;
 
 /// IPv6.
@@ -120,7 +120,7 @@ impl Family for V6 {
             id: 0,
             shared_protocol: 0,
         };
-        // Else what is read behind the header would change what is known of the header, differently for each protocol.
+        // Else the verifier would track different header state for each protocol read after it.
         upper = upper.any(skb);
         for _ in 0..EXTENSIONS {
             let length = match upper.protocol {
@@ -138,7 +138,7 @@ impl Family for V6 {
                         (usize::from(length) + 1) << 3
                     }
                 }
-                // No receiver puts a fragment of a fragment together.
+                // No receiver reassembles a fragment of a fragment.
                 FRAGMENT if upper.piece != Piece::WHOLE => {
                     return Err(drop_here!(INVALID_IPV6_EXTENSION_HEADER));
                 }
@@ -162,7 +162,7 @@ impl Family for V6 {
             };
             upper.offset += length;
             upper = upper.any(skb);
-            // Behind the header of a later fragment is payload.
+            // In a later fragment, payload follows the fragment header.
             if upper.piece == Piece::LATER {
                 return Ok(upper);
             }

@@ -1,8 +1,8 @@
-//! The packet: access to its bytes and metadata, headers, IP families, and its flow.
+//! The packet: its bytes and metadata, headers, IP families, and its flow.
 //!
-//! Owns: the context of a tc program ([`skb`]), header layouts and checksums ([`headers`]), the two implementations of an IP
-//! family ([`family`], [`ipv4`], [`ipv6`]), and addresses, protocol and ports of a packet with the ports of fragments
-//! ([`flow`]). Uses `maps` and `monitor`; of `pod` only the test for neighbour discovery.
+//! Owns: the context of a tc program ([`skb`]), header layouts and checksums ([`headers`]), the two implementations of
+//! an IP family ([`family`], [`ipv4`], [`ipv6`]), and addresses, protocol and ports of a packet with the ports of
+//! fragments ([`flow`]). Uses `maps` and `monitor`; of `pod` only the test for neighbour discovery.
 
 pub(crate) mod family;
 pub(crate) mod flow;

@@ -1,4 +1,4 @@
-//! The packet's context: what a tc program may read, write and do.
+//! The context of a packet (`__sk_buff`): fields, packet access and helpers of tc programs.
 
 use crate::maps::cilium_calls;
 use aya_ebpf::bindings::__sk_buff;
@@ -15,23 +15,23 @@ pub(crate) const SHOT: i32 = 2;
 /// Length of an Ethernet header.
 pub(crate) const ETH_LEN: usize = 14;
 
-/// Ethernet types as `skb->protocol` holds them: as on the wire.
+/// Ethernet types as in `skb->protocol`: in network byte order.
 pub(crate) const ETH_IPV4: u16 = 0x0800u16.to_be();
 pub(crate) const ETH_IPV6: u16 = 0x86ddu16.to_be();
 pub(crate) const ETH_ARP: u16 = 0x0806u16.to_be();
-/// The smallest number that is an Ethernet type and not a length (linux/if_ether.h).
+/// The smallest value that is an Ethernet type and not a length (linux/if_ether.h).
 pub(crate) const ETH_TYPE_MIN: u16 = 0x0600;
 
 const RECOMPUTE_CSUM: u64 = 1;
 const INVALIDATE_HASH: u64 = 2;
 
-/// The same number, but for the compiler another one: it reads a packed number again where it needs a part of it, instead of
-/// keeping parts, of which the verifier would know what branches have shown. The copy is the one that taking a part needs.
+/// Returns the same integer as a new value to the compiler, which then extracts fields where it needs them instead of
+/// keeping them in registers, for which the verifier tracks branches. The copy is one that extraction needs anyway.
 #[inline(always)]
 pub(crate) fn opaque(number: u64) -> u64 {
     let same;
-    // SAFETY: copies a register. Not pure, or two of them would become one. Not empty: LLVM gives an empty one a line of
-    // its own in the debug information, and the kernel refuses two lines of one instruction.
+    // SAFETY: copies a register. Not `pure`, or the compiler would merge two of them. Not empty: LLVM emits a debug
+    // line for an empty one, too, and the kernel rejects two lines for one instruction.
     unsafe {
         core::arch::asm!(
             "{same} = {number}",
@@ -54,8 +54,8 @@ impl From<&TcContext> for Skb {
     }
 }
 
-/// One 32-bit field of the context. Volatile: the verifier wants each access in its declared width, and the
-/// compiler would merge neighbours.
+/// Accesses a 32-bit field of the context. Volatile: the verifier requires each access to have the declared width, and
+/// the compiler would merge neighbouring ones.
 macro_rules! field {
     ($skb:expr, $($field:tt)+) => {
         // SAFETY: the context is valid for the whole run of the program.
@@ -64,7 +64,7 @@ macro_rules! field {
 }
 macro_rules! set_field {
     ($skb:expr, $value:expr, $($field:tt)+) => {
-        // SAFETY: as above; the field is writable for tc programs.
+        // SAFETY: as above; tc programs may write the field.
         unsafe { core::ptr::write_volatile(&raw mut (*$skb.0).$($field)+, $value) }
     };
 }
@@ -75,7 +75,7 @@ impl Skb {
         self.0
     }
 
-    /// A packet again, in a function that was called with its raw context.
+    /// Creates the packet from its raw context, in a function that is called with that.
     #[inline(always)]
     pub(crate) fn from_raw(raw: *mut __sk_buff) -> Self {
         Self(raw)
@@ -86,13 +86,13 @@ impl Skb {
         field!(self, len)
     }
 
-    /// The same number, but for the verifier any number. Where paths join that have set it to different constants, the
-    /// verifier then goes on once and not once for each.
+    /// Returns the same integer, unknown to the verifier. After paths that have set it to different constants, the
+    /// verifier then follows the rest of the program once instead of once per constant.
     #[inline(always)]
     pub(crate) fn forget(self, number: u64) -> u64 {
         let len = u64::from(self.len());
         let (mut forgotten, noise) = (number, len | len << 32);
-        // SAFETY: adds a number and takes it away again; wraps around alike.
+        // SAFETY: adds and subtracts the same value with wrapping, which has no effect.
         unsafe {
             core::arch::asm!(
                 "{forgotten} += {noise}",
@@ -105,7 +105,7 @@ impl Skb {
         forgotten
     }
 
-    /// Ethernet type as on the wire.
+    /// Returns the Ethernet type in network byte order.
     #[inline(always)]
     pub(crate) fn protocol(self) -> u16 {
         field!(self, protocol) as u16
@@ -116,7 +116,7 @@ impl Skb {
         field!(self, ifindex)
     }
 
-    /// The interface the packet came in by; zero if this machine made it.
+    /// Returns the index of the packet's input interface; zero if this machine generated it.
     #[inline(always)]
     pub(crate) fn ingress_ifindex(self) -> u32 {
         field!(self, ingress_ifindex)
@@ -142,7 +142,7 @@ impl Skb {
         set_field!(self, value, cb[slot])
     }
 
-    /// Clears what earlier programs left in the control block.
+    /// Clears values of earlier programs in the control block.
     #[inline(always)]
     pub(crate) fn clear_cb(self) {
         self.set_cb(0, 0);
@@ -153,38 +153,38 @@ impl Skb {
         set_field!(self, 0, tc_classid);
     }
 
-    /// Lets the stack choose a transmit queue: veth leaves its own receive queue here.
+    /// Clears the queue mapping, so that the stack selects a transmit queue: veth sets its receive queue here.
     #[inline(always)]
     pub(crate) fn clear_queue_mapping(self) {
         set_field!(self, 0, queue_mapping);
     }
 
-    /// A header at `offset`, checked to be inside of the linear part of the packet.
+    /// Returns a header at `offset`, if it is in the linear part of the packet.
     #[inline(always)]
     pub(crate) fn header<T>(self, offset: usize) -> Option<*mut T> {
         let start = field!(self, data) as usize + offset;
         if start + size_of::<T>() > field!(self, data_end) as usize { None } else { Some(start as *mut T) }
     }
 
-    /// As [`Self::header`], and moves the header into the linear part if it is not there.
+    /// As [`Self::header`], but pulls the header into the linear part if necessary.
     #[inline(always)]
     pub(crate) fn pull_header<T>(self, offset: usize) -> Option<*mut T> {
         match self.header(offset) {
             Some(header) => Some(header),
             None => {
-                // SAFETY: the context is valid; packet pointers are taken again below.
+                // SAFETY: the context is valid; packet pointers are reloaded below.
                 unsafe { bpf_skb_pull_data(self.0, (offset + size_of::<T>()) as u32) };
                 self.header(offset)
             }
         }
     }
 
-    /// A value at `offset`, wherever it lies; `None` if the packet is too short. Does not move the packet.
+    /// Reads a value at `offset`, also outside of the linear part; `None` if the packet is too short. Never moves it.
     #[inline(always)]
     pub(crate) fn read<T: Copy + Default>(self, offset: usize) -> Option<T> {
         const { assert!(align_of::<T>() <= 2) };
         match self.header::<T>(offset) {
-            // SAFETY: checked by `header`; headers begin at even addresses.
+            // SAFETY: `header` checked the bounds; headers begin at even addresses.
             Some(value) => Some(unsafe { value.read() }),
             None => {
                 let mut value = T::default();
@@ -193,10 +193,10 @@ impl Skb {
         }
     }
 
-    /// Bytes of the packet, wherever they lie; false if it is too short.
+    /// Copies bytes of the packet, also from outside of the linear part; false if it is too short.
     #[inline(always)]
     pub(crate) fn load<T>(self, offset: usize, into: &mut T) -> bool {
-        // SAFETY: `into` has the length given.
+        // SAFETY: the context is valid; `into` outlives the call and has the given length.
         unsafe {
             bpf_skb_load_bytes(self.0.cast(), offset as u32, (&raw mut *into).cast(), size_of::<T>() as u32)
                 == 0
@@ -209,7 +209,7 @@ impl Skb {
         self.store_with(offset, from, RECOMPUTE_CSUM | INVALIDATE_HASH)
     }
 
-    /// As [`Self::store`], for bytes whose change a checksum inside of the packet makes up for.
+    /// As [`Self::store`], for bytes with a compensating checksum inside of the packet: keeps the device's sum.
     #[inline(always)]
     pub(crate) fn store_quietly<T>(self, offset: usize, from: &T) -> bool {
         self.store_with(offset, from, 0)
@@ -218,42 +218,42 @@ impl Skb {
     #[inline(always)]
     fn store_with<T>(self, offset: usize, from: &T, flags: u64) -> bool {
         let (from, len) = ((&raw const *from).cast(), size_of::<T>() as u32);
-        // SAFETY: `from` holds the length given.
+        // SAFETY: the context is valid; `from` outlives the call and has the given length.
         unsafe { bpf_skb_store_bytes(self.0, offset as u32, from, len, flags) == 0 }
     }
 
-    /// Cuts the packet to `len` bytes, or adds zeroes.
+    /// Truncates the packet to `len` bytes, or extends it by zeros.
     #[inline(always)]
     pub(crate) fn resize(self, len: u32) -> bool {
-        // SAFETY: the context is valid; the caller takes packet pointers again.
+        // SAFETY: the context is valid; the caller reloads packet pointers.
         unsafe { bpf_skb_change_tail(self.0, len, 0) == 0 }
     }
 
-    /// Updates the packet's checksum after a 16-bit word of it changed (packets whose device summed all of them up).
+    /// Updates the device's sum over the packet, if there is one, after the change of a 16-bit word.
     #[inline(always)]
     pub(crate) fn word_changed(self, from: u16, to: u16) {
-        // SAFETY: the context is valid.
+        // SAFETY: the context is valid for the whole run; the helper takes no pointers.
         unsafe { bpf_csum_update(self.0, u32::from(!from) + u32::from(to)) };
     }
 
-    /// Goes on in a program of the private array; returns only if there is none.
+    /// Tail-calls a program of the private array; returns only if the slot is empty.
     #[inline(always)]
     pub(crate) fn tail_call(self, slot: u32) {
         // SAFETY: context and map are valid; on success the call does not return.
         unsafe { bpf_tail_call(self.0.cast(), cilium_calls.handle(), slot) };
     }
 
-    /// Out of an interface.
+    /// Redirects the packet to egress of an interface.
     #[inline(always)]
     pub(crate) fn redirect(self, ifindex: u32) -> i32 {
-        // SAFETY: no pointers.
+        // SAFETY: the helper takes no pointers.
         unsafe { bpf_redirect(ifindex, 0) as i32 }
     }
 
-    /// Into the namespace behind a pod's interface.
+    /// Redirects the packet to ingress of the peer of a pod's interface, in the pod's namespace.
     #[inline(always)]
     pub(crate) fn redirect_peer(self, ifindex: u32) -> i32 {
-        // SAFETY: no pointers.
+        // SAFETY: the helper takes no pointers.
         unsafe { bpf_redirect_peer(ifindex, 0) as i32 }
     }
 }

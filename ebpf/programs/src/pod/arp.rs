@@ -1,4 +1,4 @@
-//! ARP from pods: every address is here, behind the host's side of the pod's interface.
+//! ARP from pods: every address is reachable by the host's side of the pod's interface.
 
 use crate::endpoint;
 use crate::packet::headers::{EthHeader, Mac, mac};
@@ -8,7 +8,7 @@ use datapath_abi::file;
 
 const FILE: u8 = file::BPF_LXC;
 
-/// Ethernet with an ARP packet for IPv4 (RFC 826). Addresses in two-byte pieces, as the packet is aligned.
+/// Ethernet with an ARP packet for IPv4 (RFC 826). Addresses in two-byte units, by the alignment of the packet.
 #[repr(C)]
 struct Arp {
     eth: EthHeader,
@@ -28,15 +28,15 @@ const REQUEST: u16 = 1u16.to_be();
 const REPLY: u16 = 2u16.to_be();
 const BROADCAST: Mac = [0xffff; 3];
 
-/// Answers requests with the MAC address of the host's side. A pod may ask for a gateway that an agent before us
-/// chose, so any address is answered but the pod's own, which it asks for to find duplicates.
+/// Answers requests with the MAC address of the host's side. A pod may ask for a gateway that a previous agent has
+/// configured, so any address is answered except for the pod's own, which it requests to detect duplicates.
 #[inline(always)]
 pub(crate) fn handle(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
     let Some(packet) = skb.pull_header::<Arp>(0) else { return PASS };
-    // SAFETY: checked by `pull_header`, and the packet is not moved below.
+    // SAFETY: `pull_header` checked the bounds, and nothing moves the packet below.
     let packet = unsafe { &mut *packet };
     let node_mac = mac(me.node_mac);
     let request = packet.hardware == HARDWARE_ETHERNET

@@ -1,4 +1,4 @@
-//! Pods: what they send, and the guard in front of them.
+//! Pods: packets that they send, and policy and delivery of packets to them.
 
 use crate::conntrack::{self, Direction, Found, State, Status};
 use crate::endpoint;
@@ -22,7 +22,7 @@ use datapath_abi::{EndpointConfig, FAMILY_V6, ct_flag, direction, ep_flag, file,
 
 const FILE: u8 = file::BPF_LXC;
 
-/// Everything that a pod sends: one program for each kind of packet.
+/// Dispatches packets of a pod to the program for their protocol.
 #[inline(always)]
 pub(crate) fn from_container(skb: Skb) -> i32 {
     skb.clear_cb();
@@ -67,7 +67,7 @@ pub(crate) fn drop_sent(skb: Skb, why: Drop, me: Option<&EndpointConfig>) -> i32
     dropped(skb, why, direction::EGRESS, parties)
 }
 
-/// An IP packet of a pod, as it leaves it: whether the pod may send it at all, and where a service sends it.
+/// Handles an IP packet as it leaves a pod: validates the source, and translates a service to its backend.
 #[inline(always)]
 pub(crate) fn from_lxc<F: Services>(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -78,7 +78,7 @@ pub(crate) fn from_lxc<F: Services>(skb: Skb) -> i32 {
         Err(why) => {
             let why = why.any(skb);
             if why.reason() == SERVICE_BACKEND_NOT_FOUND && enabled!(empty_services_reject) {
-                // Answered there; back here only if that program is missing.
+                // The tail call does not return unless the program is missing.
                 skb.tail_call(F::NO_SERVICE_SLOT);
             }
             drop_to_destination::<F>(skb, why, me)
@@ -86,11 +86,11 @@ pub(crate) fn from_lxc<F: Services>(skb: Skb) -> i32 {
     }
 }
 
-/// Drops a packet that a pod sent, with what is known of its destination.
+/// Drops a packet that a pod sent, reporting the identity of its destination.
 #[inline(always)]
 fn drop_to_destination<F: Family>(skb: Skb, why: Drop, me: &EndpointConfig) -> i32 {
     let dst_label = match F::header(skb) {
-        // SAFETY: checked by `header`.
+        // SAFETY: `header` checked the bounds.
         Some(header) => ipcache::identity_of::<F>(F::destination(unsafe { &*header })),
         None => identity::UNKNOWN,
     };
@@ -121,7 +121,7 @@ fn admit<F: Services>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     Err(drop_here!(MISSED_TAIL_CALL))
 }
 
-/// An IP packet of a pod whose destination is known: to another pod, to the host or out by the host's routes.
+/// Forwards an IP packet of a pod after service translation: to a local pod, to the host, or by the host's routes.
 #[inline(always)]
 pub(crate) fn forward_from_lxc<F: Services>(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -134,7 +134,7 @@ pub(crate) fn forward_from_lxc<F: Services>(skb: Skb) -> i32 {
         Err(why) => {
             let why = why.any(skb);
             if F::NUMBER == FAMILY_V6 && why.reason() == TTL_EXCEEDED {
-                // Answered there; back here only if that program is missing.
+                // The tail call does not return unless the program is missing.
                 skb.tail_call(slot::ICMP6_TIME_EXCEEDED);
             }
             drop_to_destination::<F>(skb, why, me)
@@ -148,12 +148,12 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
     let destination = F::destination(ip);
-    // The program before this one has counted the pieces of datagrams.
+    // The previous program has counted fragments.
     let counted = if enabled!(per_packet_lb) { flow::UNCOUNTED } else { direction::EGRESS };
     let flow = flow::of::<F>(skb, ip, counted)?;
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, service.is_some(), now);
-    // The world's is a constant, which the verifier would follow through all that comes.
+    // The world's identity is a constant, for which the verifier would follow the rest of the program separately.
     let dst_label = skb.forget(u64::from(ipcache::identity_of::<F>(destination))) as u32;
     if matches!(found.status(), Status::New | Status::Established) {
         // Policy does not apply between a pod and itself.
@@ -162,16 +162,16 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
         }
         let flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };
         let state = State { src_label: me.identity, rev_nat: service.rev_nat, flags, ..State::default() };
-        // A row of a connection through a service that is no service any more is not this one's.
+        // The entry may be of an earlier connection through a service: recreate it with this packet's service.
         if found.status() == Status::New || found.rev_nat() != state.rev_nat {
             conntrack::create::<F>(skb, &flow, Direction::Egress, &state, now)?;
         }
     }
-    // A pod's answers to itself go back to it, not to the address that stands for it.
+    // A pod's replies to itself go to its own address, not to the loopback address of services.
     let reply = matches!(found.status(), Status::Reply | Status::Related);
     let back = reply && found.flags() & ct_flag::LB_LOOPBACK != 0;
     let destination = if back { flow.source } else { destination };
-    // With endpoint routes the host's routes know each pod, unless packets skip the host's stack.
+    // With endpoint routes the host has a route to each pod, unless packets bypass the host's stack.
     if (!enabled!(endpoint_routes) || enabled!(redirect_peer))
         && let Some(pod) = endpoint::local::<F>(destination)
         && pod.flags & lxc_flag::HOST_DELIVERY == 0
@@ -183,8 +183,8 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
     Ok(PASS)
 }
 
-/// Delivery to a pod by a caller of another origin, which names the endpoint only by the slot it jumped to. The sender's
-/// identity is in `cb[0]`, how to deliver in `cb[1]`.
+/// Delivers to a pod for programs of other loaders, which select the endpoint only by the slot of the tail call.
+/// `cb[0]` has the sender's identity, `cb[1]` the delivery flags.
 #[inline(always)]
 pub(crate) fn policy(skb: Skb) -> i32 {
     let (found, slot) = match skb.protocol() {
@@ -201,14 +201,14 @@ pub(crate) fn policy(skb: Skb) -> i32 {
     drop_unknown(skb, drop_here!(MISSED_TAIL_CALL))
 }
 
-/// Drops a packet on its way into an unknown pod.
+/// Drops a packet to an unknown pod.
 #[inline(always)]
 fn drop_unknown(skb: Skb, why: Drop) -> i32 {
     let parties = Parties { src_label: skb.cb(cb::SRC_LABEL), ..Parties::default() };
     dropped(skb, why, direction::INGRESS, parties)
 }
 
-/// The guard of every pod: called with the sender's identity in `cb[0]`, and in `cb[1]` how to deliver and to which endpoint.
+/// Applies ingress policy and delivers: `cb[0]` has the sender's identity, `cb[1]` delivery flags and endpoint id.
 #[inline(always)]
 pub(crate) fn policy_of<F: Services>(skb: Skb) -> i32 {
     let (src_label, call) = (skb.cb(cb::SRC_LABEL), skb.cb(cb::DELIVERY_FLAGS));
@@ -231,12 +231,12 @@ pub(crate) fn policy_of<F: Services>(skb: Skb) -> i32 {
 
 #[inline(always)]
 fn by_destination<F: Family>(skb: Skb) -> Option<&'static EndpointConfig> {
-    // SAFETY: checked by `header`.
+    // SAFETY: `header` checked the bounds.
     let pod = endpoint::local::<F>(F::destination(unsafe { &*F::header(skb)? }));
     endpoint::by_id(u32::from(pod?.lxc_id))
 }
 
-/// Whether a packet may enter a pod.
+/// Checks whether a packet may enter a pod.
 #[inline(always)]
 fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(), Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
@@ -246,7 +246,7 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Ingress, false, now);
     if matches!(found.status(), Status::New | Status::Established) {
-        // What a pod sends to itself through a service.
+        // A packet that the pod has sent to itself through a service.
         let rev_nat =
             if F::same(flow.source, F::loopback()) { conntrack::sent_to_itself::<F>(skb, &flow) } else { 0 };
         if rev_nat == 0 {
@@ -265,7 +265,7 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(
     Ok(())
 }
 
-/// Drops a packet on its way into a pod.
+/// Drops a packet to a pod.
 #[inline(always)]
 fn drop_received(skb: Skb, why: Drop, me: &EndpointConfig, src_label: u32) -> i32 {
     let (endpoint, flags, dst_label) = (me.id, me.flags, me.identity);
@@ -273,7 +273,7 @@ fn drop_received(skb: Skb, why: Drop, me: &EndpointConfig, src_label: u32) -> i3
     dropped(skb, why, direction::INGRESS, parties)
 }
 
-/// What the stack sends to a pod, at the pod's interface.
+/// Handles packets that the stack sends to a pod, at the pod's interface.
 #[inline(always)]
 pub(crate) fn to_container(skb: Skb) -> i32 {
     match skb.protocol() {
@@ -304,12 +304,12 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
     };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
-    // The stack looks for its neighbour.
+    // The stack resolves the pod's MAC address.
     if F::is_neighbour_discovery(skb, ip) && F::is_from_link(ip) {
         return PASS;
     }
     skb.set_cb(cb::SRC_LABEL, src_label);
-    // It is at the pod's interface already: nothing to redirect.
+    // The packet is at the pod's interface already: no redirect.
     skb.set_cb(cb::DELIVERY_FLAGS, me.id << delivery::ENDPOINT_SHIFT);
     skb.tail_call(F::POLICY_SLOT);
     drop_received(skb, drop_here!(MISSED_TAIL_CALL), me, src_label)
@@ -334,7 +334,7 @@ fn at_endpoint(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32) -
     }
 }
 
-/// A packet of a connection at a point of an endpoint.
+/// Returns a trace of a connection's packet at a point of an endpoint.
 #[inline(always)]
 fn of_connection(point: u8, me: &EndpointConfig, src_label: u32, dst_label: u32, found: &Found) -> Trace {
     let at = at_endpoint(point, me, src_label, dst_label);

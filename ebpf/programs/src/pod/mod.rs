@@ -1,9 +1,9 @@
 //! Programs on the host side of pods' interfaces.
 //!
-//! Owns: the way of a packet out of a pod and into one ([`container`]), and the answers that the node sends to pods
-//! itself: ARP ([`arp`]), neighbour solicitations and ICMPv6 errors ([`ndp`]), ICMP errors for services without
+//! Owns: packets out of a pod and into one ([`container`]), and replies that programs send to pods on behalf of the
+//! node itself: ARP ([`arp`]), neighbour solicitations and ICMPv6 errors ([`ndp`]), ICMP errors for services without
 //! backends ([`no_service`]). Uses `lb`, `policy`, `conntrack`, `endpoint`, `packet`, `monitor`; of `host` only the
-//! test for packets that the host made.
+//! test for packets that the host generated.
 
 pub(crate) mod arp;
 pub(crate) mod container;

@@ -1,4 +1,4 @@
-//! ICMPv6 that is answered for the node: neighbour discovery of pods, and packets whose hop limit was exceeded.
+//! ICMPv6 replies on behalf of the node: neighbour discovery of pods, and hop limit exceeded.
 
 use crate::endpoint;
 use crate::endpoint::deliver;
@@ -20,13 +20,13 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const IPV6_LEN: usize = size_of::<Ipv6Header>();
 const ICMP_OFFSET: usize = ETH_LEN + IPV6_LEN;
 
-/// Flags of an advertisement (RFC 4861, 4.4), as the word lies in the packet.
+/// Flags of an advertisement (RFC 4861, 4.4), in network byte order.
 const ROUTER: u32 = 0x8000_0000u32.to_be();
 const SOLICITED: u32 = 0x4000_0000u32.to_be();
 const OVERRIDE: u32 = 0x2000_0000u32.to_be();
 /// Option: link-layer address of the target, one unit of eight bytes.
 const TARGET_LINK_LAYER: [u8; 2] = [2, 1];
-/// Only packets that no router forwarded are neighbour discovery.
+/// Hop limit of neighbour discovery: proves that no router forwarded the packet.
 const LINK_HOPS: u8 = 255;
 
 /// A neighbour solicitation without options.
@@ -52,7 +52,7 @@ struct Advertisement {
     mac: [u16; 3],
 }
 
-/// What an ICMPv6 checksum covers beside the message (RFC 8200, 8.1).
+/// The pseudo-header that an ICMPv6 checksum covers besides the message (RFC 8200, 8.1).
 #[repr(C)]
 struct PseudoHeader {
     source: [u32; 4],
@@ -71,7 +71,7 @@ pub(crate) fn is_neighbour_message(skb: Skb, header: &Ipv6Header) -> bool {
     skb.load(ICMP_OFFSET, &mut kind) && matches!(kind, NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT)
 }
 
-/// Solicitations go on in their own program, advertisements to the stack.
+/// Tail-calls the program of solicitations, and passes advertisements to the stack.
 #[inline(always)]
 pub(crate) fn dispatch(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let mut kind = 0u8;
@@ -85,7 +85,7 @@ pub(crate) fn dispatch(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     Err(drop_here!(MISSED_TAIL_CALL))
 }
 
-/// Leaves a message to the stack. Without the mark the rule against unknown pods would drop it.
+/// Passes a message to the stack. Without the mark the rule against unknown pods would drop it.
 #[inline(always)]
 fn pass(skb: Skb, me: &EndpointConfig) -> i32 {
     deliver::to_stack(skb, me.identity);
@@ -93,7 +93,7 @@ fn pass(skb: Skb, me: &EndpointConfig) -> i32 {
 }
 
 /// Answers a pod's solicitation: for the router and for pods of this node with the MAC address of the host's side.
-/// Addresses of the host are left to the stack, which then also learns the sender's address; any other is dropped.
+/// Solicitations for the host are passed to the stack, which also updates its neighbour table; any other is dropped.
 #[inline(always)]
 pub(crate) fn handle(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -112,7 +112,7 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         return Err(drop_here!(INVALID_PACKET_DROPPED));
     }
     let target = solicitation.target;
-    // The pod's own address: it looks for duplicates and must not find one.
+    // Duplicate address detection for the pod's own address must not find one.
     if V6::same(target, me.ipv6) {
         return Ok(pass(skb, me));
     }
@@ -120,7 +120,7 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let flags = if V6::same(target, router) {
         ROUTER | SOLICITED
     } else if enabled!(per_packet_lb) && V6::same(target, node!(service_loopback_ipv6)) {
-        // Where a pod's packets to itself come from: it answers them.
+        // The source of a pod's packets to itself, to which the pod replies.
         SOLICITED | OVERRIDE
     } else {
         match endpoint::local::<V6>(target) {
@@ -141,7 +141,7 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     reply(skb, me, router, LINK_HOPS, message, |message, checksum| message.checksum = checksum)
 }
 
-/// An error about a packet: the packet's header and the first bytes behind it, enough to find its socket.
+/// An error about a packet: quotes its header and the following bytes, which suffice to find its socket.
 #[repr(C)]
 struct ErrorMessage {
     kind: u8,
@@ -158,12 +158,12 @@ struct Quoted {
     upper: [u32; 2],
 }
 
-/// Hops of an error message, as the stack sends them.
+/// Hop limit of an error message, as in the stack.
 const ERROR_HOPS: u8 = 64;
-/// ICMPv6 types below this one are errors, which are never answered by errors.
+/// ICMPv6 types below this one are errors, to which no error is sent (RFC 4443, 2.4).
 const FIRST_INFORMATIONAL: u32 = 128;
 
-/// Answers, as the router, a pod's packet whose hop limit is exceeded (RFC 4443, 3.3).
+/// Sends "time exceeded" from the router for a pod's packet with an exhausted hop limit (RFC 4443, 3.3).
 #[inline(always)]
 pub(crate) fn time_exceeded(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -175,8 +175,8 @@ pub(crate) fn time_exceeded(skb: Skb) -> i32 {
     }
 }
 
-/// Answers a pod's packet by an ICMPv6 error of a type and code, from the router or, without one, from the packet's own
-/// destination. An error is not answered but dropped for the reason given.
+/// Replies to a pod's packet with an ICMPv6 error of a type and code, from the router or, without one, from the
+/// packet's destination. If the packet is an ICMPv6 error itself, it is dropped for the given reason.
 #[inline(always)]
 pub(crate) fn refuse(
     skb: Skb,
@@ -223,7 +223,7 @@ fn reply<T>(
         return Err(drop_here!(ERROR_WRITING_TO_PACKET));
     }
     let Some(header) = V6::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
-    // SAFETY: checked by `header`; the Ethernet header lies before it and nothing moves the packet meanwhile.
+    // SAFETY: `header` checked the bounds; the Ethernet header precedes it, and nothing moves the packet in between.
     let asker = unsafe {
         let asker = (*header).source;
         (*header).payload_len = (len as u16).to_be();
@@ -250,10 +250,10 @@ fn reply<T>(
     Ok(skb.redirect(skb.ifindex()))
 }
 
-/// The sum of a value's words, not folded, on top of `seed`.
+/// Returns the sum of a value's words and `seed`, not folded.
 #[inline(always)]
 pub(crate) fn sum_of<T>(value: &T, seed: u32) -> u32 {
-    // SAFETY: the value is live for the call, its length a multiple of four.
+    // SAFETY: the value outlives the call; its length is a multiple of four.
     unsafe {
         bpf_csum_diff(
             core::ptr::null_mut(),

@@ -1,4 +1,4 @@
-//! Services without backends: the sender gets an ICMP error, port unreachable, as from a host with a closed port.
+//! Services without backends: replies with ICMP "port unreachable", as a host does for a closed port.
 
 use crate::endpoint;
 use crate::monitor::drop::Drop;
@@ -12,19 +12,19 @@ use datapath_abi::{EndpointConfig, file};
 
 const FILE: u8 = file::LB;
 
-/// ICMP type and code: the destination is unreachable, its port is (RFC 792; RFC 4443, 3.1).
+/// ICMP type and code of "destination unreachable: port unreachable" (RFC 792; RFC 4443, 3.1).
 const PORT_UNREACHABLE: [u8; 2] = [3, 3];
 const PORT_UNREACHABLE_V6: (u8, u8) = (1, 4);
 
 const ICMP: u8 = 1;
 /// Version 4 and a header of five words.
 const NO_OPTIONS: u8 = 0x45;
-/// Bits of the fragment field as they lie in the packet: where a fragment belongs.
+/// Bits of the fragment field in network byte order: the fragment offset.
 const FRAGMENT_OFFSET: u16 = 0x1fffu16.to_be();
 const DONT_FRAGMENT: u16 = 0x4000u16.to_be();
 const HOPS: u8 = 64;
 
-/// An ICMP error: the refused packet's header and the eight bytes behind it, where its ports are.
+/// An ICMP error: the header of the rejected packet and the next eight bytes, which include its ports.
 #[repr(C)]
 struct ErrorMessage {
     kind: [u8; 2],
@@ -39,7 +39,7 @@ struct Quoted {
     upper: [u32; 2],
 }
 
-/// IPv4.
+/// Rejects an IPv4 packet.
 #[inline(always)]
 pub(crate) fn handle_ipv4(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -48,7 +48,7 @@ pub(crate) fn handle_ipv4(skb: Skb) -> i32 {
     refuse(skb, me).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
 }
 
-/// IPv6.
+/// Rejects an IPv6 packet.
 #[inline(always)]
 pub(crate) fn handle_ipv6(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
@@ -58,8 +58,8 @@ pub(crate) fn handle_ipv6(skb: Skb) -> i32 {
     ndp::refuse(skb, me, PORT_UNREACHABLE_V6, None, why).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
 }
 
-/// Turns the packet into an error from its destination to its sender and sends it back to the pod. Packets with options
-/// and later fragments are dropped without an answer.
+/// Turns the packet into an error from its destination to its sender and redirects it to the pod. Packets with options
+/// and later fragments are dropped without a reply.
 #[inline(always)]
 fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     const MESSAGE_LEN: usize = size_of::<ErrorMessage>();
@@ -109,7 +109,7 @@ fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         return Err(drop_here!(ERROR_WRITING_TO_PACKET));
     }
     let Some(header) = V4::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
-    // SAFETY: checked by `header`; the Ethernet header lies before it and nothing moves the packet meanwhile.
+    // SAFETY: `header` checked the bounds; the Ethernet header precedes it, and nothing moves the packet in between.
     unsafe {
         let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
         (*eth).destination = (*eth).source;

@@ -1,4 +1,4 @@
-//! Policy: verdicts about packets between an endpoint and a peer.
+//! Policy: verdicts for packets between an endpoint and a peer.
 
 use crate::conntrack::Status;
 use crate::maps::btf::Rows;
@@ -17,7 +17,7 @@ use datapath_abi::{
 
 const FILE: u8 = file::BPF_LXC;
 
-/// Which way a packet goes, seen from the endpoint.
+/// The direction of a packet, from the point of view of the endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Egress,
@@ -28,24 +28,24 @@ pub(crate) enum Way {
 #[derive(Clone, Copy)]
 struct Verdict {
     denied: Option<Drop>,
-    /// What of the row matched ([`policy_match`]).
+    /// The kind of match ([`policy_match`]).
     matched: u8,
     auth_type: u8,
     cookie: u32,
 }
 
-/// The row that decides.
+/// The entry that decides.
 #[derive(Clone, Copy)]
 struct Winner {
     row: &'static PolicyEntry,
-    /// The identity it speaks of, 0 for all.
+    /// The identity in its key, 0 for all peers.
     label: u32,
-    /// The row that lost, of the other kind.
+    /// The other entry, of lower precedence.
     other: Option<&'static PolicyEntry>,
 }
 
-/// Asks the endpoint's policy about a packet from or to a peer. Not needed for replies. Reports drops and new connections to
-/// monitors.
+/// Looks up the verdict of the endpoint's policy for a packet from or to a peer. Replies need no lookup. Reports drops
+/// and new connections to monitors.
 #[inline(always)]
 pub(crate) fn check<F: Family>(
     skb: Skb,
@@ -107,7 +107,7 @@ fn decide<F: Family>(skb: Skb, me: &EndpointConfig, peer: u32, flow: &Flow<F::Ad
         protocol: flow.protocol(),
         dport,
     };
-    // An endpoint without a policy map is denied everything.
+    // All packets of an endpoint without a policy map are denied.
     let winner = match ep_policies.get(me.policy_slot) {
         Some(policy) => lookup(&policy, key),
         None => None,
@@ -130,20 +130,20 @@ fn decide<F: Family>(skb: Skb, me: &EndpointConfig, peer: u32, flow: &Flow<F::Ad
     if verdict.auth_type != 0 {
         verdict.denied = Some(drop_here!(AUTH_REQUIRED).with_detail(verdict.auth_type as i8));
     } else if winner.row.proxy_port != 0 {
-        // There is no proxy to send it to, and it may not pass without.
+        // There is no proxy to redirect to, and the packet must not bypass it.
         verdict.denied = Some(drop_here!(PROXY_REDIRECTION_NOT_SUPPORTED_FOR_PROTOCOL));
     }
     verdict
 }
 
-/// The row for this peer or the one for all peers: the higher precedence wins, then the longer prefix, then the peer.
+/// Returns the entry of this peer or of all peers: the higher precedence wins, then the longer prefix, then the peer.
 #[inline(always)]
 fn lookup(policy: &Rows<PolicyKey, PolicyEntry>, key: PolicyKey) -> Option<Winner> {
-    /// Nothing is above it: a deny of the highest priority.
+    /// The maximum precedence, a deny of the highest priority: no other entry can win.
     const FINAL: u32 = u32::MAX;
     let any = PolicyKey { sec_label: 0, ..key };
     let label = key.sec_label;
-    // SAFETY: null or a row of the map, which outlives the program's run.
+    // SAFETY: null or a map entry, which outlives the program's run.
     let (own, all) = unsafe {
         let own = policy.pointer(&key).as_ref();
         if let Some(row) = own
@@ -166,7 +166,7 @@ fn lookup(policy: &Rows<PolicyKey, PolicyEntry>, key: PolicyKey) -> Option<Winne
     }
 }
 
-/// What the winner asks for, or the loser of the same precedence if the winner's type was only derived.
+/// Returns the winner's authentication type; if it is derived, that of the other entry of the same precedence.
 #[inline(always)]
 fn auth_type(winner: &Winner) -> u8 {
     const TYPE: u8 = !policy_flag::EXPLICIT_AUTH;
@@ -183,13 +183,13 @@ fn auth_type(winner: &Winner) -> u8 {
     }
 }
 
-/// Counts a packet for the row that decided.
+/// Counts a packet for the deciding entry.
 #[inline(always)]
 fn account(skb: Skb, me: &EndpointConfig, key: &PolicyKey, label: u32, bits: u8) {
     const PROTOCOL_BITS: u8 = 8;
     const PORT_BITS: u32 = 16;
     let port_bits = u32::from(bits.saturating_sub(PROTOCOL_BITS));
-    // The bits of the port that the row leaves open.
+    // The bits of the port that are wildcards in the entry.
     let rest = if port_bits < PORT_BITS { u16::MAX >> port_bits } else { 0 };
     let row = PolicyStatsKey {
         endpoint_id: me.id as u16,
@@ -220,7 +220,7 @@ fn report(raw: *mut __sk_buff, what: u64, remote_label: u32, verdict: u32, cooki
             kind: event::POLICY_VERDICT,
             subtype: 0,
             source: (what >> 48) as u16,
-            // SAFETY: the context is valid.
+            // SAFETY: `raw` is the context of this run, which is valid until the program returns.
             hash: unsafe { bpf_get_hash_recalc(raw) },
             len_orig: len,
             len_cap: cap as u16,

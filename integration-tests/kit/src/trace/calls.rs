@@ -1,4 +1,4 @@
-//! Which system calls change something that outlives the process.
+//! The system calls that change state which outlives the process.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -21,9 +21,9 @@ impl fmt::Display for Write {
     }
 }
 
-/// Counted calls. Maps, programs and BTF that are neither pinned nor linked die with the process, so a kill after
-/// making one is a kill before it; of bpf(2) only what changes objects that stay counts, of open(2) only what makes or
-/// empties a file.
+/// Returns the counted calls. Maps, programs and BTF that are neither pinned nor linked die with the process, so a kill
+/// after their creation is equivalent to one before it: of bpf(2) only changes of persistent objects count, of open(2)
+/// only creation and truncation.
 pub(super) fn watched() -> Vec<i64> {
     #[cfg(target_arch = "x86_64")]
     let old = [
@@ -72,13 +72,13 @@ pub(super) fn watched() -> Vec<i64> {
         libc::SYS_move_mount,
         libc::SYS_setxattr,
         libc::SYS_fsetxattr,
-        // Writes that the trace would miss: their use fails the test.
+        // Writes that the tracer cannot observe: their use fails the test.
         libc::SYS_io_uring_setup,
     ];
     all.into_iter().chain(old).collect()
 }
 
-/// Returns the change that a call is about to make; `None` if nothing of it outlives the process.
+/// Returns the change of a call; `None` if it has no effect that outlives the process.
 pub(super) fn write(tid: pid_t, call: i64, arguments: &[u64; 6]) -> Option<Write> {
     let process = Process(tid);
     let [first, second, third, fourth, ..] = *arguments;
@@ -116,7 +116,7 @@ pub(super) fn write(tid: pid_t, call: i64, arguments: &[u64; 6]) -> Option<Write
             about(name(call), process.path(first, second))
         }
         libc::SYS_mount => about("mount", process.text(second)),
-        libc::SYS_io_uring_setup => about("io_uring", "whose writes would not be seen".to_owned()),
+        libc::SYS_io_uring_setup => about("io_uring", "its writes cannot be observed".to_owned()),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_open if second as i32 & MAKES == 0 => None,
         #[cfg(target_arch = "x86_64")]
@@ -125,7 +125,7 @@ pub(super) fn write(tid: pid_t, call: i64, arguments: &[u64; 6]) -> Option<Write
     }
 }
 
-/// Flags of open(2) that change something.
+/// Flags of open(2) that modify files.
 const MAKES: i32 = libc::O_CREAT | libc::O_TRUNC;
 
 fn name(call: i64) -> &'static str {
@@ -163,7 +163,7 @@ fn name(call: i64) -> &'static str {
     }
 }
 
-/// Commands of bpf(2) after which something stays, linux/bpf.h.
+/// Returns the commands of bpf(2) with persistent effects (linux/bpf.h).
 fn bpf_command(command: u64) -> Option<(&'static str, Target)> {
     Some(match command {
         2 => ("bpf MAP_UPDATE_ELEM", Target::Map),
@@ -183,7 +183,7 @@ fn bpf_command(command: u64) -> Option<(&'static str, Target)> {
     })
 }
 
-/// Where a command of bpf(2) says what it is about.
+/// The attribute of a bpf(2) command that identifies its object.
 enum Target {
     Map,
     Batch,
@@ -210,13 +210,13 @@ impl Process {
         Some(Write { kind: kind.to_owned(), what: what.unwrap_or_default() })
     }
 
-    /// A message to the kernel, if it is one that asks for a change.
+    /// Returns a message to the kernel, if it requests a change.
     fn netlink(&self, fd: u64, buffer: u64) -> Option<Write> {
         let (family, protocol) = sys::socket_kind(self.0, fd)?;
         if family != libc::AF_NETLINK || protocol == libc::NETLINK_SOCK_DIAG {
             return None;
         }
-        // struct nlmsghdr: the type at 4. Of routing messages each third of four asks only.
+        // struct nlmsghdr: the type at 4. In each group of four routing messages the third is RTM_GET*, a read.
         let kind = (self.word(buffer)? >> 32) as u16;
         if protocol == libc::NETLINK_ROUTE && (kind < 16 || kind % 4 == 2) {
             return None;
@@ -230,14 +230,14 @@ impl Process {
         Some(Write { kind: format!("netlink {protocol}"), what: format!("message {kind}") })
     }
 
-    /// A unix socket that appears as a file.
+    /// Returns the creation of a unix socket in the file system.
     fn bind(&self, address: u64) -> Option<Write> {
         let head = self.word(address)?;
         let is_path = head as u16 == libc::AF_UNIX as u16 && head >> 16 & 0xff != 0;
         is_path.then(|| Write { kind: "bind".to_owned(), what: self.text(address + 2) })
     }
 
-    /// Path of a regular file or of one of the kernel's; `None` for pipes, sockets and devices.
+    /// Returns the path of a regular file or of a kernel file; `None` for pipes, sockets and devices.
     fn file(&self, fd: u64) -> Option<String> {
         let path = fs::read_link(format!("/proc/{}/fd/{fd}", self.0)).ok()?;
         let path = path.to_string_lossy().into_owned();
@@ -259,7 +259,7 @@ impl Process {
         Some(u64::from_ne_bytes(bytes))
     }
 
-    /// A text that ends with 0.
+    /// Reads a NUL-terminated string.
     fn text(&self, address: u64) -> String {
         let mut bytes = [0; 4096];
         // Bytes after the text may lie on a page that is not mapped.

@@ -1,4 +1,4 @@
-//! ptrace(2), seccomp(2) and what else the tracer needs of the kernel.
+//! ptrace(2), seccomp(2) and other system calls of the tracer.
 #![expect(unsafe_code, reason = "tracing a process has no safe wrapper")]
 
 use std::io;
@@ -13,16 +13,16 @@ pub(crate) use libc::pid_t;
 pub(crate) enum SyscallInfo {
     /// Held by the filter before a call: its number and arguments.
     Before(i64, [u64; 6]),
-    /// Behind a call: its result, negative for an error.
+    /// After a call: its result, negative for an error.
     After(i64),
     /// Neither.
     Other,
 }
 
-/// Why waiting ended.
+/// The result of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// A thread stands: the signal, and the event in the bits above.
+    /// A thread has stopped: the signal, and the event in the upper bits.
     Stopped(pid_t, i32),
     /// A thread has ended, with its wait status.
     Ended(pid_t, i32),
@@ -38,7 +38,7 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACESECCOMP
     | libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_EXITKILL;
 
-/// Lets the process of `command` start stopped, traced by the thread that starts it, and held at each of these calls.
+/// Makes the process of `command` start stopped, traced by the starting thread, and held at each of these calls.
 pub(crate) fn start_traced(command: &mut Command, calls: &[i64]) {
     let instruction = |code: u32, jump: usize, value: u32| libc::sock_filter {
         code: code as u16,
@@ -64,21 +64,21 @@ pub(crate) fn start_traced(command: &mut Command, calls: &[i64]) {
         };
         if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
-    // JUSTIFICATION: the filter has to be there before the program is.
+    // JUSTIFICATION: the filter must be installed before the program is executed.
     // SAFETY: the closure makes async-signal-safe system calls and allocates nothing.
     unsafe {
         command.pre_exec(install);
     }
 }
 
-/// Has all threads and children of a process that starts traced be traced as well.
+/// Extends tracing to all threads and children of a traced process.
 pub(crate) fn follow(pid: pid_t) -> io::Result<()> {
     // JUSTIFICATION: std cannot trace.
     // SAFETY: the options are a number; no memory is touched.
     check(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, OPTIONS) })
 }
 
-/// Lets a stopped thread go on with a signal (0 for none), to the end of its call if `to_exit`. One that has been
+/// Resumes a stopped thread with a signal (0 for none), to the end of its call if `to_exit`. A thread that has been
 /// killed meanwhile is no error.
 pub(crate) fn resume(tid: pid_t, signal: i32, to_exit: bool) {
     let request = if to_exit { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
@@ -87,7 +87,7 @@ pub(crate) fn resume(tid: pid_t, signal: i32, to_exit: bool) {
     unsafe { libc::ptrace(request, tid, 0, signal) };
 }
 
-/// The call at which a stopped thread stands.
+/// Returns the system call at which a thread has stopped.
 pub(crate) fn syscall_info(tid: pid_t) -> SyscallInfo {
     // linux/ptrace.h, struct ptrace_syscall_info: op at 0, the union at 24.
     let mut info = [0u64; 11];
@@ -107,7 +107,7 @@ pub(crate) fn syscall_info(tid: pid_t) -> SyscallInfo {
     }
 }
 
-/// Waits for the next news of threads that the calling thread traces.
+/// Waits for the next event of threads that the calling thread traces.
 pub(crate) fn wait() -> io::Result<Waited> {
     loop {
         let mut status = 0;
@@ -129,7 +129,7 @@ pub(crate) fn wait() -> io::Result<Waited> {
     }
 }
 
-/// Family and protocol of a traced process's socket; `None` if the descriptor is none.
+/// Returns family and protocol of a traced process's socket; `None` if the descriptor is not a socket.
 pub(crate) fn socket_kind(tid: pid_t, fd: u64) -> Option<(i32, i32)> {
     let socket = descriptor(tid, fd)?;
     let option = |name| {
@@ -151,7 +151,7 @@ pub(crate) fn socket_kind(tid: pid_t, fd: u64) -> Option<(i32, i32)> {
     Some((option(libc::SO_DOMAIN)?, option(libc::SO_PROTOCOL)?))
 }
 
-/// The name of the BPF map behind a traced process's descriptor.
+/// Returns the name of the BPF map of a traced process's descriptor.
 pub(crate) fn map_name(tid: pid_t, fd: u64) -> Option<String> {
     const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
     let map = descriptor(tid, fd)?;
@@ -167,7 +167,7 @@ pub(crate) fn map_name(tid: pid_t, fd: u64) -> Option<String> {
     (result == 0).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// A copy of a traced process's descriptor.
+/// Duplicates a descriptor of a traced process.
 fn descriptor(tid: pid_t, fd: u64) -> Option<OwnedFd> {
     // JUSTIFICATION: std has no pidfd of a thread's process.
     // SAFETY: takes no pointers; the descriptors are new and owned from here on.
@@ -182,7 +182,7 @@ fn descriptor(tid: pid_t, fd: u64) -> Option<OwnedFd> {
     }
 }
 
-/// The process of a thread.
+/// Returns the process of a thread.
 fn group(tid: pid_t) -> Option<pid_t> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()

@@ -75,8 +75,8 @@ fn an_api_server_that_falls_silent_is_left_for_the_other_one_and_back() {
         });
         let log = cluster.node.log()[read..].to_owned();
         let warned: Vec<&str> = log.lines().filter(|line| line.contains("level=warn")).collect();
-        let told = format!("{} has not answered for 3 s", silent.url());
-        assert!(warned.len() == 1 && warned[0].contains(&told), "{told}\n{log}");
+        let reported = format!("{} has not answered for 3 s", silent.url());
+        assert!(warned.len() == 1 && warned[0].contains(&reported), "{reported}\n{log}");
         silent.cut();
         silent.open();
     }

@@ -53,7 +53,7 @@ impl Act {
         }
     }
 
-    /// Does it with one object. What a server that comes back does not take yet is tried again.
+    /// Applies it to one object. Retries requests that a restarting server does not accept yet.
     async fn on(self, api: &dyn Api, kind: Kind, number: usize) {
         let begin = Instant::now();
         while let Err(error) = self.request(api, kind, number).await {

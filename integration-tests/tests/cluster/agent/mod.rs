@@ -27,20 +27,20 @@ fn what_kubectl_does_appears_in_order() {
     let mut cluster = Cluster::new(&custom_resource_definitions());
     cluster.start();
     let changes = cluster.table("k8s-services").changes().unwrap();
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let follow = thread::Builder::new().spawn(move || {
         for change in changes {
             let Ok(change) = change else { return };
             let port = &change.object["spec"]["ports"][0]["port"];
             let what = if change.deleted { "gone" } else { "is" };
             let name = change.object["metadata"]["name"].as_str().unwrap().to_owned();
-            if tell.send(format!("{name} {what} {port}")).is_err() {
+            if report.send(format!("{name} {what} {port}")).is_err() {
                 return;
             }
         }
     });
     let next = || loop {
-        let line = told.recv_timeout(LIMIT).unwrap();
+        let line = reported.recv_timeout(LIMIT).unwrap();
         if line.starts_with("o-") {
             return line;
         }
@@ -67,7 +67,7 @@ fn what_kubectl_does_appears_in_order() {
         counts["k8s-services"] == 106 && counts["k8s-namespaces"] >= 4 && counts["k8s-nodes"] == 1,
         "{counts:?}"
     );
-    drop((cluster, told));
+    drop((cluster, reported));
     follow.unwrap().join().unwrap();
 }
 

@@ -38,7 +38,7 @@ fn a_config_map_changes_live_options_and_a_wrong_value_changes_nothing() {
 
     // An invalid value is reported with its source; valid ones beside it wait, and the values in force stay.
     write("false", "perhaps");
-    wait_until("the refusal is told", LIMIT, || {
+    wait_until("the refusal is reported", LIMIT, || {
         let log = cluster.node.log();
         log.lines()
             .any(|line| line.contains("is refused") && line.contains("(ConfigMap kube-system/cilium-config)"))

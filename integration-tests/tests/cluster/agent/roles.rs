@@ -54,7 +54,7 @@ fn the_agent_follows_what_its_roles_allow_and_they_allow_no_more() {
         thread::sleep(Duration::from_secs(1));
     }
     cluster.until_equal();
-    // Lists anew, by the same agent and by its next start.
+    // Lists again, by the same agent and by its next start.
     cluster.gate.hold();
     cluster.stage.kubectl(&["delete", "service,pod", "o-0", "--wait=false"]).unwrap();
     cluster.stage.compact().unwrap();
@@ -70,7 +70,7 @@ fn the_agent_follows_what_its_roles_allow_and_they_allow_no_more() {
     let (asked, refused) = asked(&cluster.stage);
     assert_eq!(refused, BTreeSet::new(), "the roles do not allow it");
     let granted = granted(&cluster.stage);
-    assert_eq!(asked.difference(&granted).next(), None, "somebody else's role allows it");
+    assert_eq!(asked.difference(&granted).next(), None, "another role allows it");
     assert!(asked.iter().all(Right::follows), "writes are the matter of another test: {asked:?}");
     // By which of the two verbs objects are followed is a matter of the server.
     let followed = |rights: &BTreeSet<Right>| -> BTreeSet<(String, String)> {

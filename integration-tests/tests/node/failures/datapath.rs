@@ -99,10 +99,10 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     });
     until(&node, "all are counted", || repairs(&node, "pin") >= (maps.len() + links.len()) as u64);
     // Counters and the log follow the repair, a moment later.
-    let told = || logged(&node, "Parts of the datapath were removed or changed");
-    until(&node, "it is logged", || told() > 0);
+    let reported = || logged(&node, "Parts of the datapath were removed or changed");
+    until(&node, "it is logged", || reported() > 0);
     // Once, or twice if the comparison came amid the removals.
-    assert!(told() <= 2, "{}", node.log());
+    assert!(reported() <= 2, "{}", node.log());
 
     // The kernel's objects live on by the agent's descriptors alone.
     for mount in ["/sys/fs/bpf", node.sandbox().bpf_root().to_str().unwrap()] {

@@ -44,7 +44,7 @@ fn a_cluster_folder_that_cannot_be_read_leaves_policies_in_force() {
     until_well(&node);
     let folder = Path::new(&node.config["cluster-folder"]).to_owned();
     let shown = folder.to_str().unwrap();
-    let told = |node: &Node| {
+    let reported = |node: &Node| {
         until(node, "health names folder and remedy", || {
             let health = health(node);
             health.contains(&format!("{shown} cannot be read")) && health.contains("make it a folder")
@@ -54,7 +54,7 @@ fn a_cluster_folder_that_cannot_be_read_leaves_policies_in_force() {
     // It is unreadable; changes meanwhile count once it is readable again.
     set_mode(&folder, 0);
     node.apply("policy.yaml", &allows("c"));
-    told(&node);
+    reported(&node);
     assert!(reaches(&a, &b) && !reaches(&c, &b), "{}", node.log());
     set_mode(&folder, 0o755);
     until(&node, "the new policy is in force", || !reaches(&a, &b) && reaches(&c, &b));
@@ -64,7 +64,7 @@ fn a_cluster_folder_that_cannot_be_read_leaves_policies_in_force() {
     let away = folder.with_extension("away");
     fs::rename(&folder, &away).unwrap();
     fs::write(&folder, "no folder").unwrap();
-    told(&node);
+    reported(&node);
     assert!(!reaches(&a, &b) && reaches(&c, &b), "{}", node.log());
     fs::remove_file(&folder).unwrap();
     fs::rename(&away, &folder).unwrap();
@@ -97,7 +97,7 @@ fn a_state_file_that_cannot_be_read_leaves_services_in_force() {
     let path = Path::new(&node.config["lb-state-file"]).to_owned();
     let shown = path.to_str().unwrap();
     let before = node.frontends();
-    let told = |node: &Node, words: &str| {
+    let reported = |node: &Node, words: &str| {
         until(node, words, || {
             let health = health(node);
             health.contains(shown) && health.contains(words)
@@ -106,14 +106,14 @@ fn a_state_file_that_cannot_be_read_leaves_services_in_force() {
     };
 
     set_mode(&path, 0);
-    told(&node, "let the agent read it");
+    reported(&node, "let the agent read it");
     set_mode(&path, 0o644);
     until_well(&node);
 
     fs::remove_file(&path).unwrap();
-    told(&node, "there is no state file");
+    reported(&node, "there is no state file");
     fs::create_dir(&path).unwrap();
-    told(&node, "is no regular file; put a file in its place");
+    reported(&node, "is no regular file; put a file in its place");
     fs::remove_dir(&path).unwrap();
     node.write_services(&state_file(&service("10.1.0.2")));
     until_well(&node);

@@ -1,4 +1,4 @@
-//! Pods' interfaces that go, come back, get other names, or whose numbers others get.
+//! Pods' interfaces that disappear, come back, are renamed, or have their index reused.
 
 use std::fs;
 use std::thread::sleep;
@@ -57,7 +57,7 @@ fn the_number_of_an_interface_that_is_gone_is_nobodys() {
     stranger
         .ip_batch(&format!("link set eth0 up\naddr add {}/32 dev eth0\nroute add default dev eth0\n", a.ipv4))
         .unwrap();
-    until(&node, "the number is nobody's", || endpoint_at(&node, number) == 0);
+    until(&node, "the index has no owner", || endpoint_at(&node, number) == 0);
     let flow = UdpFlow::start(&stranger, &b.ns, b.ipv4).unwrap();
     sleep(Duration::from_millis(200));
     assert_eq!(flow.stop().received, 0, "{}", node.log());

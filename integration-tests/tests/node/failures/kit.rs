@@ -1,4 +1,4 @@
-//! A node whose repairs are observed.
+//! A node, with observation of repairs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use test_kit::try_wait_until;
 /// How long a repair or a report may take on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(15);
 
-/// A node that is not started yet, whose agent looks after its datapath this often.
+/// Creates a node with this interval of the datapath's watchdog; the agent is not started.
 pub(crate) fn node(interval: &str) -> Node {
     let mut node = Node::new();
     let options =

@@ -68,8 +68,8 @@ fn a_full_map_refuses(name: &str, key: impl Fn(u32) -> Vec<u8>) {
     let flow = UdpFlow::start(&a.ns, &b.ns, b.ipv4).unwrap();
     let keys = fill(&node, name, key);
     let refused = add(&node, "c").expect_err("there is no room");
-    let told = format!("map {name} is full");
-    assert!(refused.contains(&told) && refused.contains("its size is fixed"), "{refused}");
+    let reported = format!("map {name} is full");
+    assert!(refused.contains(&reported) && refused.contains("its size is fixed"), "{refused}");
     until(&node, "nothing is left of it", || node.endpoints() == before);
     make_room(&node, name, &keys);
     until_well(&node);
@@ -80,7 +80,7 @@ fn a_full_map_refuses(name: &str, key: impl Fn(u32) -> Vec<u8>) {
         let report = flow.stop();
         assert!(report.is_perfect(), "{report:?}\n{}", node.log());
     }
-    assert!(logged(&node, &told) <= 6, "a flood: {}", node.log());
+    assert!(logged(&node, &reported) <= 6, "a flood: {}", node.log());
     assert!(health(&node).starts_with("Ok "));
 }
 

@@ -79,7 +79,7 @@ fn tables_are_the_kernels_again_after_lost_notifications() {
     storm += "addr add 192.0.2.77/24 dev eth0\nroute add 198.51.100.0/24 via 192.0.2.2\n";
     node.host().ip_batch(&storm).unwrap();
     node.signal("CONT");
-    until(&node, "an overflow that is told", || logged(&node, "Netlink messages were lost") > 0);
+    until(&node, "an overflow that is reported", || logged(&node, "Netlink messages were lost") > 0);
     until(&node, "links and addresses as the kernel has them", || of_table(&node) == of_ip(&node));
     until(&node, "routes as the kernel has them", || routes_of_table(&node) == routes_of_ip(&node));
     let selected = rows(&node, "node-addresses");

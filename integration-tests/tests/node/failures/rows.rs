@@ -75,7 +75,7 @@ fn rows_that_were_deleted_overwritten_or_added_are_as_before() {
         map.update(&stranger, value, UpdateMode::Any).unwrap();
         if name == "cilium_node_map_v2" {
             // It has the node's number, and is no address of the node.
-            until_equal(&node, &format!("{name}: a row of nobody"), &before, || all(&node));
+            until_equal(&node, &format!("{name}: a row without an owner"), &before, || all(&node));
         } else if !matches!(name, "cilium_lb_affinity_match") {
             let mut wrong = value.clone();
             wrong[0] ^= 0x40;
@@ -84,8 +84,8 @@ fn rows_that_were_deleted_overwritten_or_added_are_as_before() {
         until_equal(&node, &format!("{name}: a row was overwritten, one added"), &before, || all(&node));
         until(&node, "repairs are counted", || repairs(&node, "row") >= repaired + 2);
     }
-    let told = logged(&node, "Parts of the datapath were removed or changed");
-    assert!((1..=2 * MAPS.len()).contains(&told), "{told} times: {}", node.log());
+    let reported = logged(&node, "Parts of the datapath were removed or changed");
+    assert!((1..=2 * MAPS.len()).contains(&reported), "{reported} times: {}", node.log());
     until_well(&node);
     let service = UdpFlow::start(&a.ns, &b.ns, b.ipv4).unwrap();
     sleep(Duration::from_millis(100));

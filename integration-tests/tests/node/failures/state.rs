@@ -10,7 +10,7 @@ use test_kit::{UdpFlow, require_root};
 
 use super::kit::{health, logged, node, until, until_well};
 
-/// A node whose state folder is a small file system of its own.
+/// Creates a node with its state folder on a small separate file system.
 fn on_small_disk() -> (Node, PathBuf) {
     let mut node = node("30s");
     let folder = node.sandbox().dir().join("small");

@@ -307,7 +307,7 @@ impl Arena {
         self.next_token += 1;
         let token = Token(self.next_token);
         let to = self.ip(place, ipv6);
-        // A frame whose source MAC address is the token.
+        // A frame with the token as its source MAC address.
         let mut payload = [0; 14];
         token.mark(&mut payload);
         let any = if ipv6 { "::" } else { "0.0.0.0" };

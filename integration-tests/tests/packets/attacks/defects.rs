@@ -1,4 +1,4 @@
-//! Lawful packets and attacks whose verdict was wrong once, by defects of the datapath.
+//! Regression tests: legitimate packets and attacks that got a wrong verdict by former defects of the datapath.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::arena::Fate::{self, At};
 use super::arena::Place::{Host, Mallory, Victim, World};
 use super::arena::{AT_HOST, Arena, Case, OPEN, SPORT, Step};
 
-/// IPv6 datagrams whose Fragment header announces Destination Options: later pieces belong to the first one.
+/// IPv6 datagrams with Destination Options after the Fragment header: later fragments belong to the first one.
 pub(crate) fn options_behind_the_fragment_header(arena: &Arena) -> Vec<Case> {
     let [own, victim] = [Mallory, Victim].map(|place| arena.ip(place, true));
     let open = Packet::udp(own, victim, (SPORT, OPEN));
@@ -45,7 +45,7 @@ pub(crate) fn hops_of_the_stack(arena: &Arena) -> Vec<Case> {
     cases
 }
 
-/// A late SYN|ACK belongs to the connection that has ended; it opens none, whose first packet policy would judge.
+/// A late SYN|ACK belongs to the closed connection; it does not open one, which would be subject to policy.
 pub(crate) fn late_answers(arena: &Arena) -> Vec<Case> {
     const SYN: u8 = 2;
     const SYN_ACK: u8 = 0x12;

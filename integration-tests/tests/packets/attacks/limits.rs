@@ -29,7 +29,7 @@ pub(crate) fn of_headers(arena: &Arena) -> Vec<Case> {
         }
         for flags in [0, 1, 2, 4, 0x10, 0x12, 0x29, 0xff] {
             case(
-                &format!("TCP with flags {flags:#x} that nobody has asked for"),
+                &format!("TCP with flags {flags:#x} that are unsolicited"),
                 Packet::tcp(own, victim, (SPORT, FRIENDS), flags),
                 Drop(POLICY_DENIED),
                 Packet::tcp(own, victim, (SPORT, OPEN), flags),

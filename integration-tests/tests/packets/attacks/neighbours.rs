@@ -30,7 +30,7 @@ pub(crate) fn of_arp(arena: &Arena) -> Vec<Case> {
         ("the router", router),
         ("the node", host),
         ("the world", world),
-        ("nobody", IpAddr::from([0, 0, 0, 0])),
+        ("unspecified", IpAddr::from([0, 0, 0, 0])),
         ("everybody", IpAddr::from([255, 255, 255, 255])),
     ];
     for (name, ip) in claimed {
@@ -81,13 +81,13 @@ pub(crate) fn of_ndp(arena: &Arena) -> Vec<Case> {
     let router = arena.router(true);
     let open = || Packet::udp(own, victim, (SPORT, OPEN));
     let everybody: IpAddr = "ff02::1".parse().unwrap();
-    let nobody: IpAddr = "::".parse().unwrap();
+    let unspecified: IpAddr = "::".parse().unwrap();
     let mut cases = Vec::new();
     for (name, claimed) in
         [("the victim", victim), ("the trusted pod", friend), ("the router", router), ("the node", host)]
     {
         for (sender, source) in
-            [("itself", own), ("the claimed", claimed), ("the router", router), ("nobody", nobody)]
+            [("itself", own), ("the claimed", claimed), ("the router", router), ("unspecified", unspecified)]
         {
             for (receiver, destination, fate) in [
                 ("the victim", victim, Fate::BLOCKED),
@@ -118,7 +118,7 @@ pub(crate) fn of_ndp(arena: &Arena) -> Vec<Case> {
     }
     let unknown: IpAddr = "fd00:10:244::fb".parse().unwrap();
     cases.push(Case::simple(
-        "a solicitation for an address that nobody has",
+        "a solicitation for an unused address",
         Packet::neighbour([own, router], SOLICITATION, 0, unknown, FORGED),
         Drop(UNKNOWN_L3_TARGET_ADDRESS),
         open(),

@@ -118,7 +118,7 @@ pub(crate) fn destinations(arena: &Arena) -> Vec<Case> {
     let unused = arena.node.unused_ipv4().to_string();
     // Packets that the stack routes by the default route leave the node with the pod's own source.
     let destinations = [
-        ("an address of the pods' range that nobody has", &*unused, Drop(STALE_OR_UNROUTABLE_IP)),
+        ("an unused address of the pods' range", &*unused, Drop(STALE_OR_UNROUTABLE_IP)),
         ("the same for IPv6", "fd00:10:244::fa", Drop(STALE_OR_UNROUTABLE_IP)),
         ("loopback of the host", "127.0.0.1", Fate::BLOCKED),
         ("another address of loopback", "127.8.8.8", Fate::BLOCKED),

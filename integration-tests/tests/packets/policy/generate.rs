@@ -2,7 +2,7 @@
 
 use super::model::{Entry, Flow, L4, Party, Peers, Policy, Ports, Prefix, Requirement, Where, World};
 
-/// A generator whose numbers depend on the seed only (splitmix64).
+/// A random number generator that is determined by its seed (splitmix64).
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 

@@ -261,12 +261,12 @@ impl Policy {
     pub(crate) fn manifest(&self) -> Value {
         let mut spec = json!({"endpointSelector": selector(&self.subject, &Where::Unsaid)});
         for entry in &self.entries {
-            let (direction, who) = if entry.ingress { ("ingress", "from") } else { ("egress", "to") };
+            let (direction, peer) = if entry.ingress { ("ingress", "from") } else { ("egress", "to") };
             let section = if entry.deny { format!("{direction}Deny") } else { direction.to_owned() };
             if spec[&section].is_null() {
                 spec[&section] = json!([]);
             }
-            spec[&section].as_array_mut().unwrap().push(entry_manifest(entry, who));
+            spec[&section].as_array_mut().unwrap().push(entry_manifest(entry, peer));
         }
         let default_deny = [("ingress", 0), ("egress", 1)];
         for (name, value) in default_deny.map(|(name, index)| (name, self.default_deny[index])) {
@@ -286,27 +286,27 @@ impl Policy {
     }
 }
 
-fn entry_manifest(entry: &Entry, who: &str) -> Value {
+fn entry_manifest(entry: &Entry, peer: &str) -> Value {
     let mut out = json!({});
     match &entry.peers {
         Peers::Absent => {}
-        Peers::Nobody => out[format!("{who}Endpoints")] = json!([]),
+        Peers::Nobody => out[format!("{peer}Endpoints")] = json!([]),
         Peers::Endpoints(selectors) => {
             let list: Vec<Value> = selectors.iter().map(|(r, place)| selector(r, place)).collect();
-            out[format!("{who}Endpoints")] = json!(list);
+            out[format!("{peer}Endpoints")] = json!(list);
         }
         Peers::Cidrs(prefixes) if prefixes.iter().all(|(_, except)| except.is_empty()) => {
             let list: Vec<&str> = prefixes.iter().map(|(prefix, _)| prefix.0).collect();
-            out[format!("{who}CIDR")] = json!(list);
+            out[format!("{peer}CIDR")] = json!(list);
         }
         Peers::Cidrs(prefixes) => {
             let rule = |(prefix, except): &(Prefix, Vec<Prefix>)| {
                 let except: Vec<&str> = except.iter().map(|prefix| prefix.0).collect();
                 json!({"cidr": prefix.0, "except": except})
             };
-            out[format!("{who}CIDRSet")] = prefixes.iter().map(rule).collect();
+            out[format!("{peer}CIDRSet")] = prefixes.iter().map(rule).collect();
         }
-        Peers::Entities(names) => out[format!("{who}Entities")] = json!(names),
+        Peers::Entities(names) => out[format!("{peer}Entities")] = json!(names),
     }
     match &entry.ports {
         Ports::Absent => {}

@@ -20,8 +20,8 @@ pub(crate) struct Place {
     pub(crate) addresses: [IpAddr; 2],
 }
 
-/// Tries all flows at once; which of them passed. What waits at the other end is there before, so that a refusal by an
-/// absent listener cannot look like a drop.
+/// Tries all flows at once. Returns those that passed. Listeners are started before, so that a refusal by a missing
+/// listener does not count as a drop.
 pub(crate) fn passes(flows: &[Flow], place: impl Fn(Party) -> Place) -> Vec<bool> {
     let target = |flow: &Flow| place(flow.to).addresses[usize::from(flow.ipv6)];
     let mut udp: HashMap<SocketAddr, UdpSocket> = HashMap::new();

@@ -100,7 +100,7 @@ impl Original {
         self.node.pin(&format!("cilium_policy_v2_{:05}", pod.id))
     }
 
-    /// The programs of this test redirect and do not rewrite: whom a pod sends to must recognise its packets.
+    /// The programs of this test redirect without rewriting: receivers must accept a pod's packets unchanged.
     fn neighbours(&self) {
         for (from, to) in
             [(&self.client, &self.server), (&self.server, &self.client), (&self.stranger, &self.server)]

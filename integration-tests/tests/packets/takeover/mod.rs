@@ -1,5 +1,6 @@
 //! The leftovers of an agent of Cilium are taken over while packets flow: maps and links stay and get our programs,
-//! endpoints keep their numbers, what policy denied stays denied. What cannot be taken over is refused whole.
+//! endpoints keep their ids, traffic denied by policy stays denied. A node that cannot be taken over is refused
+//! entirely.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +54,7 @@ fn links(original: &Original) -> BTreeMap<String, LinkInfo> {
     pods.iter().chain(&devices).map(|pin| (pin.display().to_string(), info(pin))).collect()
 }
 
-/// Kernel numbers of maps whose layout is ours: they must be used on.
+/// Kernel ids of maps with our layout: these must be reused.
 fn reused(original: &Original) -> BTreeMap<String, u32> {
     let names = ["cilium_lxc", "cilium_ipcache_v2", "cilium_lb4_services_v2", "cilium_call_policy"];
     let pins = names.map(|name| original.node.pin(name));
@@ -167,19 +168,19 @@ fn what_cannot_be_taken_over_is_listed_and_goes_on() {
         RawMap::create(&spec).unwrap().pin(&original.node.pin(name)).unwrap();
     }
     let before = (links(&original), reused(&original));
-    let told = original.node.refused_start();
+    let reported = original.node.refused_start();
     for part in [
         "cilium_lxc is hash key 20 value 16",
         "cilium_ct4_global is lru_hash key 16",
         "nothing was changed",
         "agent cleanup --dry-run",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
     assert_eq!((links(&original), reused(&original)), before, "nothing was changed");
     assert_perfect(flows, "refused", &original.node);
 
-    // The command that it names removes all of it, and a start begins anew.
+    // The command that it names removes everything, and the next start begins without state.
     let output =
         original.node.agent_command().args(["cleanup", "--force"]).stdout(Stdio::piped()).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -73,7 +73,7 @@ pub(crate) fn numbers(node: &Node) -> Vec<(u16, u16, u32)> {
     FRONTENDS.map(of).into()
 }
 
-/// Flows from a client through the service, whose connections are known as Cilium knows them.
+/// Flows from a client through the service, with connections as Cilium tracks them.
 pub(crate) fn flows(node: &Node, client: &OldPod, server: &OldPod) -> Flows {
     let flows = cast::flows_through_service(&client.ns, &server.ns, &server.ips[..1], LONG);
     let sockets = client.ns.exec(&format!("ss -Htun state connected dst {}", SERVICE[0])).unwrap();

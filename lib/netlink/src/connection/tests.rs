@@ -82,7 +82,7 @@ fn dump<T: Transport>(connection: &mut Connection<T>) -> Result<Vec<Vec<u8>>, Er
 
 #[test]
 fn a_dump_that_stays_interrupted_is_an_error() {
-    // As Linux does it: only messages after the change carry the flag; one that was skipped is just not there.
+    // As in Linux, only messages after the change carry the flag; a skipped object is simply missing.
     let answer = |interrupted: usize| {
         move |request: usize| {
             let flags = if request <= interrupted { NLM_F_DUMP_INTR } else { 0 };
@@ -123,7 +123,7 @@ fn the_end_of_a_dump_carries_its_error() {
 
 #[test]
 fn a_packet_that_does_not_fit_is_an_error() {
-    // The length of the last message: what is left looks whole.
+    // Truncated by the length of the last message: the rest looks complete.
     let list = || vec![vec![(LINK, MULTI, 0, vec![1; 4]), (NLMSG_DONE, MULTI, 0, code(0))]];
     let mut kernel = Kernel::new(|_| list());
     kernel.cut = 20;
@@ -133,7 +133,7 @@ fn a_packet_that_does_not_fit_is_an_error() {
 
 #[test]
 fn answers_to_an_earlier_request_are_skipped() {
-    // The first request fails at its first answer, the second one meets the rest, which says something else.
+    // The first request fails at its first response; the second one receives the rest, which has other content.
     let answers = |request: usize| match request {
         1 => vec![
             vec![(LINK, 0, 0, vec![9])],
@@ -215,7 +215,7 @@ fn a_refusal_has_the_kernels_text() {
     let explained = format!("{plain} (Unknown device type)");
     assert_eq!(refused(ACK_TLVS | CAPPED, &[&error, &header[..HEADER_LEN], text.as_bytes()]), explained);
     assert_eq!(refused(ACK_TLVS, &[&error, &header, text.as_bytes()]), explained);
-    // Texts that are not there, cut off, or where a length does not lead to.
+    // Texts that are missing, truncated, or not at the place that a length implies.
     assert_eq!(refused(CAPPED, &[&error, &header[..HEADER_LEN], text.as_bytes()]), plain);
     assert_eq!(refused(ACK_TLVS, &[&error, &header]), plain);
     assert_eq!(refused(ACK_TLVS, &[&error]), plain);
@@ -223,7 +223,7 @@ fn a_refusal_has_the_kernels_text() {
     assert_eq!(refused(ACK_TLVS | CAPPED, &[&error, &header[..HEADER_LEN], &text.as_bytes()[..20]]), plain);
 }
 
-/// The answers of nfnetlink to a transaction of two messages: begin, first, second, end.
+/// The result of a transaction of two messages (begin, first, second, end) for these responses of nfnetlink.
 fn committed(answers: Vec<Answer>) -> (Result<(), Error>, Vec<u8>) {
     let kernel = Kernel::new(move |_| vec![answers.clone()]);
     let mut connection = Connection::new(kernel, PORT);
@@ -264,6 +264,6 @@ fn the_first_error_of_a_transaction_is_its_result() {
     ] {
         assert_eq!(committed(answers).0.unwrap_err().errno(), Some(libc::ENOENT));
     }
-    // Acknowledgements of others are none of the last message.
+    // Acknowledgements of other messages do not count as that of the last one.
     committed(vec![(NLMSG_ERROR, CAPPED, 1, code(0)), (NLMSG_ERROR, CAPPED, 2, code(0))]).0.unwrap();
 }

@@ -1,11 +1,11 @@
 //! Removes conntrack entries and policy counters of endpoints that were deleted.
 //!
-//! The next endpoint with the same address must not inherit connections of the last one, because a reply of an established
-//! connection passes without a policy lookup. A purge scans the whole conntrack tables (some ms), so it runs after the
-//! deletion, one scan for all endpoints that were deleted by then. Only an endpoint that is created with such an address
-//! before the scan waits for it.
+//! The next endpoint with the same address must not inherit connections of the previous one, because a reply of an
+//! established connection passes without a policy lookup. A purge scans the whole conntrack tables (a few ms), so it
+//! runs after the deletion, one scan for all endpoints that were deleted by then. Only the creation of an endpoint with
+//! such an address before the scan waits for it.
 //!
-//! An agent that is killed in between leaves entries of endpoints that no record names. Once the next agent has
+//! An agent that is killed in between leaves entries of endpoints without a record. Once the next agent has
 //! restored all endpoints it requests a full scan ([`ConntrackPurge::request_full_scan`]), which finds them:
 //! connections of addresses in the node's pod ranges that no endpoint has, and counters of endpoint ids that do not
 //! exist.
@@ -27,9 +27,9 @@ use crate::endpoints::lock_order::{Mutex, Rank};
 #[derive(Debug)]
 pub struct ConntrackPurge {
     pending: Mutex<Pending>,
-    /// Addresses that only endpoints can have.
+    /// Address ranges that are assigned to endpoints only.
     own: Mutex<OwnAddresses>,
-    /// Held during a scan. After waiting for it, the addresses of that scan are purged.
+    /// Held during a scan. A thread that has waited for it knows that the addresses of that scan are purged.
     scanning: Mutex<()>,
     changed: Notify,
 }
@@ -81,19 +81,19 @@ impl ConntrackPurge {
         self.changed.notify_one();
     }
 
-    /// Sets which addresses are of pods.
+    /// Sets the addresses that belong to pods.
     pub fn set_own_addresses(&self, own: OwnAddresses) {
         *self.own.lock() = own;
     }
 
-    /// Schedules a purge of all entries that belong to no endpoint. Call it once all endpoints are restored: entries of one
-    /// that is not would go, too.
+    /// Schedules a purge of all entries that belong to no endpoint. Call it once all endpoints are restored: it also
+    /// removes entries of endpoints that are not restored yet.
     pub(crate) fn request_full_scan(&self) {
         self.pending.lock().full_scan = true;
         self.changed.notify_one();
     }
 
-    /// Purges everything that is scheduled and returns the number of deleted entries. What failed stays scheduled.
+    /// Purges everything that is scheduled and returns the number of deleted entries. Failed purges stay scheduled.
     ///
     /// # Errors
     /// If a map cannot be opened, read or changed.
@@ -130,8 +130,8 @@ impl ConntrackPurge {
         Ok(deleted)
     }
 
-    /// Adds addresses and ids that have entries and belong to no endpoint. The endpoints are read after the entries, so one
-    /// that is created meanwhile is not taken for deleted.
+    /// Adds addresses and ids that have entries and belong to no endpoint. The endpoints are read after the entries, so
+    /// an endpoint that is created meanwhile does not count as deleted.
     fn find_unowned(&self, maps: &Maps, gone: &mut Pending) -> Result<(), DatapathError> {
         let own = self.own.lock().clone();
         let mut addresses = BTreeSet::new();
@@ -159,7 +159,7 @@ impl ConntrackPurge {
         Ok(())
     }
 
-    /// Purges now if one of these addresses is scheduled, or a full scan is: for an endpoint that is about to get them.
+    /// Purges now if one of these addresses or a full scan is scheduled: a new endpoint is about to get the addresses.
     pub(crate) fn purge_before_reuse(
         &self,
         maps: &Maps,
@@ -178,7 +178,7 @@ impl ConntrackPurge {
     }
 }
 
-/// Deletes the entries whose keys are selected and returns their number.
+/// Deletes the entries with selected keys and returns their number.
 fn delete(map: &RawMap, which: impl Fn(&PolicyStatsKey) -> bool) -> bpf::Result<usize> {
     let mut keys: Vec<PolicyStatsKey> = Vec::new();
     map.scan(|some, _| keys.extend(bpf::values_of(some).into_iter().filter(&which)))?;

@@ -1,8 +1,7 @@
-//! Pods' interfaces that went away from under their endpoint: deleted, or moved into another namespace.
+//! Pods' interfaces that disappeared while their endpoint exists: deleted, or moved into another namespace.
 //!
-//! The kernel may assign an index again a moment later, so an endpoint whose interface is gone must not be the source of
-//! packets from that index any more, also not after a restart. An interface that comes back unchanged is the endpoint's
-//! again.
+//! The kernel may reuse an index a moment later, so packets from that index must not be attributed to the endpoint any
+//! more, not even after a restart. An interface that comes back unchanged is the endpoint's again.
 
 use datapath_abi::{EndpointConfig, ep_flag, mac_from_word};
 use datapath_api::{DatapathError, Step};
@@ -10,8 +9,8 @@ use devices::{Link, Netlink};
 
 use crate::endpoints::table::EndpointTable;
 
-/// Handles the deletion of an interface, or its replacement by another one with that index. Returns the endpoint whose
-/// interface it was, which is not live any more.
+/// Handles the deletion of an interface, or its replacement by another one with that index. Returns the endpoint of
+/// that interface, which is not live any more.
 pub(crate) fn interface_gone(
     table: &EndpointTable,
     nl: &mut Netlink,
@@ -34,8 +33,7 @@ pub(crate) fn interface_gone(
     Ok(Some(id))
 }
 
-/// Handles the appearance of an interface. Returns the endpoint whose interface it was before it went away, which is live
-/// again.
+/// Handles the appearance of an interface. Returns the endpoint that had it before it disappeared, which is live again.
 pub(crate) fn interface_back(table: &EndpointTable, link: &Link) -> Result<Option<u16>, DatapathError> {
     let Some(id) = table.detached_from(link.index) else { return Ok(None) };
     let endpoint = table.lock(id);
@@ -55,7 +53,7 @@ fn is_of(config: &EndpointConfig, link: &Link) -> bool {
     config.node_mac != 0 && link.hardware_addr.octets() == mac_from_word(config.node_mac)
 }
 
-/// Whether the link may be the endpoint's interface, whose address is not always known.
+/// Whether the link may be the endpoint's interface: its address is compared only if it is known.
 fn may_be_of(config: &EndpointConfig, link: &Link) -> bool {
     config.node_mac == 0 || is_of(config, link)
 }

@@ -1,8 +1,8 @@
-//! Drift of endpoints' map entries: those that another process has changed or removed are found and written again.
+//! Drift of endpoints' map entries: entries that another process has changed or removed are detected and rewritten.
 //!
-//! Compared with the settings entries as they were written last, entry by entry: what programs find by an endpoint's id or
-//! interface, and what leads there. Settings entries of ids that no endpoint has are not looked for, as nothing leads to
-//! them.
+//! The settings entries as they were written last are compared entry by entry with the maps that programs read: by an
+//! endpoint's id, by its interface and by its addresses. Settings entries of unused ids are not compared, as no other
+//! map refers to them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ pub(crate) fn address(key: &EndpointKey) -> String {
     format!("cilium_lxc: {ip}")
 }
 
-/// Writes entries again that differ from the desired ones, and removes entries without an owner. Returns descriptions of
+/// Rewrites entries that differ from the desired ones, and removes entries without an owner. Returns descriptions of
 /// both.
 pub(crate) fn repair(table: &EndpointTable, links: &[Link]) -> Result<Vec<String>, DatapathError> {
     let maps = table.maps();
@@ -77,7 +77,7 @@ fn repair_endpoint(table: &EndpointTable, id: u16) -> Result<Vec<String>, Datapa
     Ok(repaired)
 }
 
-/// Removes entries that lead to endpoints which do not exist or have another interface or address. Returns their
+/// Removes entries that refer to endpoints which do not exist or have another interface or address. Returns their
 /// descriptions.
 fn remove_unowned(
     table: &EndpointTable,
@@ -112,7 +112,7 @@ fn remove_unowned(
     }
     let step = || "list interfaces of endpoints".to_owned();
     let high: BTreeSet<u32> = maps.ep_by_ifindex_hi().keys().step(step)?.into_iter().collect();
-    // Of the array only entries of interfaces that exist: the others send nothing.
+    // In the array, only entries of existing interfaces are compared: no packets come from the others.
     let low = links.iter().map(|link| link.index).filter(|index| *index < EP_CONFIG_ENTRIES);
     for ifindex in low.chain(high) {
         let Some(found) = table.id_at(ifindex)? else { continue };
@@ -130,8 +130,8 @@ fn is_live(config: &EndpointConfig) -> bool {
     config.flags & ep_flag::LIVE != 0
 }
 
-/// Returns the entries that `cilium_lxc` must have of an endpoint; none while its interface is away, as they may be there
-/// or not.
+/// Returns the entries that `cilium_lxc` must have of an endpoint; none while its interface is detached, when they may
+/// exist or not.
 fn own_addresses(config: &EndpointConfig) -> Vec<(EndpointKey, EndpointInfo)> {
     if is_live(config) { EndpointDatapath::from_config(config).lxc_rows() } else { Vec::new() }
 }

@@ -1,4 +1,4 @@
-//! Jobs behind the endpoints: ready policy maps, purged connections.
+//! Background jobs of the endpoints: refilling the pool of policy maps, purging connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::endpoints::slots::QUARANTINE;
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest wait after a failure.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// How long deletions are collected before a scan that purges connections of all of them: pods are deleted in groups.
+/// How long deletions are batched before one scan purges the connections of all of them: pods are deleted in groups.
 const PURGE_DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// Purges entries of deleted endpoints, many endpoints in one scan.
@@ -59,7 +59,7 @@ pub(crate) async fn purge_deleted_endpoints(
 
 /// Keeps policy maps ready, and empties those of deleted endpoints.
 pub(crate) async fn keep_pool(datapath: Arc<KernelDatapath>, cx: JobCx) -> anyhow::Result<()> {
-    // No endpoint takes one before.
+    // No endpoint takes a map before.
     tokio::select! {
         () = datapath.ready() => {}
         () = cx.cancelled() => return Ok(()),

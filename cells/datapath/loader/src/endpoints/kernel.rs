@@ -1,4 +1,4 @@
-//! The datapath in the kernel: the order in which an endpoint's map entries, pins and programs come and go.
+//! The datapath in the kernel: the order in which an endpoint's map entries, pins and programs are created and removed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::endpoints::pool::PolicyPool;
 use crate::endpoints::table::EndpointTable;
 use crate::programs::set::ProgramSet;
 
-/// The datapath settings that a node's users choose.
+/// The datapath settings that options configure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
     /// Priority of tc filters (`bpf-filter-priority`).
     pub filter_priority: u16,
-    /// Whether programs judge ICMP messages by their type (`enable-icmp-rules`).
+    /// Whether programs apply policy to ICMP messages by type (`enable-icmp-rules`).
     pub icmp_rules: bool,
 }
 
-/// Endpoints in the kernel's maps, their programs on their interfaces. Each part owns its state and the lock of it; the
-/// order of the locks is that of `endpoints/lock_order.rs`.
+/// Endpoints in the kernel's maps, and the programs on their interfaces. Each part owns its state and the lock of it;
+/// the order of the locks is that of `endpoints/lock_order.rs`.
 #[derive(Debug)]
 pub struct KernelDatapath {
     maps: Arc<Maps>,
@@ -109,12 +109,12 @@ impl KernelDatapath {
         self.programs.guard(ifindex, ifname)
     }
 
-    /// Attaches the program again to endpoints' interfaces that have lost it. Returns descriptions of the repairs.
+    /// Reattaches the program to endpoints' interfaces that have lost it. Returns descriptions of the repairs.
     pub fn reattach(&self, nl: &mut Netlink) -> Result<Vec<String>, DatapathError> {
         self.programs.reattach(&self.table, nl)
     }
 
-    /// Writes endpoints' map entries again that differ from the desired ones, and removes entries without an owner.
+    /// Rewrites endpoints' map entries that differ from the desired ones, and removes entries without an owner.
     /// Returns descriptions of the repairs.
     pub fn repair_rows(&self, links: &[Link]) -> Result<Vec<String>, DatapathError> {
         drift::repair(&self.table, links)
@@ -146,8 +146,9 @@ impl Datapath for KernelDatapath {
         let config = endpoint.config(slot);
         if old != config {
             let step = || format!("endpoint {id}: write settings");
-            // The kernel copies an entry in pieces: no reader may see half an old and half a new owner. Another identity of
-            // the same owner is one aligned word, which is copied whole: no packet has to drop meanwhile.
+            // The kernel copies an entry in pieces, and no reader may see half of the old and half of the new owner:
+            // clear the entry first. A changed identity of the same owner is one aligned word, which the kernel copies
+            // atomically, so no packet has to be dropped meanwhile.
             let cleared = match old.flags & ep_flag::LIVE != 0 && old.ifindex != config.ifindex {
                 true => locked.write_config(&EndpointConfig::default()),
                 false => Ok(()),
@@ -172,7 +173,7 @@ impl Datapath for KernelDatapath {
             let left = before.addresses().filter(|ip| !endpoint.addresses().any(|own| own == *ip));
             self.conntrack_purge.add_addresses(left);
         }
-        // Before the addresses lead to the endpoint: a reply of an old connection would pass without a policy lookup.
+        // Before the address entries are written: a reply of an old connection would pass without a policy lookup.
         self.conntrack_purge.purge_before_reuse(&self.maps, endpoint.addresses())?;
         locked.write_addresses(endpoint)
     }
@@ -194,8 +195,8 @@ impl Datapath for KernelDatapath {
         let locked = self.table.lock(id);
         locked.forget_detached();
         let old = locked.config();
-        // First, as only the settings entry names the interface: after a crash in between, no start would find the entry
-        // that leads from the interface to the endpoint.
+        // First, as only the settings entry names the interface: with the settings removed first, a start after a crash
+        // in between could not find the entry that maps the interface to the endpoint.
         if old.ifindex != 0 {
             locked.remove_interface(old.ifindex)?;
         }

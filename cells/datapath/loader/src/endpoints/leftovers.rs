@@ -1,4 +1,4 @@
-//! Leftovers of endpoints that are not known: pins and map entries of crashes, and of a Cilium agent before this one.
+//! Leftovers of unknown endpoints: pins and map entries of crashed runs, and of a previous Cilium agent.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use maps::{Maps, POLICY_PREFIX};
 
 use datapath_api::{DatapathError, Step};
 
-/// Removes pins and map entries of endpoints that are not known. Returns their number.
+/// Removes pins and map entries of unknown endpoints. Returns their number.
 pub(crate) fn sweep(maps: &Maps, known: &BTreeSet<u16>) -> Result<usize, DatapathError> {
     let mut removed = 0;
     let fs = maps.fs();
@@ -32,8 +32,8 @@ pub(crate) fn sweep(maps: &Maps, known: &BTreeSet<u16>) -> Result<usize, Datapat
 
     let step = || "sweep the interface maps".to_owned();
     let unknown = |id: u32| id != 0 && !u16::try_from(id).is_ok_and(|id| known.contains(&id));
-    // Only the hash: an entry of the array that leads to an unused settings entry drops packets as an empty one does, which
-    // is not worth a scan of 65,536 entries.
+    // Only the hash: an array entry that refers to an unused settings entry drops packets just as an empty one does, so
+    // a scan of 65,536 entries has no benefit.
     for (ifindex, _) in maps.ep_by_ifindex_hi().filter(|_, id| unknown(*id)).step(step)? {
         removed += usize::from(maps.ep_by_ifindex_hi().delete(&ifindex).step(step)?);
     }
@@ -45,7 +45,7 @@ pub(crate) fn sweep(maps: &Maps, known: &BTreeSet<u16>) -> Result<usize, Datapat
     Ok(removed)
 }
 
-/// Whether a pin is of an endpoint that is not known, or a policy map of an older layout.
+/// Whether a pin belongs to an unknown endpoint, or is a policy map of an older layout.
 fn is_leftover_pin(name: &str, known: &BTreeSet<u16>) -> bool {
     let of_unknown = |rest: &str| {
         let id = rest.parse::<u16>().ok().filter(|_| rest.len() == 5);

@@ -3,12 +3,12 @@
 //! | rank | lock | owner | held |
 //! |---|---|---|---|
 //! | 1 | [`Rank::Endpoint`] | `EndpointTable`, one of 64 by endpoint id | while map entries of one endpoint change |
-//! | 2 | [`Rank::Programs`] | `PodPrograms` | shared while a program is attached, exclusive while others take its place |
+//! | 2 | [`Rank::Programs`] | `PodPrograms` | shared to attach a program, exclusive to replace programs |
 //! | 3 | [`Rank::ConntrackScan`] | `ConntrackPurge` | while connection tracking maps are scanned, some ms |
-//! | 4 | [`Rank::State`] | each of those, and `PolicyPool` | for a look into memory, never across a system call |
+//! | 4 | [`Rank::State`] | each of those, and `PolicyPool` | for accesses to memory, never across a system call |
 //!
-//! A thread takes a lock only if its rank is above those of all locks that it holds. So it never holds two endpoints, and
-//! never two states. Debug builds check each acquisition and panic on a wrong one; release builds pay nothing.
+//! A thread takes a lock only if its rank is above those of all locks that it holds. So it never holds two endpoints,
+//! and never two states. Debug builds check each acquisition and panic on a violation; release builds do not check.
 
 use std::ops::{Deref, DerefMut};
 
@@ -43,7 +43,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A reader-writer lock with a rank. A thread that reads must not read again: a writer that waits in between would block
+/// A reader-writer lock with a rank. A reader must not acquire it again: a writer queued in between would deadlock
 /// both for ever.
 #[derive(Debug)]
 pub(crate) struct RwLock<T> {
@@ -121,7 +121,7 @@ mod held {
 
 #[cfg(not(debug_assertions))]
 mod held {
-    /// Nothing: release builds do not check.
+    /// Empty: release builds do not check.
     pub(crate) struct Held;
 
     impl Held {

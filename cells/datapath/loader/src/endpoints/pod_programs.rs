@@ -1,4 +1,4 @@
-//! The programs on pods' interfaces: attached to new ones, switched on all of them when others are loaded.
+//! The programs on pods' interfaces: attached to new interfaces, replaced on all of them after a load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ pub(crate) struct PodPrograms {
     maps: Arc<Maps>,
     /// Priority of tc filters.
     filter_priority: u16,
-    /// The programs that interfaces get; `None` before the first load. Held for reading while one is attached: once a
+    /// The programs to attach; `None` before the first load. Read-locked while a program is attached: once a
     /// writer has published new programs, no thread attaches the old ones any more.
     current: RwLock<Option<Arc<ProgramSet>>>,
-    /// Endpoints that [`PodPrograms::switch`] has served, with their interface's index: the first attachment after it
-    /// need not repeat the work.
+    /// Endpoints that [`PodPrograms::switch`] has processed, with their interface's index: the next attachment need not
+    /// repeat the work.
     switched: Mutex<BTreeMap<u16, u32>>,
 }
 
@@ -107,8 +107,8 @@ impl PodPrograms {
         }
     }
 
-    /// Attaches the program to the interface of an endpoint whose settings are written. `unchanged` if they were so
-    /// before. False if the interface is gone.
+    /// Attaches the program to the interface of an endpoint after its settings were written. `unchanged` if the
+    /// settings were the same before. Returns false if the interface is gone.
     pub(crate) fn attach(
         &self,
         locked: &LockedEndpoint<'_>,
@@ -141,8 +141,9 @@ impl PodPrograms {
         self.attach_to(programs, &tc, ifindex, ifname, None)
     }
 
-    /// Attaches the program again where it was removed from an endpoint's interface (`tc qdisc del`) or replaced by
-    /// another one. Returns descriptions of the repairs. Continues after a failure and returns the first error at the end.
+    /// Reattaches the program to interfaces of endpoints from which it was removed (`tc qdisc del`) or where another
+    /// one replaced it. Returns descriptions of the repairs. Continues after a failure and returns the first error at
+    /// the end.
     pub(crate) fn reattach(
         &self,
         table: &EndpointTable,
@@ -164,7 +165,7 @@ impl PodPrograms {
         first_error.map_or(Ok(repairs), Err)
     }
 
-    /// Attaches the program to one endpoint's interface if it is missing there. Returns whether it was.
+    /// Attaches the program to one endpoint's interface if it is missing there. Returns whether it was missing.
     fn reattach_one(
         &self,
         table: &EndpointTable,
@@ -174,21 +175,21 @@ impl PodPrograms {
         ifname: &str,
     ) -> Result<bool, DatapathError> {
         let (id, ifindex) = (config.id as u16, config.ifindex);
-        // First without the lock, which is what a round without repairs costs.
+        // Check without the lock first: a round without repairs takes no lock.
         if self.is_attached(tc, ifindex, ifname, id, program)? {
             return Ok(false);
         }
         let endpoint = table.lock(id);
         let current = self.current.read();
         let Some(programs) = current.as_ref() else { return Ok(false) };
-        // It may have been deleted, or be in the making.
+        // The endpoint may have been deleted, or be in creation.
         Ok(endpoint.config() == *config
             && !self.is_attached(tc, ifindex, ifname, id, program)?
             && self.attach_to(programs, tc, ifindex, ifname, Some(id))?)
     }
 
-    /// Whether the program with that id handles an endpoint's packets: by a link taken over from Cilium, which runs before
-    /// filters, else by a filter.
+    /// Whether the program with that id processes an endpoint's packets: by a link taken over from Cilium, which runs
+    /// before filters, or by a filter.
     fn is_attached(
         &self,
         tc: &Tc,
@@ -205,7 +206,7 @@ impl PodPrograms {
             return Ok(info.program == program);
         }
         let filters = match tc.filters(ifindex, Direction::Ingress) {
-            // The interface is gone; its endpoint follows with the next change of the table of devices.
+            // The interface is gone; its endpoint is updated with the next change of the table of devices.
             Err(e) if e.is_not_found() => return Ok(true),
             found => found.step(|| format!("list filters of {ifname}"))?,
         };
@@ -214,8 +215,8 @@ impl PodPrograms {
         Ok(filters.iter().any(|found| found.program == program && found.name.starts_with(&prefix)))
     }
 
-    /// Attaches the program to an interface; false if the interface is gone. An endpoint taken over from Cilium keeps its
-    /// pinned tcx link.
+    /// Attaches the program to an interface; false if the interface is gone. An endpoint taken over from Cilium keeps
+    /// its pinned tcx link.
     fn attach_to(
         &self,
         programs: &ProgramSet,
@@ -243,8 +244,8 @@ impl PodPrograms {
         }
     }
 
-    /// Removes the program from a veth that is no pod's by its name. Earlier builds guarded every veth whose name begins
-    /// with `lxc`, those of LXC among them.
+    /// Removes the program from a veth that is not a pod's by its name. Earlier builds guarded every veth with the name
+    /// prefix `lxc`, including those of LXC.
     fn release(&self, tc: &Tc, link: &devices::Link) -> Result<(), DatapathError> {
         if link.kind != "veth" || !link.name.starts_with(POD_INTERFACE_PREFIX) {
             return Ok(());
@@ -262,7 +263,7 @@ impl PodPrograms {
     }
 
     /// Whether `cilium_call_policy` has an entry for the endpoint: the array ends before the last id. Only programs of
-    /// another origin call through it.
+    /// other loaders call through it.
     fn has_policy_call(&self, id: u16) -> bool {
         u32::from(id) < self.maps.call_policy().raw().layout().max_entries
     }

@@ -1,4 +1,5 @@
-//! Policy maps of endpoints: assigned from the pool, pinned under Cilium's names, read, changed in place or replaced whole.
+//! Policy maps of endpoints: assigned from the pool, pinned under Cilium's names, read, changed in place or replaced
+//! whole.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use maps::{Maps, policy_name};
 use crate::endpoints::pool::{PolicyMap, PolicyPool};
 use crate::endpoints::table::LockedEndpoint;
 
-/// The kernel's answer of a full trie; the same number on all architectures of Linux.
+/// The kernel's error for a full trie; the same value on all architectures of Linux.
 const ENOSPC: i32 = 28;
 
 /// The policy maps of all endpoints. The settings entry names an endpoint's slot; the pin follows it.
@@ -53,7 +54,8 @@ impl PolicyMaps {
         Ok(slot)
     }
 
-    /// Returns a slot from [`PolicyMaps::assign`] to the pool after a failure, unless the settings entry names it by now.
+    /// Returns a slot from [`PolicyMaps::assign`] to the pool after a failure, unless the settings entry names it by
+    /// now.
     pub(crate) fn unassign(&self, endpoint: &LockedEndpoint<'_>, slot: u32) {
         let config = endpoint.config();
         if config.policy_slot == slot {
@@ -124,9 +126,9 @@ impl PolicyMaps {
         Ok(())
     }
 
-    /// Replaces the map: a spare one gets the entries and the pin, then the settings entry names its slot. The slot is one
-    /// aligned word, which every program reads once a packet. The old map rests before it is emptied, as packets in flight
-    /// may still look into it.
+    /// Replaces the map: a map of the pool gets the entries and the pin, then the settings entry names its slot. The
+    /// slot is one aligned word, which every program reads once per packet, so the swap is atomic. The old map is
+    /// quarantined before it is emptied, as programs in flight may still read it.
     pub(crate) fn swap(
         &self,
         endpoint: &LockedEndpoint<'_>,
@@ -151,7 +153,7 @@ impl PolicyMaps {
             self.pool.give_back(old.policy_slot);
             return switched;
         }
-        // The settings entry still names the old slot: the pin must not lead to a map that another endpoint gets next.
+        // The settings entry still names the old slot: the pin must not refer to a map that another endpoint gets next.
         let back = endpoint.write_id(old.policy_slot).and_then(|()| self.pin(id, &old_map));
         if let Err(error) = back {
             tracing::debug!(endpointID = id, %error, "The watchdog pins the policy map again");

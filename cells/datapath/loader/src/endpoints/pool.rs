@@ -1,12 +1,12 @@
-//! Policy maps that sit in their slots before an endpoint needs them.
+//! Policy maps that are placed in their slots before an endpoint needs them.
 //!
-//! Putting a map into `ep_policies` waits for a grace period (8 ms), and so does a batch of 256: maps are put in ahead, and
-//! taking one costs three system calls. The slot of a deleted endpoint keeps its map, emptied; maps that stay beyond the
-//! reserve for a while are destroyed.
+//! Inserting a map into `ep_policies` waits for an RCU grace period (8 ms), as does a batch of 256. So maps are
+//! inserted in advance, and taking one costs three system calls. The slot of a deleted endpoint keeps its map, emptied;
+//! maps that exceed the reserve for a while are destroyed.
 //!
-//! A map of maps returns the ids of its maps, which only `CAP_SYS_ADMIN` can open. So each map has a pin of its slot in a
-//! folder of its own, made before the map gets into the slot, and maps of endpoints are kept open as well: the pins may be
-//! removed while packets are judged by the maps.
+//! A lookup in a map of maps returns the id of a map, and only `CAP_SYS_ADMIN` may open a map by id. So each map has a
+//! pin for its slot in a separate folder, created before the map is inserted into the slot, and maps of endpoints are
+//! kept open as well: another process may remove the pins while the maps are in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -25,13 +25,13 @@ use crate::endpoints::lock_order::{Guard, Mutex, Rank};
 use crate::endpoints::slots::{Reserve, Slots};
 use datapath_api::{DatapathError, Step};
 
-/// Maps that are kept ready once pods are created: 2.4 MB.
+/// Number of maps that are kept ready once pods are created: 2.4 MB.
 pub const READY: usize = 256;
 
-/// Maps that a start makes ready, and the batch of later refills: fewer are taken in the time of a grace period.
+/// Number of maps that a start makes ready, and the batch of refills: fewer are taken during one grace period.
 pub const READY_FIRST: usize = 64;
 
-/// Maps that are destroyed at once, 8 ms each, so that pods that need new ones meanwhile do not wait longer.
+/// Maximum number of maps destroyed in a row, 8 ms each: pods that need new ones meanwhile must not wait longer.
 const DESTROY_BATCH: usize = 32;
 
 /// The policy map of an endpoint.
@@ -44,7 +44,7 @@ pub struct PolicyPool {
     slots: Mutex<Slots>,
     /// The maps of assigned slots, a descriptor each.
     assigned: Mutex<BTreeMap<u32, Arc<PolicyMap>>>,
-    /// How many maps are open at once while they are created.
+    /// Maximum number of maps that are open at once while they are created.
     batch: usize,
     wanted: Notify,
 }
@@ -54,7 +54,7 @@ impl PolicyPool {
     pub fn new(maps: Arc<Maps>) -> PolicyPool {
         let reserve = Reserve { first: READY_FIRST, grown: READY };
         let slots = Slots::new(datapath_abi::EP_CONFIG_ENTRIES, reserve);
-        // The rest of the agent needs descriptors meanwhile.
+        // Leave most file descriptors to the rest of the agent.
         let limit = getrlimit(Resource::Nofile).current.map_or(READY_FIRST, |limit| limit as usize / 16);
         PolicyPool {
             maps,
@@ -65,8 +65,8 @@ impl PolicyPool {
         }
     }
 
-    /// Opens the map that an endpoint of the previous run has in a slot: by the slot's pin, else by the endpoint's pin.
-    /// False if neither leads to the map with that id, which cannot be opened then.
+    /// Opens the map of a restored endpoint's slot: by the slot's pin, else by the endpoint's pin.
+    /// Returns false if neither refers to the map with that id, which cannot be opened then.
     pub(crate) fn restore_map(
         &self,
         slot: u32,
@@ -86,8 +86,8 @@ impl PolicyPool {
         Ok(true)
     }
 
-    /// Restores the slots that have a map, of which endpoints use some. Maps that cannot be opened or have another layout
-    /// are replaced.
+    /// Restores the slots that have a map, of which endpoints use some. Maps that cannot be opened or have another
+    /// layout are replaced.
     pub fn restore(&self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Result<(), DatapathError> {
         for slot in self.pins()?.into_iter().filter(|slot| !occupied.contains(slot)) {
             unpin(&self.path(slot)).step(|| format!("remove the pin of slot {slot}"))?;
@@ -105,10 +105,10 @@ impl PolicyPool {
         self.put_new(&unusable)
     }
 
-    /// Takes an empty map and its slot. Waits for a grace period only if none is ready, and creates a batch then, so that a
-    /// caller that takes many does not wait for each.
+    /// Takes an empty map and its slot. Waits for a grace period only if none is ready, and then creates a batch, so
+    /// that a caller that takes many does not wait for each.
     pub fn take(&self) -> Result<(u32, Arc<PolicyMap>), DatapathError> {
-        // In a block, as the guard must not live into the branch that waits for the kernel.
+        // In a block, so that the guard is dropped before the branch that waits for the kernel.
         let (ready, few) = {
             let mut slots = self.slots();
             (slots.take(), slots.are_few())
@@ -159,8 +159,9 @@ impl PolicyPool {
         self.wanted.notify_one();
     }
 
-    /// Makes slots ready whose quarantine has ended, refills the pool when half of its maps are in use (in batches of 8 to
-    /// 11 ms, outside of any request), and shrinks it after a while without demand. Returns the number of ready maps.
+    /// Makes slots ready after their quarantine, refills the pool when half of its maps are in use (in batches of 8
+    /// to 11 ms, outside of any request), and shrinks it after a while without demand. Returns the number of ready
+    /// maps.
     pub fn tend(&self) -> Result<usize, DatapathError> {
         self.tend_at(Instant::now())
     }
@@ -186,12 +187,12 @@ impl PolicyPool {
         Ok(self.slots().ready())
     }
 
-    /// Destroys the maps of some slots beyond the reserve. Emptying a slot waits for a grace period, so there are few at
-    /// once.
+    /// Destroys the maps of some slots beyond the reserve. Emptying a slot waits for a grace period, so a batch is
+    /// small.
     fn shrink(&self, now: Instant) -> Result<(), DatapathError> {
         let surplus = self.slots().surplus(now, DESTROY_BATCH);
         for (index, slot) in surplus.iter().enumerate() {
-            // In this order: a crash in between leaves a pin of an empty slot, which a start removes.
+            // Empty the slot first: a crash in between leaves a pin of an empty slot, which the next start removes.
             let destroyed = self
                 .maps
                 .ep_policies()
@@ -208,20 +209,20 @@ impl PolicyPool {
         Ok(())
     }
 
-    /// Returns the time until [`PolicyPool::tend`] may have maps to destroy.
+    /// Returns the time until [`PolicyPool::tend`] may have surplus maps to destroy.
     pub fn next_shrink(&self) -> Option<Duration> {
         self.slots().next_shrink(Instant::now())
     }
 
-    /// Pins again what another process has unpinned: maps in use by their open descriptors; maps in
-    /// reserve cannot be opened any more and are replaced. Returns descriptions of the repairs.
+    /// Repins maps that another process has unpinned: maps in use by their open descriptors; maps of the reserve cannot
+    /// be opened any more and are replaced. Returns descriptions of the repairs.
     pub(crate) fn repin(&self) -> Result<Vec<String>, DatapathError> {
         let ready: BTreeSet<u32> = self.slots().free().iter().copied().collect();
         let assigned: Vec<_> = self.assigned().iter().map(|(slot, map)| (*slot, map.clone())).collect();
         let pins = self.pins()?;
         let mut done = Vec::new();
         for (slot, map) in assigned {
-            // Those in reserve are compared when they are taken.
+            // Maps of the reserve are compared when they are taken.
             let is_right = |pinned: RawMap| pinned.id() == map.raw().id();
             if pins.contains(&slot) && RawMap::open(&self.path(slot)).is_ok_and(is_right) {
                 continue;
@@ -253,8 +254,8 @@ impl PolicyPool {
         self.slots().ready()
     }
 
-    /// Puts maps into slots, each pinned before: a crash in between leaves a pin of an empty slot, or one beside the
-    /// endpoint's pin, which leads to the map that is still in the slot.
+    /// Inserts maps into slots, each pinned before: a crash in between leaves a pin of an empty slot, or a second pin
+    /// beside the endpoint's, which still refers to the map in the slot.
     pub(crate) fn put(&self, maps: &[(u32, &RawMap)]) -> Result<(), DatapathError> {
         if maps.is_empty() {
             return Ok(());
@@ -267,7 +268,7 @@ impl PolicyPool {
         self.maps.ep_policies().set_batch(pairs).step(step)
     }
 
-    /// Puts new maps into slots.
+    /// Inserts new maps into slots.
     fn put_new(&self, slots: &[u32]) -> Result<(), DatapathError> {
         let spec = self.maps.policy_spec(0).named("cilium_policy_v2");
         for slots in slots.chunks(self.batch) {
@@ -278,7 +279,7 @@ impl PolicyPool {
         Ok(())
     }
 
-    /// [`PolicyPool::put_new`] for slots that no endpoint has: after a failure they may be tried again.
+    /// [`PolicyPool::put_new`] for slots without an endpoint: after a failure they may be tried again.
     fn fill(&self, slots: &[u32]) -> Result<(), DatapathError> {
         self.put_new(slots).inspect_err(|_| self.slots().return_reserved(slots.iter().copied()))
     }
@@ -296,7 +297,7 @@ impl PolicyPool {
         self.maps.ep_policies().id(slot).step(|| format!("look into policy slot {slot}"))
     }
 
-    /// Opens the map with that id by the slot's pin; `None` if there is no pin or it leads to another map.
+    /// Opens the map with that id by the slot's pin; `None` if there is no pin or it refers to another map.
     fn open(&self, slot: u32, id: u32) -> Result<Option<PolicyMap>, DatapathError> {
         let map = match RawMap::open(&self.path(slot)) {
             Err(e) if e.is_not_found() => return Ok(None),

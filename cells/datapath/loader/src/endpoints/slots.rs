@@ -1,13 +1,13 @@
-//! Bookkeeping of the slots of `ep_policies`: which are ready, in quarantine or unused. Pure, without a kernel.
+//! Bookkeeping of the slots of `ep_policies`: ready, in quarantine or unused. Pure, without a kernel.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long a slot stays unused after its endpoint was deleted: packets in flight may still look into its map.
+/// How long a slot stays unused after its endpoint was deleted: programs in flight may still read its map.
 pub const QUARANTINE: Duration = Duration::from_secs(1);
 
-/// How long slots beyond the reserve must have been free before their maps are destroyed: pods that come and go in waves
-/// shall not wait for a grace period a map each time.
+/// How long slots beyond the reserve must have been free before their maps are destroyed: pods created in recurring
+/// waves must not wait for a grace period per map each time.
 pub const SHRINK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Slots by state. Slot 0 is never used: a settings entry that is all zero names it.
@@ -15,15 +15,15 @@ pub const SHRINK_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct Slots {
     free: Vec<u32>,
     quarantined: VecDeque<(Instant, u32)>,
-    /// Slots that were reserved and whose map could not be created.
+    /// Slots that were reserved but for which no map could be created.
     spare: Vec<u32>,
     /// The first slot that never had a map.
     fresh: u32,
     limit: u32,
-    /// How many have been taken.
+    /// The number of slots taken so far.
     taken: usize,
     reserve: Reserve,
-    /// The fewest that were free since the last shrink, and its time.
+    /// The minimum number of free slots since the last shrink, and the time of that shrink.
     lowest_free: usize,
     shrunk: Option<Instant>,
 }
@@ -44,11 +44,11 @@ impl Slots {
         Slots { free, quarantined, spare, fresh: 1, limit, taken: 0, reserve, lowest_free: 0, shrunk: None }
     }
 
-    /// Restores slots of a previous run: `occupied` have a map, `used` are endpoints'. Returns the free ones, whose maps
-    /// must be emptied.
+    /// Restores slots of a previous run: `occupied` have a map, `used` are endpoints'. Returns the free ones; the
+    /// caller must empty their maps.
     pub(crate) fn restore(&mut self, occupied: &BTreeSet<u32>, used: &BTreeSet<u32>) -> Vec<u32> {
         self.fresh = occupied.iter().chain(used).max().map_or(1, |last| last + 1);
-        // Lowest last, as the last one is taken first.
+        // Lowest last, as slots are taken from the end.
         self.free =
             occupied.iter().rev().copied().filter(|slot| *slot != 0 && !used.contains(slot)).collect();
         self.free.clone()
@@ -62,8 +62,8 @@ impl Slots {
         slot
     }
 
-    /// Takes up to `count` slots whose maps are to be destroyed: those beyond the reserve that were not needed in the last
-    /// [`SHRINK_INTERVAL`], the longest unused ones first. They are the caller's until [`Slots::return_reserved`] or
+    /// Takes up to `count` slots to destroy their maps: slots beyond the reserve that were not needed in the last
+    /// [`SHRINK_INTERVAL`], the longest unused first. The caller owns them until [`Slots::return_reserved`] or
     /// [`Slots::add`].
     pub(crate) fn surplus(&mut self, now: Instant, count: usize) -> Vec<u32> {
         let since = *self.shrunk.get_or_insert(now);
@@ -80,7 +80,7 @@ impl Slots {
         self.free.drain(..surplus.min(count)).collect()
     }
 
-    /// Returns the time until [`Slots::surplus`] may have some; `None` while no more than the reserve is free.
+    /// Returns the time until [`Slots::surplus`] may return slots; `None` while no more than the reserve is free.
     pub(crate) fn next_shrink(&self, now: Instant) -> Option<Duration> {
         let since = self.shrunk.unwrap_or(now);
         (self.free.len() > self.target()).then(|| (since + SHRINK_INTERVAL).saturating_duration_since(now))
@@ -105,14 +105,14 @@ impl Slots {
         }
     }
 
-    /// Takes the slots whose quarantine has ended: their maps must be emptied, then [`Slots::add`] makes them ready.
+    /// Takes the slots after their quarantine: the caller empties their maps, then [`Slots::add`] makes them ready.
     pub(crate) fn end_quarantine(&mut self, now: Instant) -> Vec<u32> {
         let done =
             self.quarantined.iter().take_while(|(since, _)| now.duration_since(*since) >= QUARANTINE).count();
         self.quarantined.drain(..done).map(|(_, slot)| slot).collect()
     }
 
-    /// Reserves slots for new maps: as many as are missing, at most a batch. They are the caller's until [`Slots::add`].
+    /// Reserves slots for new maps: as many as are missing, at most a batch. The caller owns them until [`Slots::add`].
     pub(crate) fn missing(&mut self) -> Vec<u32> {
         self.reserve(self.target().saturating_sub(self.free.len()).min(self.reserve.first))
     }
@@ -141,7 +141,7 @@ impl Slots {
         self.free.extract_if(.., |slot| which(*slot)).collect()
     }
 
-    /// Makes slots ready, which have empty maps now.
+    /// Makes slots ready; their maps must be empty.
     pub(crate) fn add(&mut self, slots: impl IntoIterator<Item = u32>) {
         self.free.extend(slots);
     }
@@ -151,7 +151,7 @@ impl Slots {
         self.free.len()
     }
 
-    /// Whether slots are resting.
+    /// Whether slots are in quarantine.
     pub(crate) fn any_quarantined(&self) -> bool {
         !self.quarantined.is_empty()
     }

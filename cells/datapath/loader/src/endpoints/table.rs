@@ -1,4 +1,4 @@
-//! The endpoints that the kernel's maps hold: their map entries as they were written last, in one table.
+//! The endpoints in the kernel's maps: their map entries as they were written last, in one table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,25 +10,24 @@ use maps::Maps;
 
 use crate::endpoints::lock_order::{Guard, Mutex, Rank};
 
-/// Locks of endpoints: more than threads that change endpoints at once.
+/// Number of endpoint locks: more than the threads that change endpoints concurrently.
 const ENDPOINT_LOCKS: usize = 64;
 
-/// Settings entries of all endpoints, and the maps that lead to them (`ep_ids`, `ep_config`, `ep_by_ifindex`,
+/// Settings entries of all endpoints, and the maps that refer to them (`ep_ids`, `ep_config`, `ep_by_ifindex`,
 /// `cilium_lxc`). Only a [`LockedEndpoint`] writes entries of an endpoint.
 #[derive(Debug)]
 pub(crate) struct EndpointTable {
     maps: Arc<Maps>,
     state: Mutex<State>,
-    /// By endpoint id. Attaching an endpoint and writing its policy come from different cells, which do not know of each
-    /// other.
+    /// By endpoint id. Different cells attach an endpoint and write its policy, without synchronization between them.
     locks: [Mutex<()>; ENDPOINT_LOCKS],
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Settings entries as they were written last: another process that overwrites one does not change the desired state.
+    /// Settings entries as they were written last: the desired state, even if another process overwrites an entry.
     settings: BTreeMap<u16, EndpointConfig>,
-    /// Endpoints whose interface was deleted or moved away, by its index.
+    /// Endpoints with a deleted or moved interface, by its index.
     detached: BTreeMap<u32, u16>,
 }
 
@@ -62,12 +61,12 @@ impl EndpointTable {
         self.state.lock().settings.get(&id).copied().unwrap_or_default()
     }
 
-    /// Returns the endpoint whose interface had this index when it went away.
+    /// Returns the endpoint that had the interface with this index when it disappeared.
     pub(crate) fn detached_from(&self, ifindex: u32) -> Option<u16> {
         self.state.lock().detached.get(&ifindex).copied()
     }
 
-    /// Returns the endpoint id that programs take for the source of packets from an interface.
+    /// Returns the endpoint id to which programs attribute packets from an interface.
     pub(crate) fn id_at(&self, ifindex: u32) -> Result<Option<u32>, DatapathError> {
         let id = self.by_ifindex(ifindex).lookup(&ifindex);
         let id = id.step(|| format!("look for the endpoint of interface {ifindex}"))?;
@@ -87,7 +86,7 @@ impl EndpointTable {
     }
 }
 
-/// An endpoint whose lock is held: the right to change its map entries.
+/// A locked endpoint: the permission to change its map entries.
 pub(crate) struct LockedEndpoint<'a> {
     table: &'a EndpointTable,
     id: u16,
@@ -120,8 +119,8 @@ impl LockedEndpoint<'_> {
         Ok(())
     }
 
-    /// Writes the id into the list of ids. Comes before every other write of a new endpoint: a start finds endpoints by
-    /// that list.
+    /// Writes the id into the list of ids. Precedes every other write of a new endpoint: a start finds endpoints by
+    /// that list, so a crash in between leaves no entry that the next start would miss.
     pub(crate) fn write_id(&self, slot: u32) -> Result<(), DatapathError> {
         let id = self.id;
         self.table.maps.ep_ids().update(&id.into(), &slot).step(|| format!("endpoint {id}: note its id"))
@@ -132,7 +131,7 @@ impl LockedEndpoint<'_> {
         self.table.maps.ep_ids().delete(&self.id.into())
     }
 
-    /// Makes the endpoint the source of packets from an interface.
+    /// Attributes packets from an interface to the endpoint.
     pub(crate) fn write_interface(&self, ifindex: u32) -> Result<(), DatapathError> {
         let id = self.id;
         let written = self.table.by_ifindex(ifindex).update(&ifindex, &id.into());
@@ -168,7 +167,7 @@ impl LockedEndpoint<'_> {
         Ok(())
     }
 
-    /// Takes the endpoint off its interface, which is gone: the next interface with that index is another one's.
+    /// Detaches the endpoint from its interface, which is gone: the kernel may reuse the index for another interface.
     pub(crate) fn detach_interface(&self, config: &EndpointConfig) -> Result<(), DatapathError> {
         self.remove_interface(config.ifindex)?;
         let detached = EndpointConfig { flags: config.flags & !ep_flag::LIVE, ..*config };
@@ -177,7 +176,7 @@ impl LockedEndpoint<'_> {
         Ok(())
     }
 
-    /// Forgets the interface that went away: the endpoint has it again, has another one, or is deleted.
+    /// Removes the record of the detached interface: the endpoint has it again, has another one, or is deleted.
     pub(crate) fn forget_detached(&self) {
         self.table.state.lock().detached.retain(|_, id| *id != self.id);
     }

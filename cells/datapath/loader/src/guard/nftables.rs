@@ -1,7 +1,7 @@
 //! Rules of nftables: one marks the host's own packets, one drops packets of pods that have no endpoint yet.
 //!
-//! The first is the last of Cilium's rules in `CILIUM_OUTPUT`. It lives here until there is a cell for iptables, which will
-//! install it with the others.
+//! The first is the last of Cilium's rules in `CILIUM_OUTPUT`. It is installed here until there is a cell for iptables,
+//! which will install it with the others.
 
 use std::io;
 
@@ -21,7 +21,7 @@ const DELETE_CHAIN: u8 = libc::NFT_MSG_DELCHAIN as u8;
 const NEW_RULE: u8 = libc::NFT_MSG_NEWRULE as u8;
 const GET_RULE: u8 = libc::NFT_MSG_GETRULE as u8;
 const DELETE_RULE: u8 = libc::NFT_MSG_DELRULE as u8;
-/// Notifications of deletions, with the attribute that names the table: the same of all three.
+/// Notifications of deletions; in all three the same attribute names the table.
 const DELETIONS: [u16; 3] = [
     nfnetlink::kind(NF_TABLES, DELETE_TABLE),
     nfnetlink::kind(NF_TABLES, DELETE_CHAIN),
@@ -31,11 +31,11 @@ const DELETIONS: [u16; 3] = [
 const INET: u8 = libc::NFPROTO_INET as u8;
 /// Bytes of `struct nfgenmsg`, which precedes the attributes.
 const NFGENMSG_LEN: usize = 4;
-/// The verdicts of `linux/netfilter.h` as attributes have them.
+/// The verdicts of `linux/netfilter.h` as attribute values.
 const NF_DROP: u32 = libc::NF_DROP as u32;
 const NF_ACCEPT: u32 = libc::NF_ACCEPT as u32;
 
-/// The register that properties of a packet are loaded into, and one for results (`NFT_REG_*`).
+/// The register for properties of a packet, and one for results (`NFT_REG_*`).
 const REGISTER: u32 = libc::NFT_REG_1 as u32;
 const SECOND_REGISTER: u32 = libc::NFT_REG_2 as u32;
 const VERDICT_REGISTER: u32 = libc::NFT_REG_VERDICT as u32;
@@ -91,19 +91,19 @@ pub const RULE_TABLE: &str = "apiary";
 /// A chain with one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chain {
-    /// Marks what the host makes, before the programs of cilium_host read the mark.
+    /// Marks packets that the host generates, before the programs of cilium_host read the mark.
     ///
     /// ```text
     /// chain host-packets {
     ///     type filter hook output priority 0; policy accept;
-    ///     meta mark & 0xf00 != { 0x400, 0x800, 0x900, 0xa00, 0xb00, 0xd00, 0xe00 } meta mark set meta mark & 0xfffff0ff | 0xc00
-    /// }
+    ///     meta mark & 0xf00 != { 0x400, 0x800, 0x900, 0xa00, 0xb00, 0xd00, 0xe00 } meta mark set meta mark &
+    /// 0xfffff0ff | 0xc00 }
     /// ```
     ///
-    /// Marks of tunnels, proxies and encryption stay, as do the bits of others. A mark that carries an identity does not:
-    /// the host's answers have it from the packet of a pod (`fwmark_reflect`).
+    /// Marks of tunnels, proxies and encryption stay, as do all bits outside of the mask. A mark that carries an
+    /// identity is replaced: the host's replies inherit it from the packet of a pod (`fwmark_reflect`).
     HostPackets,
-    /// Holds back what comes from pods' interfaces without the mark of our programs.
+    /// Drops packets from pods' interfaces without the mark of our programs.
     ///
     /// ```text
     /// chain unknown-pods {
@@ -112,13 +112,14 @@ pub(crate) enum Chain {
     /// }
     /// ```
     ///
-    /// DIGITS stands for two comparisons for each of the other 12 characters of the name: from `0` to `f`, not from `:` to
-    /// `` ` ``. Veths of others, such as `lxc1234_eth0`, are not held back.
+    /// DIGITS stands for two comparisons for each of the other 12 characters of the name: from `0` to `f`, not from `:`
+    /// to
+    /// `` ` ``. Packets from other veths, such as `lxc1234_eth0`, are not dropped.
     UnknownPods,
 }
 
-/// Kinds of marks that the host's packets may have got from processes and devices of the node: those that Cilium's rule
-/// leaves alone.
+/// Kinds of marks that processes and devices of the node may have set on the host's packets: those that Cilium's rule
+/// keeps.
 const KEPT_MARKS: [u32; 7] = [
     mark::OVERLAY,
     mark::SKIP_TPROXY,
@@ -148,9 +149,9 @@ impl Chain {
     /// Returns the hook of netfilter and the priority in it.
     fn hook(self) -> (i32, i32) {
         match self {
-            // Where Cilium's is, behind all that may set marks in `mangle` (-150) and `nat` (-100).
+            // As Cilium's rule, after all chains that may set marks in `mangle` (-150) and `nat` (-100).
             Chain::HostPackets => (libc::NF_INET_LOCAL_OUT, 0),
-            // Before connection tracking and everybody's `raw` tables (-300).
+            // Before connection tracking (-200) and all `raw` tables (-300).
             Chain::UnknownPods => (libc::NF_INET_PRE_ROUTING, -310),
         }
     }
@@ -178,7 +179,7 @@ impl Chain {
                 load(list, META_MARK);
                 mask(list, mark::MAGIC_MASK, 0);
                 compare(list, EQUAL, &[0; 4]);
-                // Marked packets, which are nearly all, do not get here.
+                // Marked packets, which are nearly all, have left the rule before this point.
                 load(list, META_INPUT_NAME);
                 let first = POD_INTERFACE_PREFIX.len();
                 for position in first..first + POD_INTERFACE_DIGITS {
@@ -197,7 +198,7 @@ impl Chain {
         }
     }
 
-    /// Installs the rule, replacing that of an older agent: one transaction, at no moment there is none.
+    /// Installs the rule, replacing that of an older agent: in one transaction, so that there is always a rule.
     pub(crate) fn install(self) -> Result<(), netlink::Error> {
         let mut batch = self.emptied();
         let mut rule = self.rule();
@@ -243,7 +244,7 @@ impl Chain {
         body
     }
 
-    /// Whether the rule is in place, or cannot be, as the kernel has no nftables. Its expressions are not compared.
+    /// Whether the rule is installed, or cannot be, as the kernel has no nftables. Its expressions are not compared.
     pub(crate) fn is_installed(self) -> Result<bool, netlink::Error> {
         let mut connection = match open() {
             Err(error) if is_protocol_missing(&error) => return Ok(true),
@@ -298,7 +299,7 @@ pub(crate) fn is_unsupported(error: &netlink::Error) -> bool {
 /// Removes the table with all rules.
 ///
 /// # Errors
-/// When nftables refuses, or does not exist.
+/// If nftables returns an error, or does not exist.
 pub fn remove_rule() -> Result<(), netlink::Error> {
     let mut batch = nfnetlink::Batch::new(NF_TABLES);
     // Deletion of an absent table fails, creation of an existing one does not.
@@ -309,7 +310,7 @@ pub fn remove_rule() -> Result<(), netlink::Error> {
 /// Whether the rules' table exists. A kernel without nftables has none.
 ///
 /// # Errors
-/// When nftables answers otherwise.
+/// If nftables returns another error.
 pub fn has_rule() -> Result<bool, netlink::Error> {
     let request = Request { kind: nfnetlink::kind(NF_TABLES, GET_TABLE), body: table() };
     let answer = open().map_err(Into::into).and_then(|mut connection| connection.get(&request, |_| Ok(())));
@@ -349,7 +350,7 @@ fn load(list: &mut Body, key: u32) {
     });
 }
 
-/// Changes the four bytes that were loaded: those of the mask stay, others are those of `bits`.
+/// Changes the four loaded bytes: bits of the mask stay, the others are set to those of `bits`.
 fn mask(list: &mut Body, mask: u32, bits: u32) {
     bitwise(list, REGISTER, &mask.to_ne_bytes(), &bits.to_ne_bytes());
 }
@@ -383,7 +384,7 @@ fn compare_hexadecimal(list: &mut Body, position: usize) {
     }
 }
 
-/// Continues only if what was loaded begins with these bytes, or does not.
+/// Continues only if the loaded value begins with these bytes, or does not.
 fn compare(list: &mut Body, operator: u32, bytes: &[u8]) {
     expression(list, "cmp", |data| {
         data.u32_be(NFTA_CMP_SREG, REGISTER).u32_be(NFTA_CMP_OP, operator);
@@ -399,7 +400,7 @@ mod tests {
 
     use super::*;
 
-    /// Without a notification for this time there is none.
+    /// After this time without a notification, none is expected any more.
     const QUIET_TIME: Duration = Duration::from_millis(100);
 
     /// A sandbox with both rules; `None` if the kernel has no nf_tables.
@@ -452,7 +453,8 @@ mod tests {
         remove_rule().expect("removal is idempotent");
     }
 
-    /// Marks of packets as they leave the host, after those that others have given them. Kernel and processes are alike.
+    /// Marks of packets as they leave the host, by their initial mark. Packets of the kernel and of processes behave
+    /// alike.
     #[test]
     fn the_hosts_packets_get_cilium_s_mark_and_keep_those_of_others() {
         test_kit::require_root!();
@@ -505,7 +507,7 @@ mod tests {
         host.run(|| {
             let socket = std::net::UdpSocket::bind(("::1", 0)).unwrap();
             for index in 0..marks.len() {
-                // Errors of the sends before may be reported here.
+                // Errors of previous sends may be reported here.
                 while socket.send_to(b"x", ("::1", port(index) as u16)).is_err() {}
             }
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,9 +1,9 @@
-//! Guards interfaces of pods that are not announced: their packets are dropped from the interface's first moment on.
+//! Guards interfaces of pods that are not announced: their packets are dropped from the creation of the interface on.
 //!
-//! Another CNI plugin switches a pod's link on before the agent learns of the endpoint. Two things drop its packets:
-//! the program that [`guard`] attaches as soon as it sees the interface (reason 203), and until then a rule of nftables
-//! for every packet from such an interface without the mark of the programs. The rule needs no interface to exist, so
-//! no packet comes before it.
+//! Another CNI plugin sets a pod's link up before the agent is notified of the endpoint. Two mechanisms drop its
+//! packets: the program that [`guard`] attaches as soon as it sees the interface (reason 203), and until then a rule of
+//! nftables for every packet from such an interface without the mark of the programs. The rule exists before the
+//! interface, so no packet precedes it.
 //!
 //! Both select by the names that CNI plugins use, as nothing else distinguishes a pod's interface from another veth
 //! before it is announced. Another program's veth with such a name is guarded like a pod's.
@@ -23,15 +23,15 @@ use crate::endpoints::kernel::KernelDatapath;
 use crate::endpoints::pod_interface::is_pod_interface;
 use datapath_api::DatapathError;
 
-/// The wait before failed events are handled again.
+/// The delay before failed events are handled again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change of an interface.
 #[derive(Clone, Debug)]
 enum Event {
-    /// It was deleted.
+    /// The interface was deleted.
     Gone,
-    /// It was created or changed.
+    /// The interface was created or changed.
     Here(Link),
     /// Another interface has its index.
     Replaced(Link),
@@ -85,9 +85,9 @@ pub(crate) async fn guard(
     }
 }
 
-/// Returns the event of a change in the table of devices; `None` for links that are no veth, as endpoints that were
-/// announced may have veths of any name. A link with another name and another address than before is another interface:
-/// the kernel assigned the index again before the deletion was seen.
+/// Returns the event of a change in the table of devices; `None` for links that are no veth. Veths of any name count,
+/// as announced endpoints may have them. A link with both another name and another address than before is another
+/// interface: the kernel reused the index before the deletion was seen.
 fn event(known: &mut BTreeMap<u32, (String, HardwareAddr)>, link: &Link, deleted: bool) -> Option<Event> {
     let index = link.index;
     if deleted {

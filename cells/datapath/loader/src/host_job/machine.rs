@@ -1,4 +1,5 @@
-//! When the host's side of the datapath is observed, applied and compared: a state machine without clock, tasks or kernel.
+//! The schedule of observing, applying and comparing the host's side of the datapath: a state machine without clock,
+//! tasks or kernel.
 //!
 //! The shell (`run.rs`) passes events to [`HostMachine::handle`], performs the actions of [`HostMachine::poll_action`]
 //! one after the other and in their order, and sleeps until [`HostMachine::next_timeout`]. Each command (observe,
@@ -33,19 +34,19 @@ pub(crate) enum Event {
     Observed(Box<Observation>),
     /// Answer to [`Action::Apply`].
     Applied(Applied),
-    /// Answer to [`Action::Retire`]: when there is something to retire again.
+    /// Answer to [`Action::Retire`], with the time until the next retirement is due.
     Retired(Option<Duration>),
     /// Answer to [`Action::Compare`].
     Compared(Comparison),
     /// The kernel has reported a removal that may concern the datapath.
     Alarm,
-    /// Owners of other map entries have repaired some, which the next comparison reports.
+    /// Owners of other map entries have repaired drift, which the next comparison reports.
     DriftRepaired,
-    /// The watchdog has another interval, zero for never.
+    /// The watchdog's interval has changed; zero disables it.
     Interval(Duration),
-    /// A point of time from [`HostMachine::next_timeout`] has come.
+    /// The time returned by [`HostMachine::next_timeout`] has come.
     Timeout,
-    /// The job is to end: no command follows, what is in flight is still recorded.
+    /// The job is to end: no command follows; the answer to the command in flight is still recorded.
     Stop,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct HostLinks {
 }
 
 impl HostLinks {
-    /// Whether both devices exist and are switched on.
+    /// Whether both devices exist and are up.
     fn are_up(&self) -> bool {
         self.devices.iter().all(|device| device.as_ref().is_some_and(|device| device.is_up()))
     }
@@ -90,11 +91,11 @@ pub(crate) enum Action {
     Observe,
     /// Command: bring the host's side to this state.
     Apply(Box<Desired>),
-    /// Command: remove what replaced programs have left.
+    /// Command: remove leftovers of replaced programs.
     Retire,
     /// Command: compare the kernel with the state that was applied, and repair it.
     Compare,
-    /// Let the owners of other map entries compare theirs.
+    /// Request the owners of other map entries to compare theirs.
     BeginDriftChecks,
     /// Report to health.
     Report(Status),
@@ -103,7 +104,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Whether the action changes nothing but what others know.
+    /// Whether the action only reports state.
     fn is_report(&self) -> bool {
         matches!(self, Action::Report(_) | Action::OptionsApplied(_))
     }
@@ -122,7 +123,7 @@ pub(crate) enum Status {
 pub(crate) struct HostMachine {
     phase: Phase,
     actions: VecDeque<Action>,
-    /// The state that was applied last; `None` if any has to be applied again.
+    /// The state that was applied last; `None` if the next observation has to be applied in any case.
     applied: Option<Desired>,
     /// The options that the programs in use were loaded with.
     in_force: Option<Notifications>,
@@ -149,8 +150,8 @@ enum Phase {
 }
 
 impl HostMachine {
-    /// Creates a machine that begins with an observation. Failures are retried after `backoff`, comparisons made after each
-    /// `interval`, zero for never.
+    /// Creates a machine that begins with an observation. Failures are retried after `backoff`, comparisons follow each
+    /// `interval`; zero disables them.
     pub(crate) fn new(interval: Duration, backoff: Backoff, now: Instant) -> HostMachine {
         let mut machine = HostMachine {
             phase: Phase::Idle,
@@ -184,7 +185,7 @@ impl HostMachine {
         self.round_at.into_iter().chain(comparison).min()
     }
 
-    /// Whether [`Event::DriftRepaired`] is new to the machine.
+    /// Whether [`Event::DriftRepaired`] would change the schedule.
     pub(crate) fn awaits_drift_repairs(&self) -> bool {
         self.has_programs && self.schedule.awaits_drift_repairs()
     }
@@ -242,11 +243,12 @@ impl HostMachine {
 
     fn observed(&mut self, observation: Observation, now: Instant) {
         let Observation { desired, links, notifications, options_revision } = observation;
-        // Compared with the observation before, not only awaited: a change during a command wakes no watch.
+        // Compared with the previous observation instead of waiting for a watch: a change during a command wakes no
+        // watch.
         if self.links.as_ref().is_some_and(|before| *before != links) {
             self.schedule.soon(now);
         }
-        // Another process deleted the host devices or switched them off.
+        // Another process deleted the host devices or set them down.
         if !links.are_up() {
             self.applied = None;
         }
@@ -291,7 +293,7 @@ impl HostMachine {
     }
 
     fn end_round(&mut self, notifications: Notifications, options_revision: u64, retry: Option<Duration>) {
-        // Without programs there are none to change: the first ones are loaded with these options.
+        // Without programs there is nothing to reload: the first ones are loaded with these options.
         if !self.partly_loaded && self.in_force.is_none_or(|loaded| loaded == notifications) {
             self.actions.push_back(Action::OptionsApplied(options_revision));
         }
@@ -340,7 +342,7 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    /// A desired state that differs from others by its number.
+    /// A desired state, distinguished from others by this value.
     fn desired(trace_payload_len: u32) -> Desired {
         Desired {
             host: HostSettings::default(),
@@ -499,7 +501,7 @@ mod tests {
         for wait in [200, 400, 800] {
             assert_eq!(bench.observe(observation(1)), ["apply 1"]);
             assert_eq!(bench.fail(false), ["failed", "retire"]);
-            // The retry counts, not when there is something to retire.
+            // The time of the retry takes precedence over that of the retirement.
             assert!(bench.retire(Some(ms(1))).is_empty());
             assert_eq!(bench.sleep(), Some(ms(wait)));
             assert_eq!(bench.actions(), ["observe"]);

@@ -46,13 +46,13 @@ pub(crate) struct Tables {
     pub(crate) routes: Arc<Table<Route>>,
 }
 
-/// Keeps the host's side as options and tables demand.
+/// Reconciles the host's side with options and tables.
 pub(crate) struct HostJob {
     pub(crate) live: Live,
     pub(crate) clock: ClockConfig,
     pub(crate) map_options: MapsConfig,
     pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
-    /// Reports to `PATCH /config` which options are in force.
+    /// Reports the options in force to `PATCH /config`.
     pub(crate) progress: Progress,
     pub(crate) families: FamilyConfig,
     pub(crate) maps: Arc<Maps>,
@@ -63,13 +63,14 @@ pub(crate) struct HostJob {
 }
 
 impl HostJob {
-    /// Runs until the job is cancelled. A command in flight ends before.
+    /// Runs until the job is cancelled. A command in flight is completed first.
     pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         let tcx = self.live.config.enable_tcx && self.maps.features().tcx;
         let mut controller = self.prepare(tcx, &cx).await;
         let clock = self.clock.clock();
         let mut host_endpoint = self.datapath.host_endpoint();
-        // The programs carry the host endpoint's id: without it they would be loaded twice.
+        // The host endpoint's id is a constant of the programs: loading them before it is known would mean loading
+        // twice.
         let known = async { drop(host_endpoint.wait_for(|id| *id != 0).await) };
         tokio::select! {
             () = known => {}
@@ -153,14 +154,14 @@ impl HostJob {
         }
     }
 
-    /// Creates what needs no address of the router: maps, host devices, kernel settings.
+    /// Creates the parts that do not depend on the router's address: maps, host devices, kernel settings.
     async fn prepare(&self, tcx: bool, cx: &JobCx) -> Controller {
         let style = Style { tcx, filter_priority: self.live.config.bpf_filter_priority };
         let controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
         let shared = self.maps.clone();
         let open_maps = hive::blocking(move || {
             if let Err(error) = ProgramSet::open_maps(&shared, LOAD_THREADS) {
-                // The load meets the error again.
+                // The load reports the error again.
                 tracing::debug!(%error, "The maps of the datapath could not be opened ahead");
             }
         });
@@ -226,7 +227,7 @@ impl HostJob {
             Ok(report) => {
                 if report.loaded.is_some() {
                     self.refuse_unknown_pods().await;
-                    // Host devices that were created again have the kernel's defaults.
+                    // Recreated host devices have the kernel's defaults.
                     self.apply_settings(cx).await;
                 }
                 self.maps.set_forwarding();
@@ -246,8 +247,8 @@ impl HostJob {
         (controller, Applied { unmarked, has_programs: self.datapath.programs().is_some() })
     }
 
-    /// Installs the rule that drops packets of pods that were not announced. Without the mark of the programs their packets
-    /// could not be distinguished from those of other pods, which must pass then.
+    /// Installs the rule that drops packets of pods that were not announced. Not installed if the programs set no mark
+    /// (`enable-identity-mark`): then packets of announced pods could not be distinguished from these.
     async fn refuse_unknown_pods(&self) {
         if !self.live.config.enable_identity_mark {
             if let Err(error) = hive::blocking(|| Chain::UnknownPods.remove()).await {
@@ -274,8 +275,8 @@ impl HostJob {
         }
     }
 
-    /// Returns the events that are reported to monitors: by the table of runtime options, else by the agent's own options.
-    /// With the table's revision and a watch on it.
+    /// Returns the events that are reported to monitors, from the table of runtime options if there is one, else from
+    /// the agent's options; with the table's revision and a watch on it.
     fn notifications(&self) -> (Notifications, u64, Option<Watch>) {
         let Some(options) = &self.options else { return (self.live.notifications, 0, None) };
         let snapshot = options.snapshot();
@@ -299,7 +300,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Resolves when what any of these watches has read changes; never without one.
+/// Resolves when any of these watches does; never if there are none.
 async fn any_changed(watches: &[Watch]) {
     match watches {
         [] => std::future::pending().await,
@@ -307,7 +308,7 @@ async fn any_changed(watches: &[Watch]) {
     }
 }
 
-/// Runs kernel calls of the controller on a thread for blocking work.
+/// Runs kernel calls of the controller on a blocking thread.
 async fn blocking<T: Send + 'static>(
     mut controller: Controller,
     work: impl FnOnce(&mut Controller) -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! Applies the desired state of the host's side, in the order that lets packets of pods through first.
+//! Applies the desired state of the host's side, in the order that restores forwarding of pods' packets first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,21 +20,21 @@ use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings, NET_
 use crate::programs::set::ProgramSet;
 use datapath_api::{DatapathError, Step};
 
-/// Threads that verify programs at once.
+/// Number of threads that load programs concurrently; the kernel verifies on the loading thread.
 pub(crate) const LOAD_THREADS: usize = 2;
-/// How long arrays of replaced programs stay: packets may still be on their way through them.
+/// How long arrays of replaced programs stay: runs in flight may still make tail calls through them.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The outcome of a round, for the log and for health.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// How long loading took, if programs were loaded in this round or in one before that failed.
+    /// Duration of the load, if programs were loaded in this round or in a previous one that failed later.
     pub(crate) loaded: Option<Duration>,
     /// Interfaces of pods that were switched to new programs.
     pub(crate) switched: usize,
     /// Number of places on devices that got a program.
     pub(crate) attached: usize,
-    /// The kernel has no nftables, so that the host's packets have no mark.
+    /// Whether the kernel has no nftables, so that the host's packets have no mark.
     pub(crate) unmarked: bool,
     /// The reason why pods' interfaces still have the previous programs; everything else is done. The round has to be
     /// repeated.
@@ -56,19 +56,20 @@ pub(crate) struct Controller {
     maps: Arc<Maps>,
     datapath: Arc<KernelDatapath>,
     style: Style,
-    /// How long loading took, until the programs are attached everywhere.
+    /// Duration of the load, kept until the programs are attached everywhere.
     loaded: Option<Duration>,
     /// The programs that all pods' interfaces have.
     switched: Option<Arc<ProgramSet>>,
-    /// When programs were replaced everywhere, whose array is removed later.
+    /// When programs were replaced everywhere; their array is removed later.
     replaced: Option<Instant>,
     /// Whether packets of the host are marked; `None` before the first attempt.
     marked: Option<bool>,
-    /// Whether maps may be migrating to another layout, which ends when the previous programs are nowhere any more.
+    /// Whether maps may be migrating to another layout, which ends when the previous programs are detached everywhere.
     moving: bool,
     /// Whether entries were copied into those maps: from then on, programs write into them.
     copied: bool,
-    /// Places that run the programs in use, with the links they are held by: a link whose pin is removed lives on.
+    /// Places that run the programs in use, with their open links: the descriptor keeps a link alive if its pin is
+    /// removed.
     attached: BTreeMap<Place, Option<Link>>,
     /// Addresses and routes as they were applied last.
     addressed: Option<HostSettings>,
@@ -98,12 +99,12 @@ impl Controller {
         &self.datapath
     }
 
-    /// Creates the host devices ahead of [`Controller::apply`], so that other cells find them.
+    /// Creates the host devices before [`Controller::apply`], so that other cells find them.
     pub(crate) fn devices(&self) -> Result<HostDevices, DatapathError> {
         Ok(host::ensure_devices(&mut Netlink::open()?)?)
     }
 
-    /// Applies what differs from the last call. Idempotent: may be repeated after an error.
+    /// Applies the differences from the last call. Idempotent: may be repeated after an error.
     pub(crate) fn apply(&mut self, desired: &Desired) -> Result<Report, DatapathError> {
         let mut nl = Netlink::open()?;
         let mut report = Report::default();
@@ -145,19 +146,19 @@ impl Controller {
                     report.switched = switched;
                     self.switched = Some(programs.clone());
                 }
-                // One interface must not keep the rest of the node waiting.
+                // A failing interface must not block the rest of the node.
                 Err(error @ DatapathError::NotSwitched { .. }) => report.not_switched = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        // A load follows when the pair was created again, as its indexes are constants: the new pair has no address.
+        // A recreated pair has no address. Its indexes are constants of the programs, so it always implies a load.
         if self.addressed.as_ref() != Some(&desired.host) || report.loaded.is_some() {
             host::ensure_addresses(&mut nl, &devices.host, &desired.host)?;
             self.addressed = Some(desired.host.clone());
         }
         self.write_entries(desired)?;
         self.written = Some(desired.clone());
-        // Not during a migration: connections of new and deleted endpoints must be found in one map.
+        // Not during a migration, when connections of deleted endpoints may be in either map.
         if moves.is_empty() {
             self.datapath.set_ready();
         }
@@ -178,16 +179,17 @@ impl Controller {
         Ok(report)
     }
 
-    /// Installs the rule that marks the host's packets, unless that is done. Comes before programs are attached, which
-    /// take packets without a mark for the world's; those in use may be of a build that did not. False if the kernel cannot.
+    /// Installs the rule that marks the host's packets, unless it is installed. Called before programs are attached,
+    /// since they classify packets without a mark as the world's; programs of older builds did not. Returns false if
+    /// the kernel lacks support.
     fn mark_host_packets(&mut self) -> Result<bool, DatapathError> {
         let marked = self.marked.map_or_else(install_mark, Ok)?;
         self.marked = Some(marked);
         Ok(marked)
     }
 
-    /// Loads programs. Meanwhile the rule that marks the host's packets is installed, and the links that the programs will
-    /// need are created: both wait for grace periods of the kernel, while verification computes.
+    /// Loads programs. Meanwhile the rule that marks the host's packets is installed, and the links that the programs
+    /// will need are created: both wait for grace periods of the kernel, while verification computes.
     fn load(&mut self, constants: NodeConfig, places: &BTreeSet<Place>) -> Result<ProgramSet, DatapathError> {
         let (programs, marked) = std::thread::scope(|scope| {
             let new = places.iter().filter(|place| !self.attached.contains_key(place));
@@ -195,18 +197,18 @@ impl Controller {
             let mark = self.marked.is_none().then(|| scope.spawn(install_mark));
             let programs = ProgramSet::load(&self.maps, constants, LOAD_THREADS);
             if let Err(error) = joined(links) {
-                // Attaching meets the error again.
+                // Attaching reports the error again.
                 tracing::debug!(%error, "A link could not be created ahead");
             }
             (programs, mark.map(joined).transpose())
         });
-        // An error is met again by the caller, which marks before it attaches.
+        // An error is retried and reported by the caller, which installs the mark before it attaches.
         self.marked = self.marked.or(marked.unwrap_or_default());
         programs
     }
 
-    /// Removes arrays of programs a second after they were replaced everywhere. Returns the time until there is
-    /// something to do.
+    /// Removes arrays of programs a second after they were replaced everywhere. Returns the time until the next call
+    /// has work.
     pub(crate) fn retire(&mut self) -> Result<Option<Duration>, DatapathError> {
         let (Some(since), Some(programs)) = (self.replaced, self.datapath.programs()) else {
             return Ok(None);
@@ -215,7 +217,7 @@ impl Controller {
             return Ok(Some(left));
         }
         programs.remove_others(self.maps.fs())?;
-        // Those that no program uses any more.
+        // Maps of the previous layout that no program uses any more.
         for moving in self.maps.fs().moves().step(|| "list maps of another layout".to_owned())? {
             moving.finish().step(|| "end the change of a map's layout".to_owned())?;
         }
@@ -241,7 +243,7 @@ impl Controller {
         Ok(attached)
     }
 
-    /// Detaches programs from devices that do not face the network any more, and from those of a previous agent.
+    /// Detaches programs from devices that do not face the network any more, and those of a previous agent.
     fn detach_others(
         &self,
         devices: &BTreeMap<String, NativeDevice>,
@@ -264,8 +266,8 @@ impl Controller {
         self.written.as_ref().map_or(Ok(Vec::new()), |written| self.write_entries(written))
     }
 
-    /// Compares the programs on devices, and makes missing pins again. What is not attached any more is forgotten, so
-    /// that the next [`Controller::apply`] attaches it.
+    /// Compares the programs on devices, and recreates missing pins. Removes programs that are not attached any more
+    /// from the applied state, so that the next [`Controller::apply`] attaches them.
     pub(crate) fn check_places(&mut self) -> Result<LostPlaces, DatapathError> {
         let tc = Tc::new().step(|| "open a socket for tc filters".to_owned())?;
         let programs = self.datapath.programs().ok_or(DatapathError::NotReady)?;
@@ -296,8 +298,8 @@ impl Controller {
         Ok(missing)
     }
 
-    /// Writes entries of the host in `cilium_lxc` and of devices in `cilium_devices`. Returns descriptions of those that
-    /// differed.
+    /// Writes entries of the host in `cilium_lxc` and of devices in `cilium_devices`. Returns descriptions of those
+    /// that differed.
     fn write_entries(&self, desired: &Desired) -> Result<Vec<String>, DatapathError> {
         let addresses = write_addresses(&self.maps, &desired.addresses)?;
         Ok([addresses, write_devices(&self.maps, &desired.devices)?].concat())
@@ -315,7 +317,7 @@ fn install_mark() -> Result<bool, DatapathError> {
     }
 }
 
-/// Returns the result of a thread, or goes on with its panic.
+/// Returns the result of a thread, or resumes its panic.
 fn joined<R>(thread: std::thread::ScopedJoinHandle<'_, R>) -> R {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -371,8 +373,8 @@ fn entry(device: &NativeDevice) -> (u32, DeviceValue) {
     (device.ifindex, DeviceValue { mac, l3, ..DeviceValue::default() })
 }
 
-/// Returns where programs run: packets to pods and to the host pass cilium_host and cilium_net, packets of the network pass
-/// the devices.
+/// Returns the places of programs: packets to pods and to the host pass cilium_host and cilium_net, packets of the
+/// network pass the devices.
 fn places(host: &HostDevices, devices: &BTreeMap<String, NativeDevice>) -> BTreeSet<Place> {
     let place = |link: &devices::Link, program, egress| Place {
         device: link.name.clone(),

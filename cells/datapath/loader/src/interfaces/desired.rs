@@ -50,8 +50,8 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Desired {
-    /// Computes the desired state; `None` while the router lacks an address of an enabled family that pods have
-    /// addresses of.
+    /// Computes the desired state; `None` while the router lacks an address of an enabled family in which pods have
+    /// addresses.
     pub(crate) fn compute<'a>(
         facts: &Facts<'_>,
         devices: impl Iterator<Item = &'a Device>,
@@ -93,7 +93,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         monitor_aggregation: facts.notifications.aggregation,
         enable_ipv4: facts.families.enable_ipv4.into(),
         enable_ipv6: facts.families.enable_ipv6.into(),
-        // Each endpoint has its own switch.
+        // Always on here: the settings entry of each endpoint has its own switch.
         source_ip_verification: 1,
         arp_responder: facts.families.enable_ipv4.into(),
         redirect_peer: (!config.enable_host_legacy_routing).into(),
@@ -111,7 +111,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         sctp: conntrack.enable_sctp.into(),
         extended_protocols: conntrack.enable_extended_ip_protocols.into(),
         jiffies_clock: facts.clock.is_jiffies().into(),
-        // Never the default: wrong names were refused when the options were read.
+        // The default is never used: invalid names were refused when the options were read.
         ct_report_flags: conntrack.report_flags().unwrap_or_default(),
         ct_report_interval: ticks(conntrack.monitor_aggregation_interval),
         ct_tcp_lifetime: ticks(conntrack.bpf_ct_timeout_regular_tcp),

@@ -19,7 +19,7 @@ pub struct Place {
     pub ifindex: u32,
     /// The program's name.
     pub program: &'static str,
-    /// True for packets that leave by the device.
+    /// Whether it runs for packets that leave by the device.
     pub egress: bool,
 }
 
@@ -34,12 +34,12 @@ impl Place {
     }
 }
 
-/// How a program was attached, with the time that it takes.
+/// How a program was attached, with the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// A link was made and pinned: a grace period.
+    /// A link was created and pinned, which waits for a grace period.
     Created,
-    /// The pinned link got the program: microseconds.
+    /// The program of the pinned link was replaced, which takes microseconds.
     Updated,
     /// A tc filter was added or replaced.
     Filter,
@@ -54,9 +54,9 @@ pub struct Style {
     pub filter_priority: u16,
 }
 
-/// Creates the links for [`attach`], with a program that leaves packets to the next one. A link costs a grace period
-/// under the kernel's interface lock, the replacement of its program microseconds: so links are created while programs
-/// are verified. A crash in between leaves links that do nothing.
+/// Creates the links for [`attach`], with a program that passes packets on to the next one. Creating a link waits for a
+/// grace period under the kernel's interface lock (RTNL), replacing its program takes microseconds: so links are
+/// created while programs are verified. A crash in between leaves links without effect.
 pub fn reserve<'a>(
     fs: &BpfFs,
     style: Style,
@@ -79,7 +79,7 @@ pub fn reserve<'a>(
     Ok(())
 }
 
-/// Attaches a program to its place, or replaces the one there.
+/// Attaches a program to its place, or replaces the current one.
 pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Result<Attached, DatapathError> {
     let step = || format!("attach {}", place.filter());
     let tc = Tc::new().step(step)?;
@@ -92,7 +92,7 @@ pub fn attach(fs: &BpfFs, style: Style, place: &Place, program: &Program) -> Res
             program,
         )
         .step(step)?;
-        // After the filter: the other way round packets would pass by both.
+        // After the filter is attached: in the reverse order packets would pass without a program.
         remove_link(&pin(fs, place)).step(step)?;
         return Ok(Attached::Filter);
     }
@@ -129,7 +129,7 @@ fn create_link(fs: &BpfFs, place: &Place, program: &Program) -> bpf::Result<()> 
     Link::tcx(program, place.ifindex, place.direction())?.pin(&pin(fs, place))
 }
 
-/// Opens the pinned link of a place, to keep it: a link with an open descriptor outlives its pin.
+/// Opens the pinned link of a place, to keep it alive: a link with an open descriptor outlives its pin.
 pub(crate) fn hold(fs: &BpfFs, place: &Place) -> Option<Link> {
     Link::open(&pin(fs, place)).ok()
 }
@@ -139,7 +139,7 @@ pub(crate) fn pin(fs: &BpfFs, place: &Place) -> PathBuf {
     fs.device_links(&place.device).join(place.program)
 }
 
-/// Pins an attached link again if its pin is missing or leads to another object. Returns whether it was.
+/// Repins an attached link if its pin is missing or refers to another object. Returns whether it was.
 pub(crate) fn pin_again(fs: &BpfFs, place: &Place, link: &Link) -> Result<bool, DatapathError> {
     let (folder, path) = (fs.device_links(&place.device), pin(fs, place));
     let step = || format!("pin the link of {}", place.filter());
@@ -175,7 +175,7 @@ pub(crate) fn is_attached(
 }
 
 /// Detaches a pinned link and removes its pin. Without the explicit detach, the program stays attached until the kernel
-/// frees the link, and the same program cannot be attached twice.
+/// frees the link asynchronously, and the same program cannot be attached twice.
 fn remove_link(pin: &Path) -> bpf::Result<()> {
     if let Ok(link) = Link::open(pin) {
         match link.detach() {

@@ -6,9 +6,9 @@ use devices::rtnetlink::{AddressSpec, LinkChange, RouteSpec, VethPeer, VethSpec}
 use devices::{Link, Netlink, NetlinkError, Route, TABLE_MAIN};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
-/// The interface through which the host's packets to pods go.
+/// The interface by which the host sends packets to pods.
 pub const HOST_DEVICE: &str = "cilium_host";
-/// Its peer.
+/// The peer of `cilium_host`.
 pub const NET_DEVICE: &str = "cilium_net";
 /// `RTPROT_KERNEL`: the protocol of Cilium's routes.
 const PROTOCOL_KERNEL: u8 = 2;
@@ -37,8 +37,8 @@ pub struct HostDevices {
     pub net: Link,
 }
 
-/// Creates the pair unless it is there, both sides up and without ARP. A pair of other links under these names is an
-/// error of the kernel ("exists").
+/// Creates the pair unless it exists, both sides up and without ARP. Links of another kind with these names lead to the
+/// kernel's error `EEXIST`.
 pub fn ensure_devices(nl: &mut Netlink) -> Result<HostDevices, NetlinkError> {
     if nl.find_link(HOST_DEVICE)?.is_none() {
         let peer = VethPeer { name: NET_DEVICE, ..VethPeer::default() };
@@ -84,7 +84,7 @@ impl HostSettings {
         if let (Some(router), Some(pods)) = (self.router_ipv6, self.pods_ipv6) {
             let route = |dst| RouteSpec { priority: METRIC_V6, ..route(dst) };
             routes.push(route(IpNetwork::from(IpAddr::V6(router))));
-            // Without "via": the kernel refuses an own address as IPv6 gateway.
+            // Without a gateway: the kernel refuses a local address as IPv6 gateway.
             routes.push(RouteSpec { src: Some(router.into()), ..route(pods.into()) });
         }
         routes
@@ -121,7 +121,7 @@ pub fn ensure_addresses(nl: &mut Netlink, host: &Link, settings: &HostSettings) 
     routes.iter().try_for_each(|route| nl.replace_route(route))
 }
 
-/// Returns descriptions of the addresses and routes that cilium_host should have and has not.
+/// Returns descriptions of the addresses and routes that are missing on cilium_host.
 pub fn missing(nl: &mut Netlink, host: &Link, settings: &HostSettings) -> Result<Vec<String>, NetlinkError> {
     let addresses = nl.addresses(host.index)?;
     let routes = nl.routes()?;

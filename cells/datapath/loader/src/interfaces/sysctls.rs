@@ -5,8 +5,8 @@ use sysctl::{Name, Setting};
 
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
 
-/// Returns the settings in the order of their writes: the node forwards, and replies may come by other devices than
-/// requests left by.
+/// Returns the settings in the order of their writes: forwarding is on, and replies may arrive by other devices than
+/// requests were sent by.
 pub(crate) fn settings(families: &FamilyConfig) -> Vec<Setting> {
     let mut all: Vec<(&[&str], u8)> = vec![(&["net", "ipv4", "conf", "all", "rp_filter"], 0)];
     if families.enable_ipv4 {

@@ -12,14 +12,14 @@ use datapath_api::{DatapathError, Step};
 
 /// The prefix of the pins of program arrays; the array's kernel id follows.
 const CALLS_PIN: &str = "cilium_calls_shared_";
-/// The prefix of those of all agents.
+/// The prefix of the program array pins of all agents.
 const ARRAYS: &str = "cilium_calls_";
 
-/// `EOPNOTSUPP` and the kernel's own `ENOTSUPP`: the answer of kernels that cannot look up program arrays.
+/// `EOPNOTSUPP` and the kernel-internal `ENOTSUPP`: errors of kernels that cannot look up program arrays.
 const NOT_SUPPORTED: [i32; 2] = [95, 524];
 
-/// Programs of one load. They call each other through an array of their own, which stays pinned as long as one of them may
-/// run: the kernel empties an array without pins and descriptors.
+/// Programs of one load. They tail-call each other through a private array, which stays pinned as long as one of them
+/// may run: the kernel empties a program array once it has neither pins nor descriptors.
 #[derive(Debug)]
 pub struct ProgramSet {
     collection: Collection,
@@ -28,8 +28,8 @@ pub struct ProgramSet {
 }
 
 impl ProgramSet {
-    /// Opens the node's maps that the programs use, on `threads` threads: a first start creates them, which takes longer
-    /// than loading. [`ProgramSet::load`] finds them open, or waits for those that are being created.
+    /// Opens the node's maps that the programs use, on `threads` threads: the first start creates them, which takes
+    /// longer than loading. [`ProgramSet::load`] finds them open, or waits for those that are being created.
     pub fn open_maps(maps: &Maps, threads: usize) -> Result<(), DatapathError> {
         shared_maps(&parsed()?, maps, threads).map(drop)
     }
@@ -40,7 +40,7 @@ impl ProgramSet {
         object
             .set_global(datapath_object::NODE_CONFIG, config.as_bytes())
             .step(|| "set the node's constants".to_owned())?;
-        // Not attached yet: they serve endpoint routes and features that work on packets that leave.
+        // Not attached yet: they are for endpoint routes and for features that process egress packets.
         let unused = [datapath_object::TO_CONTAINER, datapath_object::TO_NETDEV];
         object.retain_programs(|name| !unused.contains(&name));
         let shared = shared_maps(&object, maps, threads)?;
@@ -82,7 +82,7 @@ impl ProgramSet {
         &self.calls_pin
     }
 
-    /// Pins the programs' array again if its pin is missing or leads to another map: without a pin it loses its programs
+    /// Repins the programs' array if its pin is missing or refers to another map: without a pin the kernel empties it
     /// when the agent stops. Returns whether it was.
     pub(crate) fn repin(&self, fs: &BpfFs) -> Result<bool, DatapathError> {
         let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
@@ -94,8 +94,8 @@ impl ProgramSet {
         done.map(|()| true).step(|| "pin the program array".to_owned())
     }
 
-    /// Writes programs again whose slot of the array is empty or holds another program. Returns their names. Does
-    /// nothing on kernels that cannot look up program arrays.
+    /// Rewrites slots of the array that are empty or hold another program. Returns the programs' names. Does nothing on
+    /// kernels that cannot look up program arrays.
     pub(crate) fn repair_calls(&self) -> Result<Vec<&'static str>, DatapathError> {
         let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
         let calls =
@@ -120,7 +120,7 @@ impl ProgramSet {
         Ok(repaired)
     }
 
-    /// Removes the pins of other arrays, of previous loads and of a Cilium agent, once no program of theirs is
+    /// Removes the pins of other arrays, of previous loads and of a Cilium agent, once none of their programs is
     /// attached. Returns the number of removed pins.
     pub fn remove_others(&self, fs: &BpfFs) -> Result<usize, DatapathError> {
         let names = fs.map_names().step(|| "list the pinned maps".to_owned())?;

@@ -13,14 +13,14 @@ use crate::endpoints::pool::PolicyPool;
 use crate::restore::plan::{Found, plan};
 use crate::restore::take_over;
 
-/// Empty slots in a row after which there are no more maps: several times the number that is reserved at once.
+/// Length of a run of empty slots that ends the scan: several times the number that is reserved at once.
 const SLOT_GAP: u32 = 4 * crate::READY as u32;
 
 /// Policy maps of endpoints by their pins.
 type Pins = BTreeMap<String, RawMap>;
 
-/// Restores the endpoints of the previous run, or takes over those of another agent: repairs pins and map entries after the
-/// settings entries. Needs no programs. Returns the number of endpoints.
+/// Restores the endpoints of the previous run, or takes over those of another agent: repairs pins and map entries after
+/// the settings entries. Needs no programs. Returns the number of endpoints.
 ///
 /// # Errors
 /// If a map or pin cannot be read or written. The call may be repeated.
@@ -72,15 +72,15 @@ pub fn restore(datapath: &KernelDatapath) -> Result<usize, DatapathError> {
         }
     }
     if taken_over {
-        // Last: a start after a crash that finds no ids takes over from the beginning.
+        // Last: a start after a crash that finds no ids repeats the take-over from the beginning.
         let ids: Vec<(u32, u32)> = found.configs.iter().map(|c| (c.id, c.policy_slot)).collect();
         maps.ep_ids().update_batch(&ids).step(|| "note endpoints taken over".to_owned())?;
     }
     Ok(found.configs.len())
 }
 
-/// Takes over the endpoints of another agent: makes settings entries from `cilium_lxc`, and puts the pinned policy maps
-/// into slots. Does nothing on a node without endpoints.
+/// Takes over the endpoints of another agent: derives settings entries from `cilium_lxc`, and inserts the pinned policy
+/// maps into slots. Does nothing on a node without endpoints.
 fn take_over(
     maps: &Maps,
     pool: &PolicyPool,
@@ -122,7 +122,7 @@ fn take_over(
     Ok(configs)
 }
 
-/// Opens the maps in the endpoints' slots. A map that cannot be opened any more counts as none.
+/// Opens the maps in the endpoints' slots. A map that cannot be opened counts as missing.
 fn restore_maps(
     pool: &PolicyPool,
     configs: &[EndpointConfig],
@@ -143,8 +143,8 @@ fn restore_maps(
     Ok(())
 }
 
-/// Replaces policy maps of another capacity than `bpf-policy-map-max`, keeping their entries. A map whose entries do not
-/// fit into the new capacity stays.
+/// Replaces policy maps of another capacity than `bpf-policy-map-max`, keeping their entries. A map with more entries
+/// than the new capacity stays.
 fn resize(maps: &Maps, pool: &PolicyPool, found: &mut Found) -> Result<(), DatapathError> {
     let spec = maps.policy_spec(0).named("cilium_policy_v2");
     let desired = spec.layout;
@@ -181,7 +181,8 @@ fn resize(maps: &Maps, pool: &PolicyPool, found: &mut Found) -> Result<(), Datap
     Ok(())
 }
 
-/// Returns the settings entries in the kernel, by the list of ids: an id is written before the entry and removed after it.
+/// Returns the settings entries in the kernel, by the list of ids: an id is written before the entry and removed after
+/// it.
 fn written_configs(maps: &Maps) -> Result<Vec<EndpointConfig>, DatapathError> {
     let ids = maps.ep_ids().keys().step(|| "list the endpoints".to_owned())?;
     let mut configs = Vec::with_capacity(ids.len());

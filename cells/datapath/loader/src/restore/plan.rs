@@ -16,20 +16,20 @@ pub(crate) struct Found {
     pub(crate) pins: BTreeMap<String, u32>,
 }
 
-/// The operations to do, in this order.
+/// The operations to perform, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Slots that have a map.
     pub(crate) occupied: BTreeSet<u32>,
     /// Slots that endpoints use.
     pub(crate) used: BTreeSet<u32>,
-    /// Endpoints whose slot is empty or belongs to another one: they need a new map and a new pin.
+    /// Endpoints with an empty slot or the slot of another endpoint: they need a new map and a new pin.
     pub(crate) without_map: Vec<u16>,
-    /// Endpoints whose pin is missing or is another map than the one in their slot.
+    /// Endpoints with a missing pin, or a pin of another map than the one in their slot.
     pub(crate) repin: Vec<(u16, u32)>,
 }
 
-/// Compares settings entries, slots and pins. The settings entry is the truth; pins follow.
+/// Compares settings entries, slots and pins. The settings entry is authoritative; pins follow.
 pub(crate) fn plan(found: &Found) -> Plan {
     let mut plan = Plan { occupied: found.slots.keys().copied().collect(), ..Plan::default() };
     for config in &found.configs {

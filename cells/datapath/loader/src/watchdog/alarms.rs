@@ -1,8 +1,8 @@
-//! Events of the kernel that cause a comparison before its time: a file system was unmounted, a filter or a rule of
-//! nftables removed.
+//! Events of the kernel that trigger a comparison before the interval ends: a file system was unmounted, a filter or a
+//! rule of nftables was removed.
 //!
-//! So such a loss lasts milliseconds, and nothing is spent while nothing happens. The kernel does not report removed pins
-//! and tcx links: these wait for the next comparison. A source that cannot be opened reports nothing.
+//! So such a loss is repaired within milliseconds, without polling. The kernel does not report removed pins and tcx
+//! links: the next periodic comparison repairs these. A source that cannot be opened reports nothing.
 
 use std::fs::File;
 use std::io;
@@ -47,7 +47,7 @@ impl Alarms {
         }
     }
 
-    /// Waits until something was removed that may be the datapath's. Cancel safe.
+    /// Waits until an object was removed that may belong to the datapath. Cancel safe.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             () = unmounted(&mut self.mounts, &self.pin) => {}
@@ -73,15 +73,15 @@ fn mounts() -> io::Result<AsyncFd<File>> {
 async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
     while let Some(fd) = mounts {
         match fd.ready(Interest::PRIORITY).await {
-            // The kernel reports it a moment before the path leads elsewhere. Cleared after the wait, so that a change in
-            // between is reported again, and also one whose waiter was cancelled.
+            // The kernel reports an unmount a moment before the path changes. Readiness is cleared after the delay, so
+            // that a change in between, or one with a cancelled waiter, is reported again.
             Ok(mut ready) => {
                 sleep(DEBOUNCE).await;
                 ready.clear_ready();
             }
             Err(_) => *mounts = None,
         }
-        // Mounts change with every pod as well.
+        // Mounts change with every pod, so check that the pin is really gone.
         if !pin.exists() {
             return;
         }
@@ -93,7 +93,7 @@ async fn unmounted(mounts: &mut Option<AsyncFd<File>>, pin: &std::path::Path) {
 async fn removed(subscription: &mut Option<Subscription>, is_deletion: impl Fn(&Message<'_>) -> bool) {
     while let Some(open) = subscription {
         match open.receive().await {
-            // A message that cannot be read may be a deletion as well: a comparison too many costs a millisecond.
+            // An unparsable message may be a deletion: an unnecessary comparison costs only a millisecond.
             Ok(Received::Packet) if !open.messages().any(|m| m.as_ref().map_or(true, &is_deletion)) => {}
             Ok(Received::Packet | Received::Overflow) => return,
             Err(_) => *subscription = None,

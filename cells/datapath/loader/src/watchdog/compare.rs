@@ -1,7 +1,7 @@
 //! Compares the kernel with the desired state and repairs what another process has removed or changed.
 //!
-//! A comparison covers everything, whatever caused it: it costs a few system calls an endpoint and changes nothing when all
-//! is well. `schedule.rs` has its times, `alarms.rs` the events that cause one earlier.
+//! A comparison always covers everything, independent of its trigger: it costs a few system calls per endpoint and
+//! writes nothing if there is no drift. `schedule.rs` has its times, `alarms.rs` the events that trigger one earlier.
 
 use datapath_api::DatapathError;
 use devices::Netlink;
@@ -12,8 +12,8 @@ use crate::guard::nftables::Chain;
 use crate::interfaces::controller::Controller;
 use crate::watchdog::repairs::{Kind, Repair, repair};
 
-/// Compares everything once and returns the repairs. `guarded` if the rule against unknown pods is desired. Lost parts that
-/// only applying the desired state creates again are noted in the controller. Blocks.
+/// Compares everything once and returns the repairs. `guarded` if the rule against unknown pods is desired. Missing
+/// parts that only [`Controller::apply`] can recreate are recorded in the controller. Blocks.
 pub(crate) fn compare(controller: &mut Controller, guarded: bool) -> Result<Vec<Repair>, DatapathError> {
     let datapath = controller.datapath().clone();
     let mut repairs = repair_pins(&datapath)?;
@@ -38,8 +38,8 @@ pub(crate) fn compare(controller: &mut Controller, guarded: bool) -> Result<Vec<
     Ok(repairs)
 }
 
-/// Mounts the bpf file system, and pins maps, policy maps and the array of programs again where a pin is missing or
-/// leads to another map. Returns the repairs.
+/// Mounts the bpf file system, and repins maps, policy maps and the array of programs if a pin is missing or refers to
+/// another map. Returns the repairs.
 ///
 /// # Errors
 /// If a map or pin cannot be read or written.
@@ -58,7 +58,7 @@ pub fn repair_pins(datapath: &KernelDatapath) -> Result<Vec<Repair>, DatapathErr
         }
         let id = config.id as u16;
         let endpoint = table.lock(id);
-        // It may have been deleted, or be in the making.
+        // The endpoint may have been deleted, or be in creation.
         let config = endpoint.config();
         if config.id != u32::from(id) || policy_maps.is_pinned(&config)? {
             continue;

@@ -16,7 +16,7 @@ pub enum Kind {
     Program,
     /// An address or a route of cilium_host.
     Network,
-    /// The rule of nftables that holds back unknown pods.
+    /// The rule of nftables that drops packets of unknown pods.
     Rule,
     /// Map entries: missing or overwritten ones, and those without an owner.
     Row,
@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// A part of the datapath that was missing or wrong and is in place again.
+/// A part of the datapath that was missing or wrong and has been repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     /// The kind of part.

@@ -10,9 +10,9 @@ use maps::DriftChecks;
 use crate::watchdog::repairs::{Kind, Repair, Repairs, repair};
 use crate::watchdog::schedule::Comparison;
 
-/// How long the same repairs are not logged again.
+/// Minimum interval between log lines about the same repairs.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Repairs named in one line of the log.
+/// Maximum number of repairs named in one log line.
 const MAX_LOGGED_REPAIRS: usize = 8;
 /// The consequence of a failed comparison.
 const FAILED: &str = "Parts of the datapath may have been removed and cannot be put back, trying again; pods go on as \
@@ -33,8 +33,8 @@ impl Reports {
         Reports { health, repairs, drift_checks, logged: None }
     }
 
-    /// Reports what a comparison has repaired, and map entries that other owners have repaired since the last one. Returns
-    /// the outcome.
+    /// Reports what a comparison has repaired, and map entries that other owners have repaired since the last one.
+    /// Returns the outcome.
     pub(crate) fn report(&mut self, found: Result<Vec<Repair>, DatapathError>, now: Instant) -> Comparison {
         let mut found = match found {
             Ok(found) => found,
@@ -52,7 +52,7 @@ impl Reports {
             let names: Vec<&str> =
                 found.iter().take(MAX_LOGGED_REPAIRS).map(|repair| &*repair.what).collect();
             let names = names.join(", ");
-            // Two processes that fight over a filter are one line a minute.
+            // If two processes keep replacing each other's filter, log one line per minute.
             let logged = |(at, before): &(Instant, String)| {
                 *before == names && now.saturating_duration_since(*at) < LOG_INTERVAL
             };

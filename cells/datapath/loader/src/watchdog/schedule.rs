@@ -1,20 +1,20 @@
-//! When the kernel is compared with the desired state: a pure function of events and their times.
+//! The times of comparisons of the kernel with the desired state: a pure function of events and their times.
 
 use std::time::{Duration, Instant};
 
-/// The shortest time between two comparisons, whatever happens.
+/// The minimum time between two comparisons.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// How long changes are collected: they come together, and the kernel reports some before it makes them.
+/// How long changes are batched: they come in groups, and the kernel reports some before they take effect.
 pub(crate) const DEBOUNCE: Duration = Duration::from_millis(20);
-/// The longest time until a failed comparison is repeated.
+/// The maximum time until a failed comparison is repeated.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The outcome of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {
-    /// Everything is as it should be, or was repaired.
+    /// Everything is as desired, or was repaired.
     Done,
-    /// Parts of the host's side are missing, which applying the desired state makes again.
+    /// Parts of the host's side are missing; applying the desired state recreates them.
     HostSideLost,
     /// The comparison could not be finished.
     Failed,
@@ -23,11 +23,12 @@ pub(crate) enum Comparison {
 /// The times of comparisons.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// Zero for no comparisons.
+    /// Zero disables comparisons.
     interval: Duration,
     next: Instant,
     last: Instant,
-    /// The next comparison follows an alarm, which may have come before the change that it reports: so another one follows.
+    /// The next comparison follows an alarm. The kernel may send an alarm before the change, so a second comparison
+    /// follows.
     alarmed: bool,
     /// When owners of other map entries compare theirs again.
     drift_checks_at: Instant,
@@ -47,7 +48,7 @@ impl Schedule {
         }
     }
 
-    /// Sets the interval, zero for no comparisons.
+    /// Sets the interval; zero disables comparisons.
     pub(crate) fn set_interval(&mut self, interval: Duration, now: Instant) {
         if self.interval != interval {
             self.interval = interval;
@@ -56,12 +57,12 @@ impl Schedule {
         }
     }
 
-    /// Schedules a comparison as soon as changes are over.
+    /// Schedules a comparison after the debounce time.
     pub(crate) fn soon(&mut self, now: Instant) {
         self.next = self.next.min(now.max(self.last + MIN_INTERVAL) + DEBOUNCE);
     }
 
-    /// Schedules a comparison for removals while a desired state was applied.
+    /// Schedules a comparison that detects removals which happened while a desired state was applied.
     pub(crate) fn confirm(&mut self, now: Instant) {
         self.next = self.next.min(now + MIN_INTERVAL);
     }
@@ -88,7 +89,7 @@ impl Schedule {
         (!self.interval.is_zero()).then_some(self.next)
     }
 
-    /// Whether owners of other map entries are to compare theirs with this comparison. Asked once for each.
+    /// Returns whether owners of other map entries have to compare theirs with this comparison. Call it once for each.
     pub(crate) fn take_drift_checks(&mut self, now: Instant) -> bool {
         let due = self.drift_checks_at <= now;
         if due {

@@ -49,7 +49,7 @@ pub fn node_config() -> NodeConfig {
     }
 }
 
-/// Does the steps of an agent's start, in its order.
+/// Performs the steps of an agent's start, in order.
 pub fn start(maps: &Arc<Maps>) -> KernelDatapath {
     let datapath = KernelDatapath::new(maps.clone(), OPTIONS);
     loader::restore(&datapath).unwrap();
@@ -66,7 +66,7 @@ pub fn pod(sandbox: &Sandbox, id: u16) -> EndpointDatapath {
     pod_with_namespace(sandbox, id).0
 }
 
-/// The same with the pod's namespace, in which addresses and routes are as the CNI plugin makes them.
+/// The same with the pod's namespace, with addresses and routes as the CNI plugin creates them.
 pub fn pod_with_namespace(sandbox: &Sandbox, id: u16) -> (EndpointDatapath, NetNs) {
     let ns = sandbox.netns(&format!("pod{id}")).unwrap();
     let ifname = format!("lxc{id:05}");
@@ -88,7 +88,7 @@ pub fn pod_with_namespace(sandbox: &Sandbox, id: u16) -> (EndpointDatapath, NetN
     (endpoint, ns)
 }
 
-/// Addresses and routes in a pod whose host side is up.
+/// Configures addresses and routes in a pod after its host side is up.
 pub fn furnish(endpoint: &EndpointDatapath, ns: &NetNs) {
     let (ipv4, ipv6) = (endpoint.ipv4.unwrap(), endpoint.ipv6.unwrap());
     ns.ip_batch(&format!(

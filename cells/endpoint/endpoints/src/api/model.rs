@@ -34,7 +34,7 @@ pub(crate) fn endpoint(
     models::Endpoint { id: record.id.into(), spec: Some(configuration(record)), status: Some(status) }
 }
 
-/// Returns the state of the endpoint's regeneration as a controller, which the reconciler is in Cilium's terms.
+/// Returns the state of the endpoint's regeneration as a controller, Cilium's term for a reconciler.
 fn regeneration(endpoint: &Endpoint, uuids: &ControllerUuids) -> models::ControllerStatus {
     let name = format!("endpoint-{}-regeneration-recovery", endpoint.record.id);
     let outcomes = || endpoint.log.newest_first().filter(|change| change.code != Code::Warning);

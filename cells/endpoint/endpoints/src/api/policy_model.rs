@@ -13,17 +13,17 @@ use crate::requests::service::Context;
 /// The policy of an endpoint, desired and realized.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PolicyView {
-    /// `none`, `ingress`, `egress` or `both`, the last three with `audit-` where drops are only reported.
+    /// `none`, `ingress`, `egress` or `both`; the last three with the prefix `audit-` in audit mode.
     enabled: &'static str,
-    /// The revision that was computed last, and the one that the kernel has.
+    /// The revision computed last, and the realized one.
     revisions: [u64; 2],
-    /// Peers that rows of the map allow, by direction; zero for all.
+    /// Peers that map entries allow, by direction; zero for all.
     allowed: [BTreeSet<u32>; 2],
-    /// Peers that rows of the map deny.
+    /// Peers that map entries deny.
     denied: [BTreeSet<u32>; 2],
     /// The rules of each of the revisions.
     filters: [Arc<Filters>; 2],
-    /// Whether the kernel cannot have the desired policy.
+    /// Whether writing the desired policy to the kernel fails.
     pub(crate) failing: bool,
 }
 
@@ -57,7 +57,7 @@ impl PolicyView {
             view.filters = [row.filters.clone(), row.realized_filters.clone()];
             view.failing = matches!(row.state, RealizationState::Full | RealizationState::Failed);
         }
-        // A map that does not exist yet has no rows.
+        // A map that does not exist yet has no entries.
         for (key, entry) in context.datapath.policy_rows(endpoint.record.id).unwrap_or_default() {
             let peers = if entry.deny() { &mut view.denied } else { &mut view.allowed };
             peers[usize::from(key.egress == 1)].insert(key.sec_label);

@@ -54,7 +54,7 @@ where
     Route::new(operation, move |request| handler((*endpoints).clone(), request))
 }
 
-/// `PUT /endpoint/{id}`. The path's id does not matter: the body's counts, or a free one is taken.
+/// `PUT /endpoint/{id}`. The id of the path is ignored: the id of the body is used, or a free one if that is zero.
 pub(crate) async fn put(endpoints: Endpoints, request: Request) -> Response {
     let body: models::EndpointChangeRequest = match request.json() {
         Ok(body) => body,
@@ -118,7 +118,7 @@ pub(crate) fn list(endpoints: &Endpoints, request: &Request) -> Response {
     }
 }
 
-/// Endpoints that are shown one after the other: with many rules, the models of all of them at once would be large.
+/// Endpoints, serialized one by one: with many rules, the models of all of them at once would take much memory.
 struct Whole<'a> {
     endpoints: &'a Endpoints,
     list: Vec<&'a Endpoint>,
@@ -198,7 +198,7 @@ pub(crate) async fn patch_labels(endpoints: Endpoints, request: Request) -> Resp
     match name(&request) {
         Err(error) => Response::error(400, error.to_string()),
         Ok(name) => match endpoints.relabel(&name, &body.user).await {
-            // This operation's texts begin with a capital.
+            // Cilium capitalizes the error texts of this operation.
             Err(Refused::Invalid(Invalid::ReservedLabels(labels))) => {
                 Response::error(500, format!("Not allowed to add reserved labels: {labels}"))
             }

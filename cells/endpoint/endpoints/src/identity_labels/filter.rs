@@ -5,7 +5,7 @@ use regex::Regex;
 
 use crate::identity_labels::prefix_file::{BadFile, Listed, PrefixFile};
 
-/// The default prefixes, beside the user's: they exclude labels that change with every rollout or do not describe the
+/// The default prefixes, added to the user's: they exclude labels that change with every rollout or do not describe the
 /// workload. Regular expressions that match at the beginning of keys.
 const DEFAULTS: [&str; 20] = [
     "reserved:.*",
@@ -87,7 +87,8 @@ impl Filter {
         Filter::default().with(prefixes)
     }
 
-    /// Returns a filter with the prefixes of a file in the place of the defaults. The agent's own labels are always included.
+    /// Returns a filter with the prefixes of a file in the place of the defaults. The agent's own labels are always
+    /// included.
     ///
     /// ```
     /// let file = r#"{"version": 1, "valid-prefixes": [{"prefix": "app", "source": "k8s"}]}"#;
@@ -125,7 +126,8 @@ impl Filter {
     }
 
     /// Whether the label is part of the identity: the longest match of an inclusion is compared with the shortest of an
-    /// exclusion, as in Cilium. The agent's own labels always are: pods whose named ports differ need rows of their own.
+    /// exclusion, as in Cilium. The agent's own labels always are: pods with different named ports need separate policy
+    /// rows.
     fn counts(&self, label: &Label) -> bool {
         let lengths = |exclude| {
             let rules = self.rules.iter().filter(move |rule| rule.exclude == exclude);
@@ -226,9 +228,9 @@ mod tests {
         assert!(Filter::new(["!"]).is_err());
     }
 
-    /// The mark of exclusions follows the source, as in Cilium, or precedes it.
+    /// The exclusion mark `!` follows the source, as in Cilium, or precedes it.
     #[test]
-    fn both_places_of_the_mark_mean_the_same() {
+    fn the_exclusion_mark_may_precede_source_or_pattern() {
         let labels = ["k8s:job-name=1", "container:job-name=1", "k8s:name=x"];
         for prefix in ["k8s:!job-name", "!k8s:job-name"] {
             let filter = Filter::new([prefix]).unwrap();
@@ -242,9 +244,9 @@ mod tests {
         }
     }
 
-    /// Of exclusions the shortest counts: `app` and what follows are not excepted by a longer exclusion.
+    /// The shortest exclusion counts: a longer exclusion makes no exception from it.
     #[test]
-    fn the_longest_inclusion_is_held_against_the_shortest_exclusion() {
+    fn the_longest_inclusion_is_compared_with_the_shortest_exclusion() {
         let filter = Filter::new(["!team", "!team-of-the-day", "team-of"]).unwrap();
         let labels = ["k8s:team=1", "k8s:team-of=2", "k8s:team-of-the-day=3", "k8s:tea=4"];
         assert_eq!(keys(&filter, &labels), ["team-of", "team-of-the-day"]);

@@ -30,7 +30,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 const WATCH_LAG: Duration = Duration::from_millis(100);
 /// How long an answer of the API server may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest delay between requests for a pod whose object is unknown.
+/// The longest delay between requests for the object of a pod.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The tables of cluster objects, as far as endpoints need them.
@@ -41,7 +41,7 @@ pub(crate) struct Objects {
     pub(crate) sources: Option<Arc<Sources>>,
     /// Requests to the API server, if there is one.
     pub(crate) api: Option<Arc<dyn Api>>,
-    /// The sources whose pods may be in a namespace without an object.
+    /// The sources that may have pods in a namespace without an object.
     pub(crate) partial: Arc<BTreeSet<String>>,
     /// The cluster's name, once it is known.
     pub(crate) cluster: Arc<dyn Fn() -> String + Send + Sync>,
@@ -91,8 +91,9 @@ impl Objects {
         self.metadata(snapshot, &row.object, partial).map_or(Lookup::NoNamespace, Lookup::Found)
     }
 
-    /// Returns the metadata of a pod; none before its namespace is known, whose labels are part of the identity: rules that
-    /// deny by them would not select the pod, and rules that allow by their absence would.
+    /// Returns the metadata of a pod; none before its namespace is known. The namespace's labels are part of the
+    /// identity: without them, rules that deny by these labels would not select the pod, and rules that allow by their
+    /// absence would.
     fn metadata(&self, snapshot: &Snapshot, pod: &Pod, partial: bool) -> Option<Metadata> {
         let namespace = self.namespaces.get(snapshot, Row::by_name("", &pod.metadata.namespace));
         if namespace.is_none() && !(partial && self.namespaces.initialized(snapshot)) {
@@ -101,9 +102,9 @@ impl Objects {
         Some(Metadata::of(pod, namespace.map(|namespace| &namespace.object), &(self.cluster)()))
     }
 
-    /// Waits for the pod of a new endpoint, whose object may be as new: refreshes folders, and requests it from the API
-    /// server if the table has another pod of the name. Returns the metadata of the API server's answer; none if the tables
-    /// have the pod, or no source has it: the endpoint starts as `reserved:init` then.
+    /// Waits for the pod object of a new endpoint, which may be just as new: refreshes folders, and requests it from
+    /// the API server if the table has another pod of the name. Returns the metadata of the API server's answer; none
+    /// if the tables have the pod, or no source has it: the endpoint starts as `reserved:init` then.
     pub(crate) async fn await_pod(&self, record: &Record) -> Option<Metadata> {
         let snapshot = self.pods.snapshot();
         let by_name = Row::by_name(&record.k8s_namespace, &record.k8s_pod_name);
@@ -150,8 +151,8 @@ impl Objects {
         }
     }
 
-    /// Requests the endpoint's pod from the API server, with retries and backoff, until it is found or `is_needed` returns
-    /// false. Never returns without an API server: the watch is then the only source.
+    /// Requests the endpoint's pod from the API server, with retries and backoff, until it is found or `is_needed`
+    /// returns false. Never returns without an API server: the watch is then the only source.
     pub(crate) async fn fetch_until_known(
         &self,
         record: &Record,
@@ -195,8 +196,8 @@ impl Objects {
     }
 }
 
-/// Whether an object is that of an endpoint's pod, and not of another one of its name. The UIDs decide; the name alone does
-/// if the plugin has not reported a UID or a manifest has none. A static pod has the UID of its
+/// Whether an object is that of an endpoint's pod, and not of another one of its name. The UIDs decide; the name alone
+/// does if the plugin has not reported a UID or a manifest has none. A static pod has the UID of its
 /// manifest, which its object carries as an annotation beside a UID of its own.
 pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
     let (uid, meta) = (record.k8s_uid.as_str(), &pod.metadata);
@@ -204,8 +205,8 @@ pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
     uid.is_empty() || meta.uid.is_empty() || meta.uid == uid || mirrored()
 }
 
-/// Returns the labels of a pod: its own, those of its namespace, and those that the agent generates. A namespace without an
-/// object has the one label that every namespace has.
+/// Returns the labels of a pod: its own, those of its namespace, and those that the agent generates. A namespace
+/// without an object has the one label that every namespace has.
 fn labels(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Labels {
     let label = |key: String, value: &str| Label { key, value: value.to_owned(), source: K8S.to_owned() };
     // A pod's own labels must not override those of its namespace or of the agent.
@@ -219,7 +220,7 @@ fn labels(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Labels {
     let account = (!account.is_empty()).then(|| label(POLICY_SERVICE_ACCOUNT.to_owned(), account));
     let generated =
         [label(POD_NAMESPACE.to_owned(), &pod.metadata.namespace), label(POLICY_CLUSTER.to_owned(), cluster)];
-    // Of two with one key the later wins: a pod must not assume another identity by a label of its own.
+    // The later of two labels with the same key wins: a pod must not assume another identity by its own labels.
     own.chain(of_namespace).chain(generated).chain(account).collect()
 }
 
@@ -237,7 +238,8 @@ fn protocol(port: &ContainerPort) -> Option<u8> {
     }
 }
 
-/// Returns the labels of an endpoint by its pod's object: those of earlier objects are dropped, those of the request stay.
+/// Returns the labels of an endpoint by its pod's object: those of earlier objects are dropped, those of the request
+/// stay.
 pub(crate) fn described(before: &OpLabels, metadata: &Metadata, filter: &Filter) -> OpLabels {
     let (identity, info) = filter.split(&metadata.labels);
     let kept = |labels: &Labels| -> Vec<Label> {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// The supported version of the file.
 const VERSION: u32 = 1;
 
-/// Bytes that the file may have.
+/// Maximum size of the file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The contents of the file.

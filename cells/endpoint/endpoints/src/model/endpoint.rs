@@ -15,7 +15,7 @@ use crate::model::record::Record;
 use crate::model::regeneration::Regeneration;
 use crate::model::state::State;
 
-/// Why endpoints are regenerated whose labels have changed.
+/// The reason for regeneration after a change of labels.
 pub(crate) const UPDATED: &str = "LabelsUpdate: updated security labels";
 pub(crate) const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
 
@@ -27,7 +27,7 @@ pub struct Endpoint {
     pub record: Arc<Record>,
     /// The named ports of the pod.
     pub named_ports: NamedPorts,
-    /// The identity that the kernel has for it; zero before it has any.
+    /// The identity realized in the kernel; zero before there is one.
     pub applied_identity: u32,
     /// Its state.
     #[serde(serialize_with = "state_name")]
@@ -35,12 +35,12 @@ pub struct Endpoint {
     /// Its recent events.
     #[serde(skip)]
     pub log: Log,
-    /// Why its datapath is regenerated, or was the last time.
+    /// The reason for the current or last regeneration.
     pub reason: Arc<str>,
     /// The regeneration in progress, if any.
     #[serde(rename = "WaitingFor", serialize_with = "waiting_for")]
     pub regeneration: Option<Arc<Regeneration>>,
-    /// How often its datapath has been regenerated since the agent's start.
+    /// The number of regenerations since the agent's start.
     pub builds: u64,
     /// Whether the kernel and the state folder have this row.
     pub status: Status,
@@ -148,7 +148,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the endpoint in another state. A state that may not follow is refused and logged.
+    /// Returns the endpoint in another state. An invalid transition is refused and logged.
     #[must_use]
     pub fn enter(&self, next: State, message: &str, now: SystemTime) -> Endpoint {
         if self.state.may_become(next) {
@@ -172,7 +172,7 @@ impl Endpoint {
         Endpoint { record: Arc::new(record), ..self.clone() }
     }
 
-    /// Returns the endpoint after its labels have got an identity; one that waits to be restored stays so.
+    /// Returns the endpoint after its identity was allocated; an endpoint in state `restoring` stays in it.
     #[must_use]
     pub fn identified(&self, why: &str, now: SystemTime) -> Endpoint {
         match self.state {
@@ -186,13 +186,13 @@ impl Endpoint {
         }
     }
 
-    /// Returns the name under which an endpoint holds its identity.
+    /// Returns the owner name under which an endpoint references its identity.
     pub(crate) fn user(id: u16) -> String {
         format!("endpoint/{id}")
     }
 
-    /// Returns the endpoint waiting for regeneration. The row is new even if it waits already, so that a regeneration in
-    /// flight does not complete it.
+    /// Returns the endpoint waiting for regeneration. The row is new even if it waits already, so that a regeneration
+    /// in flight does not complete it.
     #[must_use]
     pub fn triggered(&self, reason: &str, why: &str, now: SystemTime) -> Endpoint {
         let message = format!("Triggering endpoint regeneration due to {why}");
@@ -203,7 +203,7 @@ impl Endpoint {
         Endpoint { reason: reason.into(), regeneration: None, status: Status::pending(), ..next }
     }
 
-    /// Returns the endpoint while its regeneration waits. One that is retried stays `ready`, as after the failure.
+    /// Returns the endpoint while its regeneration waits. During a retry it stays `ready`, as after the failure.
     #[must_use]
     pub(crate) fn waiting(&self, now: SystemTime) -> Endpoint {
         match self.state {

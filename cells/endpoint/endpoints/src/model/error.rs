@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::model::id::EndpointId;
 
-/// Why an endpoint's name cannot be parsed.
+/// An error in parsing an endpoint's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadId {
@@ -27,7 +27,7 @@ pub enum BadId {
     TooLarge(i64),
 }
 
-/// Why a request for an endpoint is invalid. Nothing has been changed.
+/// An invalid request for an endpoint. Nothing has been changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
@@ -40,7 +40,7 @@ pub enum Invalid {
     /// The requested id is taken.
     #[error("endpoint ID {0} already exists")]
     IdInUse(EndpointId),
-    /// The container's interface has an endpoint.
+    /// The container's interface already has an endpoint.
     #[error("endpoint for CNI attachment ID {0} already exists")]
     AttachmentInUse(String),
     /// Another endpoint has the address; with its kind, as `ipv4:10.0.0.1`.
@@ -65,7 +65,7 @@ pub enum Invalid {
     /// The request carried labels, none of which remains after filtering.
     #[error("no valid labels provided")]
     NoLabels,
-    /// Host, health and other endpoints of the agent are not for clients to change.
+    /// Clients may not change host, health and other endpoints of the agent.
     #[error("endpoint may not be associated reserved labels")]
     Reserved,
     /// All 65535 ids are in use.

@@ -32,7 +32,7 @@ pub enum Name {
     Ipv4(Option<Ipv4Addr>),
     /// `ipv6:ADDRESS`
     Ipv6(Option<Ipv6Addr>),
-    /// A known prefix whose endpoints this agent never has.
+    /// A known prefix of which this agent never has endpoints.
     Nothing,
 }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::model::state::State;
 
-/// Changes that an endpoint's log keeps.
+/// Maximum number of changes in an endpoint's log.
 pub(crate) const CAPACITY: usize = 256;
 
 /// The outcome of a step.

@@ -1,5 +1,5 @@
-//! Named ports of a pod as labels, so that pods whose ports differ have identities of their own: a rule that names a port
-//! has a row of its own for each of them.
+//! Named ports of a pod as labels, so that pods with different ports have different identities: a rule that names a
+//! port has a policy row for each of these identities.
 //!
 //! Cilium's form: `gen:io.cilium.k8s.named-ports=dns.UDP.53_http.TCP.8080`, ports in the order of their names. A value
 //! that exceeds the limit of a label continues in `...named-ports-1`, `-2` and so on.
@@ -10,7 +10,7 @@ use labels::{Label, Labels, PORTS};
 const KEY: &str = "io.cilium.k8s.named-ports";
 /// Separates the ports of a value; cannot be part of a port's name.
 const SEPARATOR: char = '_';
-/// Bytes that a label's value may have.
+/// Maximum length of a label's value in bytes.
 const MAX_VALUE_BYTES: usize = 63;
 const PROTOCOLS: [(&str, u8); 3] = [("TCP", 6), ("UDP", 17), ("SCTP", 132)];
 

@@ -37,8 +37,8 @@ impl Default for Options {
     }
 }
 
-/// Options of new endpoints. The node's options for events are not among them: programs check those beside an endpoint's
-/// own, so that one change of the node's reaches all endpoints.
+/// Options of new endpoints. They do not include the node's event options: programs check those in addition to the
+/// endpoint's own, so that a change of a node option affects all endpoints at once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defaults {
     start: Options,
@@ -65,7 +65,7 @@ impl Defaults {
     }
 }
 
-/// Why a change of options is refused.
+/// An invalid change of options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadOption {

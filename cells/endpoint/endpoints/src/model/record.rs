@@ -90,7 +90,7 @@ pub struct Record {
     /// UID of the CiliumEndpoint.
     #[serde(rename = "CiliumEndpointUID", deserialize_with = "or_default")]
     pub cilium_endpoint_uid: String,
-    /// Further marks, such as `property-fake`.
+    /// Further properties, such as `property-fake`.
     #[serde(deserialize_with = "or_default")]
     pub properties: BTreeMap<String, Value>,
     /// Cookie of the pod's network namespace.
@@ -165,8 +165,8 @@ impl Record {
         self.op_labels.orchestration_identity.0.get("health").is_some_and(|label| label.source == "reserved")
     }
 
-    /// Whether it has an interface of its own that the datapath serves. Fake endpoints and those in the host's network have
-    /// none.
+    /// Whether it has an interface of its own that the datapath serves. Fake endpoints and those in the host's network
+    /// have none.
     pub fn has_interface(&self) -> bool {
         const WITHOUT: [&str; 3] =
             ["property-fake-endpoint", "property-at-host-network-namespace", "property-without-bpf-endpoint"];

@@ -1,4 +1,4 @@
-//! How far the regeneration of an endpoint has got.
+//! The progress of an endpoint's regeneration.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,20 +8,20 @@ use labels::Labels;
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// A regeneration that has begun and waits for another cell. A change of the endpoint ends it: another one begins.
+/// A regeneration in progress that waits for another cell. A change of the endpoint aborts it and starts another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Regeneration {
     /// The step that it waits for.
     pub step: Step,
     /// The revision of the policies that its policy map must have.
     pub policy: u64,
-    /// When it fails if it is still waiting.
+    /// When it fails with a timeout.
     pub deadline: Instant,
-    /// The endpoints that change identity together with this one, and itself.
+    /// The endpoints that change identity together, including this one.
     pub together: Option<Arc<BTreeSet<u16>>>,
 }
 
-/// The steps of a regeneration that wait, in their order.
+/// The steps of a regeneration that may wait, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
@@ -43,7 +43,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why a regeneration fails by itself; all other errors are those of the cells that it writes to.
+/// An error of the regeneration itself; all other errors come from the cells that it writes to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RegenerationError {
     /// The identity of the record belongs to other labels by now.

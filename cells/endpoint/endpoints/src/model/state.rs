@@ -1,4 +1,4 @@
-//! The states of an endpoint and which may follow which.
+//! The states of an endpoint and their valid transitions.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
-//! Changes of identities: which endpoints are in one, and which of them change together. Functions of rows alone.
+//! Changes of identities: the endpoints that are in one, and the groups that change together. Functions of rows alone.
 //!
-//! Policy says nothing of the pair (new identity of one, old identity of another): it has rows for both identities of one
-//! that changes alone, as its peers stay as they are. So endpoints change one after the other, unless their changes come
-//! in one batch, as by labels of their namespace: then policy keeps the verdicts about each two of them until both carry
-//! the new one.
+//! Policy has no verdict for the pair (new identity of one endpoint, old identity of another): for a single change it
+//! has rows for both identities of that endpoint, since its peers keep theirs. So endpoints change one after the other,
+//! unless the changes arrive in one batch, e.g. by labels of their namespace: then policy keeps the previous verdicts
+//! between members of the group until both carry the new identity.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::model::state::State;
 pub(crate) struct Group {
     /// The ids of the endpoints.
     pub(crate) members: Option<Arc<BTreeSet<u16>>>,
-    /// The identities that they give up.
+    /// The previous identities of the members.
     pub(crate) old_identities: BTreeSet<u32>,
 }
 
 impl Group {
-    /// Returns the endpoints whose change of identity begins with this batch.
+    /// Returns the endpoints that begin a change of identity with this batch.
     pub(crate) fn beginning<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Group {
         let begins = |endpoint: &&Endpoint| endpoint.regeneration.is_none() && changes_identity(endpoint);
         let changing: Vec<&Endpoint> = endpoints.filter(begins).collect();
@@ -43,27 +43,27 @@ pub(crate) fn is_new(endpoint: &Endpoint) -> bool {
     endpoint.applied_identity == 0
 }
 
-/// Returns the identity that packets of the endpoint carry and go on to carry; none of one that is new, about to give it up
-/// or being removed.
+/// Returns the identity that packets of the endpoint carry and will carry; none for an endpoint that is new, changing
+/// its identity or being removed.
 pub(crate) fn carried_identity(endpoint: &Endpoint) -> Option<u32> {
     let identity = endpoint.applied_identity;
     let stays = !is_new(endpoint) && identity == endpoint.record.identity() && !endpoint.state.is_leaving();
     stays.then_some(identity)
 }
 
-/// Whether packets of the endpoint carry an identity that it is about to give up.
+/// Whether packets of the endpoint carry an identity other than the desired one.
 pub(crate) fn changes_identity(endpoint: &Endpoint) -> bool {
     let regenerates =
         matches!(endpoint.state, State::WaitingToRegenerate | State::Regenerating | State::Ready);
     regenerates && !is_new(endpoint) && endpoint.applied_identity != endpoint.record.identity()
 }
 
-/// Whether a member of the group holds up the others: its packets do not carry its new identity yet, and still will.
+/// Whether the group must wait for this member: its packets do not carry its new identity yet, and are expected to.
 pub(crate) fn is_behind(member: &Endpoint, group: &Arc<BTreeSet<u16>>) -> bool {
     let waits_as_well = member.regeneration.as_ref().is_some_and(|regeneration| {
         regeneration.step == Step::Peers && regeneration.together.as_ref() == Some(group)
     });
-    // One that has failed is retried by itself.
+    // A failed member is retried alone, so the group does not wait for it.
     let has_failed = member.status.kind() == StatusKind::Error;
     changes_identity(member) && !waits_as_well && !has_failed
 }
@@ -80,7 +80,7 @@ mod tests {
     use crate::model::record::{Record, SecurityLabel};
     use crate::model::regeneration::Regeneration;
 
-    /// An endpoint whose packets carry one identity and whose record has another.
+    /// An endpoint with an applied identity that differs from the desired one.
     fn endpoint(id: u16, applied: u32, desired: u32) -> Endpoint {
         let sec_label = Some(SecurityLabel { id: desired, labels: Labels::default() });
         let record = Record { id, sec_label, ..Record::default() };

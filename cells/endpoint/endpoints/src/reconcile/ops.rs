@@ -10,10 +10,10 @@ use crate::model::endpoint::Endpoint;
 use crate::model::state::State;
 use crate::reconcile::regeneration::Regenerator;
 
-/// Changes that a round takes.
+/// Maximum number of changes in a round.
 const ROUND_SIZE: usize = 1000;
-/// Rounds a second, and how many of them may follow each other at once. An endpoint takes a round for each cell that it
-/// waits for: the limit must not be what a lone creation waits for.
+/// Rounds per second, and the burst. An endpoint takes a round for each cell that it waits for, so a low limit would
+/// delay the creation of a single endpoint.
 const ROUNDS_PER_SECOND: u32 = 10_000;
 const ROUNDS_BURST: u32 = 1000;
 
@@ -74,7 +74,7 @@ impl BatchOps<Endpoint> for EndpointOps {
 }
 
 impl EndpointOps {
-    /// Reconciles the endpoint of each row as far as it gets without waiting.
+    /// Reconciles the endpoint of each row as far as possible without waiting.
     fn reconcile(&self, batch: &mut [BatchEntry<Endpoint>]) {
         let mut regenerating = Vec::new();
         for entry in batch {

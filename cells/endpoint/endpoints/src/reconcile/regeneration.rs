@@ -1,12 +1,12 @@
 //! The steps of a regeneration: from the desired row of an endpoint to its state in the kernel.
 //!
-//! A new endpoint: record on disk, program and map entries, policy, ipcache, interface up; the ipcache beside policy where
-//! others have its identity. One that changes its identity:
-//! its own policy and the rows of others about the new identity, then record and map entries, then the ipcache; packets
-//! carry the new identity only once every policy map has it, and the old one stays known in quarantine.
+//! A new endpoint: record on disk, program and map entries, policy, ipcache, interface up; the ipcache in parallel with
+//! policy if another endpoint has the identity already. A change of identity:
+//! the endpoint's policy and its peers' rows about the new identity, then record and map entries, then the ipcache;
+//! packets carry the new identity only once every policy map has it, and the old one is kept in quarantine.
 //!
-//! Other cells write policy and ipcache to the kernel. An endpoint that waits for them is a row in such a state
-//! ([`Step`]), which goes on when a watch closes; the thread works on other endpoints meanwhile.
+//! Other cells write policy and ipcache to the kernel. An endpoint that waits for them is a row with a [`Step`] and
+//! continues when a watch closes; the thread works on other endpoints meanwhile.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::model::regeneration::{Regeneration, RegenerationError, Step};
 use crate::reconcile::identity_change::{Group, carried_identity, changes_identity, is_behind, is_new};
 use crate::reconcile::targets::Targets;
 
-/// How long a regeneration waits for other cells, which takes milliseconds once all sources have been read.
+/// Limit of the wait for other cells, which takes milliseconds once all sources have been read.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a program may take from an identity that it has looked up to the policy map.
+/// Upper bound of the time between a program's lookup of an identity and its lookup in the policy map.
 const IN_FLIGHT: Duration = Duration::from_millis(1);
 
 /// Regenerates endpoints.
@@ -42,7 +42,8 @@ pub(crate) struct Regenerator {
 }
 
 impl Regenerator {
-    /// Takes each endpoint through the steps that need not wait. One that has to wait has the watch as its result.
+    /// Takes each endpoint through the steps that need not wait. The result of an endpoint that has to wait is its
+    /// watch.
     pub(crate) fn advance(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
         self.begin(batch);
         self.await_policy(batch);
@@ -51,7 +52,7 @@ impl Regenerator {
         batch.iter_mut().for_each(|entry| self.finish(entry));
     }
 
-    /// Announces the endpoints whose regeneration begins; claims addresses at once where that need not wait for policy.
+    /// Announces the endpoints that begin a regeneration; claims addresses at once where that need not wait for policy.
     fn begin(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
         let group = Group::beginning(batch.iter().map(|entry| &entry.object));
         for entry in batch.iter_mut().filter(|entry| entry.object.regeneration.is_none()) {
@@ -75,16 +76,16 @@ impl Regenerator {
         self.claim_known(batch);
     }
 
-    /// Claims the addresses of new endpoints whose identity packets of others carry already, so that ipcache and policy are
-    /// written side by side. All policy maps have rows about such an identity, and nothing passes the endpoint itself
-    /// before its own map is written: no packet can tell the difference.
+    /// Claims the addresses of new endpoints with an identity that packets of other endpoints carry already, so that
+    /// ipcache and policy are written in parallel. This is safe: all policy maps have rows about such an identity, and
+    /// the endpoint itself denies everything before its own map is written, so no packet gets another verdict.
     fn claim_known(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
         let new: Vec<&Endpoint> =
             at_step(batch, Step::Policy).map(|entry| &entry.object).filter(|e| is_new(e)).collect();
         if new.is_empty() {
             return;
         }
-        // Read after the identities were reserved: they are held without a gap, so the rows about them stay.
+        // Read after the identities were reserved: their references are held without a gap, so their policy rows stay.
         let snapshot = self.table.snapshot();
         let carried: HashSet<u32> =
             self.table.all(&snapshot).filter_map(|row| carried_identity(row)).collect();
@@ -105,14 +106,14 @@ impl Regenerator {
         Some(Waiting::on(self.table.get_watch(&snapshot, Endpoint::by_id(other)).1))
     }
 
-    /// Holds the identity and announces the endpoint to policy. A new one is attached before that: its policy map must be
-    /// there, and is empty, so that nothing passes.
+    /// References the identity and announces the endpoint to policy. A new endpoint is attached before that: its policy
+    /// map must exist; it is empty, which denies everything.
     fn announce(&self, endpoint: &Endpoint, group: &Group) -> OpResult {
         let Targets { identities, policies, .. } = &self.targets;
         let record = &*endpoint.record;
         if let Some(label) = record.sec_label.as_ref().filter(|_| !record.op_labels.is_reserved()) {
             let user = Endpoint::user(record.id);
-            // Held already, unless this change of labels has overtaken another one.
+            // Referenced already, unless this change of labels has overtaken another one.
             let id = identities.reserve(label.id, &label.labels, &user)?;
             if id != label.id {
                 let labels = label.labels.clone();
@@ -132,8 +133,8 @@ impl Regenerator {
         Ok(())
     }
 
-    /// Lets the endpoints go on whose policy is in the kernel, and claims their addresses. An endpoint of the previous run
-    /// goes on with the policy that it has, until all sources have been read.
+    /// Advances the endpoints that have their policy in the kernel, and claims their addresses. An endpoint of the
+    /// previous run proceeds with its existing policy until all sources have been read.
     fn await_policy(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
         let mut claims = Vec::new();
         for entry in at_step(batch, Step::Policy) {
@@ -165,7 +166,7 @@ impl Regenerator {
                 None => Ok(()),
             },
             Ok(Realization::Pending(watch)) => wait(&regeneration, watch),
-            // All its traffic is denied, which is safe; policy's table and metrics show it.
+            // All its traffic is denied, which is safe; the table and the metrics of policy report it.
             Err(error @ NotRealized::Full { .. }) => {
                 let note = format!("Policy map is full: {error}");
                 tracing::warn!(endpointID = id, %error, "Policy of endpoint does not fit");
@@ -176,8 +177,8 @@ impl Regenerator {
         }
     }
 
-    /// Returns a watch on a group member whose policy is not in the kernel yet: its map has no rows for the new identity
-    /// of this one. A member whose policy cannot be written holds nothing up.
+    /// Returns a watch on a group member that does not have its policy in the kernel yet: its map has no rows for the
+    /// new identity of this endpoint. A member with a failing policy is not waited for.
     fn peer_without_policy(&self, id: u16, regeneration: &Regeneration) -> Option<Watch> {
         let peers = regeneration.together.as_deref().into_iter().flatten().filter(|peer| **peer != id);
         let policies = &self.targets.policies;
@@ -187,7 +188,7 @@ impl Regenerator {
         })
     }
 
-    /// Lets the endpoints go on whose addresses are in the kernel's ipcache.
+    /// Advances the endpoints that have their addresses in the kernel's ipcache.
     fn await_ipcache(&self, batch: &mut [&mut BatchEntry<Endpoint>]) {
         for entry in at_step(batch, Step::Ipcache) {
             let prefixes: Vec<IpNetwork> = entry.object.record.addresses().map(IpNetwork::from).collect();
@@ -214,7 +215,7 @@ impl Regenerator {
                 Some(watch) if Instant::now() < regeneration.deadline => {
                     entry.result = wait(&regeneration, watch);
                 }
-                // A peer that has not got here in time is retried by itself.
+                // A peer that has not reached this step in time is retried alone.
                 _ => ending.extend(subject(&entry.object)),
             }
         }
@@ -225,14 +226,14 @@ impl Regenerator {
         }
     }
 
-    /// Returns a watch on a member of the group that holds up the others.
+    /// Returns a watch on a group member that the others must wait for.
     fn peer_behind(&self, peer: u16, group: &Arc<BTreeSet<u16>>) -> Option<Watch> {
         let snapshot = self.table.snapshot();
         let (row, watch) = self.table.get_watch(&snapshot, Endpoint::by_id(EndpointId(peer)));
         row.filter(|row| is_behind(row, group)).map(|_| watch)
     }
 
-    /// Sets the interface of an endpoint up that is through all steps, and writes the outcome into its row.
+    /// Sets the interface of an endpoint up after all steps, and writes the outcome into its row.
     fn finish(&self, entry: &mut BatchEntry<Endpoint>) {
         let endpoint = &entry.object;
         if entry.result.is_ok() {

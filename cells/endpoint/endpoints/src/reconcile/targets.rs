@@ -1,7 +1,7 @@
 //! Writes of the reconciler for one endpoint: its record, its datapath, its claims on the ipcache.
 //!
-//! The record is written before anything else and removed last, so whatever the kernel has of an endpoint is on disk,
-//! too, and a start after a kill at any step finds all of it.
+//! The record is written before anything else and removed last, so every endpoint in the kernel has a record on disk,
+//! and a start after a crash at any step finds all of the endpoint's state.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Targets {
     pub(crate) policies: Policies,
     pub(crate) ipam: Ipam,
     pub(crate) files: StateFolder,
-    /// For the claims of the ipcache, which the REST API shows.
+    /// For the ipcache claims, which the REST API reports.
     pub(crate) host_ip: HostIp,
 }
 
@@ -71,8 +71,8 @@ impl Targets {
         })
     }
 
-    /// Removes the endpoint's state. Packets drop from the first step on; the record goes last, so that a start finds
-    /// what is left to remove.
+    /// Removes the endpoint's state. Packets are dropped from the first step on; the record is removed last, so that
+    /// the next start finds the remaining state if the agent is killed in between.
     pub(crate) fn remove(&self, record: &Record) -> OpResult {
         self.policies.forget(record.id);
         self.datapath.detach(record.id)?;

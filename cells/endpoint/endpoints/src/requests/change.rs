@@ -51,7 +51,7 @@ pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParam
     })
 }
 
-/// Returns the labels of a new endpoint; without any it is `reserved:init` until it gets some.
+/// Returns the labels of a new endpoint; `reserved:init` if there are none yet.
 pub(crate) fn labels(texts: &[String], filter: &Filter) -> Result<OpLabels, Invalid> {
     let wished = Labels::parse(texts.iter().map(String::as_str));
     refuse_own(&wished)?;
@@ -119,8 +119,8 @@ pub(crate) fn check(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(),
     Ok(())
 }
 
-/// Checks that no other endpoint has the record's interface: its packets would get the verdicts of another's policy. Costs
-/// a walk over all endpoints, some microseconds.
+/// Checks that no other endpoint has the record's interface: its packets would get the verdicts of the other's policy.
+/// Scans all endpoints, which takes a few microseconds.
 pub(crate) fn check_interface(txn: &TableTxn<'_, Endpoint>, record: &Record) -> Result<(), Invalid> {
     let index = record.if_index;
     let has_it = |other: &&Endpoint| {
@@ -185,8 +185,8 @@ fn not_an_address(text: &str) -> BadParameter {
     BadParameter::Address { text: text.to_owned(), reason: "unable to parse IP" }
 }
 
-/// Parses the cookie of a network namespace. One that cannot be parsed is zero: the features that need it are off for the
-/// endpoint, which is better than no endpoint.
+/// Parses the cookie of a network namespace. Returns zero if it cannot be parsed: features that need it are disabled
+/// for the endpoint, which is better than to refuse the endpoint.
 fn cookie(text: &str) -> u64 {
     match text.parse() {
         Ok(cookie) => cookie,

@@ -20,7 +20,7 @@ pub(crate) struct Description {
 
 impl Description {
     /// Returns the current row with the description, which was made for `row`; none if its record has changed since.
-    /// Progress of the reconciler does not matter.
+    /// Changes of the reconciliation status are ignored.
     pub(crate) fn applied(self, row: &Endpoint, current: Option<&Obj<Endpoint>>) -> Option<Endpoint> {
         let holds = |current: &&Obj<Endpoint>| {
             let is_same = current.record == row.record && current.named_ports == row.named_ports;
@@ -45,7 +45,7 @@ impl Endpoints {
         id: EndpointId,
         fetched: Option<Metadata>,
     ) -> Result<(), Refused> {
-        // Most pods have the identity of others: no file is written then, so no thread has to be woken.
+        // Most pods share an existing identity: then no file is written, and no blocking thread is needed.
         if self.describe_at_once(id, fetched.as_ref())? {
             return Ok(());
         }
@@ -53,8 +53,8 @@ impl Endpoints {
         hive::blocking(move || endpoints.describe(id, fetched.as_ref())).await.map(drop)
     }
 
-    /// As [`describe`](Self::describe) where that needs no new identity. False if it does, or if the row was changed
-    /// concurrently: nothing has changed then.
+    /// As [`describe`](Self::describe), but only if no new identity is needed. Returns false, without a change, if one
+    /// is needed or the row was changed concurrently.
     fn describe_at_once(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
         let snapshot = self.table.snapshot();
         let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
@@ -79,7 +79,7 @@ impl Endpoints {
     /// Updates labels, identity and names of ports to those of the pod's object, or of the API server's answer
     /// `fetched` while the tables have no object of the pod. True if something has changed.
     ///
-    /// Retries with the current row if what it is about was changed concurrently: the identity is allocated, and may be
+    /// Retries with the current row if its record was changed concurrently: the identity is allocated, and may be
     /// written to disk, without holding the table's lock.
     pub(crate) fn describe(&self, id: EndpointId, fetched: Option<&Metadata>) -> Result<bool, Refused> {
         loop {
@@ -92,8 +92,8 @@ impl Endpoints {
         }
     }
 
-    /// As [`describe`](Self::describe) for several at once, by the objects of one snapshot and in one transaction, so that
-    /// changes that belong together reach the reconciler together. Returns the outcome for each, in order.
+    /// As [`describe`](Self::describe) for several at once, by the objects of one snapshot and in one transaction, so
+    /// that changes that belong together reach the reconciler together. Returns the outcome for each, in order.
     pub(crate) fn describe_all(&self, ids: &[EndpointId], snapshot: &Snapshot) -> Vec<Result<bool, Refused>> {
         let describe = |id: &EndpointId| {
             let row = self.table.get(snapshot, Endpoint::by_id(*id)).ok_or(Refused::NotFound)?;
@@ -171,7 +171,7 @@ impl Endpoints {
         Ok(has_changed.then_some(Description { record, named_ports }))
     }
 
-    /// Sets a record's identity by its labels. May write a file: for threads for blocking work.
+    /// Sets a record's identity by its labels. May write a file, so call it on a blocking thread.
     pub(super) fn identify(&self, record: &mut Record) -> Result<(), Refused> {
         let Some(labels) = without_identity(record) else { return Ok(()) };
         let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
@@ -180,7 +180,7 @@ impl Endpoints {
     }
 }
 
-/// Returns the record's labels if its identity is not theirs.
+/// Returns the record's labels if its identity belongs to other labels.
 fn without_identity(record: &Record) -> Option<Labels> {
     let labels = record.op_labels.identity();
     let is_theirs = record.sec_label.as_ref().is_some_and(|label| label.labels == labels);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How long a request waits.
+/// Limit of a request's wait.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The side of requests. Cheap to clone.
@@ -30,7 +30,7 @@ pub(crate) fn fence() -> (Gate, Fence) {
 }
 
 impl Gate {
-    /// Lets all requests through from now on.
+    /// Opens the fence for all requests from now on.
     pub(crate) fn open(&self) {
         self.0.send_replace(true);
     }

@@ -16,7 +16,7 @@ use crate::model::endpoint::Endpoint;
 use crate::model::id::EndpointId;
 use crate::requests::service::{Endpoints, Refused};
 
-/// Between attempts to describe endpoints for which there was no identity.
+/// Interval of attempts to describe endpoints for which no identity could be allocated.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The job `follow-pods`.
@@ -52,12 +52,12 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
         }
         // A request in flight may have written the labels of an older version of the object.
         ids.extend(row_changes.iter().filter(|change| !change.deleted).map(|change| change.object.id()));
-        // One without an identity is being created: its request reads the objects.
+        // An endpoint without an identity is being created: its own request reads the objects.
         ids.retain(|id| {
             let row = table.get(&snapshot, Endpoint::by_id(*id));
             row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
         });
-        // Most changes of rows are progress of the reconciler.
+        // Most changes of rows only update the reconciliation status.
         let outdated: Vec<EndpointId> =
             ids.iter().copied().filter(|id| endpoints.is_outdated(*id, &snapshot)).collect();
         if !outdated.is_empty() {
@@ -124,7 +124,7 @@ struct Fetches {
 }
 
 impl Fetches {
-    /// Requests an endpoint's pod until there is an answer, or the watch has it, or the endpoint goes.
+    /// Requests an endpoint's pod until the API server answers, the watch delivers it, or the endpoint is deleted.
     fn add(&mut self, endpoints: &Endpoints, objects: &Objects, id: EndpointId) {
         if objects.api.is_none() || !self.ids.insert(id) {
             return;

@@ -26,7 +26,7 @@ use crate::model::state::State;
 use crate::requests::change;
 use crate::requests::fence::{Fence, NotOpen};
 
-/// How long a request waits for the endpoint that it has created or changed.
+/// Limit of a request's wait for the endpoint that it has created or changed.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Creates, changes and removes endpoints. Cheap to clone.
@@ -50,14 +50,14 @@ pub(crate) struct Context {
     /// For the REST API's view of policy.
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) filter: Arc<Filter>,
-    /// Cluster objects, if the agent knows any.
+    /// Cluster objects; absent without a source of them.
     pub(crate) objects: Option<Objects>,
     /// Refuses endpoints beyond the agent's memory limit.
     pub(crate) memory: Arc<MemoryLimit>,
     pub(crate) uuids: ControllerUuids,
 }
 
-/// Why a request is not fulfilled.
+/// The error of a request that is not fulfilled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -70,7 +70,7 @@ pub enum Refused {
     /// No endpoint has the name.
     #[error("endpoint not found")]
     NotFound,
-    /// An address of the endpoint is not its to take.
+    /// An address of the endpoint cannot be taken over.
     #[error(transparent)]
     Address(#[from] ipam::Error),
     /// The endpoint's labels have no identity.
@@ -172,7 +172,7 @@ impl Endpoints {
     fn free_id(&self, txn: &TableTxn<'_, Endpoint>) -> Result<u16, Invalid> {
         (0..=u16::MAX)
             .map(|_| self.next_id.fetch_add(1, Ordering::Relaxed))
-            // `cilium_call_policy` has 65,535 slots from 0 on: none for the last id.
+            // `cilium_call_policy` has 65,535 slots, 0 to 65,534, so id 65,535 has none.
             .find(|&id| ![0, u16::MAX].contains(&id) && txn.get(Endpoint::by_id(EndpointId(id))).is_none())
             .ok_or(Invalid::NoFreeId)
     }
@@ -262,7 +262,7 @@ impl Endpoints {
         self.regenerated(id).await.map_err(|cause| Refused::Update { endpoint: id, source: Box::new(cause) })
     }
 
-    /// Removes the endpoint with the name. Returns how many steps failed; those are retried.
+    /// Removes the endpoint with the name. Returns the number of failed steps, which are retried.
     pub async fn delete(&self, name: &Name) -> Result<usize, Refused> {
         self.fence.wait().await?;
         let id = self.modifiable(name)?.id();
@@ -287,7 +287,7 @@ impl Endpoints {
         Ok(removed.into_iter().filter(|removed| !removed).count())
     }
 
-    /// Removes an endpoint and waits until nothing of it is in the kernel; false if that has failed, and is retried.
+    /// Removes an endpoint and waits until its kernel state is gone; false if that has failed and is retried.
     pub(crate) async fn remove(&self, id: EndpointId) -> bool {
         {
             let mut txn = self.table.write();
@@ -368,7 +368,7 @@ impl Endpoints {
         }
     }
 
-    /// Waits until the endpoint is regenerated, or has failed to be.
+    /// Waits until the endpoint's regeneration has succeeded or failed.
     async fn regenerated(&self, id: EndpointId) -> Result<(), Refused> {
         let outcome = async {
             loop {

@@ -1,8 +1,8 @@
 //! Records that cannot be read: quarantined, and reported in health until an operator or the runtime has resolved them.
 //!
-//! The pod of such a record, if it still exists, is denied wholly: all that is known of it is the kernel's state, which goes
-//! with the first prune. A note stays beside the record, so that every run reports it and the pod's addresses go to no other
-//! pod. The record is resolved when its interface is gone, as after the pod's deletion by the runtime.
+//! All traffic of such a record's pod, if it still exists, is denied: only the kernel has state of it, which is removed
+//! by the first prune. A note is stored with the record, so that every run reports it and the pod's addresses go to no
+//! other pod. The record is resolved when its interface is gone, as after the pod's deletion by the runtime.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::links::{Link, LinkSource, Links};
 use crate::restore::files::StateFolder;
 use crate::restore::plan::Ignored;
 
-/// Between checks whether damaged records are resolved.
+/// Interval of checks whether damaged records are resolved.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The note's name, in the quarantined directory.
 const NOTE: &str = "damaged.json";
@@ -115,7 +115,7 @@ impl Damaged {
         let owner = format!("endpoint {} [record damaged]", self.note.endpoint);
         for ip in &self.note.addresses {
             if let Err(error) = ipam.hand_over(*ip, None, &owner, self.id()) {
-                tracing::warn!(%ip, %error, "Unable to keep the address of a pod whose record is damaged");
+                tracing::warn!(%ip, %error, "Unable to keep the address of a pod with a damaged record");
             }
         }
     }

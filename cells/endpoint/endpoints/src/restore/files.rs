@@ -14,15 +14,15 @@ use crate::model::record::Record;
 
 /// Name of the record inside an endpoint's directory.
 pub(crate) const RECORD: &str = "ep_config.json";
-/// Quarantined directories that are kept; the oldest go first.
+/// Maximum number of quarantined directories; the oldest are deleted first.
 const MAX_QUARANTINED: usize = 32;
-/// In the names of quarantined directories.
+/// Mark in the names of quarantined directories.
 const QUARANTINE_MARK: &str = ".unreadable";
-/// Bytes that a record may have: it holds the DNS names that a pod has looked up.
+/// Maximum size of a record in bytes: it includes the DNS names that a pod has looked up.
 const MAX_RECORD_BYTES: u64 = 16 << 20;
 
-/// `state/` of the agent. Nothing is flushed to the disk: the folder need not outlive the machine, as the pods do
-/// not either; a kill at any instruction leaves the old record or the new one.
+/// `state/` of the agent. Files are not synced to disk: the folder need not survive a crash of the machine, since the
+/// pods do not either; a kill of the agent at any instruction leaves the old record or the new one.
 #[derive(Debug, Clone)]
 pub struct StateFolder {
     root: PathBuf,
@@ -33,14 +33,14 @@ pub struct StateFolder {
 pub struct Found {
     /// Name of the directory.
     pub directory: String,
-    /// The id that its name begins with.
+    /// The endpoint id that its name begins with.
     pub number: u64,
     /// Whether the name is the id alone, not a stage of Cilium's build.
     pub plain: bool,
     /// Its record; `None` when there is no such file.
     pub record: Option<Result<Record, StateError>>,
-    /// Whether it is empty, apart from perhaps a record that was not finished: a kill leaves this between making the
-    /// directory and its record, or between removing them.
+    /// Whether it is empty except for an unfinished record: the result of a kill between creating the directory and its
+    /// record, or between removing them.
     pub unfinished: bool,
 }
 
@@ -79,13 +79,13 @@ impl StateFolder {
         Ok(file.write_changed(&json)?)
     }
 
-    /// Removes the endpoint's directory; the record goes first, so that a half-removed directory is none. A
-    /// directory that is not there is fine.
+    /// Removes the endpoint's directory; the record first, so that a half-removed directory does not count as an
+    /// endpoint. A missing directory is not an error.
     pub fn remove(&self, id: EndpointId) -> Result<(), StateError> {
         self.discard(&id.to_string())
     }
 
-    /// Removes a directory by the name a scan gave.
+    /// Removes a directory by the name that a scan returned.
     pub fn discard(&self, name: &str) -> Result<(), StateError> {
         let directory = self.root.join(name);
         let record = directory.join(RECORD);
@@ -93,8 +93,8 @@ impl StateFolder {
         gone(fs::remove_dir_all(&directory)).map_err(|source| StateError::io("remove", &directory, source))
     }
 
-    /// Renames a directory to a name that scans skip; of each name three are kept, and of all at most `MAX_QUARANTINED`.
-    /// Returns the new path.
+    /// Renames a directory to a name that scans skip; of each name three are kept, and of all at most
+    /// `MAX_QUARANTINED`. Returns the new path.
     pub fn quarantine(&self, name: &str) -> Result<PathBuf, StateError> {
         let kept = state_file::quarantine(&self.root.join(name))?;
         let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
@@ -121,8 +121,9 @@ impl StateFolder {
         fs::rename(&from, &to).map_err(|source| StateError::io("rename", &from, source))
     }
 
-    /// Reads the directories of endpoints, in the order of their ids. Names that are no id (with `_next` or `_next_fail`
-    /// behind it) are skipped. A folder that does not exist is empty; one that cannot be read for now is an error.
+    /// Reads the directories of endpoints, in the order of their ids. Names that are no id (with `_next` or
+    /// `_next_fail` behind it) are skipped. A folder that does not exist is empty; one that cannot be read for now is
+    /// an error.
     pub fn scan(&self) -> Result<Vec<Found>, StateError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -160,7 +161,7 @@ fn file(directory: &Path) -> StateFile {
     StateFile::new(directory.join(RECORD)).folder_mode(0o755).limit(MAX_RECORD_BYTES)
 }
 
-/// Whether a directory holds nothing but perhaps a record that never took its place.
+/// Whether a directory is empty except for a record that was not renamed into place.
 fn is_unfinished(directory: &Path) -> bool {
     let mut names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.all(|name| name.to_str().and_then(|name| name.strip_suffix(".next")) == Some(RECORD))

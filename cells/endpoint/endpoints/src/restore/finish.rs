@@ -1,5 +1,5 @@
-//! The job that finishes the restore once the datapath is ready: regenerates endpoints, serves queued deletions, and lets
-//! requests in.
+//! The job that finishes the restore once the datapath is ready: regenerates endpoints, serves queued deletions, and
+//! opens the fence for requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::restore::queue::{Deletion, DeletionQueue, LOCK_WAIT_LIMIT};
 use crate::restore::retry::{backoff, read};
 use crate::restore::unfinished::{self, UnfinishedLink};
 
-/// How long endpoints of the previous run may take until the job counts as stuck; its steps have limits of their own.
+/// Limit of the regeneration of restored endpoints before the job counts as stuck; its steps have their own limits.
 const REGENERATION_LIMIT: Duration = Duration::from_secs(300);
-/// How long requests wait for cluster objects after a start.
+/// Limit of the wait for cluster objects after a start.
 const OBJECTS_WAIT_LIMIT: Duration = Duration::from_secs(20);
-/// Between attempts to lock the deletion queue.
+/// Interval of attempts to lock the deletion queue.
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The job `finish-endpoint-restore`.
@@ -45,7 +45,8 @@ pub(crate) struct FinishRestore {
     pub(crate) objects: Option<Objects>,
     pub(crate) queue: DeletionQueue,
     pub(crate) counts: Counts,
-    /// Done when every endpoint of the previous run has been tried once: what no row names may be pruned then.
+    /// Done when every endpoint of the previous run has been tried once: from then on state without a row may be
+    /// pruned.
     pub(crate) initializer: Initializer<Endpoint>,
     pub(crate) ipcache_initializer: Initializer<Entry>,
     /// Opened at the end.
@@ -75,7 +76,7 @@ impl FinishRestore {
         let applied = known.into_iter().map(|known| (known.id, known.identity)).collect();
         let (total, failed) = regenerate(&self.endpoints, &applied).await;
         self.counts.phase("regeneration", begin.elapsed(), total - failed, failed, 0);
-        // The reconciler prunes from now on: kernel state that no row names belongs to endpoints that are gone.
+        // The reconciler prunes from now on: kernel state without a row belongs to deleted endpoints.
         self.table.transact(|txn| self.initializer.done(txn));
         self.ipcache.complete(self.ipcache_initializer);
         match drain(&self.endpoints, &self.queue).await {
@@ -85,7 +86,7 @@ impl FinishRestore {
         }
         drop(working);
 
-        // A pod that is created before its object is known would begin with another identity and change it at once.
+        // A pod created before its object is known would start as `reserved:init` and change its identity at once.
         if let Some(objects) = &self.objects
             && tokio::time::timeout(OBJECTS_WAIT_LIMIT, objects.complete()).await.is_err()
         {
@@ -122,8 +123,8 @@ pub(crate) async fn regenerate(endpoints: &Endpoints, applied: &BTreeMap<u16, u3
     (total, failed)
 }
 
-/// Serves the deletions that plugins have queued. Waits for the lock of the queue, but not forever: a plugin that holds it
-/// too long must not block all others.
+/// Serves the deletions that plugins have queued. The wait for the queue's lock is limited: a plugin that holds it too
+/// long must not block all other requests.
 pub(crate) async fn drain(endpoints: &Endpoints, queue: &DeletionQueue) -> Result<usize, StateError> {
     let deadline = tokio::time::Instant::now() + LOCK_WAIT_LIMIT;
     let lock = loop {

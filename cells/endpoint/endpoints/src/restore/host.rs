@@ -12,8 +12,8 @@ use crate::model::options::Options;
 use crate::model::record::{OptionMap, Record, SecurityLabel};
 use crate::requests::service::Endpoints;
 
-/// Upserts the host's endpoint: its interface and MAC address are those of `cilium_host`. Called a first time before there
-/// are programs, which have its id as a constant, and again when the interface is there.
+/// Upserts the host's endpoint: its interface and MAC address are those of `cilium_host`. Called before the programs
+/// are loaded, since its id is a constant of theirs, and again when the interface exists.
 pub(crate) fn upsert(endpoints: &Endpoints, links: &Links, options: &Options) {
     let Link { index: if_index, mac, .. } = links.get(HOST_DEVICE).copied().unwrap_or_default();
     let table = endpoints.table();

@@ -1,4 +1,5 @@
-//! The plan of a restore: which endpoints of the previous run go on. A pure function of the records and links that exist.
+//! The plan of a restore: the endpoints of the previous run to restore. A pure function of the existing records and
+//! links.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,17 +11,17 @@ use crate::restore::files::Found;
 /// The decision on each directory.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Endpoints that go on, with the directories' names, in the order of their ids.
+    /// Endpoints to restore, with the names of their directories, in the order of their ids.
     pub restore: Vec<Restored>,
     /// Directories to remove, each with the reason.
     pub discard: Vec<Discarded>,
     /// Directories that stay untouched and yield no endpoint.
     pub ignore: Vec<Ignored>,
-    /// Directories whose record cannot be read.
+    /// Directories with an unreadable record.
     pub damaged: Vec<Ignored>,
 }
 
-/// An endpoint that goes on.
+/// An endpoint to restore.
 #[derive(Debug, PartialEq)]
 pub struct Restored {
     /// The directory of its record.
@@ -34,7 +35,7 @@ pub struct Restored {
 pub struct Discarded {
     /// Its name.
     pub directory: String,
-    /// The endpoint whose kernel state is removed as well; none if another directory has it.
+    /// The endpoint to remove from the kernel as well; none if another directory has it.
     pub id: Option<EndpointId>,
     /// The cause.
     pub reason: Reason,
@@ -49,14 +50,14 @@ pub struct Ignored {
     pub problem: String,
 }
 
-/// Why an endpoint of the previous run is not restored.
+/// The reason not to restore an endpoint of the previous run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// Its interface is gone.
     InterfaceGone(String),
     /// A stage of a build beside the finished directory.
     Stage,
-    /// A kill has left it before it had a record, or after that was removed.
+    /// The previous run was killed before the record was written, or after it was removed.
     Unfinished,
     /// Another directory has the endpoint's record as well.
     Duplicate(EndpointId),
@@ -132,7 +133,7 @@ pub fn plan(found: Vec<Found>, link: impl Fn(&str) -> Option<u32>) -> Plan {
     plan
 }
 
-/// Keeps an endpoint whose interface exists, with its current index.
+/// Restores an endpoint if its interface exists, with the current index.
 fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u32>) {
     let Restored { directory, mut record } = candidate;
     let id = EndpointId(record.id);

@@ -1,4 +1,4 @@
-//! The deletions that the CNI plugin has queued on disk while no agent answered.
+//! The deletions that the CNI plugin has queued on disk while no agent was reachable.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,10 +11,10 @@ use state_file::{StateFile, open_for_lock};
 
 use crate::model::error::StateError;
 
-/// How long plugins may hold the lock of the queue before it is read without it.
+/// Limit of the wait for the queue's lock, after which the queue is read without it.
 pub(crate) const LOCK_WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Bytes that a queued deletion may have.
+/// Maximum size of a queued deletion in bytes.
 const MAX_DELETION_BYTES: u64 = 64 << 10;
 
 /// The request of one file.
@@ -85,7 +85,7 @@ impl DeletionQueue {
 }
 
 impl Queued {
-    /// Removes the file; one that is gone already is fine.
+    /// Removes the file; a missing file is not an error.
     pub fn served(self) -> Result<(), StateError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -95,7 +95,7 @@ impl Queued {
 }
 
 impl Deletion {
-    /// Parses a file's text: the body of DELETE /endpoint, or a plain endpoint id; nothing if it is neither.
+    /// Parses a file's text: the body of DELETE /endpoint, or a plain endpoint id; `None` if it is neither.
     pub fn parse(text: &str) -> Option<Deletion> {
         #[derive(Deserialize)]
         struct Body {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hive::{Backoff, Health};
 
-/// Between attempts to read from the kernel at a start, growing.
+/// First delay between attempts to read from the kernel at a start; it grows.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -14,8 +14,8 @@ pub(crate) fn backoff() -> Backoff {
     Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL)
 }
 
-/// Reads from the kernel on a thread for blocking work. Retries with the delays of `backoff`; an error is the result only
-/// when these are used up. Health and log have each error once.
+/// Reads from the kernel on a blocking thread. Retries with the delays of `backoff` and returns an error only when
+/// these are used up. Each error is reported once in health and log.
 pub(crate) async fn read<T, E>(
     action: &str,
     health: Option<&Health>,

@@ -1,6 +1,6 @@
-//! The start hook: reads what the previous run has left, reserves its addresses and identities, and puts its endpoints into
-//! the table. The kernel goes on forwarding meanwhile; what follows once the datapath is ready is
-//! [`finish`](crate::restore::finish).
+//! The start hook: reads the state of the previous run, reserves its addresses and identities, and inserts its
+//! endpoints into the table. The kernel goes on forwarding meanwhile; once the datapath is ready,
+//! [`finish`](crate::restore::finish) completes the restore.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use crate::restore::plan::{Discarded, Ignored, Restored, plan};
 use crate::restore::retry::{backoff, read};
 use crate::restore::unfinished::{self, UnfinishedLink};
 
-/// Attempts to list links before the start fails. A restart of the agent by its supervisor takes longer than the delays
-/// between them.
+/// Attempts to list links before the start fails. Retrying is cheaper than a failure: a restart by the supervisor takes
+/// longer than the delays between the attempts.
 const ATTEMPTS: u32 = 5;
 
 /// The hook `endpoint-restore`.
@@ -58,10 +58,10 @@ impl StartHook {
         let links = read("list links", None, backoff().retries(ATTEMPTS), move || links.list()).await?;
         let options = self.defaults.now();
         let new_options = (!self.keep_options).then_some(&options);
-        // Without an answer the interface of a damaged record stays unknown.
+        // If the datapath returns an error, the interface of a damaged record stays unknown.
         let known = || self.datapath.restored().unwrap_or_default();
         let outcome = self.previous.restore(&links, new_options, known)?;
-        // Policy waits for a complete table: the identities that packets carry are in it now.
+        // Policy waits until this table is complete; it now has all identities that packets carry.
         self.previous.identities.complete(self.identity_initializer);
 
         host::upsert(&self.endpoints, &links, &options);
@@ -83,11 +83,11 @@ impl StartHook {
 /// The outcome of reading the previous run's state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Endpoints that go on.
+    /// Number of restored endpoints.
     pub restored: usize,
-    /// Endpoints that do not.
+    /// Number of endpoints that could not be restored.
     pub failed: usize,
-    /// Directories that were left alone or were no endpoint of their own.
+    /// Directories that were ignored, or duplicates of another endpoint.
     pub skipped: usize,
     /// Records that cannot be read.
     pub(crate) damaged: Vec<Damaged>,
@@ -104,9 +104,10 @@ pub(crate) struct PreviousRun {
 }
 
 impl PreviousRun {
-    /// Puts the endpoints into the table, in state `restoring`, with their addresses and identities reserved. Removes
-    /// directories of those that cannot go on and quarantines unreadable records; the kernel state of both goes later, with
-    /// the first prune. `options` replaces those of the records; `known` returns the kernel's endpoints.
+    /// Inserts the endpoints into the table, in state `restoring`, with their addresses and identities reserved.
+    /// Removes directories of those that cannot be restored and quarantines unreadable records; the kernel state of
+    /// both is removed by the first prune. `options` replaces those of the records; `known` returns the kernel's
+    /// endpoints.
     pub(crate) fn restore(
         &self,
         links: &Links,
@@ -158,9 +159,9 @@ impl PreviousRun {
             records.push(record);
             outcome.restored += 1;
         }
-        // After the endpoints: one that has a record has precedence over one that has none.
+        // After the endpoints: an endpoint with a readable record has precedence over a damaged one.
         outcome.damaged.iter().for_each(|damaged| damaged.reserve(&self.ipam));
-        // After all have reserved the identities that their packets carry.
+        // Only after all endpoints have reserved the identities that their packets carry.
         records.iter_mut().for_each(|record| self.unify_identity(record));
         let rows = records.into_iter().map(|record| Endpoint::restored(record, SystemTime::now()));
         let mut txn = self.table.write();
@@ -206,8 +207,8 @@ impl PreviousRun {
         }
     }
 
-    /// Reserves the record's identity, which packets carry; another one if the prefixes of `--labels` have changed or it
-    /// cannot be kept. If no identity is left the record stays as it is.
+    /// Reserves the record's identity, which packets carry; another one if the prefixes of `--labels` have changed or
+    /// it cannot be kept. If no identity is left the record stays as it is.
     fn identify(&self, record: &mut Record) {
         if !record.op_labels.is_reserved() {
             record.op_labels = pod::filtered(&record.op_labels, &self.filter);

@@ -1,4 +1,4 @@
-//! Veths that a plugin of Cilium has begun and not finished.
+//! Veths that a plugin of Cilium has created and not finished.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,8 +10,8 @@ use crate::model::endpoint::Endpoint;
 /// An end of an unfinished veth: its name and index.
 pub(crate) type UnfinishedLink = (String, u32);
 
-/// Returns the pods' ends of unfinished veths: both ends are here, the pod's end still under its temporary name, and
-/// without an endpoint on the other. Called before plugins can be at work again.
+/// Returns the pods' ends of unfinished veths: both ends are in the node's namespace, the pod's end still under its
+/// temporary name, and the other end belongs to no endpoint. Called before plugins can create veths again.
 ///
 /// Two ends belong together when each names the other's index. Indexes alone could match by chance, as peers in other
 /// namespaces have indexes of their own; the temporary name decides.
@@ -31,7 +31,8 @@ pub(crate) fn find(links: &Links, endpoints: &Table<Endpoint>) -> Vec<Unfinished
     unfinished
 }
 
-/// Removes unfinished veths, which takes the kernel some 20 ms each. One that has changed since it was found stays.
+/// Removes unfinished veths, which takes the kernel about 20 ms each. A veth that has changed since it was found is
+/// kept.
 pub(crate) async fn remove(unfinished: Vec<UnfinishedLink>) {
     if unfinished.is_empty() {
         return;
@@ -66,7 +67,7 @@ mod tests {
         let links: Links = [
             ("lxc1", link(9, 10)),
             ("tmp1", link(10, 9)),
-            // Two pods whose peers, in other namespaces, happen to have each other's index.
+            // Two pods with peers, in other namespaces, that have each other's index by chance.
             ("lxc2", link(11, 12)),
             ("lxc3", link(12, 11)),
             ("tmp4", link(13, 11)),

@@ -1,4 +1,4 @@
-//! An agent that stops at every step of making and removing an endpoint, and the one that starts after it.
+//! An agent that is killed at every step of creating and removing an endpoint, and the start after that.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,7 +95,7 @@ fn stops() -> impl Iterator<Item = Stop> {
     (0..3).flat_map(|call| [false, true].map(|after| Stop { call, after }))
 }
 
-/// After a start every trace of endpoints agrees: rows, files, kernel, ipcache, addresses.
+/// Asserts that after a start all state of endpoints is consistent: rows, files, kernel, ipcache, addresses.
 fn check(world: &World, agent: &Agent, stop: Stop) {
     let table = agent.endpoints.table();
     let snapshot = table.snapshot();
@@ -139,14 +139,14 @@ async fn stopped_while_making() {
         let agent = Agent::start(&world).await;
         check(&world, &agent, stop);
         assert_eq!(agent.rows().len(), 2, "{stop:?}: what was asked for is finished");
-        // The plugin was told nothing, so the runtime deletes and tries again.
+        // The plugin got no response, so the runtime deletes and retries.
         assert_eq!(agent.endpoints.delete_container("cid-p2").await.unwrap(), 0);
         agent.endpoints.create(&agent.request(2)).await.unwrap();
         check(&world, &agent, stop);
     }
 }
 
-/// Before and after the settings row of another identity is written.
+/// Killed before and after the settings entry with another identity is written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_while_changing_the_identity() {
     for after in [false, true] {
@@ -213,7 +213,7 @@ async fn stopped_while_removing() {
         }
         let agent = Agent::start(&world).await;
         check(&world, &agent, stop);
-        assert_eq!(world.files(), before, "{stop:?}: nobody was told that it is gone, so it is not");
+        assert_eq!(world.files(), before, "{stop:?}: no deletion was confirmed, so the endpoint exists");
         assert_eq!(agent.endpoints.delete_container("cid-p2").await.unwrap(), 0);
         check(&world, &agent, stop);
         assert_eq!(agent.rows().len(), 1);

@@ -1,5 +1,5 @@
-//! Labels and identities: from objects, from requests, over changes and restarts; and in which order packets come to
-//! carry a new one.
+//! Labels and identities: from objects, from requests, over changes and restarts; and the order in which packets come
+//! to carry a new one.
 
 use ::identity::Identity;
 use k8s_tables::core::{Container, ContainerPort};
@@ -25,7 +25,7 @@ fn object(n: u16, app: &str) -> Row<Pod> {
 }
 
 impl Agent {
-    /// Puts pods there and says that all objects are.
+    /// Inserts pods and completes all sources of objects.
     fn objects(&self, pods: impl IntoIterator<Item = Row<Pod>>) {
         let (initializer, _) = self.pods.transact(|w| w.register_initializer("test"));
         self.pods.transact(|w| {
@@ -86,9 +86,9 @@ async fn a_pod_has_the_labels_of_its_object_and_follows_it() {
     let snapshot = agent.numbers.snapshot();
     assert_eq!(agent.numbers.get(&snapshot, Identity::by_id(first)).unwrap().users.len(), 2);
     assert_eq!(world.map.identity(&address(&second)), Some(first));
-    assert_eq!(agent.users(5), Some(vec![]), "nobody is init any more");
+    assert_eq!(agent.users(5), Some(vec![]), "no endpoint is init any more");
 
-    // The namespace's labels count as well.
+    // The namespace's labels are part of the identity as well.
     let mut namespace = Namespace::default();
     namespace.metadata.name = "default".into();
     namespace.metadata.labels = [("team", "a")].into_iter().collect();
@@ -105,7 +105,7 @@ async fn a_pod_has_the_labels_of_its_object_and_follows_it() {
     agent.until(second.id(), |row| row.applied_identity == moved.applied_identity).await;
     assert_eq!(agent.users(first), Some(vec![]), "the old number waits with its labels");
 
-    // A pod whose object goes keeps what it has; the runtime ends it.
+    // A pod keeps its labels when its object is deleted; the runtime removes the pod.
     agent.pods.transact(|w| w.delete_all());
     assert_eq!(agent.endpoints.delete_container("cid-p1").await.unwrap(), 0);
     assert_eq!(agent.endpoints.find(&pod(2)).unwrap().record.identity(), moved.applied_identity);
@@ -152,7 +152,7 @@ async fn packets_carry_a_new_identity_only_when_policy_knows_it() {
     assert_eq!((agent.users(first), agent.users(second)), (Some(vec![]), Some(user())));
 }
 
-/// Policy of an identity that others carry is in all maps: the address need not wait for that of the endpoint.
+/// Policy for an identity in use is in all maps: the address need not wait for the policy of the endpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_with_an_identity_of_others_does_not_wait_for_policy() {
     let world = World::new();
@@ -191,7 +191,7 @@ async fn a_restart_keeps_identities_and_waits_for_sources() {
         let row = agent.endpoints.create(&agent.request(1)).await.unwrap();
         (row.record.identity(), row)
     };
-    // The file of numbers is lost and says something else: the record counts.
+    // The file of identities is lost and replaced by another one: the record takes precedence.
     let lost = [
         format!(
             "{{\"version\":1,\"identities\":[{{\"id\":{first},\"labels\":{{\"x\":{{\"key\":\"x\",\"source\":\"k8s\"}}}}}}]}}"
@@ -207,7 +207,7 @@ async fn a_restart_keeps_identities_and_waits_for_sources() {
         assert_eq!(agent.subject(row.id()).0, first);
         assert_eq!(agent.users(first), Some(vec![format!("endpoint/{}", row.id())]));
     }
-    // The labels have changed while the agent was away: brought over once all is known.
+    // The labels have changed while no agent ran: updated once all sources are complete.
     let agent = Agent::start(&world).await;
     assert_eq!(agent.until(row.id(), |row| row.builds > 0).await.applied_identity, first);
     agent.objects([object(1, "db")]);
@@ -240,7 +240,7 @@ async fn a_kill_amid_a_change_of_identity_is_finished_in_order() {
     let agent = Agent::start(&world).await;
     let row = agent.until(id, |row| row.applied_identity == 4711).await;
     assert_eq!(world.map.identity(&address(&row)), Some(4711));
-    assert_eq!(agent.users(first), Some(vec![]), "still known, nobody's");
+    assert_eq!(agent.users(first), Some(vec![]), "still known, without a user");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -302,7 +302,7 @@ fn object_with_port(n: u16, app: &str, port: u16) -> Row<Pod> {
     pod
 }
 
-/// Two versions of a workload that name other ports: with one identity no rule could name the port of either.
+/// Two versions of a workload with different named ports: with one identity no rule could resolve the name for either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_whose_named_ports_differ_have_identities_of_their_own() {
     let world = World::new();
@@ -324,7 +324,7 @@ async fn pods_whose_named_ports_differ_have_identities_of_their_own() {
             labels.texts().contains(&"gen:io.cilium.k8s.named-ports=http.TCP.8080".to_owned()),
             "{labels}"
         );
-        // A port that changes under a pod leads to the other identity.
+        // A changed port of a pod leads to the other identity.
         agent.pods.transact(|w| w.insert(object_with_port(1, "web", 9090)));
         agent.until(old.id(), |row| row.applied_identity == ids[1]).await;
         agent.pods.transact(|w| w.insert(object_with_port(1, "web", 8080)));
@@ -341,13 +341,13 @@ async fn pods_whose_named_ports_differ_have_identities_of_their_own() {
         );
         assert_eq!((row.named_ports.port("http", 6), ports_of(&agent, row.record.identity())), (port, port));
     }
-    // A client cannot say so.
+    // A client cannot set such labels.
     let refused =
         agent.endpoints.relabel(&pod(3), &["gen:io.cilium.k8s.named-ports=x.TCP.1".to_owned()]).await;
     assert!(refused.unwrap_err().to_string().starts_with("not allowed to add generated labels: "));
 }
 
-/// A new identity is written to a file under a lock: on the one thread of this runtime all else would wait.
+/// A new identity is written to a file under a lock, which would block the single thread of this runtime.
 #[tokio::test(flavor = "current_thread")]
 async fn identities_are_allocated_off_the_async_workers() {
     let world = World::new();
@@ -359,7 +359,7 @@ async fn identities_are_allocated_off_the_async_workers() {
     let here = std::thread::current().id();
     let elsewhere = || std::mem::take(&mut *world.describers.lock()).iter().filter(|id| **id != here).count();
     assert!(elsewhere() > 0);
-    // Of one that others have nothing is written: no other thread is needed.
+    // An identity in use needs no write, and so no other thread.
     agent.objects([object(2, "db")]);
     let other = agent.endpoints.create(&agent.request(2)).await.unwrap();
     assert_eq!(elsewhere(), 0);
@@ -367,7 +367,7 @@ async fn identities_are_allocated_off_the_async_workers() {
     assert_eq!(other.record.identity(), changed.record.identity());
 }
 
-/// An endpoint that waits for policy is a row: others are made, changed and removed meanwhile.
+/// An endpoint that waits for policy is a row: other endpoints are created, changed and removed meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endpoint_that_waits_for_policy_holds_up_nobody() {
     let world = World::new();
@@ -389,7 +389,7 @@ async fn an_endpoint_that_waits_for_policy_holds_up_nobody() {
     assert!(world.datapath.is_up(78) && !world.datapath.is_up(77));
     assert_eq!(agent.endpoints.delete(&pod(2)).await.unwrap(), 0);
 
-    // One that is removed while it waits is nowhere, and nothing comes of the policy that it waited for.
+    // An endpoint that is removed while it waits leaves no state, and the awaited policy has no effect.
     assert_eq!(agent.endpoints.delete(&pod(1)).await.unwrap(), 0);
     agent.policies.realize(77);
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -397,9 +397,9 @@ async fn an_endpoint_that_waits_for_policy_holds_up_nobody() {
     assert!(!world.files().contains_key("77"));
 }
 
-/// Policy says nothing of the old identity of one endpoint and the new one of another, unless they change together.
+/// Policy has no verdict for the old identity of one endpoint and the new one of another, unless they change together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_identity_that_do_not_come_together_follow_each_other() {
+async fn separate_changes_of_identity_are_serialized() {
     let world = World::new();
     let agent = Agent::start_by(&world, world.datapath.clone(), FakePolicies::new).await;
     agent.objects([object(1, "web"), object(2, "web")]);
@@ -433,7 +433,7 @@ async fn changes_of_identity_that_do_not_come_together_follow_each_other() {
     agent.until(EndpointId(78), |row| row.applied_identity == first.applied_identity).await;
 }
 
-/// An agent with two endpoints of one identity, which is returned; their policies are realized by hand.
+/// Returns an agent with two endpoints of one identity, and the identity; the test realizes their policies.
 async fn two_of_one_identity(world: &World) -> (Agent, u32) {
     let agent = Agent::start_by(world, world.datapath.clone(), FakePolicies::new).await;
     agent.objects([object(1, "web"), object(2, "web")]);
@@ -450,7 +450,7 @@ async fn two_of_one_identity(world: &World) -> (Agent, u32) {
     (agent, identity)
 }
 
-/// Both pods get other labels at once.
+/// Changes the labels of both pods at once.
 fn relabel_both(agent: &Agent) {
     agent.pods.transact(|w| {
         for pod in [object(1, "db"), object(2, "db")] {
@@ -469,7 +469,7 @@ fn is_at(row: &Endpoint, step: Step) -> bool {
     row.regeneration.as_ref().is_some_and(|regeneration| regeneration.step == step)
 }
 
-/// Of several that change together none carries its new identity before the policy maps of all know it.
+/// Of several endpoints that change together, none carries its new identity before all policy maps have it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_that_change_together_go_on_together() {
     let world = World::new();
@@ -494,7 +494,7 @@ async fn those_that_change_together_go_on_together() {
     }
 }
 
-/// An endpoint whose address cannot be written keeps both rows of policy until it can; its peers go on.
+/// If an endpoint's address cannot be written, both policy rows are kept until it can; its peers proceed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_fails_holds_up_none_that_change_with_it() {
     let world = World::new();

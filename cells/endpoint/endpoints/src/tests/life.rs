@@ -1,4 +1,4 @@
-//! An endpoint's life: made, changed, removed, restored.
+//! The life cycle of an endpoint: created, changed, removed, restored.
 
 use super::*;
 use crate::gc::Sweep;

@@ -1,4 +1,4 @@
-//! Endpoints with a datapath and an ipcache that are no kernel's, outside of a hive.
+//! Endpoints with fakes of datapath and ipcache, outside of a hive.
 
 mod crash;
 mod identity;
@@ -41,7 +41,7 @@ use crate::restore::finish::regenerate;
 use crate::restore::host;
 use crate::restore::start::{Outcome, PreviousRun};
 
-/// State that outlives an agent: files, kernel, links.
+/// State that survives an agent: files, kernel, links.
 struct World {
     folder: tempfile::TempDir,
     datapath: Arc<FakeDatapath>,
@@ -71,7 +71,7 @@ impl World {
         self.folder.path()
     }
 
-    /// Every file of the state folder with its content, apart from the host's endpoint.
+    /// Returns every file of the state folder with its content, except for the host's endpoint.
     fn files(&self) -> HashMap<String, String> {
         let mut files = HashMap::new();
         for found in StateFolder::new(self.state()).scan().unwrap() {
@@ -85,7 +85,7 @@ impl World {
     }
 }
 
-/// An agent's part that deals with endpoints, running.
+/// The running endpoint cells of an agent.
 struct Agent {
     endpoints: Endpoints,
     ipam: Ipam,
@@ -97,7 +97,7 @@ struct Agent {
     jobs: Jobs,
 }
 
-/// The hive of an agent's jobs. It ends as if the agent were killed: what must be there then is on disk and in the kernel.
+/// The hive of an agent's jobs. It ends like a killed agent: only state on disk and in the kernel survives.
 struct Jobs(Option<TestHive>);
 
 impl Jobs {
@@ -262,7 +262,7 @@ impl Agent {
         }
     }
 
-    /// All endpoints but the host's, as text without times.
+    /// Returns all endpoints but the host's, as text without times.
     fn rows(&self) -> Vec<String> {
         let table = self.endpoints.table();
         let snapshot = table.snapshot();

@@ -1,4 +1,4 @@
-//! Objects of another pod of the same name: before it, after it, and while the watch or the API server lags.
+//! Objects of another pod with the same name: an older one, a newer one, and with a lagging watch or API server.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -141,7 +141,7 @@ async fn a_recreated_pod_has_its_own_labels_while_the_watch_lags() {
     stage.watched(&terminating);
     soon().await;
     assert_eq!(stage.app(&endpoint).as_deref(), Some("untrusted"));
-    // Its own object counts as soon as the watch has it.
+    // Its own object takes effect as soon as the watch delivers it.
     stage.watched(&pod("uid-2", "relabelled"));
     stage.until(&endpoint, "relabelled").await;
 }
@@ -155,7 +155,7 @@ async fn a_recreated_pod_is_init_while_the_api_server_is_away() {
     let endpoint = stage.create(1, "uid-2").await;
     assert_eq!((stage.app(&endpoint), endpoint.record.identity()), (None, 5), "reserved:init");
     assert!(stage.server.requests.load(Ordering::Relaxed) >= 3, "asked again with a growing delay");
-    // It is back, the watch still lags.
+    // The API server is back, the watch still lags.
     stage.server.is_away.store(false, Ordering::Relaxed);
     stage.until(&endpoint, "untrusted").await;
     let asked = stage.server.requests.load(Ordering::Relaxed);
@@ -184,14 +184,14 @@ async fn a_dying_pod_does_not_take_the_labels_of_the_next_one() {
     let old = stage.create(1, "uid-1").await;
     let identity = old.record.identity();
     assert_eq!(stage.app(&old).as_deref(), Some("trusted"));
-    // The runtime's DEL is late: the next one of the StatefulSet is there before the container has gone.
+    // The runtime's DEL is late: the next pod of the StatefulSet exists before the container is removed.
     stage.watched(&pod("uid-2", "untrusted"));
     soon().await;
     assert_eq!(stage.app(&old).as_deref(), Some("trusted"));
     let new = stage.create(2, "uid-2").await;
     assert_eq!(stage.app(&new).as_deref(), Some("untrusted"));
     assert_eq!(stage.server.requests.load(Ordering::Relaxed), 0, "the table had it");
-    // The namespace says more of both.
+    // New labels of the namespace apply to both.
     stage.agent.namespaces.transact(|w| w.insert(namespace(&[("team", "b")])));
     soon().await;
     assert_eq!(stage.app(&old).as_deref(), Some("trusted"));
@@ -225,14 +225,14 @@ async fn static_pods_and_sources_without_uids_go_by_their_names() {
     stage.watched(&mirror);
     let endpoint = stage.create(1, "hash-1").await;
     assert_eq!(stage.app(&endpoint).as_deref(), Some("static"));
-    // That of another manifest is another pod's.
+    // The object of another manifest belongs to another pod.
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "hash-2"});
     mirror["metadata"]["labels"]["app"] = "changed".into();
     stage.watched(&mirror);
     soon().await;
     assert_eq!(stage.app(&endpoint).as_deref(), Some("static"));
 
-    // A plugin that has no UID to give.
+    // A plugin that does not report a UID.
     let stage = Stage::new().await;
     stage.watched(&pod("uid-1", "by-name"));
     let endpoint = stage.create(1, "").await;
@@ -246,7 +246,7 @@ async fn static_pods_and_sources_without_uids_go_by_their_names() {
     assert_eq!(stage.server.requests.load(Ordering::Relaxed), 0);
 }
 
-/// A pod of an API server whose namespace the watch does not have yet, or may not read.
+/// A pod of an API server with a namespace that the watch has not delivered yet, or may not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_without_the_object_of_its_namespace_is_init() {
     let stage = Stage::new().await;
@@ -254,7 +254,7 @@ async fn a_pod_without_the_object_of_its_namespace_is_init() {
     stage.watched(&pod("uid-1", "web"));
     let endpoint = stage.create(1, "uid-1").await;
     assert_eq!((stage.app(&endpoint), endpoint.record.identity()), (None, 5), "reserved:init");
-    // Another pod's namespace is none of its.
+    // The namespace of another pod has no effect.
     let mut other = namespace(&[]);
     other.object.metadata.name = "other".into();
     stage.agent.namespaces.transact(|w| w.insert(other));
@@ -270,7 +270,7 @@ async fn a_pod_without_the_object_of_its_namespace_is_init() {
     };
     let of_namespace = "k8s:io.cilium.k8s.namespace.labels.team=a".to_owned();
     assert!(texts().contains(&of_namespace), "{:?}", texts());
-    // One that goes takes nothing away: its pods go as well.
+    // A deleted namespace does not change its pods, which are deleted as well.
     stage.agent.namespaces.transact(|w| w.delete_all());
     stage.watched(&pod("uid-1", "relabelled"));
     soon().await;
@@ -278,7 +278,7 @@ async fn a_pod_without_the_object_of_its_namespace_is_init() {
     assert!(texts().contains(&of_namespace), "{:?}", texts());
 }
 
-/// The answer of the API server about a recreated pod is not enough either.
+/// The API server's response about a recreated pod does not suffice, either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fetched_pod_without_the_object_of_its_namespace_is_init() {
     let stage = Stage::new().await;
@@ -291,7 +291,7 @@ async fn a_fetched_pod_without_the_object_of_its_namespace_is_init() {
     stage.until(&endpoint, "untrusted").await;
 }
 
-/// A folder need not say anything of namespaces; what it says counts.
+/// A folder need not have objects of namespaces; if it has one, its labels apply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_of_a_folder_needs_no_object_of_its_namespace() {
     let stage = Stage::new().await;

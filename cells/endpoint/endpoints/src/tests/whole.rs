@@ -1,4 +1,4 @@
-//! The cell with its neighbours in a hive, over routes as the server would call them.
+//! The cell with its dependencies in a hive, called through its routes as by the server.
 
 use api::{Operation, Request, Route};
 use bytes::Bytes;
@@ -28,7 +28,7 @@ impl Routes {
         (status, String::from_utf8(response.body().await.to_vec()).unwrap())
     }
 
-    /// The calls of the CNI plugin for one pod.
+    /// Makes the calls of the CNI plugin for one pod.
     async fn add(&self, n: u16) -> Value {
         let (status, given) = self.call(Operation::PostIpam, "", &format!("default/p{n}")).await;
         assert_eq!(status, 201, "{given}");
@@ -116,7 +116,7 @@ async fn a_restart_keeps_endpoints_and_serves_queued_deletions() {
     std::fs::write(queue.join("x.delete"), r#"{"container-id":"cid-p1"}"#).unwrap();
     let mut hive = start(&world).await;
     let routes = hive.get::<Routes>();
-    // A request that changes endpoints waits for all of the previous run's business.
+    // A request that changes endpoints waits until the previous run is restored.
     routes.add(3).await;
     let (status, gone) = routes.call(Operation::GetEndpointID, "container-id:cid-p1", "").await;
     assert_eq!((status, gone.as_str()), (404, ""));
@@ -129,9 +129,9 @@ async fn a_restart_keeps_endpoints_and_serves_queued_deletions() {
     hive.stop().await;
 }
 
-/// One netlink socket that cannot be opened just after the start used to close CNI until a restart.
+/// Regression: a netlink socket that could not be opened once at the start blocked CNI requests until a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dumps_that_fail_at_a_start_are_tried_again() {
+async fn dumps_that_fail_at_a_start_are_retried() {
     let world = World::new();
     let mut hive = start(&world).await;
     let first = hive.get::<Routes>().add(1).await;

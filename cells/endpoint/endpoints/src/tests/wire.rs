@@ -1,4 +1,4 @@
-//! The REST API byte for byte, and that a refused request changes nothing.
+//! The REST API byte for byte; a refused request changes nothing.
 
 use api::{Operation, Request, Response};
 use bytes::Bytes;

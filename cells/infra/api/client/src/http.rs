@@ -69,7 +69,7 @@ impl Connection {
     /// Connects.
     ///
     /// # Errors
-    /// Those of the socket, as when no agent is listening.
+    /// Errors of the socket, for instance when no agent is listening.
     pub fn open(address: &Address) -> io::Result<Self> {
         let stream: Box<dyn Stream> = match address {
             Address::Unix(path) => {
@@ -95,7 +95,7 @@ impl Connection {
     /// Sends a request with an optional JSON body and reads the answer. `path` begins with `/v1`.
     ///
     /// # Errors
-    /// Those of the socket, and `InvalidData` for an answer that is not HTTP.
+    /// Errors of the socket, and `InvalidData` for a response that is not HTTP.
     pub fn call(
         &mut self,
         method: &str,
@@ -110,7 +110,7 @@ impl Connection {
     /// Sends a request as [`call`](Self::call) does; returns the answer to be read line by line as it arrives.
     ///
     /// # Errors
-    /// As those of [`call`](Self::call).
+    /// The errors of [`call`](Self::call).
     pub fn lines(mut self, method: &str, path: &str, body: Option<&[u8]>) -> io::Result<Lines> {
         self.send(method, path, &[], body)?;
         let Head { status, framing, .. } = read_head(&mut self.stream)?;

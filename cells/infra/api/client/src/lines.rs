@@ -24,7 +24,7 @@ impl Lines {
     /// Waits for the next line and returns it without its newline; `None` after the last.
     ///
     /// # Errors
-    /// Those of the socket; `UnexpectedEof` if the agent closes the connection before the end of its answer.
+    /// Errors of the socket; `UnexpectedEof` if the agent closes the connection before the end of its answer.
     pub fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let read = self.body.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
@@ -47,7 +47,7 @@ impl fmt::Debug for Lines {
 struct Body {
     wire: Wire,
     framing: Framing,
-    /// Whether a chunk has begun whose final CRLF is not read yet.
+    /// Whether the reader is inside of a chunk: its final CRLF is not read yet.
     inside: bool,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{ConfigurationMap, NodeAddressing};
 
 crate::models! {
-    /// The agent's configuration: what can be changed and what is in force.
+    /// The agent's configuration: the changeable part and the part in force.
     DaemonConfiguration {
         "spec" spec: Option<DaemonConfigurationSpec>,
         "status" status: Option<DaemonConfigurationStatus>,
@@ -47,7 +47,7 @@ crate::models! {
         "routeMTU" route_mtu: i64,
     }
 
-    /// Which key-value store the agent uses.
+    /// The key-value store that the agent uses.
     KvstoreConfiguration {
         "options" options: BTreeMap<String, String>,
         "type" kind: String,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{DateTime, List};
 
 crate::models! {
-    /// Which of kube-proxy's duties the agent has taken over.
+    /// The functions of kube-proxy that the agent has taken over.
     KubeProxyReplacement {
         "deviceList" device_list: List<ServedDevice>,
         "devices" devices: List<String>,
@@ -122,7 +122,7 @@ crate::models! {
         "socketLBTracing" socket_lb_tracing: Option<Switch>,
     }
 
-    /// Whether a feature is on.
+    /// Whether a feature is enabled.
     Switch {
         "enabled" enabled: bool,
     }

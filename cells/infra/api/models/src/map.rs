@@ -8,7 +8,7 @@ crate::models! {
         "maps" maps: List<BpfMap>,
     }
 
-    /// A BPF map and what the agent has cached of it.
+    /// A BPF map and its entries that the agent has cached.
     BpfMap {
         "cache" cache: List<BpfMapEntry>,
         "path" path: String,
@@ -38,7 +38,7 @@ crate::models! {
         "maps" maps: List<BpfMapProperties>,
     }
 
-    /// The size of a BPF map, by what the map is for.
+    /// The size of a BPF map, by the map's purpose.
     BpfMapProperties {
         "name" name: String,
         "size" size: i64,

@@ -27,7 +27,7 @@ crate::models! {
         "policy-revision" policy_revision: i64,
     }
 
-    /// A policy rule with where it comes from.
+    /// A policy rule with its origin.
     PolicyRule {
         "derived-from-rules" derived_from_rules: List<Vec<String>>,
         "rule" rule: String,
@@ -97,7 +97,7 @@ crate::models! {
         "labelsSHA256" labels_sha256: String,
     }
 
-    /// How many endpoints use an identity.
+    /// The number of endpoints that use an identity.
     IdentityEndpoints {
         "identity" identity: Option<Identity>,
         "refCount" ref_count: i64,

@@ -36,7 +36,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     timestamp(time, Duration::from_secs(1)).to_string()
 }
 
-/// The time with all below `unit` cut off; 1970 for one before it or beyond the year 9999.
+/// Returns the time truncated to `unit`; 1970 for a time before it or beyond the year 9999.
 fn timestamp(time: SystemTime, unit: Duration) -> Timestamp {
     let nanos = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let cut = nanos - nanos % unit.as_nanos();
@@ -45,7 +45,7 @@ fn timestamp(time: SystemTime, unit: Duration) -> Timestamp {
 
 /// Parses RFC 3339, with nanoseconds. Returns `None` for invalid input and for times before 1970.
 pub fn from_rfc3339(text: &str) -> Option<SystemTime> {
-    // As Go, which cuts what is below a nanosecond; jiff refuses it.
+    // As Go, truncate digits below a nanosecond, which jiff refuses.
     let fraction = text.find('.').map_or(text.len(), |at| at + 1);
     let digits = text[fraction..].bytes().take_while(u8::is_ascii_digit).count();
     let (kept, zone) = (fraction + digits.min(9), fraction + digits);

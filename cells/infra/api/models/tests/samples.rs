@@ -4,7 +4,7 @@ use api_models::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Reads the sample as `M` and compares what is written with it byte for byte.
+/// Decodes the sample as `M`, encodes it again and compares byte for byte.
 #[track_caller]
 fn round_trip<M: DeserializeOwned + Serialize>(sample: &str) {
     let body = sample.trim_end_matches('\n');

@@ -182,7 +182,7 @@ enum Reserved {
     Never,
 }
 
-/// Returns the token of a request that is rejected or whose client disconnects while it waits.
+/// Returns the token of a request to the bucket if it is rejected or its client disconnects while it waits.
 struct CancelOnDrop<'a> {
     limiter: &'a Limiter,
     reservation: Reserved,

@@ -189,7 +189,7 @@ async fn quick_requests_raise_the_limits_and_slow_ones_lower_them() {
     assert!((quick.adjustment_factor - 10.0).abs() < 0.2, "{quick:?}");
     assert!((quick.rate - 5.0).abs() < 0.1, "{quick:?}");
     assert_eq!((quick.burst, quick.parallel), (22.0, 22));
-    // Ten times the estimate: a tenth of the rate; requests at once do not fall below their least number.
+    // Ten times the estimate: a tenth of the rate; parallel requests do not fall below their minimum.
     let slow = once(Duration::from_secs(20)).await;
     assert!((slow.adjustment_factor - 0.1).abs() < 0.01, "{slow:?}");
     assert!((slow.rate - 0.05).abs() < 0.01, "{slow:?}");

@@ -125,13 +125,13 @@ fn a_link_takes_everything_with_it() {
     f.apply(vec![link(3, "eth1")]);
     f.apply(vec![
         Event::LinkGone(2),
-        // Late messages about it change nothing.
+        // Late messages about the deleted link change nothing.
         Event::Route(route(2, TABLE_MAIN, "10.0.0.0/24")),
         Event::Addr(2, address(1)),
         Event::Neighbor(neighbor(2, 8)),
     ]);
     assert_eq!(f.dump().len(), 1, "{:?}", f.dump());
-    // The same index may come back.
+    // The same index may be reused.
     f.apply(eth0());
     assert!(f.device(2).selected);
 }
@@ -166,7 +166,7 @@ fn resync_writes_only_differences_and_removes_the_rest() {
     assert!(f.device(2).selected);
     f.resync(eth0());
     assert_eq!(f.revisions(), revisions, "nothing new, nothing written");
-    // Messages were lost: eth1 came, an address and a route of eth0 changed.
+    // Messages were lost: eth1 was added, an address and a route of eth0 changed.
     f.apply(vec![
         link(3, "eth1"),
         Event::Route(route(3, TABLE_MAIN, "10.9.0.0/16")),

@@ -12,7 +12,7 @@ fn tables(db: &Db) -> RwTables {
     RwTables { devices: db.table().unwrap(), routes: db.table().unwrap(), neighbors: db.table().unwrap() }
 }
 
-/// Runs `script` beside a monitor of the sandbox's namespace; the counters at its end.
+/// Runs `script` beside a monitor of the sandbox's namespace; returns the counters at its end.
 fn beside_monitor(options: MonitorOptions, script: impl AsyncFnOnce(&Db, &RwTables)) -> Counters {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -85,7 +85,7 @@ fn tables_follow_the_kernel() {
         .await;
         eventually(db, "eth0 no longer selected", |s| reason(s, "eth0").as_deref() != Some("")).await;
 
-        // Link down: the kernel drops its IPv4 routes without a word.
+        // Link down: the kernel removes its IPv4 routes without a notification.
         host.ip("link set eth1 down").unwrap();
         eventually(db, "no default route", |s| !t.routes.all(s).any(|r| r.is_default())).await;
 
@@ -101,7 +101,7 @@ fn tables_follow_the_kernel() {
         })
         .await;
 
-        // A move into another namespace and a deletion leave nothing.
+        // A move into another namespace and a deletion leave no rows.
         let target = other.path().display();
         host.ip(&format!("link set wan0 netns {target}")).unwrap();
         host.ip("link del eth0").unwrap();

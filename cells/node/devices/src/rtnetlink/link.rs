@@ -39,7 +39,8 @@ pub struct VethPeer<'a> {
     pub mac: Option<[u8; 6]>,
     /// MTU, the kernel's default if absent.
     pub mtu: Option<u32>,
-    /// The network namespace in which it is created (0.2 to 2.4 ms; a later move costs 16 to 24 ms). This one if absent.
+    /// The network namespace in which it is created (0.2 to 2.4 ms; a later move costs 16 to 24 ms). This one if
+    /// absent.
     pub netns: Option<BorrowedFd<'a>>,
 }
 
@@ -64,7 +65,7 @@ pub struct LinkChange<'a> {
     pub netns: Option<BorrowedFd<'a>>,
 }
 
-/// Returns the request for all links, without their counters, which are half of each answer.
+/// Returns the request for all links, without their counters, which would be half of each response.
 pub(crate) fn all_links() -> Message {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
@@ -198,7 +199,8 @@ impl Netlink {
         self.request(describe, Message::DelLink(message), 0)
     }
 
-    /// Deletes all links of a group by one request (200 veths: 44 ms). Group 0 is refused: it has all links without a group.
+    /// Deletes all links of a group by one request (200 veths: 44 ms). Group 0 is refused: it has all links without a
+    /// group.
     pub fn delete_links_in_group(&mut self, group: u32) -> Result<(), NetlinkError> {
         if group == 0 {
             return Err(NetlinkError::NoLink("group 0".to_owned()));

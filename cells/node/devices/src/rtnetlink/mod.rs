@@ -33,7 +33,7 @@ pub(crate) use socket::decode;
 
 use crate::NetlinkError;
 
-/// Runs `work` with a new handle on a thread for blocking work.
+/// Runs `work` with a new handle on a blocking thread.
 pub async fn call<T: Send + 'static>(
     work: impl FnOnce(&mut Netlink) -> Result<T, NetlinkError> + Send + 'static,
 ) -> Result<T, NetlinkError> {

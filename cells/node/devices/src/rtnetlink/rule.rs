@@ -67,7 +67,7 @@ impl Rule {
                 RuleAttribute::FwMark(mark) => rule.mark = *mark,
                 RuleAttribute::FwMask(mask) => rule.mask = *mask,
                 RuleAttribute::Table(table) => rule.table = *table,
-                // Without effect on the lookup: the rule's origin, and the default that no prefix length is suppressed.
+                // No effect on the lookup: the rule's origin, and the default of no suppressed prefix length.
                 RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
             }
@@ -77,7 +77,7 @@ impl Rule {
 }
 
 impl Netlink {
-    /// Lists the rules of both families whose only condition is the mark.
+    /// Lists the rules of both families that have no condition other than the mark.
     pub fn rules(&mut self) -> Result<Vec<Rule>, NetlinkError> {
         let all = Message::GetRule(RuleMessage::default());
         self.dump("list rules", &all, |message| match message {

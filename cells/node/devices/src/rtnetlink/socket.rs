@@ -40,7 +40,8 @@ impl Netlink {
         }
     }
 
-    /// Lists all objects that `message` asks for, each converted as it arrives: lists can be long. Never with gaps.
+    /// Lists all objects that `message` requests, converting each as it arrives, since lists can be long. Complete, or
+    /// an error.
     pub(crate) fn dump<T, I: IntoIterator<Item = T>>(
         &mut self,
         request: &str,

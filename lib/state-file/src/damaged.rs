@@ -11,11 +11,11 @@ pub const MAX_CORRUPT_COPIES: usize = 3;
 
 /// Renames a damaged file, folder, link or pipe to `NAME.unreadable` without opening it. Returns its new path.
 pub fn quarantine(path: &Path) -> Result<PathBuf, Error> {
-    set_aside_as(path, path)
+    quarantine_as(path, path)
 }
 
 /// Quarantines `path` as [`quarantine`] does, under the name that a file at `base` would get.
-pub(crate) fn set_aside_as(path: &Path, base: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn quarantine_as(path: &Path, base: &Path) -> Result<PathBuf, Error> {
     let name = |n: usize| -> PathBuf {
         let mut name = base.as_os_str().to_owned();
         name.push(if n == 0 { ".unreadable".to_owned() } else { format!(".unreadable-{n}") });
@@ -27,7 +27,7 @@ pub(crate) fn set_aside_as(path: &Path, base: &Path) -> Result<PathBuf, Error> {
     for n in (0..MAX_CORRUPT_COPIES - 1).rev() {
         gone(fs::rename(name(n), name(n + 1))).map_err(Error::io("rename", name(n)))?;
     }
-    fs::rename(path, name(0)).map_err(Error::io("put aside", path))?;
+    fs::rename(path, name(0)).map_err(Error::io("quarantine", path))?;
     Ok(name(0))
 }
 
