@@ -9,7 +9,9 @@ use hive::TestHive;
 use hive::prelude::*;
 use hive_script::{Engine, State, default_commands};
 use serde::{Deserialize, Serialize};
-use statedb::{AnyObj, AnyTable, Db, Error, Find, FromValue, Index, IndexDef, RwTable, TableSpec};
+use statedb::{
+    AnyObj, AnyTable, Db, Error, Find, FromValue, Index, IndexDef, RwTable, TableDisplay, TableSpec,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -40,7 +42,6 @@ const BY_PAIR: Index<Row, (u32, String)> =
 impl TableSpec for Row {
     const NAME: &'static str = "rows";
     const PRIMARY: &'static str = "name";
-    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {
@@ -51,6 +52,10 @@ impl TableSpec for Row {
         let numbers = [BY_NUMBER.def(), BY_SIGNED.def(), BY_ADDRESS.def()];
         numbers.into_iter().chain([BY_TAG.def(), BY_KEPT.def(), BY_PAIR.def()]).collect()
     }
+}
+
+impl TableDisplay for Row {
+    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
 
     fn columns() -> &'static [&'static str] {
         &["Name", "Number", "Signed", "Address", "Tags", "Kept"]

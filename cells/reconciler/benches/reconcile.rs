@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use reconciler::{Handle, OpCx, OpResult, Ops, Reconciler, Status};
 use serde::Serialize;
-use statedb::{Db, Index, IndexDef, Rows, RwTable, TableSpec};
+use statedb::{Db, Index, IndexDef, Rows, RwTable, TableDisplay, TableSpec};
 
 #[derive(Clone, Serialize)]
 struct Object {
@@ -26,7 +26,9 @@ impl TableSpec for Object {
     fn key(&self) -> u64 {
         self.id
     }
+}
 
+impl TableDisplay for Object {
     fn columns() -> &'static [&'static str] {
         &["ID", "Status"]
     }
@@ -53,7 +55,9 @@ impl TableSpec for Grouped {
             Index::new("group", |grouped, keys| keys.add(&((grouped.0.id / 1000) as u32)));
         vec![BY_GROUP.def()]
     }
+}
 
+impl TableDisplay for Grouped {
     fn columns() -> &'static [&'static str] {
         &["ID", "Status"]
     }

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::ops::{AsyncOps, BatchOps, Kind, Ops, Target, guarded};
+use crate::ops::{BatchOps, Kind, Ops, Target, guarded};
 use crate::progress::{Handle, Progress, Prunes};
 use crate::refresh::Refresher;
 use crate::report::Report;
@@ -113,11 +113,20 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         get: impl Fn(&T) -> &Status + Send + Sync + 'static,
         set: impl Fn(&mut T, Status) + Send + Sync + 'static,
     ) -> Builder<T, StatusField<T>, O> {
-        self.status_value(move |object| get(object).clone(), set)
+        self.with_status(move |object| get(object).clone(), set)
     }
 
     /// As [`status`](Self::status), for a status that is computed: `|o| o.statuses.get("name")`.
+    #[cfg(feature = "unstable")]
     pub fn status_value(
+        self,
+        get: impl Fn(&T) -> Status + Send + Sync + 'static,
+        set: impl Fn(&mut T, Status) + Send + Sync + 'static,
+    ) -> Builder<T, StatusField<T>, O> {
+        self.with_status(get, set)
+    }
+
+    fn with_status(
         self,
         get: impl Fn(&T) -> Status + Send + Sync + 'static,
         set: impl Fn(&mut T, Status) + Send + Sync + 'static,
@@ -138,7 +147,8 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
     }
 
     /// Sets asynchronous operations.
-    pub fn async_ops(self, ops: impl AsyncOps<T>) -> Builder<T, S, Operations<T>> {
+    #[cfg(feature = "unstable")]
+    pub fn async_ops(self, ops: impl crate::AsyncOps<T>) -> Builder<T, S, Operations<T>> {
         self.target(Kind::Async(Box::new(ops)))
     }
 
@@ -260,6 +270,7 @@ impl<T: TableSpec + Clone> Builder<T, StatusField<T>, Operations<T>> {
             prunes,
             report: self.report,
             prune_error: None,
+            #[cfg(feature = "hive")]
             job: None,
         };
         (handle, Reconciler { rounds, refresher })

@@ -60,7 +60,9 @@
 //! **Prune** removes objects from the target that are not in the table: once when all initializers of the table are
 //! done, then every hour. **Refresh** reconciles objects again half an hour after their last reconciliation.
 
+mod blocking;
 mod builder;
+#[cfg(feature = "hive")]
 mod cell;
 mod metrics;
 mod ops;
@@ -72,14 +74,18 @@ mod round;
 mod run;
 mod shared;
 mod status;
+#[cfg(feature = "unstable")]
 mod status_set;
 mod waits;
 
 pub use builder::{Builder, Operations, StatusField};
 pub use metrics::{Counter, Histogram, Listener, Metrics};
-pub use ops::{AsyncOps, BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops, Waiting};
+#[cfg(feature = "unstable")]
+pub use ops::AsyncOps;
+pub use ops::{BatchEntry, BatchOps, OpCx, OpError, OpResult, Ops, Waiting};
 pub use progress::{Handle, Progress, Stopped};
 pub use report::Report;
 pub use run::Reconciler;
 pub use status::{Status, StatusKind};
+#[cfg(feature = "unstable")]
 pub use status_set::StatusSet;

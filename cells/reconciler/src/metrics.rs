@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Plain counters of one reconciler. The metrics cell exports them under Cilium's names `cilium_reconciler_*`; it finds
-/// them with [`Metrics::all`].
+/// Plain counters of one reconciler. An exporter finds them with [`Metrics::all`] and chooses the names of its metrics;
+/// the words behind the fields are suggestions.
 #[derive(Debug)]
 pub struct Metrics {
     name: Arc<str>,
@@ -82,6 +82,7 @@ impl Metrics {
         self.module.get().map_or("", String::as_str)
     }
 
+    #[cfg(feature = "hive")]
     pub(crate) fn runs_in(&self, module: String) {
         // Ignored: a reconciler runs once, so the module is set once.
         let _ = self.module.set(module);

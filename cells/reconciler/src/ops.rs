@@ -4,12 +4,15 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+#[cfg(feature = "unstable")]
 use futures::FutureExt;
+#[cfg(feature = "unstable")]
 use futures::future::BoxFuture;
-use statedb::{Obj, Rows, Snapshot, TableSpec, Watch};
+use statedb::{Obj, Rows, Snapshot, Table, TableSpec, Watch};
 use tokio::time::Instant;
 
-use crate::metrics::Metrics;
+use crate::blocking::run;
+use crate::metrics::{Histogram, Metrics, Tally};
 
 /// The error of an operation, which the object's status and the health report.
 pub type OpError = Box<dyn std::error::Error + Send + Sync>;
@@ -51,7 +54,7 @@ impl Waiting {
 /// refresh and after a restart. A panic counts as an error.
 ///
 /// They run on the reconciler's task, one at a time, so they should take microseconds. Slower operations use
-/// [`blocking`](crate::Builder::blocking) or [`AsyncOps`].
+/// [`blocking`](crate::Builder::blocking).
 pub trait Ops<T: TableSpec>: Send + 'static {
     /// Upserts the object into the target. Changes to the object (such as a handle of the target) are stored with the
     /// status unless the object was written concurrently.
@@ -77,8 +80,9 @@ pub trait BatchOps<T: TableSpec>: Ops<T> {
     fn announce_updates(&mut self, _cx: &OpCx<'_>, _updates: &[BatchEntry<T>]) {}
 }
 
-/// Asynchronous operations on a target. Their futures are dropped when the agent stops, which must leave the target
+/// Asynchronous operations on a target. Their futures are dropped when the reconciler stops, which must leave the target
 /// usable.
+#[cfg(feature = "unstable")]
 pub trait AsyncOps<T: TableSpec>: Send + 'static {
     /// As [`Ops::update`].
     fn update<'a>(&'a mut self, cx: &'a OpCx<'a>, object: &'a mut T) -> BoxFuture<'a, OpResult>;
@@ -118,6 +122,7 @@ impl<O> BatchEntry<O> {
 pub(crate) enum Kind<T> {
     Single(Box<dyn Ops<T>>),
     Batch(Box<dyn BatchOps<T>>),
+    #[cfg(feature = "unstable")]
     Async(Box<dyn AsyncOps<T>>),
 }
 
@@ -129,94 +134,157 @@ pub(crate) struct Target<T> {
     pub(crate) timed: bool,
 }
 
-/// Applies a batch to the target by its batch operation, or by one operation per object. Retries use one operation per
-/// object, because a failed batch may not identify the object that caused the failure.
-macro_rules! apply {
-    ($target:ident, $snapshot:ident, $batch:ident, $retry:ident, $one:ident, $all:ident, $times:ident) => {
-        let mut times = $target.metrics.$times.tally();
-        let mut last = $target.timed.then(Instant::now);
-        let mut time = || {
-            if let Some(last) = &mut last {
-                let now = Instant::now();
-                times.add(now - std::mem::replace(last, now));
-            }
-        };
-        match &mut $target.kind {
-            Kind::Batch(ops) if !$retry => {
-                $target.metrics.operations.add(1);
-                let revision = $batch.last().map_or(0, |entry| entry.revision);
-                let cx = OpCx { snapshot: $snapshot, revision };
-                guard_batch($batch, |batch| ops.$all(&cx, batch));
-                time();
-            }
-            Kind::Async(ops) => {
-                $target.metrics.operations.add($batch.len());
-                for BatchEntry { object, revision, result } in $batch {
-                    let cx = OpCx { snapshot: $snapshot, revision: *revision };
-                    *result = guard_async(|| ops.$one(&cx, object)).await;
-                    time();
-                }
-            }
-            kind => {
-                $target.metrics.operations.add($batch.len());
-                let ops = kind.single();
-                for BatchEntry { object, revision, result } in $batch {
-                    let cx = OpCx { snapshot: $snapshot, revision: *revision };
-                    *result = guard(|| ops.$one(&cx, object));
-                    time();
-                }
-            }
-        }
-    };
+/// The objects of a round to delete and to update, with the results of their operations.
+pub(crate) struct Batches<T> {
+    pub(crate) deletes: Vec<BatchEntry<Obj<T>>>,
+    pub(crate) updates: Vec<BatchEntry<T>>,
+    /// Whether they have failed before. Retries use one operation per object, because a failed batch may not identify
+    /// the object that caused the failure.
+    pub(crate) retry: bool,
 }
 
 impl<T: TableSpec> Target<T> {
-    pub(crate) async fn update(&mut self, snapshot: &Snapshot, batch: &mut [BatchEntry<T>], retry: bool) {
-        apply!(self, snapshot, batch, retry, update, update_batch, updates);
+    /// Applies the objects of a round to the target, on this task or where it may block: deletes first, to free
+    /// capacity, then updates.
+    pub(crate) async fn apply(
+        mut self,
+        may_block: bool,
+        snapshot: Snapshot,
+        mut batches: Batches<T>,
+    ) -> (Self, Batches<T>) {
+        #[cfg(feature = "unstable")]
+        if let Kind::Async(_) = self.kind {
+            self.apply_async(&snapshot, &mut batches).await;
+            return (self, batches);
+        }
+        run(may_block, move || {
+            self.apply_here(&snapshot, &mut batches);
+            (self, batches)
+        })
+        .await
     }
 
-    pub(crate) async fn delete(
-        &mut self,
-        snapshot: &Snapshot,
-        batch: &mut [BatchEntry<Obj<T>>],
-        updates: &[BatchEntry<T>],
-        retry: bool,
-    ) {
-        if let Kind::Batch(ops) = &mut self.kind
-            && !retry
-            && let Some(last) = updates.last()
-        {
-            let cx = OpCx { snapshot, revision: last.revision };
-            // The announcement only optimizes the operations below, so its failure is logged and they run all the same.
-            let announced = guard(|| {
-                ops.announce_updates(&cx, updates);
-                Ok(())
-            });
-            if let Err(error) = announced {
-                tracing::error!(%error, "Updates of a round could not be announced");
+    fn apply_here(&mut self, snapshot: &Snapshot, batches: &mut Batches<T>) {
+        let Batches { deletes, updates, retry } = batches;
+        let Target { kind, metrics, timed } = self;
+        let cx = |revision| OpCx { snapshot, revision };
+        match kind {
+            Kind::Batch(ops) if !*retry => {
+                if let Some(last) = deletes.last() {
+                    let cx = cx(last.revision);
+                    announce(&mut **ops, snapshot, updates);
+                    metrics.operations.add(1);
+                    let start = timed.then(Instant::now);
+                    guard_batch(deletes, |batch| ops.delete_batch(&cx, batch));
+                    start.into_iter().for_each(|start| metrics.deletes.observe(start.elapsed()));
+                }
+                if let Some(last) = updates.last() {
+                    let cx = cx(last.revision);
+                    metrics.operations.add(1);
+                    let start = timed.then(Instant::now);
+                    guard_batch(updates, |batch| ops.update_batch(&cx, batch));
+                    start.into_iter().for_each(|start| metrics.updates.observe(start.elapsed()));
+                }
+            }
+            kind => {
+                let ops = kind.single();
+                metrics.operations.add(deletes.len() + updates.len());
+                let mut times = Times::start(*timed, &metrics.deletes);
+                for BatchEntry { object, revision, result } in deletes {
+                    *result = guard(|| ops.delete(&cx(*revision), object));
+                    times.lap();
+                }
+                drop(times);
+                let mut times = Times::start(*timed, &metrics.updates);
+                for BatchEntry { object, revision, result } in updates {
+                    *result = guard(|| ops.update(&cx(*revision), object));
+                    times.lap();
+                }
             }
         }
-        apply!(self, snapshot, batch, retry, delete, delete_batch, deletes);
     }
 
+    #[cfg(feature = "unstable")]
+    async fn apply_async(&mut self, snapshot: &Snapshot, batches: &mut Batches<T>) {
+        let Target { kind: Kind::Async(ops), metrics, timed } = self else { return };
+        metrics.operations.add(batches.deletes.len() + batches.updates.len());
+        let mut times = Times::start(*timed, &metrics.deletes);
+        for BatchEntry { object, revision, result } in &mut batches.deletes {
+            let cx = OpCx { snapshot, revision: *revision };
+            *result = guard_async(|| ops.delete(&cx, object)).await;
+            times.lap();
+        }
+        drop(times);
+        let mut times = Times::start(*timed, &metrics.updates);
+        for BatchEntry { object, revision, result } in &mut batches.updates {
+            let cx = OpCx { snapshot, revision: *revision };
+            *result = guard_async(|| ops.update(&cx, object)).await;
+            times.lap();
+        }
+    }
+
+    /// Removes everything from the target that is not among the rows of a table, on this task or where it may block.
     pub(crate) async fn prune(
-        &mut self,
-        snapshot: &Snapshot,
-        revision: u64,
-        objects: Rows<'_, T>,
-    ) -> OpResult {
+        mut self,
+        may_block: bool,
+        snapshot: Snapshot,
+        table: Table<T>,
+    ) -> (Self, OpResult) {
         let start = Instant::now();
-        let cx = OpCx { snapshot, revision };
-        let result = match &mut self.kind {
+        let revision = table.revision(&snapshot);
+        let (target, result) = match &mut self.kind {
+            #[cfg(feature = "unstable")]
             Kind::Async(ops) => {
-                let objects = objects.cloned().collect();
-                guard_async(|| ops.prune(&cx, objects)).await
+                let cx = OpCx { snapshot: &snapshot, revision };
+                let objects = table.all(&snapshot).cloned().collect();
+                let result = guard_async(|| ops.prune(&cx, objects)).await;
+                (self, result)
             }
-            kind => guard(|| kind.single().prune(&cx, objects)),
+            _ => {
+                let prune = move || {
+                    let cx = OpCx { snapshot: &snapshot, revision };
+                    let result = guard(|| self.kind.single().prune(&cx, table.all(&snapshot)));
+                    (self, result)
+                };
+                run(may_block, prune).await
+            }
         };
-        self.metrics.prunes.observe(start.elapsed());
-        self.metrics.prune_errors.add(usize::from(result.is_err()));
-        result
+        target.metrics.prunes.observe(start.elapsed());
+        target.metrics.prune_errors.add(usize::from(result.is_err()));
+        (target, result)
+    }
+}
+
+/// Announces the updates of a round that has deletes as well. The announcement only optimizes the operations that follow,
+/// so its failure is logged and they run all the same.
+fn announce<T: TableSpec>(ops: &mut dyn BatchOps<T>, snapshot: &Snapshot, updates: &[BatchEntry<T>]) {
+    let Some(last) = updates.last() else { return };
+    let announced = guard(|| {
+        ops.announce_updates(&OpCx { snapshot, revision: last.revision }, updates);
+        Ok(())
+    });
+    if let Err(error) = announced {
+        tracing::error!(%error, "Updates of a round could not be announced");
+    }
+}
+
+/// The durations of consecutive operations.
+struct Times<'m> {
+    times: Tally<'m>,
+    last: Option<Instant>,
+}
+
+impl<'m> Times<'m> {
+    fn start(timed: bool, histogram: &'m Histogram) -> Self {
+        Times { times: histogram.tally(), last: timed.then(Instant::now) }
+    }
+
+    /// Adds the time since the last operation has ended.
+    fn lap(&mut self) {
+        if let Some(last) = &mut self.last {
+            let now = Instant::now();
+            self.times.add(now - std::mem::replace(last, now));
+        }
     }
 }
 
@@ -225,6 +293,7 @@ impl<T: TableSpec> Kind<T> {
         match self {
             Kind::Single(ops) => &mut **ops,
             Kind::Batch(ops) => &mut **ops,
+            #[cfg(feature = "unstable")]
             Kind::Async(_) => unreachable!("asynchronous operations are awaited"),
         }
     }
@@ -239,6 +308,7 @@ fn guard(op: impl FnOnce() -> OpResult) -> OpResult {
     catch_unwind(AssertUnwindSafe(op)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
+#[cfg(feature = "unstable")]
 async fn guard_async<'a>(op: impl FnOnce() -> BoxFuture<'a, OpResult>) -> OpResult {
     match catch_unwind(AssertUnwindSafe(op)) {
         Ok(future) => {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use statedb::{Obj, RwTable, TableSpec};
+use statedb::{KeyBuf, Obj, Query, RwTable, TableSpec};
 use tokio::time::{Instant, sleep};
 
 use crate::builder::{Clock, StatusField};
@@ -22,7 +22,7 @@ pub(crate) struct Refresher<T: TableSpec> {
     pub(crate) seen: u64,
 }
 
-/// A duration in hours, minutes and seconds as Cilium writes it: `30m0s`.
+/// A duration in hours, minutes and seconds without units of zero in front: `30m0s`.
 pub(crate) struct Until(Duration);
 
 impl fmt::Display for Until {
@@ -98,8 +98,13 @@ impl<T: TableSpec + Clone> Refresher<T> {
         let mut w = self.table.write();
         for object in objects {
             match self.status.set((**object).clone(), Status::new(StatusKind::Refreshing, now)) {
-                // A concurrent write of the object makes the swap fail, and is reconciled itself.
-                Ok(refreshed) => drop(w.compare_and_swap(object.revision(), refreshed)),
+                Ok(refreshed) => {
+                    // An object that was written meanwhile is reconciled because of that write.
+                    let current = w.get(Query::raw_primary(KeyBuf::of(&object.key())));
+                    if current.is_some_and(|current| current.same(object)) {
+                        drop(w.try_insert(refreshed));
+                    }
+                }
                 Err(error) => self.skip(object, &error),
             }
         }

@@ -29,6 +29,7 @@ impl Report {
     }
 
     /// Writes the report to a job's health.
+    #[cfg(feature = "hive")]
     pub fn tell(&self, health: &hive::Health) {
         match self {
             Report::Ok(message) => health.ok(message),

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use statedb::{Changes, KeyBuf, Obj, Query, RwTable, Snapshot, TableSpec, Watch};
 use tokio::time::Instant;
 
 use crate::builder::{Clock, Merge, StatusField};
 use crate::metrics::{Listener, Metrics};
-use crate::ops::{BatchEntry, Kind, OpResult, Target, Waiting, guarded};
+use crate::ops::{BatchEntry, Batches, OpResult, Target, Waiting, guarded};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::retries::{Due, Failure, Retries};
@@ -49,12 +47,11 @@ pub(crate) struct Round {
     pub(crate) more: Watch,
 }
 
-/// The objects to delete and to update. `originals` are the rows to update as they are in the table, `updates` their
-/// copies for the operations, in the same order.
+/// The objects to delete and to update. `originals` are the rows to update as they are in the table; the updates of
+/// `batches` are their copies for the operations, in the same order.
 pub(crate) struct Work<T> {
     originals: Vec<Obj<T>>,
-    updates: Vec<BatchEntry<T>>,
-    deletes: Vec<BatchEntry<Obj<T>>>,
+    batches: Batches<T>,
 }
 
 /// The outcome of an update.
@@ -87,18 +84,19 @@ impl From<OpResult> for Verdict {
 
 impl<T> Default for Work<T> {
     fn default() -> Self {
-        Work { originals: Vec::new(), updates: Vec::new(), deletes: Vec::new() }
+        let batches = Batches { deletes: Vec::new(), updates: Vec::new(), retry: false };
+        Work { originals: Vec::new(), batches }
     }
 }
 
 impl<T: Clone> Work<T> {
     fn update(&mut self, object: Obj<T>) {
-        self.updates.push(BatchEntry::new((*object).clone(), object.revision()));
+        self.batches.updates.push(BatchEntry::new((*object).clone(), object.revision()));
         self.originals.push(object);
     }
 
     fn len(&self) -> usize {
-        self.updates.len() + self.deletes.len()
+        self.batches.updates.len() + self.batches.deletes.len()
     }
 }
 
@@ -110,11 +108,11 @@ impl<T: TableSpec + Clone> Core<T> {
         self.floor = self.changes.seen() + 1;
         let (batch, more) = self.changes.read(&snapshot, self.round_size);
         let mut changed = !batch.is_empty();
-        let mut work = std::mem::take(&mut self.spare);
+        let mut work = self.work(false);
         for change in batch {
             if change.deleted {
                 self.reset(&change.object);
-                work.deletes.push(BatchEntry::new(change.object, change.revision));
+                work.batches.deletes.push(BatchEntry::new(change.object, change.revision));
                 continue;
             }
             match self.status.get(&change.object) {
@@ -140,7 +138,7 @@ impl<T: TableSpec + Clone> Core<T> {
                 _ => drop(self.waits.clear(&key)),
             }
         }
-        let done = self.reconcile(snapshot, work, false).await;
+        let done = self.reconcile(snapshot, work).await;
 
         let failing = self.retries.len();
         let due = self.retries.due(Instant::now(), self.round_size.saturating_sub(done));
@@ -149,11 +147,18 @@ impl<T: TableSpec + Clone> Core<T> {
             // A new snapshot, in which the statuses that were committed above are visible.
             let snapshot = self.table.snapshot();
             let work = self.retry(&snapshot, due);
-            retried = self.reconcile(snapshot, work, true).await;
+            retried = self.reconcile(snapshot, work).await;
         }
         changed |= self.retries.len() != failing;
         self.metrics.errors_current.set(self.retries.len());
         Round { worked: done + retried > 0, changed, more }
+    }
+
+    /// Returns an empty list of work.
+    fn work(&mut self, retry: bool) -> Work<T> {
+        let mut work = std::mem::take(&mut self.spare);
+        work.batches.retry = retry;
+        work
     }
 
     /// Clears the retry and the wait of an object that has changed or is reconciled.
@@ -174,13 +179,13 @@ impl<T: TableSpec + Clone> Core<T> {
 
     /// Returns the objects of the due keys in their current state.
     fn retry(&mut self, snapshot: &Snapshot, due: Vec<Due<T>>) -> Work<T> {
-        let mut work = std::mem::take(&mut self.spare);
+        let mut work = self.work(true);
         for Due { key, deleted, recorded } in due {
             let current = self.table.get(snapshot, Query::raw_primary(key.clone())).cloned();
             match (deleted, current) {
                 (Some(deleted), None) => {
                     let revision = deleted.revision();
-                    work.deletes.push(BatchEntry::new(deleted, revision));
+                    work.batches.deletes.push(BatchEntry::new(deleted, revision));
                 }
                 (None, Some(current)) => match self.status.get(&current) {
                     Ok(status) if status.kind() == StatusKind::Error => work.update(current),
@@ -195,55 +200,30 @@ impl<T: TableSpec + Clone> Core<T> {
         work
     }
 
-    /// Deletes first, to free capacity, then updates, then commits the statuses. Returns the number of objects.
-    async fn reconcile(&mut self, snapshot: Snapshot, mut work: Work<T>, retry: bool) -> usize {
+    /// Applies the objects to the target, then commits their statuses. Returns the number of objects.
+    async fn reconcile(&mut self, snapshot: Snapshot, mut work: Work<T>) -> usize {
         let count = work.len();
-        self.metrics.objects.add(count);
-        if !work.deletes.is_empty() {
-            let args = (work.deletes, work.updates);
-            (work.deletes, work.updates) = self
-                .on_target(&snapshot, args, move |target, snapshot, (batch, updates)| {
-                    async move { target.delete(snapshot, batch, updates, retry).await }.boxed()
-                })
-                .await;
-            self.deleted(&mut work.deletes);
+        if count == 0 {
+            self.spare = work;
+            return 0;
         }
-        if !work.updates.is_empty() {
-            work.updates = self
-                .on_target(&snapshot, work.updates, move |target, snapshot, batch| {
-                    async move { target.update(snapshot, batch, retry).await }.boxed()
-                })
-                .await;
-            // Release the snapshot, so that the commit frees replaced rows at once.
-            drop(snapshot);
+        self.metrics.objects.add(count);
+        let target = self.take_target();
+        // It drops the snapshot, so that the commit frees replaced rows at once.
+        let (target, batches) = target.apply(self.blocking, snapshot, work.batches).await;
+        (self.target, work.batches) = (Some(target), batches);
+        self.deleted(&mut work.batches.deletes);
+        if !work.originals.is_empty() {
             self.commit(&mut work);
         }
         self.spare = work;
         count
     }
 
-    /// Runs an operation on the target, on this task or on a blocking thread.
-    async fn on_target<A: Send + 'static>(
-        &mut self,
-        snapshot: &Snapshot,
-        mut args: A,
-        op: impl for<'t> FnOnce(&'t mut Target<T>, &'t Snapshot, &'t mut A) -> BoxFuture<'t, ()> + Send + 'static,
-    ) -> A {
+    fn take_target(&mut self) -> Target<T> {
         let mut target = self.target.take().expect("one operation at a time");
         target.timed = Listener::listens(self.table.db());
-        if self.blocking && !matches!(target.kind, Kind::Async(_)) {
-            let snapshot = snapshot.clone();
-            let work = move || {
-                // Synchronous operations never yield, so one poll completes them.
-                op(&mut target, &snapshot, &mut args).now_or_never();
-                (target, args)
-            };
-            (target, args) = hive::blocking(work).await;
-        } else {
-            op(&mut target, snapshot, &mut args).await;
-        }
-        self.target = Some(target);
-        args
+        target
     }
 
     /// Clears the retries of deleted objects and enqueues those of failed deletes.
@@ -269,7 +249,7 @@ impl<T: TableSpec + Clone> Core<T> {
         let table = self.table.clone();
         let mut w = table.write();
         let before = w.revision();
-        for (original, entry) in work.originals.drain(..).zip(work.updates.drain(..)) {
+        for (original, entry) in work.originals.drain(..).zip(work.batches.updates.drain(..)) {
             let BatchEntry { object, result, .. } = entry;
             let key = KeyBuf::of(&original.key());
             let verdict = Verdict::from(result);
@@ -391,14 +371,9 @@ impl<T: TableSpec + Clone> Core<T> {
     /// Removes objects from the target that are not in the table.
     pub(crate) async fn prune(&mut self) -> OpResult {
         let (table, snapshot) = (self.table.reader(), self.table.snapshot());
-        self.on_target(&snapshot, Ok(()), move |target, snapshot, result| {
-            async move {
-                let revision = table.revision(snapshot);
-                *result = target.prune(snapshot, revision, table.all(snapshot)).await;
-            }
-            .boxed()
-        })
-        .await
+        let (target, result) = self.take_target().prune(self.blocking, snapshot, table).await;
+        self.target = Some(target);
+        result
     }
 
     pub(crate) fn progress(&self) -> Progress {

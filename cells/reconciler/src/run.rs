@@ -1,10 +1,11 @@
 //! The loop around the rounds: waits, rate limits, prunes, publishes progress.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
+#[cfg(feature = "hive")]
 use hive::JobCx;
 use statedb::{TableSpec, Watch};
 use tokio::sync::{Notify, watch};
@@ -35,12 +36,14 @@ pub(crate) struct Rounds<T: TableSpec> {
     pub(crate) report: Box<dyn FnMut(Report) + Send>,
     pub(crate) prune_error: Option<String>,
     /// The job that runs the loop, for its watchdog.
+    #[cfg(feature = "hive")]
     pub(crate) job: Option<JobCx>,
 }
 
 impl<T: TableSpec + Clone> Reconciler<T> {
     /// Reconciles as a job until the job is cancelled. The job's watchdog limits the time of a round and the time
     /// until a change of the table is picked up.
+    #[cfg(feature = "hive")]
     pub async fn run_job(self, cx: &JobCx) {
         let Reconciler { rounds, refresher } = self;
         tokio::select! {
@@ -78,6 +81,7 @@ async fn refreshing<T: TableSpec + Clone>(refresher: Option<Refresher<T>>, repor
 }
 
 impl<T: TableSpec + Clone> Rounds<T> {
+    #[cfg(feature = "hive")]
     pub(crate) async fn run_job(mut self, cx: &JobCx) {
         let (table, progress) = (self.core.table.reader(), self.progress.subscribe());
         cx.backlog(move || table.revision(&table.snapshot()) > progress.borrow().attempted);
@@ -103,6 +107,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
         // Keys of objects whose watches have closed.
         let mut woken = Vec::new();
         loop {
+            #[cfg(feature = "hive")]
             let working = self.job.as_ref().map(JobCx::working);
             limit.wait().await;
             let mut initialized = Watch::closed();
@@ -131,6 +136,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
                 self.report_now();
             }
 
+            #[cfg(feature = "hive")]
             drop(working);
             let due = self.core.retries.next_due().into_iter();
             let due = due.chain(self.core.waits.next_deadline()).chain(next_prune).min();
@@ -155,7 +161,7 @@ impl<T: TableSpec + Clone> Rounds<T> {
 
     async fn prune_now(&mut self) {
         // Consume the pending notification: this prune serves all requests made so far.
-        self.prune.notified().now_or_never();
+        pin!(self.prune.notified()).enable();
         // Counted before the prune reads the table: `pruned` waits for a prune that begins after its request.
         self.prunes.send_modify(|prunes| prunes.begun += 1);
         self.prune_error = match self.core.prune().await {

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "serde")]
 use jiff::Timestamp;
-use serde::ser::SerializeStruct;
-use serde::{Serialize, Serializer};
+#[cfg(feature = "serde")]
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 /// The state of an object's reconciliation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum StatusKind {
     /// Ignored by the reconciler.
     #[default]
-    #[serde(rename = "")]
+    #[cfg_attr(feature = "serde", serde(rename = ""))]
     Unset,
     /// To be reconciled.
     Pending,
@@ -181,7 +183,7 @@ fn next_id() -> u64 {
     })
 }
 
-/// Serializes the fields under Cilium's keys.
+#[cfg(feature = "serde")]
 impl Serialize for Status {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let error = self.error();
@@ -244,8 +246,10 @@ impl fmt::Display for Ago {
 }
 
 /// A time in UTC without trailing zeros.
+#[cfg(feature = "serde")]
 struct Rfc3339(SystemTime);
 
+#[cfg(feature = "serde")]
 impl Serialize for Rfc3339 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let since = self.0.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+#[cfg(feature = "serde")]
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::status::{Ago, Status, StatusKind};
@@ -127,6 +128,7 @@ impl fmt::Display for StatusSet {
 }
 
 /// An object with a status for each name.
+#[cfg(feature = "serde")]
 impl Serialize for StatusSet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.statuses.len()))?;

@@ -31,7 +31,8 @@ fn the_commands_of_the_page_print_its_output() {
     // The test binary is in `deps`, beside `examples`.
     let program: PathBuf =
         std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().join("examples/files");
-    let remedy = "`cargo test -p reconciler` builds it, or `cargo build -p reconciler --example files`";
+    let remedy =
+        "`cargo test -p apiary-reconciler` builds it, or `cargo build -p apiary-reconciler --example files`";
     assert!(program.exists(), "no {}: {remedy}", program.display());
     let folder = tempfile::tempdir().unwrap();
     let mut run = 0;

@@ -1,31 +1,31 @@
 //! Tables without their types, for the shell, HTTP and metrics.
 
 mod changes;
+pub(crate) mod columns;
+mod display;
 mod edit;
 mod text;
 
 use std::any::Any;
-use std::panic::Location;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use crate::changes::{Changes, ReaderStats};
+use crate::changes::Changes;
 use crate::db::{Db, Snapshot};
 use crate::error::Error;
 use crate::key::{IndexKey, KeyBuf, KeyParseError};
-use crate::locks::LongWrite;
 use crate::obj::Obj;
 use crate::query::{Prefix, Query};
 use crate::rows::Rows;
-use crate::spec::{IndexDef, TableSpec};
+use crate::spec::{IndexDef, PRIMARY, TableSpec};
+use crate::stats::TableStats;
 use crate::table::{RwTable, Table, TableMeta};
 use crate::watch::Watch;
 
 pub use changes::{AnyChange, AnyChanges};
+#[cfg(feature = "hive")]
+pub(crate) use display::label;
+pub use display::{FromValue, TableDisplay};
 pub use edit::{Edit, EditError};
-
-/// A name of every table's primary index in untyped queries, besides [`TableSpec::PRIMARY`].
-pub const PRIMARY: &str = "primary";
 
 /// A table of rows whose type is not known.
 pub trait AnyTable: Send + Sync {
@@ -44,10 +44,18 @@ pub trait AnyTable: Send + Sync {
     /// Returns all rows in order of their primary keys.
     fn all(&self, snapshot: &Snapshot) -> Vec<AnyObj>;
 
+    /// Passes each row to a function, in order of primary keys, without an allocation for it, until the function
+    /// returns an error, which is returned.
+    fn try_for_each(
+        &self,
+        snapshot: &Snapshot,
+        each: &mut dyn FnMut(&dyn AnyRow) -> std::io::Result<()>,
+    ) -> std::io::Result<()>;
+
     /// Returns the rows of an index that match a key given as text.
     fn find(&self, snapshot: &Snapshot, find: Find, index: &str, key: &str) -> Result<Vec<AnyObj>, Error>;
 
-    /// Returns the rows of an index with a key, or from it on, given as the bytes that Cilium's clients write.
+    /// Returns the rows of an index with a key, or from it on, given as bytes: see [`IndexKey::encode_raw`].
     fn find_raw(
         &self,
         snapshot: &Snapshot,
@@ -66,7 +74,7 @@ pub trait AnyTable: Send + Sync {
     fn initialized_watch(&self, snapshot: &Snapshot) -> (Vec<Arc<str>>, Watch);
 
     /// Converts values into rows and inserts them, or deletes the rows with their primary keys, in one transaction,
-    /// which an error aborts. `db` is the table's own. See [`TableSpec::FROM_VALUE`].
+    /// which an error aborts. `db` is the table's own. See [`TableDisplay::FROM_VALUE`].
     fn edit(self: Arc<Self>, db: &Db, edit: Edit, rows: Vec<serde_json::Value>) -> Result<(), EditError>;
 
     /// Deletes rows by their primary keys, in one transaction; returns how many existed. `db` is the table's own.
@@ -90,15 +98,26 @@ pub enum Find {
 #[derive(Clone)]
 pub struct AnyObj(Arc<dyn AnyRow>);
 
-trait AnyRow: Send + Sync {
+/// A stored row whose type is not known.
+pub trait AnyRow: Send + Sync {
+    #[doc(hidden)]
     fn as_any(&self) -> &dyn Any;
+
+    /// Returns the revision of its last write.
     fn revision(&self) -> u64;
+
+    /// Returns one text for each column.
     fn row(&self) -> Vec<String>;
-    fn json_text(&self) -> String;
+
+    /// Appends the object as JSON on one line, members in the order in which its type serializes them. If
+    /// serialization fails, appends the error message as a JSON string.
+    fn write_json(&self, out: &mut Vec<u8>);
+
+    /// Returns the content of the object's YAML, as JSON, if its type provides it: see [`TableDisplay::yaml`].
     fn yaml(&self) -> Option<String>;
 }
 
-impl<T: TableSpec> AnyRow for Obj<T> {
+impl<T: TableDisplay> AnyRow for Obj<T> {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -111,8 +130,8 @@ impl<T: TableSpec> AnyRow for Obj<T> {
         (**self).row()
     }
 
-    fn json_text(&self) -> String {
-        text::json(&**self)
+    fn write_json(&self, out: &mut Vec<u8>) {
+        text::json(&**self, out);
     }
 
     fn yaml(&self) -> Option<String> {
@@ -134,62 +153,30 @@ impl AnyObj {
     /// Returns the object as JSON on one line, members in the order in which its type serializes them. If serialization
     /// fails, returns the error message as a JSON string.
     pub fn json_text(&self) -> String {
-        self.0.json_text()
+        let mut text = Vec::new();
+        self.0.write_json(&mut text);
+        String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// Returns the content of the object's YAML, as JSON, if its type provides it: see [`TableSpec::yaml`].
+    /// Returns the content of the object's YAML, as JSON, if its type provides it: see [`TableDisplay::yaml`].
     pub fn yaml(&self) -> Option<String> {
         self.0.yaml()
     }
 }
 
-/// The statistics of a table.
-#[derive(Clone, Debug)]
-pub struct TableStats {
-    /// The number of rows.
-    pub objects: usize,
-    /// The number of deleted rows kept for readers of changes.
-    pub zombies: usize,
-    /// The revision of the last change.
-    pub revision: u64,
-    /// The number of readers of changes.
-    pub trackers: usize,
-    /// The readers of changes, those for which most deleted rows are kept first.
-    pub readers: Vec<ReaderStats>,
-    /// The sources that have not filled the table yet.
-    pub pending_initializers: Vec<Arc<str>>,
-    /// The name of the row type.
-    pub type_name: &'static str,
-    /// The last commit that wrote the table.
-    pub last_write: Option<LastWrite>,
-    /// Write transactions that held an executor's thread too long, by source location, the longest first.
-    pub long_writes: Vec<LongWrite>,
-}
-
-/// The last write of a table.
-#[derive(Clone, Debug)]
-pub struct LastWrite {
-    /// The writer: the name of the database's [`handle`](Db::handle).
-    pub handle: Arc<str>,
-    /// The time of the commit.
-    pub at: Instant,
-    /// The time for which the transaction held the table.
-    pub held: Duration,
-    /// The source location at which the transaction began.
-    pub place: &'static Location<'static>,
-}
-
 impl<T: TableSpec> TableMeta<T> {
+    /// Returns the names of the indexes, the primary first.
+    fn names(&self) -> Vec<&'static str> {
+        std::iter::once(T::PRIMARY).chain(self.indexes.iter().map(|index| index.name)).collect()
+    }
+
     /// Returns the index with a name; none for the primary.
     fn index(&self, name: &str) -> Result<Option<&IndexDef<T>>, Error> {
         if ["", PRIMARY, T::PRIMARY].contains(&name) {
             return Ok(None);
         }
-        let unknown = || Error::UnknownIndex {
-            table: T::NAME,
-            index: name.to_owned(),
-            known: self.indexes().join(", "),
-        };
+        let unknown =
+            || Error::UnknownIndex { table: T::NAME, index: name.to_owned(), known: self.names().join(", ") };
         self.indexes.iter().find(|def| def.name == name).map(Some).ok_or_else(unknown)
     }
 }
@@ -205,7 +192,7 @@ fn key<T: TableSpec, R>(
     Ok((key, result))
 }
 
-impl<T: TableSpec> AnyTable for TableMeta<T> {
+impl<T: TableDisplay> AnyTable for TableMeta<T> {
     fn name(&self) -> &'static str {
         T::NAME
     }
@@ -215,34 +202,23 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
     }
 
     fn indexes(&self) -> Vec<&'static str> {
-        std::iter::once(T::PRIMARY).chain(self.indexes.iter().map(|index| index.name)).collect()
+        self.names()
     }
 
     fn stats(&self, snapshot: &Snapshot) -> TableStats {
-        let version = self.version(snapshot);
-        // Copied, so that a walk over many deleted rows does not hold up commits, which take the lock as well.
-        let trackers = self.trackers.lock().all().to_vec();
-        let readers = Table::readers(&trackers, version);
-        TableStats {
-            objects: version.map_or(0, |version| version.primary.len()),
-            zombies: version.map_or(0, |version| version.graveyard.len()),
-            revision: version.map_or(0, |version| version.revision),
-            pending_initializers: version.map(|version| version.init.names()).unwrap_or_default(),
-            trackers: readers.len(),
-            readers,
-            type_name: std::any::type_name::<T>(),
-            long_writes: self.long_writes.all(),
-            last_write: (*self.last_write.lock()).map(|write| LastWrite {
-                handle: self.handles.name(write.handle),
-                at: write.at,
-                held: write.held,
-                place: write.place,
-            }),
-        }
+        TableMeta::stats(self, snapshot)
     }
 
     fn all(&self, snapshot: &Snapshot) -> Vec<AnyObj> {
         self.version(snapshot).map(|version| untyped(version.all())).unwrap_or_default()
+    }
+
+    fn try_for_each(
+        &self,
+        snapshot: &Snapshot,
+        each: &mut dyn FnMut(&dyn AnyRow) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        self.version(snapshot).into_iter().flat_map(|version| version.all()).try_for_each(|row| each(row))
     }
 
     fn find(&self, snapshot: &Snapshot, find: Find, index: &str, key: &str) -> Result<Vec<AnyObj>, Error> {
@@ -317,20 +293,27 @@ impl<T: TableSpec> AnyTable for TableMeta<T> {
     }
 }
 
-fn untyped<T: TableSpec>(rows: Rows<'_, T>) -> Vec<AnyObj> {
+fn untyped<T: TableDisplay>(rows: Rows<'_, T>) -> Vec<AnyObj> {
     rows.map(|row| AnyObj(Arc::new(row.clone()))).collect()
 }
 
 impl Db {
-    /// Writes all tables as one JSON object, `{ "table": [object, ...], ... }`, in order of registration.
+    /// Writes all tables [with a display](Db::table_with_display) as one JSON object,
+    /// `{ "table": [object, ...], ... }`, in order of registration. Row by row: the memory that it needs is that of the
+    /// longest row.
     pub fn write_json(&self, snapshot: &Snapshot, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        let mut text = Vec::new();
         write!(out, "{{")?;
         for (at, table) in self.tables().iter().enumerate() {
             write!(out, "{}\n  \"{}\": [", if at == 0 { "" } else { "," }, table.name())?;
-            for (at, object) in table.all(snapshot).iter().enumerate() {
-                write!(out, "{}\n    ", if at == 0 { "" } else { "," })?;
-                out.write_all(object.json_text().as_bytes())?;
-            }
+            let mut separator = "";
+            table.try_for_each(snapshot, &mut |row| {
+                write!(out, "{separator}\n    ")?;
+                separator = ",";
+                text.clear();
+                row.write_json(&mut text);
+                out.write_all(&text)
+            })?;
             write!(out, "\n  ]")?;
         }
         writeln!(out, "\n}}")

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hive::prelude::*;
 
+use crate::any::TableDisplay;
 use crate::db::Db;
 use crate::error::Error;
-use crate::spec::TableSpec;
 use crate::table::{RwTable, Table};
 
 /// Provides the `Arc<Db>` that all tables of a hive are in.
@@ -38,10 +38,10 @@ pub fn cell() -> Cell {
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// # let mut hive = hive; hive.start().await; hive.stop().await; });
 /// ```
-pub fn table<T: TableSpec>() -> Cell {
+pub fn table<T: TableDisplay>() -> Cell {
     bundle([
         provide_private(|db: Arc<Db>, module: ModuleId| -> Result<Arc<RwTable<T>>, Error> {
-            db.handle(module.name()).table().map(Arc::new)
+            db.handle(module.name()).table_with_display().map(Arc::new)
         }),
         provide(|table: Arc<RwTable<T>>| -> Arc<Table<T>> { Arc::new(table.reader()) }),
     ])

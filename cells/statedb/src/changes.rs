@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
-use futures::Stream;
+use futures_core::Stream;
 
 use crate::db::Snapshot;
 use crate::error::SinceError;
@@ -97,15 +97,12 @@ impl<'b, T> IntoIterator for &'b Batch<T> {
 ///
 /// ```
 /// # use futures::StreamExt;
-/// # use serde::Serialize;
 /// # use statedb::{Db, Query, TableSpec};
-/// # #[derive(Clone, Serialize)] struct Backend { id: u32 }
+/// # #[derive(Clone)] struct Backend { id: u32 }
 /// # impl TableSpec for Backend {
 /// #     const NAME: &'static str = "backends";
 /// #     type Key<'a> = u32;
 /// #     fn key(&self) -> u32 { self.id }
-/// #     fn columns() -> &'static [&'static str] { &["ID"] }
-/// #     fn row(&self) -> Vec<String> { vec![self.id.to_string()] }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -342,6 +339,7 @@ impl<T: TableSpec> Changes<T> {
         self.seen
     }
 
+    #[cfg(feature = "untyped")]
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.table.snapshot()
     }

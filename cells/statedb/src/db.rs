@@ -6,13 +6,15 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::any::AnyTable;
+#[cfg(feature = "untyped")]
+use crate::any::{AnyTable, TableDisplay};
 use crate::engine::Held;
 use crate::error::Error;
 use crate::metrics::{Handle, Handles, Listener, Metrics, UNNAMED};
 use crate::reader::Reader;
 use crate::root::{AnyVersionRef, States, Versions};
 use crate::spec::TableSpec;
+use crate::stats::{Registered, TableStats};
 use crate::table::{RwTable, Table, TableMeta};
 use crate::txn::{Txn, WriteSet};
 use crate::version::Version;
@@ -28,7 +30,9 @@ pub(crate) struct DbInner {
     pub(crate) states: States,
     pub(crate) handles: Arc<Handles>,
     pub(crate) listener: Listener,
-    tables: Mutex<Vec<Arc<dyn AnyTable>>>,
+    tables: Mutex<Vec<Arc<dyn Registered>>>,
+    #[cfg(feature = "untyped")]
+    displayed: Mutex<Vec<Arc<dyn AnyTable>>>,
     attached: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
@@ -38,13 +42,21 @@ impl Db {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let states = States::new(Versions::new(id));
-        let (handles, listener, tables) = (Arc::default(), Listener::default(), Mutex::default());
-        let attached = Mutex::default();
-        Db(Arc::new(DbInner { id, states, handles, listener, tables, attached }), UNNAMED)
+        let inner = DbInner {
+            id,
+            states,
+            handles: Arc::default(),
+            listener: Listener::default(),
+            tables: Mutex::default(),
+            #[cfg(feature = "untyped")]
+            displayed: Mutex::default(),
+            attached: Mutex::default(),
+        };
+        Db(Arc::new(inner), UNNAMED)
     }
 
     /// Returns a handle with a name: its transactions, and those on tables that it registers, appear under this name in
-    /// statistics and metrics. In a hive it is the module's name, see [`table()`](crate::table()).
+    /// statistics and metrics. In a hive it is the module's name.
     pub fn handle(&self, name: &str) -> Db {
         Db(self.0.clone(), self.0.handles.number(name))
     }
@@ -65,6 +77,16 @@ impl Db {
         tables.push(meta.clone());
         drop(tables);
         Ok(RwTable(Table { db: self.clone(), meta }))
+    }
+
+    /// As [`table`](Db::table), and lists the table among [`tables`](Db::tables), for tools that do not know its row
+    /// type.
+    #[cfg(feature = "untyped")]
+    pub fn table_with_display<T: TableDisplay>(&self) -> Result<RwTable<T>, Error> {
+        let mut displayed = self.0.displayed.lock();
+        let table = self.table()?;
+        displayed.push(table.meta.clone());
+        Ok(table)
     }
 
     /// Returns a snapshot of all tables. Takes no lock; costs two atomic operations on a counter.
@@ -88,9 +110,17 @@ impl Db {
         Txn::begin(self, tables)
     }
 
-    /// Returns the registered tables without their types, in order of registration, for the shell and HTTP.
+    /// Returns the statistics of all tables, in order of registration.
+    pub fn stats(&self, snapshot: &Snapshot) -> Vec<TableStats> {
+        let tables = self.0.tables.lock().clone();
+        tables.iter().map(|table| table.stats(snapshot)).collect()
+    }
+
+    /// Returns the tables [with a display](Db::table_with_display) without their types, in order of registration, for
+    /// shells and HTTP.
+    #[cfg(feature = "untyped")]
     pub fn tables(&self) -> Vec<Arc<dyn AnyTable>> {
-        self.0.tables.lock().clone()
+        self.0.displayed.lock().clone()
     }
 
     /// Registers an object that works on the tables, such as a reconciler, for tools that list such objects. Only a
@@ -108,9 +138,10 @@ impl Db {
         attached.iter().filter_map(|object| object.upgrade()?.downcast().ok()).collect()
     }
 
-    /// Returns the table with a name.
+    /// Returns the table with a name, if it [has a display](Db::table_with_display).
+    #[cfg(feature = "untyped")]
     pub fn table_by_name(&self, name: &str) -> Result<Arc<dyn AnyTable>, Error> {
-        let tables = self.0.tables.lock();
+        let tables = self.0.displayed.lock();
         let found = tables.iter().find(|table| table.name() == name);
         found.cloned().ok_or_else(|| Error::UnknownTable { name: name.to_owned() })
     }

@@ -10,6 +10,7 @@ use hive::job::OneShotJob;
 use hive::{Backoff, JobCx, JobGroup};
 use tokio::time::{Instant, sleep_until};
 
+use crate::any::{TableDisplay, label};
 use crate::changes::{Change, Changes};
 use crate::db::Snapshot;
 use crate::init::Initializer;
@@ -54,7 +55,7 @@ pub enum Derive<Out> {
 ///
 /// use hive::prelude::*;
 /// use serde::Serialize;
-/// use statedb::{Derive, Derived, Query, RwTable, Table, TableSpec};
+/// use statedb::{Derive, Derived, Query, RwTable, Table, TableDisplay, TableSpec};
 ///
 /// # #[derive(Clone, Debug, Serialize)]
 /// # struct Device { name: String, up: bool }
@@ -62,6 +63,8 @@ pub enum Derive<Out> {
 /// #     const NAME: &'static str = "devices";
 /// #     type Key<'a> = &'a str;
 /// #     fn key(&self) -> &str { &self.name }
+/// # }
+/// # impl TableDisplay for Device {
 /// #     fn columns() -> &'static [&'static str] { &["Name"] }
 /// #     fn row(&self) -> Vec<String> { vec![self.name.clone()] }
 /// # }
@@ -71,6 +74,8 @@ pub enum Derive<Out> {
 /// #     const NAME: &'static str = "uplinks";
 /// #     type Key<'a> = &'a str;
 /// #     fn key(&self) -> &str { &self.device }
+/// # }
+/// # impl TableDisplay for Uplink {
 /// #     fn columns() -> &'static [&'static str] { &["Device"] }
 /// #     fn row(&self) -> Vec<String> { vec![self.device.clone()] }
 /// # }
@@ -99,7 +104,7 @@ pub enum Derive<Out> {
 /// # }
 /// ```
 #[must_use = "`job(..).add()` adds the job"]
-pub struct Derived<In: TableSpec, Out: TableSpec> {
+pub struct Derived<In: TableDisplay, Out: TableDisplay> {
     name: String,
     input: Table<In>,
     output: RwTable<Out>,
@@ -111,7 +116,7 @@ pub struct Derived<In: TableSpec, Out: TableSpec> {
 type Function<In, Out> = Box<dyn FnMut(&In, bool) -> Derive<Out> + Send>;
 
 /// The job's state.
-struct Deriving<In: TableSpec, Out: TableSpec> {
+struct Deriving<In: TableDisplay, Out: TableDisplay> {
     input: Table<In>,
     output: RwTable<Out>,
     derive: Function<In, Out>,
@@ -129,7 +134,7 @@ struct Failed<In> {
     next: Instant,
 }
 
-impl<In: TableSpec, Out: TableSpec> Derived<In, Out> {
+impl<In: TableDisplay, Out: TableDisplay> Derived<In, Out> {
     /// Creates the derivation. `derive` gets a row of the input and whether it was deleted. Registers an initializer
     /// with the job's name: from now on the output is not initialized until the job has processed the input.
     #[track_caller]
@@ -169,7 +174,7 @@ impl<In: TableSpec, Out: TableSpec> Derived<In, Out> {
     }
 }
 
-impl<In: TableSpec, Out: TableSpec> Deriving<In, Out> {
+impl<In: TableDisplay, Out: TableDisplay> Deriving<In, Out> {
     async fn run(mut self, cx: JobCx) {
         let mut rows = 0;
         loop {
@@ -302,12 +307,6 @@ fn apply<Out: TableSpec>(w: &mut Writer<'_, Out>, outcome: Derive<Out>) -> Resul
 
 fn key<T: TableSpec>(change: &Change<T>) -> KeyBuf {
     KeyBuf::of(&change.object.key())
-}
-
-/// Returns the label of a row in messages: its first column, or its key in hexadecimal.
-pub(crate) fn label<T: TableSpec>(row: &T) -> String {
-    let column = caught(|| row.row().into_iter().next()).ok().flatten();
-    column.unwrap_or_else(|| format!("{:02x?}", KeyBuf::of(&row.key()).as_bytes()))
 }
 
 /// Returns the result, or the message of the panic.

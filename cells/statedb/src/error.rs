@@ -1,5 +1,6 @@
 //! Errors. Each is returned before anything is changed.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,23 +8,20 @@ use crate::key::KeyParseError;
 use crate::obj::Obj;
 
 /// An error in the registration or an untyped query of a table.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The name is malformed. Table names are parts of commands and URL paths, so their form is restricted.
-    #[error("table name `{name}` is not of the form [a-z][a-z0-9_-]{{0,30}}")]
     InvalidTableName {
         /// As given.
         name: &'static str,
     },
     /// The database already has a table of this name.
-    #[error("table `{name}` is registered already")]
     DuplicateTable {
         /// As given.
         name: &'static str,
     },
     /// The index name is empty, reserved (starts with `__`) or not unique within the table.
-    #[error("table `{table}`: index name `{index}` is empty, reserved or used twice")]
     InvalidIndexName {
         /// The table.
         table: &'static str,
@@ -31,7 +29,6 @@ pub enum Error {
         index: &'static str,
     },
     /// The table has a unique secondary index, but does not set `UNIQUE_SECONDARY`, which makes inserts fallible.
-    #[error("table `{table}`: index `{index}` is unique, but the table does not set UNIQUE_SECONDARY")]
     UndeclaredUnique {
         /// The table.
         table: &'static str,
@@ -39,13 +36,11 @@ pub enum Error {
         index: &'static str,
     },
     /// No table has this name.
-    #[error("no table `{name}`")]
     UnknownTable {
         /// As given.
         name: String,
     },
     /// The table has no such index.
-    #[error("table `{table}` has no index `{index}`, it has: {known}")]
     UnknownIndex {
         /// The table.
         table: &'static str,
@@ -55,7 +50,6 @@ pub enum Error {
         known: String,
     },
     /// The text is not a key of the index.
-    #[error("table `{table}`, index `{index}`: {source}")]
     Key {
         /// The table.
         table: &'static str,
@@ -66,14 +60,45 @@ pub enum Error {
     },
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::InvalidTableName { name } => {
+                write!(f, "table name `{name}` is not of the form [a-z][a-z0-9_-]{{0,30}}")
+            }
+            Error::DuplicateTable { name } => write!(f, "table `{name}` is registered already"),
+            Error::InvalidIndexName { table, index } => {
+                write!(f, "table `{table}`: index name `{index}` is empty, reserved or used twice")
+            }
+            Error::UndeclaredUnique { table, index } => {
+                write!(
+                    f,
+                    "table `{table}`: index `{index}` is unique, but the table does not set UNIQUE_SECONDARY"
+                )
+            }
+            Error::UnknownTable { name } => write!(f, "no table `{name}`"),
+            Error::UnknownIndex { table, index, known } => {
+                write!(f, "table `{table}` has no index `{index}`, it has: {known}")
+            }
+            Error::Key { table, index, source } => write!(f, "table `{table}`, index `{index}`: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Key { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
 /// The changes since a revision are not available.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SinceError {
     /// Deletes after the revision are no longer kept: start over with all rows.
-    #[error(
-        "table `{table}`: what changed since revision {revision} is not known, deletes up to {forgotten} are forgotten"
-    )]
     Forgotten {
         /// The table.
         table: &'static str,
@@ -83,7 +108,6 @@ pub enum SinceError {
         forgotten: u64,
     },
     /// The table has not reached the revision: it belongs to another table or to a previous run of the process.
-    #[error("table `{table}` has not come to revision {revision}, it is at {now}")]
     Ahead {
         /// The table.
         table: &'static str,
@@ -93,6 +117,22 @@ pub enum SinceError {
         now: u64,
     },
 }
+
+impl fmt::Display for SinceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SinceError::Forgotten { table, revision, forgotten } => write!(
+                f,
+                "table `{table}`: what changed since revision {revision} is not known, deletes up to {forgotten} are forgotten"
+            ),
+            SinceError::Ahead { table, revision, now } => {
+                write!(f, "table `{table}` has not come to revision {revision}, it is at {now}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SinceError {}
 
 /// A timeout while waiting for a row that exists and satisfies a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +145,8 @@ pub struct NotInTime {
     pub pending: Vec<Arc<str>>,
 }
 
-impl std::fmt::Display for NotInTime {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for NotInTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "table `{}`: no row as wanted within {:?}", self.table, self.timeout)?;
         match &*self.pending {
             [] => Ok(()),
@@ -127,14 +167,14 @@ pub struct Conflict<T> {
     pub existing: Obj<T>,
 }
 
-impl<T> std::fmt::Display for Conflict<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<T> fmt::Display for Conflict<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "table `{}`: another object has the same key of unique index `{}`", self.table, self.index)
     }
 }
 
-impl<T> std::fmt::Debug for Conflict<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<T> fmt::Debug for Conflict<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conflict")
             .field("table", &self.table)
             .field("index", &self.index)
@@ -145,6 +185,7 @@ impl<T> std::fmt::Debug for Conflict<T> {
 impl<T> std::error::Error for Conflict<T> {}
 
 /// A failed compare-and-swap or compare-and-delete. Nothing was changed and no watch is closed.
+#[cfg(feature = "unstable")]
 pub enum CasError<T> {
     /// There is no row with this primary key.
     NotFound,
@@ -154,8 +195,9 @@ pub enum CasError<T> {
     Conflict(Conflict<T>),
 }
 
-impl<T> std::fmt::Display for CasError<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+#[cfg(feature = "unstable")]
+impl<T> fmt::Display for CasError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CasError::NotFound => write!(f, "object not found"),
             CasError::Changed(now) => write!(f, "object has changed, its revision is {}", now.revision()),
@@ -164,10 +206,12 @@ impl<T> std::fmt::Display for CasError<T> {
     }
 }
 
-impl<T> std::fmt::Debug for CasError<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+#[cfg(feature = "unstable")]
+impl<T> fmt::Debug for CasError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CasError({self})")
     }
 }
 
+#[cfg(feature = "unstable")]
 impl<T> std::error::Error for CasError<T> {}

@@ -33,6 +33,7 @@ pub(crate) struct Pending {
 /// list.
 #[must_use = "a table stays uninitialized until `done` is called"]
 pub struct Initializer<T> {
+    #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "for the log"))]
     pub(crate) table: &'static str,
     pub(crate) name: Arc<str>,
     pub(crate) id: u64,
@@ -62,6 +63,7 @@ impl<T> Drop for Initializer<T> {
     fn drop(&mut self) {
         if !self.finished {
             // Not a warning: a failed start drops all initializers, and the shell's `db` lists the pending ones.
+            #[cfg(feature = "tracing")]
             tracing::debug!(
                 table = self.table,
                 initializer = %self.name,

@@ -2,6 +2,8 @@
 
 mod bits;
 mod net;
+#[cfg(feature = "ipnetwork")]
+mod networks;
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -148,14 +150,21 @@ impl std::fmt::Debug for KeyBuf {
 }
 
 /// A text or byte string that is not a key of the expected type.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not {expected}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyParseError {
     /// The given value.
     pub text: String,
     /// The expected form, with its article: "a number", "an IP address".
     pub expected: &'static str,
 }
+
+impl std::fmt::Display for KeyParseError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` is not {}", self.text, self.expected)
+    }
+}
+
+impl std::error::Error for KeyParseError {}
 
 impl KeyParseError {
     pub(crate) fn raw(raw: &[u8], expected: &'static str) -> Self {
@@ -192,7 +201,7 @@ pub trait IndexKey {
         Self::encode_text(text, key)
     }
 
-    /// Appends the encoding of the value that Cilium's clients write as these bytes: integers big-endian, strings as
+    /// Appends the encoding of the value that these bytes stand for in queries by bytes: integers big-endian, strings as
     /// they are, addresses as 16 bytes. Returns false if there is no such value. By default an error.
     fn encode_raw(raw: &[u8], _key: &mut KeyBuf) -> Result<bool, KeyParseError> {
         Err(KeyParseError::raw(raw, "a key of an index that can be asked by bytes"))

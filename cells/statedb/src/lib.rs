@@ -69,12 +69,15 @@
 //! **Order.** A commit first becomes visible, then closes watches, then watches of initialization: a woken task always
 //! finds the change. Spurious closes are possible, missed changes are not.
 
+#[cfg(feature = "untyped")]
 pub mod age;
+#[cfg(feature = "untyped")]
 mod any;
+#[cfg(feature = "hive")]
 mod cell;
-mod cells;
 mod changes;
 mod db;
+#[cfg(all(feature = "hive", feature = "unstable"))]
 mod derived;
 mod engine;
 mod error;
@@ -86,13 +89,16 @@ mod metrics;
 mod obj;
 mod observe;
 mod panics;
+#[cfg(feature = "unstable")]
 mod persistent;
 mod query;
 mod reader;
+#[cfg(feature = "hive")]
 mod reflect;
 mod root;
 mod rows;
 mod spec;
+mod stats;
 mod table;
 mod txn;
 mod version;
@@ -101,36 +107,64 @@ mod watch_set;
 mod work;
 mod writer;
 
+#[cfg(feature = "untyped")]
 pub use any::{
-    AnyChange, AnyChanges, AnyObj, AnyTable, Edit, EditError, Find, LastWrite, PRIMARY, TableStats,
+    AnyChange, AnyChanges, AnyObj, AnyRow, AnyTable, Edit, EditError, Find, FromValue, TableDisplay,
 };
+#[cfg(feature = "hive")]
 pub use cell::{cell, table};
 pub use changes::{Batch, Change, Changes, ReaderStats};
 pub use db::{Db, ReadSource, Snapshot};
+#[cfg(all(feature = "hive", feature = "unstable"))]
 pub use derived::{Derive, Derived};
-pub use error::{CasError, Conflict, Error, NotInTime, SinceError};
+#[cfg(feature = "unstable")]
+pub use error::CasError;
+pub use error::{Conflict, Error, NotInTime, SinceError};
 pub use init::Initializer;
 pub use key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
 pub use locks::LongWrite;
-pub use lpm::{BitPrefix, Lpm, LpmIndex, PrefixKey};
+#[cfg(feature = "unstable")]
+pub use lpm::BitPrefix;
+pub use lpm::{Lpm, LpmIndex, PrefixKey};
 pub use metrics::Metrics;
 pub use obj::Obj;
+#[cfg(feature = "unstable")]
 pub use persistent::{Map, MapIter, Set};
 pub use query::{AsQuery, KeyRange, Prefix, Query};
 pub use reader::Reader;
+#[cfg(feature = "hive")]
 pub use reflect::{Applied, Event, Reflector};
 pub use rows::Rows;
-pub use spec::{FromValue, Index, IndexDef, Keys, TableSpec};
+pub use spec::{Index, IndexDef, Keys, PRIMARY, TableSpec};
+pub use stats::{LastWrite, TableStats};
 pub use table::{RwTable, Table};
 pub use txn::{TableTxn, Txn, WriteSet, Writers};
 pub use watch::Watch;
 pub use watch_set::WatchSet;
 pub use writer::Writer;
 
+#[cfg(feature = "derive")]
 pub use statedb_derive::Table;
 
-/// Functions that the code of [`derive(Table)`](derive@Table) calls.
+/// What the code of [`derive(Table)`](derive@Table) uses.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::cells::{column, from_value, joined, shown};
+    /// Keeps the implementation of `TableDisplay`.
+    #[cfg(feature = "untyped")]
+    #[macro_export]
+    #[doc(hidden)]
+    macro_rules! __display {
+        ($($implementation:tt)*) => { $($implementation)* };
+    }
+
+    /// Drops the implementation of `TableDisplay`, which does not exist.
+    #[cfg(not(feature = "untyped"))]
+    #[macro_export]
+    #[doc(hidden)]
+    macro_rules! __display {
+        ($($implementation:tt)*) => {};
+    }
+
+    #[cfg(feature = "untyped")]
+    pub use crate::any::columns::{column, from_value, joined, shown};
 }

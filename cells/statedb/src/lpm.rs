@@ -2,7 +2,9 @@
 
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
+#[cfg(feature = "ipnetwork")]
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use crate::key::{KeyBuf, KeyParseError};
@@ -42,12 +44,14 @@ pub trait PrefixKey {
 }
 
 /// A number of leading bits of a byte string; the bits behind them are ignored.
+#[cfg(feature = "unstable")]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BitPrefix {
     data: Vec<u8>,
     bits: u16,
 }
 
+#[cfg(feature = "unstable")]
 impl BitPrefix {
     /// Returns the first `bits` bits of `data`; none if it has fewer.
     pub fn new(data: &[u8], bits: u16) -> Option<Self> {
@@ -69,6 +73,7 @@ impl BitPrefix {
     }
 }
 
+#[cfg(feature = "unstable")]
 impl PrefixKey for BitPrefix {
     type Space = BitPrefix;
 
@@ -106,6 +111,24 @@ fn push_network(ip: IpAddr, len: u8, key: &mut KeyBuf) {
     }
 }
 
+/// An address, or an address and the length of its network: `10.0.0.0/8`.
+struct ParsedNetwork {
+    ip: IpAddr,
+    len: u8,
+}
+
+impl FromStr for ParsedNetwork {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (ip, len) = text.split_once('/').map_or((text, None), |(ip, len)| (ip, Some(len)));
+        let ip: IpAddr = ip.parse().map_err(|_| ())?;
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
+        let len = len.map_or(Ok(bits), |len| len.parse().map_err(|_| ()))?;
+        if len > bits { Err(()) } else { Ok(ParsedNetwork { ip, len }) }
+    }
+}
+
 macro_rules! networks {
     ($($name:ty: $self:ident => $ip:expr, $len:expr;)*) => {$(
         /// IPv4 is mapped to `::ffff:0:0/96`: IPv4 networks cover only IPv4, `::/0` covers both families.
@@ -118,17 +141,20 @@ macro_rules! networks {
             }
             /// A network or an address of either family.
             fn encode_bits_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-                let network: IpNetwork = crate::key::parse(text, "an IP address or prefix")?;
-                push_network(network.ip(), network.prefix(), key);
+                let network: ParsedNetwork = crate::key::parse(text, "an IP address or prefix")?;
+                push_network(network.ip, network.len, key);
                 Ok(())
             }
         }
     )*};
 }
+#[cfg(feature = "ipnetwork")]
 networks! {
     IpNetwork: network => network.ip(), network.prefix();
     Ipv4Network: network => network.ip(), network.prefix();
     Ipv6Network: network => network.ip(), network.prefix();
+}
+networks! {
     IpAddr: ip => *ip, if ip.is_ipv4() { 32 } else { 128 };
     Ipv4Addr: ip => *ip, 32;
     Ipv6Addr: ip => *ip, 128;
@@ -173,13 +199,11 @@ pub struct Lpm<K: ?Sized>(PhantomData<fn(&K)>);
 /// A row may have no prefix, one or several. No such index can be the primary one:
 /// ```compile_fail
 /// # use statedb::*;
-/// #[derive(serde::Serialize)] struct Route { bits: u16 }
+/// struct Route { bits: u16 }
 /// impl TableSpec for Route {
 ///     const NAME: &'static str = "routes";
-///     type Key<'a> = BitPrefix;
-///     fn key(&self) -> BitPrefix { BitPrefix::new(&[0, 0], self.bits).unwrap() }
-/// #   fn columns() -> &'static [&'static str] { &["Bits"] }
-/// #   fn row(&self) -> Vec<String> { vec![self.bits.to_string()] }
+///     type Key<'a> = Lpm<std::net::IpAddr>;
+///     fn key(&self) -> Self::Key<'_> { unreachable!() }
 /// }
 /// ```
 pub type LpmIndex<T, K> = Index<T, Lpm<K>>;
@@ -251,7 +275,7 @@ fn encoded(prefix: &(impl PrefixKey + ?Sized)) -> KeyBuf {
     key
 }
 
-/// Parses bytes as Cilium's clients write them: the data, then the number of bits as a 16-bit big-endian integer.
+/// Parses a key given as bytes: the data, then the number of bits as a 16-bit big-endian integer.
 fn raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
     let prefix = raw.split_last_chunk().and_then(|(data, bits)| {
         let bits = u16::from_be_bytes(*bits);

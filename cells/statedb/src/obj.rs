@@ -86,6 +86,7 @@ impl<T: PartialEq> PartialEq for Obj<T> {
     }
 }
 
+#[cfg(feature = "untyped")]
 impl<T: serde::Serialize> serde::Serialize for Obj<T> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.value.serialize(serializer)

@@ -1,15 +1,18 @@
 //! Streams of a table's changes and snapshots, for jobs.
 
-use futures::Stream;
-use futures::stream::unfold;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
 
 use crate::changes::Changes;
 use crate::db::Snapshot;
 use crate::spec::TableSpec;
 use crate::table::Table;
+use crate::watch::Changed;
 
 impl<T: TableSpec> Table<T> {
-    /// Returns the changes of the rows as a stream for [`JobGroup::observer`](hive::JobGroup::observer).
+    /// Returns the changes of the rows as a stream, for a job such as an observer of `hive`.
     ///
     /// First all existing rows, then every later change, as [`Changes`] describes: in order of revision, each exactly
     /// once, several of one row between two batches coalesced. Changes that occur while a batch is processed are in
@@ -21,7 +24,7 @@ impl<T: TableSpec> Table<T> {
     ///
     /// use hive::prelude::*;
     /// use serde::Serialize;
-    /// use statedb::{Batch, RwTable, Table, TableSpec};
+    /// use statedb::{Batch, RwTable, Table, TableDisplay, TableSpec};
     ///
     /// # #[derive(Clone, Debug, Serialize)]
     /// # struct Device { index: u32, name: String }
@@ -29,6 +32,8 @@ impl<T: TableSpec> Table<T> {
     /// #     const NAME: &'static str = "devices";
     /// #     type Key<'a> = u32;
     /// #     fn key(&self) -> u32 { self.index }
+    /// # }
+    /// # impl TableDisplay for Device {
     /// #     fn columns() -> &'static [&'static str] { &["Index", "Name"] }
     /// #     fn row(&self) -> Vec<String> { vec![self.index.to_string(), self.name.clone()] }
     /// # }
@@ -60,13 +65,27 @@ impl<T: TableSpec> Table<T> {
     /// Returns a stream of the current snapshot, then of one after each change of this table: for jobs that process the
     /// whole table each time. Changes in quick succession, or while a snapshot is processed, are coalesced. Never ends.
     pub fn snapshots(&self) -> impl Stream<Item = Snapshot> + Send + use<T> {
-        unfold((self.clone(), None), |(table, watch): (Table<T>, Option<crate::Watch>)| async {
-            if let Some(watch) = watch {
-                watch.changed().await;
-            }
-            let snapshot = table.snapshot();
-            let watch = table.watch(&snapshot);
-            Some((snapshot, (table, Some(watch))))
-        })
+        Snapshots { table: self.clone(), waiting: None }
+    }
+}
+
+/// The stream of [`Table::snapshots`].
+struct Snapshots<T: TableSpec> {
+    table: Table<T>,
+    /// Pending until the table changes; none before the first snapshot.
+    waiting: Option<Changed>,
+}
+
+impl<T: TableSpec> Stream for Snapshots<T> {
+    type Item = Snapshot;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Snapshot>> {
+        let snapshots = self.get_mut();
+        if let Some(waiting) = &mut snapshots.waiting {
+            ready!(waiting.as_mut().poll(cx));
+        }
+        let snapshot = snapshots.table.snapshot();
+        snapshots.waiting = Some(snapshots.table.watch(&snapshot).into_changed());
+        Poll::Ready(Some(snapshot))
     }
 }

@@ -2,6 +2,7 @@
 
 mod set;
 mod tree;
+#[cfg(feature = "untyped")]
 mod wire;
 
 use std::borrow::Borrow;
@@ -34,7 +35,7 @@ use tree::{Link, Walk};
 /// assert_eq!(nodes.get(&snapshot, Node::by_labels("zone")).unwrap().labels.get("zone").unwrap(), "b");
 /// ```
 ///
-/// It serializes to JSON and YAML as a list of `{k: .., v: ..}` in order of keys, as Cilium's own maps do; such a
+/// It serializes to JSON and YAML as a list of `{k: .., v: ..}` in order of keys; such a
 /// list in any order, or null, deserializes.
 ///
 /// **Cost.** `clone` O(1), `get` O(log n). `insert` and `remove` O(log n): they copy the nodes on the path, with their

@@ -9,15 +9,12 @@ use crate::db::{Db, Snapshot};
 /// allocated until the next call: drop the reader before long waits.
 ///
 /// ```
-/// # use serde::Serialize;
 /// # use statedb::*;
-/// # #[derive(Clone, Serialize)] struct Route { id: u32, gateway: u32 }
+/// # #[derive(Clone)] struct Route { id: u32, gateway: u32 }
 /// # impl TableSpec for Route {
 /// #   const NAME: &'static str = "routes";
 /// #   type Key<'a> = u32;
 /// #   fn key(&self) -> u32 { self.id }
-/// #   fn columns() -> &'static [&'static str] { &["ID"] }
-/// #   fn row(&self) -> Vec<String> { vec![self.id.to_string()] }
 /// # }
 /// let db = Db::new();
 /// let routes = db.table::<Route>().unwrap();

@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt};
 use hive::job::OneShotJob;
 use hive::{JobCx, JobGroup};
 
-use crate::derived::label;
+use crate::any::{TableDisplay, label};
 use crate::init::Initializer;
 use crate::key::KeyBuf;
 use crate::obj::Obj;
@@ -59,7 +59,7 @@ pub enum Event<T> {
 /// use futures::{StreamExt, stream};
 /// use hive::prelude::*;
 /// use serde::Serialize;
-/// use statedb::{Event, Query, Reflector, RwTable, TableSpec};
+/// use statedb::{Event, Query, Reflector, RwTable, TableDisplay, TableSpec};
 ///
 /// # #[derive(Clone, Debug, PartialEq, Serialize)]
 /// # struct Pod { name: String }
@@ -67,6 +67,8 @@ pub enum Event<T> {
 /// #     const NAME: &'static str = "pods";
 /// #     type Key<'a> = &'a str;
 /// #     fn key(&self) -> &str { &self.name }
+/// # }
+/// # impl TableDisplay for Pod {
 /// #     fn columns() -> &'static [&'static str] { &["Name"] }
 /// #     fn row(&self) -> Vec<String> { vec![self.name.clone()] }
 /// # }
@@ -91,7 +93,7 @@ pub enum Event<T> {
 /// # }
 /// ```
 #[must_use = "`job(..).add()` adds the job"]
-pub struct Reflector<T: TableSpec> {
+pub struct Reflector<T: TableDisplay> {
     name: String,
     table: RwTable<T>,
     initializer: Option<Initializer<T>>,
@@ -160,7 +162,7 @@ impl<T> Steps<T> {
     }
 }
 
-impl<T: TableSpec + Clone + PartialEq> Reflector<T> {
+impl<T: TableDisplay + Clone + PartialEq> Reflector<T> {
     /// Creates a reflector for a source. Registers an initializer of the same name: from now on the table is not
     /// initialized until the source's first list is complete.
     #[track_caller]
@@ -178,7 +180,7 @@ impl<T: TableSpec + Clone + PartialEq> Reflector<T> {
     }
 }
 
-impl<T: TableSpec + Clone> Reflector<T> {
+impl<T: TableDisplay + Clone> Reflector<T> {
     /// Sets which rows belong to this source, for tables with several sources: lists and deletions do not touch rows of
     /// other sources. [`merge`](Self::merge) decides about a row of this source that another one owns.
     pub fn owns(mut self, owns: impl Fn(&T) -> bool + Send + 'static) -> Self {
@@ -386,7 +388,7 @@ type Refused<T> = BTreeMap<KeyBuf, (T, String)>;
 
 /// Stores a row if it differs from the stored one; adds it to `refused` if its unique key belongs to another row.
 /// Returns the number of rows written.
-fn put<T: TableSpec + Clone>(
+fn put<T: TableDisplay + Clone>(
     w: &mut Writer<'_, T>,
     merge: &Merge<T>,
     refused: &mut Refused<T>,
@@ -413,7 +415,11 @@ fn put<T: TableSpec + Clone>(
 
 /// Retries refused rows until no more can be written: one row may free the unique key of another. Returns the number of
 /// rows written.
-fn retry<T: TableSpec + Clone>(w: &mut Writer<'_, T>, merge: &Merge<T>, refused: &mut Refused<T>) -> usize {
+fn retry<T: TableDisplay + Clone>(
+    w: &mut Writer<'_, T>,
+    merge: &Merge<T>,
+    refused: &mut Refused<T>,
+) -> usize {
     let mut written = 0;
     loop {
         let before = refused.len();

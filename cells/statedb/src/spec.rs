@@ -1,4 +1,4 @@
-//! The description of a table by its row type: name, keys, indexes and columns.
+//! The description of a table by its row type: name, keys and indexes.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -8,43 +8,37 @@ use std::sync::Arc;
 use crate::key::{IndexKey, KeyBuf, KeyParseError, PrefixOf};
 use crate::query::{KeyRange, Prefix, Query};
 
+/// A name of every table's primary index in untyped queries, besides [`TableSpec::PRIMARY`].
+pub const PRIMARY: &str = "primary";
+
 /// A type whose values are the rows of a table. [`derive(Table)`](derive@crate::Table) generates the implementation
-/// from the attributes of fields, unless keys or columns are computed.
+/// from the attributes of fields, unless keys are computed.
 ///
 /// Rows are immutable once stored: keep `Cell`, `Mutex` and atomics out of them. See the crate's example.
-pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
-    /// The table's name in the shell and HTTP: `[a-z][a-z0-9_-]{0,30}`.
+pub trait TableSpec: Send + Sync + Sized + 'static {
+    /// The table's name: `[a-z][a-z0-9_-]{0,30}`.
     const NAME: &'static str;
 
     /// The name of the primary index in untyped queries.
-    const PRIMARY: &'static str = crate::any::PRIMARY;
+    const PRIMARY: &'static str = PRIMARY;
 
     /// Set this if any of [`indexes`](Self::indexes) is unique: inserts can then fail with a conflict, and only the
-    /// fallible operations (`try_insert`, `compare_and_swap`) compile for the table:
+    /// fallible operations (such as [`try_insert`](crate::Writer::try_insert)) compile for the table:
     /// ```compile_fail
     /// # use statedb::*;
-    /// # #[derive(Clone, serde::Serialize)] struct Service { name: String, address: u32 }
+    /// # #[derive(Clone)] struct Service { name: String, address: u32 }
     /// const BY_ADDRESS: Index<Service, u32> = Index::unique("address", |service, keys| keys.add(&service.address));
     /// impl TableSpec for Service {
     ///     const NAME: &'static str = "services";
     ///     const UNIQUE_SECONDARY: bool = true;
     /// #   type Key<'a> = &'a str;
     /// #   fn key(&self) -> &str { &self.name }
-    /// #   fn columns() -> &'static [&'static str] { &["Name"] }
-    /// #   fn row(&self) -> Vec<String> { vec![self.name.clone()] }
     ///     fn indexes() -> Vec<IndexDef<Self>> { vec![BY_ADDRESS.def()] }
     /// }
     /// # let table = Db::new().table::<Service>().unwrap();
     /// table.transact(|w| w.insert(Service { name: "a".into(), address: 1 }));
     /// ```
     const UNIQUE_SECONDARY: bool = false;
-
-    /// The conversion of a JSON value into a row, for tables that scripts and the shell may fill (`db/insert`);
-    /// `db/delete` uses only the key. `None`: only the table's owner creates rows.
-    ///
-    /// Names are Cilium's in lower case, and omitted fields are zero:
-    /// `#[derive(Deserialize)] #[serde(default, rename_all = "lowercase")]` and `Some(|value| serde_json::from_value(value))`.
-    const FROM_VALUE: Option<FromValue<Self>> = None;
 
     /// The type of the primary key, which is unique within the table. Borrowed from the row where it is a
     /// string: `type Key<'a> = &'a str`.
@@ -57,22 +51,7 @@ pub trait TableSpec: serde::Serialize + Send + Sync + Sized + 'static {
     fn indexes() -> Vec<IndexDef<Self>> {
         Vec::new()
     }
-
-    /// Returns the headings of the columns of [`row`](Self::row).
-    fn columns() -> &'static [&'static str];
-
-    /// Returns the row as the shell prints it, one text for each column.
-    fn row(&self) -> Vec<String>;
-
-    /// Returns the content of the row's YAML, as JSON, if it differs from the row's JSON with names in lower case: for
-    /// names in maps that keep their case, other representations of absent values, nested structs.
-    fn yaml(&self) -> Option<String> {
-        None
-    }
 }
-
-/// A function that converts a JSON value into a row.
-pub type FromValue<T> = fn(serde_json::Value) -> serde_json::Result<T>;
 
 /// A secondary index of rows `T` by keys `K`, declared as a constant beside the type.
 ///
@@ -201,6 +180,7 @@ pub(crate) enum Matching {
 }
 
 /// A secondary index without its key type, as a table holds it.
+#[cfg_attr(not(feature = "untyped"), expect(dead_code, reason = "untyped queries parse keys"))]
 pub struct IndexDef<T> {
     pub(crate) name: &'static str,
     pub(crate) unique: bool,

@@ -19,15 +19,12 @@ use crate::watch::{Listener, Watch};
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use serde::Serialize;
 /// # use statedb::{Db, Query, TableSpec, WatchSet};
-/// # #[derive(Clone, Serialize)] struct Backend { id: u32, healthy: bool }
+/// # #[derive(Clone)] struct Backend { id: u32, healthy: bool }
 /// # impl TableSpec for Backend {
 /// #     const NAME: &'static str = "backends";
 /// #     type Key<'a> = u32;
 /// #     fn key(&self) -> u32 { self.id }
-/// #     fn columns() -> &'static [&'static str] { &["ID"] }
-/// #     fn row(&self) -> Vec<String> { vec![self.id.to_string()] }
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), statedb::Error> {

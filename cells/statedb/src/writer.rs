@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::changes::{MANY_KEPT, Tracker, Trackers};
 use crate::db::{Db, Snapshot};
-use crate::error::{CasError, Conflict};
+#[cfg(feature = "unstable")]
+use crate::error::CasError;
+use crate::error::Conflict;
 use crate::init::{InitState, Initializer, Pending};
 use crate::key::KeyBuf;
 use crate::obj::Obj;
@@ -125,6 +127,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     }
 
     /// As [`insert`](Self::insert), with a watch that closes when the stored object is next replaced or deleted.
+    #[cfg(feature = "unstable")]
     pub fn insert_watch(&mut self, object: T) -> (Option<Obj<T>>, Watch) {
         const { infallible::<T>() };
         let key = primary(&object);
@@ -205,6 +208,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     }
 
     /// Replaces the object with the same primary key if its revision is still `revision`; returns the old object.
+    #[cfg(feature = "unstable")]
     pub fn compare_and_swap(&mut self, revision: u64, object: T) -> Result<Obj<T>, CasError<T>> {
         let key = primary(&object);
         let old = self.expect(revision, &key)?;
@@ -216,6 +220,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     }
 
     /// Deletes the first row with the key if its revision is still `revision`; returns the deleted object.
+    #[cfg(feature = "unstable")]
     pub fn compare_and_delete(
         &mut self,
         revision: u64,
@@ -227,6 +232,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         Ok(old)
     }
 
+    #[cfg(feature = "unstable")]
     fn expect(&self, revision: u64, key: &KeyBuf) -> Result<Obj<T>, CasError<T>> {
         match self.work.primary.get(key.as_bytes()) {
             None => Err(CasError::NotFound),
@@ -348,6 +354,7 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     /// Runs after the table is unlocked: logs a reader that is too far behind, and removes deletes that were seen
     /// during the transaction, since the readers that saw them last found the table locked.
     pub(crate) fn after(&mut self, db: &Db) {
+        #[cfg(feature = "tracing")]
         if let Some(tracker) = self.behind.take() {
             tracing::warn!(
                 table = T::NAME,
@@ -377,8 +384,5 @@ fn primary<T: TableSpec>(object: &T) -> KeyBuf {
 
 /// Stops the compilation of inserts that ignore conflicts.
 const fn infallible<T: TableSpec>() {
-    assert!(
-        !T::UNIQUE_SECONDARY,
-        "the table has a unique secondary index: use try_insert or compare_and_swap"
-    );
+    assert!(!T::UNIQUE_SECONDARY, "the table has a unique secondary index: use try_insert");
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use serde::Serialize;
 use statedb::{
-    Changes, Db, Index, IndexDef, LpmIndex, Prefix, Query, RwTable, Snapshot, TableSpec, Watch, WatchSet,
+    Changes, Db, Index, IndexDef, LpmIndex, Prefix, Query, RwTable, Snapshot, TableDisplay, TableSpec, Watch,
+    WatchSet,
 };
 
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
@@ -61,7 +62,9 @@ impl TableSpec for Pod {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NODE.def(), BY_ADDRESS.def(), BY_NETWORK.def()]
     }
+}
 
+impl TableDisplay for Pod {
     fn columns() -> &'static [&'static str] {
         &["Name"]
     }
@@ -190,7 +193,7 @@ fn ten_thousand_rounds_leave_nothing() {
         });
         turn(0, &table);
         samples.push((BLOCKS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed)));
-        let stats = db.table_by_name("pods").unwrap().stats(&db.snapshot());
+        let stats = table.stats(&db.snapshot());
         assert_eq!((stats.zombies, stats.trackers), (0, 0));
     }
     println!("blocks and bytes after each {} rounds, then with threads: {samples:?}", rounds / SAMPLES);

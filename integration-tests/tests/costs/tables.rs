@@ -1,7 +1,7 @@
 //! A row of a table.
 
 use serde::Serialize;
-use statedb::{Db, Index, IndexDef, RwTable, TableSpec};
+use statedb::{Db, Index, IndexDef, RwTable, TableDisplay, TableSpec};
 
 use crate::count;
 
@@ -26,7 +26,9 @@ impl TableSpec for Pod {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NODE.def(), BY_ADDRESS.def()]
     }
+}
 
+impl TableDisplay for Pod {
     fn columns() -> &'static [&'static str] {
         &["Name"]
     }

@@ -152,6 +152,8 @@ fn row(observed: &Observed) -> ConfigRow {
 
 #[cfg(test)]
 mod tests {
+    use statedb::TableDisplay;
+
     use super::*;
 
     #[test]
@@ -165,7 +167,7 @@ mod tests {
             (ConfigRow::NAME, ConfigRow::PRIMARY, row.key()),
             ("configuration", "key", ("debug", "file"))
         );
-        let table: RwTable<ConfigRow> = statedb::Db::new().table().unwrap();
+        let table: RwTable<ConfigRow> = statedb::Db::new().table_with_display().unwrap();
         assert_eq!(table.db().tables()[0].indexes(), ["key", "name"]);
     }
 }

@@ -15,7 +15,7 @@ use k8s_types::{Kind, Selection, Source, SourceError, WatchEvent};
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use metrics::Metrics;
 use runtime_options::RuntimeOption;
-use statedb::{RwTable, Table, TableSpec as _};
+use statedb::{RwTable, Table, TableDisplay as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 

@@ -201,7 +201,7 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
-    use statedb::TableSpec;
+    use statedb::{TableDisplay, TableSpec};
 
     use super::*;
 
@@ -209,7 +209,7 @@ mod tests {
     fn rows_are_formatted() {
         let option = RuntimeOption { name: DEBUG, value: "Enabled".to_owned() };
         assert_eq!(RuntimeOption::columns(), ["Name", "Value"]);
-        assert_eq!(TableSpec::row(&option), [DEBUG, "Enabled"]);
+        assert_eq!(TableDisplay::row(&option), [DEBUG, "Enabled"]);
         assert_eq!(
             (RuntimeOption::NAME, RuntimeOption::PRIMARY, TableSpec::key(&option)),
             ("runtime-options", "primary", DEBUG)

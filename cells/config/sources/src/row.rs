@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
-use statedb::{Index, IndexDef, Query, Snapshot, Table, TableSpec};
+use statedb::{Index, IndexDef, Query, Snapshot, Table, TableDisplay, TableSpec};
 
 /// A row of the table `cilium-configs`: an option in one object of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,9 @@ impl TableSpec for ClusterConfig {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NAME.def()]
     }
+}
 
+impl TableDisplay for ClusterConfig {
     fn columns() -> &'static [&'static str] {
         &["Key", "Source", "Priority", "Value"]
     }
@@ -100,7 +102,7 @@ mod tests {
             r#"{"Key":{"Name":"debug","Source":"cilium-config"},"Value":"true","Priority":1}"#
         );
         assert_eq!(debug.row(), ["debug", "cilium-config", "1", "true"]);
-        let table: RwTable<ClusterConfig> = Db::new().table().unwrap();
+        let table: RwTable<ClusterConfig> = Db::new().table_with_display().unwrap();
         assert_eq!(table.db().tables()[0].indexes(), ["key", "name"]);
     }
 

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use hive::TestHive;
 use hive::prelude::*;
 use k8s_types::{Key, Kind, Selection, Source, SourceError, WatchEvent};
-use statedb::{Table, TableSpec as _};
+use statedb::{Table, TableDisplay as _};
 use tokio::sync::broadcast;
 
 /// A fake source of ConfigMaps and Nodes, whose events the test sends.

@@ -51,7 +51,7 @@ impl MapRow {
 
 #[cfg(test)]
 mod tests {
-    use statedb::TableSpec;
+    use statedb::{TableDisplay, TableSpec};
 
     use super::*;
 

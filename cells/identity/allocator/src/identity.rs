@@ -7,7 +7,7 @@ use std::time::Instant;
 use labels::LabelArray;
 use labels::NamedPorts;
 use serde::{Serialize, Serializer};
-use statedb::{Index, Query, TableSpec};
+use statedb::{Index, Query, TableDisplay, TableSpec};
 
 use crate::range::Scope;
 
@@ -98,7 +98,9 @@ impl TableSpec for Identity {
     fn indexes() -> Vec<statedb::IndexDef<Identity>> {
         vec![BY_LABELS.def(), BY_USER.def()]
     }
+}
 
+impl TableDisplay for Identity {
     fn columns() -> &'static [&'static str] {
         &["ID", "Labels", "Scope", "Users"]
     }

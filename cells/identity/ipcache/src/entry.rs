@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use reconciler::Status;
 use serde::Serialize;
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 use crate::source::Source;
 
@@ -133,7 +133,9 @@ impl TableSpec for Entry {
     fn key(&self) -> IpNetwork {
         self.prefix
     }
+}
 
+impl TableDisplay for Entry {
     fn columns() -> &'static [&'static str] {
         &["Prefix", "Identity", "Source", "Resource", "Tunnel", "Flags", "Pod", "Status"]
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hive::TestHive;
 use serde::Serialize;
-use statedb::{Db, Index, IndexDef, Query, RwTable, TableSpec};
+use statedb::{Db, Index, IndexDef, Query, RwTable, TableDisplay, TableSpec};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 
@@ -31,7 +31,9 @@ impl TableSpec for Device {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NAME.def()]
     }
+}
 
+impl TableDisplay for Device {
     fn columns() -> &'static [&'static str] {
         &["Index", "Name"]
     }
@@ -59,7 +61,7 @@ impl Server {
         let cells = [statedb::cell(), metrics::cell(), api::cell()];
         let mut hive = TestHive::new(cells).set("socket-path", socket.display());
         hive.start().await;
-        let devices = hive.get::<Db>().table().unwrap();
+        let devices = hive.get::<Db>().table_with_display().unwrap();
         Self { hive, socket, devices, _folder: folder }
     }
 

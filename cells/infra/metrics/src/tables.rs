@@ -155,20 +155,19 @@ impl fmt::Debug for Tables {
 impl Collector for Tables {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let snapshot = self.0.snapshot();
-        let tables = self.0.tables();
-        let all: Vec<_> = tables.iter().map(|table| (table.name(), table.stats(&snapshot))).collect();
+        let all = self.0.stats(&snapshot);
         for (name, help, count) in COUNTS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (table, stats) in &all {
-                let labels = [("table", *table)];
+            for stats in &all {
+                let labels = [("table", stats.table)];
                 ConstGauge::new(count(stats) as i64).encode(family.encode_family(&labels)?)?;
             }
         }
         for (name, help, label, parts) in PARTS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (table, stats) in &all {
+            for stats in &all {
                 for (part, number) in parts(stats) {
-                    let labels = [("table", *table), (label, part.as_str())];
+                    let labels = [("table", stats.table), (label, part.as_str())];
                     ConstGauge::new(number as i64).encode(family.encode_family(&labels)?)?;
                 }
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hive::prelude::*;
 use metrics::{Metrics, Selection};
 use prometheus_client::metrics::gauge::Gauge;
-use statedb::{RwTable, TableSpec};
+use statedb::{RwTable, TableDisplay, TableSpec};
 
 #[tokio::test]
 async fn a_selection_from_the_options_is_applied() {
@@ -43,7 +43,9 @@ impl TableSpec for Row {
     fn key(&self) -> u32 {
         self.0
     }
+}
 
+impl TableDisplay for Row {
     fn columns() -> &'static [&'static str] {
         &["Key"]
     }

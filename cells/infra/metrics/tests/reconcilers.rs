@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hive::prelude::*;
 use metrics::Metrics;
 use reconciler::{Handle, OpCx, OpResult, Ops, Reconciler, Status};
-use statedb::{Rows, RwTable, TableSpec};
+use statedb::{Rows, RwTable, TableDisplay, TableSpec};
 
 #[derive(Clone, serde::Serialize)]
 struct Row {
@@ -20,7 +20,9 @@ impl TableSpec for Row {
     fn key(&self) -> u32 {
         self.id
     }
+}
 
+impl TableDisplay for Row {
     fn columns() -> &'static [&'static str] {
         &["ID", "Status"]
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use hive::{HealthId, Level, Status};
 use serde::{Deserialize, Serialize, Serializer};
-use statedb::{FromValue, Index, IndexDef, Query, TableSpec};
+use statedb::{FromValue, Index, IndexDef, Query, TableDisplay, TableSpec};
 
 /// The latest report of a reporter, with Cilium's JSON and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,6 @@ impl From<&Status> for Report {
 impl TableSpec for Report {
     const NAME: &'static str = "health";
     const PRIMARY: &'static str = "identifier";
-    const FROM_VALUE: Option<FromValue<Self>> = Some(|value| Given::deserialize(value).map(Report::from));
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {
@@ -57,6 +56,10 @@ impl TableSpec for Report {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![LEVEL.def()]
     }
+}
+
+impl TableDisplay for Report {
+    const FROM_VALUE: Option<FromValue<Self>> = Some(|value| Given::deserialize(value).map(Report::from));
 
     fn columns() -> &'static [&'static str] {
         &["Module", "Component", "Level", "Message", "Error", "LastOK", "UpdatedAt", "Count"]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hive::TestHive;
 use hive::prelude::*;
 use parking_lot::{Condvar, Mutex};
-use statedb::{RwTable, TableSpec};
+use statedb::{RwTable, TableDisplay, TableSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -26,6 +26,9 @@ impl TableSpec for Row {
     fn key(&self) -> u32 {
         self.0
     }
+}
+
+impl TableDisplay for Row {
     fn columns() -> &'static [&'static str] {
         &["Number"]
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use hive::prelude::*;
 use hive::{HealthTree, Level};
 use local_node::StateConfig;
-use statedb::{Table, TableSpec};
+use statedb::{Table, TableDisplay, TableSpec};
 use status::Report;
 
 /// One second after the epoch.

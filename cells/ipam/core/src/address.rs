@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 /// The only pool outside of multi-pool mode.
 pub const DEFAULT_POOL: &str = "default";
@@ -66,7 +66,9 @@ impl TableSpec for Address {
     fn key(&self) -> IpAddr {
         self.address
     }
+}
 
+impl TableDisplay for Address {
     fn columns() -> &'static [&'static str] {
         &["Address", "Owner", "Pool", "Lease"]
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_types::{Key, Kind, SmolStr};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 use crate::types::{Domain, Gvr, Type};
 
@@ -136,7 +136,9 @@ impl TableSpec for Object {
     fn key(&self) -> &str {
         &self.id
     }
+}
 
+impl TableDisplay for Object {
     fn columns() -> &'static [&'static str] {
         &["ID", "Deleted", "Type"]
     }

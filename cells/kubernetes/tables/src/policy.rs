@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
-use statedb::{KeyBuf, Query, TableSpec, age};
+use statedb::{KeyBuf, Query, TableDisplay, TableSpec, age};
 
 use k8s_types::schema::{Strictness, check};
 use k8s_types::{Key, Kind, Problem, Refusal};
@@ -177,7 +177,9 @@ impl TableSpec for PolicyObject {
     fn key(&self) -> String {
         key(&self.source, self.kind, &self.namespace, &self.name)
     }
+}
 
+impl TableDisplay for PolicyObject {
     fn columns() -> &'static [&'static str] {
         &["Kind", "Namespace", "Name", "Source", "Origin", "Age"]
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::{Serialize, Serializer};
-use statedb::{KeyBuf, Prefix, Query, TableSpec, age};
+use statedb::{KeyBuf, Prefix, Query, TableDisplay, TableSpec, age};
 
 use k8s_types::{Key, Kind, Refusal, Resource, SmolStr};
 
@@ -115,7 +115,9 @@ impl<T: Tabled> TableSpec for Row<T> {
         let meta = self.object.metadata();
         name_of(&meta.namespace, &meta.name)
     }
+}
 
+impl<T: Tabled> TableDisplay for Row<T> {
     fn columns() -> &'static [&'static str] {
         T::columns()
     }
@@ -142,7 +144,7 @@ pub(crate) fn time<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::
 }
 
 /// Rows that a reflection writes.
-pub(crate) trait Reflected: TableSpec + Clone + PartialEq {
+pub(crate) trait Reflected: TableDisplay + Clone + PartialEq {
     /// Decodes an object into a row.
     fn read(json: &[u8], from: &Origin) -> Result<Self, Refusal>;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 use crate::Problem;
 
@@ -68,7 +68,9 @@ impl TableSpec for SourceFile {
     fn key(&self) -> String {
         format!("{}/{}", self.source, self.file)
     }
+}
 
+impl TableDisplay for SourceFile {
     fn columns() -> &'static [&'static str] {
         &["Source", "File", "Documents", "Objects", "Kept", "Faults"]
     }

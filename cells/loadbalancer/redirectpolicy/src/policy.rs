@@ -11,7 +11,7 @@ use labels::{K8S, LabelArray};
 use loadbalancer::{FrontendParams, FrontendType, LbAddress, Protocol, ServiceName};
 use policy_engine::{Requirement, Selector};
 use serde::{Serialize, Serializer};
-use statedb::{Index, IndexDef, TableSpec};
+use statedb::{Index, IndexDef, TableDisplay, TableSpec};
 
 use crate::config::Ranges;
 use crate::error::Malformed;
@@ -378,7 +378,9 @@ impl TableSpec for LocalRedirectPolicy {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_SERVICE.def(), BY_ADDRESS.def()]
     }
+}
 
+impl TableDisplay for LocalRedirectPolicy {
     fn columns() -> &'static [&'static str] {
         &["Name", "Type", "Service", "FrontendType", "Frontends", "BackendSelector"]
     }

@@ -6,7 +6,7 @@ use loadbalancer::{LbAddress, ServiceName};
 use reconciler::{Status, StatusKind};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
-use statedb::{Index, IndexDef, Query, TableSpec, age};
+use statedb::{Index, IndexDef, Query, TableDisplay, TableSpec, age};
 
 use crate::skip_map::SkipKey;
 
@@ -164,7 +164,6 @@ fn read(value: serde_json::Value) -> serde_json::Result<DesiredSkip> {
 impl TableSpec for DesiredSkip {
     const NAME: &'static str = "desired-skiplbmap";
     const PRIMARY: &'static str = "pod-name";
-    const FROM_VALUE: Option<statedb::FromValue<Self>> = Some(read);
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {
@@ -174,6 +173,10 @@ impl TableSpec for DesiredSkip {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_POLICY.def()]
     }
+}
+
+impl TableDisplay for DesiredSkip {
+    const FROM_VALUE: Option<statedb::FromValue<Self>> = Some(read);
 
     fn columns() -> &'static [&'static str] {
         &["Pod", "LocalRedirectPolicy", "SkipRedirects", "NetnsCookie", "Status", "Since"]

@@ -38,7 +38,11 @@ fn new_devices(
 ) -> anyhow::Result<Readers> {
     let selection = config.selection()?;
     let db = db.handle(module.name());
-    let tables = RwTables { devices: db.table()?, routes: db.table()?, neighbors: db.table()? };
+    let tables = RwTables {
+        devices: db.table_with_display()?,
+        routes: db.table_with_display()?,
+        neighbors: db.table_with_display()?,
+    };
     let readers = (
         Arc::new(tables.devices.reader()),
         Arc::new(tables.routes.reader()),
@@ -81,7 +85,7 @@ fn new_node_addresses(
     let addresses = Addresses {
         devices: Table::clone(&devices),
         routes: Table::clone(&routes),
-        addresses: db.handle(module.name()).table()?,
+        addresses: db.handle(module.name()).table_with_display()?,
         rules: config.rules()?,
     };
     let reader = Arc::new(addresses.addresses.reader());

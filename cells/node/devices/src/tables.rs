@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 use statedb::{
-    FromValue, Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableSpec,
+    FromValue, Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableDisplay,
+    TableSpec,
 };
 
 use crate::{Device, Neighbor, NodeAddress, Route, RouteKey};
@@ -104,7 +105,9 @@ impl TableSpec for Device {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![DEVICE_BY_NAME.def(), DEVICE_BY_SELECTED.def(), DEVICE_BY_GROUP.def()]
     }
+}
 
+impl TableDisplay for Device {
     fn columns() -> &'static [&'static str] {
         Self::COLUMNS
     }
@@ -161,7 +164,9 @@ impl TableSpec for Route {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![ROUTE_BY_LINK.def()]
     }
+}
 
+impl TableDisplay for Route {
     fn columns() -> &'static [&'static str] {
         Self::COLUMNS
     }
@@ -213,7 +218,9 @@ impl TableSpec for Neighbor {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![NEIGHBOR_BY_LINK.def(), NEIGHBOR_BY_IP.def()]
     }
+}
 
+impl TableDisplay for Neighbor {
     fn columns() -> &'static [&'static str] {
         Self::COLUMNS
     }
@@ -251,7 +258,6 @@ const ADDRESS_BY_NODE_PORT: Index<NodeAddress, bool> =
 impl TableSpec for NodeAddress {
     const NAME: &'static str = "node-addresses";
     const PRIMARY: &'static str = "id";
-    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
     type Key<'a> = (MappedIp, &'a str);
 
     fn key(&self) -> (MappedIp, &str) {
@@ -261,6 +267,10 @@ impl TableSpec for NodeAddress {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![ADDRESS_BY_DEVICE.def(), ADDRESS_BY_NODE_PORT.def()]
     }
+}
+
+impl TableDisplay for NodeAddress {
+    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
 
     fn columns() -> &'static [&'static str] {
         Self::COLUMNS

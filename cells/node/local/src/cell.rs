@@ -37,7 +37,7 @@ pub fn cell() -> Cell {
 }
 
 fn new_table(db: Arc<statedb::Db>, module: ModuleId) -> Result<Arc<RwTable<LocalNode>>, statedb::Error> {
-    db.handle(module.name()).table().map(Arc::new)
+    db.handle(module.name()).table_with_display().map(Arc::new)
 }
 
 #[derive(Params)]

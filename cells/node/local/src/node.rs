@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use serde::{Serialize, Serializer};
-use statedb::{Index, IndexDef, Query, TableSpec};
+use statedb::{Index, IndexDef, Query, TableDisplay, TableSpec};
 
 /// The name of a cluster without a configured name.
 pub const DEFAULT_CLUSTER: &str = "default";
@@ -112,7 +112,9 @@ impl TableSpec for LocalNode {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_LOCAL.def()]
     }
+}
 
+impl TableDisplay for LocalNode {
     fn columns() -> &'static [&'static str] {
         &["Name", "Source", "Addresses"]
     }

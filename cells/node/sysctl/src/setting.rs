@@ -2,7 +2,7 @@
 
 use reconciler::Status;
 use serde::Serialize;
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 use crate::Name;
 
@@ -64,7 +64,9 @@ impl TableSpec for Setting {
     fn key(&self) -> String {
         self.name.to_string()
     }
+}
 
+impl TableDisplay for Setting {
     fn columns() -> &'static [&'static str] {
         &["Name", "Value", "Status"]
     }

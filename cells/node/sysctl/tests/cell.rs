@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hive::prelude::*;
-use statedb::TableSpec;
+use statedb::TableDisplay;
 use sysctl::{Error, Name, Setting, Sysctl};
 use test_kit::{Sandbox, require_root};
 

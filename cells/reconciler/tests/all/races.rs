@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reconciler::{Reconciler, Report, Status, StatusKind, StatusSet};
 use serde::Serialize;
-use statedb::{Db, Obj, Query, Rows, RwTable, TableSpec};
+use statedb::{Db, Obj, Query, Rows, RwTable, TableDisplay, TableSpec};
 
 use crate::world::*;
 
@@ -117,7 +117,9 @@ impl TableSpec for Node {
     fn key(&self) -> u32 {
         self.id
     }
+}
 
+impl TableDisplay for Node {
     fn columns() -> &'static [&'static str] {
         &["ID", "Statuses"]
     }

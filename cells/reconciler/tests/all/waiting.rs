@@ -2,7 +2,7 @@
 
 use reconciler::{OpCx, OpResult, Ops, Status, StatusKind, Waiting};
 use serde::Serialize;
-use statedb::{Query, Rows, RwTable, TableSpec};
+use statedb::{Query, Rows, RwTable, TableDisplay, TableSpec};
 use tokio::time::{Duration, Instant};
 
 use crate::world::*;
@@ -18,7 +18,9 @@ impl TableSpec for Gate {
     fn key(&self) -> u32 {
         self.0
     }
+}
 
+impl TableDisplay for Gate {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }

@@ -11,7 +11,7 @@ use reconciler::{
     Status, StatusField,
 };
 use serde::Serialize;
-use statedb::{Db, Obj, Query, Rows, RwTable, TableSpec};
+use statedb::{Db, Obj, Query, Rows, RwTable, TableDisplay, TableSpec};
 use tokio::task::JoinSet;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,7 +31,9 @@ impl TableSpec for Route {
     fn key(&self) -> u32 {
         self.id
     }
+}
 
+impl TableDisplay for Route {
     fn columns() -> &'static [&'static str] {
         &["ID", "Via", "Status"]
     }

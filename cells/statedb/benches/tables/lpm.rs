@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use serde::Serialize;
-use statedb::{BitPrefix, Index, IndexDef, LpmIndex, Obj, Query, RwTable, TableSpec};
+use statedb::{BitPrefix, Index, IndexDef, LpmIndex, Obj, Query, RwTable, TableDisplay, TableSpec};
 
 use crate::measure::Goal::Times;
 use crate::measure::row;
@@ -32,7 +32,9 @@ impl TableSpec for Host {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_ADDRESS.def(), BY_PORT.def()]
     }
+}
 
+impl TableDisplay for Host {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }
@@ -59,7 +61,9 @@ impl TableSpec for Route {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_ROUTE.def()]
     }
+}
 
+impl TableDisplay for Route {
     fn columns() -> &'static [&'static str] {
         &["Route"]
     }

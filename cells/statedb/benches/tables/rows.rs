@@ -1,7 +1,7 @@
 //! The measured tables.
 
 use serde::Serialize;
-use statedb::{Db, Index, IndexDef, RwTable, TableSpec};
+use statedb::{Db, Index, IndexDef, RwTable, TableDisplay, TableSpec};
 
 /// A row with only a number.
 #[derive(Clone, Serialize)]
@@ -16,7 +16,9 @@ impl TableSpec for Plain {
     fn key(&self) -> u64 {
         self.id
     }
+}
 
+impl TableDisplay for Plain {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }
@@ -52,7 +54,9 @@ impl TableSpec for Tagged {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_TAG.def()]
     }
+}
 
+impl TableDisplay for Tagged {
     fn columns() -> &'static [&'static str] {
         &["ID", "Tag"]
     }
@@ -83,7 +87,9 @@ impl TableSpec for Named {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NAME.def()]
     }
+}
 
+impl TableDisplay for Named {
     fn columns() -> &'static [&'static str] {
         &["ID", "Name"]
     }
@@ -106,7 +112,9 @@ impl<const I: usize> TableSpec for Numbered<I> {
     fn key(&self) -> u64 {
         self.id
     }
+}
 
+impl<const I: usize> TableDisplay for Numbered<I> {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use statedb::{Db, Query, RwTable, TableSpec};
+use statedb::{Db, Query, RwTable, TableDisplay, TableSpec};
 
 use crate::measure::Goal::{Nanos, Times};
 use crate::measure::delay;
@@ -73,7 +73,9 @@ impl TableSpec for Copied {
     fn key(&self) -> u64 {
         self.id
     }
+}
 
+impl TableDisplay for Copied {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }

@@ -30,25 +30,37 @@ pub(crate) fn table(spec: &Spec<'_>) -> TokenStream {
     let cells = spec.columns.iter().map(cell);
     let constants = spec.indexes.iter().map(constant);
     let queries = queries(spec);
+    let display = spec.display.then(|| {
+        // A macro, because only `statedb` knows which of its features are on.
+        quote! {
+            ::statedb::__display! {
+                #[automatically_derived]
+                impl ::statedb::TableDisplay for #row {
+                    #(#insertable)*
+                    fn columns() -> &'static [&'static str] {
+                        &[#(#headings),*]
+                    }
+                    fn row(&self) -> ::std::vec::Vec<::std::string::String> {
+                        ::std::vec![#(#cells),*]
+                    }
+                }
+            }
+        }
+    });
     quote! {
         #[automatically_derived]
         impl ::statedb::TableSpec for #row {
             const NAME: &'static str = #name;
             #(#primary_name)*
             #unique
-            #(#insertable)*
             type Key<'a> = #key_type;
             fn key(&self) -> Self::Key<'_> {
                 #key
             }
             #indexes
-            fn columns() -> &'static [&'static str] {
-                &[#(#headings),*]
-            }
-            fn row(&self) -> ::std::vec::Vec<::std::string::String> {
-                ::std::vec![#(#cells),*]
-            }
         }
+
+        #display
 
         // `dead_code`: no crate uses all of the generated queries.
         #[automatically_derived]
@@ -72,11 +84,17 @@ pub(crate) fn stub(input: &DeriveInput) -> TokenStream {
             fn key(&self) -> u32 {
                 ::std::unreachable!()
             }
-            fn columns() -> &'static [&'static str] {
-                ::std::unreachable!()
-            }
-            fn row(&self) -> ::std::vec::Vec<::std::string::String> {
-                ::std::unreachable!()
+        }
+
+        ::statedb::__display! {
+            #[automatically_derived]
+            impl #generics ::statedb::TableDisplay for #row #arguments #bounds {
+                fn columns() -> &'static [&'static str] {
+                    ::std::unreachable!()
+                }
+                fn row(&self) -> ::std::vec::Vec<::std::string::String> {
+                    ::std::unreachable!()
+                }
             }
         }
     }

@@ -11,14 +11,16 @@ use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
 /// Makes a struct the row type of a table: implements `TableSpec`, declares its indexes, and adds a function for each
-/// query.
+/// query. With the feature `untyped` of `statedb` it implements `TableDisplay`, too, which needs `Serialize`.
 ///
 /// On the struct, `#[table(..)]` takes:
-/// - `name = "devices"`, required: the table's name in the shell and HTTP
+/// - `name = "devices"`, required: the table's name
 /// - `primary(table, dst)`: the primary key is these fields, two to four, in this order; with `name = ".."` as
 ///   [below](#on-fields)
 /// - `index(BY_FLAGS)`: an index that is declared by hand, an `Index` in scope; several are separated by commas
-/// - `insertable`: scripts and the shell may insert rows (`db/insert`); the struct implements `Deserialize`
+/// - `insertable`: tools may insert rows (`AnyTable::edit`); the struct implements `Deserialize`
+/// - `no_display`: no `TableDisplay`, for a table that is never listed for tools; the struct need not implement
+///   `Serialize`
 ///
 /// # On fields
 /// - `#[primary]`: the primary key. `#[primary(name = "id")]` sets an additional name for untyped queries

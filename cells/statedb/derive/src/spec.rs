@@ -27,6 +27,8 @@ pub(crate) struct Spec<'i> {
     pub(crate) more_indexes: Vec<Path>,
     pub(crate) columns: Vec<Column<'i>>,
     pub(crate) insertable: Option<Span>,
+    /// Whether `TableDisplay` is implemented, too.
+    pub(crate) display: bool,
 }
 
 /// An index by a field.
@@ -54,6 +56,7 @@ struct TableArguments {
     primary_name: Option<LitStr>,
     more_indexes: Vec<Path>,
     insertable: Option<Span>,
+    no_display: Option<Span>,
 }
 
 /// Errors that are reported together.
@@ -98,6 +101,12 @@ impl<'i> Spec<'i> {
         for attribute in ["primary", "index", "column"] {
             refuse(&input.attrs, attribute, "on a field", &mut faults);
         }
+        if let (Some(_), Some(span)) = (arguments.insertable, arguments.no_display) {
+            faults.add(Error::new(
+                span,
+                "rows that tools may write need the display: take `no_display` or `insertable` out",
+            ));
+        }
         different(&primary_name, &indexes, &columns, &mut faults);
         match (faults.0, name) {
             (None, Some(name)) => Ok(Spec {
@@ -110,6 +119,7 @@ impl<'i> Spec<'i> {
                 more_indexes: arguments.more_indexes,
                 columns,
                 insertable: arguments.insertable,
+                display: arguments.no_display.is_none(),
             }),
             (errors, _) => Err(errors.unwrap_or_else(|| Error::new(input.ident.span(), "no table"))),
         }
@@ -161,12 +171,19 @@ impl TableArguments {
             Item::Word(word) if word == "name" => self.name = Some(value(input)?),
             Item::Word(word) if word == "primary" => self.primary(word.span(), input)?,
             Item::Word(word) if word == "insertable" => self.insertable = Some(word.span()),
+            Item::Word(word) if word == "no_display" => self.no_display = Some(word.span()),
             Item::Word(word) if word == "index" => {
                 let list;
                 syn::parenthesized!(list in input);
                 self.more_indexes.extend(Punctuated::<Path, Token![,]>::parse_terminated(&list)?);
             }
-            item => return Err(unknown("table", item, &["name", "primary", "index", "insertable"])),
+            item => {
+                return Err(unknown(
+                    "table",
+                    item,
+                    &["name", "primary", "index", "insertable", "no_display"],
+                ));
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use api_client::Address;
 use hive::TestHive;
 use serde::{Deserialize, Serialize};
-use statedb::{Db, Index, IndexDef, Query, RwTable, TableSpec};
+use statedb::{Db, Index, IndexDef, Query, RwTable, TableDisplay, TableSpec};
 use statedb_remote::{Change, Error, RemoteTable};
 use tokio::runtime::Runtime;
 
@@ -31,7 +31,9 @@ impl TableSpec for Device {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NAME.def()]
     }
+}
 
+impl TableDisplay for Device {
     fn columns() -> &'static [&'static str] {
         &["Index", "Name"]
     }
@@ -63,7 +65,7 @@ impl Agent {
         let cells = [statedb::cell(), metrics::cell(), api::cell()];
         let mut hive = TestHive::new(cells).set("socket-path", socket(folder.path()));
         runtime.block_on(hive.start());
-        let devices = hive.get::<Db>().table().unwrap();
+        let devices = hive.get::<Db>().table_with_display().unwrap();
         Agent { runtime, hive, devices, folder }
     }
 

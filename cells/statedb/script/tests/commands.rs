@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hive::prelude::*;
 use hive_script::{Archive, Engine, State, default_commands};
-use statedb::{FromValue, Index, IndexDef, RwTable, TableSpec};
+use statedb::{FromValue, Index, IndexDef, RwTable, TableDisplay, TableSpec};
 
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all(serialize = "PascalCase"))]
@@ -22,7 +22,6 @@ const BY_INDEX: Index<Device, u32> = Index::new("index", |device, keys| keys.add
 impl TableSpec for Device {
     const NAME: &'static str = "devices";
     const PRIMARY: &'static str = "name";
-    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {
@@ -32,6 +31,10 @@ impl TableSpec for Device {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_INDEX.def()]
     }
+}
+
+impl TableDisplay for Device {
+    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
 
     fn columns() -> &'static [&'static str] {
         &["Name", "Index", "Kind"]
@@ -53,7 +56,9 @@ impl TableSpec for Plain {
     fn key(&self) -> u32 {
         0
     }
+}
 
+impl TableDisplay for Plain {
     fn columns() -> &'static [&'static str] {
         &[]
     }

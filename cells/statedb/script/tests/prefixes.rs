@@ -6,7 +6,7 @@ use std::time::Duration;
 use hive::prelude::*;
 use hive_script::{Archive, Engine, State, default_commands};
 use ipnetwork::IpNetwork;
-use statedb::{Index, IndexDef, LpmIndex, RwTable, TableSpec};
+use statedb::{Index, IndexDef, LpmIndex, RwTable, TableDisplay, TableSpec};
 
 #[derive(serde::Serialize)]
 struct Subnet {
@@ -28,7 +28,9 @@ impl TableSpec for Subnet {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_PREFIX.def()]
     }
+}
 
+impl TableDisplay for Subnet {
     fn columns() -> &'static [&'static str] {
         &["Name", "Prefix"]
     }

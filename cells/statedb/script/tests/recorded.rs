@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hive::prelude::*;
 use hive_script::{Archive, Engine, State, default_commands};
-use statedb::{FromValue, Index, IndexDef, Initializer, Query, RwTable, TableSpec};
+use statedb::{FromValue, Index, IndexDef, Initializer, Query, RwTable, TableDisplay, TableSpec};
 
 /// A row that serializes as the corresponding Go struct: an empty list is `null`.
 #[derive(Clone, Default, serde::Serialize, serde::Deserialize)]
@@ -25,7 +25,6 @@ const BY_TAG: Index<Device, String> =
 impl TableSpec for Device {
     const NAME: &'static str = "devices";
     const PRIMARY: &'static str = "name";
-    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
     type Key<'a> = &'a str;
 
     fn key(&self) -> &str {
@@ -35,6 +34,10 @@ impl TableSpec for Device {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_INDEX.def(), BY_TAG.def()]
     }
+}
+
+impl TableDisplay for Device {
+    const FROM_VALUE: Option<FromValue<Self>> = Some(serde_json::from_value);
 
     fn columns() -> &'static [&'static str] {
         &["Name", "Index", "Kind", "Tags"]
@@ -58,7 +61,9 @@ impl TableSpec for Slow {
     fn key(&self) -> &str {
         &self.0.name
     }
+}
 
+impl TableDisplay for Slow {
     fn columns() -> &'static [&'static str] {
         Device::columns()
     }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::AnyObj;
+use super::{AnyObj, TableDisplay};
 use crate::changes::{Change, Changes};
-use crate::spec::TableSpec;
 use crate::watch::Watch;
 
 /// A reader of the committed changes of a table, from [`AnyTable::changes`](crate::AnyTable::changes). While it exists,
@@ -23,7 +22,7 @@ pub struct AnyChange {
 }
 
 impl AnyChanges {
-    pub(super) fn new<T: TableSpec>(changes: Changes<T>) -> Self {
+    pub(super) fn new<T: TableDisplay>(changes: Changes<T>) -> Self {
         AnyChanges(Box::new(changes))
     }
 
@@ -45,7 +44,7 @@ trait Source: Send {
     fn take(&mut self, limit: usize) -> (Vec<AnyChange>, Watch);
 }
 
-impl<T: TableSpec> Source for Changes<T> {
+impl<T: TableDisplay> Source for Changes<T> {
     fn name(&mut self, name: &str) {
         self.set_name(name);
     }

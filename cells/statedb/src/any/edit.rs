@@ -1,7 +1,10 @@
 //! Rows written by hand.
 
+use std::fmt;
+
 use serde_json::Value;
 
+use super::TableDisplay;
 use crate::key::KeyBuf;
 use crate::obj::Obj;
 use crate::query::Query;
@@ -18,14 +21,12 @@ pub enum Edit {
 }
 
 /// A row that could not be created or inserted.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum EditError {
-    /// The table accepts no rows from scripts: only its owner creates them.
-    #[error("rows of table `{0}` are made by its owner alone")]
+    /// The table accepts no rows from tools: only its owner creates them.
     NotByHand(&'static str),
     /// A value cannot be converted into a row.
-    #[error("{source}")]
     Value {
         /// The position of the value, from 0.
         at: usize,
@@ -33,7 +34,6 @@ pub enum EditError {
         source: serde_json::Error,
     },
     /// Another row has a key that must be unique.
-    #[error("{conflict}")]
     Conflict {
         /// The position of the value, from 0.
         at: usize,
@@ -42,8 +42,31 @@ pub enum EditError {
     },
 }
 
+impl fmt::Display for EditError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EditError::NotByHand(table) => write!(f, "rows of table `{table}` are made by its owner alone"),
+            EditError::Value { source, .. } => source.fmt(f),
+            EditError::Conflict { conflict, .. } => f.write_str(conflict),
+        }
+    }
+}
+
+impl std::error::Error for EditError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            EditError::Value { source, .. } => Some(source),
+            EditError::NotByHand(_) | EditError::Conflict { .. } => None,
+        }
+    }
+}
+
 #[track_caller]
-pub(super) fn edit<T: TableSpec>(table: &RwTable<T>, edit: Edit, rows: Vec<Value>) -> Result<(), EditError> {
+pub(super) fn edit<T: TableDisplay>(
+    table: &RwTable<T>,
+    edit: Edit,
+    rows: Vec<Value>,
+) -> Result<(), EditError> {
     let make = T::FROM_VALUE.ok_or(EditError::NotByHand(T::NAME))?;
     let mut w = table.write();
     for (at, value) in rows.into_iter().enumerate() {

@@ -7,19 +7,19 @@ use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter};
 use serde_json::{Serializer, Value};
 
-/// Returns the object on one line; if its serialization fails or panics, the error message as a JSON string.
-pub(super) fn json<T: Serialize>(object: &T) -> String {
-    let written = || {
-        let mut text = Vec::new();
-        object.serialize(&mut Serializer::with_formatter(&mut text, Escaping))?;
-        serde_json::Result::Ok(text)
+/// Appends the object on one line; if its serialization fails or panics, the error message as a JSON string.
+pub(super) fn json<T: Serialize>(object: &T, out: &mut Vec<u8>) {
+    let start = out.len();
+    let written = catch_unwind(AssertUnwindSafe(|| {
+        object.serialize(&mut Serializer::with_formatter(&mut *out, Escaping))
+    }));
+    let message = match written {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "panic while the object was written".to_owned(),
     };
-    let quoted = |message: String| Value::String(message).to_string();
-    match catch_unwind(AssertUnwindSafe(written)) {
-        Ok(Ok(text)) => String::from_utf8(text).unwrap_or_else(|error| quoted(error.to_string())),
-        Ok(Err(error)) => quoted(error.to_string()),
-        Err(_) => quoted("panic while the object was written".to_owned()),
-    }
+    out.truncate(start);
+    out.extend_from_slice(Value::String(message).to_string().as_bytes());
 }
 
 /// A formatter without blanks that escapes the characters that Go's `encoding/json` escapes for HTML and JavaScript.
@@ -60,10 +60,16 @@ mod tests {
         }
     }
 
+    fn text(object: &impl Serialize) -> String {
+        let mut text = b"before:".to_vec();
+        json(object, &mut text);
+        String::from_utf8(text.split_off(b"before:".len())).unwrap()
+    }
+
     #[test]
     fn texts_are_escaped_as_in_go_and_failures_return_the_error() {
-        assert_eq!(json(&["<a>&\u{2028}\u{2029}é\"", ""]), r#"["\u003ca\u003e\u0026\u2028\u2029é\"",""]"#);
-        assert_eq!(json(&Fails), r#""no \"text\"""#);
-        assert_eq!(json(&Panics), r#""panic while the object was written""#);
+        assert_eq!(text(&["<a>&\u{2028}\u{2029}é\"", ""]), r#"["\u003ca\u003e\u0026\u2028\u2029é\"",""]"#);
+        assert_eq!(text(&Fails), r#""no \"text\"""#);
+        assert_eq!(text(&Panics), r#""panic while the object was written""#);
     }
 }

@@ -1,8 +1,6 @@
-//! Keys of addresses and prefixes.
+//! Keys of addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use super::{IndexKey, KeyBuf, KeyParseError, parse};
 
@@ -55,56 +53,8 @@ impl IndexKey for IpAddr {
     }
 }
 
-/// The masked address, then the length: host bits are ignored, a prefix sorts before those inside it.
-impl IndexKey for Ipv4Network {
-    fn encode(&self, key: &mut KeyBuf) {
-        self.network().encode(key);
-        key.push(&[self.prefix()]);
-    }
-
-    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        parse::<Ipv4Network>(text, "an IPv4 prefix")?.encode(key);
-        Ok(())
-    }
-}
-
-/// The masked address, then the length: host bits are ignored, a prefix sorts before those inside it.
-impl IndexKey for Ipv6Network {
-    fn encode(&self, key: &mut KeyBuf) {
-        self.network().encode(key);
-        key.push(&[self.prefix()]);
-    }
-
-    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        parse::<Ipv6Network>(text, "an IPv6 prefix")?.encode(key);
-        Ok(())
-    }
-}
-
-/// A family tag, the masked address, the length: host bits are ignored.
-impl IndexKey for IpNetwork {
-    fn encode(&self, key: &mut KeyBuf) {
-        self.network().encode(key);
-        key.push(&[self.prefix()]);
-    }
-
-    fn encode_text(text: &str, key: &mut KeyBuf) -> Result<(), KeyParseError> {
-        parse::<IpNetwork>(text, "an IP prefix")?.encode(key);
-        Ok(())
-    }
-
-    fn encode_raw(raw: &[u8], key: &mut KeyBuf) -> Result<bool, KeyParseError> {
-        let prefix = raw
-            .split_last()
-            .and_then(|(len, address)| IpNetwork::new(mapped(address)?, *len).ok())
-            .filter(|prefix| prefix.ip() == prefix.network());
-        prefix.iter().for_each(|prefix| prefix.encode(key));
-        Ok(prefix.is_some())
-    }
-}
-
 /// Returns the address that 16 bytes stand for; IPv4 addresses are IPv4-mapped ones.
-fn mapped(raw: &[u8]) -> Option<IpAddr> {
+pub(super) fn mapped(raw: &[u8]) -> Option<IpAddr> {
     let bytes: [u8; 16] = raw.try_into().ok()?;
     Some(Ipv6Addr::from(bytes).to_canonical())
 }

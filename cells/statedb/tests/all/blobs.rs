@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde::Serialize;
-use statedb::{Index, IndexDef, IndexKey, KeyBuf, KeyParseError, PrefixOf, Query, TableSpec};
+use statedb::{Index, IndexDef, IndexKey, KeyBuf, KeyParseError, PrefixOf, Query, TableDisplay, TableSpec};
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Blob {
@@ -82,7 +82,9 @@ impl TableSpec for Blob {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_TAG.def()]
     }
+}
 
+impl TableDisplay for Blob {
     fn columns() -> &'static [&'static str] {
         &["Key"]
     }

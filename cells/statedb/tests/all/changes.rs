@@ -145,7 +145,7 @@ proptest! {
             prop_assert_eq!(&reader.seen, &rows);
         }
         readers.clear();
-        let stats = db.table_by_name("pods").unwrap().stats(&db.snapshot());
+        let stats = pods.stats(&db.snapshot());
         prop_assert_eq!((stats.zombies, stats.trackers), (0, 0));
     }
 }
@@ -178,7 +178,7 @@ fn changes_are_coalesced_by_key() {
 fn deletes_are_kept_only_for_readers_that_have_not_seen_them() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
-    let zombies = || db.table_by_name("pods").unwrap().stats(&db.snapshot()).zombies;
+    let zombies = || pods.stats(&db.snapshot()).zombies;
     let turnover = || {
         let mut w = pods.write();
         w.insert(pod(1, "a", &[]));
@@ -219,7 +219,7 @@ async fn next_waits_for_the_first_change_and_survives_being_cancelled() {
 }
 
 fn stats(pods: &RwTable<Pod>) -> TableStats {
-    pods.db().table_by_name("pods").unwrap().stats(&pods.snapshot())
+    pods.stats(&pods.snapshot())
 }
 
 fn ids(batch: &statedb::Batch<Pod>) -> Vec<i32> {
@@ -382,7 +382,7 @@ fn nothing_is_kept_once_writers_and_readers_have_ended() {
 #[test]
 fn untyped_tables_are_queried_by_text() {
     let db = Db::new();
-    let pods = db.table::<Pod>().unwrap();
+    let pods = db.table_with_display::<Pod>().unwrap();
     let mut w = pods.write();
     w.insert(pod(1, "node-a", &[80]));
     w.insert(pod(2, "node-b", &[80, 443]));
@@ -411,7 +411,7 @@ fn untyped_tables_are_queried_by_text() {
 #[test]
 fn untyped_tables_are_queried_by_bytes() {
     let db = Db::new();
-    let pods = db.table::<Pod>().unwrap();
+    let pods = db.table_with_display::<Pod>().unwrap();
     let ((), snapshot) = pods.transact(|w| {
         w.insert(pod(1, "a", &[80]));
         w.insert(pod(2, "ab", &[80, 443]));
@@ -436,7 +436,7 @@ fn untyped_tables_are_queried_by_bytes() {
 #[test]
 fn untyped_changes_come_in_batches_and_with_deletes() {
     let db = Db::new();
-    let pods = db.table::<Pod>().unwrap();
+    let pods = db.table_with_display::<Pod>().unwrap();
     pods.transact(|w| (1..=3).for_each(|id| drop(w.insert(pod(id, "a", &[])))));
     let mut changes = db.table_by_name("pods").unwrap().changes(&db);
     let mut take = |limit| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnetwork::{IpNetwork, Ipv4Network};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use statedb::{Db, Index, IndexKey, KeyBuf, KeyParseError, RwTable, Table, TableSpec};
+use statedb::{Db, Index, IndexKey, KeyBuf, KeyParseError, RwTable, Table, TableDisplay, TableSpec};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
@@ -59,7 +59,7 @@ fn device(index: u32, name: &str) -> Device {
 }
 
 fn filled() -> RwTable<Device> {
-    let table: RwTable<Device> = Db::new().table().unwrap();
+    let table: RwTable<Device> = Db::new().table_with_display().unwrap();
     table.transact(|w| {
         w.insert(Device { group: Some("a".into()), ..device(1, "eth0") });
         w.insert(Device { group: Some("a".into()), state: State::Down, ..device(2, "eth1") });

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde::Serialize;
 use statedb::{
     AnyObj, AnyTable, BitPrefix, Db, Find, Index, IndexDef, LpmIndex, Query, ReadSource, Rows, RwTable,
-    Snapshot, Table, TableSpec, Watch, Writer,
+    Snapshot, Table, TableDisplay, TableSpec, Watch, Writer,
 };
 
 /// Rows with any number of networks, which several rows may share.
@@ -35,7 +35,9 @@ impl TableSpec for Policy {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NETWORK.def()]
     }
+}
 
+impl TableDisplay for Policy {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }
@@ -68,7 +70,9 @@ impl TableSpec for Owner {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_RANGE.def()]
     }
+}
 
+impl TableDisplay for Owner {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }
@@ -329,7 +333,7 @@ struct World {
 impl World {
     fn new(keys: (Vec<IpNetwork>, Vec<BitPrefix>)) -> Self {
         let db = Db::new();
-        let (policies, owners) = (db.table().unwrap(), db.table().unwrap());
+        let (policies, owners) = (db.table_with_display().unwrap(), db.table_with_display().unwrap());
         World { db, policies, owners, model: Model::default(), held: Vec::new(), watches: Vec::new(), keys }
     }
 

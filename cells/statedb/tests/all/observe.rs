@@ -70,7 +70,7 @@ async fn a_stop_ends_the_stream_and_deleted_rows_are_removed() {
     sleep(SECOND).await;
     pods.transact(|w| w.delete_all());
     let stats = |pods: &RwTable<Pod>| {
-        let stats = pods.db().table_by_name("pods").unwrap().stats(&pods.snapshot());
+        let stats = pods.stats(&pods.snapshot());
         (stats.zombies, stats.trackers)
     };
     assert_eq!(stats(&pods), (1, 1), "kept for the job, which is at work");

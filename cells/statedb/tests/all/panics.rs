@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use serde::Serialize;
-use statedb::{Db, Index, IndexDef, Metrics, Query, RwTable, TableSpec, Watch};
+use statedb::{Db, Index, IndexDef, Metrics, Query, RwTable, TableDisplay, TableSpec, Watch};
 
 /// A row whose index function and drop panic on demand.
 #[derive(Clone, Serialize)]
@@ -58,7 +58,9 @@ impl TableSpec for Row {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_HALF.def()]
     }
+}
 
+impl TableDisplay for Row {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::rows::*;
-use statedb::{CasError, Db, Error, Query, RwTable, Snapshot, TableSpec, Writer};
+use statedb::{CasError, Db, Error, Query, RwTable, Snapshot, TableDisplay, TableSpec, Writer};
 
 #[test]
 fn a_failed_compare_and_swap_changes_and_wakes_nothing() {
@@ -193,7 +193,9 @@ impl<const N: usize> TableSpec for Odd<N> {
     fn key(&self) -> u8 {
         0
     }
+}
 
+impl<const N: usize> TableDisplay for Odd<N> {
     fn columns() -> &'static [&'static str] {
         &[]
     }
@@ -292,7 +294,7 @@ fn the_last_write_names_its_location_and_handle() {
     let db = Db::new();
     let pods = db.table::<Pod>().unwrap();
     pods.write().commit();
-    let stats = || db.table_by_name("pods").unwrap().stats(&db.snapshot());
+    let stats = || pods.stats(&db.snapshot());
     assert!(stats().last_write.is_none(), "an empty commit writes nothing");
     let mut w = pods.write();
     w.insert(pod(1, "a", &[]));
@@ -302,8 +304,10 @@ fn the_last_write_names_its_location_and_handle() {
     assert_eq!(&*write.handle, "DB");
     assert_eq!((stats().objects, stats().revision), (1, 1));
     let services = db.handle("owner").table::<Service>().unwrap();
-    let writer_of =
-        |table: &str| db.table_by_name(table).unwrap().stats(&db.snapshot()).last_write.unwrap().handle;
+    let writer_of = |table: &str| {
+        let stats = db.stats(&db.snapshot());
+        stats.into_iter().find(|stats| stats.table == table).unwrap().last_write.unwrap().handle
+    };
     let source = services.write().register_initializer("aborted");
     drop(source);
     let source = services.transact(|w| w.register_initializer("source")).0;
@@ -406,7 +410,7 @@ async fn transactions_that_hold_an_executor_are_counted_and_named() {
     tokio::task::spawn_blocking(move || drop(others.transact(slow))).await.unwrap();
     tokio::task::block_in_place(|| pods.transact(slow));
     std::thread::scope(|scope| drop(scope.spawn(|| pods.transact(slow))));
-    let mut long = pods.db().table_by_name("pods").unwrap().stats(&pods.snapshot()).long_writes;
+    let mut long = pods.stats(&pods.snapshot()).long_writes;
     long.sort_by_key(|write| write.place.line());
     let counted: Vec<_> = long.iter().map(|write| (write.place.line(), write.count)).collect();
     assert_eq!(counted, [(task, 2), (block_on, 1)]);

@@ -155,7 +155,7 @@ fn fields_of_other_writers_can_be_kept() {
 
 async fn follow<T>(name: &'static str) -> (TestHive, Arc<RwTable<T>>, mpsc::Sender<Result<Event<T>, String>>)
 where
-    T: statedb::TableSpec + Clone + PartialEq,
+    T: statedb::TableDisplay + Clone + PartialEq,
 {
     let (sender, source) = mpsc::channel(1);
     let source = Arc::new(parking_lot::Mutex::new(Some(source)));

@@ -1,7 +1,7 @@
 //! Two small tables: pods with shared and several keys, services with a unique secondary key.
 
 use serde::Serialize;
-use statedb::{Index, IndexDef, Prefix, Query, TableSpec};
+use statedb::{Index, IndexDef, Prefix, Query, TableDisplay, TableSpec};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Pod {
@@ -24,7 +24,9 @@ impl TableSpec for Pod {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_NODE.def(), BY_PORT.def()]
     }
+}
 
+impl TableDisplay for Pod {
     fn columns() -> &'static [&'static str] {
         &["ID", "Node"]
     }
@@ -71,7 +73,9 @@ impl TableSpec for Service {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_ADDRESS.def()]
     }
+}
 
+impl TableDisplay for Service {
     fn columns() -> &'static [&'static str] {
         &["Name", "Address"]
     }
@@ -96,7 +100,9 @@ impl TableSpec for Numbered {
     fn key(&self) -> u32 {
         self.0
     }
+}
 
+impl TableDisplay for Numbered {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }

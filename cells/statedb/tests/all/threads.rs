@@ -6,7 +6,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use serde::Serialize;
-use statedb::{Db, Index, IndexDef, KeyRange, Query, RwTable, Snapshot, Table, TableSpec};
+use statedb::{Db, Index, IndexDef, KeyRange, Query, RwTable, Snapshot, Table, TableDisplay, TableSpec};
 
 /// An account; the sum of all balances of a table is constant. There are two such tables.
 #[derive(Clone, Serialize)]
@@ -35,7 +35,9 @@ impl<const SAVINGS: bool> TableSpec for Account<SAVINGS> {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![Self::BY_OWNER.def()]
     }
+}
 
+impl<const SAVINGS: bool> TableDisplay for Account<SAVINGS> {
     fn columns() -> &'static [&'static str] {
         &["ID", "Balance"]
     }
@@ -161,7 +163,9 @@ impl TableSpec for Traced {
     fn key(&self) -> u64 {
         0
     }
+}
 
+impl TableDisplay for Traced {
     fn columns() -> &'static [&'static str] {
         &["ID"]
     }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use labels::NamedPorts;
 use reconciler::Status;
 use serde::Serialize;
-use statedb::{Index, Query, TableSpec};
+use statedb::{Index, Query, TableDisplay, TableSpec};
 
 use crate::model::id::{EndpointId, Name};
 use crate::model::log::{Code, Log};
@@ -286,7 +286,9 @@ impl TableSpec for Endpoint {
     fn indexes() -> Vec<statedb::IndexDef<Endpoint>> {
         vec![BY_ADDRESS.def(), BY_CONTAINER.def(), BY_ATTACHMENT.def(), BY_POD.def()]
     }
+}
 
+impl TableDisplay for Endpoint {
     fn columns() -> &'static [&'static str] {
         &["ID", "State", "Identity", "IPv4", "IPv6", "Interface", "Container", "Pod", "Status"]
     }

@@ -78,7 +78,7 @@ fn line(change: &AnyChange) -> String {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
-    use statedb::{Db, RwTable, TableSpec};
+    use statedb::{Db, RwTable, TableDisplay, TableSpec};
     use tokio_util::task::TaskTracker;
 
     use super::*;
@@ -93,7 +93,9 @@ mod tests {
         fn key(&self) -> u32 {
             self.0
         }
+    }
 
+    impl TableDisplay for Row {
         fn columns() -> &'static [&'static str] {
             &["Key"]
         }
@@ -106,7 +108,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_left_and_its_deletes_let_go() {
         let db = Db::new();
-        let table: RwTable<Row> = db.table().unwrap();
+        let table: RwTable<Row> = db.table_with_display().unwrap();
         let tables =
             Tables { db: Some(db.clone().into()), tasks: TaskTracker::new(), stop: CancellationToken::new() };
         table.transact(|w| (0..1000).for_each(|key| drop(w.insert(Row(key)))));
@@ -126,7 +128,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_idle_table_sends_keep_alives() {
         let db = Db::new();
-        let _table: RwTable<Row> = db.table().unwrap();
+        let _table: RwTable<Row> = db.table_with_display().unwrap();
         let tables =
             Tables { db: Some(db.into()), tasks: TaskTracker::new(), stop: CancellationToken::new() };
         let (begin, answer) = (Instant::now(), answer(&tables, "rows"));

@@ -81,7 +81,7 @@ impl Iterator for Parts {
 #[cfg(test)]
 mod tests {
     use serde::Serialize;
-    use statedb::{RwTable, TableSpec};
+    use statedb::{RwTable, TableDisplay, TableSpec};
 
     use super::*;
 
@@ -98,7 +98,9 @@ mod tests {
         fn key(&self) -> &str {
             &self.prefix
         }
+    }
 
+    impl TableDisplay for Mtu {
         fn columns() -> &'static [&'static str] {
             &["Prefix", "MTU"]
         }
@@ -118,7 +120,9 @@ mod tests {
         fn key(&self) -> u32 {
             self.0
         }
+    }
 
+    impl TableDisplay for Empty {
         fn columns() -> &'static [&'static str] {
             &["Key"]
         }
@@ -136,8 +140,8 @@ mod tests {
     #[tokio::test]
     async fn tables_are_dumped_row_by_row() {
         let db = Db::new();
-        let table: RwTable<Mtu> = db.table().unwrap();
-        let _empty: RwTable<Empty> = db.table().unwrap();
+        let table: RwTable<Mtu> = db.table_with_display().unwrap();
+        let _empty: RwTable<Empty> = db.table_with_display().unwrap();
         table.transact(|w| {
             w.insert(Mtu { prefix: "0.0.0.0/0".to_owned(), mtu: 1500 });
             w.insert(Mtu { prefix: "::/0".to_owned(), mtu: 1480 });

@@ -93,7 +93,7 @@ impl Tabled for CiliumLocalRedirectPolicy {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use statedb::TableSpec;
+    use statedb::TableDisplay;
 
     use super::*;
 

@@ -52,7 +52,7 @@ fn pairs(map: &StringMap) -> String {
 
 #[cfg(test)]
 mod tests {
-    use statedb::TableSpec;
+    use statedb::TableDisplay;
 
     use super::*;
 

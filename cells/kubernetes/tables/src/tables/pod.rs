@@ -92,7 +92,7 @@ fn container(container: &Container) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use statedb::TableSpec;
+    use statedb::TableDisplay;
 
     use super::*;
 

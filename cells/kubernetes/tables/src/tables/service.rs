@@ -40,7 +40,7 @@ fn port(port: &ServicePort) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use statedb::TableSpec;
+    use statedb::TableDisplay;
 
     use super::*;
 

@@ -95,7 +95,7 @@ async fn the_queue_is_in_the_metrics_and_in_a_table() {
         assert!(text.contains(line), "{line}\n{text}");
     }
     let row = world.row(&node("b")).unwrap();
-    let shown = statedb::TableSpec::row(&row);
+    let shown = statedb::TableDisplay::row(&row);
     assert_eq!(
         (&*shown[0], &*shown[1], &*shown[2], &*shown[4], &*shown[5]),
         ("ciliumnodes/b", "get", "retrying", "connection refused", "100s")

@@ -6,7 +6,9 @@ use std::time::SystemTime;
 use k8s_tables::SmolStr;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use statedb::{Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableSpec};
+use statedb::{
+    Index, IndexDef, IndexKey, KeyBuf, KeyParseError, Prefix, PrefixOf, Query, TableDisplay, TableSpec,
+};
 
 use crate::model::address::LbAddress;
 use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, yaml};
@@ -205,7 +207,9 @@ impl TableSpec for Backend {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_ADDRESS.def()]
     }
+}
 
+impl TableDisplay for Backend {
     fn columns() -> &'static [&'static str] {
         &["Service", "Address", "Source", "Priority", "State", "PortNames", "NodeName"]
     }

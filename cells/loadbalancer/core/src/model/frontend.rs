@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reconciler::{Status, StatusKind};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use statedb::{Index, IndexDef, Obj, Prefix, Query, TableSpec, age};
+use statedb::{Index, IndexDef, Obj, Prefix, Query, TableDisplay, TableSpec, age};
 
 use crate::model::address::LbAddress;
 use crate::model::backend::Backend;
@@ -169,7 +169,9 @@ impl TableSpec for Frontend {
     fn indexes() -> Vec<IndexDef<Self>> {
         vec![BY_SERVICE.def(), BY_REDIRECT.def()]
     }
+}
 
+impl TableDisplay for Frontend {
     fn columns() -> &'static [&'static str] {
         &["Address", "Type", "ServiceName", "PortName", "Backends", "RedirectTo", "Status", "Since", "Error"]
     }

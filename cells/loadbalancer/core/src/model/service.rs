@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use k8s_tables::{SmolStr, StringMap};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 use crate::model::annotations;
 use crate::model::go_serialize::{Encoded, Encoding, Fields, GoSerialize, go_duration, yaml};
@@ -388,7 +388,9 @@ impl TableSpec for Service {
     fn key(&self) -> &str {
         self.name.as_str()
     }
+}
 
+impl TableDisplay for Service {
     fn columns() -> &'static [&'static str] {
         &["Name", "Source", "PortNames", "TrafficPolicy", "Flags"]
     }

@@ -1,6 +1,6 @@
 //! Rows of the tables.
 
-use statedb::TableSpec;
+use statedb::TableDisplay;
 
 use super::*;
 use crate::model::error::Refused;
@@ -19,7 +19,7 @@ fn slice(name: &str, ports: &str, endpoints: &str) -> String {
     )
 }
 
-fn cells<T: TableSpec>(table: &Table<T>, columns: &[usize]) -> Vec<String> {
+fn cells<T: TableDisplay>(table: &Table<T>, columns: &[usize]) -> Vec<String> {
     let snapshot = table.snapshot();
     let row = |row: Vec<String>| columns.iter().map(|at| row[*at].as_str()).collect::<Vec<_>>().join(" ");
     table.all(&snapshot).map(|object| row(object.row())).collect()

@@ -30,7 +30,7 @@ fn kinds_by_matcher_and_ports() {
         ),
     ] {
         let policy = parse(spec).unwrap();
-        let row = statedb::TableSpec::row(&policy);
+        let row = statedb::TableDisplay::row(&policy);
         assert_eq!((policy.kind(), row[4].as_str()), (kind, frontends));
         assert_eq!(policy.service_name().to_string(), "ns/p:local-redirect");
     }
@@ -119,5 +119,5 @@ fn selectors_are_formatted_as_in_cilium() {
     });
     let expected = "&LabelSelector{MatchLabels:map[string]string{k8s:app: x,k8s:b: yy,},\
         MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:k8s:z,Operator:NotIn,Values:[p q],},},}";
-    assert_eq!(statedb::TableSpec::row(&parse(spec).unwrap())[5], expected);
+    assert_eq!(statedb::TableDisplay::row(&parse(spec).unwrap())[5], expected);
 }

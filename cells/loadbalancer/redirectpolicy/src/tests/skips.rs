@@ -1,7 +1,7 @@
 //! Skips of pods, from the tables to the maps.
 
 use reconciler::{OpCx, Ops, StatusKind};
-use statedb::TableSpec;
+use statedb::TableDisplay;
 
 use super::*;
 use crate::skip_map::{SkipKey, SkipMaps, SkipMapsProvider, SkipOps};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use labels::LabelArray;
 use policy_engine::{Filters, NamedPorts};
 use serde::Serialize;
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 /// The properties of an endpoint that policy depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -146,7 +146,9 @@ impl TableSpec for EndpointPolicy {
     fn key(&self) -> u16 {
         self.subject.endpoint
     }
+}
 
+impl TableDisplay for EndpointPolicy {
     fn columns() -> &'static [&'static str] {
         &["Endpoint", "Identity", "Enforced", "Revision", "Realized", "Ingress", "Egress", "Status", "Error"]
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use policy_engine::{Kind, Problem};
 use serde::{Serialize, Serializer};
-use statedb::{Query, TableSpec};
+use statedb::{Query, TableDisplay, TableSpec};
 
 /// A policy object by its source: objects of one name from two sources are two policies, both in force.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,7 +89,9 @@ impl TableSpec for PolicyStatus {
     fn key(&self) -> String {
         self.object.key()
     }
+}
 
+impl TableDisplay for PolicyStatus {
     fn columns() -> &'static [&'static str] {
         &["Kind", "Namespace", "Name", "Source", "Origin", "Status", "Revision", "Rules", "Problems"]
     }

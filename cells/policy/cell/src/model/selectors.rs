@@ -6,7 +6,7 @@ use api_models as models;
 use labels::Label;
 use policy_engine::{SelectorChanges, SelectorRow};
 use serde::{Serialize, Serializer};
-use statedb::{Query, RwTable, TableSpec};
+use statedb::{Query, RwTable, TableDisplay, TableSpec};
 
 /// A row of `selectors`, in the form of the REST API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,9 @@ macro_rules! table {
             fn key(&self) -> &str {
                 &self.0.selector
             }
+        }
 
+        impl TableDisplay for $row {
             fn columns() -> &'static [&'static str] {
                 COLUMNS
             }

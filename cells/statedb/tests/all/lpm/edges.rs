@@ -8,7 +8,7 @@ fn network(text: &str) -> IpNetwork {
 }
 
 fn policies(rows: &[(u8, &[&str])]) -> RwTable<Policy> {
-    let table = Db::new().table::<Policy>().unwrap();
+    let table = Db::new().table_with_display::<Policy>().unwrap();
     put(&table, rows);
     table
 }
@@ -132,7 +132,7 @@ fn an_empty_index_returns_nothing_and_its_watch_closes_with_the_first_row() {
 
 #[test]
 fn many_rows_of_one_prefix_come_in_order() {
-    let table = Db::new().table::<Policy>().unwrap();
+    let table = Db::new().table_with_display::<Policy>().unwrap();
     table.transact(|w| {
         for at in 0..=255u8 {
             w.insert(Policy { id: at.wrapping_mul(77), networks: vec![network("10.0.0.0/8")] });
@@ -147,7 +147,7 @@ fn many_rows_of_one_prefix_come_in_order() {
 /// A table of a thousand networks: changes in one part leave the watches of others open.
 #[test]
 fn watches_close_only_with_their_part_of_the_index() {
-    let table = Db::new().table::<Policy>().unwrap();
+    let table = Db::new().table_with_display::<Policy>().unwrap();
     let rows = |at: u8| vec![IpNetwork::new([10, at, 0, 0].into(), 16).unwrap()];
     table.transact(|w| (0..=255).for_each(|id| drop(w.insert(Policy { id, networks: rows(id) }))));
     let snapshot = table.snapshot();
@@ -170,7 +170,7 @@ fn watches_close_only_with_their_part_of_the_index() {
 #[test]
 fn no_two_rows_have_one_prefix_in_a_unique_index() {
     let db = Db::new();
-    let owners = db.table::<Owner>().unwrap();
+    let owners = db.table_with_display::<Owner>().unwrap();
     let range = |data: &[u8], bits| BitPrefix::new(data, bits);
     let mut w = owners.write();
     w.try_insert(Owner { id: 1, range: range(&[0xab, 0xcd], 12) }).unwrap();
@@ -211,7 +211,7 @@ fn untyped_queries_take_addresses_networks_and_bytes() {
 
 #[test]
 fn bits_as_text() {
-    let owners = Db::new().table::<Owner>().unwrap();
+    let owners = Db::new().table_with_display::<Owner>().unwrap();
     owners.transact(|w| drop(w.try_insert(Owner { id: 1, range: BitPrefix::new(&[0xab, 0xc0], 12) })));
     let any = owners.db().table_by_name("owners").unwrap();
     let get = |key| any.find(&owners.snapshot(), Find::Get, "range", key).map(untyped_ids);

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use k8s_tables::{Resource, Row};
 use serde_json::{Value, json};
-use statedb::{Db, RwTable, TableSpec};
+use statedb::{Db, RwTable, TableDisplay};
 
 use super::*;
 use crate::tests::{FAMILIES, writer_with};
