@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// An answer of the agent.
+/// A response of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
@@ -22,14 +22,14 @@ impl Answer {
     /// The body as JSON.
     ///
     /// # Panics
-    /// When it is none; the message shows it.
+    /// If it is not JSON; the message has the body.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 }
 
-/// Sends one request over the unix socket and reads the whole answer.
+/// Sends one request over the unix socket and reads the whole response.
 pub fn request(socket: &Path, method: &str, path: &str, body: Option<&str>) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;

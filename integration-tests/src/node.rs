@@ -18,7 +18,7 @@ pub use pods::pod_manifest;
 
 use crate::{Answer, Pod, request};
 
-/// How long a start may take before a test gives up on it; no promise, that is measured by the benchmarks.
+/// Limit of a start; not a guarantee, which the benchmarks measure.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// The folder of manifests in the sandbox's folder.
 const CLUSTER: &str = "cluster";
@@ -26,9 +26,9 @@ const CLUSTER: &str = "cluster";
 /// A node with an agent that can be started, stopped and killed, and pods.
 #[derive(Debug)]
 pub struct Node {
-    /// Keys and values of the agent's configuration folder; a change counts at the next start.
+    /// Keys and values of the agent's configuration folder; a change takes effect at the next start.
     pub config: BTreeMap<String, String>,
-    /// The agent's binary; another one counts at the next start.
+    /// The agent's binary; a change takes effect at the next start.
     pub program: PathBuf,
     agent: Option<Process>,
     pods: Vec<Pod>,
@@ -36,7 +36,7 @@ pub struct Node {
     sandbox: Sandbox,
 }
 
-/// Where a binary of the workspace is: in `$APIARY_BINARIES`, else beside the tests that run.
+/// Returns the path of a binary of the workspace: in `$APIARY_BINARIES`, else in the target folder of the tests.
 ///
 /// # Panics
 /// When it is not there; the message says how to build it.
@@ -133,37 +133,37 @@ impl Node {
         node
     }
 
-    /// The sandbox that the node lives in.
+    /// Returns the sandbox of the node.
     #[must_use]
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
     }
 
-    /// The node's own network namespace.
+    /// Returns the node's network namespace.
     #[must_use]
     pub fn host(&self) -> &NetNs {
         self.sandbox.host()
     }
 
-    /// The namespace of the host outside.
+    /// Returns the namespace of the host outside.
     #[must_use]
     pub fn world(&self) -> &NetNs {
         &self.world
     }
 
-    /// The agent's socket.
+    /// Returns the agent's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         PathBuf::from(&self.config["socket-path"])
     }
 
-    /// The folder with a folder an endpoint.
+    /// Returns the folder with a subfolder per endpoint.
     #[must_use]
     pub fn endpoint_files(&self) -> PathBuf {
         Path::new(&self.config["state-dir"]).join("state")
     }
 
-    /// Puts a file of manifests into the cluster folder, whole at once as a rename does it; the moment before that.
+    /// Writes a file of manifests into the cluster folder atomically. Returns the time before the rename.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -176,7 +176,7 @@ impl Node {
         begin
     }
 
-    /// Takes a file out of the cluster folder.
+    /// Removes a file from the cluster folder.
     ///
     /// # Panics
     /// When there is none.
@@ -184,13 +184,13 @@ impl Node {
         fs::remove_file(self.sandbox.dir().join(CLUSTER).join(file)).unwrap();
     }
 
-    /// A pinned map's path.
+    /// Returns a pinned map's path.
     #[must_use]
     pub fn pin(&self, name: &str) -> PathBuf {
         self.sandbox.bpf_root().join("tc/globals").join(name)
     }
 
-    /// Writes the configuration folder and gives the command that starts the agent on it.
+    /// Writes the configuration folder and returns the command that starts the agent with it.
     ///
     /// # Panics
     /// When the folder cannot be written.
@@ -258,7 +258,7 @@ impl Node {
         self.agent = Some(Process::start(&mut command).unwrap());
     }
 
-    /// Waits until the agent answers and every endpoint is ready; how long that took.
+    /// Waits until the agent answers and every endpoint is ready. Returns the duration.
     ///
     /// # Panics
     /// When it is not ready in time; the message holds its log.
@@ -290,7 +290,7 @@ impl Node {
         begin.elapsed()
     }
 
-    /// Stops the agent as a service manager does, and checks that it ends well.
+    /// Stops the agent as a service manager does, and asserts exit code 0.
     ///
     /// # Panics
     /// When it does not end with 0 in time.
@@ -303,7 +303,7 @@ impl Node {
         assert!(status.success(), "the agent ended with {status}\nlog of the agent:\n{}", self.log());
     }
 
-    /// Asks the agent to stop, wherever it is, and waits for its end; how that was.
+    /// Requests the agent to stop, in any state, and waits for its end. Returns its exit status.
     ///
     /// # Panics
     /// When it does not run, or does not end in time.
@@ -366,12 +366,12 @@ impl Node {
         self.sandbox.dir().join("agent.log")
     }
 
-    /// One request to the agent.
+    /// Sends one request to the agent.
     pub fn request(&self, method: &str, path: &str, body: Option<&str>) -> std::io::Result<Answer> {
         request(&self.socket(), method, path, body)
     }
 
-    /// `GET path`, which must answer 200, as JSON.
+    /// Sends `GET path`, which must return 200. Returns the body as JSON.
     ///
     /// # Panics
     /// When it does not.
@@ -382,7 +382,7 @@ impl Node {
         answer.json()
     }
 
-    /// An address of the pods' range that neither an endpoint nor the router has.
+    /// Returns an unused address of the pods' range.
     ///
     /// # Panics
     /// When there is none.
@@ -393,7 +393,7 @@ impl Node {
         candidates.find(|address| !taken.contains(&format!("\"{address}\""))).expect("an address is free")
     }
 
-    /// Ids, addresses and states of all endpoints, in a stable order.
+    /// Returns ids, addresses and states of all endpoints, in a stable order.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
         let mut rows: Vec<String> = self
@@ -413,7 +413,7 @@ impl Node {
         rows
     }
 
-    /// Runs the operator's tool against this agent; its standard output.
+    /// Runs the operator's tool against this agent. Returns its standard output.
     ///
     /// # Panics
     /// When it fails.
@@ -429,7 +429,7 @@ impl Node {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The operator's tool against this agent.
+    /// Returns the command of the operator's tool against this agent.
     #[must_use]
     pub fn apiary_command(&self, arguments: &[&str]) -> Command {
         let mut command = self.host().command(binary("apiary"));

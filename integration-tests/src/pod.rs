@@ -1,4 +1,4 @@
-//! A pod, added and removed as a container runtime does it.
+//! A pod, added and removed as by a container runtime.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub struct Pod {
     pub namespace: String,
     /// Its name there.
     pub name: String,
-    /// Where its processes live.
+    /// The namespace of its processes.
     pub ns: NetNs,
     /// Its IPv4 address.
     pub ipv4: IpAddr,
@@ -27,13 +27,13 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Calls the plugin with ADD; its answer when that fails.
+    /// Calls the plugin with ADD. The error is its output.
     pub fn add(node: &Node, namespace: &str, name: &str, ns: &NetNs) -> Result<Self, String> {
         let result = call(node, "ADD", namespace, name, ns)?;
         Pod::added(namespace, name, ns, &result)
     }
 
-    /// The pod of a plugin's answer to ADD.
+    /// Creates the pod from a plugin's result of ADD.
     pub fn added(namespace: &str, name: &str, ns: &NetNs, result: &str) -> Result<Self, String> {
         let result: Value = serde_json::from_str(result).map_err(|e| format!("{e}: {result}"))?;
         let address = |v6: bool| {
@@ -48,18 +48,18 @@ impl Pod {
         Ok(Self { namespace, name, ns: ns.clone(), ipv4, ipv6, result })
     }
 
-    /// Calls the plugin with another verb; its standard output, also when that fails.
+    /// Calls the plugin with another verb. Returns its standard output, also if that fails.
     pub fn cni(&self, node: &Node, verb: &str) -> Result<String, String> {
         call(node, verb, &self.namespace, &self.name, &self.ns)
     }
 
-    /// Its addresses, IPv4 first.
+    /// Returns its addresses, IPv4 first.
     #[must_use]
     pub fn addresses(&self) -> [IpAddr; 2] {
         [self.ipv4, self.ipv6]
     }
 
-    /// The id of the container, as the runtime names it.
+    /// Returns the id of the container.
     #[must_use]
     pub fn container(&self) -> String {
         container(&self.name)
@@ -72,7 +72,7 @@ fn container(name: &str) -> String {
 
 fn call(node: &Node, verb: &str, namespace: &str, name: &str, ns: &NetNs) -> Result<String, String> {
     let mut child = plugin(node, verb, namespace, name, ns).spawn().map_err(|e| e.to_string())?;
-    // A plugin that ends before it has read its input says why in its answer.
+    // A plugin that ends before it has read its input reports the error in its output.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(plugin_input(node).as_bytes()));
     let output = child.wait_with_output().map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

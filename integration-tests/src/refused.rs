@@ -9,10 +9,10 @@ use test_kit::Process;
 use crate::Node;
 
 impl Node {
-    /// Starts an agent that must end by itself within 20 s. Returns the line that says why.
+    /// Starts an agent that must exit within 20 s. Returns the log line with the reason.
     ///
     /// # Panics
-    /// When it goes on, or does not say why.
+    /// If it keeps running, or logs no reason.
     #[must_use]
     pub fn refused_start(&self) -> String {
         let mut agent = Process::start(self.agent_command().stderr(Stdio::piped())).unwrap();

@@ -24,7 +24,7 @@ impl Node {
         self.add_unknown_pod(namespace, name)
     }
 
-    /// Adds a pod through the CNI plugin, of which the cluster knows nothing.
+    /// Adds a pod without an object in the cluster through the CNI plugin.
     ///
     /// # Panics
     /// When the plugin fails; the message holds its answer and the agent's log.
@@ -44,7 +44,7 @@ impl Node {
         (0..count).map(|i| self.add_pod(&format!("pod{i}"))).collect()
     }
 
-    /// Removes a pod through the CNI plugin and lets its namespace go.
+    /// Removes a pod through the CNI plugin, and its namespace.
     ///
     /// # Panics
     /// When the plugin fails.
@@ -56,12 +56,12 @@ impl Node {
     }
 }
 
-/// The file of a pod's manifest.
+/// Returns the file name of a pod's manifest.
 fn pod_file(name: &str) -> String {
     format!("pod-{name}.yaml")
 }
 
-/// A pod's manifest.
+/// Returns a pod's manifest.
 #[must_use]
 pub fn pod_manifest(namespace: &str, name: &str, labels: &[(&str, &str)]) -> String {
     let labels: BTreeMap<&str, &str> = labels.iter().copied().collect();

@@ -19,11 +19,11 @@ const NOT_COUNTED: &str = "futex,epoll_wait,epoll_pwait,epoll_pwait2,epoll_ctl,p
 /// Descriptors by which threads, files and the test's own requests wake the agent, as strace shows them: how often that
 /// is depends on the load, too.
 const WAKING: [&str; 3] = ["<anon_inode:[eventfd]>", "<anon_inode:inotify>", "<UNIX"];
-/// An operation is over when no map was used for so long.
+/// An operation counts as completed after this time without map operations.
 const QUIET: Duration = Duration::from_millis(400);
-/// Periodic jobs add to a count and nothing takes from it, so the least of several is the operation's own.
+/// Periodic jobs only increase a count, so the minimum of several rounds is the operation's own.
 const ROUNDS: u16 = 5;
-/// Fewer: a start takes longer, and its own calls are many.
+/// Fewer rounds of restarts, which take longer and have many calls.
 const RESTARTS: u16 = 2;
 
 type Counts = BTreeMap<&'static str, u64>;
@@ -31,7 +31,7 @@ type Counts = BTreeMap<&'static str, u64>;
 /// An agent with recorded system calls.
 struct Traced {
     node: Node,
-    /// Not one that the agent watches.
+    /// A folder that the agent does not watch.
     folder: TempDir,
     counted: Counts,
 }
@@ -75,7 +75,7 @@ impl Traced {
         counts
     }
 
-    /// Waits until the agent is quiet; its calls since the last time.
+    /// Waits until the agent is idle. Returns its calls since the previous call.
     fn since(&mut self) -> Counts {
         let mut before = 0;
         wait_until("the agent is quiet", Duration::from_secs(60), || {
@@ -90,7 +90,7 @@ impl Traced {
         since
     }
 
-    /// The least that the operation costs, by kind.
+    /// Returns the minimum cost of the operation, by kind.
     fn least(&mut self, rounds: u16, mut operation: impl FnMut(&mut Traced, u16)) -> Counts {
         drop(self.since());
         let mut least = Counts::new();
@@ -104,7 +104,7 @@ impl Traced {
     }
 }
 
-/// Lets one pod reach another on a port.
+/// Returns a policy that allows one pod to reach another on a port.
 fn policy(port: u16) -> String {
     let policy = json!({
         "apiVersion": "cilium.io/v2",

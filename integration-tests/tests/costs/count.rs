@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often the process that valgrind runs does the operation.
+/// Environment variable: number of rounds in the process under valgrind.
 const ROUNDS: &str = "APIARY_COST_ROUNDS";
 const FEW: u64 = 8;
 const MANY: u64 = 40;
@@ -73,19 +73,19 @@ pub(crate) fn check(operation: &str, test: &str, work: impl Fn(u64)) {
     costs::check(operation, "instructions", each(|rounds| instructions(test, rounds)));
 }
 
-/// The compiler of this machine, which is that of the tests.
+/// Returns the version of the compiler of this machine, which has compiled the tests.
 fn compiler() -> String {
     let output = Command::new("rustc").arg("--version").output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// Of one round.
+/// Returns the cost of one round.
 fn each(cost: impl Fn(u64) -> u64) -> u64 {
     let (few, many) = (cost(FEW), cost(MANY));
     (many - few) / (MANY - FEW)
 }
 
-/// Instructions of a process that runs this test alone, with so many rounds.
+/// Returns the instructions of a process that runs only this test, with this many rounds.
 fn instructions(test: &str, rounds: u64) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"])

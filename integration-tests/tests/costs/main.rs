@@ -1,4 +1,4 @@
-//! Hot paths by counts that are the same on a busy machine: instructions and allocations of what works in memory, system
+//! Hot paths by counts that do not depend on load: instructions and allocations of operations in memory, system
 //! calls of a whole agent. `costs.tsv` has the record.
 
 mod agent;

@@ -1,4 +1,4 @@
-//! Bad input of every kind: its error, and that nothing of it is half-applied.
+//! Invalid input of every kind: its error, and that it is not partly applied.
 //!
 //! The texts are kept as snapshots, because people search for them; `INSTA_UPDATE=always` accepts new ones.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use integration_tests::{Node, binary};
 use test_kit::{Process, require_command, require_root};
 
-/// Every file below `folder` with its bytes.
+/// Returns every file below `folder` with its bytes.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -32,7 +32,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Paths of the sandbox, times and line numbers, made the same in every run.
+/// Replaces paths of the sandbox, times and line numbers, so that the text is the same in every run.
 fn stable(node: &Node, text: &str) -> String {
     let text = text.replace(node.sandbox().dir().to_str().unwrap(), "DIR");
     let mut lines = String::new();
@@ -55,7 +55,7 @@ fn stable(node: &Node, text: &str) -> String {
     lines
 }
 
-/// Runs an agent that must refuse to start: its exit code and its lines of level warn and above.
+/// Runs an agent that must refuse to start. Returns its exit code and its lines of level warn and above.
 fn refused(node: &Node, mut command: Command) -> String {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let (run, pins) = (node.sandbox().run_dir(), node.sandbox().bpf_root());
@@ -179,7 +179,7 @@ fn not_root() {
     require_root!();
     require_command!("setpriv");
     let node = Node::new();
-    // A copy that everybody may read, in a folder that everybody may enter.
+    // A world-readable copy, in a world-accessible folder.
     let copy = node.sandbox().dir().join("agent");
     fs::copy(binary("agent"), &copy).unwrap();
     let mut command = node.host().command("setpriv");
@@ -189,7 +189,7 @@ fn not_root() {
     insta::assert_snapshot!(reported);
 }
 
-/// A kernel without bpf(2) answers ENOSYS to all of its calls.
+/// A kernel without bpf(2) returns ENOSYS for all of its commands.
 #[test]
 fn a_missing_kernel_feature() {
     require_root!();
@@ -215,11 +215,11 @@ fn a_pinned_map_of_another_layout() {
     insta::assert_snapshot!(refused(&node, node.agent_command()));
 }
 
-/// Everything that requests could have changed.
+/// Returns all state that requests could have changed.
 fn state(node: &Node) -> (Vec<String>, BTreeMap<String, Vec<u8>>, String) {
     let addresses = node.get("/v1/healthz")["ipam"].to_string();
     let mut kept = files(&node.endpoint_files());
-    // Reports of the start's jobs are no answers to requests.
+    // Reports of the start's jobs do not depend on requests.
     kept.retain(|name, _| !name.ends_with("cilium-agent-health-history.log"));
     (node.endpoints(), kept, addresses)
 }

@@ -1,4 +1,4 @@
-//! Wrong kubeconfigs, credentials and options of the API server: what a start says of each, at once.
+//! Invalid kubeconfigs, credentials and options of the API server: a start reports all errors at once.
 //!
 //! The texts are kept as snapshots, because people search for them; `INSTA_UPDATE=always` accepts new ones.
 
@@ -28,7 +28,7 @@ impl Starts {
         self.node.sandbox().dir().join(name)
     }
 
-    /// A kubeconfig of these parts; what it names lies beside it.
+    /// Writes a kubeconfig of these parts; the files that it names are in the same folder.
     fn kubeconfig(&mut self, cluster: &str, user: &str) {
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: main\nclusters: [{{name: here, cluster: {{{cluster}}}}}]\n\
@@ -44,7 +44,7 @@ impl Starts {
         self.node.config.insert("k8s-kubeconfig-path".to_owned(), file.to_str().unwrap().to_owned());
     }
 
-    /// Starts the agent, which must end by itself.
+    /// Starts the agent, which must exit with an error.
     fn refused(&mut self, name: &str) {
         let command = self.node.agent_command();
         self.refused_command(name, command);

@@ -16,7 +16,7 @@ enum Step {
     Item(usize),
 }
 
-/// A path as faults show it.
+/// Formats a path as in fault reports.
 fn text(path: &[Step]) -> String {
     path.iter().fold(String::new(), |text, step| match step {
         Step::Member(name) if text.is_empty() => name.clone(),
@@ -25,7 +25,7 @@ fn text(path: &[Step]) -> String {
     })
 }
 
-/// The paths of all fields of a manifest.
+/// Returns the paths of all fields of a manifest.
 fn fields(value: &Value, path: &[Step]) -> Vec<Vec<Step>> {
     let below: Vec<(Step, &Value)> = match value {
         Value::Object(members) => members.iter().map(|(name, v)| (Step::Member(name.clone()), v)).collect(),
@@ -48,8 +48,8 @@ fn at<'v>(value: &'v mut Value, path: &[Step]) -> &'v mut Value {
     })
 }
 
-/// The manifest with one field wrong: of another type, of another name, of a value that cannot be. Each with the path
-/// that a fault must lie at, above or below.
+/// Returns variants of the manifest with one invalid field: of another type, name, or an impossible value; each with
+/// the path at, above or below which the fault must be reported.
 fn wrong_manifests(good: &Value) -> Vec<(String, Value)> {
     let mut wrong = Vec::new();
     for path in fields(good, &[]) {
@@ -83,7 +83,7 @@ fn wrong_manifests(good: &Value) -> Vec<(String, Value)> {
     wrong
 }
 
-/// Of each file the paths of its faults, from the readers of manifests and of rules.
+/// Returns the paths of the faults of each file, from the readers of manifests and of rules.
 fn reported_faults(node: &Node) -> BTreeMap<String, Vec<String>> {
     let mut reported: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for row in node.get("/statedb/dump/k8s-sources")["k8s-sources"].as_array().unwrap() {
@@ -134,7 +134,7 @@ fn every_wrong_field_of_a_manifest_is_refused_with_its_path() {
             "egressDeny": [{"toEntities": ["world"]}],
         },
     });
-    // Each file has a wrong manifest and right ones behind it.
+    // Each file has an invalid manifest followed by valid ones.
     let mut files = BTreeMap::new();
     for (kind, good) in [("pod", &pod), ("policy", &policy)] {
         for (n, (path, mut wrong)) in wrong_manifests(good).into_iter().enumerate() {
@@ -230,7 +230,7 @@ fn hostile_files_in_the_cluster_folder() {
         }
     }
     insta::assert_snapshot!(reported);
-    // It goes on: a pod comes and has its labels.
+    // The agent continues: a new pod gets its labels.
     node.add_pod("b");
     let pods = node.get("/statedb/dump/k8s-pods");
     assert_eq!(pods["k8s-pods"].as_array().unwrap().len(), 2);

@@ -1,4 +1,4 @@
-//! `agent cleanup`: a node is as it was before the first start, whatever state its agent has left.
+//! `agent cleanup`: restores the state before the first start, independent of the state that the agent has left.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ fn facts(node: &Node) -> BTreeSet<String> {
     facts
 }
 
-/// Every file of the run folder and the bpf file system, and what is attached.
+/// Returns every file of the run folder and the bpf file system, and all attachments.
 fn files(node: &Node) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     for folder in [node.sandbox().run_dir(), node.sandbox().bpf_root()] {
@@ -64,7 +64,7 @@ fn cleanup(node: &Node, flags: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// The lines of a run that must succeed.
+/// Returns the output lines of a run that must succeed.
 fn lines(node: &Node, flags: &[&str]) -> Vec<String> {
     let output = cleanup(node, flags);
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
@@ -78,14 +78,14 @@ fn refused(node: &Node, flags: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A program that lets other programs decide.
+/// Returns a program that passes all packets on to other programs.
 fn pass() -> Program {
     const MOV_R0_UNSPEC: u64 = 0xffff_ffff_0000_00b7;
     const EXIT: u64 = 0x95;
     Program::from_instructions("pass", &[MOV_R0_UNSPEC, EXIT]).unwrap()
 }
 
-/// The agent has tcx links on devices, or filters.
+/// The test for an agent with tcx links on devices, or with filters.
 fn everything_goes(tcx: bool) {
     let mut node = Node::new();
     node.config.insert("enable-tcx".into(), tcx.to_string());
@@ -151,7 +151,7 @@ fn everything_goes(tcx: bool) {
     }
     assert_same(&files(&node), &killed, "neither a dry run nor a refusal changes anything");
 
-    // Half of it is gone, and a change of a map was interrupted.
+    // Some leftovers are removed already, and a change of a map was interrupted.
     fs::remove_file(node.pin("cilium_ipcache_v2")).unwrap();
     fs::rename(node.pin("ep_ids"), node.pin("ep_ids_pending")).unwrap();
     host.ip("link del cilium_net").unwrap();
@@ -181,7 +181,7 @@ fn a_node_with_filters_is_as_before_the_first_start() {
     everything_goes(false);
 }
 
-/// As Cilium's init container does it with `cilium-dbg`.
+/// As done by Cilium's init container with `cilium-dbg`.
 #[test]
 fn only_programs_links_and_maps_go() {
     require_root!();
@@ -217,7 +217,7 @@ fn what_the_original_has_put_into_iptables_and_routing_goes() {
         fs::write(&path, file).unwrap();
         host.exec(&format!("{tool} --noflush {}", path.display())).unwrap();
     };
-    // Of others: a chain, a rule, a route and a rule of routing.
+    // Foreign objects: a chain, a rule, a route and a routing rule.
     let others = "*filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n\
                   -A INPUT -m comment --comment \"not CILIUM_INPUT\" -j ACCEPT\nCOMMIT\n";
     restore("iptables-nft-restore", others);

@@ -1,4 +1,4 @@
-//! An agent without descriptors left forwards, says so, and works again once it has some.
+//! An agent without free descriptors forwards, reports the lack, and recovers once it has some.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -40,7 +40,7 @@ fn open(node: &Node) -> usize {
     fs::read_dir(format!("/proc/{}/fd", node.agent_pid())).unwrap().count()
 }
 
-/// Clock ticks that the agent has used.
+/// Returns the CPU time of the agent in clock ticks.
 fn ticks(node: &Node) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", node.agent_pid())).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -107,7 +107,7 @@ fn without_descriptors_it_forwards_and_recovers() {
         let done = node.host().exec(&format!("prlimit --pid {pid} --nofile={descriptors}:1024"));
         done.unwrap();
     };
-    // None left, though old ones may be used: nothing can be accepted, opened or asked.
+    // No free descriptor, only the open ones: no connection, file or socket can be opened.
     limit(open(&node).min(8));
     let waiting = UnixStream::connect(node.socket()).unwrap();
     let before = ticks(&node);

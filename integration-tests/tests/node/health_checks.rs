@@ -1,5 +1,5 @@
-//! A whole agent that answers health checks of load balancers, asked from another host, and that ends sockets of backends
-//! that go.
+//! A whole agent that answers health checks of load balancers on another host, and terminates sockets of removed
+//! backends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use test_kit::{require_root, try_wait_until};
 const PORT: u16 = 31_500;
 const PROXY_PORT: u16 = 10_256;
 
-/// The answer that the host outside gets from an address of the node.
+/// Returns the response of an address of the node to the host outside.
 fn ask(node: &Node, ip: &str) -> Result<String, String> {
     ask_port(node, ip, PORT)
 }
@@ -80,7 +80,7 @@ fn a_load_balancer_learns_whether_the_node_has_backends() {
     until(&node, Node::IPV4, Result::is_err);
 }
 
-/// The maps' rows are what the programs of another agent would have written: ours do not yet.
+/// The map entries are those that Cilium's programs would write: ours do not yet.
 #[test]
 fn sockets_end_with_their_backend_on_the_host_and_in_pods() {
     require_root!();
@@ -132,7 +132,7 @@ fn sockets_end_with_their_backend_on_the_host_and_in_pods() {
     let lives = |socket: &UdpSocket| socket.take_error().unwrap().is_none() && socket.peer_addr().is_ok();
     assert!(lives(&other));
 
-    // Another goes while no agent runs.
+    // Another backend is removed while no agent runs.
     let stays = connected([192, 0, 2, 3]);
     node.kill();
     node.write_services(&service(&["192.0.2.3"]));

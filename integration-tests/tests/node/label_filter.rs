@@ -1,4 +1,4 @@
-//! Labels of pods and namespaces become identities, as the options `labels` and `label-prefix-file` say.
+//! Labels of pods and namespaces determine identities, by the options `labels` and `label-prefix-file`.
 
 use std::fs;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use integration_tests::{Node, Pod};
 use serde_json::Value;
 use test_kit::{require_root, wait_until};
 
-/// A machine under load is late.
+/// Timeout that allows for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An endpoint's identity, and its labels for information only.
@@ -37,7 +37,7 @@ fn the_filter_decides_which_pods_share_an_identity() {
     assert_eq!(a.0, b.0, "what does not count is different");
     assert_ne!(a.0, c.0, "what counts is different");
 
-    // Prefixes of a file in place of the defaults; endpoints of the previous run are brought over.
+    // Prefixes of a file in place of the defaults; endpoints of the previous run get new identities.
     let file = node.sandbox().dir().join("prefixes.json");
     fs::write(&file, r#"{"version": 1, "valid-prefixes": [{"prefix": "ver", "source": "k8s"}]}"#).unwrap();
     node.stop();

@@ -1,4 +1,4 @@
-//! Files of the configuration folder are replaced under a running agent.
+//! Files of the configuration folder are replaced while the agent runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use integration_tests::Node;
 use serde_json::Value;
 use test_kit::{require_root, wait_until};
 
-/// A machine under load is late.
+/// Timeout that allows for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Running {
@@ -54,7 +54,7 @@ impl Running {
         wait_until(&format!("{parts:?} in the log"), PATIENCE, reported);
     }
 
-    /// How many options wait for a restart.
+    /// Returns the number of options that need a restart.
     fn drift(&self) -> String {
         let lines = self.node.metrics();
         let line = lines.iter().find(|line| line.starts_with("cilium_drift_checker_config_delta "));
@@ -79,7 +79,7 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
     r.wait_for("Enabled", "Disabled", "never");
     r.wait_for_log(&["An option has changed", "option=enable-policy", "before=default", "value=never"]);
 
-    // Needs a restart: refused by name, and what is live counts all the same.
+    // Needs a restart: reported by name, and live options still take effect.
     r.write("cluster-name", "other");
     r.write("policy-audit-mode", "true");
     r.wait_for("Enabled", "Enabled", "never");
@@ -105,7 +105,7 @@ fn live_options_change_others_wait_and_wrong_ones_change_nothing() {
         r.node.apiary(&["config", "drift"])
     );
 
-    // One wrong value: the right ones beside it wait.
+    // One invalid value: the valid ones with it are not applied.
     r.write("enable-policy", "perhaps");
     r.write("debug", "false");
     r.wait_for_log(&["is refused", "enable-policy", "perhaps", "expected default, always or never"]);
@@ -205,7 +205,7 @@ fn loops_metrics_and_the_log_follow_the_folder() {
 
     r.write("log-opt", "format=json,level=debug");
     wait_until("a debug line as JSON", PATIENCE, || {
-        // The end of a connection is worth one.
+        // The end of a connection logs a debug line.
         let mut stream = UnixStream::connect(r.node.socket()).unwrap();
         stream.write_all(b"nonsense\r\n\r\n").unwrap();
         let _ = stream.read_to_end(&mut Vec::new());

@@ -1,4 +1,4 @@
-//! The agent as a process on a node: its options, inputs, failures, rights, memory and what it leaves behind.
+//! The agent as a process on a node: its options, inputs, failures, privileges, memory and leftovers.
 
 mod bad_input;
 mod bad_kubeconfig;

@@ -1,4 +1,4 @@
-//! 200 endpoints on a node: a restart does no more than it must, and nothing of them stays behind.
+//! 200 endpoints on a node: a restart makes only necessary changes, and deletions leave nothing.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ const ENDPOINTS: usize = 200;
 const CLIENTS: usize = 8;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Names in a folder of the bpf file system that begin so.
+/// Returns the names with this prefix in a folder of the bpf file system.
 fn pins(node: &Node, start: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(node.pin("")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -43,7 +43,7 @@ fn filters(node: &Node) -> Vec<Filter> {
     })
 }
 
-/// Number and program of each link of the host's side.
+/// Returns id and program of each link of the host's side.
 fn links(node: &Node) -> Vec<(u32, u32)> {
     let pins = [
         "cilium_host/links/cil_from_host",
@@ -60,7 +60,7 @@ fn loads(node: &Node) -> usize {
     node.log().matches("Loaded the datapath").count()
 }
 
-/// Everything that the kernel reports about changed filters while it lives.
+/// A recording of the kernel's notifications about filters.
 struct Changes {
     monitor: Process,
     reported: std::path::PathBuf,
@@ -72,7 +72,7 @@ impl Changes {
         let mut command = node.host().command("tc");
         command.arg("monitor").stdin(Stdio::null()).stdout(File::create(&reported).unwrap());
         let changes = Self { monitor: Process::start(&mut command).unwrap(), reported };
-        // It listens once it prints a change that is made for it.
+        // The monitor is ready once it prints a change that is made for this purpose.
         wait_until("tc monitor", LIMIT, || {
             node.host().exec("tc qdisc replace dev lo clsact").unwrap();
             node.host().exec("tc qdisc del dev lo clsact").unwrap();
@@ -81,7 +81,7 @@ impl Changes {
         changes
     }
 
-    /// How often the filter of a pod's interface was written.
+    /// Returns how many times a filter of a pod's interface was written.
     fn of_pods(mut self, node: &Node) -> usize {
         // The kernel reports in order: once the last change is printed, all earlier ones are.
         node.host().exec("tc qdisc replace dev lo ingress").unwrap();

@@ -26,7 +26,7 @@ fn kills(group: &Path) -> u64 {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap()
 }
 
-/// Bytes in use, copies of files left out.
+/// Returns the bytes in use, without the page cache.
 fn used(group: &Path) -> u64 {
     let usage = number(group, ["memory.usage_in_bytes", "memory.current"]).unwrap();
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap();
@@ -55,7 +55,7 @@ fn a_limit_of_64_mb_holds_50_endpoints_through_restarts_storms_and_large_inputs(
     node.apply("policies.yaml", &bench_policies(POLICIES, ENDPOINTS, 0));
     node.wait_rules("version", &["0"]);
     let endpoints = node.endpoints();
-    // The maps are charged to the group, or the limit would say nothing.
+    // The maps must be charged to the group for the limit to be meaningful.
     assert!(used(&group) > 24 << 20, "{} bytes in use", used(&group));
 
     for kill in [false, true] {
@@ -87,7 +87,7 @@ fn a_limit_of_64_mb_holds_50_endpoints_through_restarts_storms_and_large_inputs(
     node.stop();
 }
 
-/// Endpoints come and go from eight clients at once.
+/// Creates and deletes endpoints by eight clients concurrently.
 fn storm(node: &Node) {
     let pods = node.sandbox().netns("storm").unwrap();
     let candidates: Vec<Candidate> =
@@ -110,7 +110,7 @@ fn storm(node: &Node) {
     });
 }
 
-/// A file that would not fit is refused before it is read whole; the others apply.
+/// A file that does not fit is refused before it is read completely; other files apply.
 fn large_inputs(node: &Node) {
     // A body is cut off at its limit, from several clients at once.
     let body = json!({"addressing": {"ipv4": "x".repeat(8 << 20)}}).to_string();
@@ -143,7 +143,7 @@ fn large_inputs(node: &Node) {
     }
 }
 
-/// Options that need more than the limit are refused by name, before the kernel kills the agent for it.
+/// Options that need more than the limit are refused by name, before the kernel would kill the agent.
 #[test]
 fn sizes_that_exceed_the_limit_are_refused_by_name() {
     require_root!();

@@ -1,4 +1,4 @@
-//! `agent hive`: what the agent is made of, and how it started.
+//! `agent hive`: the composition of the agent, and the timeline of its start.
 
 use std::process::Output;
 

@@ -1,5 +1,5 @@
 //! The agent works with the capabilities that ARCHITECTURE.md lists and no others, and names the one that it lacks;
-//! strangers get nowhere near its socket, ports and files.
+//! other users have no access to its socket, ports and files.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ const SERVICE: &str = "10.96.0.10";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The agent with these capabilities only.
+/// Returns the command of the agent with these capabilities only.
 fn with(node: &Node, capabilities: &[&str]) -> Command {
     let set = capabilities.iter().fold("-all".to_owned(), |set, capability| format!("{set},+{capability}"));
     let agent = binary("agent");
@@ -173,7 +173,7 @@ fn a_full_root_gives_up_what_is_not_used_and_the_socket_gets_its_group() {
     assert!(private(&node));
     node.stop();
 
-    // Without: it works, and says what does not.
+    // Without it: the agent works, and reports the missing features.
     start_with(&mut node, &NEEDED);
     assert_eq!(fs::metadata(node.socket()).unwrap().gid(), 0);
     let log = node.log();
@@ -198,7 +198,7 @@ fn a_missing_bpf_file_system_is_mounted_or_asked_for() {
     assert!(node.log().contains(&wanted) && node.log().contains("CAP_SYS_ADMIN"), "{}", node.log());
     assert!(!node.socket().exists());
 
-    // One that may mount does, and may not any more.
+    // An agent that may mount does so, and drops the capability.
     node.start();
     assert_eq!(capabilities(&node, "CapEff"), KEPT_MASK);
     assert!(root.join("tc/globals/cilium_lxc").exists());
@@ -228,7 +228,7 @@ fn a_file_system_that_is_unmounted_is_asked_for_in_health_and_used_once_it_is_th
         health.contains(&remedy) && health.contains("CAP_SYS_ADMIN")
     });
     assert!(reaches());
-    // Policy goes on by what is open.
+    // Policy still works, by open descriptors.
     node.apply(
         "deny.yaml",
         "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: deny, namespace: default}\n\
@@ -268,7 +268,7 @@ fn strangers_get_nowhere_near_socket_ports_and_files() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&node.socket()), 0o660);
 
-    // The folders on the way let everybody through: only the socket's own mode is in question.
+    // The folders of the path are accessible: only the socket's own mode is tested.
     for folder in node.socket().ancestors().skip(1) {
         if mode(folder) & 0o011 != 0o011 {
             fs::set_permissions(folder, fs::Permissions::from_mode(mode(folder) | 0o011)).unwrap();
@@ -309,7 +309,7 @@ fn strangers_get_nowhere_near_socket_ports_and_files() {
     }
     assert!(records > 0);
 
-    // Ports are where the options say and nowhere else.
+    // The agent only listens on the configured ports.
     let mut local: Vec<String> = ["tcp", "tcp6"]
         .iter()
         .flat_map(|table| {

@@ -1,4 +1,4 @@
-//! The REST API of a whole agent, where one answer is made of what several cells know.
+//! The REST API of a whole agent, with responses composed of the state of several cells.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use integration_tests::Node;
 use serde_json::{Value, json};
 use test_kit::require_root;
 
-/// Rows and errors are JSON, a line each.
+/// Parses rows and errors, one JSON value per line.
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -72,7 +72,7 @@ fn tables_are_asked_by_the_keys_that_clients_write() {
     node.delete_pod(pod);
     let deleted = changes.find(|change| change["deleted"] == true).unwrap();
     assert!(deleted["rev"].as_u64() > added["rev"].as_u64(), "{added} {deleted}");
-    // A follower does not hold up the stop.
+    // A streaming client does not delay the stop.
     let begin = std::time::Instant::now();
     node.stop();
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());

@@ -1,4 +1,4 @@
-//! Options that are changed while the agent runs act on the packets that come next, and none is lost by it.
+//! Options that are changed while the agent runs apply to the next packets, without packet loss.
 
 use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use integration_tests::{Event, Events, Node, Pod};
 use test_kit::{UdpFlow, require_root};
 
-/// An address that no pod has.
+/// An address without a pod.
 const STRANGER: &str = "198.51.100.7";
 
 /// A node with two pods that talk in both families, the first of which also sends packets that are dropped.
@@ -23,7 +23,7 @@ struct Talk {
 impl Talk {
     fn start() -> Self {
         let mut node = Node::started();
-        // On the first start of a node the programs are loaded again once the host endpoint has a number.
+        // On the first start of a node the programs are loaded again once the host endpoint has an id.
         node.stop();
         node.start();
         let pods = node.add_pods(2);
@@ -56,13 +56,13 @@ impl Talk {
         })
     }
 
-    /// A change of options, which is in force when this returns.
+    /// Changes options, which are in force when this returns.
     fn patch(&self, path: &str, options: &str) {
         let answer = self.node.request("PATCH", path, Some(&format!(r#"{{"options":{options}}}"#))).unwrap();
         assert_eq!(answer.status, 200, "{path} {options}: {answer:?}\n{}", self.node.log());
     }
 
-    /// Numbers of the programs on the pods' interfaces.
+    /// Returns the ids of the programs on the pods' interfaces.
     fn programs(&self) -> Vec<String> {
         let filters = |pod: &Pod| {
             let interface = pod.result["interfaces"][0]["name"].as_str().unwrap().to_owned();
@@ -74,7 +74,7 @@ impl Talk {
         self.pods.iter().map(filters).collect()
     }
 
-    /// Ends the flows: nothing was lost.
+    /// Ends the flows and asserts that nothing was lost.
     fn end(self) {
         for flow in self.flows {
             let report = flow.stop();
@@ -159,7 +159,7 @@ fn the_folder_changes_the_programs_in_place() {
     assert!(!events.iter().any(|e| e.is_drop_of(a) || e.is_sent_by(a)), "{events:?}");
     assert!(events.iter().any(|e| e.is_delivered_to(b)));
 
-    // A constant of the programs: what goes on counts by it from its next packet on.
+    // A constant of the programs: it applies from the next packet of existing connections on.
     let life = || {
         let text = talk.node.apiary(&["bpf", "ct", "list", "global"]);
         let rows = text.lines().filter(|row| row.starts_with("UDP OUT"));
@@ -171,7 +171,7 @@ fn the_folder_changes_the_programs_in_place() {
     write(&talk, &[("bpf-ct-timeout-regular-any", "1h"), ("monitor-aggregation-flags", "syn")]);
     test_kit::wait_until("connections to live longer", Duration::from_secs(20), || life() > minute + 3000);
 
-    // One of several is wrong: nothing is loaded.
+    // One of several is invalid: nothing is loaded.
     let log = talk.node.log().len();
     std::fs::write(folder.join("trace-payloadlen"), "64").unwrap();
     std::fs::write(folder.join("monitor-aggregation-flags"), "sin").unwrap();
@@ -248,7 +248,7 @@ fn debug_lines_come_and_go() {
         let body = format!(r#"{{"options":{{"Debug":"{value}"}}}}"#);
         assert_eq!(node.request("PATCH", "/v1/config", Some(&body)).unwrap().status, 200);
     };
-    // The end of a connection is worth a debug line.
+    // The end of a connection logs a debug line.
     let lines = || {
         let mut stream = UnixStream::connect(node.socket()).unwrap();
         stream.write_all(b"nonsense\r\n\r\n").unwrap();

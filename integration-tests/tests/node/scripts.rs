@@ -1,4 +1,4 @@
-//! Scripts that were recorded on Cilium, of every family there is, and the program that runs them.
+//! Scripts of every family that were recorded on Cilium, and the program that runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use integration_tests::scripts::{FAMILIES, Family, Ran, family_of, run};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// How many scripts run at once: each has a deadline.
+/// Maximum number of concurrent scripts, as each has a deadline.
 const AT_ONCE: usize = 4;
 
 /// The scripts lie beside the checkout, in `shared/scripts` of some parent folder.
@@ -32,13 +32,13 @@ async fn recorded_scripts_of_the_load_balancer_pass_on_failing_maps() {
     assert!(passed_of(&families).await >= 87 + 4 + 9);
 }
 
-/// Scripts of our own for what no recorded one holds; their expectations are what Cilium prints.
+/// Our own scripts for cases without a recorded one; they expect the output of Cilium.
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_of_our_own_pass() {
     assert!(passed(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts")).await >= 1);
 }
 
-/// Runs the scripts of all families in a folder; how many passed, if none failed.
+/// Runs the scripts of all families in a folder. Returns the number of passed ones; none may fail.
 async fn passed(folder: &Path) -> usize {
     let families: Vec<_> = FAMILIES.iter().map(|family| (family, folder.join(family.name))).collect();
     passed_of(&families).await

@@ -78,7 +78,7 @@ fn a_file_becomes_rows_and_stays_over_restarts() {
         }
         assert_eq!(rows(&node), in_kernel, "nothing goes with the agent");
         node.spawn();
-        // Nothing is missing for a moment while the next one comes up.
+        // No entry is missing at any time during the next start.
         until(&node, "the next agent has its services", || {
             assert_eq!(rows(&node), in_kernel);
             let answer = node.request("GET", "/v1/service", None);

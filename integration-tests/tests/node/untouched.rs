@@ -1,4 +1,4 @@
-//! `make run` leaves the machine as it was.
+//! `make run` leaves the machine unchanged.
 
 use std::path::Path;
 use std::process::Command;

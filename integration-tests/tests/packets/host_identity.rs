@@ -1,4 +1,4 @@
-//! Which packets have the identity of the host, which most policies let in: those that the host made, no others.
+//! Packets with the identity of the host, which most policies allow: only those that the host generates.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use integration_tests::{Node, Pod};
 use test_kit::{FragmentedDatagram, NetNs, TcpFlow, UdpFlow, require_command, require_root, wait_until};
 
-/// Long enough for a packet that passes.
+/// Sufficient time for a passing packet.
 const PATIENCE: Duration = Duration::from_millis(400);
 const PORT: u16 = 7000;
 /// The node's port that leads to [`PORT`] of the pod, as kube-proxy does it.
@@ -52,7 +52,7 @@ fn receiver(pod: &Pod, address: IpAddr) -> UdpSocket {
     socket
 }
 
-/// Whether the payload arrives, whatever else does.
+/// Whether the payload arrives, ignoring other packets.
 fn receives(socket: &UdpSocket, payload: &[u8]) -> bool {
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -182,7 +182,7 @@ fn what_the_host_sends_is_the_hosts_also_over_restarts() {
     assert_perfect(running, &node);
 }
 
-/// Whatever removes the rule that marks the host's packets opens nothing: they are the world's until it is back.
+/// Removing the rule that marks the host's packets fails closed: they count as the world's until it is restored.
 #[test]
 fn without_the_rule_the_hosts_packets_are_of_the_world() {
     require_root!();
@@ -203,10 +203,10 @@ fn without_the_rule_the_hosts_packets_are_of_the_world() {
         let without = passed(&node);
         node.signal("CONT");
         assert_eq!(without, 0, "{removal}");
-        // By what the kernel reports, not by the interval.
+        // By the kernel's notification, not by the interval.
         wait_until("the rule", Duration::from_secs(10), || passed(&node) == 2);
     }
-    // An agent that is not there cannot put it back; the next one does before its programs are in force.
+    // Without an agent it is not restored; the next one does so before it attaches its programs.
     node.kill();
     node.host().exec("nft flush ruleset").unwrap();
     assert_eq!(passed(&node), 0);

@@ -36,7 +36,7 @@ fn apply(node: &Node, rules: &str) {
     node.host().exec(&format!("nft -f {}", file.display())).unwrap();
 }
 
-/// Whether a client outside gets the answer of a UDP server in the pod, from the address that it asked.
+/// Whether a client outside gets the reply of a UDP server in the pod, from the requested address.
 fn udp(node: &Node, pod: &Pod, address: IpAddr) -> bool {
     let server = pod.ns.run(|| UdpSocket::bind(SocketAddr::new(address, PORT))).unwrap();
     let any: SocketAddr = if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
@@ -52,7 +52,7 @@ fn udp(node: &Node, pod: &Pod, address: IpAddr) -> bool {
     client.recv(&mut buffer).is_ok_and(|length| buffer[..length] == *b"answer")
 }
 
-/// Whether a client outside gets the answer of a TCP server in the pod.
+/// Whether a client outside gets the reply of a TCP server in the pod.
 fn tcp(node: &Node, pod: &Pod, address: IpAddr) -> bool {
     let server = pod.ns.run(|| TcpListener::bind(SocketAddr::new(address, PORT))).unwrap();
     let connect = || TcpStream::connect_timeout(&SocketAddr::new(address, PORT), PATIENCE);
@@ -97,7 +97,7 @@ fn connections_from_outside_pass_a_stateful_firewall() {
     // The control: the firewall is in their way.
     apply(&node, CLOSED);
     assert_eq!(passed(&node, &pod), [] as [&str; 0]);
-    // The programs have no way out past the stack, so there is none in either; reported as by Cilium.
+    // The programs do not bypass the stack on egress, so they do not on ingress, either; reported as by Cilium.
     let status = node.get("/v1/healthz");
     assert_eq!(status["routing"]["intra-host-routing-mode"], "Legacy", "{status}");
     assert!(node.log().contains("legacy host routing"), "{}", node.log());

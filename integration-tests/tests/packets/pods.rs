@@ -9,7 +9,7 @@ use test_kit::{NetNs, TcpFlow, UdpFlow, require_root, try_wait_until};
 
 const WHILE: Duration = Duration::from_millis(300);
 
-/// Sends UDP and TCP for a while and gives what was wrong with it, if anything.
+/// Sends UDP and TCP for a while. Returns an error that describes losses.
 fn talk(from: &NetNs, to: &NetNs, address: IpAddr) -> Result<(), String> {
     let udp = UdpFlow::start(from, to, address).map_err(|e| e.to_string())?;
     let tcp = TcpFlow::start(from, to, address).map_err(|e| e.to_string())?;
@@ -96,7 +96,7 @@ fn without_programs_nobody_talks() {
     }
     // Links end with their last pin.
     std::fs::remove_dir_all(node.sandbox().bpf_root().join("cilium")).unwrap();
-    // The kernel lets go of a link in the background.
+    // The kernel frees a link asynchronously.
     sleep(Duration::from_millis(500));
     for address in b.addresses() {
         let udp = UdpFlow::start(&a.ns, &b.ns, address).unwrap();
@@ -137,7 +137,7 @@ fn a_pods_last_hop_reaches_its_node() {
     }
 }
 
-/// Cilium's plugin puts the host's side up before the agent knows the endpoint.
+/// Cilium's plugin sets the host's side up before the agent is notified of the endpoint.
 #[test]
 fn unknown_pods_are_dropped_at_the_hosts_side() {
     require_root!();
@@ -237,7 +237,7 @@ fn foreign_passes(ns: &NetNs) -> Vec<&'static str> {
     targets.into_iter().filter(|target| pings(ns, &[target])).collect()
 }
 
-/// Waits until a foreign namespace reaches everything: its own link and the routers around it take a moment.
+/// Waits until a foreign namespace reaches everything: its link and routers need a moment to come up.
 fn until_foreign_passes(node: &Node, name: &str, ns: &NetNs) {
     let passes = || match foreign_passes(ns) {
         passed if passed == [Node::IPV4, Node::IPV6, Node::WORLD_IPV4, Node::WORLD_IPV6] => Ok(()),
@@ -248,7 +248,7 @@ fn until_foreign_passes(node: &Node, name: &str, ns: &NetNs) {
     }
 }
 
-/// LXC, Incus and administrators name veths so.
+/// LXC, Incus and administrators use such names for veths.
 #[test]
 fn veths_of_others_named_lxc_are_left_alone() {
     require_root!();

@@ -1,4 +1,4 @@
-//! Policies that cannot be taken and maps that cannot hold them: what is in force meanwhile, by packets.
+//! Invalid policies, and maps without capacity for them: the policy in force meanwhile, by packets.
 
 use std::net::IpAddr;
 use std::thread::sleep;
@@ -59,7 +59,7 @@ fn metrics() -> std::io::Result<String> {
     Ok(text)
 }
 
-/// A row of a table, as text, that holds all these words.
+/// Returns the row of a table with all these words, as text.
 fn row(node: &Node, table: &str, words: &[&str]) -> Option<String> {
     let dump = node.request("GET", &format!("/statedb/dump/{table}"), None).unwrap();
     assert_eq!(dump.status, 200, "{dump:?}");
@@ -91,7 +91,7 @@ fn a_broken_object_leaves_its_last_good_version_in_force_and_the_rest_applies() 
     let reported = row(&node, "policies", &["server", "spec.ingress[0].toPorts[0].ports[1].port", "70000"]);
     assert!(reported.is_some(), "{}", node.request("GET", "/statedb/dump/policies", None).unwrap().body);
 
-    // Put right, it counts.
+    // Once corrected, it takes effect.
     node.apply("policy.yaml", &policy("server", "right", json!({"ingress": [from("other")]})).to_string());
     node.wait_rules("version", &["right"]);
     assert_eq!(reach([&friend, &other], &server), [false, true], "{}", node.log());
@@ -105,7 +105,7 @@ fn an_endpoint_whose_map_is_full_is_denied_wholly_and_recovers() {
     node.config.insert("prometheus-serve-addr".into(), "127.0.0.1:9962".into());
     node.start();
     let few = policy("server", "few", json!({"ingress": [from("friend")]}));
-    // Odd ports only: no two of them are one row.
+    // Odd ports only, so that no two share an entry.
     let ports: Vec<Value> =
         (0..320).map(|i| json!({"port": (2 * i + 1).to_string(), "protocol": "TCP"})).collect();
     let many = ports.chunks(40).map(|ports| json!({"toPorts": [{"ports": ports}]})).chain([from("friend")]);

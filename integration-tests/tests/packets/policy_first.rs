@@ -1,4 +1,4 @@
-//! The first packet: a denied pod that sends from before its interface is known gets nothing through.
+//! The first packet: nothing passes of a denied pod that sends before its interface is known.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -14,12 +14,12 @@ use test_kit::{NetNs, require_root, try_wait_until, wait_until};
 const PORT: u16 = 7000;
 /// How long pods send after they are ready.
 const AFTER: Duration = Duration::from_millis(200);
-/// How long something may take that a busy machine delays.
+/// Limit of waits on a busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Pods that are added in each way.
+/// Number of pods that are added in each way.
 const PODS: usize = 6;
 
-/// Sends packets from a namespace to some addresses without a pause, also while there is no interface.
+/// Sends packets from a namespace to some addresses continuously, also while there is no interface.
 struct Sender {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -54,7 +54,7 @@ impl Sender {
         wait_until("a packet is sent", LIMIT, || self.sent.load(Ordering::Relaxed) > 0);
     }
 
-    /// Ends it; how many packets the pod's kernel took.
+    /// Stops it. Returns how many packets the pod's kernel has accepted.
     fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
@@ -72,7 +72,7 @@ impl Receiver {
         Receiver(socket)
     }
 
-    /// Who sent what came since the last call.
+    /// Returns the senders of packets received since the last call.
     fn senders(&self) -> Vec<IpAddr> {
         let mut senders = Vec::new();
         let mut buffer = [0; 16];
@@ -99,7 +99,7 @@ impl Others {
         Others { receivers, addresses: pod.addresses().into_iter().chain(outside).collect() }
     }
 
-    /// Who got something through to any of them.
+    /// Returns the senders of packets to any of them.
     fn senders(&self) -> Vec<IpAddr> {
         let mut senders: Vec<IpAddr> = self.receivers.iter().flat_map(Receiver::senders).collect();
         senders.sort();
@@ -116,7 +116,7 @@ impl Others {
     }
 }
 
-/// A node with a pod that everybody may reach, and a policy that denies everything to and from pods with `talk: no`.
+/// Creates a node with a pod without policy, and a policy that denies everything to and from pods with `talk: no`.
 fn node() -> (Node, Pod) {
     let mut node = Node::new();
     // The node's own way to its pods is a rule of its own.
@@ -260,7 +260,7 @@ fn a_denied_pod_whose_link_is_up_before_it_is_announced_gets_nothing_through() {
             let inside = Receiver::of(&pod.ns);
             let sender = Sender::start(&pod.ns, others.addresses.clone());
             let back = Sender::start(&open.ns, pod.addresses.to_vec());
-            // The order of Cilium's plugin: the link is up, then the agent is asked for the endpoint.
+            // The order of Cilium's plugin: the link is set up, then the endpoint is requested from the agent.
             node.host().ip(&format!("link set {} up", device(&name))).unwrap();
             thread::sleep(Duration::from_millis(100));
             let before = (others.senders_among(&pod.addresses), inside.senders());

@@ -39,7 +39,7 @@ fn policy() -> Value {
     })
 }
 
-/// Sends to a pod's port all the time, until it is stopped; how many packets were sent and how many have come.
+/// Sends to a pod's port continuously until stopped. Returns the numbers of sent and received packets.
 fn flow(stop: &AtomicBool, send: impl Fn(), received: &UdpSocket) -> [usize; 2] {
     let [mut sent, mut came] = [0, 0];
     while !stop.load(Ordering::Relaxed) {
@@ -61,7 +61,7 @@ fn receivers(pod: &Pod) -> [UdpSocket; 2] {
     })
 }
 
-/// How many packets have come since the last call.
+/// Returns the number of packets received since the last call.
 fn count(socket: &UdpSocket) -> usize {
     let mut buffer = [0; 16];
     std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count()

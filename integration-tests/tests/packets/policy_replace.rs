@@ -1,4 +1,4 @@
-//! A policy is replaced a thousand times under 10,000 packets a second: never a moment open, never a wrongful deny.
+//! A policy is replaced a thousand times under 10,000 packets per second, without a wrong allow or deny.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ const NAMESPACES: [&str; 5] = ["ns0", "ns1", "ns2", "ns3", "ns4"];
 /// Longest time for all of it; no promise, the benchmarks measure that.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Ways to say the same about the flows of the test and something else about everything else. The allowed client is
+/// Returns versions of a policy with the same verdicts for the flows of the test and different ones for others. The
+/// allowed client is
 /// `app: friend`, the denied one `app: foe`, both reach for UDP ports from 32768 on.
 fn policy(namespace: &str, version: usize) -> Value {
     let friend = json!([{"matchLabels": {"app": "friend"}}]);

@@ -1,4 +1,4 @@
-//! No packet is lost and nothing is forgotten when the agent stops, is killed, and starts again.
+//! No packet and no state is lost when the agent stops, is killed, and starts again.
 
 use std::thread::sleep;
 use std::time::Duration;

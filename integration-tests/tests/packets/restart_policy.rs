@@ -19,7 +19,7 @@ enum End {
     Kill,
 }
 
-/// Whether the pod's identity is another one, everywhere.
+/// Whether the pod's identity has changed everywhere.
 fn has_moved(node: &Node, pod: &Pod, before: u64) -> bool {
     let path = format!("/v1/endpoint/cni-attachment-id:{}:eth0", pod.container());
     let status = &node.get(&path)["status"];
@@ -48,7 +48,7 @@ fn restarts_with_policy_lose_nothing_and_open_nothing() {
                     cast.node.kill();
                 }
             }
-            // The kernel and the endpoints' records know the numbers as well.
+            // The kernel and the endpoints' records have the identities as well.
             for file in ["identities.json", "local_allocator_state.json"].iter().take(run) {
                 fs::write(cast.node.endpoint_files().join(file), "{").unwrap();
             }
@@ -129,7 +129,8 @@ fn identities_and_policy_are_shown() {
     assert_eq!(prefix, &json!(["cidr:192.0.2.2/32", "reserved:world-ipv4"]));
 }
 
-/// Between two sets of labels that policy treats alike no packet falls; a third one, which may not, ends it.
+/// A change between labels with the same verdict loses no packet; a third set of labels, which is denied, stops the
+/// flow.
 #[test]
 fn a_change_of_identity_under_traffic_loses_nothing() {
     require_root!();

@@ -1,5 +1,5 @@
-//! The backends of a service by real packets: no other host is asked, closed ports refuse in the service's name, and
-//! connections stay where they are until their backend is gone.
+//! The backends of a service by real packets: no other host gets requests, closed ports refuse from the service's
+//! address, and connections keep their backend until it is removed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ const BACKEND_PORT: u16 = 8080;
 const FLOW_PORT: u16 = 81;
 const FLOW_BACKEND_PORT: u16 = 8081;
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections that are opened to see where they go.
+/// Number of connections to observe the choice of backends.
 const TRIES: usize = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Drop for Server {
     }
 }
 
-/// Who answers at an address. Sockets are connected: they take answers from that address only.
+/// Returns the name of the pod that replies from an address. Sockets are connected: they only accept replies from it.
 fn ask(from: &Pod, at: SocketAddr, protocol: Protocol) -> io::Result<String> {
     let mut answer = [0; 64];
     let len = match protocol {
@@ -111,7 +111,7 @@ fn services() -> [SocketAddr; 2] {
     SERVICE.map(|ip| SocketAddr::new(ip.parse().unwrap(), PORT))
 }
 
-/// How a backend is, in its slice.
+/// The state of a backend in its slice.
 #[derive(Clone, Copy)]
 enum State {
     Ready,
@@ -129,7 +129,7 @@ fn node() -> Node {
     node
 }
 
-/// Puts the service with these backends into the state file and waits until the maps have as many slots.
+/// Writes the service with these backends into the state file and waits until the maps have as many slots.
 fn serve(node: &Node, backends: &[(&Pod, State)]) {
     let ports = |flow: u16, first: u16| {
         let one = |protocol: &str, name: &str, port: u16| json!({"name": format!("{name}-{protocol}").to_lowercase(), "protocol": protocol, "port": port});
@@ -181,7 +181,7 @@ fn serve(node: &Node, backends: &[(&Pod, State)]) {
     }
 }
 
-/// Waits until one backend answers all of the client's questions.
+/// Waits until one backend answers all requests of the client.
 fn wait_for_only(name: &str, client: &Pod, service: SocketAddr, protocol: Protocol) {
     let begin = Instant::now();
     let mut in_a_row = 0;
@@ -192,7 +192,7 @@ fn wait_for_only(name: &str, client: &Pod, service: SocketAddr, protocol: Protoc
     }
 }
 
-/// How often each backend answers the client.
+/// Returns how many times each backend answers the client.
 fn answers(client: &Pod, service: SocketAddr, protocol: Protocol) -> BTreeMap<String, usize> {
     let mut answers = BTreeMap::new();
     for _ in 0..TRIES {
@@ -275,7 +275,7 @@ impl Flows {
     }
 }
 
-/// Connections keep their backend while others come and go, until their own one is gone.
+/// Connections keep their backend while others are added and removed, until their own is removed.
 #[test]
 fn connections_stay_while_backends_come_and_go() {
     require_root!();

@@ -1,4 +1,4 @@
-//! Many services: a restart touches none of them, and maps that are too small have whole ones only.
+//! Many services: a restart changes none of them, and maps that are too small have only complete ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ fn until(node: &Node, what: &str, mut ready: impl FnMut() -> Result<(), String>)
     }
 }
 
-/// Waits until the agent says for so many starts that the maps have what all sources say.
+/// Waits until the agent has reported this many times that the maps are in sync with all sources.
 fn synced(node: &Node, starts: usize) -> u64 {
     until(node, "in the maps", || match node.services_synced().0 {
         count if count >= starts => Ok(()),
@@ -30,7 +30,7 @@ fn synced(node: &Node, starts: usize) -> u64 {
 
 type Rows = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-/// Rows of one that the other does not have, a few of them.
+/// Returns some of the entries that only one side has.
 fn differences(before: &Rows, now: &Rows) -> Vec<String> {
     let missing = |sign: &str, of: &Rows, from: &Rows| -> Vec<String> {
         let rows = of.iter().flat_map(|(map, rows)| rows.iter().map(move |row| (map, row)));
@@ -135,7 +135,7 @@ fn answers(from: &NetNs, ip: IpAddr, patience: Duration) -> bool {
     socket.send(b"who").is_ok() && socket.recv(&mut [0; 16]).is_ok()
 }
 
-/// Services that the maps have, and the errors of the others, once there are so many.
+/// Waits until the maps have this many services. Returns them, and the errors of the others.
 fn served(node: &Node, count: usize) -> (BTreeSet<IpAddr>, BTreeMap<IpAddr, String>) {
     let (mut done, mut errors) = (BTreeMap::new(), BTreeMap::new());
     until(node, "statuses", || {
@@ -205,7 +205,7 @@ fn a_full_map_has_whole_services_that_answer_and_takes_others_when_there_is_room
     sleep(Duration::from_millis(300));
     assert_eq!(check(&node, 10), first);
 
-    // Of those that were refused, as many as there is room for.
+    // Of the refused services, as many as fit now.
     services.retain(|service| !first.iter().take(5).any(|ip| ip.to_string() == service.addresses[0]));
     node.write_services(&state_file(&services));
     until(&node, "five of them gone", || {

@@ -21,7 +21,7 @@ const NEAR_PORT: u16 = 9090;
 const PATIENCE: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 
-/// Answers everybody with the pod's name, until the test ends.
+/// Answers each request with the pod's name, until the test ends.
 fn serve(pod: &Pod, port: u16) {
     for ip in pod.addresses() {
         let (at, name) = (SocketAddr::new(ip, port), pod.name.clone());
@@ -46,7 +46,8 @@ fn thread(work: impl FnOnce() + Send + 'static) {
     Builder::new().name("server".to_owned()).spawn(work).unwrap();
 }
 
-/// Who answers at an address, over UDP and TCP. Sockets are connected: they take answers from that address only.
+/// Returns the pods that reply from an address, over UDP and TCP. Sockets are connected: they only accept replies from
+/// it.
 fn ask(from: &Pod, ip: &str) -> [Option<String>; 2] {
     let at = SocketAddr::new(ip.parse().unwrap(), PORT);
     let any: SocketAddr = if at.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
@@ -234,7 +235,7 @@ fn a_redirected_address_is_answered_by_the_pod_of_the_node() {
     };
     assert!(answers.len() == 2 && answers.iter().all(only), "{answers:?}\n{}", node.log());
 
-    // Without a ready pod everything goes where it was meant to, and so it does without policies.
+    // Without a ready pod all traffic goes to its original destination, as without policies.
     node.apply("pod-near.yaml", &running(&near, "False"));
     until_answered_by(&node, &client, SERVICE, Some("far"));
     until_answered_by(&node, &client, ADDRESS, None);

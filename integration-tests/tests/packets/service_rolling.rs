@@ -23,11 +23,11 @@ const SERVICE_PORT: u16 = 80;
 const PODS: usize = 4;
 /// Backends are ports of the pods; a slice has one port at all of them.
 const PORTS: u16 = 250;
-/// How many ports come and go at once: a tenth.
+/// Number of ports that are added and removed at once: a tenth.
 const STEP: u16 = 25;
 const STEPS: u16 = 20;
 const FIRST: u16 = 10_000;
-/// Requests come from ports that were never used before: no connection of an earlier one is met.
+/// Requests use source ports only once, so that no entry of an earlier connection matches.
 const CLIENT_PORTS: Range<u16> = 1_024..u16::MAX;
 const PATIENCE: Duration = Duration::from_secs(3);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -119,7 +119,7 @@ impl Requests {
         Requests { stop, finished, sender }
     }
 
-    /// Waits until everything that was under way has its answer.
+    /// Waits until all requests in flight are answered.
     fn drain(&self) {
         let now = self.finished.load(Ordering::Acquire);
         let probe = || match self.finished.load(Ordering::Acquire) {
@@ -186,7 +186,7 @@ impl Maps {
         }
     }
 
-    /// Waits until the service has these backends and the maps no others; how long that took.
+    /// Waits until the service has these backends and the maps no others. Returns the duration.
     fn settle(&self, node: &Node, pods: &[Pod], ready: &Range<u16>, leaving: &Range<u16>) -> Duration {
         let begin = Instant::now();
         let of = |ports: &Range<u16>, state: u8| {
@@ -263,7 +263,7 @@ fn no_request_fails_while_a_thousand_backends_roll_over_twice() {
         }
         node.apply("slices.yaml", &slices(&pods, ready.clone(), leaving.clone()));
         if step % 7 == 3 {
-            // The agent does not live to see it done.
+            // Kill the agent before it has completed the change.
             sleep(Duration::from_millis(u64::from(step) * 50));
             node.kill();
             node.spawn();

@@ -1,4 +1,4 @@
-//! Packets to services: requests that pods send to a service's address, and what comes back.
+//! Packets to services: requests of pods to a service's address, and the replies.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -16,10 +16,10 @@ const IPV4: &str = "10.96.0.10";
 const IPV6: &str = "fd00:96::10";
 const SERVICE_PORT: u16 = 80;
 const BACKEND_PORT: u16 = 8080;
-/// Longer than any answer takes on a busy machine; requests that are to fail wait for it.
+/// Longer than any reply takes on a busy machine; requests that must fail wait this long.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Answers every request with the pod's name, until the test ends. TCP connections answer as often as they are asked.
+/// Answers every request with the pod's name, until the test ends. A TCP connection may have several requests.
 fn serve(pod: &Pod) {
     for ip in pod.addresses() {
         let address = SocketAddr::new(ip, BACKEND_PORT);
@@ -206,7 +206,7 @@ fn a_pod_reaches_itself_through_its_service() {
     }
 }
 
-/// Why one request fails.
+/// Returns the error of a request.
 fn refusal(from: &NetNs, to: SocketAddr) -> [ErrorKind; 2] {
     // An ICMP error that arrives while connect(2) still holds the socket does not count; the next one, a second later, does.
     let tcp = from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(2500))).unwrap_err();
@@ -277,7 +277,7 @@ impl Requests {
         Requests { stop, count, sender }
     }
 
-    /// How many there were and which ones failed.
+    /// Returns the number of requests, and the failed ones.
     fn stop(self) -> (u64, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.sender.join().unwrap();
@@ -292,7 +292,7 @@ fn no_request_fails_while_backends_roll_over_and_the_agent_restarts() {
     let set = |first: usize| web(&[&servers[first % 4], &servers[(first + 1) % 4]]);
     node.serve(&[set(0)]);
     let requests: Vec<Requests> = both().map(|to| Requests::start(&client.ns, to)).into();
-    // One leaves, one comes, again and again: all of them are alive.
+    // Repeatedly one backend is removed and one added, all of them alive.
     for first in 1..=20 {
         node.serve(&[set(first)]);
     }

@@ -98,7 +98,7 @@ fn what_breaks_while_no_agent_runs_stays_as_it_was() {
     node.wait_policies(&["server"]);
     assert_eq!(reached(), [true, false], "{}", node.log());
 
-    // A file that is gone is a deletion, and nothing of it comes back.
+    // A missing file is a deletion: its policies are not restored.
     node.stop();
     node.withdraw("policy.yaml");
     node.start();
@@ -114,7 +114,7 @@ fn what_breaks_while_no_agent_runs_stays_as_it_was() {
     });
 }
 
-/// Asks for an address; what the refusal says.
+/// Requests an address. Returns the error text.
 fn claim(node: &Node, ip: std::net::IpAddr) -> String {
     let answer = node.request("POST", &format!("/v1/ipam/{ip}?pool=default"), None).unwrap();
     if answer.status == 200 { String::new() } else { answer.body }

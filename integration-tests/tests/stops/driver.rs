@@ -1,4 +1,4 @@
-//! Kills after the first write, after the second, and so on, until there is none left to kill after.
+//! Kills after the first write, after the second, and so on, until the change completes without a kill.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use crate::snapshot::Snapshot;
 use crate::stage::{Call, Stage};
 use crate::verdicts::Verdicts;
 
-/// So many failures are shown before a scenario is given up.
+/// Maximum number of printed failures, after which a scenario ends.
 const SHOWN: usize = 4;
 
 /// Starts after a stop are stopped after one of so many writes, which each of them has.
@@ -20,7 +20,7 @@ const SECOND: u64 = 23;
 /// A change of a node, at each write of which the agent is killed.
 pub(crate) struct Scenario<'a> {
     pub(crate) name: &'a str,
-    /// Makes the node as it is before.
+    /// Creates the node in its state before the change.
     pub(crate) build: &'a dyn Fn() -> Stage,
     /// Begins the change; the agent may do `k` writes.
     pub(crate) act: &'a dyn Fn(&mut Stage, u64) -> Option<Call>,
@@ -33,9 +33,9 @@ pub(crate) struct Scenario<'a> {
 /// A call of the plugin that is killed at each of its writes, the agent being well.
 pub(crate) struct PluginScenario<'a> {
     pub(crate) verb: &'a str,
-    /// The pod that it is about.
+    /// The pod of the call.
     pub(crate) pod: &'a str,
-    /// Makes the node as it is before.
+    /// Creates the node in its state before the change.
     pub(crate) build: &'a dyn Fn() -> Stage,
     /// The reaction of a container runtime then.
     pub(crate) repeat: &'a dyn Fn(&Stage),
@@ -47,7 +47,7 @@ impl PluginScenario<'_> {
     /// Runs it to its end.
     ///
     /// # Panics
-    /// When a stop is not survived; the message says after which write, and what is different.
+    /// If the state after a stop differs; the message has the write and the differences.
     pub(crate) fn run(&self) {
         let stage = (self.build)();
         let before = stage.settled();
@@ -79,7 +79,7 @@ impl PluginScenario<'_> {
     }
 }
 
-/// Which calls it was that was killed after.
+/// The counts of the calls after which a kill happened, by kind.
 #[derive(Default)]
 struct Kinds(BTreeMap<String, usize>);
 
@@ -88,7 +88,7 @@ impl Kinds {
         *self.0.entry(write.kind.clone()).or_default() += 1;
     }
 
-    /// Says how many there were.
+    /// Prints the counts.
     fn print(&self, scenario: &str) {
         let kinds: Vec<String> = self.0.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let n: usize = self.0.values().sum();
@@ -115,7 +115,7 @@ impl Scenario<'_> {
     /// Runs it to its end.
     ///
     /// # Panics
-    /// When a stop is not survived; the message says after which write, and what is different.
+    /// If the state after a stop differs; the message has the write and the differences.
     pub(crate) fn run(&self) {
         self.run_share(1, 1);
     }
@@ -234,7 +234,7 @@ impl Scenario<'_> {
     ) -> Result<(), String> {
         let either = [&undisturbed.before.1, &undisturbed.after.1];
         stage.actors.judge(&either).map_err(|e| format!("before the next start: {e}"))?;
-        // The start that puts things right is stopped as well, each time after another write.
+        // The recovering start is killed as well, each time after another write.
         let second = 1 + k * 7 % SECOND;
         stage.start_armed(second);
         stage.watch(&mut None);

@@ -11,7 +11,7 @@ use integration_tests::Node;
 use crate::names::Names;
 use crate::snapshot::{Snapshot, digits};
 
-/// Adds it all to a snapshot.
+/// Adds all of it to a snapshot.
 pub(crate) fn take(node: &Node, names: &Names, into: &mut Snapshot) -> bpf::Result<()> {
     let mut kernel = Kernel { node, names, into, programs: BTreeMap::new() };
     kernel.pins(&node.sandbox().bpf_root(), "");
@@ -30,7 +30,7 @@ struct Kernel<'a> {
     node: &'a Node,
     names: &'a Names,
     into: &'a mut Snapshot,
-    /// Numbers of programs by name, of those that packets meet.
+    /// Ids of attached programs by name.
     programs: BTreeMap<String, BTreeSet<u32>>,
 }
 

@@ -1,4 +1,4 @@
-//! Names in the place of numbers that may differ from run to run, so that two runs can be compared.
+//! Names in place of ids that may differ between runs, so that two runs can be compared.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -96,7 +96,7 @@ impl Names {
         named(&self.services, id, "service")
     }
 
-    /// A text with everything named that has a name.
+    /// Returns a text with all known ids and addresses replaced by names.
     pub(crate) fn of(&self, text: &str) -> String {
         self.texts.iter().fold(text.to_owned(), |text, (from, to)| replace(&text, from, to))
     }
@@ -131,7 +131,7 @@ impl Names {
     }
 }
 
-/// Times, counts of events, and numbers that rows are distinguished by in one run only.
+/// Times, counts of events, and ids that are only valid within one run.
 const VOLATILE: [&str; 9] = [
     "updated-at",
     "updatedAt",

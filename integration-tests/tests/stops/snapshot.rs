@@ -1,4 +1,4 @@
-//! Everything that a stop could leave behind, as lines that can be compared.
+//! All state that a stop could leave, as lines that can be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -125,7 +125,7 @@ impl Snapshot {
                 self.files(root, &path, names)?;
                 continue;
             }
-            // Configurations of earlier starts, of which some are kept, and what went wrong in them.
+            // Configurations and health history of earlier starts, of which some are kept.
             let old = ["agent-runtime-config-", "viper-agent-config-", "cilium-agent-health-history"]
                 .map(|begin| format!("state/{begin}"));
             if old.iter().any(|begin| name.starts_with(begin)) {
@@ -169,19 +169,19 @@ fn row(table: &str, row: &Value, names: &Names) -> Option<String> {
     Some(match table {
         // The kernel's own, seen with `ip` as well; neighbours come and go with packets.
         "neighbors" | "routes" => return None,
-        // Who has reported how often and when; an agent that is not well is seen in its status.
+        // Counts and times of reports; an unhealthy agent shows in its status.
         "health" => return None,
         // The contents of the configuration's files, with the folder of this node.
         "configuration" => return None,
         "devices" => {
             format!("{} {} {}", row["Name"], names.of(&row["HardwareAddr"].to_string()), row["Selected"])
         }
-        // A number that is not used any more rests for a while, in memory only, so that packets under way are known.
+        // An unused identity is quarantined in memory only, for packets in flight.
         "identities" if row["Unused"] == true => return None,
         // Reserved identities are never allocated, so their users are not compared.
         "identities" if row["Id"].as_u64() < Some(256) => row["Labels"].to_string(),
         "identities" => format!("{} {}", row["Labels"], names.json("Users", &row["Users"])),
-        // In memory only: a released address rests for a while, one that is not claimed expires.
+        // In memory only: a released address is quarantined, an unclaimed one expires.
         "ipam" if row["Lease"]["Resting"].is_object() || row["Lease"]["Expiring"].is_object() => return None,
         // The owner is only a text, by which a start marks a restored address.
         "ipam" => format!(

@@ -14,7 +14,7 @@ use crate::verdicts::{Actor, Actors, Verdicts};
 
 /// After so long without a write an agent has done what there was to do; emptied policy maps rest for a second.
 const QUIET: Duration = Duration::from_millis(1500);
-/// How long a start may take to come to its end; no promise, that is measured by the benchmarks.
+/// Limit of a start; not a guarantee, which the benchmarks measure.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// A node and the senders of packets on it.
@@ -75,7 +75,7 @@ impl Stage {
         self.agent = None;
     }
 
-    /// Waits until the agent is dead or has written nothing for a while; whether it is dead.
+    /// Waits until the agent is dead or has written nothing for a while. Returns whether it is dead.
     pub(crate) fn watch(&self, call: &mut Option<Call>) -> bool {
         let (agent, begin) = (self.agent(), Instant::now());
         let mut last = (0, begin);
@@ -93,19 +93,19 @@ impl Stage {
         true
     }
 
-    /// Waits until the agent has nothing to do any more.
+    /// Waits until the agent is idle.
     pub(crate) fn quiet(&self) {
         self.agent().arm(u64::MAX);
         assert!(!self.watch(&mut None), "the agent has ended\n{}", self.node.log());
     }
 
-    /// Everything there is, once nothing changes any more.
+    /// Returns the whole state, once it no longer changes.
     pub(crate) fn settled(&self) -> (Snapshot, Verdicts) {
         self.quiet();
         let mut last = Snapshot::take(&self.node).unwrap();
         loop {
             self.quiet();
-            // A busy machine has pauses of its own.
+            // A pause may also be caused by a busy machine: compare once more.
             let next = Snapshot::take(&self.node).unwrap();
             if next == last {
                 return (next, self.actors.measure());

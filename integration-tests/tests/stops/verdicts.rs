@@ -1,4 +1,4 @@
-//! Which packets arrive: one UDP packet from everybody to everybody, over both families and through a service.
+//! Verdicts by arrival: one UDP packet between each two actors, over both families and through a service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,7 +14,7 @@ const PORT: u16 = 8080;
 const SERVICE_PORT: u16 = 80;
 /// Source port of the first round; the node translates to ports above, 32768 and up.
 const FIRST_PORT: u16 = 10_000;
-/// How long a packet that may pass is sent again: neighbours have to be found first.
+/// How long an allowed packet is sent again: neighbours have to be resolved first.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long answers of one sending are waited for; they come with the sending itself.
 const PAUSE: Duration = Duration::from_millis(3);

@@ -1,4 +1,4 @@
-//! Parts of the datapath that others remove under a running agent.
+//! Parts of the datapath that other processes remove while the agent runs.
 
 use std::fs;
 use std::net::IpAddr;
@@ -25,12 +25,12 @@ fn device_links(node: &Node) -> Vec<PathBuf> {
     links
 }
 
-/// How many loads of programs are pinned: more than one for a second after a load.
+/// Returns the number of pinned loads of programs: more than one for a second after a load.
 fn calls(node: &Node) -> usize {
     pinned_maps(node).keys().filter(|name| name.starts_with("cilium_calls_shared_")).count()
 }
 
-/// Waits until programs that know the host's endpoint are on all devices, and those before are gone.
+/// Waits until programs with the host endpoint's id are on all devices, and the previous ones are gone.
 fn until_loaded(node: &Node) {
     until(node, "programs on devices", || {
         logged(node, "Loaded the datapath") > 0 && calls(node) == 1 && device_links(node).len() >= 3
@@ -46,7 +46,7 @@ fn index(name: &str) -> u32 {
     fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).unwrap().trim().parse().unwrap()
 }
 
-/// The interface of a pod at the host's side.
+/// Returns the host-side interface of a pod.
 fn interface(pod: &Pod) -> &str {
     pod.result["interfaces"][0]["name"].as_str().unwrap()
 }
@@ -57,7 +57,7 @@ fn has_filter(name: &str) -> bool {
 
 /// Traffic between pods, and between a pod and the world, in both families.
 fn traffic(node: &Node, a: &Pod, b: &Pod) -> Vec<UdpFlow> {
-    // The kernel asks for a second whether another program has the addresses of links that are new.
+    // The kernel runs duplicate address detection for a second on new links.
     until(node, "no address is tentative", || {
         [node.host(), node.world()].iter().all(|ns| ns.ip("-6 addr show tentative").unwrap().is_empty())
     });
@@ -78,7 +78,7 @@ fn assert_perfect(flows: Vec<UdpFlow>, node: &Node) {
 fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     require_root!();
     let mut node = node("500ms");
-    // By default a mount is asked for (`privileges.rs`).
+    // By default the agent cannot mount (`privileges.rs`).
     node.config.insert("bpf-root-remount".into(), "true".into());
     node.start();
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
@@ -104,7 +104,7 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     // Once, or twice if the comparison came amid the removals.
     assert!(reported() <= 2, "{}", node.log());
 
-    // The kernel's objects live on by the agent's descriptors alone.
+    // Only the agent's descriptors keep the kernel's objects alive.
     for mount in ["/sys/fs/bpf", node.sandbox().bpf_root().to_str().unwrap()] {
         node.host().exec(&format!("umount {mount}")).unwrap();
     }
@@ -115,7 +115,7 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     assert_eq!(repairs(&node, "bpffs"), 1);
     until_well(&node);
 
-    // The restored pins carry a restart.
+    // The restored pins suffice for a restart.
     node.kill();
     sleep(Duration::from_millis(100));
     node.start();
@@ -131,17 +131,17 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
 #[test]
 fn programs_that_were_removed_come_back_and_nothing_passes_meanwhile() {
     require_root!();
-    // So long that only what the kernel reports is seen in time.
+    // So long that only the kernel's notifications trigger a comparison in time.
     let mut node = node("1h");
     node.start();
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
     until_loaded(&node);
 
-    // Removing a filter opens nothing: the rule of nftables wants the mark of our programs.
+    // Removing a filter allows nothing: the nftables rule requires the mark of our programs.
     let host: IpAddr = Node::IPV4.parse().unwrap();
     let flow = UdpFlow::start(&a.ns, node.host(), host).unwrap();
     for removal in ["tc qdisc del dev {} clsact", "tc filter del dev {} ingress"] {
-        // Not every one is counted: an event of the interface itself may have been faster.
+        // Not every repair is counted: an event of the interface itself may have been handled first.
         let before = repairs(&node, "program");
         until(&node, "a repair that is counted", || {
             node.host().exec(&removal.replace("{}", interface(&a))).unwrap();
@@ -149,7 +149,7 @@ fn programs_that_were_removed_come_back_and_nothing_passes_meanwhile() {
             repairs(&node, "program") > before
         });
     }
-    // Rules that are gone come back, too.
+    // Removed rules are restored, too.
     loader::remove_rule().unwrap();
     until(&node, "both rules", || repairs(&node, "nftables") == 2);
     sleep(Duration::from_millis(50));
@@ -191,7 +191,7 @@ fn links_that_were_detached_are_made_again() {
 #[test]
 fn the_host_devices_their_addresses_and_routes_come_back() {
     require_root!();
-    // They come back by what the kernel reports about them.
+    // They are restored upon the kernel's notifications.
     let mut node = node("1h");
     node.start();
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
@@ -214,7 +214,7 @@ fn the_host_devices_their_addresses_and_routes_come_back() {
     };
     until(&node, "routes", || shown().1.len() >= 4);
     let before = shown();
-    // Pods do not notice, whatever happens to the host's side.
+    // Traffic between pods is unaffected by changes of the host's side.
     let flows: Vec<UdpFlow> = b.addresses().map(|ip| UdpFlow::start(&a.ns, &b.ns, ip).unwrap()).into();
 
     let pods = "10.244.0.0/24";

@@ -1,4 +1,4 @@
-//! Folders and files of the operator that cannot be read for a while.
+//! Folders and files of the operator that are temporarily unreadable.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use test_kit::{UdpFlow, has_command, require_root, skip};
 
 use super::kit::{allows, health, node, until, until_well};
 
-/// Starts an agent that permissions of files count for.
+/// Starts an agent that is subject to file permissions.
 fn start(node: &mut Node) {
     let agent = binary("agent");
     let words = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", agent.to_str().unwrap()];
@@ -51,7 +51,7 @@ fn a_cluster_folder_that_cannot_be_read_leaves_policies_in_force() {
         });
     };
 
-    // It is unreadable; changes meanwhile count once it is readable again.
+    // The folder is unreadable; changes meanwhile take effect once it is readable again.
     set_mode(&folder, 0);
     node.apply("policy.yaml", &allows("c"));
     reported(&node);
@@ -60,7 +60,7 @@ fn a_cluster_folder_that_cannot_be_read_leaves_policies_in_force() {
     until(&node, "the new policy is in force", || !reaches(&a, &b) && reaches(&c, &b));
     until_well(&node);
 
-    // Something else has its place.
+    // A file in place of the folder.
     let away = folder.with_extension("away");
     fs::rename(&folder, &away).unwrap();
     fs::write(&folder, "no folder").unwrap();

@@ -24,7 +24,7 @@ fn passes(from: &Pod, to: &Pod) -> bool {
     flow.stop().received > 0
 }
 
-/// The endpoint that packets from an interface of that number are; 0 for none.
+/// Returns the endpoint to which packets from an interface index are attributed; 0 for none.
 fn endpoint_at(node: &Node, index: u32) -> u32 {
     Map::<u32, u32>::open(&node.pin("ep_by_ifindex")).unwrap().lookup(&index).unwrap().unwrap_or(0)
 }
@@ -45,7 +45,7 @@ fn the_number_of_an_interface_that_is_gone_is_nobodys() {
     let (name, number, endpoint) = (interface(&a), index(&interface(&a)), id(&node, &a));
     assert_eq!(endpoint_at(&node, number), endpoint);
 
-    // Gone, and the number given to another at once: what comes from there is not the pod's, whatever address it has.
+    // Deleted, and the index reused at once: packets from there are not the pod's, whatever their source address.
     let stranger = node.sandbox().netns("stranger").unwrap();
     node.host()
         .ip_batch(&format!(
@@ -73,7 +73,7 @@ fn the_number_of_an_interface_that_is_gone_is_nobodys() {
         node.endpoints()
     );
     assert_eq!(logged(&node, "Endpoints without interface"), 1, "{}", node.log());
-    // The plugin's deletion finds its work done.
+    // The plugin's deletion succeeds without further work.
     node.delete_pod(a);
     let c = node.add_pod("c");
     assert!(passes(&c, &b), "{}", node.log());
@@ -118,7 +118,7 @@ fn an_interface_that_vanishes_while_its_endpoint_is_made_leaves_nothing() {
     let b = node.add_pod("b");
     let numbers = |node: &Node| {
         let ids = Map::<u32, u32>::open(&node.pin("ep_ids")).unwrap().entries().unwrap().len();
-        // The host's addresses have no owner, and come as they like.
+        // The host's addresses have no owner, and their order varies.
         let addresses =
             bpf::Map::<[u8; 20], [u8; 48]>::open(&node.pin("cilium_lxc")).unwrap().entries().unwrap();
         let addresses = addresses.iter().filter(|(_, info)| info[6..8] != [0, 0]).count();
@@ -147,7 +147,7 @@ fn an_interface_that_vanishes_while_its_endpoint_is_made_leaves_nothing() {
         };
         let remover = std::thread::Builder::new().name("remover".to_owned()).spawn(remove).unwrap();
         let name = format!("v{round}");
-        // It may be too early or too late for that: both are fine, as long as the runtime's deletion cleans up.
+        // The interface may go before or after the request: either is fine, if the runtime's deletion cleans up.
         let added = Pod::add(&node, "default", &name, &ns);
         remover.join().unwrap();
         let ghost = Pod { name, ns: ns.clone(), ..b.clone() };
@@ -159,7 +159,7 @@ fn an_interface_that_vanishes_while_its_endpoint_is_made_leaves_nothing() {
     until_well(&node);
 }
 
-/// Who repairs a pod's network makes the same interface again, which has another number then.
+/// A repair of a pod's network may recreate the same interface, which then has another index.
 #[test]
 fn an_interface_that_was_made_anew_is_the_pods_if_it_has_its_address() {
     require_root!();
@@ -196,7 +196,7 @@ fn an_interface_that_was_made_anew_is_the_pods_if_it_has_its_address() {
     node.start();
     until(&node, "packets pass after a restart", || passes(&a, &b) && passes(&b, &a));
 
-    // Another address is another interface: nothing passes, and it is reported before the endpoint is removed.
+    // Another MAC address means another interface: nothing passes, and it is reported before the endpoint is removed.
     make("02:00:00:00:00:77");
     until(&node, "health names the interface", || {
         health(&node)

@@ -1,4 +1,4 @@
-//! A kernel that refuses calls for a while: no memory, interrupted, busy.
+//! A kernel that temporarily refuses calls: no memory, interrupted, busy.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -22,7 +22,7 @@ impl Refusal {
             .arg(node.agent_pid().to_string());
         command.stdin(Stdio::null()).stderr(Stdio::null());
         let process = Process::start(&mut command).unwrap();
-        // Traced once the kernel says so.
+        // Wait until the kernel reports the tracer.
         let status = format!("/proc/{}/status", node.agent_pid());
         until(node, "the tracer is there", || {
             let status = std::fs::read_to_string(&status).unwrap();

@@ -10,7 +10,7 @@ use integration_tests::Node;
 use serde_json::json;
 use test_kit::try_wait_until;
 
-/// How long a repair or a report may take on a busy machine.
+/// Limit of the wait for a repair or a report on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(15);
 
 /// Creates a node with this interval of the datapath's watchdog; the agent is not started.
@@ -22,7 +22,7 @@ pub(crate) fn node(interval: &str) -> Node {
     node
 }
 
-/// Waits for a condition; shows the agent's health and log if it does not come.
+/// Waits for a condition; panics with the agent's health and log if it is not met.
 pub(crate) fn until(node: &Node, what: &str, mut ready: impl FnMut() -> bool) {
     let probe = || if ready() { Ok(()) } else { Err(String::new()) };
     if try_wait_until(LIMIT, probe).is_err() {
@@ -31,7 +31,7 @@ pub(crate) fn until(node: &Node, what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until something is as it should be; shows the difference if it does not get there.
+/// Waits until a state equals the expected one; panics with the difference if it does not.
 pub(crate) fn until_equal<T: PartialEq + std::fmt::Debug>(
     node: &Node,
     what: &str,
@@ -58,7 +58,7 @@ pub(crate) fn until_well(node: &Node) {
     until(node, "the agent is well again", || health(node).starts_with("Ok "));
 }
 
-/// The number of a metric's line that begins like this.
+/// Returns the value of the metric's line with this prefix.
 pub(crate) fn metric(node: &Node, begin: &str) -> u64 {
     let lines = node.metrics();
     let line = lines.iter().find(|line| line.starts_with(begin));
@@ -66,17 +66,17 @@ pub(crate) fn metric(node: &Node, begin: &str) -> u64 {
         .unwrap_or_else(|| panic!("{begin}: {lines:#?}"))
 }
 
-/// Repairs of a kind.
+/// Returns the number of repairs of a kind.
 pub(crate) fn repairs(node: &Node, kind: &str) -> u64 {
     metric(node, &format!("cilium_datapath_repairs_total{{kind=\"{kind}\"}}"))
 }
 
-/// How often the log has this text.
+/// Returns how many times the log has this text.
 pub(crate) fn logged(node: &Node, text: &str) -> usize {
     node.log().lines().filter(|line| line.contains(text)).count()
 }
 
-/// Kernel numbers of all pinned maps by name.
+/// Returns the kernel ids of all pinned maps by name.
 pub(crate) fn pinned_maps(node: &Node) -> BTreeMap<String, u32> {
     let folder = node.pin("");
     let names = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -94,7 +94,7 @@ pub(crate) fn rows(node: &Node, table: &str) -> Vec<serde_json::Value> {
     dump[table].as_array().cloned().unwrap_or_default()
 }
 
-/// A policy that lets only the pod of this name reach the pod `b`.
+/// Returns a policy that allows only the pod with this name to reach the pod `b`.
 pub(crate) fn allows(from: &str) -> String {
     json!({
         "apiVersion": "cilium.io/v2",

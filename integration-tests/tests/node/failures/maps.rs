@@ -30,8 +30,8 @@ fn fill(node: &Node, name: &str, key: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
         }
         n += count;
     }
-    // A map that another CPU changes at the same moment refuses now and then what it has room for, so it is full only when
-    // it goes on to refuse.
+    // A map that another CPU changes concurrently may refuse an entry despite free capacity, so it counts as full only
+    // after repeated refusals.
     let mut refused = 0;
     while refused < 100 {
         if map.update(&key(n), &value, UpdateMode::Any).is_ok() {
@@ -57,9 +57,10 @@ fn add(node: &Node, name: &str) -> Result<Pod, String> {
     Pod::add(node, "default", name, &ns)
 }
 
-/// With a map full a pod is refused and says why, others go on, and the next is made once there is room.
+/// With a full map a pod is refused with the reason, others are unaffected, and the next is created once there is
+/// capacity.
 fn a_full_map_refuses(name: &str, key: impl Fn(u32) -> Vec<u8>) {
-    // The watchdog would remove the rows that fill the map, with whatever it looks for next.
+    // Disable the watchdog, which would remove the entries that fill the map.
     let mut node = node("0s");
     node.start();
     let [a, b] = ["a", "b"].map(|name| node.add_pod(name));
@@ -99,7 +100,7 @@ fn a_full_endpoint_map_refuses_pods_by_name_and_recovers() {
 #[test]
 fn a_full_ipcache_refuses_pods_by_name_and_recovers() {
     require_root!();
-    // Whole keys of another cluster, which are not this agent's to remove.
+    // Full keys of another cluster, which this agent does not remove.
     a_full_map_refuses("cilium_ipcache_v2", |n| {
         let mut key = vec![0u8; 24];
         key[..4].copy_from_slice(&64u32.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! Refusals of the kernel and removals by other processes: reported, nothing is opened by them, gone with their cause.
+//! Refusals of the kernel and removals by other processes: reported, fail closed, and recovered when the cause ends.
 
 mod datapath;
 mod inputs;

@@ -1,4 +1,4 @@
-//! Notifications of the kernel that are lost.
+//! Lost notifications of the kernel.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use test_kit::require_root;
 
 use super::kit::{logged, node, rows, until, until_well};
 
-/// Links in the storm: their messages are more than the agent's socket holds.
+/// Links in the storm: their messages exceed the receive buffer of the agent's socket.
 const LINKS: usize = 60;
 /// Changes of one of them, a message each.
 const CHANGES: usize = 6000;
@@ -72,7 +72,7 @@ fn tables_are_the_kernels_again_after_lost_notifications() {
     for i in 0..CHANGES {
         storm += &format!("link set storm{} mtu {}\n", LINKS - 1, 1300 + i % 200);
     }
-    // The first ones are gone again, and the uplink has another address, before anything could look.
+    // The first ones are deleted again, and the uplink has another address, before the agent can read the changes.
     for i in 0..LINKS / 4 {
         storm += &format!("link del storm{i}\n");
     }
@@ -87,7 +87,7 @@ fn tables_are_the_kernels_again_after_lost_notifications() {
     until_well(&node);
     assert!(logged(&node, "Netlink messages were lost") <= 3, "{}", node.log());
 
-    // Notifications are heard again.
+    // Notifications are received again.
     node.host().ip("link add last type veth peer name tsal").unwrap();
     until(&node, "the last link", || of_table(&node).contains(&("last".to_owned(), String::new())));
 }

@@ -1,4 +1,4 @@
-//! Rows of maps that others delete, overwrite or add under a running agent.
+//! Map entries that other processes delete, overwrite or add while the agent runs.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use test_kit::{UdpFlow, require_root};
 
 use super::kit::{logged, node, repairs, until, until_equal, until_well};
 
-/// Maps of cells that keep their rows themselves, and where a key may be changed to have a stranger's.
+/// Maps of cells that repair their own entries, and the offset in a key to change for a foreign one.
 const MAPS: [(&str, usize); 8] = [
     ("cilium_ipcache_v2", 11),
     ("cilium_lxc", 3),
@@ -74,7 +74,7 @@ fn rows_that_were_deleted_overwritten_or_added_are_as_before() {
         stranger[at] ^= 0x80;
         map.update(&stranger, value, UpdateMode::Any).unwrap();
         if name == "cilium_node_map_v2" {
-            // It has the node's number, and is no address of the node.
+            // The entry has the node's id, and is no address of the node.
             until_equal(&node, &format!("{name}: a row without an owner"), &before, || all(&node));
         } else if !matches!(name, "cilium_lb_affinity_match") {
             let mut wrong = value.clone();

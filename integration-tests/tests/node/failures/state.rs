@@ -1,4 +1,4 @@
-//! A state folder that takes nothing any more: full, or read-only.
+//! A state folder that cannot be written: full, or read-only.
 
 use std::fs;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ fn an_endpoint_that_cannot_be_stored_is_refused_and_the_others_go_on() {
         assert!(refused.contains(cause) && refused.contains(folder.to_str().unwrap()), "{refused}");
         until(&node, "nothing is left of it", || node.endpoints() == before);
 
-        // Who is there is not forgotten, and other labels come into force when they can be kept.
+        // Existing endpoints are kept, and changed labels take effect once they can be stored.
         let labels = [("name", "a"), ("changed", if read_only { "twice" } else { "once" })];
         let old = identity(&node, &a);
         node.apply("pod-a.yaml", &pod_manifest("default", "a", &labels));

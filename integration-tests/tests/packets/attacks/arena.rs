@@ -1,4 +1,4 @@
-//! A node with an attacker, and what becomes of the packets that it sends.
+//! A node with an attacker, and the outcome of its packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, UdpSocket};
@@ -18,21 +18,21 @@ pub(crate) const FRIENDS: u16 = 7001;
 pub(crate) const WORLDS: u16 = 7002;
 /// Port of the victim that only the host may use.
 pub(crate) const HOSTS: u16 = 7003;
-/// Port of the host that everybody may use.
+/// Port of the host that is open to all.
 pub(crate) const AT_HOST: u16 = 7010;
 /// VXLAN's port, at which the host listens as well.
 pub(crate) const VXLAN: u16 = 8472;
 /// Source port of the attacker.
 pub(crate) const SPORT: u16 = 4000;
 
-/// How long a packet may take on a busy machine.
+/// Limit of the wait for a packet on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How long packets that must not arrive are waited for, once all others are there.
+/// Duration of the wait for packets that must not arrive, after all others have arrived.
 const QUIET: Duration = Duration::from_millis(100);
-/// Keeps packets in their order over CPUs.
+/// Interval of packets that keeps their order across CPUs.
 const PACE: Duration = Duration::from_millis(1);
 
-/// Where packets are sent and seen.
+/// A place at which packets are sent and captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// The pod that attacks.
@@ -51,18 +51,18 @@ use Place::{Friend, Host, Mallory, Victim, World};
 /// The expected outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It arrives there and nowhere else.
+    /// It arrives at this place only.
     At(Place),
     /// A program drops it with this reason (`datapath_abi::drop`).
     Drop(u8),
-    /// It arrives nowhere else than there, if at all: the host's stack or nftables may discard it, or a program.
+    /// It arrives at most at these places: the host's stack, nftables or a program may discard it.
     AtMost(&'static [Place]),
 }
 
 impl Fate {
-    /// It arrives nowhere, whatever discards it.
+    /// It does not arrive, independent of where it is discarded.
     pub(crate) const BLOCKED: Self = Self::AtMost(&[]);
-    /// It arrives in no pod and not in the world; the host's stack may take it.
+    /// It arrives neither in a pod nor in the world; the host's stack may accept it.
     pub(crate) const STAYS_AT_HOST: Self = Self::AtMost(&[Host]);
 }
 
@@ -87,7 +87,7 @@ impl Step {
     }
 }
 
-/// An attack, and the same with one difference that makes it lawful.
+/// An attack, and its twin with one difference that makes it legitimate.
 #[derive(Debug)]
 pub(crate) struct Case {
     name: String,
@@ -175,9 +175,9 @@ impl Arena {
     /// The same with some options of the agent.
     pub(crate) fn with(options: &[(&str, &str)]) -> Self {
         let mut node = Node::new();
-        // Else the host may go where no rule lets it.
+        // By default the host may reach all local pods.
         node.config.insert("allow-localhost".into(), "policy".into());
-        // Events hold tokens behind many headers.
+        // Capture enough bytes for tokens after many headers.
         node.config.insert("trace-payloadlen".into(), "256".into());
         for (key, value) in options {
             node.config.insert((*key).to_owned(), (*value).to_owned());
@@ -218,7 +218,7 @@ impl Arena {
         arena
     }
 
-    /// Sends until every path that twins use carries packets: neighbours of new links take their time.
+    /// Sends until packets pass on every path of the twins: neighbour resolution on new links takes time.
     fn warm_up(&mut self) {
         for ipv6 in [false, true] {
             let [mallory, victim, world] = [Mallory, Victim, World].map(|place| self.ip(place, ipv6));

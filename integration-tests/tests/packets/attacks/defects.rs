@@ -26,7 +26,7 @@ pub(crate) fn options_behind_the_fragment_header(arena: &Arena) -> Vec<Case> {
     )]
 }
 
-/// Packets to the node's own addresses are not forwarded, and a router takes one hop, not two.
+/// Packets to the node's own addresses are not forwarded, and a router decrements the hop limit once, not twice.
 pub(crate) fn hops_of_the_stack(arena: &Arena) -> Vec<Case> {
     let mut cases = Vec::new();
     for ipv6 in [false, true] {
@@ -71,7 +71,7 @@ pub(crate) fn late_answers(arena: &Arena) -> Vec<Case> {
     cases
 }
 
-/// The host answers a pod that solicits one of its addresses. Linux does so for those of the interface it is asked at.
+/// The host answers a pod's solicitation for one of its addresses. Linux does so for those of the receiving interface.
 ///
 /// # Panics
 /// When it does not.

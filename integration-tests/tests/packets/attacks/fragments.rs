@@ -1,4 +1,4 @@
-//! Fragments in all shapes: later pieces have no ports and are judged by those of the first piece of their datagram.
+//! Fragments of all kinds: later fragments have no ports and get the verdict of the first fragment of their datagram.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use super::arena::{Arena, Case, FRIENDS, HOSTS, OPEN, SPORT, Step, WORLDS};
 
 const UNKNOWN: u8 = FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND;
 
-/// Pieces of datagrams from the attacker to the victim, with an identification of their own for each case.
+/// Fragments of datagrams from the attacker to the victim, with a unique identification for each case.
 struct Pieces {
     own: IpAddr,
     victim: IpAddr,
@@ -38,7 +38,7 @@ fn step(packet: Packet, fate: Fate) -> Step {
     Step::new(Mallory, packet, fate)
 }
 
-/// The lawful datagram of two pieces.
+/// A legitimate datagram of two fragments.
 fn lawful(open: &Packet, id: u32) -> Vec<Step> {
     vec![step(open.clone().first(id), At(Victim)), step(open.clone().later(id, 4, false), At(Victim))]
 }
@@ -95,7 +95,7 @@ pub(crate) fn of_both_families(arena: &Arena) -> Vec<Case> {
                 ],
             ]
             .concat(),
-            // An allowed one takes the identification back.
+            // An allowed datagram reuses the identification.
             lawful(&open, id),
         );
         let id = pieces.id();
@@ -182,7 +182,7 @@ pub(crate) fn of_both_families(arena: &Arena) -> Vec<Case> {
                 step(open.clone().later(id, 0x1fff, false), At(Victim)),
             ],
         );
-        // The ports are those of the datagram, not those that lie at their place in a later piece.
+        // The ports are those of the first fragment, not the bytes at their offset in a later one.
         let id = pieces.id();
         let looks_open = |p: Packet| {
             p.with(|p| {
@@ -252,7 +252,7 @@ pub(crate) fn of_extension_headers(arena: &Arena) -> Vec<Case> {
                 step(under(open.clone().later(id, 4, false)), Drop(UNKNOWN)),
                 step(under(closed.clone().first(id)), Drop(POLICY_DENIED)),
                 step(under(closed.clone().later(id, 4, false)), Drop(POLICY_DENIED)),
-                // Only the first piece had the headers.
+                // Only the first fragment had the headers.
                 step(closed.clone().later(id, 6, false), Drop(POLICY_DENIED)),
             ],
             vec![
@@ -293,7 +293,7 @@ pub(crate) fn of_extension_headers(arena: &Arena) -> Vec<Case> {
         .concat(),
         vec![step(claims(UDP), At(Victim))],
     ));
-    // A Fragment header inside another: in Cilium the last one counts; refusing the packet is as good.
+    // A nested Fragment header: Cilium uses the last one; dropping the packet is equally safe.
     let id = pieces.id();
     let inner = |more: u8, offset: u16| {
         let field = (offset << 3 | u16::from(more)).to_be_bytes();

@@ -1,4 +1,4 @@
-//! ICMP errors without a cause, and other messages that change the state of a stack.
+//! Unsolicited ICMP errors, and other messages that change the state of a stack.
 
 use datapath_abi::drop::{CT_TRUNCATED_OR_INVALID_HEADER, INVALID_SOURCE_IP, POLICY_DENIED};
 use integration_tests::frames::Packet;
@@ -99,7 +99,7 @@ pub(crate) fn errors(arena: &Arena) -> Vec<Case> {
             ],
             vec![Step::new(World, Packet::udp(world, victim, (SPORT, WORLDS)), At(Victim))],
         ));
-        // Messages of neighbours and groups to everybody end at the node.
+        // Multicast messages of neighbour and group discovery end at the node.
         if ipv6 {
             let everybody = "ff02::1".parse().unwrap();
             for (name, kind) in
@@ -114,7 +114,7 @@ pub(crate) fn errors(arena: &Arena) -> Vec<Case> {
                 ));
             }
         } else {
-            // allow-icmp-frag-needed: path MTU discovery works whatever policy says, in IPv4.
+            // allow-icmp-frag-needed: path MTU discovery works regardless of policy, in IPv4.
             let needed = |source, mtu| Packet::icmp(source, victim, [3, 4], mtu, &others);
             cases.push(Case::simple(
                 "fragmentation needed as the router",

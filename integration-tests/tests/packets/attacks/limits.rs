@@ -35,7 +35,7 @@ pub(crate) fn of_headers(arena: &Arena) -> Vec<Case> {
                 Packet::tcp(own, victim, (SPORT, OPEN), flags),
             );
         }
-        // With an allowed port at its place: no protocol of another is taken for UDP.
+        // With an allowed port at the offset of UDP's: another protocol must not be parsed as UDP.
         let any = [&[SPORT, OPEN, 24, 0].map(u16::to_be_bytes).concat()[..], &Token::PLACEHOLDER].concat();
         let protocols: &[u8] = if ipv6 {
             &[1, 2, 4, 41, 47, 50, 89, 132, 253, 255]
@@ -65,7 +65,7 @@ pub(crate) fn of_headers(arena: &Arena) -> Vec<Case> {
             let short = whole.clone().with(|p| (p.protocol, p.payload) = (protocol, vec![0; length]));
             case(name, short, Drop(CT_TRUNCATED_OR_INVALID_HEADER), whole);
         }
-        // The stack of the host checks what programs do not.
+        // The stack of the host makes checks that programs do not.
         let to_host = || Packet::udp(own, host, (SPORT, AT_HOST));
         let length = if ipv6 { 4 } else { 2 };
         for (name, value) in
@@ -108,7 +108,7 @@ fn of_ipv4_options(arena: &Arena) -> Vec<Case> {
     let [own, victim] = [Mallory, Victim].map(|place| arena.ip(place, false));
     let open = Packet::udp(own, victim, (SPORT, OPEN));
     let closed = Packet::udp(own, victim, (SPORT, FRIENDS));
-    // Bytes that look like the header of an allowed datagram, where a header without options would be.
+    // Bytes like the header of an allowed datagram, at the offset after an IP header without options.
     let disguise = || [SPORT, OPEN].map(u16::to_be_bytes).concat();
     // A loose source route by way of the victim.
     let octets = match victim {
@@ -160,7 +160,7 @@ fn of_ipv4_options(arena: &Arena) -> Vec<Case> {
     ]
 }
 
-/// Hops: what has none left goes no further. Answers carry the token as their destination's MAC address.
+/// Hop limit: exhausted packets are not forwarded. Replies have the token as their destination MAC address.
 pub(crate) fn of_hops(arena: &Arena) -> Vec<Case> {
     let mut cases = Vec::new();
     for ipv6 in [false, true] {

@@ -1,5 +1,5 @@
-//! Attacks on the datapath: frames that a pod or the world should not be able to profit from, each with the verdict that
-//! Cilium's semantics give it, and a lawful twin.
+//! Attacks on the datapath by frames of a pod or the world, each with the verdict of Cilium's semantics, and a
+//! legitimate twin.
 
 mod arena;
 mod defects;
@@ -19,7 +19,7 @@ fn forged_sources_are_dropped() {
     let mut arena = Arena::new();
     let cases = spoofed::sources(&arena);
     arena.check(&cases);
-    // The control of what is forged to be the host's: the host itself has its port and no other.
+    // The control of packets forged as the host's: the host itself reaches its port and no other.
     for ipv6 in [false, true] {
         assert!(arena.host_reaches(Place::Victim, ipv6, HOSTS), "{}", arena.node.log());
         assert!(!arena.host_reaches(Place::Victim, ipv6, FRIENDS));

@@ -1,4 +1,4 @@
-//! Forged neighbours: ARP and neighbour discovery that claim addresses of others.
+//! Forged neighbours: ARP and neighbour discovery that claim foreign addresses.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use super::arena::Fate::{self, AtMost, Drop};
 use super::arena::Place::{Friend, Host, Mallory, Victim, World};
 use super::arena::{Arena, Case, HOSTS, OPEN, SPORT};
 
-/// The address that is claimed to be another's.
+/// The forged MAC address of a foreign IP address.
 const FORGED: Mac = [2, 0x66, 0x66, 0x66, 0x66, 0x66];
 const FORGED_TEXT: &str = "02:66:66:66:66:66";
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// From a router, solicited, and to be preferred to what is known.
+/// The flags router, solicited and override.
 const ALL_FLAGS: u32 = 0xe000_0000;
 
 pub(crate) fn of_arp(arena: &Arena) -> Vec<Case> {
@@ -144,7 +144,7 @@ pub(crate) fn of_ndp(arena: &Arena) -> Vec<Case> {
     cases
 }
 
-/// No stack has learned the forged address, and earlier connections go on.
+/// Asserts that no neighbour table has the forged address, and that earlier connections continue.
 ///
 /// # Panics
 /// The error if one has.

@@ -1,4 +1,4 @@
-//! Sources that are not the sender's own, link-layer addresses, VLAN tags, marks, mixed families.
+//! Spoofed sources, link-layer addresses, VLAN tags, marks, mixed families.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A pod under every source that is not its own: to the victim, the world and the host.
+/// A pod with every foreign source: to the victim, the world and the host.
 pub(crate) fn sources(arena: &Arena) -> Vec<Case> {
     let mut cases = Vec::new();
     for ipv6 in [false, true] {
@@ -79,7 +79,7 @@ pub(crate) fn sources(arena: &Arena) -> Vec<Case> {
                 ));
             }
         }
-        // From outside: the node's own address does not make the host.
+        // From outside: a source address of the node does not give the host's identity.
         let outside = |source, port| Packet::udp(source, victim, (SPORT, port));
         cases.push(Case::new(
             format!("the world as the node ({host}) to the host's port"),
@@ -109,7 +109,7 @@ fn flipped(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Destinations that have no owner, everybody's or the host's alone.
+/// Destinations without an owner, multicast ones, and those that only the host may use.
 pub(crate) fn destinations(arena: &Arena) -> Vec<Case> {
     let mut cases = Vec::new();
     let own = [false, true].map(|ipv6| arena.ip(Mallory, ipv6));
@@ -164,7 +164,7 @@ pub(crate) fn link_layer(arena: &Arena) -> Vec<Case> {
             ("a multicast", multicast),
             ("no", [0; 6]),
         ];
-        // Cilium looks at no MAC address of a pod: it neither gives rights nor takes any.
+        // Cilium does not check MAC addresses of pods: they do not affect verdicts.
         for (name, mac) in macs {
             for (field, set) in [
                 ("source", (|p: &mut Packet, mac| p.source_mac = Some(mac)) as fn(&mut Packet, _)),
@@ -226,7 +226,7 @@ pub(crate) fn link_layer(arena: &Arena) -> Vec<Case> {
             Drop(INVALID_PACKET_DROPPED),
             lawful(),
         ));
-        // Marks that a pod sets end at its interface.
+        // Marks that a pod sets are cleared at its interface.
         let denied = || Packet::udp(own, victim, (SPORT, HOSTS));
         let marks = [
             ("the host's", mark::HOST),

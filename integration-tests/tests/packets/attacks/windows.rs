@@ -1,4 +1,4 @@
-//! Packets of a pod during changes: policies, identities, programs, the agent, pods that come and go.
+//! Packets of a pod during changes: policies, identities, programs, the agent, added and removed pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use super::arena::{AT_HOST, Arena, FRIENDS, OPEN, Place, SPORT, mac_of};
 const PACE: Duration = Duration::from_millis(1);
 const WHILE: Duration = Duration::from_millis(150);
 
-/// Sends the same frames again and again.
+/// Sends the same frames continuously.
 struct Flood {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
@@ -44,7 +44,7 @@ impl Flood {
         Self { stop, thread: Builder::new().name("flood".to_owned()).spawn(send).unwrap() }
     }
 
-    /// How often each frame was sent.
+    /// Stops it; returns how many times each frame was sent.
     fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -119,7 +119,7 @@ fn nothing_unlawful_passes_while_policies_identities_and_programs_change() {
     };
     check(&arena, &mut arrivals, "before anything changes");
 
-    // Another policy of the victim comes and goes.
+    // Another policy of the victim is added and removed.
     let more = json!({
         "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
         "metadata": {"name": "more", "namespace": "default"},
@@ -166,7 +166,7 @@ fn nothing_unlawful_passes_while_policies_identities_and_programs_change() {
     assert!(arrivals.unlawful(&never).is_empty() && rounds > 500);
 }
 
-/// An identity that is trusted for a while: connections of that time end with it.
+/// An identity that is trusted temporarily: its connections end with the trust.
 #[test]
 fn trust_ends_with_the_identity() {
     require_root!();
@@ -321,7 +321,7 @@ fn eventually_mut(mut what: impl FnMut() -> bool) {
 #[test]
 fn the_next_pod_of_an_address_inherits_nothing() {
     require_root!();
-    // Room for two more pods.
+    // Capacity for two more pods.
     let mut arena = Arena::with(&[("ipv4-range", "10.244.9.0/29")]);
     let late = arena.node.add_pod_with("default", "late", &[("app", "friend")]);
     let address = late.ipv4;
@@ -350,7 +350,7 @@ fn the_next_pod_of_an_address_inherits_nothing() {
     drop(link);
     arena.node.delete_pod(late);
 
-    // The heir tries from its first moment on.
+    // The next pod sends from its creation on.
     let (rights_again, answer_again) = (Token(63_003), Token(63_004));
     let attempts = vec![(rights_again, rights(address)), (answer_again, answer(address))];
     for round in 0..3 {

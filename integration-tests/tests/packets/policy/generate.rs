@@ -159,7 +159,7 @@ pub(crate) fn policies(random: &mut Random, round: usize) -> Vec<Policy> {
         .collect()
 }
 
-/// Every flow that can be tried.
+/// Returns every possible flow.
 pub(crate) fn flows(world: &World) -> Vec<Flow> {
     let pods = (0..world.pods.len()).map(Party::Pod);
     let parties: Vec<Party> =
@@ -181,7 +181,7 @@ pub(crate) fn flows(world: &World) -> Vec<Flow> {
     flows
 }
 
-/// In how many fields two flows differ; protocol and port are one.
+/// Returns the number of fields in which two flows differ; protocol and port count as one.
 fn distance(a: &Flow, b: &Flow) -> usize {
     [a.from != b.from, a.to != b.to, a.ipv6 != b.ipv6, a.l4 != b.l4]
         .into_iter()

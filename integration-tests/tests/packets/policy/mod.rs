@@ -1,4 +1,4 @@
-//! Verdicts by real packets, held against a naive model: namespaces x labels x prefixes x ports x families.
+//! Verdicts by real packets, compared with a naive model: namespaces x labels x prefixes x ports x families.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ mod generate;
 mod model;
 mod probe;
 
-/// Verdicts that are tried, at least.
+/// Minimum number of tested verdicts.
 const VERDICTS: usize = 500;
-/// Verdicts tried under one set of policies, at most.
+/// Maximum number of verdicts per set of policies.
 const A_ROUND: usize = 60;
 const SEED: u64 = 4;
 
@@ -104,7 +104,7 @@ fn pod_manifest(pod: &PodLabels) -> String {
     .to_string()
 }
 
-/// A node with everybody in it.
+/// A node with all parties.
 struct Setup {
     world: World,
     node: Node,
@@ -126,7 +126,7 @@ impl Setup {
         });
         let pods = pods.collect();
         let setup = Setup { world, node, pods, outside };
-        // Neighbours get to know each other, which takes seconds on links that are this new.
+        // Resolve neighbours first, which takes seconds on new links.
         let pings: Vec<Flow> = flows(&setup.world).into_iter().filter(|flow| flow.l4 == L4::Ping).collect();
         wait_until("everybody reaches everybody", Duration::from_secs(20), || {
             passes(&pings, |party| setup.place(party)).into_iter().all(|passed| passed)
@@ -147,7 +147,7 @@ impl Setup {
         }
     }
 
-    /// Tries flows and gives those that were not as the model says, for people.
+    /// Tries flows. Returns a description of those with another verdict than in the model.
     fn disagreements(&self, policies: &[Policy], flows: &[Flow]) -> Vec<String> {
         let passed = passes(flows, |party| self.place(party));
         let mut wrong = Vec::new();
@@ -199,14 +199,14 @@ fn what_is_tried_covers_everything() {
     for (kind, is) in kinds {
         for allowed in [false, true] {
             let count = tried.iter().filter(|(flow, verdict)| is(flow) && *verdict == allowed).count();
-            // The node is only kept from its pods by rules that deny it.
+            // Only deny rules keep the node from its pods.
             let least = if kind == "from the node" { 1 } else { 10 };
             assert!(count >= least, "{count} of {kind}, allowed {allowed}");
         }
     }
 }
 
-/// The control: every pair of parties talks over every protocol where no rule says anything.
+/// The control: without rules every pair of parties communicates over every protocol.
 #[test]
 fn without_policies_every_flow_passes() {
     require_root!();

@@ -1,11 +1,11 @@
-//! The meaning of policies, written a second time: plain loops over the rules, no identities, no maps, no precedence.
-//! It shares nothing with the agent, so that the two can disagree.
+//! The semantics of policies as a naive model: plain loops over the rules, no identities, no maps, no precedence.
+//! It shares no code with the agent, so that it finds the agent's errors.
 
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-/// Who sends or receives.
+/// A sender or receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Party {
     /// A pod, by its place in [`World::pods`].
@@ -26,7 +26,7 @@ pub(crate) struct PodLabels {
     pub(crate) ports: &'static [(&'static str, &'static str, u16)],
 }
 
-/// Everybody there is.
+/// All parties.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     /// Namespaces with their label `team`.
@@ -64,10 +64,10 @@ pub(crate) enum Requirement {
     DoesNotExist(&'static str),
 }
 
-/// Which namespaces a peer may be in.
+/// The namespaces of a peer.
 #[derive(Clone, Debug)]
 pub(crate) enum Where {
-    /// Nothing said: the policy's own, or any for a policy of the cluster.
+    /// Not specified: the policy's own, or any for a policy of the cluster.
     Unsaid,
     Namespace(&'static str),
     Team(&'static str),
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// Whether policy lets a pod have a packet from, or send it to, the other one; `reason` for people.
+    /// Whether policy allows a pod to receive a packet from, or send it to, the peer.
     fn passes(&self, policies: &[Policy], pod: usize, ingress: bool, peer: Party, flow: Flow) -> bool {
         let mut default_deny = false;
         let (mut allowed, mut denied) = (false, false);
@@ -211,7 +211,7 @@ impl World {
                 }
             }
         }
-        // The node reaches its own pods, unless a rule says otherwise.
+        // The node reaches its own pods, unless a rule denies it.
         let own_node = ingress && peer == Party::Host;
         !denied && (allowed || own_node || !default_deny)
     }
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// Whether a flow is let through at both ends.
+    /// Whether a flow is allowed at both ends.
     pub(crate) fn allows(&self, policies: &[Policy], flow: Flow) -> bool {
         let out = match flow.from {
             Party::Pod(pod) => self.passes(policies, pod, false, flow.to, flow),
@@ -257,7 +257,7 @@ impl World {
 }
 
 impl Policy {
-    /// The manifest that the agent gets.
+    /// Returns the manifest for the agent.
     pub(crate) fn manifest(&self) -> Value {
         let mut spec = json!({"endpointSelector": selector(&self.subject, &Where::Unsaid)});
         for entry in &self.entries {
@@ -338,7 +338,7 @@ fn selector(requirements: &[Requirement], place: &Where) -> Value {
     for requirement in requirements {
         match requirement {
             Requirement::Is(key, value) if labels[*key].is_null() => labels[*key] = json!(value),
-            // A map names a key once; said twice, both hold.
+            // A map has a key only once; with two requirements on a key, both apply.
             Requirement::Is(key, value) => {
                 expressions.push(json!({"key": key, "operator": "In", "values": [value]}));
             }

@@ -10,10 +10,10 @@ use test_kit::NetNs;
 
 use super::model::{Flow, L4, Party};
 
-/// How long a packet may take on a busy machine before it counts as dropped.
+/// Time on a busy machine after which a packet counts as dropped.
 const PATIENCE: Duration = Duration::from_millis(600);
 
-/// Where a party lives and how it is reached.
+/// The namespace and address of a party.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) ns: NetNs,
@@ -75,7 +75,7 @@ pub(crate) fn passes(flows: &[Flow], place: impl Fn(Party) -> Place) -> Vec<bool
     passed
 }
 
-/// Sends one numbered packet a UDP flow, from a port of its own; the numbers of those that arrived.
+/// Sends one numbered packet per UDP flow, from a unique port. Returns the numbers of those that arrived.
 fn send_udp(
     flows: &[Flow],
     listeners: &HashMap<SocketAddr, UdpSocket>,

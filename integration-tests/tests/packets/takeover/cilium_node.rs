@@ -1,5 +1,5 @@
 //! Leftovers of an agent of Cilium on a node, as recorded from one: names, pins, links, layouts, records, devices. The
-//! programs are small ones of this test's own.
+//! programs are small ones of this test.
 
 use std::fs;
 use std::net::IpAddr;
