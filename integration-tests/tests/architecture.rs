@@ -1,4 +1,4 @@
-//! The promises of ARCHITECTURE.md about the shape of the repository, checked on the repository itself.
+//! The statements of ARCHITECTURE.md about the structure of the repository, checked on the repository itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,8 +47,8 @@ const LAYERS: &[&[&str]] = &[
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];
 
-/// Maps behind locks that no reader outside of their crate asks for; everything else belongs in a table.
-/// Each line: a file, and why it may.
+/// Maps behind locks without readers outside of their crate; other state belongs in a table.
+/// Each line: a file, and the reason for the exception.
 const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     (
         "cells/infra/status/src/collector.rs",
@@ -233,8 +233,8 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Tests of cells in a hive with loops of their own that look again and again, and why. The others wait by
-/// `TestHive::until`, which gives up by itself and reports to log and health.
+/// Tests of cells in a hive that poll in their own loops, and why. The others wait by
+/// `TestHive::until`, which has a timeout and reports log and health.
 const OWN_WAITS: &[(&str, &str)] = &[
     (
         "cells/infra/status/tests/liveness.rs",

@@ -1,4 +1,4 @@
-//! `examples/custom-agent`: an agent of a third party, in a workspace of its own, made of our cells and one more.
+//! `examples/custom-agent`: a third-party agent in a separate workspace, with our cells and one more.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn an_agent_of_a_third_party() {
     assert!(main.lines().count() < 50, "the program is short");
     let beekeeper = build();
 
-    // A name, options and defaults of its own.
+    // Its own name, options and defaults.
     let help = Command::new(&beekeeper).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     assert!(help.starts_with("Usage: beekeeper "), "{help}");

@@ -1,5 +1,5 @@
-//! The client of the API server against a real one: whatever happens to connections and servers, a reader ends with what
-//! kubectl shows.
+//! The client of the API server against a real one: after any fault of connections and servers, a reader has the
+//! objects that kubectl shows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -134,7 +134,7 @@ async fn servers_that_go_and_forget_and_tokens_that_change_lose_nothing() {
     change(&stage, &namespace, 0);
     until_true(&stage, &what, &reader).await;
 
-    // It goes and comes back.
+    // The server stops and restarts.
     stage.kill_api_server().unwrap();
     until("the outage is reported", || {
         client.hive.hive().health().at("k8s-client.server").unwrap().level == Level::Degraded
@@ -153,7 +153,7 @@ async fn servers_that_go_and_forget_and_tokens_that_change_lose_nothing() {
     gate.open();
     until_true(&stage, &what, &reader).await;
 
-    // The token that it was given is not taken any more; another one is in the file.
+    // The client's token is refused from now on; the file has a new one.
     stage.replace_token(User::Agent).unwrap();
     change(&stage, &namespace, 3);
     until_true(&stage, &what, &reader).await;
@@ -224,7 +224,7 @@ async fn what_is_not_allowed_is_named_and_the_rest_goes_on() {
     client.hive.stop().await;
 }
 
-/// A kubeconfig like that of the gate, changed.
+/// Writes a changed copy of the gate's kubeconfig.
 fn changed(gate: &Gate, folder: &Path, change: impl Fn(String) -> String) -> std::path::PathBuf {
     let text = fs::read_to_string(gate.kubeconfig(User::Agent).unwrap()).unwrap();
     let file = folder.join("kubeconfig");

@@ -1,4 +1,4 @@
-//! A real API server through `k8s-client`, by the assertions that the tracker of scripts is held to as well.
+//! A real API server through `k8s-client`, with the assertions that also apply to the tracker of scripts.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use test_kit::require_root;
 
 use crate::stage_with_definitions;
 
-/// A hive that talks to the server through the gate, and what it gives.
+/// Creates a hive that is connected to the server through the gate, and the interface to it.
 async fn connected(gate: &Gate, namespace: String) -> (TestHive, ApiServer) {
     let taken = move |sources: Group<Arc<dyn Source>>, api: Option<Arc<dyn Api>>| {
         let source = sources.iter().next().expect("no source").clone();

@@ -1,4 +1,4 @@
-//! Answers that no API server gives: each is reported once with what to do, nothing else suffers, and all of it heals.
+//! Invalid responses of an API server: each is reported once with a remedy, has no other effect, and is recovered from.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -13,12 +13,12 @@ use test_kit::{require_root, try_wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long answers are spoiled after the report: no other consequence may follow.
+/// How long responses are corrupted after the report: no other effect may follow.
 const ATTACK: Duration = Duration::from_secs(4);
 
 type Spoil = Box<dyn Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync>;
 
-/// The request that is spoiled, how, and the texts that health and log must have.
+/// The request with a corrupted response, the corruption, and the expected texts in health and log.
 struct Attack {
     plural: &'static str,
     path: &'static str,
@@ -59,14 +59,14 @@ impl Spoiled {
         Self { spoiler, cluster }
     }
 
-    /// Time that the agent has computed.
+    /// Returns the CPU time of the agent.
     fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.cluster.node.agent_pid())).unwrap();
         let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
         Duration::from_millis(10 * fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>())
     }
 
-    /// All at once, each on another kind, while other kinds change; then nothing is spoiled any more.
+    /// Applies all attacks at once, each to another kind, while other kinds change; then stops them.
     fn withstands(&self, attacks: Vec<Attack>) {
         let node = &self.cluster.node;
         let (read, cpu, memory) = (node.log().len(), self.cpu(), measure::resident(node.agent_pid()));
@@ -87,7 +87,7 @@ impl Spoiled {
         let row = |unwell: &[String], plural: &str, reported: &str| {
             unwell.iter().any(|row| row.contains(&format!("[\"{plural}\"]")) && row.contains(reported))
         };
-        // Consequences later may have another text.
+        // Later effects may have another text.
         let mut missing = expected.clone();
         self.until("all is reported", || {
             let unwell = self.cluster.unwell();
@@ -148,7 +148,7 @@ fn objects(port: u16) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
-/// An answer with a length.
+/// Sends a response with a length.
 fn whole(
     status: &'static str,
     form: &'static str,
@@ -164,7 +164,7 @@ fn whole(
     }
 }
 
-/// An answer that ends with the connection: this once, then that for ever.
+/// Sends a response that ends with the connection: one text once, then another repeatedly.
 fn endless(
     begin: &'static str,
     then: &'static str,
@@ -179,12 +179,12 @@ fn endless(
     }
 }
 
-/// The beginning of a stream, and silence.
+/// Sends the beginning of a stream, then nothing.
 fn stream(begin: &'static [u8]) -> impl Fn(&mut TcpStream, Real<'_>) -> io::Result<()> + Send + Sync {
     move |client, _| {
         client.write_all(OPEN.as_bytes())?;
         client.write_all(begin)?;
-        // Until the client goes, or has enough of it.
+        // Until the client closes the connection.
         client.read(&mut [0]).map(drop)
     }
 }

@@ -11,10 +11,10 @@ use test_kit::require_root;
 
 use crate::stage_with_definitions;
 
-/// Longer limits of strings are not tried.
+/// Maximum limit of string lengths that is tested.
 const LONGEST: i64 = 40_000;
 
-/// A good value by a schema: with all fields, or with required ones alone.
+/// Returns a valid value by a schema: with all fields, or only with required ones.
 fn good(schema: &Value, all: bool) -> Value {
     if schema["x-kubernetes-int-or-string"] == true {
         return json!(80);
@@ -193,7 +193,7 @@ fn trials(definitions: &[Value]) -> Vec<Trial> {
     trials
 }
 
-/// Names of the objects that the server would take.
+/// Returns the names of the objects that the server accepts.
 fn taken(stage: &Stage, trials: &[Trial]) -> (BTreeSet<String>, String) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": trials.iter().map(|t| &t.object).collect::<Vec<_>>()});
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -12,7 +12,7 @@ use test_kit::{require_root, try_wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Resources with the columns of kubectl that the agent has nothing for, without and with `-o wide`.
+/// Resources with the columns of kubectl that the agent has no data for, without and with `-o wide`.
 const RESOURCES: &[(&str, &[&str], &[&str])] = &[
     ("pods", &["READY", "RESTARTS"], &["NOMINATED NODE", "READINESS GATES"]),
     ("services", &[], &[]),
@@ -225,7 +225,7 @@ fn what_the_agent_holds_is_shown_as_kubectl_shows_it() {
     incomplete(&mut cluster);
 }
 
-/// JSON and YAML have what the types have.
+/// JSON and YAML have the fields of the types.
 fn documents(cluster: &Cluster) {
     let (text, ..) = ours(&cluster.node, &["svc", "web", "-o", "json"]);
     let expected = cluster.stage.kubectl(&["get", "svc", "web", "-o", "json"]).unwrap();
@@ -248,7 +248,7 @@ fn documents(cluster: &Cluster) {
     assert_eq!(list["metadata"], expected["metadata"]);
 }
 
-/// An agent that has not heard of its cluster yet says so, and one that does not run is missed.
+/// An agent without data of its cluster reports that, and a stopped one leads to an error.
 fn incomplete(cluster: &mut Cluster) {
     cluster.node.stop();
     let (output, errors, code) = ours(&cluster.node, &["pods"]);

@@ -1,4 +1,4 @@
-//! How often an agent that has nothing to do asks the API server.
+//! The rate of API server requests of an idle agent.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -12,7 +12,7 @@ use test_kit::require_root;
 /// Requests that are allowed in ten seconds.
 const LIMIT: f64 = 1.0;
 
-/// How long the agent is left alone: longer than its heartbeat waits.
+/// Duration of idleness: longer than the interval of the heartbeat.
 const IDLE: Duration = Duration::from_secs(40);
 
 /// Requests of the agent as the API server's audit log has them: verb and URI, oldest first.
@@ -30,7 +30,7 @@ fn requests(stage: &Stage) -> Vec<(String, String)> {
     requests.into_iter().map(|(_, request)| request).collect()
 }
 
-/// After how long the server ends a watch, in seconds.
+/// Returns the duration after which the server ends a watch, in seconds.
 fn lasts(uri: &str) -> f64 {
     let seconds = uri.split(['?', '&']).find_map(|part| part.strip_prefix("timeoutSeconds="));
     seconds.unwrap_or_else(|| panic!("{uri} has no end")).parse().unwrap()

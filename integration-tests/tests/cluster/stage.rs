@@ -1,4 +1,4 @@
-//! The stage of the other `cluster_*` tests does what they rely on: a real API server, and every way to disturb it.
+//! The guarantees of the stage for other `cluster_*` tests: a real API server, and every way to disturb it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn version(stage: &Stage, namespace: &str) -> String {
     list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 
-/// A namespace's ConfigMaps as they were at `version`.
+/// Returns a namespace's ConfigMaps as of `version`.
 fn past(stage: &Stage, namespace: &str, version: &str) -> anyhow::Result<Value> {
     let uri = format!(
         "/api/v1/namespaces/{namespace}/configmaps?resourceVersion={version}&resourceVersionMatch=Exact"

@@ -1,4 +1,4 @@
-//! Faults of certificates and TLS: each is reported once with its remedy, the agent goes on, and recovers from each.
+//! Faults of certificates and TLS: each is reported once with its remedy, and the agent continues and recovers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use test_kit::{require_root, try_wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a fault stays after the report: no other consequence may follow.
+/// How long a fault persists after the report: no other effect may follow.
 const STAYS: Duration = Duration::from_secs(4);
 
 const ADDRESS: &str = "IP:127.0.0.1";
@@ -23,7 +23,7 @@ struct Secured {
     folder: PathBuf,
     authority: Authority,
     good: Identity,
-    // In this order they end.
+    // Dropped in this order.
     _spoiler: Spoiler,
     cluster: Cluster,
     port: u16,
@@ -67,7 +67,7 @@ impl Secured {
         self.replace("kubeconfig", kubeconfig.to_string().as_bytes());
     }
 
-    /// Whom the agent trusts.
+    /// Sets the authority that the agent trusts.
     fn trust(&self, authority: &Authority) {
         self.replace("ca.crt", &fs::read(authority.certificate()).unwrap());
     }
@@ -93,7 +93,7 @@ impl Secured {
         self.cluster.stage.apply(&service.to_string()).unwrap();
     }
 
-    /// Something goes wrong: health and log say these words, once. Then it is mended.
+    /// Causes a fault: health and log must report these texts once. Then repairs it.
     fn withstands(
         &mut self,
         reported: &[&str],
@@ -118,7 +118,7 @@ impl Secured {
         let warned = lines("level=warn");
         assert!(warned.len() == 1 && says(warned[0]), "{reported:?}\n{log}");
         assert_eq!(lines("level=error"), Vec::<&str>::new());
-        // It goes on with what it has.
+        // The agent continues with its existing state.
         let node = &self.cluster.node;
         let health = node.get("/v1/healthz");
         let said = health["kubernetes"]["msg"].as_str().unwrap_or_default();
@@ -136,7 +136,7 @@ impl Secured {
         assert_eq!((count("level=warn"), count("answers again")), (1, 1), "{reported:?}\n{log}");
     }
 
-    /// The same for a server that is not as it should be.
+    /// The same for a faulty server.
     fn withstands_server(&mut self, reported: &[&str], front: Front) {
         let good = Front::tls(&self.good, Some(&self.authority));
         self.withstands(reported, |this| this.server.be(front), |this| this.server.be(good));
@@ -176,7 +176,7 @@ fn a_server_whose_certificate_is_wrong() {
     let reported = ["is not signed by the authority of", &key, "give that cluster's CA"];
     it.withstands_server(&reported, strange.clone());
 
-    // The cluster has another CA from now on: the file is replaced, nothing is started again.
+    // The cluster has another CA from now on: the file is replaced without a restart.
     it.withstands(&reported, |it| it.server.be(strange), |it| it.trust(&stranger));
 }
 
@@ -189,7 +189,7 @@ fn a_client_whose_certificate_is_wrong() {
     let stranger = Authority::new(&it.folder, "stranger").issue("client", "DNS:client", Valid::Now);
     let renewed = Front::tls(&it.good, Some(&it.authority));
     let key = format!("users[u].user.client-certificate: {}", text(&it.folder.join("agent.crt")));
-    // Connections that are open stay good: they are cut.
+    // Open connections would stay valid: cut them.
     let shown = |it: &Secured, identity: &Identity, front: &Front| {
         let read = it.cluster.node.log().len();
         it.show(identity);

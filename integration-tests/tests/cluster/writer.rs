@@ -1,4 +1,4 @@
-//! Writes to a real API server: what the writer's own tests say of the tracker, and what only a server can do.
+//! Writes to a real API server: the assertions of the writer's tests, and those that need a real server.
 
 #[path = "../../../cells/kubernetes/writer/tests/all/flows.rs"]
 mod flows;
@@ -18,7 +18,7 @@ use test_kit::require_root;
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
-/// An agent that has nothing but a client and a writer.
+/// Creates an agent with only a client and a writer.
 async fn agent(gate: &Gate, user: User) -> TestHive {
     let mut hive = TestHive::new([
         statedb::cell(),

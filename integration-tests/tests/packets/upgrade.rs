@@ -1,5 +1,5 @@
 //! Another build with other instructions and other sizes of maps takes over from the one that runs, and back again: no
-//! packet is lost and no connection breaks, also when it is killed at any moment on the way.
+//! packet is lost and no connection breaks, even if it is killed at any time in between.
 
 use std::collections::BTreeMap;
 use std::fs;

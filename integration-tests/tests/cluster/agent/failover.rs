@@ -9,7 +9,7 @@ use test_kit::{require_root, wait_until};
 use super::LIMIT;
 use super::objects::{KINDS, list, object};
 
-/// A node that knows two servers and has not started, and the way to the second.
+/// Creates a node with two servers, not started, and the gate to the second one.
 fn two_servers() -> (Cluster, Gate) {
     let options = StageOptions { second: true, ..StageOptions::default() };
     let mut cluster = Cluster::with(&options, &custom_resource_definitions());
@@ -27,7 +27,7 @@ fn an_api_server_that_dies_is_left_for_the_other_one_and_back() {
     let first = &cluster.gate;
     assert_eq!(second.accepted(), 0, "the first one serves");
 
-    // Of each kind some come, some change, some go; every watch has a connection.
+    // Of each kind some objects are added, changed and deleted; every watch has a connection.
     let is_followed = |by: &Gate, round: usize| {
         let objects = KINDS.iter().flat_map(|kind| (round..round + 3).map(|n| object(*kind, n, round % 2)));
         cluster.stage.apply(&list(objects.collect())).unwrap();
@@ -63,7 +63,7 @@ fn an_api_server_that_falls_silent_is_left_for_the_other_one_and_back() {
     cluster.until_equal();
     cluster.until_well();
 
-    // It accepts connections, and those that are open stay so; no request is ever answered.
+    // The silent server accepts and keeps connections, but never answers a request.
     for (silent, serves, version) in [(first, &second, 1), (&second, first, 2)] {
         let read = cluster.node.log().len();
         silent.hold();

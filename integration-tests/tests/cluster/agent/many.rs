@@ -1,4 +1,4 @@
-//! Thousands of objects while nothing lasts.
+//! Thousands of objects while connections and servers fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,9 +19,9 @@ use super::objects::{KINDS, object};
 
 /// Objects of each kind.
 const MANY: usize = 2000;
-/// How long the watches are cut, at least.
+/// Minimum duration in which watches are cut.
 const CUTS: Duration = Duration::from_secs(60);
-/// Requests at once.
+/// Number of concurrent requests.
 const AT_ONCE: usize = 16;
 
 /// An operation on an object.
@@ -62,7 +62,7 @@ impl Act {
         }
     }
 
-    /// Does it with all objects.
+    /// Applies it to all objects.
     async fn on_all(self, api: &Arc<dyn Api>) {
         let kinds = [&KINDS[..], &[Kind::Namespace, Kind::Node]].concat();
         let numbers = (0..MANY).filter(|number| self.of(*number));
@@ -79,7 +79,7 @@ fn in_default(kind: Kind, mut object: serde_json::Value) -> Bytes {
     object.to_string().into()
 }
 
-/// Says that all is done when it goes.
+/// Sets the flag when dropped.
 struct Done<'d>(&'d AtomicBool);
 
 impl Drop for Done<'_> {
@@ -96,7 +96,7 @@ fn many_objects_of_each_kind_while_watches_are_cut_every_second() {
     let begin = Instant::now();
     let (done, cuts) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
-        // Also when something fails.
+        // Also set when an assertion fails.
         let _done = Done(&done);
         let (stage, gate) = (&cluster.stage, &cluster.gate);
         let cut = || {
@@ -106,7 +106,7 @@ fn many_objects_of_each_kind_while_watches_are_cut_every_second() {
             }
         };
         thread::Builder::new().spawn_scoped(scope, cut).unwrap();
-        // A connection of its own, which is never cut.
+        // A separate connection, which is never cut.
         let writers = stage.gate().unwrap();
         let kubeconfig = writers.kubeconfig(User::Admin).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

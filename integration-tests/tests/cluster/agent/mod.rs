@@ -1,4 +1,4 @@
-//! The agent in a real cluster: whatever happens to the API server and the way to it, the tables have what kubectl shows.
+//! The agent in a real cluster: after any fault of API server or connection, its tables equal the output of kubectl.
 
 mod failover;
 mod many;

@@ -21,7 +21,7 @@ pub(crate) fn object(kind: Kind, number: usize, version: usize) -> Value {
     let mut object = match kind {
         Kind::Pod => {
             let containers = json!([{"name": "c", "image": format!("i:{version}")}]);
-            // It goes at once: no kubelet ends it.
+            // Deleted at once, as there is no kubelet.
             json!({"spec": {"nodeName": Cluster::NODE, "terminationGracePeriodSeconds": 0, "containers": containers}})
         }
         Kind::Service => {

@@ -1,4 +1,4 @@
-//! The configuration of a running agent as a ConfigMap of the cluster has it.
+//! The configuration of a running agent follows a ConfigMap of the cluster.
 
 use integration_tests::Cluster;
 use serde_json::json;
@@ -53,7 +53,7 @@ fn a_config_map_changes_live_options_and_a_wrong_value_changes_nothing() {
     says("enable-policy", "never", "perhaps");
     assert_eq!(options(), ["Enabled", "never"]);
 
-    // Changes while the agent is cut off count as well; without the ConfigMap the files count.
+    // Changes during a disconnection take effect as well; without the ConfigMap the files do.
     cluster.gate.close();
     write("false", "always");
     cluster.gate.open();

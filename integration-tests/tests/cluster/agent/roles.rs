@@ -72,7 +72,7 @@ fn the_agent_follows_what_its_roles_allow_and_they_allow_no_more() {
     let granted = granted(&cluster.stage);
     assert_eq!(asked.difference(&granted).next(), None, "another role allows it");
     assert!(asked.iter().all(Right::follows), "writes are the matter of another test: {asked:?}");
-    // By which of the two verbs objects are followed is a matter of the server.
+    // The server determines which of the two verbs is used to follow objects.
     let followed = |rights: &BTreeSet<Right>| -> BTreeSet<(String, String)> {
         let rights = rights.iter().filter(|right| right.follows());
         rights.map(|right| (right.group.clone(), right.resource.clone())).collect()

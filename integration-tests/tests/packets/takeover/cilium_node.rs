@@ -24,7 +24,7 @@ const OF_CLUSTER_PODS: [&str; 2] =
     ["io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name", "io.cilium.k8s.policy.serviceaccount"];
 /// The router's addresses.
 pub(crate) const ROUTER: [&str; 2] = ["10.244.0.14", "fd00:10:244::14"];
-/// Programs on devices: device, program, whether it sees what leaves.
+/// Programs on devices: device, program, whether it is for egress.
 pub(crate) const ON_DEVICES: [(&str, &str, bool); 4] = [
     ("cilium_host", "cil_from_host", true),
     ("cilium_host", "cil_to_host", false),
@@ -46,7 +46,7 @@ pub(crate) struct OldPod {
     node_mac: [u8; 6],
 }
 
-/// A node that Cilium ran on: a client that may reach a server, and a stranger that may not.
+/// A node with leftovers of Cilium: a client that may reach a server, and a stranger that may not.
 pub(crate) struct Original {
     pub(crate) node: Node,
     pub(crate) client: OldPod,
@@ -204,7 +204,7 @@ impl Original {
         fs::create_dir_all(run.join("deleteQueue")).unwrap();
         fs::create_dir_all(run.join("envoy/sockets")).unwrap();
         fs::write(run.join("deleteQueue/lockfile"), "").unwrap();
-        // Of a process that is gone.
+        // The pid of a process that does not exist.
         fs::write(run.join("cilium.pid"), "4194304").unwrap();
     }
 }

@@ -74,7 +74,7 @@ fn a_node_of_the_original_is_taken_over() {
             &pod_manifest("default", pod.name, &[("app", pod.name)]),
         );
     }
-    // A connection that Cilium knows, to somewhere else.
+    // A connection to another destination in Cilium's table.
     let connection = ([7u8; 14], [0x7fu8; 56]);
     let connections = RawMap::open(&original.node.pin("cilium_ct4_global")).unwrap();
     connections.update(&connection.0, &connection.1, UpdateMode::Any).unwrap();
@@ -111,7 +111,7 @@ fn a_node_of_the_original_is_taken_over() {
         let form = |layout: bpf::Layout| (layout.map_type, layout.key_size, layout.value_size);
         assert_eq!(form(found), form(layout), "{name}");
         if layout.map_type != MapType::LruHash {
-            // Cilium always wants this one so, whatever its other options say.
+            // Cilium always uses these flags for this map, independent of its options.
             let flags = if name == "cilium_devices" { bpf::MapFlags(1) } else { layout.flags };
             assert_eq!(found.flags, flags, "{name}");
         }
