@@ -204,8 +204,8 @@ impl<T: TableSpec + Clone, S, O> Builder<T, S, O> {
         self
     }
 
-    /// Runs the operations where they may block, for operations that take longer than a few microseconds: [as a
-    /// job](Self::spawn) the reconciler has its own thread; otherwise it uses tokio's blocking threads, at two thread
+    /// Runs the operations where they may block, for operations that take longer than a few microseconds: as a
+    /// job the reconciler has its own thread; otherwise it uses tokio's blocking threads, at two thread
     /// switches a round.
     pub fn blocking(mut self) -> Self {
         self.options.blocking = true;

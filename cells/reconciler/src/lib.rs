@@ -55,7 +55,7 @@
 //! transaction. A concurrent write of an object wins, and the object is reconciled again, unless its status is still
 //! the one that was reconciled. An object whose key in a unique index belongs to another row stays unchanged, with
 //! the conflict as its error, and is retried. Several reconcilers of one table each have their own
-//! status field, or share a [`StatusSet`].
+//! status field, or share a `StatusSet`.
 //!
 //! **Prune** removes objects from the target that are not in the table: once when all initializers of the table are
 //! done, then every hour. **Refresh** reconciles objects again half an hour after their last reconciliation.

@@ -1,6 +1,6 @@
 //! In-memory multi-version tables with typed indexes, snapshots and watches.
 //!
-//! **Owns** the agent's state: a cell keeps state that other cells read in a table here.
+//! **Owns** state that others read: the part of a program that owns it keeps it in a table.
 //! **Provides** a [`Db`] of tables. The owner of a table writes it through its private [`RwTable`]; readers take
 //! [`Snapshot`]s and read them through [`Table`](struct@Table), without locks, and wait for changes by a [`Watch`] or
 //! [`Changes`].
@@ -146,7 +146,7 @@ pub use writer::Writer;
 #[cfg(feature = "derive")]
 pub use statedb_derive::Table;
 
-/// What the code of [`derive(Table)`](derive@Table) uses.
+/// What the code of `derive(Table)` uses.
 #[doc(hidden)]
 pub mod __private {
     /// Keeps the implementation of `TableDisplay`.

@@ -11,7 +11,7 @@ use crate::query::{KeyRange, Prefix, Query};
 /// A name of every table's primary index in untyped queries, besides [`TableSpec::PRIMARY`].
 pub const PRIMARY: &str = "primary";
 
-/// A type whose values are the rows of a table. [`derive(Table)`](derive@crate::Table) generates the implementation
+/// A type whose values are the rows of a table. `derive(Table)` generates the implementation
 /// from the attributes of fields, unless keys are computed.
 ///
 /// Rows are immutable once stored: keep `Cell`, `Mutex` and atomics out of them. See the crate's example.

@@ -4,7 +4,7 @@
 //! `db/prefix`, `db/lowerbound`, `db/cmp`, `db/empty`, `db/initialized`, `db/watch`, `db/dump`, `db/insert`, `db/delete`.
 //!
 //! `db/cmp` waits until the table equals the text, so that scripts need no delays. `db/insert` works on tables with
-//! [`FROM_VALUE`](statedb::TableSpec::FROM_VALUE), `db/delete` on all tables, each in one transaction. They bypass the
+//! [`FROM_VALUE`](statedb::TableDisplay::FROM_VALUE), `db/delete` on all tables, each in one transaction. They bypass the
 //! table's owner, which may overwrite the rows.
 
 mod cell;

@@ -11,7 +11,7 @@ use crate::spec::TableSpec;
 
 /// The columns and the JSON of a table's rows, for tools that do not know the row's type: shells, HTTP, scripts.
 /// [`derive(Table)`](derive@crate::Table) generates the implementation, unless columns are computed. Tables that are
-/// registered by [`Db::display_table`](crate::Db::display_table) are listed with it.
+/// registered by [`Db::table_with_display`](crate::Db::table_with_display) are listed with it.
 pub trait TableDisplay: TableSpec + Serialize {
     /// The conversion of a JSON value into a row, for tables whose rows tools may write ([`AnyTable::edit`]); a delete
     /// uses only the key. `None`: only the table's owner creates rows.

@@ -81,7 +81,7 @@ impl<T: GoSerialize> Serialize for Encoded<'_, T> {
     }
 }
 
-/// Returns a row in the format of [`TableSpec::yaml`](statedb::TableSpec::yaml).
+/// Returns a row in the format of [`TableDisplay::yaml`](statedb::TableDisplay::yaml).
 pub(crate) fn yaml<T: GoSerialize>(row: &T) -> Option<String> {
     serde_json::to_string(&Encoded(row, Encoding::Yaml)).ok()
 }
