@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use config_sources::Surroundings;
 use hive::{Hive, HiveError};
 
-use crate::logging::{self, LogOptions};
-use crate::{log_level, print};
+use crate::print;
+use logging::LogOptions;
 
 /// First word of the command line that selects this command.
 pub(crate) const WORD: &str = "build-config";
@@ -18,8 +18,8 @@ Usage: agent build-config [OPTIONS]   write the configuration of this node, whic
 
 /// Runs the command in a separate hive, without cells of the agent.
 pub(crate) fn run() -> ExitCode {
-    let (filter, level) = log_level::filter();
-    LogOptions::default().install(filter, &level, false);
+    let (filter, level) = logging::filter();
+    level.install(filter, LogOptions::default(), false);
     let cells = [k8s_client::cell(), config_sources::build(Surroundings::of_process())];
     let ended = match Hive::builder(cells).process("CILIUM_").build() {
         Ok(hive) if hive.arguments().help => {
@@ -36,7 +36,7 @@ pub(crate) fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(errors) => {
             for error in errors {
-                tracing::error!(target: logging::FATAL, %error, "Build config failed");
+                tracing::error!(target: crate::FATAL_TARGET, %error, "Build config failed");
             }
             ExitCode::FAILURE
         }
@@ -50,7 +50,7 @@ fn end(hive: Hive) -> Result<(), Vec<HiveError>> {
             outcome => Err(outcome.errors),
         },
         Err(error) => {
-            tracing::error!(target: logging::FATAL, %error, "Threads cannot be started");
+            tracing::error!(target: crate::FATAL_TARGET, %error, "Threads cannot be started");
             Err(vec![])
         }
     }

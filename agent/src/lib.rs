@@ -31,7 +31,7 @@
 mod options;
 mod timeline;
 
-pub use options::known_options;
+pub use known_options::known_options;
 
 use hive::prelude::*;
 

@@ -6,7 +6,6 @@ mod cleanup;
 mod cmdref;
 mod dump;
 mod log_level;
-mod logging;
 mod pictures;
 mod privileges;
 
@@ -15,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use daemon_config::RuntimeConfig;
 use hive::{ConfigError, Hive, HiveError, bundle};
 use logging::{LogConfig, LogOptions};
 
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == build_config::WORD) {
         return build_config::run();
     }
-    let (filter, level) = log_level::filter();
+    let (filter, level) = logging::filter();
     let own = [log_level::cell(level.clone()), privileges::cell(), cmdref::cell()];
     let built = Hive::builder([bundle(own), agent::cells()])
         .command(cleanup::WORDS, cleanup::cell())
@@ -35,19 +35,28 @@ fn main() -> ExitCode {
         .usual_config_files(usual_config_files())
         .foreign(agent::known_options())
         .build();
-    let with_log = |hive| match LogConfig::options(&hive) {
+    let with_log = |hive: Hive| match log_options(&hive) {
         Ok(log) => Ok((hive, log)),
         Err(error) => Err(HiveError::Config(vec![error])),
     };
     let (hive, (log, debug)) = match built.and_then(with_log) {
         Ok(ready) => ready,
         Err(error) => {
-            LogOptions::default().install(filter, &level, false);
+            level.install(filter, LogOptions::default(), false);
             return refuse(&error);
         }
     };
-    log.install(filter, &level, debug);
+    level.install(filter, log, debug);
     dispatch(hive).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error])))
+}
+
+/// Target of events that are logged with level `fatal`.
+const FATAL_TARGET: &str = "agent::fatal";
+
+/// Returns format and level of `log-opt`, and the option `debug`. They are in force before any cell is built, so that errors
+/// of constructors are logged in the configured format.
+fn log_options(hive: &Hive) -> Result<(LogOptions, bool), ConfigError> {
+    Ok((hive.config::<LogConfig>()?.log_opt, hive.config::<RuntimeConfig>()?.debug))
 }
 
 /// Runs the command that the command line names.
@@ -69,7 +78,7 @@ fn dispatch(hive: Hive) -> Result<ExitCode, ConfigError> {
         words => match pictures::of(&hive, words) {
             Some(Ok(picture)) => print(&picture),
             Some(Err(error)) => {
-                tracing::error!(target: logging::FATAL, %error, "Request to the running agent failed");
+                tracing::error!(target: FATAL_TARGET, %error, "Request to the running agent failed");
                 ExitCode::FAILURE
             }
             None => {
@@ -112,7 +121,7 @@ fn reference(hive: &Hive, folder: &Path) -> ExitCode {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             let folder = folder.display();
-            tracing::error!(target: logging::FATAL, %folder, %error, "Unable to write the command reference");
+            tracing::error!(target: FATAL_TARGET, %folder, %error, "Unable to write the command reference");
             ExitCode::FAILURE
         }
     }
@@ -130,7 +139,7 @@ fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::error!(target: logging::FATAL, %error, "Threads cannot be started");
+            tracing::error!(target: FATAL_TARGET, %error, "Threads cannot be started");
             return Ok(ExitCode::from(FATAL));
         }
     };
@@ -139,7 +148,7 @@ fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
     // the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     for error in &outcome.errors {
-        tracing::error!(target: logging::FATAL, %error, "unable to run agent");
+        tracing::error!(target: FATAL_TARGET, %error, "unable to run agent");
     }
     Ok(outcome.exit_code())
 }
@@ -149,7 +158,7 @@ const FATAL: u8 = 255;
 
 /// Logs why the agent does not start. Returns exit code 1 for an invalid command line, 255 for any other error.
 fn refuse(error: &HiveError) -> ExitCode {
-    tracing::error!(target: logging::FATAL, %error, "unable to start agent");
+    tracing::error!(target: FATAL_TARGET, %error, "unable to start agent");
     let command_line = |e: &hive::ConfigError| {
         use hive::ConfigError::{NoArgument, UnknownFlag, UnknownShorthand};
         matches!(e, UnknownFlag { .. } | UnknownShorthand { .. } | NoArgument { .. })

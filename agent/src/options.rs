@@ -1,31 +1,11 @@
-//! Options of a Cilium 1.20 agent, and the health report of those that have no effect here.
+//! The health report of options of a Cilium 1.20 agent that have no effect here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use hive::config::{Foreign, Kind};
 use hive::prelude::*;
 use hive::{LiveConfig, Setting, Settings};
-
-const TABLE: &str = include_str!("options.tsv");
-
-/// Returns all options of a Cilium 1.20 agent, so that a configuration written for it is accepted: values are checked
-/// by type, and options that no cell declares have no effect, which the cell `options` reports in health.
-pub fn known_options() -> impl Iterator<Item = Foreign> {
-    TABLE.lines().filter_map(|line| {
-        let mut columns = line.split('\t');
-        let (name, kind) = (columns.next()?, Kind::from_name(columns.next()?)?);
-        let default = columns.next().unwrap_or_default().to_owned();
-        let file_only = columns.next() == Some("file-only");
-        Some(Foreign { default, file_only, ..Foreign::new(name, kind) })
-    })
-}
-
-/// Returns the feature of each option, by option name.
-fn features() -> BTreeMap<&'static str, &'static str> {
-    let feature = |line: &'static str| Some((line.split('\t').next()?, line.split('\t').nth(4)?));
-    TABLE.lines().filter_map(feature).collect()
-}
+use known_options::features;
 
 /// Reports options without effect in health, one row per feature.
 pub(crate) fn cell() -> Cell {
@@ -104,7 +84,9 @@ fn listed(settings: &[&Setting]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hive::config::Kind;
     use hive::{Hive, Level};
+    use known_options::known_options;
 
     use super::*;
 

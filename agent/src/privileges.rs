@@ -16,8 +16,6 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-use crate::logging;
-
 /// Capabilities of the agent once it runs.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Files")]
@@ -55,14 +53,14 @@ const USED: CapabilitySet =
 /// Whether the process lacks root or a required capability; logs each one that is missing.
 pub(crate) fn are_missing() -> bool {
     if let Some(user) = other_than_root() {
-        tracing::error!(target: logging::FATAL, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
+        tracing::error!(target: crate::FATAL_TARGET, user, "The agent needs root, for eBPF programs, links and routes: start it as root");
         return true;
     }
     // If capabilities cannot be read, continue: the kernel rejects each operation that is not permitted.
     let lacking = capabilities(None).map_or(Vec::new(), |held| lacking(held.effective));
     for (capability, _, purpose) in &lacking {
         tracing::error!(
-            target: logging::FATAL,
+            target: crate::FATAL_TARGET,
             capability,
             "The agent needs {capability}, for {purpose}: add it to the container's securityContext or the unit's CapabilityBoundingSet"
         );
@@ -91,7 +89,7 @@ pub(crate) fn drop_capabilities(hive: &Hive) -> Result<bool, ConfigError> {
     let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
     let enters_pods = hive.config::<SocketConfig>()?.enters_pods();
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
-        tracing::error!(target: logging::FATAL, %error, "The agent has no bpf file system");
+        tracing::error!(target: crate::FATAL_TARGET, %error, "The agent has no bpf file system");
         return Ok(false);
     }
     let dropped = drop_all_but(|held| kept(held, remount || enters_pods));

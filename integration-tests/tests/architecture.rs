@@ -28,6 +28,8 @@ const LAYERS: &[&[&str]] = &[
         "state-file",
         "file-watch",
         "http-server",
+        "logging",
+        "known-options",
     ],
     &["metrics", "memory-limit", "policy-engine", "k8s-types"],
     &["api-models", "api-client", "api", "statedb-remote"],
@@ -42,8 +44,8 @@ const LAYERS: &[&[&str]] = &[
     // Only the agent and its commands know the implementation of `datapath-api`.
     &["config-sources", "loadbalancer-redirectpolicy", "loader"],
     &["daemon-config", "status"],
-    &["cleanup"],
-    &["agent", "apiary-cni", "apiary"],
+    &["cleanup", "operator-election", "operator-definitions", "operator-api"],
+    &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];
 
@@ -130,6 +132,8 @@ const WALL_CLOCK: &[(&str, &str)] = &[
 const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/main.rs", "the runtime"),
+    ("operator/src/main.rs", "the runtime"),
+    ("cells/operator/api/src/server.rs", "a task for each connection; the server's job waits for them"),
     (
         "cells/infra/api/src/cell.rs",
         "requests are completed after their client has disconnected; the server's job waits for them",
@@ -227,6 +231,11 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
     ),
     ("cells/config/daemon-config/src/table.rs", "shows where each option comes from"),
     ("cells/infra/status/src/cell.rs", "asks whether an option was set"),
+    ("operator/src/main.rs", "shows all options that are in force"),
+    (
+        "cells/operator/definitions/src/cell.rs",
+        "asks which features of agents are on, which have kinds of their own",
+    ),
     (
         "cells/kubernetes/client/src/cell.rs",
         "reads which features are enabled: the server must know their kinds",
@@ -370,7 +379,7 @@ fn inner_folders_use_the_siblings_that_they_name() {
 
 #[test]
 fn cells_do_not_know_the_agent() {
-    let binaries = ["agent", "apiary-cni", "apiary"];
+    let binaries = ["agent", "operator", "apiary-cni", "apiary"];
     for (name, uses) in members() {
         if !["integration-tests", "test-kit", "fuzz"].contains(&name.as_str()) {
             assert!(!binaries.iter().any(|binary| uses.contains(*binary)), "{name} uses a binary: {uses:?}");
@@ -466,7 +475,7 @@ fn state_that_others_read_lives_in_tables() {
 #[test]
 fn the_systems_clock_is_only_read_to_be_shown() {
     let reads = ["SystemTime::now", "CLOCK_REALTIME", "Utc::now", "Local::now"];
-    let found = files_with(&["agent", "cells", "cli", "cni", "hive", "lib"], &reads);
+    let found = files_with(&["agent", "cells", "cli", "cni", "hive", "lib", "operator"], &reads);
     let allowed: BTreeSet<String> = WALL_CLOCK.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(found, allowed, "files that read the system's clock (left) against those that may (right)");
 }
@@ -489,7 +498,7 @@ fn what_runs_beside_is_a_job() {
     ];
     let allowed = OWN_THREADS.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(
-        files_with(&["agent", "cells", "hive", "lib"], &ways),
+        files_with(&["agent", "cells", "hive", "lib", "operator"], &ways),
         allowed,
         "files with threads or tasks of their own (left) against those that may (right)"
     );
@@ -503,7 +512,7 @@ fn options_are_read_from_configuration_structs() {
         let ways = ["hive::Setting", "hive.settings()", "hive().settings()", "watch_settings"];
         imported || ways.iter().any(|way| line.contains(way))
     };
-    let mut found = files_where(&["agent", "cells", "cli", "cni", "lib"], all);
+    let mut found = files_where(&["agent", "cells", "cli", "cni", "lib", "operator"], all);
     // Written to the log as a whole.
     assert!(found.remove("agent/src/main.rs"), "the check itself can find something");
     let allowed = ALL_OPTIONS.iter().map(|(file, _)| (*file).to_owned()).collect();
@@ -534,7 +543,7 @@ fn tests_wait_by_their_hive() {
 #[test]
 fn the_environment_is_read_by_the_hive() {
     let ways = ["env::var", "env::args", "env::home_dir"];
-    let found = files_with(&["agent", "cells", "cli", "cni", "hive", "lib"], &ways);
+    let found = files_with(&["agent", "cells", "cli", "cni", "hive", "lib", "operator"], &ways);
     let allowed = ENVIRONMENT.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(found, allowed, "files that read the environment (left) against those that may (right)");
 }
@@ -623,6 +632,7 @@ fn the_sources_need_no_newer_compiler() {
         "hive",
         "integration-tests",
         "lib",
+        "operator",
     ];
     let found: Vec<String> = rust_files(&folders, &["target"]).iter().flat_map(newer).collect();
     assert_eq!(found, Vec::<String>::new());

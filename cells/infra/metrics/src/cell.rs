@@ -12,6 +12,7 @@ use crate::agent::Framework;
 use crate::commands::commands;
 use crate::config::MetricsConfig;
 use crate::process::Process;
+use crate::profile::MetricsProfile;
 use crate::reconcilers;
 use crate::registry::Metrics;
 use crate::sampler::{KEPT, Sampler};
@@ -32,8 +33,16 @@ pub fn cell() -> Cell {
     module("metrics", "Metrics registry and Prometheus endpoint", cells)
 }
 
-fn new_metrics(mut config: ConfigWatch<MetricsConfig>, jobs: JobGroup) -> Arc<Metrics> {
-    let metrics = Arc::new(Metrics::new(selection(&config.get())));
+fn new_metrics(
+    mut config: ConfigWatch<MetricsConfig>,
+    profile: Option<Arc<MetricsProfile>>,
+    jobs: JobGroup,
+) -> Arc<Metrics> {
+    let selection_of_start = selection(&config.get());
+    let metrics = Arc::new(match profile {
+        Some(profile) => Metrics::with_prefix(profile.prefix, selection_of_start),
+        None => Metrics::new(selection_of_start),
+    });
     metrics.register_collector(Process::new("/proc"));
     let selected = metrics.clone();
     jobs.one_shot("selection", move |cx: JobCx| async move {
@@ -93,6 +102,7 @@ fn new_sampler(config: Config<MetricsConfig>, metrics: Arc<Metrics>, jobs: JobGr
 #[derive(Params)]
 struct ServeParams {
     config: Config<MetricsConfig>,
+    profile: Option<Arc<MetricsProfile>>,
     metrics: Arc<Metrics>,
     health: Arc<HealthTree>,
     events: Arc<Events>,
@@ -103,7 +113,10 @@ struct ServeParams {
 fn serve_metrics(p: ServeParams) {
     let framework = Framework::new(&p.metrics, p.health);
     p.events.observe(move |event| framework.count(event));
-    let address = p.config.prometheus_serve_addr.clone();
+    let (option, address) = match &p.profile {
+        Some(profile) => (profile.option, profile.address.clone()),
+        None => ("prometheus-serve-addr", p.config.prometheus_serve_addr.clone()),
+    };
     if address.is_empty() {
         return;
     }
@@ -112,7 +125,7 @@ fn serve_metrics(p: ServeParams) {
     p.lifecycle
         .hook("prometheus-server")
         .on_start(move |_| async move {
-            *listener.lock() = Some(server::bind(&address).await?);
+            *listener.lock() = Some(server::bind(option, &address).await?);
             tracing::info!(address, "Serving prometheus metrics");
             Ok(())
         })

@@ -12,7 +12,7 @@ use crate::feature::{Feature, with_defaults};
 use crate::selection::Selection;
 use crate::text;
 
-/// The prefix of all names.
+/// The prefix of all names of an agent.
 const PREFIX: &str = "cilium";
 
 /// The metrics of one agent. Cells register theirs once, under Cilium's names, and keep a clone of the metric to update
@@ -22,6 +22,7 @@ const PREFIX: &str = "cilium";
 /// combination stays in memory.
 #[derive(Debug)]
 pub struct Metrics {
+    prefix: &'static str,
     registry: Mutex<Registry>,
     /// Metrics with names without the prefix.
     foreign: Mutex<Registry>,
@@ -46,8 +47,14 @@ impl Wanted {
 impl Metrics {
     /// Returns a registry that exports the metrics of `selection`.
     pub fn new(selection: Selection) -> Self {
+        Self::with_prefix(PREFIX, selection)
+    }
+
+    /// Returns a registry whose names have another prefix than those of an agent.
+    pub fn with_prefix(prefix: &'static str, selection: Selection) -> Self {
         Self {
-            registry: Mutex::new(Registry::with_prefix(PREFIX)),
+            prefix,
+            registry: Mutex::new(Registry::with_prefix(prefix)),
             foreign: Mutex::default(),
             selection: Mutex::new(selection),
             wanted: Mutex::default(),
@@ -78,7 +85,7 @@ impl Metrics {
 
     /// Adds a metric that is exported only if `--metrics` enables it.
     pub fn register_off(&self, name: &str, help: &str, metric: impl Metric) {
-        self.selection.lock().off_by_default(format!("{PREFIX}_{}", exported(name, &metric)));
+        self.selection.lock().off_by_default(format!("{}_{}", self.prefix, exported(name, &metric)));
         self.register(name, help, metric);
     }
 
@@ -111,7 +118,7 @@ impl Metrics {
         names: impl IntoIterator<Item = &'n str>,
         collector: impl Collector,
     ) {
-        let names = names.into_iter().map(|name| format!("{PREFIX}_{name}"));
+        let names = names.into_iter().map(|name| format!("{}_{name}", self.prefix));
         names.for_each(|name| self.selection.lock().off_by_default(name));
         self.register_collector(collector);
     }
@@ -119,7 +126,7 @@ impl Metrics {
     /// Registers these families as off by default; returns a flag that is true while one of them is exported, so that
     /// callers can skip measuring otherwise.
     pub fn wanted(&self, names: &[&str]) -> Arc<AtomicBool> {
-        let names: Vec<String> = names.iter().map(|name| format!("{PREFIX}_{name}")).collect();
+        let names: Vec<String> = names.iter().map(|name| format!("{}_{name}", self.prefix)).collect();
         let mut selection = self.selection.lock();
         names.iter().for_each(|name| selection.off_by_default(name.clone()));
         let wanted = Wanted { names, is: Arc::default() };

@@ -28,8 +28,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content type of the answer.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Listens on `--prometheus-serve-addr`: `host:port`, or `:port` for all addresses.
-pub(crate) async fn bind(address: &str) -> anyhow::Result<TcpListener> {
+/// Listens on the address of an option: `host:port`, or `:port` for all addresses.
+pub(crate) async fn bind(option: &str, address: &str) -> anyhow::Result<TcpListener> {
     let listener = match address.strip_prefix(':') {
         Some(port) => match TcpListener::bind(format!("[::]:{port}")).await {
             Ok(listener) => Ok(listener),
@@ -38,7 +38,7 @@ pub(crate) async fn bind(address: &str) -> anyhow::Result<TcpListener> {
         },
         None => TcpListener::bind(address).await,
     };
-    listener.with_context(|| format!("prometheus-serve-addr: cannot listen on {address:?}"))
+    listener.with_context(|| format!("{option}: cannot listen on {address:?}"))
 }
 
 /// Serves requests until `stop`. The callback gets the error when no connection can be accepted, and `None` when one
@@ -81,6 +81,8 @@ mod tests {
 
     use super::*;
 
+    const OPTION: &str = "prometheus-serve-addr";
+
     async fn get(address: std::net::SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -95,7 +97,7 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let endpoints = prometheus_client::metrics::gauge::Gauge::<i64>::default();
         metrics.register("endpoint", "Endpoints", endpoints);
-        let listener = bind("127.0.0.1:0").await.unwrap();
+        let listener = bind(OPTION, "127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let served = serve(listener, metrics, stop.clone(), |_| ());
@@ -113,11 +115,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_cannot_be_bound_is_named() {
-        let taken = bind("127.0.0.1:0").await.unwrap();
+        let taken = bind(OPTION, "127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap().to_string();
-        let error = bind(&address).await.unwrap_err().to_string();
+        let error = bind(OPTION, &address).await.unwrap_err().to_string();
         assert_eq!(error, format!("prometheus-serve-addr: cannot listen on {address:?}"));
-        assert!(bind("nonsense").await.is_err());
-        assert!(bind(":0").await.is_ok());
+        assert!(bind(OPTION, "nonsense").await.is_err());
+        assert!(bind(OPTION, ":0").await.is_ok());
     }
 }

@@ -20,6 +20,8 @@ use crate::jobs::{follow_credentials, follow_definitions, heartbeat, wait_for_de
 use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::metrics::{ClientMetrics, Watches};
+use crate::probe::ServerProbe;
+use crate::profile::ClientProfile;
 use crate::requests::Requests;
 use crate::source::{ApiServer, Connection};
 use crate::status;
@@ -39,16 +41,18 @@ struct ClientParams {
     metrics: Option<Arc<Metrics>>,
     /// Shorter timeouts, for tests.
     timeouts: Option<Arc<WatchTimeouts>>,
+    /// Of programs other than the agent.
+    profile: Option<Arc<ClientProfile>>,
     jobs: JobGroup,
     health: Health,
     shutdown: Shutdowner,
 }
 
-type Client = (Member<Arc<dyn Source>>, Option<Arc<dyn Api>>, Member<StatusSource>);
+type Client = (Member<Arc<dyn Source>>, Option<Arc<dyn Api>>, Option<Arc<ServerProbe>>, Member<StatusSource>);
 
 async fn new_client(p: ClientParams) -> Result<Client, Error> {
     let Some(place) = place(&p.config, |name| std::env::var(name).ok()) else {
-        return Ok((Member(Arc::new(ApiServer(None))), None, Member(status::disabled())));
+        return Ok((Member(Arc::new(ApiServer(None))), None, None, Member(status::disabled())));
     };
     let sockets = Sockets { connect_timeout: p.config.connect_timeout, keep_alive: p.config.keep_alive };
     let client = ClientMetrics::default();
@@ -57,7 +61,9 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
         client.register(metrics);
         metrics.register_collector(watches.clone());
     }
-    let (urls, limiter) = (urls(&p.config), Limiter::new(p.config.qps, p.config.burst));
+    let rate =
+        p.profile.as_ref().map_or((p.config.qps, p.config.burst), |profile| (profile.qps, profile.burst));
+    let (urls, limiter) = (urls(&p.config), Limiter::new(rate.0, rate.1));
     let health = p.health.child("server");
     let link =
         hive::blocking(move || Link::new(place, urls, Arc::new(sockets), limiter, client, health)).await?;
@@ -65,18 +71,29 @@ async fn new_client(p: ClientParams) -> Result<Client, Error> {
     let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
     let connection = Connection {
         link: link.clone(),
-        definitions: Definitions::new(required(is_on)),
+        definitions: Definitions::new(match &p.profile {
+            Some(profile) => profile.required.clone(),
+            None => required(is_on),
+        }),
         watches,
         timeouts: p.timeouts.map_or_else(WatchTimeouts::default, |timeouts| *timeouts),
         health: p.health.clone(),
     };
-    start(&p.jobs, &p.config, &connection, &p.shutdown);
+    let crd_wait_timeout = if p.profile.is_some() { Duration::ZERO } else { p.config.crd_wait_timeout };
+    start(&p.jobs, &p.config, crd_wait_timeout, &connection, &p.shutdown);
     let status = status::of(&connection);
     let source = ApiServer(Some(connection));
-    Ok((Member(Arc::new(source)), Some(Arc::new(Requests(link))), Member(status)))
+    let probe = Arc::new(ServerProbe::new(link.clone()));
+    Ok((Member(Arc::new(source)), Some(Arc::new(Requests(link))), Some(probe), Member(status)))
 }
 
-fn start(jobs: &JobGroup, config: &ApiServerConfig, connection: &Connection, shutdown: &Shutdowner) {
+fn start(
+    jobs: &JobGroup,
+    config: &ApiServerConfig,
+    crd_wait_timeout: Duration,
+    connection: &Connection,
+    shutdown: &Shutdowner,
+) {
     let limit = config.heartbeat;
     let (link, beat) = (connection.link.clone(), limit);
     let every = if limit.is_zero() { Duration::from_secs(3600) } else { limit };
@@ -85,8 +102,8 @@ fn start(jobs: &JobGroup, config: &ApiServerConfig, connection: &Connection, shu
     jobs.one_shot("credentials", move |cx| follow_credentials(link, cx)).add();
     let (follow, backoff) = (connection.clone(), Backoff::constant(Duration::from_secs(10)));
     jobs.one_shot_with_retry("sync-crds", backoff, move |cx| follow_definitions(follow.clone(), cx)).add();
-    if !config.crd_wait_timeout.is_zero() {
-        let (definitions, limit) = (connection.definitions.clone(), config.crd_wait_timeout);
+    if !crd_wait_timeout.is_zero() {
+        let (definitions, limit) = (connection.definitions.clone(), crd_wait_timeout);
         let shutdown = shutdown.clone();
         jobs.one_shot("wait-for-crds", move |cx| wait_for_definitions(definitions, limit, shutdown, cx))
             .add();

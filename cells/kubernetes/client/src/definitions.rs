@@ -106,8 +106,8 @@ const REQUIRED: &[(Kind, When)] = &[
     (Kind::CiliumDatapathPlugin, When::If("enable-datapath-plugins")),
 ];
 
-/// Returns the kinds that are required with these options.
-pub(crate) fn required(is_on: impl Fn(&str) -> bool) -> BTreeSet<Kind> {
+/// Returns the kinds that an agent with these options waits for.
+pub fn required(is_on: impl Fn(&str) -> bool) -> BTreeSet<Kind> {
     let wanted = REQUIRED.iter().filter(|(_, when)| match when {
         When::Always => true,
         When::Unless(option) => !is_on(option),

@@ -26,6 +26,8 @@ mod jobs;
 mod limiter;
 mod link;
 mod metrics;
+mod probe;
+mod profile;
 mod request_error;
 mod requests;
 pub mod scan;
@@ -39,7 +41,10 @@ mod watch_timeouts;
 
 pub use cell::cell;
 pub use config::ApiServerConfig;
+pub use definitions::required as required_kinds;
 pub use error::Error;
+pub use probe::ServerProbe;
+pub use profile::ClientProfile;
 
 /// Whether the n-th failure in a row is reported: the 1st, 10th, 100th, ...
 fn is_reported(count: u64) -> bool {

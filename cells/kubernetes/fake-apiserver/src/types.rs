@@ -98,7 +98,8 @@ impl From<Kind> for Type {
     fn from(kind: Kind) -> Type {
         let domains = match (kind.group(), kind) {
             ("cilium.io", _) => ANY,
-            (_, Kind::ConfigMap) => CORE,
+            (_, Kind::ConfigMap | Kind::Lease) => CORE,
+            (_, Kind::CustomResourceDefinition) => ANY,
             _ => BOTH,
         };
         Type { gvr: kind.into(), name: kind.name().into(), kind: Some(kind), domains }
@@ -109,8 +110,8 @@ impl From<Kind> for Type {
 pub(crate) fn has_status(kind: Kind) -> bool {
     use Kind::*;
     match kind {
-        Namespace | Node | Pod | Service => true,
-        ConfigMap | Secret | EndpointSlice | NetworkPolicy => false,
+        Namespace | Node | Pod | Service | CustomResourceDefinition => true,
+        ConfigMap | Secret | EndpointSlice | NetworkPolicy | Lease => false,
         CiliumBGPClusterConfig
         | CiliumBGPNodeConfig
         | CiliumBGPPeerConfig
@@ -142,7 +143,6 @@ const BOTH: &[Domain] = &Domain::ALL;
 
 /// Types without a type in `k8s_types`: version, domains, names.
 const OTHERS: &[(&str, &[Domain], &[&str])] = &[
-    ("apiextensions.k8s.io/v1", ANY, &["CustomResourceDefinition"]),
     (
         "gateway.networking.k8s.io/v1",
         ANY,
@@ -172,7 +172,6 @@ const OTHERS: &[(&str, &[Domain], &[&str])] = &[
     ("autoscaling/v2", CORE, &["HorizontalPodAutoscaler"]),
     ("batch/v1", CORE, &["CronJob", "Job"]),
     ("certificates.k8s.io/v1", CORE, &["CertificateSigningRequest"]),
-    ("coordination.k8s.io/v1", CORE, &["Lease"]),
     ("events.k8s.io/v1", CORE, &["Event"]),
     ("networking.k8s.io/v1", CORE, &["IPAddress", "Ingress", "IngressClass", "ServiceCIDR"]),
     ("node.k8s.io/v1", CORE, &["RuntimeClass"]),

@@ -1,7 +1,9 @@
 //! Kubernetes' own kinds.
 
 mod config;
+mod definition;
 mod endpoint_slice;
+mod lease;
 mod namespace;
 mod network_policy;
 mod node;
@@ -10,9 +12,11 @@ mod secret;
 mod service;
 
 pub use config::ConfigMap;
+pub use definition::CustomResourceDefinition;
 pub use endpoint_slice::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
 };
+pub use lease::{Lease, LeaseSpec};
 pub use namespace::Namespace;
 pub use network_policy::{
     IpBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,

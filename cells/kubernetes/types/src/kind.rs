@@ -83,6 +83,8 @@ kinds! {
     Secret "" "v1" "secrets" Namespaced [];
     EndpointSlice "discovery.k8s.io" "v1" "endpointslices" Namespaced [];
     NetworkPolicy "networking.k8s.io" "v1" "networkpolicies" Namespaced ["netpol"];
+    Lease "coordination.k8s.io" "v1" "leases" Namespaced [];
+    CustomResourceDefinition "apiextensions.k8s.io" "v1" "customresourcedefinitions" Cluster ["crd", "crds"];
     CiliumBGPAdvertisement "cilium.io" "v2" "ciliumbgpadvertisements" Cluster ["cbgpadvert"];
     CiliumBGPClusterConfig "cilium.io" "v2" "ciliumbgpclusterconfigs" Cluster ["cbgpcluster"];
     CiliumBGPNodeConfig "cilium.io" "v2" "ciliumbgpnodeconfigs" Cluster ["cbgpnode"];
@@ -145,6 +147,8 @@ impl Kind {
             ("cilium.io", "v2") => "cilium.io/v2",
             ("cilium.io", _) => "cilium.io/v2alpha1",
             ("discovery.k8s.io", _) => "discovery.k8s.io/v1",
+            ("coordination.k8s.io", _) => "coordination.k8s.io/v1",
+            ("apiextensions.k8s.io", _) => "apiextensions.k8s.io/v1",
             _ => "networking.k8s.io/v1",
         }
     }

@@ -1,133 +1,21 @@
 //! Log lines as Cilium writes them: `time=.. level=info msg=".." module=agent.ipam key=value`, or JSON.
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use daemon_config::RuntimeConfig;
-use hive::{ConfigError, Hive};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
-use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::log_level::{LogFilter, LogLevel};
-
-/// Options of the log.
-#[derive(hive::Config, Clone, Debug)]
-#[config(group = "Log")]
-pub(crate) struct LogConfig {
-    /// Form and level of the log
-    #[flag(
-        default = "",
-        parse = "format=text|text-ts|json|json-ts and level=error|warn|info|debug|trace, by comma",
-        live,
-        joins
-    )]
-    pub(crate) log_opt: LogOptions,
-}
-
-impl LogConfig {
-    /// Returns format and level of `log-opt`, and the option `debug`. Call it before any cell is built, so that errors
-    /// of constructors are logged in the configured format.
-    pub(crate) fn options(hive: &Hive) -> Result<(LogOptions, bool), ConfigError> {
-        Ok((hive.config::<Self>()?.log_opt, hive.config::<RuntimeConfig>()?.debug))
-    }
-}
-
-/// Format and level of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogOptions {
-    pub(crate) format: LogFormat,
-    pub(crate) level: LevelFilter,
-}
-
-/// Line format: text or JSON, with or without a timestamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogFormat {
-    json: bool,
-    time: bool,
-}
-
-impl Default for LogOptions {
-    fn default() -> Self {
-        Self { format: LogFormat { json: false, time: true }, level: LevelFilter::INFO }
-    }
-}
-
-impl LogOptions {
-    /// Installs a subscriber that writes events to standard error in this format. Only the first call of a process has
-    /// an effect on the subscriber.
-    pub(crate) fn install(self, filter: LogFilter, level: &LogLevel, debug: bool) {
-        let lines = tracing_subscriber::fmt::layer()
-            .with_writer(std::io::stderr)
-            .fmt_fields(debug_fn(|out, field, value| write!(out, "{field}={value:?}{SEPARATOR}")))
-            .event_format(level.format());
-        // A second installation (several agents in one process) keeps the first.
-        let _ =
-            tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter).with(lines));
-        level.set(self, debug);
-    }
-}
-
-impl FromStr for LogOptions {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // A map in a configuration file arrives as a JSON object.
-        let pairs: Vec<String> = if text.starts_with('{') {
-            let object: BTreeMap<String, String> =
-                serde_json::from_str(text).map_err(|error| error.to_string())?;
-            object.into_iter().map(|(key, value)| format!("{key}={value}")).collect()
-        } else {
-            text.split(',').map(str::to_owned).collect()
-        };
-        let mut options = Self::default();
-        for pair in pairs.iter().filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("format", value)) => options.format = value.parse()?,
-                Some(("level", value)) => {
-                    options.level = match value.to_ascii_lowercase().as_str() {
-                        "error" | "fatal" | "panic" => LevelFilter::ERROR,
-                        "warn" | "warning" => LevelFilter::WARN,
-                        "info" => LevelFilter::INFO,
-                        "debug" => LevelFilter::DEBUG,
-                        "trace" => LevelFilter::TRACE,
-                        _ => return Err(format!("level {value}: use error, warn, info, debug or trace")),
-                    }
-                }
-                _ => return Err(format!("{pair}: use format=FORMAT or level=LEVEL")),
-            }
-        }
-        Ok(options)
-    }
-}
-
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let (kind, time) = match s.strip_suffix("-ts") {
-            Some(kind) => (kind, true),
-            None => (s, false),
-        };
-        match kind {
-            "text" => Ok(Self { json: false, time }),
-            "json" => Ok(Self { json: true, time }),
-            _ => Err(format!("format {s}: use text, text-ts, json or json-ts")),
-        }
-    }
-}
+use crate::options::LogFormat;
 
 /// A line format that may change concurrently with writers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedFormat(Arc<AtomicU8>);
+pub struct SharedFormat(Arc<AtomicU8>);
 
 impl SharedFormat {
     pub(crate) fn set(&self, format: LogFormat) {
@@ -173,11 +61,11 @@ where
     }
 }
 
-/// Target of events that are logged with level `fatal`, which tracing does not have.
-pub(crate) const FATAL: &str = "agent::fatal";
+/// Suffix of the targets of events that are logged with level `fatal`, which tracing does not have: `agent::fatal`.
+const FATAL_SUFFIX: &str = "::fatal";
 
 /// Terminator of a field in the formatted fields of a span. A control character, because values may contain spaces.
-const SEPARATOR: char = '\u{1e}';
+pub(crate) const SEPARATOR: char = '\u{1e}';
 
 /// Returns the module of the event: the hive records it in the span around constructors, hooks and jobs.
 fn module<S, N>(cx: &FmtContext<'_, S, N>) -> Option<String>
@@ -194,7 +82,7 @@ where
 
 fn level_name(event: &Metadata<'_>) -> &'static str {
     match *event.level() {
-        Level::ERROR if event.target() == FATAL => "fatal",
+        Level::ERROR if event.target().ends_with(FATAL_SUFFIX) => "fatal",
         Level::ERROR => "error",
         Level::WARN => "warn",
         Level::INFO => "info",
@@ -294,20 +182,5 @@ mod tests {
         let pairs = [("level", "info"), ("msg", "a \"b\"\nc"), ("empty", ""), ("path", "/run/x")];
         assert_eq!(line(false, &pairs), r#"level=info msg="a \"b\"\nc" empty="" path=/run/x"#);
         assert_eq!(line(true, &pairs), r#""level":"info","msg":"a \"b\"\nc","empty":"","path":"/run/x""#);
-    }
-
-    #[test]
-    fn errors_of_options_list_valid_values() {
-        let parse = |text: &str| text.parse::<LogOptions>();
-        assert_eq!(
-            parse("format=json-ts,level=warning"),
-            Ok(LogOptions { format: LogFormat { json: true, time: true }, level: LevelFilter::WARN })
-        );
-        assert_eq!(parse(r#"{"format":"json-ts","level":"warning"}"#), parse("format=json-ts,level=warning"));
-        assert!(parse("{}").is_ok() && parse("{").is_err());
-        assert_eq!(parse(""), Ok(LogOptions::default()));
-        assert_eq!(parse("format=xml").unwrap_err(), "format xml: use text, text-ts, json or json-ts");
-        assert_eq!(parse("level=loud").unwrap_err(), "level loud: use error, warn, info, debug or trace");
-        assert_eq!(parse("colour=red").unwrap_err(), "colour=red: use format=FORMAT or level=LEVEL");
     }
 }

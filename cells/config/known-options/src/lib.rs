@@ -1,0 +1,39 @@
+//! All options of a Cilium 1.20 agent, so that every program accepts a configuration written for it.
+//!
+//! **Owns** the list: name, type, default, feature. **Needs** and **provides** nothing: it is given to the builder of a hive.
+//!
+//! ```
+//! use hive::Hive;
+//! use hive::prelude::*;
+//!
+//! let hive = Hive::builder(module("x", "x", [])).foreign(known_options::known_options()).set("enable-hubble", true).build()?;
+//! assert_eq!(hive.settings().unused()[0].key, "enable-hubble");
+//! # Ok::<(), hive::HiveError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use hive::config::{Foreign, Kind};
+
+const TABLE: &str = include_str!("options.tsv");
+
+/// Returns all options of a Cilium 1.20 agent, so that a configuration written for it is accepted: values are checked
+/// by type, and options that no cell declares have no effect.
+pub fn known_options() -> impl Iterator<Item = Foreign> {
+    TABLE.lines().filter_map(|line| {
+        let mut columns = line.split('\t');
+        let (name, kind) = (columns.next()?, Kind::from_name(columns.next()?)?);
+        let default = columns.next().unwrap_or_default().to_owned();
+        let file_only = columns.next() == Some("file-only");
+        Some(Foreign { default, file_only, ..Foreign::new(name, kind) })
+    })
+}
+
+/// Returns the feature of each option, by option name.
+#[must_use]
+pub fn features() -> BTreeMap<&'static str, &'static str> {
+    let feature = |line: &'static str| Some((line.split('\t').next()?, line.split('\t').nth(4)?));
+    TABLE.lines().filter_map(feature).collect()
+}

@@ -1,0 +1,49 @@
+//! Level and format of the log, both changeable at run time.
+
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::debug_fn;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{Registry, reload};
+
+use crate::line::{SEPARATOR, SharedFormat};
+use crate::options::LogOptions;
+
+/// The first layer of the subscriber, which filters the process's events by level.
+pub type LogFilter = reload::Layer<LevelFilter, Registry>;
+
+/// A handle that changes level and format of the log at run time.
+#[derive(Clone, Debug)]
+pub struct LogLevel {
+    filter: reload::Handle<LevelFilter, Registry>,
+    format: SharedFormat,
+}
+
+/// Returns a filter to install, and its handle.
+#[must_use]
+pub fn filter() -> (LogFilter, LogLevel) {
+    let (layer, filter) = reload::Layer::new(LevelFilter::INFO);
+    (layer, LogLevel { filter, format: SharedFormat::default() })
+}
+
+impl LogLevel {
+    /// Installs a subscriber that writes events to standard error. Only the first call of a process has an effect on the
+    /// subscriber.
+    pub fn install(&self, filter: LogFilter, options: LogOptions, debug: bool) {
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(std::io::stderr)
+            .fmt_fields(debug_fn(|out, field, value| write!(out, "{field}={value:?}{SEPARATOR}")))
+            .event_format(self.format.clone());
+        // A second installation (several agents in one process) keeps the first.
+        let _ =
+            tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter).with(lines));
+        self.set(options, debug);
+    }
+
+    /// Applies format and level of `options`; with `debug` the level is at least debug.
+    pub fn set(&self, options: LogOptions, debug: bool) {
+        let level = if debug { options.level.max(LevelFilter::DEBUG) } else { options.level };
+        self.format.set(options.format);
+        // Fails only if no subscriber holds the filter, in which case nothing is logged.
+        let _ = self.filter.modify(|filter| *filter = level);
+    }
+}

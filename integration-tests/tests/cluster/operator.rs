@@ -1,0 +1,173 @@
+//! Operators at a real API server.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use cluster_stage::{Gate, Stage, User};
+use integration_tests::binary;
+use serde_json::Value;
+use test_kit::{Process, Sandbox, require_root, try_wait_until, wait_until};
+
+/// How long something may take that needs no lease to end.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A cluster in which operators are started and killed.
+struct Cluster {
+    stage: Stage,
+    gate: Gate,
+    sandbox: Sandbox,
+}
+
+/// A running operator.
+struct Operator {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Operator {
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let stage = Stage::start().unwrap();
+        let sandbox = Sandbox::new().unwrap();
+        let gate = stage.gate().unwrap();
+        Cluster { stage, gate, sandbox }
+    }
+
+    /// Starts an operator that listens on this port, with further options.
+    fn start(&self, port: u16, options: &[&str]) -> Operator {
+        let log = self.sandbox.dir().join(format!("operator-{port}.log"));
+        let file = File::options().create(true).append(true).open(&log).unwrap();
+        let mut command = self.sandbox.host().command(binary("operator"));
+        command
+            .arg(format!("--k8s-kubeconfig-path={}", self.gate.kubeconfig(User::Operator).unwrap().display()))
+            .arg(format!("--operator-api-serve-addr=127.0.0.1:{port}"))
+            .args(["--k8s-namespace=kube-system", "--shell-sock-path="])
+            .args(options)
+            .stdin(std::process::Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file);
+        Operator { process: Process::start(&mut command).unwrap(), log }
+    }
+
+    /// The holder of the lease; empty if there is none.
+    fn holder(&self) -> String {
+        let lease = self.stage.get(&["-n", "kube-system", "lease", "cilium-operator-resource-lock"]);
+        let holder = |lease: &Value| lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
+        lease.as_ref().map(holder).unwrap_or_default()
+    }
+
+    fn until_holder(&self, operator: &Operator, limit: Duration, is: impl Fn(&str) -> bool) -> String {
+        let found = || match self.holder() {
+            holder if !holder.is_empty() && is(&holder) => Ok(holder),
+            holder => Err(format!("{holder:?} holds the lease")),
+        };
+        try_wait_until(limit, found).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()))
+    }
+
+    /// Waits until the cells of the leader have started.
+    fn until_leads(&self, operator: &Operator) {
+        let leads = || operator.log().contains("Leading the operator HA deployment");
+        let started = || {
+            let definitions = self.stage.kubectl(&["get", "crd", "-o", "name"]);
+            let count = definitions.map(|names| names.lines().count()).unwrap_or_default();
+            if leads() && count == 10 { Ok(()) } else { Err(format!("{count} definitions")) }
+        };
+        try_wait_until(LIMIT, started).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()));
+    }
+}
+
+#[test]
+fn one_operator_leads_registers_kinds_and_is_followed_when_it_dies() {
+    require_root!();
+    let cluster = Cluster::new();
+    let begin = Instant::now();
+    let mut one = cluster.start(9234, &[]);
+    let first = cluster.until_holder(&one, LIMIT, |_| true);
+    cluster.until_leads(&one);
+    eprintln!("the first operator led with 10 definitions after {:?}", begin.elapsed());
+    let label = "-L=io.cilium.k8s.crd.schema.version";
+    let definitions = cluster.stage.kubectl(&["get", "crd", "--no-headers", label]).unwrap();
+    assert!(definitions.lines().all(|line| line.ends_with("1.33.9")), "{definitions}");
+    let conditions = "-o=jsonpath={.items[*].status.conditions[?(@.type==\"Established\")].status}";
+    let established = cluster.stage.kubectl(&["get", "crd", conditions]).unwrap();
+    assert_eq!(established, ["True"; 10].join(" "));
+
+    // The second one is as healthy, and waits.
+    let two = cluster.start(9235, &[]);
+    let health = |port: u16| {
+        let fetch = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port} && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
+        );
+        let output = cluster.sandbox.host().command("bash").args(["-c", &fetch]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    for port in [9234, 9235] {
+        wait_until("it is healthy", LIMIT, || {
+            let answer = health(port);
+            answer.starts_with("HTTP/1.0 200") && answer.ends_with("\r\nok")
+        });
+    }
+    assert_eq!(cluster.holder(), first);
+    assert!(!two.log().contains("Leading"), "{}", two.log());
+
+    // Killed, the first one is followed when its lease has ended, and not before.
+    one.process.kill().unwrap();
+    let killed = Instant::now();
+    let second = cluster.until_holder(&two, 2 * LIMIT, |holder| holder != first);
+    assert!(killed.elapsed() > Duration::from_secs(11), "{:?}", killed.elapsed());
+    eprintln!("the second operator followed after {:?}", killed.elapsed());
+
+    // Stopped, the second one hands over at once.
+    let three = cluster.start(9236, &[]);
+    wait_until("the third waits", LIMIT, || three.log().contains("Leader re-election complete"));
+    let stopped = Instant::now();
+    two.process.terminate().unwrap();
+    cluster.until_holder(&three, LIMIT, |holder| holder != second);
+    assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
+    assert!(two.log().contains("Leader lease is released"), "{}", two.log());
+    eprintln!("the third operator followed after {:?}", stopped.elapsed());
+    let unwell: Vec<String> =
+        three.log().lines().filter(|line| !line.contains("level=info")).map(str::to_owned).collect();
+    assert_eq!(unwell, Vec::<String>::new());
+}
+
+#[test]
+fn an_operator_stays_off_while_another_program_holds_the_lease_and_ends_when_it_loses_it() {
+    require_root!();
+    let cluster = Cluster::new();
+    // As Cilium's operator writes it, by a clock that is years behind.
+    let lease = |holder: &str, renewed: &str| {
+        format!(
+            "{{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {{name: cilium-operator-resource-lock, \
+             namespace: kube-system}}, spec: {{holderIdentity: {holder}, leaseDurationSeconds: 15, \
+             acquireTime: '2020-01-01T00:00:00.000000Z', renewTime: '{renewed}', leaseTransitions: 1}}}}"
+        )
+    };
+    cluster.stage.apply(&lease("vm-knsv4rv4zj", "2020-01-01T00:00:00.000000Z")).unwrap();
+    let mut operator = cluster.start(9234, &[]);
+    for second in 1..10 {
+        std::thread::sleep(Duration::from_secs(2));
+        cluster
+            .stage
+            .apply(&lease("vm-knsv4rv4zj", &format!("2020-01-01T00:00:{second:02}.000000Z")))
+            .unwrap();
+    }
+    assert_eq!(cluster.holder(), "vm-knsv4rv4zj");
+    assert_eq!(cluster.stage.kubectl(&["get", "crd", "-o", "name"]).unwrap(), "");
+    cluster.until_holder(&operator, 2 * LIMIT, |holder| holder != "vm-knsv4rv4zj");
+    cluster.until_leads(&operator);
+
+    // Another program takes the lease by force.
+    cluster.stage.apply(&lease("intruder", "2020-01-01T00:01:00.000000Z")).unwrap();
+    let status = operator.process.wait(LIMIT).unwrap();
+    assert_eq!(status.code(), Some(255), "{}", operator.log());
+    let log = operator.log();
+    assert!(log.contains("level=fatal") && log.contains("another process holds the lease"), "{log}");
+    assert_eq!(cluster.holder(), "intruder", "its lease is not released");
+}

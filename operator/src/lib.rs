@@ -1,0 +1,69 @@
+//! The operator: a list of cells in a hive, for what a cluster needs once.
+//!
+//! Infrastructure runs in every replica. The cells of the scope [`Leader`] run in the one that holds the lease, which is that of
+//! Cilium's operator: definitions of kinds first, then what reads and writes objects of them.
+//!
+//! ```
+//! hive::validate(operator::cells()).unwrap(); // runs nothing, reports every error of the composition
+//! ```
+//!
+//! **Not part of it yet**: taints and conditions of nodes, collection of identities, endpoints and nodes, endpoint slices,
+//! LB-IPAM. IPAM is that of cluster-pool; the other modes that need an operator are refused by name.
+
+#![forbid(unsafe_code)]
+
+mod client;
+
+pub use known_options::known_options;
+
+use hive::prelude::*;
+use hive::scope;
+use k8s_types::cilium::CiliumNode;
+
+/// The scope of the cells that only the leader runs.
+#[derive(Debug)]
+pub enum Leader {}
+
+/// Returns all cells of the binary `operator`.
+#[must_use]
+pub fn cells() -> Cell {
+    let cells = [infrastructure(), control_plane()];
+    module("operator", "Operator of a cluster", cells)
+}
+
+/// Returns the infrastructure cells: tables, metrics, the HTTP API, the shell, the client of the API server.
+#[must_use]
+pub fn infrastructure() -> Cell {
+    let cells = [
+        statedb::cell(),
+        metrics::cell(),
+        client::cell(),
+        k8s_client::cell(),
+        operator_api::cell(),
+        statedb_script::cell(),
+        hive_shell::cell(),
+    ];
+    module("infra", "Infrastructure", cells)
+}
+
+/// Returns the election, and the cells of the leader.
+#[must_use]
+pub fn control_plane() -> Cell {
+    let cells = [operator_election::cell::<Leader>(), leader()];
+    module("controlplane", "Control plane", cells)
+}
+
+/// Returns the cells of the leader.
+#[must_use]
+pub fn leader() -> Cell {
+    let cells = [operator_definitions::cell(), k8s_tables::table::<CiliumNode>(), k8s_writer::cell()];
+    scope::<Leader>("leader", "Cells of the replica that leads", cells)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn all_cells_form_a_valid_hive() {
+        hive::validate(super::cells()).unwrap();
+    }
+}
