@@ -45,6 +45,7 @@ const LAYERS: &[&[&str]] = &[
     &["config-sources", "loadbalancer-redirectpolicy", "loader"],
     &["daemon-config", "status"],
     &["cleanup", "operator-election", "operator-definitions", "operator-api"],
+    &["operator-ipam"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];

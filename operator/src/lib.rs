@@ -56,7 +56,12 @@ pub fn control_plane() -> Cell {
 /// Returns the cells of the leader.
 #[must_use]
 pub fn leader() -> Cell {
-    let cells = [operator_definitions::cell(), k8s_tables::table::<CiliumNode>(), k8s_writer::cell()];
+    let cells = [
+        operator_definitions::cell(),
+        k8s_tables::table::<CiliumNode>(),
+        k8s_writer::cell(),
+        operator_ipam::cell(),
+    ];
     scope::<Leader>("leader", "Cells of the replica that leads", cells)
 }
 

@@ -1,12 +1,13 @@
 //! Operators at a real API server.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cluster_stage::{Gate, Stage, User};
 use integration_tests::binary;
-use serde_json::Value;
+use serde_json::{Value, json};
 use test_kit::{Process, Sandbox, require_root, try_wait_until, wait_until};
 
 /// How long something may take that needs no lease to end.
@@ -48,6 +49,7 @@ impl Cluster {
             .arg(format!("--k8s-kubeconfig-path={}", self.gate.kubeconfig(User::Operator).unwrap().display()))
             .arg(format!("--operator-api-serve-addr=127.0.0.1:{port}"))
             .args(["--k8s-namespace=kube-system", "--shell-sock-path="])
+            .args(["--cluster-pool-ipv4-cidr=10.0.0.0/16", "--enable-ipv6=false"])
             .args(options)
             .stdin(std::process::Stdio::null())
             .stdout(file.try_clone().unwrap())
@@ -170,4 +172,70 @@ fn an_operator_stays_off_while_another_program_holds_the_lease_and_ends_when_it_
     let log = operator.log();
     assert!(log.contains("level=fatal") && log.contains("another process holds the lease"), "{log}");
     assert_eq!(cluster.holder(), "intruder", "its lease is not released");
+}
+
+/// CIDRs of nodes by name, of those that have one.
+fn cidrs(stage: &Stage) -> BTreeMap<String, String> {
+    let nodes = stage.get(&["ciliumnodes"]).unwrap();
+    let cidr = |node: &Value| {
+        let name = node["metadata"]["name"].as_str().unwrap().to_owned();
+        Some((name, node["spec"]["ipam"]["podCIDRs"][0].as_str()?.to_owned()))
+    };
+    nodes["items"].as_array().unwrap().iter().filter_map(cidr).collect()
+}
+
+/// Makes CiliumNodes as agents do.
+fn join(stage: &Stage, nodes: std::ops::Range<usize>) {
+    let node = |i: usize| {
+        let spec = json!({"addresses": [{"type": "InternalIP", "ip": format!("192.0.2.{i}")}], "ipam": {"pools": {}}});
+        json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": format!("n{i}")}, "spec": spec})
+    };
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": nodes.map(node).collect::<Vec<_>>()});
+    stage.apply(&list.to_string()).unwrap();
+}
+
+fn until_served(stage: &Stage, count: usize, operator: &Operator) -> BTreeMap<String, String> {
+    let served = || match cidrs(stage) {
+        all if all.len() == count => Ok(all),
+        all => Err(format!("{all:?}")),
+    };
+    try_wait_until(2 * LIMIT, served).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()))
+}
+
+#[test]
+fn nodes_get_cidrs_of_their_own_whichever_operator_leads() {
+    require_root!();
+    let cluster = Cluster::new();
+    let mut one = cluster.start(9234, &[]);
+    cluster.until_leads(&one);
+    let begin = Instant::now();
+    join(&cluster.stage, 0..1);
+    until_served(&cluster.stage, 1, &one);
+    eprintln!("a node has a CIDR {:?} after kubectl was started to make it", begin.elapsed());
+    join(&cluster.stage, 1..40);
+    let before = until_served(&cluster.stage, 40, &one);
+
+    // Killed while nodes join; what it had begun is the next one's to keep.
+    let two = cluster.start(9235, &[]);
+    join(&cluster.stage, 40..80);
+    one.process.kill().unwrap();
+    join(&cluster.stage, 80..100);
+    let all = until_served(&cluster.stage, 100, &two);
+    assert!(before.iter().all(|(node, cidr)| all.get(node) == Some(cidr)), "{before:?}\n{all:?}");
+    let distinct: std::collections::BTreeSet<&String> = all.values().collect();
+    assert_eq!(distinct.len(), 100, "{all:?}");
+
+    // A deleted node's CIDR is free, and the others' stay over a restart. An agent's change of its object changes nothing.
+    cluster.stage.kubectl(&["delete", "ciliumnode", "n7"]).unwrap();
+    two.process.terminate().unwrap();
+    let three = cluster.start(9236, &[]);
+    join(&cluster.stage, 100..101);
+    cluster.stage.kubectl(&["label", "ciliumnode", "n8", "zone=a"]).unwrap();
+    let after = until_served(&cluster.stage, 100, &three);
+    assert!(after.iter().filter(|(node, _)| *node != "n100").all(|(node, cidr)| all[node] == *cidr));
+    let distinct: std::collections::BTreeSet<&String> = after.values().collect();
+    assert_eq!(distinct.len(), 100, "{after:?}");
+    let problems: Vec<String> =
+        three.log().lines().filter(|line| !line.contains("level=info")).map(str::to_owned).collect();
+    assert_eq!(problems, Vec::<String>::new());
 }
