@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hive::{ConfigError, Hive, HiveError, group};
+use hive::{ConfigError, Hive, HiveError, bundle};
 use logging::{DebugConfig, LogConfig, LogOptions};
 
 #[global_allocator]
@@ -33,7 +33,7 @@ Usage: operator [--config-dir DIR] [OPTIONS]   run the operator
 fn main() -> ExitCode {
     memory_limit::tune_allocator();
     let (filter, level) = logging::filter();
-    let built = Hive::builder(group([logging::cell(level.clone()), operator::cells()]))
+    let built = Hive::builder(bundle([logging::cell(level.clone()), operator::cells()]))
         .process("CILIUM_")
         .config_files()
         .foreign(operator::known_options())

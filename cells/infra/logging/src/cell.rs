@@ -29,5 +29,6 @@ fn follow(
                 () = debug.changed() => {}
             }
         }
-    });
+    })
+    .add();
 }

@@ -40,21 +40,26 @@ fn serve_api(p: ApiParams) -> Result<(), Error> {
     let bound: Arc<Mutex<Vec<_>>> = Arc::default();
     let listeners = bound.clone();
     let to_bind = addresses.clone();
-    p.lifecycle.hook("listen").on_start(move |_| async move {
-        *listeners.lock() = bind(&to_bind)?;
-        Ok(())
-    });
+    p.lifecycle
+        .hook("listen")
+        .on_start(move |_| async move {
+            *listeners.lock() = bind(&to_bind)?;
+            Ok(())
+        })
+        .add();
     let answers = Answers { probe: p.probe, metrics: p.metrics };
     for at in 0..addresses.len() {
         let (bound, answers) = (bound.clone(), answers.clone());
         let job = if at == 0 { "serve".to_owned() } else { format!("serve-{at}") };
-        p.jobs.one_shot(job, move |cx: JobCx| async move {
-            let listener = bound.lock().get_mut(at).and_then(Option::take);
-            if let Some(listener) = listener {
-                serve(listener, answers, cx).await;
-            }
-            Ok(())
-        });
+        p.jobs
+            .one_shot(job, move |cx: JobCx| async move {
+                let listener = bound.lock().get_mut(at).and_then(Option::take);
+                if let Some(listener) = listener {
+                    serve(listener, answers, cx).await;
+                }
+                Ok(())
+            })
+            .add();
     }
     Ok(())
 }

@@ -35,12 +35,15 @@ fn new_registration(p: DefinitionParams) -> Result<Arc<Registered>, Error> {
     // Features of agents, too, whose options no cell of an operator declares.
     let kinds = kinds(|option| p.settings.value(option).is_some_and(|(_, value)| value == "true"));
     let health = p.health;
-    p.lifecycle.hook("register").on_start(move |_| async move {
-        let count = kinds.len();
-        register_all(api, kinds).await?;
-        health.ok(format_args!("{count} definitions are established"));
-        Ok(())
-    });
+    p.lifecycle
+        .hook("register")
+        .on_start(move |_| async move {
+            let count = kinds.len();
+            register_all(api, kinds).await?;
+            health.ok(format_args!("{count} definitions are established"));
+            Ok(())
+        })
+        .add();
     Ok(Arc::new(Registered(())))
 }
 

@@ -44,7 +44,7 @@ fn start<L: ?Sized + 'static>(p: ElectionParams, scope: Arc<Scope<L>>) -> Result
         leadership: Leadership::clone(&p.leadership),
         shutdown: p.shutdown,
     };
-    p.jobs.one_shot("participate", move |cx: JobCx| participant.run(cx));
+    p.jobs.one_shot("participate", move |cx: JobCx| participant.run(cx)).add();
     Ok(())
 }
 

@@ -80,10 +80,13 @@ impl Api for Server {
 fn operator(server: &Server, starts: bool) -> TestHive {
     let api: Arc<dyn Api> = Arc::new(server.clone());
     let lead = move |lifecycle: Lifecycle| {
-        lifecycle.hook("lead").on_start(move |_| async move {
-            anyhow::ensure!(starts, "no definitions");
-            Ok(())
-        });
+        lifecycle
+            .hook("lead")
+            .on_start(move |_| async move {
+                anyhow::ensure!(starts, "no definitions");
+                Ok(())
+            })
+            .add();
     };
     TestHive::new([
         supply(api),

@@ -45,7 +45,7 @@ fn start(p: IpamParams) -> Result<(), Error> {
     let pool = ClusterPool::new(&p.config)?;
     let write = NodeWriter { writer: p.writer, leadership: Leadership::clone(&p.leadership) };
     let allocator = Allocator { pool, write, errors: BTreeMap::new() };
-    p.jobs.one_shot("cluster-pool", move |cx: JobCx| allocator.run(p.nodes, cx));
+    p.jobs.one_shot("cluster-pool", move |cx: JobCx| allocator.run(p.nodes, cx)).add();
     Ok(())
 }
 
