@@ -24,6 +24,7 @@ const MTU: u32 = 1500;
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     pub(crate) config: CniConfig,
+    pub(crate) ipam_mode: String,
     pub(crate) running: BTreeMap<String, Value>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn configuration<'a>(
         enable_route_mtu_for_cni_chaining: config.enable_route_mtu_for_cni_chaining,
         install_uplink_routes_for_delegated_ipam: config.install_uplink_routes_for_delegated_ipam,
         ip_local_reserved_ports: config.reserved_ports().to_owned(),
-        ipam_mode: config.ipam.clone(),
+        ipam_mode: fixed.ipam_mode.clone(),
         kvstore_configuration: Some(KvstoreConfiguration::default()),
         masquerade_protocols: Some(MasqueradeProtocols::default()),
         packetization_layer_pmtud_mode: config.pmtud_mode()?.to_owned(),

@@ -7,8 +7,9 @@ use api::{Operation, Request, Response, Route};
 use api_models::{DaemonConfigurationSpec, rfc3339};
 use devices::Device;
 use hive::Settings;
+use hive::config::FlagValue as _;
 use hive::prelude::*;
-use local_node::{LocalNodeStore, StateConfig};
+use local_node::{LocalNodeConfig, LocalNodeStore, StateConfig};
 use maps::ClockConfig;
 use runtime_options::{Follower, RuntimeOption};
 use state_file::{Rewrite, Version};
@@ -77,12 +78,13 @@ pub fn cell() -> Cell {
 
 fn new_fixed(
     config: Config<CniConfig>,
+    node: Config<LocalNodeConfig>,
     settings: Arc<Settings>,
     clock: Option<Config<ClockConfig>>,
 ) -> anyhow::Result<Arc<Fixed>> {
     let clock = clock.map(|clock| clock.clock());
     let running = names::daemon_configuration(&settings, clock, &rfc3339(SystemTime::now()));
-    Ok(Arc::new(Fixed { config: (*config).clone(), running }))
+    Ok(Arc::new(Fixed { config: (*config).clone(), ipam_mode: node.ipam.render(), running }))
 }
 
 #[derive(Params)]

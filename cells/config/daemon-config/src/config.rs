@@ -9,9 +9,6 @@ pub struct CniConfig {
     /// Device type of pods: veth, or auto, which is veth
     #[flag(default = "veth")]
     pub datapath_mode: String,
-    /// Address management: cluster-pool, kubernetes, or delegated-plugin to leave it to another plugin
-    #[flag(default = "cluster-pool")]
-    pub ipam: String,
     /// MTU of pods' devices, 0 for that of the node's devices
     #[flag(default = 0, unit = "bytes")]
     pub mtu: u32,
@@ -37,8 +34,6 @@ impl CniConfig {
             if permitted.contains(&value) { Ok(()) } else { Err(wrong) }
         };
         one_of("datapath-mode", &self.datapath_mode, &["veth", "auto"], "veth or auto")?;
-        let modes = ["cluster-pool", "kubernetes", "delegated-plugin"];
-        one_of("ipam", &self.ipam, &modes, "cluster-pool, kubernetes or delegated-plugin")?;
         self.pmtud_mode().map(drop)
     }
 

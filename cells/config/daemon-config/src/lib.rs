@@ -47,8 +47,7 @@
 //! this agent compares values: `60s` equals `1m`. A second agent on the same folder is refused. `PATCH /config`
 //! responds within tens of milliseconds, since nothing is compiled. Options without effect in this agent are accepted,
 //! returned, and logged. `daemonConfigurationMap` has Cilium's members, also for options that no cell of this agent
-//! declares. Values of
-//! `datapath-mode` and `ipam` that this agent does not support are refused at the start.
+//! declares. Values of `datapath-mode` that this agent does not support are refused at the start.
 
 mod answer;
 mod cell;

@@ -12,7 +12,7 @@ use futures::stream::BoxStream;
 use hive::TestHive;
 use hive::prelude::*;
 use k8s_types::{Kind, Selection, Source, SourceError, WatchEvent};
-use local_node::{LocalNode, LocalNodeStore, StateConfig};
+use local_node::{LocalNode, LocalNodeConfig, LocalNodeStore, StateConfig};
 use metrics::Metrics;
 use runtime_options::RuntimeOption;
 use statedb::{RwTable, Table, TableDisplay as _};
@@ -48,6 +48,7 @@ fn surroundings() -> Cell {
         "A node and its devices",
         [
             config::<StateConfig>(),
+            config::<LocalNodeConfig>(),
             statedb::table::<LocalNode>(),
             statedb::table::<Device>(),
             provide(node),
@@ -214,7 +215,6 @@ async fn a_patch_changes_all_of_its_options_or_none() {
 async fn unsupported_values_are_refused_at_the_start() {
     for (key, value, text) in [
         ("datapath-mode", "netkit", "datapath-mode: \"netkit\" is wrong, expected veth or auto"),
-        ("ipam", "eni", "ipam: \"eni\" is wrong, expected cluster-pool, kubernetes or delegated-plugin"),
         (
             "packetization-layer-pmtud-mode",
             "often",

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use datapath_api::Datapath;
 use hive::prelude::*;
-use ipnetwork::IpNetwork;
 use local_node::LocalNode;
 use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
 use metrics::Metrics;
@@ -100,6 +99,11 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         repairs,
     };
     p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx)).add();
+    let (addressed, node) = (datapath.clone(), p.tables.node.clone());
+    p.jobs.observer("own-addresses", node.clone().snapshots(), move |_, _| {
+        addressed.conntrack_purge().set_own_addresses(own_addresses(&node));
+        async { Ok(()) }
+    }).add();
     let pool = datapath.clone();
     p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx)).add();
     let (purged, shared) = (datapath.clone(), maps.clone());
@@ -109,14 +113,10 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     Ok((datapath, Member(follower)))
 }
 
-/// Returns the addresses that the node assigns to its pods; they stay while the agent runs.
+/// Returns the addresses that the node assigns to its pods.
 fn own_addresses(node: &Table<LocalNode>) -> OwnAddresses {
     let snapshot = node.snapshot();
     let Some(node) = node.get(&snapshot, LocalNode::query()) else { return OwnAddresses::default() };
-    let ranges = [node.ipv4_alloc_cidr.map(IpNetwork::V4), node.ipv6_alloc_cidr.map(IpNetwork::V6)];
     let routers = [node.router_ipv4.map(IpAddr::V4), node.router_ipv6.map(IpAddr::V6)];
-    OwnAddresses {
-        ranges: ranges.into_iter().flatten().collect(),
-        routers: routers.into_iter().flatten().collect(),
-    }
+    OwnAddresses { ranges: node.routed_cidrs().collect(), routers: routers.into_iter().flatten().collect() }
 }

@@ -350,8 +350,8 @@ fn host_devices_addresses_and_routes_are_those_of_cilium() {
     let settings = HostSettings {
         router_ipv4: Some(Ipv4Addr::new(10, 244, 71, 14)),
         router_ipv6: Some("fd00::b".parse().unwrap()),
-        pods_ipv4: Some("10.244.0.0/16".parse().unwrap()),
-        pods_ipv6: Some("fd00::/64".parse().unwrap()),
+        pods_ipv4: vec!["10.244.0.0/16".parse().unwrap()],
+        pods_ipv6: vec!["fd00::/64".parse().unwrap()],
     };
     let state = || {
         let host = sandbox.host();
@@ -390,7 +390,7 @@ fn host_devices_addresses_and_routes_are_those_of_cilium() {
     // Another range: addresses and routes of the old one are removed.
     let other = HostSettings {
         router_ipv4: Some(Ipv4Addr::new(10, 1, 0, 1)),
-        pods_ipv4: Some("10.1.0.0/24".parse().unwrap()),
+        pods_ipv4: vec!["10.1.0.0/24".parse().unwrap()],
         ..HostSettings::default()
     };
     host::ensure_addresses(&mut nl, &again.host, &other).unwrap();

@@ -19,6 +19,9 @@ pub struct Address {
     /// Its owner: `NAMESPACE/POD`, `router`, ...
     #[serde(rename = "Owner")]
     pub owner: Arc<str>,
+    /// The pool that it is of.
+    #[serde(rename = "Pool")]
+    pub pool: Arc<str>,
     /// The terms of the allocation.
     #[serde(rename = "Lease")]
     pub lease: Lease,
@@ -80,6 +83,6 @@ impl TableDisplay for Address {
             Lease::Expiring { uuid, .. } => format!("expiring {uuid}"),
             Lease::Resting { .. } => "resting".to_owned(),
         };
-        vec![self.address.to_string(), self.owner.to_string(), DEFAULT_POOL.to_owned(), lease]
+        vec![self.address.to_string(), self.owner.to_string(), self.pool.to_string(), lease]
     }
 }

@@ -7,17 +7,15 @@ use std::time::Instant;
 
 use api::{DebugSource, Operation, Request, Response, Route, StatusSource};
 use hive::prelude::*;
-use local_node::{LocalNode, LocalNodeStore};
+use ipnetwork::IpNetwork;
+use local_node::{IpamMode, LocalNode, LocalNodeConfig, LocalNodeStore, LocalRouters};
 use statedb::RwTable;
 
 use crate::address::{Address, DEFAULT_POOL};
-use crate::error::Error;
 use crate::handle::{Ipam, Node};
-use crate::range::Family;
-use crate::rest;
-
-/// The owner of the router's addresses.
-const ROUTER: &str = "router";
+use crate::pools::{Pool, Pools};
+use crate::range::{Family, PodRange};
+use crate::{rest, router, withdrawn};
 
 /// An address that an endpoint of the previous run has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +56,8 @@ pub fn cell() -> Cell {
 struct IpamParams {
     table: Arc<RwTable<Address>>,
     node: Arc<LocalNodeStore>,
+    config: Option<Config<LocalNodeConfig>>,
+    routers: Option<Arc<LocalRouters>>,
     restored: Group<Restored>,
     metrics: Arc<metrics::Metrics>,
     lifecycle: Lifecycle,
@@ -66,24 +66,34 @@ struct IpamParams {
 
 fn ipam(p: IpamParams) -> Arc<Ipam> {
     let node = p.node.clone();
+    let is_delegated = p.config.is_some_and(|config| config.ipam == IpamMode::DelegatedPlugin);
     let ipam = Arc::new(Ipam::new((*p.table).clone(), move || {
-        node.node().map(|node| facts(&node)).unwrap_or_default()
+        let node = node.node().map(|node| facts(&node)).unwrap_or_default();
+        Node { is_delegated, ..node }
     }));
     ipam.register(&p.metrics);
+    let follower = p.node.clone();
+    let routers = p.routers.unwrap_or_default();
+    let configured = routers.clone();
     let (allocator, node, restored) = (ipam.clone(), p.node, p.restored);
     p.lifecycle.hook("ipam").on_start(move |_| async move {
         for known in restored.iter() {
             let read = known.0.clone();
             for RestoredAddress { address, endpoint, owner } in hive::blocking(move || read()).await? {
-                // An address outside of the current ranges must not fail the start; the restore of its endpoint decides.
-                if let Err(error) = allocator.hand_over(address, None, &format!("{owner} [restored]"), endpoint) {
+                // An address that is not available must not fail the start; the restore of its endpoint decides.
+                if let Err(error) = allocator.restore(address, &format!("{owner} [restored]"), endpoint) {
                     tracing::warn!(ip = %address, endpointID = endpoint, %error, "Restored address is not available");
                 }
             }
         }
-        routers(&allocator, &node)?;
+        router::ensure(&allocator, &node, &configured)?;
         Ok(())
     }).add();
+    let (allocator, node) = (ipam.clone(), follower.clone());
+    p.jobs.one_shot("router", move |cx: JobCx| router::follow(allocator, node, routers, cx)).add();
+    let (allocator, addresses) = (ipam.clone(), p.table.reader());
+    p.jobs
+        .one_shot("withdrawn-ranges", move |cx: JobCx| withdrawn::follow(allocator, addresses, follower, cx)).add();
     let sweeper = ipam.clone();
     p.jobs
         .one_shot("expire", move |cx: JobCx| async move {
@@ -96,6 +106,8 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
 
 fn facts(node: &LocalNode) -> Node {
     Node {
+        pools: default_pool(node),
+        is_delegated: false,
         ipv4_range: node.ipv4_alloc_cidr,
         ipv6_range: node.ipv6_alloc_cidr,
         router_ipv4: node.router_ipv4,
@@ -103,32 +115,18 @@ fn facts(node: &LocalNode) -> Node {
     }
 }
 
-/// Keeps the router's addresses of the previous run if they are free, else allocates new ones.
-fn routers(ipam: &Ipam, store: &LocalNodeStore) -> Result<(), Error> {
-    let node = store.node().map(|node| facts(&node)).unwrap_or_default();
-    let before = [node.router_ipv4.map(IpAddr::V4), node.router_ipv6.map(IpAddr::V6)];
-    for (family, before) in [Family::V4, Family::V6].into_iter().zip(before) {
-        if !ipam.ranges().enabled(family) {
-            continue;
+/// The node's ranges as the one pool.
+fn default_pool(node: &LocalNode) -> Pools {
+    let v4 = node.ipv4_alloc_cidrs().map(IpNetwork::V4);
+    let ranges = v4.chain(node.ipv6_alloc_cidrs().map(IpNetwork::V6)).map(PodRange::new).collect();
+    let withdrawn = node.withdrawn_alloc_cidrs.iter().copied().map(PodRange::new).collect();
+    let mut pools = Pools::new([(DEFAULT_POOL.into(), Pool { ranges, withdrawn })]);
+    for (family, wait) in [(Family::V4, &node.ipv4_cidr_wait), (Family::V6, &node.ipv6_cidr_wait)] {
+        if let Some(reason) = wait {
+            pools = pools.waiting(family, reason);
         }
-        let kept = before.filter(|&address| match ipam.allocate_ip(address, ROUTER, DEFAULT_POOL) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(ip = %address, %error, "Router address of the previous run is not available");
-                false
-            }
-        });
-        let address = match kept {
-            Some(address) => Some(address),
-            None => ipam.allocate(ROUTER, Some(family), false)?.first().map(|given| given.address),
-        };
-        store.update(|node| match address {
-            Some(IpAddr::V4(address)) => node.router_ipv4 = Some(address),
-            Some(IpAddr::V6(address)) => node.router_ipv6 = Some(address),
-            None => {}
-        });
     }
-    Ok(())
+    pools
 }
 
 fn status(ipam: Arc<Ipam>) -> Member<StatusSource> {
@@ -210,6 +208,107 @@ mod tests {
         assert_eq!(status.allocations["10.0.0.3"], "router");
         assert_eq!(status.allocations["10.0.0.4"], "default/p2 [restored]");
         hive.stop().await;
+    }
+
+    #[tokio::test]
+    async fn ranges_that_come_later_give_the_router_its_address_and_withdrawn_ones_stay_while_they_are_used()
+    {
+        let node = local_node::testing::given(LocalNode {
+            name: "node".into(),
+            ipv4_cidr_wait: Some("CiliumNode node has no spec.ipam.podCIDRs".into()),
+            ..LocalNode::default()
+        });
+        let restored = provide(|| {
+            let known = RestoredAddress { address: [10, 0, 0, 1].into(), endpoint: 1, owner: "a/1".into() };
+            Member(Restored::new(move || Ok(vec![known.clone()])))
+        });
+        let mut hive = TestHive::needing::<Ipam>([statedb::cell(), metrics::cell(), node, cell(), restored]);
+        hive.start().await;
+        let (store, ipam) = (hive.get::<LocalNodeStore>(), hive.get::<Ipam>());
+        let waits = "Waits for pod ranges; IPv4: CiliumNode node has no spec.ipam.podCIDRs";
+        let health = |job: &str| hive.hive().health().at(&format!("ipam.{job}"));
+        hive.until("the wait is reported", || health("job-router").is_some_and(|row| row.message == waits))
+            .await;
+        let refused = ipam.allocate("a/2", None, false).unwrap_err().to_string();
+        assert!(refused.contains("CiliumNode node has no spec.ipam.podCIDRs"), "{refused}");
+        assert_eq!(store.node().unwrap().router_ipv4, None);
+
+        store.update(|node| node.assign_ipv4_cidrs(&["10.0.0.0/29".parse().unwrap()]));
+        hive.until("the router has an address", || store.node().unwrap().router_ipv4.is_some()).await;
+        let router = store.node().unwrap().router_ipv4.unwrap();
+        assert_ne!(router, std::net::Ipv4Addr::new(10, 0, 0, 1), "the restored endpoint's");
+
+        store.update(|node| node.assign_ipv4_cidrs(&["10.0.1.0/29".parse().unwrap()]));
+        let owners = "10.0.0.0/29: 2 addresses, of a/1 [restored], router";
+        hive.until("the range is reported", || {
+            health("job-withdrawn-ranges").is_some_and(|row| row.error.contains(owners))
+        })
+        .await;
+        assert_eq!(store.node().unwrap().router_ipv4, Some(router), "pods have it as their gateway");
+        let given = ipam.allocate("a/2", None, false).unwrap()[0].address;
+        assert!(given.to_string().starts_with("10.0.1."), "{given}");
+
+        store.update(|node| node.assign_ipv4_cidrs(&["10.0.2.0/29".parse().unwrap()]));
+        assert!(ipam.release_endpoint([10, 0, 0, 1].into(), 1));
+        ipam.release(given, "default").unwrap();
+        hive.until("the second range is dropped", || {
+            store.node().unwrap().withdrawn_alloc_cidrs == ["10.0.0.0/29".parse().unwrap()]
+        })
+        .await;
+        drop((store, ipam));
+        hive.finish().await;
+    }
+
+    #[tokio::test]
+    async fn a_delegated_plugin_leaves_nothing_to_allocate() {
+        let node = local_node::testing::row(LocalNode {
+            name: "node".into(),
+            ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
+            router_ipv4: Some([169, 254, 23, 0].into()),
+            ..LocalNode::default()
+        });
+        let families = config::<maps::FamilyConfig>();
+        let cells = [statedb::cell(), metrics::cell(), families, node, cell()];
+        let mut hive = TestHive::needing::<Ipam>(cells)
+            .set("ipam", "delegated-plugin")
+            .set("enable-ipv6", false)
+            .set("local-router-ipv4", "169.254.23.0")
+            .supply(Arc::new(LocalRouters { ipv4: Some([169, 254, 23, 0].into()), ipv6: None }));
+        hive.start().await;
+        let ipam = hive.get::<Ipam>();
+        let refused = ipam.allocate("a/1", None, true).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("ipam=delegated-plugin: addresses are allocated by another IPAM plugin"),
+            "{refused}"
+        );
+        assert!(ipam.allocate_ip([10, 0, 0, 1].into(), "a/1", "default").is_err());
+        assert!(ipam.status(true).allocations.is_empty());
+        drop(ipam);
+        hive.stop().await;
+    }
+
+    #[tokio::test]
+    async fn the_routers_address_of_an_option_is_not_allocated() {
+        for (option, owners) in [([169, 254, 23, 0], 0), ([10, 0, 0, 3], 1)] {
+            let node = LocalNode {
+                name: "node".into(),
+                ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
+                router_ipv4: Some(option.into()),
+                ..LocalNode::default()
+            };
+            let routers = supply(Arc::new(LocalRouters { ipv4: Some(option.into()), ipv6: None }));
+            let node = local_node::testing::given(node);
+            let mut hive =
+                TestHive::needing::<Ipam>([statedb::cell(), metrics::cell(), node, cell(), routers]);
+            hive.start().await;
+            assert_eq!(hive.get::<LocalNodeStore>().node().unwrap().router_ipv4, Some(option.into()));
+            let is_router = |owner: &&String| *owner == "router";
+            assert_eq!(
+                hive.get::<Ipam>().status(true).allocations.values().filter(is_router).count(),
+                owners
+            );
+            hive.stop().await;
+        }
     }
 
     #[tokio::test]

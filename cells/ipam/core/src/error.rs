@@ -1,6 +1,8 @@
 //! Errors of allocation, with Cilium's texts, which its clients may compare.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
@@ -10,17 +12,45 @@ use crate::range::Family;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Every address of the node's ranges is in use.
-    #[error("range is full")]
-    Full,
+    /// Every address of the pool's ranges is in use.
+    #[error("range is full: pool {pool} has {capacity} {family} addresses on this node, {most}")]
+    Full {
+        /// The pool.
+        pool: Arc<str>,
+        /// The family that lacks an address.
+        family: Family,
+        /// Number of addresses that can be allocated.
+        capacity: u128,
+        /// The namespace, or the owner in none, that holds most of them.
+        most: Holder,
+    },
+    /// The node has no range of the family yet.
+    #[error("no {family} address can be allocated yet: {reason}")]
+    Waiting {
+        /// The family.
+        family: Family,
+        /// The reason.
+        reason: Arc<str>,
+    },
+    /// Another plugin allocates addresses.
+    #[error("ipam=delegated-plugin: addresses are allocated by another IPAM plugin, not by this agent")]
+    Delegated,
+    /// The node has no range of the pool.
+    #[error("unable to allocate from pool \"{pool}\" (family {}): pool not (yet) available", family.name())]
+    NoSuchPool {
+        /// The pool.
+        pool: Arc<str>,
+        /// The family.
+        family: Family,
+    },
     /// The address has an owner.
     #[error("provided IP is already allocated")]
     Allocated,
     /// The address is in none of the node's ranges, or is its first or last.
     #[error("provided IP is not in the valid range. The range of valid IPs is {0}")]
     NotInRange(IpNetwork),
-    /// The family is disabled.
-    #[error("{} allocation disabled", match .0 { Family::V4 => "IPv4", Family::V6 => "IPv6" })]
+    /// The family is off.
+    #[error("{0} allocation disabled")]
     Disabled(Family),
     /// A given address was requested without the pool.
     #[error("unable to restore IP {address} for {owner:?}: pool name must be provided")]
@@ -48,7 +78,22 @@ pub enum Error {
     /// The address was allocated with another token.
     #[error("UUID mismatch, not stopping expiration timer")]
     UuidMismatch,
-    /// The node has no ranges yet.
-    #[error("the node's pod ranges are not known yet")]
-    NoRanges,
+}
+
+/// The holder of most addresses of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// A namespace, or an owner in none, as `router`; empty if all addresses are in quarantine.
+    pub name: String,
+    /// Number of addresses.
+    pub count: usize,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder { count: 0, .. } => f.write_str("none of them in use"),
+            Holder { name, count } => write!(f, "{name} holds {count} of them"),
+        }
+    }
 }

@@ -13,19 +13,24 @@ use tokio::sync::watch;
 
 use crate::address::{Address, DEFAULT_POOL, Lease};
 use crate::error::Error;
-use crate::ledger::{EXPIRATION, Ledger, Randomness, Ranges};
+use crate::ledger::{EXPIRATION, Ledger, Randomness};
 use crate::metrics::{Action, Events, Usage};
-use crate::range::Family;
+use crate::pools::Pools;
+use crate::range::{Family, PodRange};
 
 const FAMILIES: [Family; 2] = [Family::V6, Family::V4];
 
 /// The input of the allocator from the node; read at each allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// IPv4 pod range; `None` if the family is disabled.
+    /// The addresses that may be allocated.
+    pub pools: Pools,
+    /// The first IPv4 pod range; none when the family is off or its range is not known yet.
     pub ipv4_range: Option<Ipv4Network>,
-    /// IPv6 pod range; `None` if the family is disabled.
+    /// The same for IPv6.
     pub ipv6_range: Option<Ipv6Network>,
+    /// Whether another IPAM plugin of CNI allocates the pods' addresses: this allocator refuses.
+    pub is_delegated: bool,
     /// The router's IPv4 address.
     pub router_ipv4: Option<Ipv4Addr>,
     /// The router's IPv6 address.
@@ -33,10 +38,10 @@ pub struct Node {
 }
 
 impl Node {
-    fn ranges(&self) -> Ranges {
-        let v4 = self.ipv4_range.map(Into::into);
-        let v6 = self.ipv6_range.map(Into::into);
-        Ranges::new(v4.into_iter().chain(v6))
+    /// A node with one range for each family that is on.
+    pub fn with_ranges(ipv4: Option<Ipv4Network>, ipv6: Option<Ipv6Network>) -> Node {
+        let cidrs = ipv4.map(Into::into).into_iter().chain(ipv6.map(Into::into));
+        Node { pools: Pools::of_ranges(cidrs), ipv4_range: ipv4, ipv6_range: ipv6, ..Node::default() }
     }
 }
 
@@ -79,8 +84,20 @@ impl Ipam {
             }
         };
         let after = expiration.then_some(EXPIRATION);
-        let given =
-            self.ledger.allocate(&self.ranges(), families, owner, after, Instant::now(), &mut Random)?;
+        let pool_of = |_| Ok(DEFAULT_POOL.into());
+        let node = (self.node)();
+        if node.is_delegated {
+            return Err(Error::Delegated);
+        }
+        let given = self.ledger.allocate(
+            &node.pools,
+            &pool_of,
+            families,
+            owner,
+            after,
+            Instant::now(),
+            &mut Random,
+        )?;
         for row in &given {
             self.events.count(Action::Allocate, Family::of(row.address));
         }
@@ -95,7 +112,11 @@ impl Ipam {
         if pool.is_empty() {
             return Err(Error::NoPool { address, owner: owner.to_owned() });
         }
-        self.ledger.take(&self.ranges(), address, owner, Lease::Held)?;
+        let node = (self.node)();
+        if node.is_delegated {
+            return Err(Error::Delegated);
+        }
+        self.ledger.take(&node.pools, address, owner, Lease::Held)?;
         self.events.count(Action::Allocate, Family::of(address));
         Ok(())
     }
@@ -114,7 +135,7 @@ impl Ipam {
         if pool.is_empty() {
             return Err(Error::NoPoolForRelease(address));
         }
-        if !self.ranges().enabled(Family::of(address)) {
+        if !self.pools().enabled(Family::of(address)) {
             return Err(Error::Disabled(Family::of(address)));
         }
         // The router's lease is `Held`, so that the ledger alone would release it.
@@ -137,7 +158,12 @@ impl Ipam {
         owner: &str,
         endpoint: u16,
     ) -> Result<(), Error> {
-        self.ledger.hand_over(&self.ranges(), address, token, owner, endpoint)
+        self.ledger.hand_over(&self.pools(), address, token, owner, endpoint)
+    }
+
+    /// Reserves the address of an endpoint of the previous run, also outside of all ranges: they may be known later.
+    pub(crate) fn restore(&self, address: IpAddr, owner: &str, endpoint: u16) -> Result<(), Error> {
+        self.ledger.restore(&self.pools(), address, owner, endpoint)
     }
 
     /// Releases an address of an endpoint. Returns whether the endpoint had it.
@@ -150,10 +176,27 @@ impl Ipam {
         released
     }
 
-    /// Returns the number of addresses of a family that have an owner. Scans the table.
+    /// Whether the owner has an address of the family. Costs a walk over the table.
+    pub(crate) fn has(&self, owner: &str, family: Family) -> bool {
+        let snapshot = self.table.snapshot();
+        let has = self
+            .table
+            .all(&snapshot)
+            .any(|row| row.allocated() && *row.owner == *owner && Family::of(row.address) == family);
+        has
+    }
+
+    /// Returns how many addresses of a family have an owner. Costs a walk over the table.
     pub fn count(&self, family: Family) -> usize {
         let snapshot = self.table.snapshot();
         self.table.all(&snapshot).filter(|row| row.allocated() && Family::of(row.address) == family).count()
+    }
+
+    /// Returns the pods' and other owners' addresses within a range. Costs a walk over the table.
+    pub(crate) fn owners_in(&self, range: PodRange) -> Vec<Address> {
+        let snapshot = self.table.snapshot();
+        let within = self.table.all(&snapshot).filter(|row| row.allocated() && range.contains(row.address));
+        within.map(|row| (**row).clone()).collect()
     }
 
     /// Registers the allocator's metrics.
@@ -169,21 +212,21 @@ impl Ipam {
         of_endpoint.map(|row| row.address).collect()
     }
 
-    /// Returns the current ranges.
-    pub fn ranges(&self) -> Ranges {
-        (self.node)().ranges()
+    /// Returns the pools at present.
+    pub fn pools(&self) -> Pools {
+        (self.node)().pools
     }
 
     /// Returns the `ipam` part of `GET /healthz`; with `full` every address with its owner.
     pub fn status(&self, full: bool) -> IpamStatus {
-        status(&self.table, &self.ranges(), full)
+        status(&self.table, &self.pools(), full)
     }
 
     /// Returns the table as text for debugging: a line for each address with its owner and lease.
     pub(crate) fn describe(&self, now: Instant) -> String {
         let snapshot = self.table.snapshot();
         let lines = self.table.all(&snapshot).map(|row| {
-            let Address { address, owner, lease } = &**row;
+            let Address { address, owner, lease, .. } = &**row;
             match lease {
                 Lease::Held => format!("{address}: {owner}\n"),
                 Lease::Endpoint(id) => format!("{address}: {owner}, endpoint {id}\n"),
@@ -274,19 +317,19 @@ impl Ipam {
     }
 }
 
-fn status(table: &Table<Address>, ranges: &Ranges, full: bool) -> IpamStatus {
+fn status(table: &Table<Address>, pools: &Pools, full: bool) -> IpamStatus {
     let snapshot = table.snapshot();
     let allocated: Vec<_> = table.all(&snapshot).filter(|row| row.allocated()).collect();
     let of = |family| {
-        let enabled = ranges.enabled(family);
+        let enabled = pools.enabled(family);
         let list = allocated.iter().filter(|row| Family::of(row.address) == family);
         List(enabled.then(|| list.map(|row| row.address.to_string()).collect::<Vec<_>>()))
     };
     let mut text = String::new();
     for (family, name) in [(Family::V4, "IPv4"), (Family::V6, "IPv6")] {
-        if let Some(first) = ranges.of(family).next() {
+        if let Some(first) = pools.of(family).next() {
             let used = allocated.iter().filter(|row| Family::of(row.address) == family).count();
-            let capacity: u128 = ranges.of(family).map(|range| range.capacity()).sum();
+            let capacity: u128 = pools.of(family).map(|range| range.capacity()).sum();
             text += &format!("{name}: {used}/{capacity} allocated from {}, ", first.cidr());
         }
     }

@@ -1,50 +1,21 @@
 //! Allocation and release of addresses: transactions on the table `ipam`, without clock or randomness of their own.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ipnetwork::IpNetwork;
 use statedb::{RwTable, TableTxn};
 
-use crate::address::{Address, Lease};
-use crate::error::Error;
-use crate::range::{Family, PodRange};
+use crate::address::{Address, DEFAULT_POOL, Lease};
+use crate::error::{Error, Holder};
+use crate::pools::{Pool, Pools};
+use crate::range::Family;
 
 /// How long a released address stays in quarantine, unless the range has no other.
 pub(crate) const QUARANTINE: Duration = Duration::from_secs(30);
 /// How long an address that was allocated with `expiration: true` waits for its endpoint.
 pub(crate) const EXPIRATION: Duration = Duration::from_secs(600);
-
-/// The node's pod ranges; a family without a range is disabled.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ranges(pub Vec<PodRange>);
-
-impl Ranges {
-    /// Returns the ranges of the given CIDRs.
-    pub fn new(cidrs: impl IntoIterator<Item = IpNetwork>) -> Ranges {
-        Ranges(cidrs.into_iter().map(PodRange::new).collect())
-    }
-
-    /// Returns the ranges of one family.
-    pub fn of(&self, family: Family) -> impl Iterator<Item = &PodRange> {
-        self.0.iter().filter(move |range| range.family() == family)
-    }
-
-    /// Whether the family is enabled.
-    pub fn enabled(&self, family: Family) -> bool {
-        self.of(family).next().is_some()
-    }
-
-    fn check(&self, address: IpAddr) -> Result<(), Error> {
-        let family = Family::of(address);
-        let first = self.of(family).next().ok_or(Error::Disabled(family))?;
-        match self.of(family).any(|range| range.contains(address)) {
-            true => Ok(()),
-            false => Err(Error::NotInRange(first.cidr())),
-        }
-    }
-}
 
 /// The source of random offsets and unguessable tokens, which tests replace.
 pub(crate) trait Randomness {
@@ -65,10 +36,11 @@ impl Ledger {
         Ledger { table }
     }
 
-    /// Allocates an address of each enabled family, all or none.
+    /// Allocates one address of each of the families that are on, all or none, each of the pool that `pool_of` returns.
     pub(crate) fn allocate(
         &self,
-        ranges: &Ranges,
+        pools: &Pools,
+        pool_of: &impl Fn(Family) -> Result<Arc<str>, Error>,
         families: &[Family],
         owner: &str,
         expiration: Option<Duration>,
@@ -79,16 +51,22 @@ impl Ledger {
         let mut txn = self.table.write();
         let mut given = Vec::new();
         for &family in families {
-            if !ranges.enabled(family) {
+            if !pools.enabled(family) {
                 continue;
             }
-            // An error drops the transaction and so also releases an address of the other family.
-            let address = pick(&txn, ranges, family, randomness.offset()).ok_or(Error::Full)?;
+            if let Some(reason) = pools.wait(family) {
+                return Err(Error::Waiting { family, reason: reason.clone() });
+            }
+            // An error drops the transaction, and with it an address of the family before.
+            let name = pool_of(family)?;
+            let pool = pools.get(&name).ok_or_else(|| Error::NoSuchPool { pool: name.clone(), family })?;
+            let address = pick(&txn, pool, family, randomness.offset())
+                .ok_or_else(|| exhausted(&txn, name.clone(), pool, family))?;
             let lease = match expiration {
                 Some(after) => Lease::Expiring { uuid: randomness.uuid().into(), at: now + after },
                 None => Lease::Held,
             };
-            let row = Address { address, owner: owner.clone(), lease };
+            let row = Address { address, owner: owner.clone(), pool: name, lease };
             txn.insert(row.clone());
             given.push(row);
         }
@@ -99,17 +77,37 @@ impl Ledger {
     /// Allocates a given address, if it is free.
     pub(crate) fn take(
         &self,
-        ranges: &Ranges,
+        pools: &Pools,
         address: IpAddr,
         owner: &str,
         lease: Lease,
     ) -> Result<(), Error> {
-        ranges.check(address)?;
+        pools.check(address)?;
         let mut txn = self.table.write();
         if txn.get(Address::by_address(address)).is_some_and(|row| row.allocated()) {
             return Err(Error::Allocated);
         }
-        txn.insert(Address { address, owner: owner.into(), lease });
+        txn.insert(Address { address, owner: owner.into(), pool: pool_name(pools, address), lease });
+        txn.commit();
+        Ok(())
+    }
+
+    /// Reserves the address of an endpoint of the previous run, also outside of all ranges: they may come later.
+    pub(crate) fn restore(
+        &self,
+        pools: &Pools,
+        address: IpAddr,
+        owner: &str,
+        endpoint: u16,
+    ) -> Result<(), Error> {
+        let mut txn = self.table.write();
+        match txn.get(Address::by_address(address)).map(|row| &row.lease) {
+            None | Some(Lease::Resting { .. }) => {}
+            Some(Lease::Endpoint(holder)) if *holder == endpoint => return Ok(()),
+            Some(_) => return Err(Error::Allocated),
+        }
+        let (pool, lease) = (pool_name(pools, address), Lease::Endpoint(endpoint));
+        txn.insert(Address { address, owner: owner.into(), pool, lease });
         txn.commit();
         Ok(())
     }
@@ -140,7 +138,7 @@ impl Ledger {
     /// of the allocation. A free address of the ranges is allocated to the endpoint; one outside of them is ignored.
     pub(crate) fn hand_over(
         &self,
-        ranges: &Ranges,
+        pools: &Pools,
         address: IpAddr,
         uuid: Option<&str>,
         owner: &str,
@@ -158,14 +156,17 @@ impl Ledger {
             (Some(Lease::Endpoint(other)), None) if *other != endpoint => return Err(Error::Allocated),
             (Some(Lease::Held | Lease::Endpoint(_)), None) => {}
             (Some(Lease::Resting { .. }) | None, None) => {
-                if ranges.check(address).is_err() {
+                if pools.pool_of(address).is_none() {
                     return Ok(());
                 }
             }
         }
-        // Keep the owner of the allocation: a restored endpoint may have another owner name.
-        let owner = row.filter(|row| row.allocated()).map_or_else(|| owner.into(), |row| row.owner.clone());
-        txn.insert(Address { address, owner, lease: Lease::Endpoint(endpoint) });
+        // Keep the owner of the allocation: a restored endpoint may come under another name.
+        let (owner, pool) = match row.filter(|row| row.allocated()) {
+            Some(row) => (row.owner.clone(), row.pool.clone()),
+            None => (owner.into(), pool_name(pools, address)),
+        };
+        txn.insert(Address { address, owner, pool, lease: Lease::Endpoint(endpoint) });
         txn.commit();
         Ok(())
     }
@@ -203,21 +204,43 @@ impl Ledger {
     }
 }
 
-/// Returns a free address of the family: preferably one that is not in quarantine, else the one that has been there
-/// longest.
-fn pick(txn: &TableTxn<'_, Address>, ranges: &Ranges, family: Family, offset: u128) -> Option<IpAddr> {
-    let fresh = ranges
+/// Returns the pool that an address is of; the default one if it is of none.
+fn pool_name(pools: &Pools, address: IpAddr) -> Arc<str> {
+    pools.pool_of(address).cloned().unwrap_or_else(|| DEFAULT_POOL.into())
+}
+
+/// Returns a free address of the family: one that is not in quarantine if there is one, else the one that has been for the
+/// longest time.
+fn pick(txn: &TableTxn<'_, Address>, pool: &Pool, family: Family, offset: u128) -> Option<IpAddr> {
+    let fresh = pool
         .of(family)
         .find_map(|range| range.next_free(offset, |address| txn.get(Address::by_address(address)).is_some()));
     fresh.or_else(|| {
         let resting = txn.all().filter_map(|row| match row.lease {
-            Lease::Resting { since } if ranges.of(family).any(|range| range.contains(row.address)) => {
+            Lease::Resting { since } if pool.of(family).any(|range| range.contains(row.address)) => {
                 Some((since, row.address))
             }
             _ => None,
         });
         resting.min().map(|(_, address)| address)
     })
+}
+
+/// The error of a pool without a free address, with the holder of most.
+fn exhausted(txn: &TableTxn<'_, Address>, name: Arc<str>, pool: &Pool, family: Family) -> Error {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let of_pool = |row: &Address| row.allocated() && pool.of(family).any(|range| range.contains(row.address));
+    for row in txn.all().filter(|row| of_pool(row)) {
+        let holder = match row.owner.split_once('/') {
+            Some((namespace, _)) => format!("namespace {namespace}"),
+            None => row.owner.to_string(),
+        };
+        *counts.entry(holder).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    let (holder, count) = most.unwrap_or_default();
+    let capacity = pool.of(family).map(|range| range.capacity()).sum();
+    Error::Full { pool: name, family, capacity, most: Holder { name: holder, count } }
 }
 
 #[cfg(test)]

@@ -27,8 +27,14 @@ fn ledger() -> Ledger {
     Ledger::new(Db::new().table::<Address>().unwrap())
 }
 
-fn ranges(cidrs: &[&str]) -> Ranges {
-    Ranges::new(cidrs.iter().map(|cidr| cidr.parse().unwrap()))
+fn pools(cidrs: &[&str]) -> Pools {
+    Pools::of_ranges(cidrs.iter().map(|cidr| cidr.parse().unwrap()))
+}
+
+/// Every pod has the default pool.
+#[expect(clippy::unnecessary_wraps, reason = "the ledger asks for a choice that may fail")]
+fn default_pool(_: Family) -> Result<Arc<str>, Error> {
+    Ok(DEFAULT_POOL.into())
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -44,42 +50,104 @@ fn rows(ledger: &Ledger) -> BTreeMap<IpAddr, Address> {
 #[test]
 fn both_families_or_none() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
-    let ranges = ranges(&["10.0.0.0/30", "fd00::/126"]);
+    let pools = pools(&["10.0.0.0/30", "fd00::/126"]);
     for _ in 0..2 {
-        let given = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness).unwrap();
+        let given = ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, now, &mut randomness).unwrap();
         assert_eq!(given.len(), 2);
     }
     let before = rows(&ledger);
-    let full = ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness);
-    assert_eq!(full, Err(Error::Full));
+    let full = ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, now, &mut randomness);
+    assert_eq!(
+        full.unwrap_err().to_string(),
+        "range is full: pool default has 2 IPv6 addresses on this node, pod holds 2 of them"
+    );
     assert_eq!(rows(&ledger), before, "a refused request leaves nothing behind");
     ledger.release(ip("fd00::1"), None, now).unwrap();
     let before = rows(&ledger);
-    assert_eq!(ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness), Err(Error::Full));
+    let full = ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, now, &mut randomness);
+    assert!(matches!(full, Err(Error::Full { family: Family::V4, capacity: 2, .. })), "{full:?}");
     assert_eq!(rows(&ledger), before, "IPv6 had room, IPv4 had not: neither is given");
 }
 
 #[test]
 fn a_disabled_family_gives_nothing() {
     let (ledger, now) = (ledger(), Instant::now());
-    let ranges = ranges(&["10.0.0.0/24"]);
-    let given = ledger.allocate(&ranges, &[Family::V6], "pod", None, now, &mut Counting(1)).unwrap();
+    let pools = pools(&["10.0.0.0/24"]);
+    let given =
+        ledger.allocate(&pools, &default_pool, &[Family::V6], "pod", None, now, &mut Counting(1)).unwrap();
     assert!(given.is_empty());
     assert_eq!(
-        ledger.take(&ranges, ip("fd00::1"), "pod", Lease::Held).unwrap_err().to_string(),
+        ledger.take(&pools, ip("fd00::1"), "pod", Lease::Held).unwrap_err().to_string(),
         "IPv6 allocation disabled"
     );
 }
 
 #[test]
+fn a_full_pool_names_the_namespace_that_holds_most() {
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
+    let pools = pools(&["10.0.0.0/29"]);
+    for owner in ["router", "a/1", "b/1", "b/2", "a/2", "b/3"] {
+        ledger.allocate(&pools, &default_pool, &BOTH, owner, None, now, &mut randomness).unwrap();
+    }
+    let full = ledger.allocate(&pools, &default_pool, &BOTH, "c/1", None, now, &mut randomness);
+    assert_eq!(
+        full.unwrap_err().to_string(),
+        "range is full: pool default has 6 IPv4 addresses on this node, namespace b holds 3 of them"
+    );
+}
+
+#[test]
+fn a_family_that_waits_for_its_range_refuses_with_the_reason() {
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
+    let waiting = Pools::default().waiting(Family::V4, "no podCIDRs in CiliumNode n1");
+    let refused = ledger.allocate(&waiting, &default_pool, &BOTH, "pod", None, now, &mut randomness);
+    let expected = "no IPv4 address can be allocated yet: no podCIDRs in CiliumNode n1";
+    assert_eq!(refused.unwrap_err().to_string(), expected);
+    let refused = ledger.take(&waiting, ip("10.0.0.9"), "pod", Lease::Held);
+    assert_eq!(refused.unwrap_err().to_string(), expected);
+
+    // An endpoint of the previous run keeps its address, which is reserved when the range comes.
+    ledger.restore(&waiting, ip("10.0.0.1"), "a/1", 7).unwrap();
+    ledger.restore(&waiting, ip("10.0.0.1"), "a/1", 7).unwrap();
+    assert_eq!(ledger.restore(&waiting, ip("10.0.0.1"), "a/2", 8), Err(Error::Allocated));
+    let known = pools(&["10.0.0.0/30"]);
+    let given = ledger.allocate(&known, &default_pool, &BOTH, "pod", None, now, &mut randomness).unwrap();
+    assert_eq!(given[0].address, ip("10.0.0.2"));
+}
+
+#[test]
+fn a_withdrawn_range_keeps_its_owners_and_gives_nothing_new() {
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
+    let before = pools(&["10.0.0.0/29"]);
+    let mut one = |pools: &Pools| {
+        ledger.allocate(pools, &default_pool, &[Family::V4], "pod", None, now, &mut randomness).unwrap()[0]
+            .address
+    };
+    let (held, released) = (one(&before), one(&before));
+    let range = |cidr: &str| crate::PodRange::new(cidr.parse().unwrap());
+    let pool = Pool { ranges: vec![range("10.0.1.0/29")], withdrawn: vec![range("10.0.0.0/29")] };
+    let after = Pools::new([(DEFAULT_POOL.into(), pool)]);
+    ledger.hand_over(&after, held, None, "pod", 7).unwrap();
+    assert_eq!(ledger.release(released, None, now), Ok(true));
+    for _ in 0..6 {
+        assert!(range("10.0.1.0/29").contains(one(&after)), "not even one that rests");
+    }
+    let mut more = Counting(9);
+    let full = ledger.allocate(&after, &default_pool, &[Family::V4], "pod", None, now, &mut more);
+    assert!(matches!(full, Err(Error::Full { capacity: 6, .. })), "{full:?}");
+    assert!(ledger.take(&after, released, "pod", Lease::Held).is_err());
+    assert_eq!(rows(&ledger)[&held].lease, Lease::Endpoint(7));
+}
+
+#[test]
 fn addresses_by_number() {
     let ledger = ledger();
-    let ranges = ranges(&["10.0.0.0/24"]);
-    assert_eq!(ledger.take(&ranges, ip("10.0.0.9"), "router", Lease::Held), Ok(()));
-    let again = ledger.take(&ranges, ip("10.0.0.9"), "pod", Lease::Held).unwrap_err();
+    let pools = pools(&["10.0.0.0/24"]);
+    assert_eq!(ledger.take(&pools, ip("10.0.0.9"), "router", Lease::Held), Ok(()));
+    let again = ledger.take(&pools, ip("10.0.0.9"), "pod", Lease::Held).unwrap_err();
     assert_eq!(again.to_string(), "provided IP is already allocated");
     for outside in ["10.0.0.0", "10.0.0.255", "10.0.1.1"] {
-        let refused = ledger.take(&ranges, ip(outside), "pod", Lease::Held).unwrap_err();
+        let refused = ledger.take(&pools, ip(outside), "pod", Lease::Held).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "provided IP is not in the valid range. The range of valid IPs is 10.0.0.0/24"
@@ -90,15 +158,16 @@ fn addresses_by_number() {
 #[test]
 fn expiration_is_stopped_by_its_token_only() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
-    let ranges = ranges(&["10.0.0.0/24"]);
-    let given =
-        ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut randomness).unwrap();
+    let pools = pools(&["10.0.0.0/24"]);
+    let given = ledger
+        .allocate(&pools, &default_pool, &[Family::V4], "pod", Some(EXPIRATION), now, &mut randomness)
+        .unwrap();
     let address = given[0].address;
     let Lease::Expiring { uuid, .. } = &given[0].lease else { panic!("{given:?}") };
-    let wrong = ledger.hand_over(&ranges, address, Some("other"), "pod", 7);
+    let wrong = ledger.hand_over(&pools, address, Some("other"), "pod", 7);
     assert_eq!(wrong, Err(Error::UuidMismatch));
-    ledger.hand_over(&ranges, address, Some(uuid), "pod", 7).unwrap();
-    let twice = ledger.hand_over(&ranges, address, Some(uuid), "pod", 7);
+    ledger.hand_over(&pools, address, Some(uuid), "pod", 7).unwrap();
+    let twice = ledger.hand_over(&pools, address, Some(uuid), "pod", 7);
     assert_eq!(twice, Err(Error::NoTimer));
     assert_eq!(ledger.sweep(now + EXPIRATION * 2), (vec![], None));
     assert_eq!(ledger.release(address, None, now), Err(Error::InUse));
@@ -109,9 +178,10 @@ fn expiration_is_stopped_by_its_token_only() {
 #[test]
 fn the_expired_rest_and_come_back() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
-    let ranges = ranges(&["10.0.0.0/24"]);
-    let given =
-        ledger.allocate(&ranges, &[Family::V4], "pod", Some(EXPIRATION), now, &mut randomness).unwrap();
+    let pools = pools(&["10.0.0.0/24"]);
+    let given = ledger
+        .allocate(&pools, &default_pool, &[Family::V4], "pod", Some(EXPIRATION), now, &mut randomness)
+        .unwrap();
     assert_eq!(ledger.sweep(now), (vec![], Some(now + EXPIRATION)));
     let later = now + EXPIRATION;
     assert_eq!(ledger.sweep(later), (given, Some(later + QUARANTINE)));
@@ -122,9 +192,11 @@ fn the_expired_rest_and_come_back() {
 #[test]
 fn a_released_address_is_the_last_to_be_given_again() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
-    let ranges = ranges(&["10.0.0.0/29"]);
-    let mut one =
-        |now| ledger.allocate(&ranges, &[Family::V4], "pod", None, now, &mut randomness).unwrap()[0].address;
+    let pools = pools(&["10.0.0.0/29"]);
+    let mut one = |now| {
+        ledger.allocate(&pools, &default_pool, &[Family::V4], "pod", None, now, &mut randomness).unwrap()[0]
+            .address
+    };
     let (first, second) = (one(now), one(now));
     ledger.release(second, None, now).unwrap();
     ledger.release(first, None, now + Duration::from_secs(1)).unwrap();
@@ -156,27 +228,28 @@ proptest! {
     #[test]
     fn the_ledger_agrees_with_a_set(steps in prop::collection::vec(step(), 0..200), seed: u64) {
         let (ledger, mut now, mut randomness) = (ledger(), Instant::now(), Counting(u128::from(seed)));
-        let ranges = ranges(&["192.0.2.0/28"]);
+        let pools = pools(&["192.0.2.0/28"]);
+        let range = crate::PodRange::new("192.0.2.0/28".parse().unwrap());
         let host = |n: u8| IpAddr::from([192, 0, 2, n % 16]);
         let mut held = std::collections::BTreeSet::new();
         for step in steps {
             match step {
                 Step::Allocate => {
-                    match ledger.allocate(&ranges, &BOTH, "pod", None, now, &mut randomness) {
+                    match ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, now, &mut randomness) {
                         Ok(given) => {
                             prop_assert_eq!(given.len(), 1);
-                            prop_assert!(ranges.0[0].contains(given[0].address));
+                            prop_assert!(range.contains(given[0].address));
                             prop_assert!(held.insert(given[0].address), "given twice");
                         }
                         Err(error) => {
-                            prop_assert_eq!(error, Error::Full);
+                            prop_assert!(matches!(error, Error::Full { .. }), "{}", error);
                             prop_assert_eq!(held.len(), 14);
                         }
                     }
                 }
                 Step::Take(n) => {
-                    let taken = ledger.take(&ranges, host(n), "pod", Lease::Held);
-                    let free = ranges.0[0].contains(host(n)) && !held.contains(&host(n));
+                    let taken = ledger.take(&pools, host(n), "pod", Lease::Held);
+                    let free = range.contains(host(n)) && !held.contains(&host(n));
                     prop_assert_eq!(taken.is_ok(), free);
                     if free {
                         held.insert(host(n));

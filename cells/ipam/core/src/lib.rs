@@ -9,11 +9,15 @@
 //! if it is free, else a new one. An address allocated with `expiration: true` expires after ten minutes unless an
 //! endpoint takes it over with its token. There is no file: the endpoints' records have the addresses.
 //!
+//! **Ranges** are read from the node's row at each request and may change at any time. Without one yet a request fails
+//! with the reason, and the router gets its address when the range comes. Of a range that the cluster withdraws
+//! addresses stay with their owners; health names these until the last one is gone.
+//!
 //! ```
 //! use ipam::{Ipam, Node};
 //!
 //! let table = statedb::Db::new().table()?;
-//! let node = Node { ipv4_range: Some("10.244.0.0/24".parse()?), ..Node::default() };
+//! let node = Node::with_ranges(Some("10.244.0.0/24".parse()?), None);
 //! let ipam = Ipam::new(table, move || node.clone());
 //! let allocated = ipam.allocate("default/web", None, false)?;
 //! assert_eq!(allocated.len(), 1, "one of each family that is on");
@@ -30,12 +34,15 @@ mod error;
 mod handle;
 mod ledger;
 mod metrics;
+mod pools;
 mod range;
 mod rest;
+mod router;
+mod withdrawn;
 
 pub use address::{Address, DEFAULT_POOL, Lease};
 pub use cell::{Restored, RestoredAddress, cell};
-pub use error::Error;
+pub use error::{Error, Holder};
 pub use handle::{Ipam, Node};
-pub use ledger::Ranges;
+pub use pools::{Pool, Pools};
 pub use range::{Family, PodRange};

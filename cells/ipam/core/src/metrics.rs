@@ -69,7 +69,7 @@ impl Collector for Usage {
         for family in [Family::V4, Family::V6] {
             let count = self.0.count(family);
             used.get_or_create(&OfFamily { family: family.name() }).set(number(count as u128));
-            for range in self.0.ranges().of(family) {
+            for range in self.0.pools().of(family) {
                 let labels = OfRange { cidr: range.cidr().to_string(), family: family.name() };
                 capacity.get_or_create(&labels).set(number(range.capacity()));
             }

@@ -1,5 +1,6 @@
 //! The usable addresses of one pod range, as arithmetic.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
@@ -31,8 +32,17 @@ impl Family {
     }
 }
 
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
 /// The addresses of a CIDR that may be allocated: all but the first
-/// (network) and the last (broadcast); of a /32 or /128 the one address.
+/// (network) and the last (broadcast); of a /31, /32, /127 or /128 all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodRange {
     cidr: IpNetwork,
@@ -52,9 +62,19 @@ impl PodRange {
         // 2^128 does not fit into the type; one address less is acceptable.
         let size = 1u128.checked_shl(host_bits).unwrap_or(u128::MAX);
         match size {
-            1 => PodRange { cidr, first: base, capacity: 1 },
+            1 | 2 => PodRange { cidr, first: base, capacity: size },
             size => PodRange { cidr, first: base + 1, capacity: size - 2 },
         }
+    }
+
+    /// The same with the first or the last address allocated, too.
+    pub fn with_ends(cidr: IpNetwork, allow_first: bool, allow_last: bool) -> PodRange {
+        let mut range = PodRange::new(cidr);
+        if range.first > number(cidr.network()) {
+            range.first -= u128::from(allow_first);
+            range.capacity += u128::from(allow_first) + u128::from(allow_last);
+        }
+        range
     }
 
     /// Returns the CIDR, with host bits cleared.
@@ -130,7 +150,8 @@ mod tests {
             ("10.244.0.0/16", 65534u128),
             ("10.0.0.0/24", 254),
             ("10.0.0.0/30", 2),
-            ("10.0.0.0/31", 0),
+            ("10.0.0.0/31", 2),
+            ("fd00::/127", 2),
             ("10.0.0.7/32", 1),
             ("fd00::/64", 18446744073709551614),
             ("fd00::/96", 4294967294),
@@ -153,9 +174,25 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_may_allow_the_ends_of_its_ranges() {
+        let cidr: IpNetwork = "192.0.2.8/29".parse().unwrap();
+        let ends = |first, last| {
+            let range = PodRange::with_ends(cidr, first, last);
+            let ends = [8, 15].map(|host| range.contains([192, 0, 2, host].into()));
+            (range.capacity(), ends)
+        };
+        assert_eq!(ends(false, false), (6, [false, false]));
+        assert_eq!(ends(true, false), (7, [true, false]));
+        assert_eq!(ends(false, true), (7, [false, true]));
+        assert_eq!(ends(true, true), (8, [true, true]));
+        let whole = PodRange::with_ends("192.0.2.8/31".parse().unwrap(), true, true);
+        assert_eq!(whole.capacity(), 2);
+    }
+
+    #[test]
     fn a_full_range_ends_the_search() {
         assert_eq!(range("192.0.2.0/28").next_free(9, |_| true), None);
-        assert_eq!(range("192.0.2.0/31").next_free(0, |_| false), None);
+        assert_eq!(range("192.0.2.0/31").next_free(1, |_| false), Some([192, 0, 2, 1].into()));
         let one_left: IpAddr = "192.0.2.3".parse().unwrap();
         assert_eq!(range("192.0.2.0/28").next_free(9, |a| a != one_left), Some(one_left));
     }

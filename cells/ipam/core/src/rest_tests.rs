@@ -14,10 +14,9 @@ struct Bench {
 
 fn bench(v4: &str, v6: Option<&str>) -> Bench {
     let node = Node {
-        ipv4_range: Some(v4.parse().unwrap()),
-        ipv6_range: v6.map(|range| range.parse().unwrap()),
         router_ipv4: Some([10, 244, 71, 14].into()),
         router_ipv6: v6.map(|_| "fd00::1".parse().unwrap()),
+        ..Node::with_ranges(Some(v4.parse().unwrap()), v6.map(|range| range.parse().unwrap()))
     };
     let table = Db::new().table::<Address>().unwrap();
     Bench { table: table.reader(), ipam: Ipam::new(table, move || node.clone()) }
@@ -54,7 +53,8 @@ async fn post_ipam_answers_as_the_original() {
     );
     assert_eq!(body, expected);
     let before = state(&bench);
-    assert_eq!(text(post_ipam(&bench.ipam, &post)).await, (502, "\"range is full\"\n".to_owned()));
+    let full = "\"range is full: pool default has 2 IPv4 addresses on this node, router holds 1 of them\"\n";
+    assert_eq!(text(post_ipam(&bench.ipam, &post)).await, (502, full.to_owned()));
     assert_eq!(state(&bench), before);
 }
 

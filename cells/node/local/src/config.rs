@@ -1,5 +1,31 @@
 //! The options of the local node.
 
+use hive::config::FlagValue;
+
+/// The source of the pods' addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FlagValue)]
+pub enum IpamMode {
+    /// Ranges that the operator assigns in the CiliumNode, `spec.ipam.podCIDRs`.
+    #[flag(name = "cluster-pool")]
+    ClusterPool,
+    /// Ranges that Kubernetes assigns in the Node, `spec.podCIDRs`.
+    Kubernetes,
+    /// Ranges of several pools that the operator assigns in the CiliumNode; not supported.
+    #[flag(name = "multi-pool")]
+    MultiPool,
+    /// Single addresses in the CiliumNode; not supported.
+    Crd,
+    /// Another IPAM plugin of CNI; this agent allocates none.
+    #[flag(name = "delegated-plugin")]
+    DelegatedPlugin,
+    /// Interfaces of AWS; not supported.
+    Eni,
+    /// Interfaces of Azure; not supported.
+    Azure,
+    /// Interfaces of Alibaba Cloud; not supported.
+    Alibabacloud,
+}
+
 /// Options about the node. Changes take effect at the next start.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Node and cluster")]
@@ -28,6 +54,21 @@ pub struct LocalNodeConfig {
     /// Prefix of automatic IPv6 ranges
     #[flag(default = "f00d::/64")]
     pub ipv6_cluster_alloc_cidr: String,
+    /// Where pods' addresses come from: cluster-pool, kubernetes, delegated-plugin. Without a cluster the first two use the ranges of this node's options
+    #[flag(default = "cluster-pool")]
+    pub ipam: IpamMode,
+    /// Wait for an IPv4 pod range from Kubernetes in every IPAM mode; cluster-pool and kubernetes always do
+    #[flag(default = false)]
+    pub k8s_require_ipv4_pod_cidr: bool,
+    /// Wait for an IPv6 pod range from Kubernetes in every IPAM mode; cluster-pool and kubernetes always do
+    #[flag(default = false)]
+    pub k8s_require_ipv6_pod_cidr: bool,
+    /// IPv4 address of the router instead of one of the pod range, for instance of a link-local range; empty to allocate one
+    #[flag(default = "")]
+    pub local_router_ipv4: String,
+    /// IPv6 address of the router instead of one of the pod range; empty to allocate one
+    #[flag(default = "")]
+    pub local_router_ipv6: String,
     /// IPv4 source of a pod that reaches itself through a service
     #[flag(default = "169.254.42.1")]
     pub ipv4_service_loopback_address: String,

@@ -31,6 +31,25 @@ pub enum Error {
         /// The option that turns the family off.
         switch: &'static str,
     },
+    /// The IPAM mode is not supported.
+    #[error(
+        "option ipam: '{mode}' is not supported: this agent takes no addresses of clouds, custom resources or several \
+         pools; use cluster-pool, kubernetes or delegated-plugin"
+    )]
+    UnsupportedIpam {
+        /// The mode.
+        mode: &'static str,
+    },
+    /// The router has no address, and none is allocated.
+    #[error(
+        "option {option} is not set: with ipam=delegated-plugin this agent allocates no address; give the router one, \
+         for instance {}",
+        match *option { "local-router-ipv4" => "169.254.23.0", _ => "fe80::1" }
+    )]
+    NoRouter {
+        /// The option.
+        option: &'static str,
+    },
     /// A file of the state folder could not be read or written.
     #[error(transparent)]
     State(#[from] state_file::Error),

@@ -8,10 +8,10 @@ use statedb::{Snapshot, Table};
 
 use crate::derive::node_ips;
 use crate::settings::Settings;
-use crate::{LocalNode, LocalNodeStore, restore};
+use crate::{AddressSource, LocalNode, LocalNodeStore, restore};
 
-/// Replaces the node's address when it was removed from the devices. An existing address is kept, even if a new one
-/// would be preferred: peers and tunnels use it.
+/// Replaces the node's address when it was removed from the devices. While it exists it stays, even if a new one is
+/// better: peers and tunnels know it. An address of the Node object follows that object alone.
 pub(crate) fn addresses(
     settings: &Settings,
     table: &Table<NodeAddress>,
@@ -23,12 +23,14 @@ pub(crate) fn addresses(
 }
 
 fn follow(node: &mut LocalNode, settings: &Settings, rows: &[&NodeAddress]) {
-    let exists = |ip: IpAddr| rows.iter().any(|row| row.addr == ip);
+    let follows = |source, ip: Option<IpAddr>| {
+        source == AddressSource::Device && !ip.is_some_and(|ip| rows.iter().any(|row| row.addr == ip))
+    };
     let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = node_ips(settings, rows);
-    if !node.ipv4.is_some_and(|ip| exists(ip.into())) && v4.is_some() {
+    if follows(node.ipv4_source, node.ipv4.map(IpAddr::V4)) && v4.is_some() {
         node.ipv4 = v4;
     }
-    if !node.ipv6.is_some_and(|ip| exists(ip.into())) && v6.is_some() {
+    if follows(node.ipv6_source, node.ipv6.map(IpAddr::V6)) && v6.is_some() {
         node.ipv6 = v6;
     }
 }
@@ -64,5 +66,9 @@ mod tests {
         assert_eq!(node.ipv4, Some([10, 0, 0, 1].into()));
         follow(&mut node, &settings, &[]);
         assert_eq!(node.ipv4, Some([10, 0, 0, 1].into()), "an old address is better than none");
+        node.ipv4 = Some([192, 0, 2, 7].into());
+        node.ipv4_source = AddressSource::Node;
+        follow(&mut node, &settings, &better.iter().collect::<Vec<_>>());
+        assert_eq!(node.ipv4, Some([192, 0, 2, 7].into()), "the Node object decides");
     }
 }

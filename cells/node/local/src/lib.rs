@@ -1,13 +1,17 @@
 //! The node the agent runs on: names, addresses, pod ranges.
 //!
 //! **Owns** table `local-node` with its one row, and the file `state/globals/node_config.h`, which keeps the router's
-//! addresses over restarts and changes of agent; the entries of this node in the map `cilium_node_map_v2`.
+//! addresses over restarts and changes of agent; `state/local-node.json`, which keeps what the cluster's objects say of
+//! the node; the entries of this node in the map `cilium_node_map_v2`.
 //! **Needs** `Arc<Maps>` if there are any, the tables `devices` and `node-addresses`, the options of
 //! [`LocalNodeConfig`] and [`StateConfig`].
 //! **Provides** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes` and `GET /node/ids`.
 //!
 //! **Life.** The row exists before the start hooks of cells that need the table or the store. The node's address follows
-//! the devices, but an address that still exists is not replaced by a better one. Ranges do not change at run time.
+//! the devices, but an address that still exists is not replaced by a better one. In a cluster (an
+//! `Arc<`[`PodCidrSource`]`>` says so) addresses and ranges are those of the cluster's objects, which another cell writes
+//! into the row; a start uses those of the previous run and waits for no server. In the first run the ranges are unknown
+//! at first.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -45,6 +49,8 @@ mod follow;
 mod host;
 mod node;
 mod node_ids;
+mod previous;
+mod ranges;
 mod restore;
 mod settings;
 mod state;
@@ -53,9 +59,10 @@ mod store;
 pub mod testing;
 
 pub use cell::cell;
-pub use config::LocalNodeConfig;
+pub use config::{IpamMode, LocalNodeConfig};
 pub use error::Error;
 pub use host::NodeName;
-pub use node::{AddressType, DEFAULT_CLUSTER, LocalNode};
+pub use node::{AddressSource, AddressType, DEFAULT_CLUSTER, LocalNode};
+pub use ranges::{AutomaticRanges, LocalRouters, PodCidrSource};
 pub use state::StateConfig;
 pub use store::LocalNodeStore;

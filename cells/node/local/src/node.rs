@@ -24,10 +24,29 @@ pub struct LocalNode {
     pub ipv4: Option<Ipv4Addr>,
     /// Its own IPv6 address (`InternalIP`).
     pub ipv6: Option<Ipv6Addr>,
-    /// The range of its pods' IPv4 addresses.
+    /// Where the IPv4 address comes from.
+    pub ipv4_source: AddressSource,
+    /// Where the IPv6 address comes from.
+    pub ipv6_source: AddressSource,
+    /// Its IPv4 address outside of the cluster (`ExternalIP`), from Kubernetes.
+    pub external_ipv4: Option<Ipv4Addr>,
+    /// Its IPv6 address outside of the cluster (`ExternalIP`), from Kubernetes.
+    pub external_ipv6: Option<Ipv6Addr>,
+    /// The range of its pods' IPv4 addresses; the first one if there are several.
     pub ipv4_alloc_cidr: Option<Ipv4Network>,
-    /// The range of its pods' IPv6 addresses.
+    /// The range of its pods' IPv6 addresses; the first one if there are several.
     pub ipv6_alloc_cidr: Option<Ipv6Network>,
+    /// Further ranges of its pods' IPv4 addresses.
+    pub ipv4_secondary_alloc_cidrs: Vec<Ipv4Network>,
+    /// Further ranges of its pods' IPv6 addresses.
+    pub ipv6_secondary_alloc_cidrs: Vec<Ipv6Network>,
+    /// Ranges that the cluster has withdrawn and that pods still have addresses of: they are routed, and nothing new is
+    /// allocated from them.
+    pub withdrawn_alloc_cidrs: Vec<IpNetwork>,
+    /// Why the IPv4 range is not known yet; none if it is, or if IPv4 is off.
+    pub ipv4_cidr_wait: Option<String>,
+    /// Why the IPv6 range is not known yet; none if it is, or if IPv6 is off.
+    pub ipv6_cidr_wait: Option<String>,
     /// The pods' IPv4 gateway, the address of `cilium_host` (`CiliumInternalIP`).
     pub router_ipv4: Option<Ipv4Addr>,
     /// The pods' IPv6 gateway (`CiliumInternalIP`).
@@ -46,6 +65,24 @@ pub struct LocalNode {
     pub labels: BTreeMap<String, String>,
     /// Annotations, from Kubernetes.
     pub annotations: BTreeMap<String, String>,
+    /// The UID of its Node object; empty without one.
+    pub uid: String,
+    /// The cloud's id of the machine, from Kubernetes.
+    pub provider_id: String,
+    /// Whether its Node object is being deleted or is gone.
+    pub is_being_deleted: bool,
+}
+
+/// The source of a node's own address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressSource {
+    /// The node's devices; another address replaces it when it is removed from them.
+    #[default]
+    Device,
+    /// An option.
+    Option,
+    /// The Node object, now or in the previous run.
+    Node,
 }
 
 /// The purpose of a node's address.
@@ -53,14 +90,19 @@ pub struct LocalNode {
 pub enum AddressType {
     /// The node's own address.
     InternalIP,
+    /// The node's address outside of the cluster.
+    ExternalIP,
     /// The pods' gateway.
     CiliumInternalIP,
 }
 
 impl AddressType {
-    fn as_str(self) -> &'static str {
+    /// Returns the type as objects of the cluster write it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::InternalIP => "InternalIP",
+            Self::ExternalIP => "ExternalIP",
             Self::CiliumInternalIP => "CiliumInternalIP",
         }
     }
@@ -80,15 +122,69 @@ impl LocalNode {
     /// Returns its addresses, own ones before the router's, IPv4 before IPv6.
     #[must_use]
     pub fn addresses(&self) -> Vec<(AddressType, IpAddr)> {
-        use AddressType::{CiliumInternalIP, InternalIP};
+        use AddressType::{CiliumInternalIP, ExternalIP, InternalIP};
         let all = [
             (InternalIP, self.ipv4.map(IpAddr::V4)),
             (InternalIP, self.ipv6.map(IpAddr::V6)),
+            (ExternalIP, self.external_ipv4.map(IpAddr::V4)),
+            (ExternalIP, self.external_ipv6.map(IpAddr::V6)),
             (CiliumInternalIP, self.router_ipv4.map(IpAddr::V4)),
             (CiliumInternalIP, self.router_ipv6.map(IpAddr::V6)),
         ];
         let present = all.into_iter().filter_map(|(kind, ip)| Some((kind, ip?)));
         present.collect()
+    }
+
+    /// Returns the ranges of its pods' IPv4 addresses, the first one first.
+    pub fn ipv4_alloc_cidrs(&self) -> impl Iterator<Item = Ipv4Network> {
+        self.ipv4_alloc_cidr.into_iter().chain(self.ipv4_secondary_alloc_cidrs.iter().copied())
+    }
+
+    /// Returns the ranges of its pods' IPv6 addresses, the first one first.
+    pub fn ipv6_alloc_cidrs(&self) -> impl Iterator<Item = Ipv6Network> {
+        self.ipv6_alloc_cidr.into_iter().chain(self.ipv6_secondary_alloc_cidrs.iter().copied())
+    }
+
+    /// Returns all ranges that the pods of this node may have addresses of, withdrawn ones last.
+    pub fn routed_cidrs(&self) -> impl Iterator<Item = IpNetwork> {
+        let v4 = self.ipv4_alloc_cidrs().map(IpNetwork::V4);
+        v4.chain(self.ipv6_alloc_cidrs().map(IpNetwork::V6)).chain(self.withdrawn_alloc_cidrs.iter().copied())
+    }
+
+    /// Replaces the ranges of its pods' IPv4 addresses by those of the cluster. Former ranges become withdrawn ones.
+    pub fn assign_ipv4_cidrs(&mut self, cidrs: &[Ipv4Network]) {
+        let former: Vec<IpNetwork> = self.ipv4_alloc_cidrs().map(IpNetwork::V4).collect();
+        self.set_ipv4_alloc_cidrs(cidrs);
+        self.ipv4_cidr_wait = None;
+        self.withdraw(former);
+    }
+
+    /// Replaces the ranges of its pods' IPv6 addresses by those of the cluster. Former ranges become withdrawn ones.
+    pub fn assign_ipv6_cidrs(&mut self, cidrs: &[Ipv6Network]) {
+        let former: Vec<IpNetwork> = self.ipv6_alloc_cidrs().map(IpNetwork::V6).collect();
+        self.set_ipv6_alloc_cidrs(cidrs);
+        self.ipv6_cidr_wait = None;
+        self.withdraw(former);
+    }
+
+    fn withdraw(&mut self, former: Vec<IpNetwork>) {
+        let mut withdrawn = std::mem::take(&mut self.withdrawn_alloc_cidrs);
+        withdrawn.extend(former.into_iter().filter(|cidr| !withdrawn.contains(cidr)).collect::<Vec<_>>());
+        let in_force: Vec<IpNetwork> = self.routed_cidrs().collect();
+        withdrawn.retain(|cidr| !in_force.contains(cidr));
+        self.withdrawn_alloc_cidrs = withdrawn;
+    }
+
+    /// Replaces the ranges of its pods' IPv4 addresses.
+    pub fn set_ipv4_alloc_cidrs(&mut self, cidrs: &[Ipv4Network]) {
+        self.ipv4_alloc_cidr = cidrs.first().copied();
+        self.ipv4_secondary_alloc_cidrs = cidrs.iter().skip(1).copied().collect();
+    }
+
+    /// Replaces the ranges of its pods' IPv6 addresses.
+    pub fn set_ipv6_alloc_cidrs(&mut self, cidrs: &[Ipv6Network]) {
+        self.ipv6_alloc_cidr = cidrs.first().copied();
+        self.ipv6_secondary_alloc_cidrs = cidrs.iter().skip(1).copied().collect();
     }
 
     /// Selects the node's row.
@@ -145,6 +241,11 @@ impl Cidr {
     }
 }
 
+/// None instead of an empty list, which is `null` as Go's nil is.
+fn cidrs<T: Copy + Into<IpNetwork>>(networks: &[T]) -> Option<Vec<Cidr>> {
+    (!networks.is_empty()).then(|| networks.iter().map(|network| Cidr::new((*network).into())).collect())
+}
+
 fn text<T: ToString>(ip: Option<T>) -> String {
     ip.map(|ip| ip.to_string()).unwrap_or_default()
 }
@@ -164,9 +265,9 @@ impl Serialize for LocalNode {
         struct Local {
             opt_out_node_encryption: bool,
             #[serde(rename = "UID")]
-            uid: &'static str,
+            uid: String,
             #[serde(rename = "ProviderID")]
-            provider_id: &'static str,
+            provider_id: String,
             #[serde(rename = "IPv4NativeRoutingCIDR")]
             ipv4_native_routing_cidr: Option<Cidr>,
             #[serde(rename = "IPv6NativeRoutingCIDR")]
@@ -217,9 +318,9 @@ impl Serialize for LocalNode {
             cluster: &self.cluster,
             ip_addresses: self.addresses().into_iter().map(|(r#type, ip)| Address { r#type, ip }).collect(),
             ipv4_alloc_cidr: self.ipv4_alloc_cidr.map(|c| Cidr::new(c.into())),
-            ipv4_secondary: None,
+            ipv4_secondary: cidrs(&self.ipv4_secondary_alloc_cidrs),
             ipv6_alloc_cidr: self.ipv6_alloc_cidr.map(|c| Cidr::new(c.into())),
-            ipv6_secondary: None,
+            ipv6_secondary: cidrs(&self.ipv6_secondary_alloc_cidrs),
             ipv4_health: text(self.health_ipv4),
             ipv6_health: text(self.health_ipv6),
             ipv4_ingress: String::new(),
@@ -233,13 +334,13 @@ impl Serialize for LocalNode {
             boot_id: &self.boot_id,
             local: Local {
                 opt_out_node_encryption: false,
-                uid: "",
-                provider_id: "",
+                uid: self.uid.clone(),
+                provider_id: self.provider_id.clone(),
                 ipv4_native_routing_cidr: None,
                 ipv6_native_routing_cidr: None,
                 service_loopback_ipv4: text(self.service_loopback_ipv4),
                 service_loopback_ipv6: text(self.service_loopback_ipv6),
-                is_being_deleted: false,
+                is_being_deleted: self.is_being_deleted,
                 underlay_protocol: "ipv4",
             },
         }
@@ -250,6 +351,21 @@ impl Serialize for LocalNode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_that_leaves_is_withdrawn_until_it_comes_back() {
+        let cidr = |text: &str| text.parse::<Ipv4Network>().unwrap();
+        let mut node = LocalNode { ipv4_cidr_wait: Some("no Node".into()), ..LocalNode::default() };
+        node.assign_ipv4_cidrs(&[cidr("10.0.1.0/24"), cidr("10.0.2.0/24")]);
+        assert_eq!((node.ipv4_cidr_wait.clone(), node.withdrawn_alloc_cidrs.len()), (None, 0));
+        node.assign_ipv6_cidrs(&["fd00::/112".parse().unwrap()]);
+        node.assign_ipv4_cidrs(&[cidr("10.0.3.0/24")]);
+        assert_eq!(node.withdrawn_alloc_cidrs, [cidr("10.0.1.0/24").into(), cidr("10.0.2.0/24").into()]);
+        assert_eq!(node.routed_cidrs().count(), 4);
+        node.assign_ipv4_cidrs(&[cidr("10.0.2.0/24"), cidr("10.0.3.0/24")]);
+        assert_eq!(node.withdrawn_alloc_cidrs, [cidr("10.0.1.0/24").into()]);
+        assert_eq!(node.ipv4_alloc_cidr, Some(cidr("10.0.2.0/24")));
+    }
 
     /// As recorded from Cilium 1.20.
     #[test]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::{Ipv4Network, Ipv6Network};
 
-use crate::{Error, LocalNodeConfig};
+use crate::{Error, IpamMode, LocalNodeConfig};
 
 /// An option that is set, or derived by the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) ipv6_cluster_base: Ipv6Network,
     pub(crate) service_loopback_ipv4: Ipv4Addr,
     pub(crate) service_loopback_ipv6: Ipv6Addr,
+    pub(crate) local_router_ipv4: Option<Ipv4Addr>,
+    pub(crate) local_router_ipv6: Option<Ipv6Addr>,
     pub(crate) cluster_name: String,
     pub(crate) cluster_id: u32,
 }
@@ -50,6 +52,7 @@ impl Settings {
             });
         }
         check_cluster(config)?;
+        check_ipam(config.ipam)?;
         Ok(Self {
             enable_ipv4,
             enable_ipv6,
@@ -75,6 +78,18 @@ impl Settings {
                 "ipv6-service-loopback-address",
                 &config.ipv6_service_loopback_address,
                 "an IPv6 address, for instance fe80::1",
+            )?,
+            local_router_ipv4: router(
+                "local-router-ipv4",
+                &config.local_router_ipv4,
+                enable_ipv4.then_some(config.ipam),
+                "an IPv4 address, for instance 169.254.23.0",
+            )?,
+            local_router_ipv6: router(
+                "local-router-ipv6",
+                &config.local_router_ipv6,
+                enable_ipv6.then_some(config.ipam),
+                "an IPv6 address, for instance fd00::1",
             )?,
             cluster_name: config.cluster_name.clone(),
             cluster_id: config.cluster_id,
@@ -125,6 +140,19 @@ fn network<N, E>(
     Ok(Choice::Set(network))
 }
 
+/// Refuses modes that need interfaces of a cloud or addresses that this agent cannot ask for.
+fn check_ipam(mode: IpamMode) -> Result<(), Error> {
+    let mode = match mode {
+        IpamMode::MultiPool => "multi-pool",
+        IpamMode::Crd => "crd",
+        IpamMode::Eni => "eni",
+        IpamMode::Azure => "azure",
+        IpamMode::Alibabacloud => "alibabacloud",
+        _ => return Ok(()),
+    };
+    Err(Error::UnsupportedIpam { mode })
+}
+
 /// Validates name and id of the cluster by Cilium's rules.
 fn check_cluster(config: &LocalNodeConfig) -> Result<(), Error> {
     let name = &config.cluster_name;
@@ -168,6 +196,20 @@ fn choice<T: std::str::FromStr>(
     match text {
         "auto" => Ok(Choice::Auto),
         text => value(option, text, expected).map(Choice::Set),
+    }
+}
+
+/// The router's address of an option; none without the family, whose mode `ipam` is.
+fn router<T: std::str::FromStr>(
+    option: &'static str,
+    text: &str,
+    ipam: Option<IpamMode>,
+    expected: &'static str,
+) -> Result<Option<T>, Error> {
+    match (ipam, text) {
+        (Some(IpamMode::DelegatedPlugin), "") => Err(Error::NoRouter { option }),
+        (None, _) | (_, "") => Ok(None),
+        (Some(_), text) => value(option, text, expected).map(Some),
     }
 }
 
@@ -225,6 +267,14 @@ mod tests {
         assert_eq!(
             error(|c| c.cluster_id = 3),
             "option cluster-name: 'default' is wrong; give a name of its own for a cluster that has a cluster-id"
+        );
+        assert_eq!(
+            error(|c| c.ipam = IpamMode::DelegatedPlugin),
+            "option local-router-ipv4 is not set: with ipam=delegated-plugin this agent allocates no address; give the router one, for instance 169.254.23.0"
+        );
+        assert_eq!(
+            error(|c| c.ipam = IpamMode::Eni),
+            "option ipam: 'eni' is not supported: this agent takes no addresses of clouds, custom resources or several pools; use cluster-pool, kubernetes or delegated-plugin"
         );
         assert_eq!(
             Settings::new(&LocalNodeConfig::default(), false, false).unwrap_err().to_string(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
+use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
 
@@ -50,8 +51,7 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Desired {
-    /// Computes the desired state; `None` while the router lacks an address of an enabled family in which pods have
-    /// addresses.
+    /// Computes the desired state; `None` while the router lacks an address of an enabled family.
     pub(crate) fn compute<'a>(
         facts: &Facts<'_>,
         devices: impl Iterator<Item = &'a Device>,
@@ -61,11 +61,12 @@ impl Desired {
         let host = HostSettings {
             router_ipv4: node.router_ipv4.filter(|_| families.enable_ipv4),
             router_ipv6: node.router_ipv6.filter(|_| families.enable_ipv6),
-            pods_ipv4: node.ipv4_alloc_cidr.filter(|_| families.enable_ipv4),
-            pods_ipv6: node.ipv6_alloc_cidr.filter(|_| families.enable_ipv6),
+            pods_ipv4: node.routed_cidrs().filter_map(v4).filter(|_| families.enable_ipv4).collect(),
+            pods_ipv6: node.routed_cidrs().filter_map(v6).filter(|_| families.enable_ipv6).collect(),
         };
-        if host.pods_ipv4.is_some() && host.router_ipv4.is_none()
-            || host.pods_ipv6.is_some() && host.router_ipv6.is_none()
+        // Ranges of the cluster may be known later than the node: programs without the router's address would be wrong.
+        if families.enable_ipv4 && host.router_ipv4.is_none()
+            || families.enable_ipv6 && host.router_ipv6.is_none()
         {
             return None;
         }
@@ -79,6 +80,20 @@ impl Desired {
         let routers = host.addresses().into_iter().map(|address| address.ip());
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
         Some(Desired { constants, devices: selected.collect(), addresses, host })
+    }
+}
+
+fn v4(cidr: IpNetwork) -> Option<Ipv4Network> {
+    match cidr {
+        IpNetwork::V4(cidr) => Some(cidr),
+        IpNetwork::V6(_) => None,
+    }
+}
+
+fn v6(cidr: IpNetwork) -> Option<Ipv6Network> {
+    match cidr {
+        IpNetwork::V6(cidr) => Some(cidr),
+        IpNetwork::V4(_) => None,
     }
 }
 
@@ -261,7 +276,7 @@ pub(crate) mod tests {
     fn a_family_that_is_off_has_no_part_in_it() {
         let off = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
         let desired = compute(&LocalNode { router_ipv6: None, ..node() }, off).unwrap();
-        assert_eq!(desired.host.pods_ipv6, None);
+        assert_eq!(desired.host.pods_ipv6, []);
         assert!(desired.addresses.iter().all(IpAddr::is_ipv4));
         assert_eq!(desired.constants.enable_ipv6, 0);
     }

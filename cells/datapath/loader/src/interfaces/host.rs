@@ -22,10 +22,10 @@ pub struct HostSettings {
     pub router_ipv4: Option<Ipv4Addr>,
     /// The router's IPv6 address.
     pub router_ipv6: Option<Ipv6Addr>,
-    /// The range of the pods' IPv4 addresses.
-    pub pods_ipv4: Option<Ipv4Network>,
-    /// The range of the pods' IPv6 addresses.
-    pub pods_ipv6: Option<Ipv6Network>,
+    /// The ranges of the pods' IPv4 addresses.
+    pub pods_ipv4: Vec<Ipv4Network>,
+    /// The ranges of the pods' IPv6 addresses.
+    pub pods_ipv6: Vec<Ipv6Network>,
 }
 
 /// The pair of host devices.
@@ -76,16 +76,20 @@ impl HostSettings {
             ..RouteSpec::on_link(dst, host_index)
         };
         let mut routes = Vec::new();
-        if let (Some(router), Some(pods)) = (self.router_ipv4, self.pods_ipv4) {
+        if let Some(router) = self.router_ipv4.filter(|_| !self.pods_ipv4.is_empty()) {
             routes.push(route(IpNetwork::from(IpAddr::V4(router))));
-            let to_pods = RouteSpec { src: Some(router.into()), ..route(pods.into()) };
-            routes.push(to_pods.via(router.into()));
+            for pods in &self.pods_ipv4 {
+                let to_pods = RouteSpec { src: Some(router.into()), ..route((*pods).into()) };
+                routes.push(to_pods.via(router.into()));
+            }
         }
-        if let (Some(router), Some(pods)) = (self.router_ipv6, self.pods_ipv6) {
+        if let Some(router) = self.router_ipv6.filter(|_| !self.pods_ipv6.is_empty()) {
             let route = |dst| RouteSpec { priority: METRIC_V6, ..route(dst) };
             routes.push(route(IpNetwork::from(IpAddr::V6(router))));
-            // Without a gateway: the kernel refuses a local address as IPv6 gateway.
-            routes.push(RouteSpec { src: Some(router.into()), ..route(pods.into()) });
+            // Without "via": the kernel refuses an own address as IPv6 gateway.
+            let to_pods =
+                |pods: &Ipv6Network| RouteSpec { src: Some(router.into()), ..route((*pods).into()) };
+            routes.extend(self.pods_ipv6.iter().map(to_pods));
         }
         routes
     }
@@ -149,8 +153,8 @@ mod tests {
         let settings = HostSettings {
             router_ipv4: Some(Ipv4Addr::new(10, 244, 71, 14)),
             router_ipv6: Some("fd00::b".parse().unwrap()),
-            pods_ipv4: Some("10.244.0.0/16".parse().unwrap()),
-            pods_ipv6: Some("fd00::/64".parse().unwrap()),
+            pods_ipv4: vec!["10.244.0.0/16".parse().unwrap()],
+            pods_ipv6: vec!["fd00::/64".parse().unwrap()],
         };
         let routes = settings.routes(4);
         let short: Vec<(String, Option<IpAddr>, Option<IpAddr>)> =

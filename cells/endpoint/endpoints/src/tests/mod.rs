@@ -156,13 +156,10 @@ impl Agent {
             }),
         };
         let filter = Arc::new(Filter::default());
-        let node = Node {
-            ipv4_range: Some("10.244.0.0/24".parse().unwrap()),
-            ipv6_range: Some("fd00::/96".parse().unwrap()),
-            // Outside of the range, so that no test can get it by chance.
-            router_ipv4: Some([192, 0, 2, 200].into()),
-            ..Node::default()
-        };
+        let (v4, v6) = ("10.244.0.0/24".parse().unwrap(), "fd00::/96".parse().unwrap());
+        // The router is outside of the range, so that no test can get its address by chance.
+        let node =
+            Node { router_ipv4: Some([192, 0, 2, 200].into()), ..Node::with_ranges(Some(v4), Some(v6)) };
         let ipam = Ipam::new(db.table().unwrap(), move || node.clone());
         let (ipcache, _, mapper) = ipcache::testing::ipcache(db.table().unwrap(), world.map.clone());
         let table: RwTable<Endpoint> = db.table().unwrap();

@@ -1,0 +1,103 @@
+//! The addresses that the node may allocate, by pool.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::address::DEFAULT_POOL;
+use crate::error::Error;
+use crate::range::{Family, PodRange};
+
+/// The pools of the node, an immutable value: the allocator reads the current one at each request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pools {
+    pools: BTreeMap<Arc<str>, Pool>,
+    /// Families that are on and have no range yet, with the reason.
+    waits: BTreeMap<Family, Arc<str>>,
+}
+
+/// The addresses of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pool {
+    /// Ranges to allocate from.
+    pub ranges: Vec<PodRange>,
+    /// Ranges that are no longer the node's: their addresses stay with their owners, and nothing is allocated from them.
+    pub withdrawn: Vec<PodRange>,
+}
+
+impl Pool {
+    /// Returns the ranges of a family to allocate from.
+    pub fn of(&self, family: Family) -> impl Iterator<Item = &PodRange> {
+        self.ranges.iter().filter(move |range| range.family() == family)
+    }
+
+    /// Whether an address is one of the pool, of a withdrawn range included.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.ranges.iter().chain(&self.withdrawn).any(|range| range.contains(address))
+    }
+}
+
+impl Pools {
+    /// The pools of these names.
+    pub fn new(pools: impl IntoIterator<Item = (Arc<str>, Pool)>) -> Pools {
+        Pools { pools: pools.into_iter().collect(), waits: BTreeMap::new() }
+    }
+
+    /// One pool, `default`, of the given CIDRs; a family without a CIDR is off.
+    pub fn of_ranges(cidrs: impl IntoIterator<Item = IpNetwork>) -> Pools {
+        let pool = Pool { ranges: cidrs.into_iter().map(PodRange::new).collect(), withdrawn: Vec::new() };
+        Pools::new([(DEFAULT_POOL.into(), pool)])
+    }
+
+    /// Marks a family as on although it has no range yet, with the reason.
+    #[must_use]
+    pub fn waiting(mut self, family: Family, reason: &str) -> Pools {
+        self.waits.insert(family, reason.into());
+        self
+    }
+
+    /// Returns a pool.
+    pub fn get(&self, name: &str) -> Option<&Pool> {
+        self.pools.get(name)
+    }
+
+    /// Returns the pools by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Pool)> {
+        self.pools.iter()
+    }
+
+    /// Returns the ranges of a family of all pools.
+    pub fn of(&self, family: Family) -> impl Iterator<Item = &PodRange> {
+        self.pools.values().flat_map(move |pool| pool.of(family))
+    }
+
+    /// Whether the family is on.
+    pub fn enabled(&self, family: Family) -> bool {
+        self.waits.contains_key(&family) || self.of(family).next().is_some()
+    }
+
+    /// Returns why the family has no range yet.
+    pub fn wait(&self, family: Family) -> Option<&Arc<str>> {
+        self.waits.get(&family)
+    }
+
+    /// Returns the name of the pool that an address is of.
+    pub fn pool_of(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.pools.iter().find(|(_, pool)| pool.contains(address)).map(|(name, _)| name)
+    }
+
+    /// Checks that an address can be allocated by its number.
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), Error> {
+        let family = Family::of(address);
+        if let Some(reason) = self.wait(family) {
+            return Err(Error::Waiting { family, reason: reason.clone() });
+        }
+        let first = self.of(family).next().ok_or(Error::Disabled(family))?;
+        match self.of(family).any(|range| range.contains(address)) {
+            true => Ok(()),
+            false => Err(Error::NotInRange(first.cidr())),
+        }
+    }
+}
