@@ -79,6 +79,7 @@ pub fn control_plane() -> Cell {
             k8s_writer::cell(),
             local_node::cell(),
             k8s_node::cell(),
+            ciliumnode::cell(),
             identity::cell(),
             ipam::cell(),
             ipcache::cell(),

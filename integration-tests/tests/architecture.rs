@@ -37,7 +37,7 @@ const LAYERS: &[&[&str]] = &[
     &["maps", "devices", "sysctl"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc"],
-    &["identity", "k8s-node"],
+    &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
     &["ipam", "policy", "loadbalancer-healthserver", "loadbalancer-sockets"],
     &["endpoints"],

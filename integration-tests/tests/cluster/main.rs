@@ -8,6 +8,7 @@ mod build_config;
 mod definitions;
 mod get;
 mod idle;
+mod join;
 mod operator;
 mod stage;
 mod tls;
