@@ -100,10 +100,12 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
     };
     p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx)).add();
     let (addressed, node) = (datapath.clone(), p.tables.node.clone());
-    p.jobs.observer("own-addresses", node.clone().snapshots(), move |_, _| {
-        addressed.conntrack_purge().set_own_addresses(own_addresses(&node));
-        async { Ok(()) }
-    }).add();
+    p.jobs
+        .observer("own-addresses", node.clone().snapshots(), move |_, _| {
+            addressed.conntrack_purge().set_own_addresses(own_addresses(&node));
+            async { Ok(()) }
+        })
+        .add();
     let pool = datapath.clone();
     p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx)).add();
     let (purged, shared) = (datapath.clone(), maps.clone());

@@ -93,7 +93,8 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
     p.jobs.one_shot("router", move |cx: JobCx| router::follow(allocator, node, routers, cx)).add();
     let (allocator, addresses) = (ipam.clone(), p.table.reader());
     p.jobs
-        .one_shot("withdrawn-ranges", move |cx: JobCx| withdrawn::follow(allocator, addresses, follower, cx)).add();
+        .one_shot("withdrawn-ranges", move |cx: JobCx| withdrawn::follow(allocator, addresses, follower, cx))
+        .add();
     let sweeper = ipam.clone();
     p.jobs
         .one_shot("expire", move |cx: JobCx| async move {

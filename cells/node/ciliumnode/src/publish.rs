@@ -175,7 +175,7 @@ impl Publisher {
             "changed: {fields}; they are written again. Is there a second agent for node {name}, or a client that edits it?"
         );
         let message = "Another client changes the CiliumNode of this node";
-        if self.health.scope("other-writer").degraded_anew(message, &error) {
+        if self.health.child("other-writer").degraded_anew(message, &error) {
             tracing::warn!(node = name, error, "{message}");
         }
     }

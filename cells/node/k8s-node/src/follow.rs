@@ -37,7 +37,7 @@ impl Follower {
     /// Runs until the job is cancelled.
     pub(crate) async fn run(self, cx: JobCx) -> anyhow::Result<()> {
         let deadline = Instant::now() + OPTIONAL_RANGE_TIMEOUT;
-        let invalid = cx.health.scope("objects");
+        let invalid = cx.health.child("objects");
         let (mut reported, mut is_deleted) = (Findings::default(), false);
         loop {
             let snapshot = self.nodes.snapshot();

@@ -84,27 +84,32 @@ fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
 
     let (first, writer) = (settings.clone(), Arc::clone(&store));
     let (name, folder, devices, addresses) = (p.name, state.clone(), p.devices, Arc::clone(&p.addresses));
-    p.lifecycle.hook("local-node").on_start(move |_| async move {
-        let snapshot = devices.snapshot();
-        let host_device = devices.get(&snapshot, Device::by_name(HOST_DEVICE));
-        let routers = restore::routers(host_device.map(|row| &**row), restore::read(&folder)?);
-        let cluster = from_cluster.then(|| previous::read(&folder, &name)).transpose()?;
-        let facts = Facts {
-            cluster,
-            name: name.to_string(),
-            boot_id: host::boot_id()?,
-            addresses: addresses.all(&snapshot).map(|row| &**row).collect(),
-            router_ipv4: routers.ipv4,
-            router_ipv6: routers.ipv6,
-        };
-        writer.start(local_node(&first, &facts)?, initializer);
-        Ok(())
-    }).add();
+    p.lifecycle
+        .hook("local-node")
+        .on_start(move |_| async move {
+            let snapshot = devices.snapshot();
+            let host_device = devices.get(&snapshot, Device::by_name(HOST_DEVICE));
+            let routers = restore::routers(host_device.map(|row| &**row), restore::read(&folder)?);
+            let cluster = from_cluster.then(|| previous::read(&folder, &name)).transpose()?;
+            let facts = Facts {
+                cluster,
+                name: name.to_string(),
+                boot_id: host::boot_id()?,
+                addresses: addresses.all(&snapshot).map(|row| &**row).collect(),
+                router_ipv4: routers.ipv4,
+                router_ipv6: routers.ipv6,
+            };
+            writer.start(local_node(&first, &facts)?, initializer);
+            Ok(())
+        })
+        .add();
     let follower = Arc::clone(&store);
-    p.jobs.observer("addresses", p.addresses.snapshots(), move |_, snapshot| {
-        follow::addresses(&settings, &p.addresses, &snapshot, &follower);
-        async { Ok(()) }
-    }).add();
+    p.jobs
+        .observer("addresses", p.addresses.snapshots(), move |_, snapshot| {
+            follow::addresses(&settings, &p.addresses, &snapshot, &follower);
+            async { Ok(()) }
+        })
+        .add();
     let (writer, folder) = (Arc::clone(&store), state.clone());
     let file =
         Rewrite::new(&p.jobs, &p.health, "node_config.h", move || follow::write_router(&folder, &writer));
@@ -113,11 +118,13 @@ fn new_store(p: StoreParams) -> anyhow::Result<Arc<LocalNodeStore>> {
         Some(node) if from_cluster => previous::write(&state, &node),
         _ => Ok(()),
     });
-    p.jobs.observer("router-file", store.table().snapshots(), move |_, _| {
-        file.wake();
-        known.wake();
-        async { Ok(()) }
-    }).add();
+    p.jobs
+        .observer("router-file", store.table().snapshots(), move |_, _| {
+            file.wake();
+            known.wake();
+            async { Ok(()) }
+        })
+        .add();
     Ok(store)
 }
 

@@ -27,5 +27,5 @@ pub fn row(node: LocalNode) -> Cell {
         let settings = Settings::new(&config, families.enable_ipv4, families.enable_ipv6);
         settings.map(|settings| Arc::new(AutomaticRanges(settings)))
     };
-    group([given(node), config::<LocalNodeConfig>(), supply(Arc::new(name)), provide(automatic)])
+    bundle([given(node), config::<LocalNodeConfig>(), supply(Arc::new(name)), provide(automatic)])
 }
