@@ -217,16 +217,14 @@ impl<T: TableSpec> Changes<T> {
         {
             let trackers = self.table.meta.trackers.lock();
             let now = self.table.revision(&self.table.snapshot());
-            let (table, forgotten) = (T::NAME, trackers.forgotten());
-            // A reader that starts from revision 0 knows no rows, so it needs no deletes.
-            if forgotten > revision && revision > 0 {
-                return Err(SinceError::Forgotten { table, revision, forgotten });
-            }
+            let table = T::NAME;
             if revision > now {
                 return Err(SinceError::Ahead { table, revision, now });
             }
+            // A reader that starts from revision 0 knows no rows, so it needs no deletes.
             if revision > 0 {
-                self.tracker.rewind(revision);
+                let rewound = trackers.rewind(&self.tracker, revision);
+                rewound.map_err(|forgotten| SinceError::Forgotten { table, revision, forgotten })?;
                 (self.seen, self.deletes_after) = (revision, revision);
             }
         }
@@ -385,7 +383,7 @@ impl<T: TableSpec> Table<T> {
             return;
         }
         let first = version.deletes(0).next().map(|(revision, _)| revision);
-        if first.is_some_and(|first| first <= self.meta.trackers.lock().low_mark()) {
+        if first.is_some_and(|first| self.meta.trackers.lock().all_have_seen(first)) {
             self.collect_garbage();
         }
     }

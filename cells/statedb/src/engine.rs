@@ -40,6 +40,8 @@
 //! "private to the writer" to "published" goes through the root's lock and pointer.
 
 mod counted;
+#[cfg(test)]
+mod counted_tests;
 mod heap;
 mod leaf;
 mod link;

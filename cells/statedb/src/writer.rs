@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::changes::trackers::Graves;
 use crate::changes::{MANY_KEPT, Tracker, Trackers};
 use crate::db::{Db, Snapshot};
 #[cfg(feature = "unstable")]
@@ -310,24 +311,10 @@ impl<'a, T: TableSpec> Writer<'a, T> {
     /// Measures the time spent on a non-empty graveyard, if `cleaned` is given.
     pub(crate) fn prepare(&mut self, trackers: &mut Trackers, cleaned: Option<&mut Duration>) {
         let begin = cleaned.as_ref().filter(|_| !self.work.graveyard.is_empty()).map(|_| Instant::now());
-        let slowest = trackers.slowest();
-        let forgotten = match slowest {
-            Some(slowest) => {
-                for (object, revision) in self.deleted.drain(..) {
-                    self.work.bury(object, revision);
-                }
-                self.work.forget_deletes(slowest.mark())
-            }
-            None => {
-                self.work.forget_deletes(u64::MAX).max(self.deleted.last().map(|(_, revision)| *revision))
-            }
-        };
+        trackers.keep(&mut Deletes { work: &mut self.work, deleted: &mut self.deleted });
         self.kept = self.work.graveyard.len();
         if self.kept >= MANY_KEPT {
-            self.behind = slowest.filter(|tracker| tracker.owner.first_time()).cloned();
-        }
-        if let Some(revision) = forgotten {
-            trackers.forget(revision);
+            self.behind = trackers.slowest().filter(|tracker| tracker.owner.first_time()).cloned();
         }
         if let (Some(begin), Some(cleaned)) = (begin, cleaned) {
             *cleaned = begin.elapsed();
@@ -375,6 +362,28 @@ impl<'a, T: TableSpec> Writer<'a, T> {
         if self.initializes() {
             self.work.before().init.watch.close();
         }
+    }
+}
+
+/// The deletes of a transaction, and those that its table keeps.
+struct Deletes<'w, T: TableSpec> {
+    work: &'w mut Work<T>,
+    deleted: &'w mut Vec<(Obj<T>, u64)>,
+}
+
+impl<T: TableSpec> Graves for Deletes<'_, T> {
+    fn bury(&mut self) {
+        for (object, revision) in self.deleted.drain(..) {
+            self.work.bury(object, revision);
+        }
+    }
+
+    fn newest(&self) -> Option<u64> {
+        self.deleted.last().map(|(_, revision)| *revision)
+    }
+
+    fn forget(&mut self, upto: u64) -> Option<u64> {
+        self.work.forget_deletes(upto)
     }
 }
 

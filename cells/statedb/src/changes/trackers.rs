@@ -22,6 +22,18 @@ pub struct Trackers<O> {
     forgotten: u64,
 }
 
+/// The deletes of the version that a commit publishes.
+pub(crate) trait Graves {
+    /// Keeps the deletes of the commit's own transaction.
+    fn bury(&mut self);
+
+    /// Returns the revision of the newest delete of the commit's own transaction.
+    fn newest(&self) -> Option<u64>;
+
+    /// Removes kept deletes up to a revision; returns the revision of the newest of them.
+    fn forget(&mut self, upto: u64) -> Option<u64>;
+}
+
 impl<O> Trackers<O> {
     pub(crate) fn new() -> Self {
         Trackers { all: Vec::new(), forgotten: 0 }
@@ -43,18 +55,34 @@ impl<O> Trackers<O> {
         self.all.iter().min_by_key(|tracker| tracker.mark())
     }
 
-    /// Returns the revision up to which all readers have seen the deletes; `u64::MAX` if there are no readers.
-    pub(crate) fn low_mark(&self) -> u64 {
-        self.slowest().map_or(u64::MAX, |tracker| tracker.mark())
+    /// Keeps the deletes of a commit for the readers that have not seen them, and removes those that all have seen. The
+    /// caller keeps the trackers locked until the version is published.
+    pub(crate) fn keep(&mut self, graves: &mut impl Graves) {
+        let forgotten = match self.slowest().map(|slowest| slowest.mark()) {
+            Some(mark) => {
+                graves.bury();
+                graves.forget(mark)
+            }
+            None => graves.forget(u64::MAX).max(graves.newest()),
+        };
+        self.forgotten = self.forgotten.max(forgotten.unwrap_or(0));
     }
 
-    /// Records that deletes up to this revision are no longer kept.
-    pub(crate) fn forget(&mut self, revision: u64) {
-        self.forgotten = self.forgotten.max(revision);
+    /// Whether all readers have seen the delete of a revision; true if there are no readers.
+    pub(crate) fn all_have_seen(&self, delete: u64) -> bool {
+        self.slowest().is_none_or(|slowest| delete <= slowest.mark())
     }
 
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.forgotten
+    /// Moves a reader back to a revision.
+    ///
+    /// # Errors
+    /// The revision of the newest delete that is no longer kept, if it is later.
+    pub(crate) fn rewind(&self, tracker: &Tracker<O>, revision: u64) -> Result<(), u64> {
+        if self.forgotten > revision {
+            return Err(self.forgotten);
+        }
+        tracker.mark.fetch_min(revision, Ordering::AcqRel);
+        Ok(())
     }
 
     pub(crate) fn all(&self) -> &[Arc<Tracker<O>>] {
@@ -70,11 +98,5 @@ impl<O> Tracker<O> {
     /// Records that all deletes up to the revision were seen.
     pub(crate) fn advance(&self, revision: u64) {
         self.mark.fetch_max(revision, Ordering::AcqRel);
-    }
-
-    /// Moves the mark back to a revision. The caller holds the lock of the trackers and has checked that all deletes
-    /// after the revision are still kept.
-    pub(crate) fn rewind(&self, revision: u64) {
-        self.mark.fetch_min(revision, Ordering::AcqRel);
     }
 }

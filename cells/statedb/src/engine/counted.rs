@@ -79,27 +79,3 @@ impl<V> Deref for Counted<V> {
         &self.inner().value
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    #[test]
-    fn the_last_owner_drops_the_value_on_any_thread() {
-        let value = Arc::new(());
-        let first = Counted::new(value.clone());
-        assert_eq!(size_of_val(&first), size_of::<usize>());
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                let mine = first.clone();
-                assert_eq!(mine.addr(), first.addr());
-                scope.spawn(move || (0..1000).for_each(|_| drop(mine.clone())));
-            }
-        });
-        assert_eq!(Arc::strong_count(&value), 2);
-        drop(first);
-        assert_eq!(Arc::strong_count(&value), 1);
-    }
-}

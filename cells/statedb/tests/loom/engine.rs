@@ -1,4 +1,4 @@
-//! The roots, compiled with loom's primitives.
+//! The roots and the counted pointers, compiled with loom's primitives.
 
 pub(crate) mod sync {
     pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -40,3 +40,6 @@ pub(crate) mod sync {
 
 #[path = "../../src/engine/roots.rs"]
 pub(crate) mod roots;
+
+#[path = "../../src/engine/counted.rs"]
+pub(crate) mod counted;

@@ -5,6 +5,7 @@ use loom::model::Builder;
 use loom::thread;
 
 mod changes;
+mod counted;
 mod engine;
 #[path = "../../src/panics.rs"]
 mod panics;

@@ -1,9 +1,10 @@
-//! Readers of changes and commits: no delete is missed, and none is kept without a reader.
+//! Readers of changes and commits: no delete is missed, and none is kept without a reader. The decisions are those of
+//! the product's trackers; the table around them stands for versions and their publication, which `published` models.
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 
-use crate::changes::trackers::{Tracker, Trackers};
+use crate::changes::trackers::{Graves, Tracker, Trackers};
 use crate::*;
 
 /// A model of a table that has only deletes, with the steps of commits and readers.
@@ -18,6 +19,26 @@ struct Table {
 struct State {
     revision: u64,
     graves: Vec<u64>,
+}
+
+/// The deletes of a commit, kept as revisions instead of rows.
+struct Deletes<'s> {
+    graves: &'s mut Vec<u64>,
+    deleted: Vec<u64>,
+}
+
+impl Graves for Deletes<'_> {
+    fn bury(&mut self) {
+        self.graves.append(&mut self.deleted);
+    }
+
+    fn newest(&self) -> Option<u64> {
+        self.deleted.last().copied()
+    }
+
+    fn forget(&mut self, upto: u64) -> Option<u64> {
+        self.graves.extract_if(.., |grave| *grave <= upto).last()
+    }
 }
 
 impl Table {
@@ -43,20 +64,15 @@ impl Table {
     fn commit(&self, deletes: u64) {
         let mut state = self.snapshot();
         let mut trackers = self.trackers.lock().unwrap();
-        for _ in 0..deletes {
-            state.revision += 1;
-            state.graves.push(state.revision);
-        }
-        let mark = trackers.slowest().map_or(u64::MAX, |tracker| tracker.mark());
-        for gone in state.graves.extract_if(.., |grave| *grave <= mark) {
-            trackers.forget(gone);
-        }
+        let deleted: Vec<u64> = (state.revision + 1..=state.revision + deletes).collect();
+        state.revision += deletes;
+        trackers.keep(&mut Deletes { graves: &mut state.graves, deleted });
         *self.published.lock().unwrap() = state;
     }
 
     fn collect_seen(&self) {
         let first = self.snapshot().graves.first().copied();
-        if first.is_some_and(|first| first <= self.trackers.lock().unwrap().low_mark()) {
+        if first.is_some_and(|first| self.trackers.lock().unwrap().all_have_seen(first)) {
             // Loom does not branch when a lock is released: this access lets it explore orders in which the writer
             // holds the table.
             self.woken.load(Ordering::SeqCst);
@@ -141,10 +157,7 @@ fn reading_from_a_revision_is_refused_or_misses_nothing() {
                 let (tracker, _) = table.register();
                 let trackers = table.trackers.lock().unwrap();
                 assert!(trackers.all().iter().any(|other| other.owner == "reader"));
-                let known = trackers.forgotten() <= start;
-                if known {
-                    tracker.rewind(start);
-                }
+                let known = trackers.rewind(&tracker, start).is_ok();
                 drop(trackers);
                 if known {
                     table.read(&tracker, start);
