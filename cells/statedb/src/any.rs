@@ -44,6 +44,10 @@ pub trait AnyTable: Send + Sync {
     /// Returns all rows in order of their primary keys.
     fn all(&self, snapshot: &Snapshot) -> Vec<AnyObj>;
 
+    /// Returns the first rows, at most `limit`, in order of their primary keys, behind a row if one is given: to walk
+    /// over a table in steps without a list of all its rows.
+    fn page(&self, snapshot: &Snapshot, after: Option<&AnyObj>, limit: usize) -> Vec<AnyObj>;
+
     /// Passes each row to a function, in order of primary keys, without an allocation for it, until the function
     /// returns an error, which is returned.
     fn try_for_each(
@@ -211,6 +215,18 @@ impl<T: TableDisplay> AnyTable for TableMeta<T> {
 
     fn all(&self, snapshot: &Snapshot) -> Vec<AnyObj> {
         self.version(snapshot).map(|version| untyped(version.all())).unwrap_or_default()
+    }
+
+    fn page(&self, snapshot: &Snapshot, after: Option<&AnyObj>, limit: usize) -> Vec<AnyObj> {
+        let Some(version) = self.version(snapshot) else { return Vec::new() };
+        let after = after.and_then(|row| row.0.as_any().downcast_ref::<Obj<T>>());
+        let after = after.map(|row| KeyBuf::of(&row.key()));
+        let rows = match &after {
+            None => version.all(),
+            Some(after) => version.lower_bound(&self.indexes, &Query::new(None, after.clone())),
+        };
+        let seen = |row: &&Obj<T>| after.as_ref().is_some_and(|after| KeyBuf::of(&row.key()) == *after);
+        rows.skip_while(seen).take(limit).map(|row| AnyObj(Arc::new(row.clone()))).collect()
     }
 
     fn try_for_each(

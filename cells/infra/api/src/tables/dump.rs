@@ -20,7 +20,7 @@ pub(super) fn answer(db: Option<&Db>, wanted: Option<&str>) -> Response {
         tables.retain(|table| table.name() == name);
     }
     let tables = tables.into_iter();
-    let mut parts = Parts { snapshot: db.map(Db::snapshot), tables, rows: None, written: 0, ended: false };
+    let mut parts = Parts { snapshot: db.map(Db::snapshot), tables, table: None, written: 0, ended: false };
     let mut first = Vec::new();
     while first.len() <= LONGEST_WITH_LENGTH {
         match parts.next() {
@@ -36,8 +36,8 @@ pub(super) fn answer(db: Option<&Db>, wanted: Option<&str>) -> Response {
 struct Parts {
     snapshot: Option<Snapshot>,
     tables: std::vec::IntoIter<Arc<dyn AnyTable>>,
-    /// The remaining rows of a table, and whether none was written yet.
-    rows: Option<(std::vec::IntoIter<AnyObj>, bool)>,
+    /// The table whose rows are written, and the last row that was.
+    table: Option<(Arc<dyn AnyTable>, Option<AnyObj>)>,
     written: usize,
     ended: bool,
 }
@@ -50,24 +50,27 @@ impl Iterator for Parts {
             return None;
         }
         let mut text = String::new();
-        if let Some((rows, first)) = &mut self.rows {
-            for row in rows.by_ref().take(BATCH) {
-                let comma = if std::mem::take(first) { "" } else { "," };
+        if let (Some((table, last)), Some(snapshot)) = (&mut self.table, &self.snapshot) {
+            let rows = table.page(snapshot, last.as_ref(), BATCH);
+            let ended = rows.len() < BATCH;
+            for row in rows {
+                let comma = if last.is_none() { "" } else { "," };
                 // Writing to a String does not fail.
                 let _ = write!(text, "{comma}\n    {}", row.json_text());
+                *last = Some(row);
             }
-            if rows.len() == 0 {
+            if ended {
                 text.push_str("\n  ]");
-                self.rows = None;
+                self.table = None;
             }
             return Some(Bytes::from(text));
         }
         match (self.tables.next(), &self.snapshot) {
-            (Some(table), Some(snapshot)) => {
+            (Some(table), Some(_)) => {
                 text.push_str(if self.written == 0 { "{\n" } else { ",\n" });
                 self.written += 1;
                 let _ = write!(text, "  \"{}\": [", table.name());
-                self.rows = Some((table.all(snapshot).into_iter(), true));
+                self.table = Some((table, None));
             }
             _ => {
                 self.ended = true;
@@ -153,6 +156,21 @@ mod tests {
         table.transact(|w| {
             (0..1000).for_each(|n| drop(w.insert(Mtu { prefix: format!("<{n:03}>"), mtu: n })))
         });
+        // 1002 rows end within a batch, 1024 with one.
+        for rows in [1002, 1024] {
+            table.transact(|w| {
+                (1002..rows).for_each(|n| drop(w.insert(Mtu { prefix: format!("z{n}"), mtu: 1 })))
+            });
+            let (_, text) = get(&db, Some("mtu")).await;
+            let dump = serde_json::from_str::<serde_json::Value>(&text).unwrap();
+            let dumped: Vec<_> =
+                dump["mtu"].as_array().unwrap().iter().map(|row| row["prefix"].clone()).collect();
+            let stored: Vec<_> = table.all(&table.snapshot()).map(|row| row.prefix.clone()).collect();
+            assert_eq!((dumped.len(), dumped == stored), (rows as usize, true));
+            table.transact(|w| {
+                (1002..rows).for_each(|n| drop(w.delete(statedb::Query::primary(&*format!("z{n}")))))
+            });
+        }
         let (_, text) = get(&db, Some("mtu")).await;
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
