@@ -147,6 +147,7 @@ pub(crate) type Trackers = trackers::Trackers<Owner>;
 
 /// Statistics of one reader of changes.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReaderStats {
     /// Its name ([`Changes::named`]), else its source location.
     pub owner: String,

@@ -136,6 +136,7 @@ impl std::error::Error for SinceError {}
 
 /// A timeout while waiting for a row that exists and satisfies a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NotInTime {
     /// The table.
     pub table: &'static str,
@@ -186,6 +187,7 @@ impl<T> std::error::Error for Conflict<T> {}
 
 /// A failed compare-and-swap or compare-and-delete. Nothing was changed and no watch is closed.
 #[cfg(feature = "unstable")]
+#[non_exhaustive]
 pub enum CasError<T> {
     /// There is no row with this primary key.
     NotFound,

@@ -22,6 +22,7 @@ pub(crate) const LONG: Duration = Duration::from_micros(100);
 
 /// Write transactions of one table and source location that held an executor's thread for longer than 100 us.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LongWrite {
     /// The source location at which they began.
     pub place: Place,
