@@ -49,6 +49,13 @@ pub(crate) enum Repr {
         condition: Condition,
         cell: Cell,
     },
+    /// A cell of which one module is left out, and perhaps another cell put in its place.
+    Edit {
+        cell: Cell,
+        module: String,
+        at: &'static Location<'static>,
+        with: Option<Cell>,
+    },
 }
 
 impl Cell {
@@ -82,6 +89,44 @@ impl Cell {
     #[track_caller]
     pub fn when<C: ConfigSpec>(self, is_on: impl Fn(&C) -> bool + Send + Sync + 'static) -> Cell {
         cell(Repr::When { condition: Condition::new(is_on, Location::caller()), cell: self })
+    }
+}
+
+impl Cell {
+    /// These cells without a module that somewhere in them has this id, or a path that ends so: `ipam` or `agent.ipam`. Its
+    /// condition goes with it. Without such a module it is a fault of the graph.
+    ///
+    /// ```
+    /// use hive::prelude::*;
+    /// use std::sync::Arc;
+    ///
+    /// struct Store(&'static str);
+    /// fn library() -> Cell {
+    ///     bundle([
+    ///         module("disk", "Keeps things on disk", [provide(|| Arc::new(Store("disk")))]),
+    ///         module("banner", "Prints a banner", [invoke(|| println!("hello"))]),
+    ///     ])
+    /// }
+    ///
+    /// // All of the library, but quiet, and with a store of our own.
+    /// let memory = module("memory", "Keeps things in memory", [provide(|| Arc::new(Store("memory")))]);
+    /// let cells = library().without("banner").replace_module("disk", memory);
+    /// let checks = invoke(|store: Arc<Store>| assert_eq!(store.0, "memory"));
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// Hive::builder([cells, checks]).build().unwrap().populate().await.unwrap();
+    /// # });
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn without(self, module: impl Into<String>) -> Cell {
+        cell(Repr::Edit { cell: self, module: module.into(), at: Location::caller(), with: None })
+    }
+
+    /// These cells with another cell in the place of a module, as [`without`](Cell::without) finds it.
+    #[must_use]
+    #[track_caller]
+    pub fn replace_module(self, module: impl Into<String>, with: Cell) -> Cell {
+        cell(Repr::Edit { cell: self, module: module.into(), at: Location::caller(), with: Some(with) })
     }
 }
 
@@ -188,6 +233,32 @@ where
     F::Out: IntoOutputs<K> + Run<K>,
 {
     cell(Repr::Provide { constructor: Constructor::new(f, Location::caller()), private: true })
+}
+
+/// A cell that provides an object as one of its interfaces: `bind!(Disk => dyn Store)` is a [`provide`](crate::provide()) that takes
+/// `Arc<Disk>` and gives it as `Arc<dyn Store>`. With `provide_private(new_disk)` in the same module the interface is all
+/// that others see.
+///
+/// ```
+/// use hive::prelude::*;
+/// use std::sync::Arc;
+///
+/// trait Store: Send + Sync {}
+/// #[derive(Object)]
+/// struct Disk;
+/// impl Store for Disk {}
+/// fn new_disk() -> Disk {
+///     Disk
+/// }
+///
+/// let disk = module("disk", "Keeps things on disk", [provide_private(new_disk), bind!(Disk => dyn Store)]);
+/// hive::validate([disk, invoke(|_: Arc<dyn Store>| ())]).unwrap();
+/// ```
+#[macro_export]
+macro_rules! bind {
+    ($object:ty => $interface:ty) => {
+        $crate::provide(|object: ::std::sync::Arc<$object>| -> ::std::sync::Arc<$interface> { object })
+    };
 }
 
 /// Registers a ready value, or several: anything that a constructor may return.

@@ -174,6 +174,16 @@ pub enum GraphError {
         /// Where it is declared again.
         second: &'static Location<'static>,
     },
+    /// A module is to be left out or replaced that is not among the cells.
+    #[error("no module `{module}` to leave out or replace, asked for at {}:{}{}", .at.file(), .at.line(), did_you_mean(.nearest.as_deref()))]
+    NoSuchModule {
+        /// The id or path.
+        module: String,
+        /// Where that is asked for.
+        at: &'static Location<'static>,
+        /// A module whose path is similar.
+        nearest: Option<String>,
+    },
     /// Two configuration structs declare the same option.
     #[error(
         "option `{flag}` is declared twice\n    by {first}\n    by {second}\n    hint: rename one with `#[flag(name = \"..\")]`"
@@ -196,6 +206,13 @@ pub enum GraphError {
         /// The configuration struct.
         site: Site,
     },
+}
+
+fn did_you_mean(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(nearest) => format!("\n    hint: did you mean `{nearest}`?"),
+        None => "\n    hint: `Hive::tree` shows the modules".to_owned(),
+    }
 }
 
 fn once(key: &Key) -> String {

@@ -11,6 +11,7 @@ use crate::conditional::Condition;
 use crate::config::ConfigCell;
 use crate::constructor::Constructor;
 use crate::error::{GraphError, Place, Site};
+use crate::hints::nearest;
 use crate::key::{Key, KeyMap};
 use crate::missing::to_do;
 use crate::outputs::{Out, Outs, Value};
@@ -97,11 +98,24 @@ pub(crate) struct Graph {
     pub(crate) errors: Vec<GraphError>,
 }
 
+/// A module that is left out of the cells around which this stands, or replaced in them.
+struct Edit<'a> {
+    /// Its id, or the end of its path.
+    module: &'a str,
+    at: &'static Location<'static>,
+    with: Option<&'a Cell>,
+    /// The edit around this one.
+    outer: Option<usize>,
+    is_used: bool,
+}
+
 /// The place where a cell is registered.
 #[derive(Clone, Copy)]
 struct Inside {
     scope: usize,
     switch: Option<usize>,
+    /// The innermost edit around it.
+    edit: Option<usize>,
 }
 
 /// The outermost scope, visible to all nodes.
@@ -141,22 +155,68 @@ impl Graph {
 
     /// Creates nodes and scopes from cells. Dependencies are resolved later, by [`link`](Graph::link).
     pub(crate) fn register(&mut self, cells: &[Cell]) {
-        let mut stack = vec![(cells.iter(), Inside { scope: ROOT, switch: None })];
+        let mut edits = vec![];
+        let mut stack = vec![(cells.iter(), Inside { scope: ROOT, switch: None, edit: None })];
         while let Some((cells, inside)) = stack.last_mut() {
             let inside = *inside;
             match cells.next() {
                 Some(cell) => {
-                    let further = self.register_cell(cell, inside);
+                    let further = self.register_cell(cell, inside, &mut edits);
                     stack.extend(further.map(|(cells, inside)| (cells.iter(), inside)));
                 }
                 None => drop(stack.pop()),
             }
         }
+        self.check_edits(&edits);
+    }
+
+    /// The edit that concerns a cell: the innermost whose module the cell is, alone or under conditions.
+    fn edit_of(&self, cell: &Cell, inside: Inside, edits: &[Edit<'_>]) -> Option<usize> {
+        inside.edit?;
+        let mut inner = cell;
+        while let Repr::When { cell, .. } = &*inner.0 {
+            inner = cell;
+        }
+        let (Repr::Module { id, .. } | Repr::Scope { id, .. }) = &*inner.0 else { return None };
+        let path = self.path(id, inside);
+        let ends_so = |edit: &Edit<'_>| match path.strip_suffix(edit.module) {
+            Some(before) => before.is_empty() || before.ends_with('.'),
+            None => false,
+        };
+        std::iter::successors(inside.edit, |edit| edits[*edit].outer).find(|edit| ends_so(&edits[*edit]))
+    }
+
+    /// Reports the edits that concern no module.
+    fn check_edits(&mut self, edits: &[Edit<'_>]) {
+        let unused = edits.iter().filter(|edit| !edit.is_used);
+        let faults = unused.map(|edit| {
+            let paths = self.scopes.iter().flat_map(|scope| [scope.name(), &*scope.module]);
+            let nearest = nearest(edit.module, paths).map(str::to_owned);
+            GraphError::NoSuchModule { module: edit.module.to_owned(), at: edit.at, nearest }
+        });
+        let mut faults = faults.collect();
+        self.errors.append(&mut faults);
     }
 
     /// Registers one cell; returns the cells in it and their place.
-    fn register_cell<'a>(&mut self, cell: &'a Cell, inside: Inside) -> Option<(&'a [Cell], Inside)> {
+    fn register_cell<'a>(
+        &mut self,
+        cell: &'a Cell,
+        inside: Inside,
+        edits: &mut Vec<Edit<'a>>,
+    ) -> Option<(&'a [Cell], Inside)> {
+        if let Some(edit) = self.edit_of(cell, inside, edits) {
+            let Edit { with, outer, is_used, .. } = &mut edits[edit];
+            *is_used = true;
+            let inside = Inside { edit: *outer, ..inside };
+            return with.map(|with| (std::slice::from_ref(with), inside));
+        }
         match &*cell.0 {
+            Repr::Edit { cell, module, at, with } => {
+                edits.push(Edit { module, at, with: with.as_ref(), outer: inside.edit, is_used: false });
+                let edit = Some(edits.len() - 1);
+                return Some((std::slice::from_ref(cell), Inside { edit, ..inside }));
+            }
             Repr::Group(cells) => return Some((cells, inside)),
             Repr::Module { id, description, at, cells } => {
                 let scope = self.module(id, description, at, inside);
@@ -194,11 +254,11 @@ impl Graph {
             Repr::When { condition, cell } => {
                 // The scope of a module comes before those inside of it.
                 let module = matches!(&*cell.0, Repr::Module { .. }).then_some(self.scopes.len());
-                let (condition, Inside { scope, switch: outer }) = (condition.clone(), inside);
+                let (condition, Inside { scope, switch: outer, .. }) = (condition.clone(), inside);
                 let switch = self.switches.len();
                 let (is_off, is_unmet) = (false, false);
                 self.switches.push(Switch { condition, outer, scope, module, is_off, is_unmet });
-                return Some((std::slice::from_ref(cell), Inside { scope, switch: Some(switch) }));
+                return Some((std::slice::from_ref(cell), Inside { switch: Some(switch), ..inside }));
             }
         }
         None
@@ -214,11 +274,16 @@ impl Graph {
         if !valid_module_id(id) {
             self.errors.push(GraphError::ModuleId { id: id.to_owned(), at });
         }
-        let path = match &*self.scopes[inside.scope].module {
-            "" => id.into(),
-            outer => [outer, ".", id].concat().into(),
-        };
+        let path = self.path(id, inside).into();
         self.open(Some(inside.scope), inside.switch, path, description.into(), Some(at))
+    }
+
+    /// The path of a module with this id.
+    fn path(&self, id: &str, inside: Inside) -> String {
+        match &*self.scopes[inside.scope].module {
+            "" => id.to_owned(),
+            outer => [outer, ".", id].concat(),
+        }
     }
 
     fn constructor(&mut self, constructor: &Constructor, kind: NodeKind, inside: Inside) {
@@ -226,7 +291,7 @@ impl Graph {
         constructor.erased.deps(&mut self.deps);
         constructor.erased.outs(&mut self.outs);
         let (deps, outs) = (deps..self.deps.list.len(), outs..self.outs.list.len());
-        let Inside { scope, switch } = inside;
+        let Inside { scope, switch, .. } = inside;
         let (place, what) = (constructor.place, What::Construct(constructor.clone()));
         if outs.is_empty() && matches!(kind, NodeKind::Provide | NodeKind::Private) {
             let site = Site { place, module: self.scopes[scope].module.clone() };
@@ -237,7 +302,7 @@ impl Graph {
 
     /// Adds a node without dependencies and with one result.
     fn give(&mut self, key: Key, kind: NodeKind, place: Place, inside: Inside, what: What) -> Slot {
-        let Inside { scope, switch } = inside;
+        let Inside { scope, switch, .. } = inside;
         let slot = Slot { node: self.nodes.len(), out: self.outs.list.len() };
         self.outs.list.push(Out { key, maybe: false });
         let outs = slot.out..slot.out + 1;
@@ -392,7 +457,7 @@ impl Graph {
 
     /// Adds a node for an existing value.
     pub(crate) fn ready(&mut self, key: Key, kind: NodeKind, place: Place, value: Value) -> Slot {
-        self.give(key, kind, place, Inside { scope: ROOT, switch: None }, What::Ready(value))
+        self.give(key, kind, place, Inside { scope: ROOT, switch: None, edit: None }, What::Ready(value))
     }
 
     pub(crate) fn site(&self, node: usize) -> Site {

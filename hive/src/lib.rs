@@ -48,7 +48,7 @@
 //! ```text
 //! notes: 1 fault in the graph:
 //!   - missing Arc<notes::Notes>
-//!     needed by notes::tick (src/main.rs:77) in module `clock`
+//!     needed by notes::tick (src/main.rs:80) in module `clock`
 //!     hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Notes>
 //! ```
 //!
@@ -226,7 +226,7 @@ pub use hive_derive::{Config, Object, Outputs, Params};
 pub use hive_type::{Hive, validate};
 pub use job::{Backoff, JobCx, JobGroup, JobHandle, Trigger, blocking};
 pub use key::Key;
-pub use lifecycle::{HookBuilder, HookCx, Lifecycle, State};
+pub use lifecycle::{HookBuilder, HookCx, Lifecycle, Service, State};
 pub use outcome::Outcome;
 pub use outputs::{Member, Members, Object, Outputs};
 pub use param::{Group, Param};
@@ -239,12 +239,14 @@ pub use tracing::Level as LogLevel;
 
 /// Imports for the code of cells: `use hive::prelude::*;`.
 pub mod prelude {
+    pub use crate::bind;
     pub use crate::cell::{
         Cell, bundle, config, decorate, decorate_all, invoke, module, provide, provide_private, scope, supply,
     };
     pub use crate::{
         Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle,
-        LiveConfig, Member, Members, ModuleId, Object, Outputs, Params, Scope, Shutdowner, TestHive, Trigger,
+        LiveConfig, Member, Members, ModuleId, Object, Outputs, Params, Scope, Service, Shutdowner, TestHive,
+        Trigger,
     };
 }
 

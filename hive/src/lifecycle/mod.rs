@@ -85,6 +85,43 @@ impl HookCx {
     }
 }
 
+/// An object with a life: what it does when the hive starts and when it stops. [`Lifecycle::service`] makes a hook of it.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use hive::prelude::*;
+///
+/// struct Listener;
+///
+/// impl Service for Listener {
+///     async fn start(&self, _cx: HookCx) -> anyhow::Result<()> {
+///         println!("listening");
+///         Ok(())
+///     }
+/// }
+///
+/// fn new_listener(lifecycle: Lifecycle) -> Arc<Listener> {
+///     let listener = Arc::new(Listener);
+///     lifecycle.service("listener", &listener).add();
+///     listener
+/// }
+/// # hive::validate([provide(new_listener)]).unwrap();
+/// ```
+pub trait Service: Send + Sync + 'static {
+    /// Runs at the start; nothing if not implemented.
+    fn start(&self, cx: HookCx) -> impl Future<Output = anyhow::Result<()>> + Send {
+        let _unused = cx;
+        std::future::ready(Ok(()))
+    }
+
+    /// Runs at the stop, or when a later start hook fails, but not if this start failed; nothing if not implemented.
+    fn stop(&self, cx: HookCx) -> impl Future<Output = anyhow::Result<()>> + Send {
+        let _unused = cx;
+        std::future::ready(Ok(()))
+    }
+}
+
 /// Registers start and stop hooks for the constructor that takes it.
 ///
 /// Hooks start in the order of construction, so after those of all dependencies of the constructor, and stop in exactly
@@ -132,6 +169,14 @@ impl Lifecycle {
         let id = HookId { name, module, function: self.function, at };
         HookBuilder { hooks: self.hooks.clone(), hook: hooks::Hook::new(id, self.node) }
     }
+
+    /// Describes a hook that starts and stops an object.
+    #[track_caller]
+    pub fn service<S: Service>(&self, name: impl Into<Arc<str>>, service: &Arc<S>) -> HookBuilder {
+        self.hook(name)
+            .on_start_with(service, |service, cx| async move { service.start(cx).await })
+            .on_stop_with(service, |service, cx| async move { service.stop(cx).await })
+    }
 }
 
 /// A hook that is being described, until it is [added](HookBuilder::add); see [`Lifecycle::hook`].
@@ -158,6 +203,28 @@ impl HookBuilder {
         Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         self.set(|hook| hook.stop = Some(Box::new(move |cx| Box::pin(f(cx)))))
+    }
+
+    /// As [`on_start`](HookBuilder::on_start), with an object that the function takes.
+    pub fn on_start_with<T, F, Fut>(self, object: &Arc<T>, f: F) -> Self
+    where
+        T: ?Sized + Send + Sync + 'static,
+        F: FnOnce(Arc<T>, HookCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let object = object.clone();
+        self.on_start(move |cx| f(object, cx))
+    }
+
+    /// As [`on_stop`](HookBuilder::on_stop), with an object that the function takes.
+    pub fn on_stop_with<T, F, Fut>(self, object: &Arc<T>, f: F) -> Self
+    where
+        T: ?Sized + Send + Sync + 'static,
+        F: FnOnce(Arc<T>, HookCx) -> Fut + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let object = object.clone();
+        self.on_stop(move |cx| f(object, cx))
     }
 
     /// Sets the limit of each of start and stop; the hive's own limits apply in addition.

@@ -6,6 +6,7 @@ mod compile_fail;
 mod conditional;
 mod config;
 mod config_folder;
+mod edit;
 mod graph;
 mod job_reports;
 mod jobs;
