@@ -19,39 +19,43 @@ struct NotesConfig {
 }
 
 /// An object that other cells take as `Arc<Notes>`.
-#[derive(Object, Default)]
-struct Notes(Mutex<Vec<String>>);
+struct Notes {
+    config: Config<NotesConfig>,
+    health: Health,
+    lines: Mutex<Vec<String>>,
+}
 
 impl Notes {
     fn add(&self, note: impl Into<String>) {
-        self.0.lock().unwrap().push(note.into());
+        self.lines.lock().unwrap().push(note.into());
+    }
+}
+
+/// Its start and stop hooks.
+impl Service for Notes {
+    async fn start(&self, _cx: HookCx) -> anyhow::Result<()> {
+        let file = &self.config.notes_file;
+        match tokio::fs::read_to_string(file).await {
+            Ok(text) => text.lines().for_each(|line| self.add(line)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => anyhow::bail!("{}: {error}", file.display()),
+        }
+        self.health.ok(format!("{} notes", self.lines.lock().unwrap().len()));
+        Ok(())
+    }
+
+    async fn stop(&self, _cx: HookCx) -> anyhow::Result<()> {
+        let text: String = self.lines.lock().unwrap().iter().map(|note| format!("{note}\n")).collect();
+        let file = &self.config.notes_file;
+        tokio::fs::write(file, text).await.with_context(|| file.display().to_string())
     }
 }
 
 /// A constructor only wires objects. Its parameters are its dependencies, its result is what it provides; hooks read
 /// and write files.
 fn new_notes(config: Config<NotesConfig>, lifecycle: Lifecycle, health: Health) -> Arc<Notes> {
-    let notes = Arc::new(Notes::default());
-    let (read, write, file) = (notes.clone(), notes.clone(), config.notes_file.clone());
-    lifecycle
-        .hook("notes-file")
-        .on_start({
-            let file = file.clone();
-            move |_cx| async move {
-                match tokio::fs::read_to_string(&file).await {
-                    Ok(text) => text.lines().for_each(|line| read.add(line)),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => anyhow::bail!("{}: {error}", file.display()),
-                }
-                health.ok(format!("{} notes", read.0.lock().unwrap().len()));
-                Ok(())
-            }
-        })
-        .on_stop(move |_cx| async move {
-            let text: String = write.0.lock().unwrap().iter().map(|note| format!("{note}\n")).collect();
-            tokio::fs::write(&file, text).await.with_context(|| file.display().to_string())
-        })
-        .add();
+    let notes = Arc::new(Notes { config, health, lines: Mutex::default() });
+    lifecycle.service("notes-file", &notes).add();
     notes
 }
 

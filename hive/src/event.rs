@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -366,6 +367,8 @@ pub(crate) type Observer = Arc<dyn Fn(&Event, Instant) + Send + Sync>;
 /// The events of one hive: synchronous observers, and subscriptions of later receivers.
 pub struct Events {
     observers: Mutex<Arc<Vec<Observer>>>,
+    /// The number of observers: without any, an event takes no lock.
+    observed: AtomicUsize,
     /// Created by the first subscription.
     live: OnceLock<broadcast::Sender<Event>>,
     slow: Duration,
@@ -374,8 +377,9 @@ pub struct Events {
 
 impl Events {
     pub(crate) fn new(observers: Vec<Observer>, slow: Duration, log: Option<Dispatch>) -> Arc<Self> {
+        let observed = AtomicUsize::new(observers.len());
         let observers = Mutex::new(Arc::new(observers));
-        Arc::new(Events { observers, live: OnceLock::new(), slow, log })
+        Arc::new(Events { observers, observed, live: OnceLock::new(), slow, log })
     }
 
     /// Returns the subscriber for the log of this hive, if it is not that of the thread.
@@ -410,8 +414,26 @@ impl Events {
     pub fn observe(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
         let mut observers = self.observers.lock();
         let added: Observer = Arc::new(move |event, _| observer(event));
-        let all = observers.iter().cloned().chain([added]).collect();
+        self.set(&mut observers, |all| all.push(added));
+    }
+
+    /// Detaches the first observer: the one that only records the start.
+    pub(crate) fn detach_first(&self) {
+        let mut observers = self.observers.lock();
+        self.set(&mut observers, |all| drop(all.drain(..1.min(all.len()))));
+    }
+
+    /// Changes the list; an event that is being delivered still uses the previous one.
+    fn set(&self, observers: &mut Arc<Vec<Observer>>, change: impl FnOnce(&mut Vec<Observer>)) {
+        let mut all = observers.to_vec();
+        change(&mut all);
+        self.observed.store(all.len(), Ordering::Release);
         *observers = Arc::new(all);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn observed(&self) -> usize {
+        self.observed.load(Ordering::Acquire)
     }
 
     pub(crate) fn emit(&self, event: Event) {
@@ -421,11 +443,13 @@ impl Events {
     /// Emits an event with a known time; see [`emit`](Events::emit).
     pub(crate) fn emit_at(&self, event: &Event, at: Instant) {
         self.logged(|| event.log(self.slow));
-        let observers = self.observers.lock().clone();
-        for observer in observers.iter() {
-            // An observer's panic must not fail the code that emits the event.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event, at))) {
-                tracing::error!(error = panic_text(&*panic), ?event, "An observer of events panicked");
+        if self.observed.load(Ordering::Acquire) > 0 {
+            let observers = self.observers.lock().clone();
+            for observer in observers.iter() {
+                // An observer's panic must not fail the code that emits the event.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer(event, at))) {
+                    tracing::error!(error = panic_text(&*panic), ?event, "An observer of events panicked");
+                }
             }
         }
         if let Some(live) = self.live.get() {
@@ -451,5 +475,19 @@ mod tests {
         events.emit(Event::Starting);
         assert_eq!(*seen.lock(), [Event::Starting]);
         assert_eq!(live.recv().await, Ok(Event::Starting));
+    }
+
+    /// Else every run of a job would take the lock of the observers and that of the timeline.
+    #[tokio::test]
+    async fn after_the_start_an_event_takes_no_lock() {
+        let mut hive = crate::Hive::builder([]).build().unwrap();
+        assert_eq!(hive.events().observed(), 1, "the timeline");
+        hive.start().await.unwrap();
+        assert_eq!(hive.events().observed(), 0);
+        let seen = Arc::new(Mutex::new(vec![]));
+        let sink = seen.clone();
+        hive.events().observe(move |event| sink.lock().push(event.clone()));
+        hive.stop().await.unwrap();
+        assert_eq!(seen.lock().len(), 2, "an observer that comes later sees the stop");
     }
 }

@@ -207,6 +207,7 @@ impl Hive {
                 events.emit(Event::StartFailed { error, duration, cancelled });
             }
         }
+        events.detach_first();
         result
     }
 

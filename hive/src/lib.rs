@@ -48,7 +48,7 @@
 //! ```text
 //! notes: 1 fault in the graph:
 //!   - missing Arc<notes::Notes>
-//!     needed by notes::tick (src/main.rs:80) in module `clock`
+//!     needed by notes::tick (src/main.rs:84) in module `clock`
 //!     hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Notes>
 //! ```
 //!

@@ -113,13 +113,11 @@ struct Inner {
     clock: fn() -> SystemTime,
 }
 
-impl Inner {
-    /// Calls the mirrors, under the lock of the tree: so they see all changes in order, and must not report health.
-    fn notify(&self, change: HealthChange<'_>) {
-        for mirror in &self.mirrors {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| mirror(change))) {
-                tracing::error!(error = panic_text(&*panic), "A mirror of health panicked");
-            }
+/// Calls the mirrors, under the lock of the tree: so they see all changes in order, and must not report health.
+fn notify(mirrors: &[Mirror], change: HealthChange<'_>) {
+    for mirror in mirrors {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| mirror(change))) {
+            tracing::error!(error = panic_text(&*panic), "A mirror of health panicked");
         }
     }
 }
@@ -202,25 +200,28 @@ impl HealthTree {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let now = (inner.clock)();
-        if !inner.statuses.contains_key(&health.id) && inner.statuses.len() >= MAX_REPORTERS {
-            let stopped = inner.statuses.values().filter(|s| s.level == Level::Stopped);
+        let Inner { statuses, history, mirrors, .. } = inner;
+        let is_known = statuses.contains_key(&health.id);
+        if !is_known && statuses.len() >= MAX_REPORTERS {
+            let stopped = statuses.values().filter(|s| s.level == Level::Stopped);
             let Some(gone) = stopped.min_by_key(|s| s.updated).map(|s| s.id.clone()) else {
                 drop(guard);
                 tracing::warn!(reporter = health.id.join("."), "Too many health reporters, report dropped");
                 return true;
             };
-            let gone = inner.statuses.remove(&gone);
-            gone.iter().for_each(|status| inner.notify(HealthChange::Closed(status)));
+            let gone = statuses.remove(&gone);
+            gone.iter().for_each(|status| notify(mirrors, HealthChange::Closed(status)));
         }
-        let status =
-            inner.statuses.entry(health.id.clone()).or_insert_with(|| Status::new(health, level, now));
+        if !is_known {
+            statuses.insert(health.id.clone(), Status::new(health, level, now));
+        }
+        let Some(status) = statuses.get_mut(&health.id) else { return true };
         let new = status.report(level, cut(message), cut(error), now);
-        let status = status.clone();
         if new && level != Level::Ok {
             let message = if level == Level::Stopped { &status.last_word } else { &status.message };
-            inner.history.push(history::line_of(now, format_args!("{level}"), &status, message));
+            history.push(history::line_of(now, format_args!("{level}"), status, message));
         }
-        inner.notify(HealthChange::Report(&status));
+        notify(mirrors, HealthChange::Report(status));
         drop(guard);
         self.revision.send_modify(|revision| *revision += 1);
         new
@@ -235,7 +236,7 @@ impl HealthTree {
             let what = format_args!("Closed({})", status.level);
             let line = history::line_of(now, what, &status, &status.message);
             inner.history.push(line);
-            inner.notify(HealthChange::Closed(&status));
+            notify(&inner.mirrors, HealthChange::Closed(&status));
         }
         drop(inner);
         self.revision.send_modify(|revision| *revision += 1);
