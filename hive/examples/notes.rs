@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use hive::Service;
 use hive::prelude::*;
 
 // ---- The first cell keeps notes. It owns a file, and has an option for its path.

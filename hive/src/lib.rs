@@ -48,7 +48,7 @@
 //! ```text
 //! notes: 1 fault in the graph:
 //!   - missing Arc<notes::Notes>
-//!     needed by notes::tick (src/main.rs:84) in module `clock`
+//!     needed by notes::tick (src/main.rs:85) in module `clock`
 //!     hint: no cell in the list provides it; add the module that does, or a constructor that gives Arc<Notes>
 //! ```
 //!
@@ -245,8 +245,7 @@ pub mod prelude {
     };
     pub use crate::{
         Backoff, Config, ConfigWatch, Group, Health, Hive, HookCx, JobCx, JobGroup, Level, Lifecycle,
-        LiveConfig, Member, Members, ModuleId, Object, Outputs, Params, Scope, Service, Shutdowner, TestHive,
-        Trigger,
+        LiveConfig, Member, Members, ModuleId, Object, Outputs, Params, Scope, Shutdowner, TestHive, Trigger,
     };
 }
 

@@ -90,6 +90,7 @@ impl HookCx {
 /// ```
 /// use std::sync::Arc;
 ///
+/// use hive::Service;
 /// use hive::prelude::*;
 ///
 /// struct Listener;

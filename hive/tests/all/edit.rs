@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hive::Service;
 use hive::prelude::*;
 use parking_lot::Mutex;
 
