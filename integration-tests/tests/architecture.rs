@@ -9,10 +9,10 @@ use serde_json::Value;
 /// Crates by layer, from the leaf to the binary. A crate uses only crates of its own or an earlier layer.
 const LAYERS: &[&[&str]] = &[
     &[
-        "go-duration",
+        "apiary-go-duration",
         "token-bucket",
-        "hive-derive",
-        "hive",
+        "apiary-hive-derive",
+        "apiary-hive",
         "hive-script",
         "hive-shaku",
         "hive-shell",

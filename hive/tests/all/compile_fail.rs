@@ -6,6 +6,7 @@ mod harness;
 #[test]
 fn messages_name_the_wrong_part() {
     let crate_dir = env!("CARGO_MANIFEST_DIR");
-    let dependencies = format!("futures = \"0.3\"\nhive = {{ path = {crate_dir:?} }}\n");
+    let dependencies =
+        format!("futures = \"0.3\"\nhive = {{ package = \"apiary-hive\", path = {crate_dir:?} }}\n");
     harness::messages_name_the_wrong_part(crate_dir, "hive-ui", &dependencies);
 }
