@@ -34,7 +34,7 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 16] = [
+const WITHOUT_EFFECT: [&str; 15] = [
     "cgroup-root",
     "cni-exclusive",
     "dnsproxy-enable-transparent-mode",
@@ -46,7 +46,6 @@ const WITHOUT_EFFECT: [&str; 16] = [
     "hubble-tls-cert-file",
     "hubble-tls-client-ca-files",
     "hubble-tls-key-file",
-    "identity-allocation-mode",
     "policy-secrets-namespace",
     "policy-secrets-only-from-secrets-namespace",
     "vtep-mask",

@@ -16,8 +16,10 @@ mod array;
 mod keys;
 mod label;
 mod named_ports;
+mod port_labels;
 
 pub use array::LabelArray;
 pub use keys::*;
 pub use label::{GENERATED, Label, Labels, PORTS, RESERVED, UNSPECIFIED};
 pub use named_ports::NamedPorts;
+pub use port_labels::{port_labels, port_protocol, ports_of_labels};

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use labels::NamedPorts;
-use labels::{LabelArray, Labels};
+use k8s_types::Time;
+use labels::{LabelArray, Labels, NamedPorts};
 use state_file::Rewrite;
-use statedb::{Initializer, Obj, RwTable, Writer};
+use statedb::{Initializer, Obj, RwTable, Table, Writer};
 
 use crate::error::Error;
 use crate::identity::{Identity, text};
 use crate::range::{Range, Scope};
+use crate::request::{IdentityRequest, Requests};
 use crate::store::{Entry, Form, Store};
 
 /// How long an identity without a user is kept for its labels: Cilium's interval of identity garbage collection.
@@ -21,21 +22,39 @@ pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
 /// Allocates identities for label sets. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Identities {
-    table: RwTable<Identity>,
-    range: Range,
+    pub(crate) table: RwTable<Identity>,
+    pub(crate) range: Range,
     pub(crate) store: Arc<Store>,
+    /// Label sets that wait for the cluster; none if identities are this node's alone.
+    pub(crate) requests: Option<Requests>,
 }
 
 impl Identities {
     /// Returns an allocator of a range, with its file; without a path nothing is stored.
     pub(crate) fn new(table: RwTable<Identity>, range: Range, path: Option<PathBuf>) -> Identities {
-        Identities { table, range, store: Arc::new(Store::new(path, Form::Versioned)) }
+        Identities { table, range, store: Arc::new(Store::new(path, Form::Versioned)), requests: None }
+    }
+
+    /// Returns an allocator whose identities are the cluster's. It has no file: the cluster has the identities of label sets,
+    /// and records have those that packets carry.
+    pub(crate) fn of_cluster(table: RwTable<Identity>, range: Range, requests: Requests) -> Identities {
+        Identities { requests: Some(requests), ..Identities::new(table, range, None) }
     }
 
     /// Returns the identity of a label set, referenced by the user from now on. A new one is on disk when this returns.
     /// Costs a write of the file for labels without an identity, else some map operations; waits for concurrent writes.
     /// Call it on a blocking thread.
+    ///
+    /// In a cluster labels that are new to it get their identity from the API server: the error is [`Error::Waiting`] then,
+    /// and a call after a change of [`requests`](Self::requests) may succeed.
     pub fn allocate(&self, labels: &Labels, user: &str) -> Result<u32, Error> {
+        if let Some(requests) = &self.requests {
+            return self.allocate_known(labels, user).ok_or_else(|| {
+                let labels = LabelArray::from(labels);
+                requests.add(&labels, user);
+                Error::Waiting { labels }
+            });
+        }
         let labels = LabelArray::from(labels);
         let held = self.store.hold();
         let (found, _) = self.table.transact(|w| match find(w, &labels) {
@@ -61,21 +80,55 @@ impl Identities {
     pub fn allocate_known(&self, labels: &Labels, user: &str) -> Option<u32> {
         let labels = LabelArray::from(labels);
         // An allocation in flight is undone if its write fails: its identity must not be used before.
-        let _held = self.store.try_hold()?;
+        let _held = match self.requests {
+            None => Some(self.store.try_hold()?),
+            Some(_) => None,
+        };
         // Check a snapshot first: for labels without an identity a transaction would wake the readers of the table for
         // nothing.
         let snapshot = self.table.snapshot();
-        self.table.list(&snapshot, Identity::by_labels(&labels)).next()?;
+        let mut rows = self.table.list(&snapshot, Identity::by_labels(&labels));
+        rows.find(|row| self.is_usable(row))?;
         let (found, _) = self.table.transact(|w| {
-            let row = find(w, &labels)?;
+            let row = find(w, &labels).filter(|row| self.is_usable(row))?;
             hold(w, &row, user);
             Some(row.id)
         });
+        if let (Some(_), Some(requests)) = (found, &self.requests) {
+            requests.remove_user(user);
+        }
         found
     }
 
-    /// Reserves the identity that the user had in the previous run: its record and its packets carry it. Returns the
-    /// identity that the user references from now on, which is another one only if
+    /// Whether packets may carry the identity at once. In a cluster one that is quarantined here may be another's already.
+    fn is_usable(&self, row: &Identity) -> bool {
+        let in_use = row.scope() == Scope::Reserved || row.object.is_some() || !row.users.is_empty();
+        self.requests.is_none() || in_use
+    }
+
+    /// Returns the label sets that wait for the cluster, if identities are the cluster's.
+    pub fn requests(&self) -> Option<Table<IdentityRequest>> {
+        self.requests.as_ref().map(Requests::table)
+    }
+
+    /// The user waits for no identity any more.
+    pub fn withdraw(&self, user: &str) {
+        if let Some(requests) = &self.requests {
+            requests.remove_user(user);
+        }
+    }
+
+    /// Whether the cluster has taken the identity away from the user: its object has other labels, or has gone and another
+    /// one has its labels. The user needs another one.
+    pub fn has_lost(&self, id: u32, user: &str) -> bool {
+        let snapshot = self.table.snapshot();
+        let row = self.table.get(&snapshot, Identity::by_id(id));
+        self.requests.is_some()
+            && row.is_some_and(|row| row.scope() == Scope::Global && !row.users.contains_key(user))
+    }
+
+    /// Reserves the identity that the user has had in the previous run: its record, and so packets, carry it. Returns the
+    /// identity that the user holds from now on, which is another one only if
     /// - it cannot be allocated on this node, or
     /// - another record has already reserved it for other labels.
     ///
@@ -90,7 +143,7 @@ impl Identities {
                     hold(w, &row, user);
                     Reserved::Known
                 }
-                Some(row) if row.users.is_empty() && row.scope() == Scope::Global => {
+                Some(row) if row.users.is_empty() && row.object.is_none() && row.scope() == Scope::Global => {
                     w.insert(Identity::new(id, labels.clone()).with_user(user));
                     Reserved::Replaced(row.labels.clone())
                 }
@@ -154,8 +207,9 @@ impl Identities {
         });
     }
 
-    /// Releases a user's references to all identities.
+    /// Ends a user's hold on all identities, and its wait for one.
     pub fn release_all(&self, user: &str) {
+        self.withdraw(user);
         self.keep_only(user, 0);
     }
 
@@ -232,15 +286,26 @@ impl Identities {
 
     /// Allocates an identity for labels that have none.
     fn insert(&self, w: &mut Writer<'_, Identity>, labels: LabelArray, user: &str) -> Result<u32, Error> {
-        let mut order = self.range.shuffled(hash(&text(&labels)));
-        let free = order.find(|&id| w.get(Identity::by_id(id)).is_none());
+        let free = self.candidates(&labels).find(|&id| w.get(Identity::by_id(id)).is_none());
         let Some(id) = free else {
-            let of_range = || w.all().filter(|row| self.range.contains(row.id));
-            let used = of_range().filter(|row| !row.users.is_empty()).count();
-            return Err(Error::Exhausted { range: self.range, used, waiting: of_range().count() - used });
+            return Err(self.exhausted(w.all().map(|row| &**row)));
         };
         w.insert(Identity::new(id, labels).with_user(user));
         Ok(id)
+    }
+
+    /// Iterates over the range in the order that the labels determine.
+    pub(crate) fn candidates(&self, labels: &LabelArray) -> impl Iterator<Item = u32> + use<> {
+        self.range.shuffled(hash(&text(labels)))
+    }
+
+    pub(crate) fn exhausted<'a>(&self, rows: impl Iterator<Item = &'a Identity>) -> Error {
+        let (mut used, mut waiting) = (0, 0);
+        for row in rows.filter(|row| self.range.contains(row.id)) {
+            let in_use = !row.users.is_empty() || row.object.is_some();
+            *(if in_use { &mut used } else { &mut waiting }) += 1;
+        }
+        Error::Exhausted { range: self.range, used, waiting }
     }
 
     /// Sets the job that retries failed writes, by [`rewrite`](Self::rewrite).
@@ -271,9 +336,17 @@ enum Reserved {
     Taken(Option<LabelArray>),
 }
 
-/// Returns the row of a label set; of several the one with a user.
+/// Returns the row of a label set; of several a fixed one, then one that this node uses, then the oldest of the cluster.
 pub(crate) fn find(w: &Writer<'_, Identity>, labels: &LabelArray) -> Option<Obj<Identity>> {
-    w.list(Identity::by_labels(labels)).max_by_key(|row| (!row.users.is_empty(), Reverse(row.id))).cloned()
+    w.list(Identity::by_labels(labels)).max_by_key(|row| precedence(row)).cloned()
+}
+
+type Precedence = (bool, bool, bool, Reverse<Option<Time>>, Reverse<u32>);
+
+fn precedence(row: &Identity) -> Precedence {
+    let created = row.object.and_then(|object| object.created);
+    let is_fixed = row.scope() == Scope::Reserved;
+    (is_fixed, !row.users.is_empty(), row.object.is_some(), Reverse(created), Reverse(row.id))
 }
 
 fn hold(w: &mut Writer<'_, Identity>, row: &Identity, user: &str) {

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use api::{Operation, Route};
 use hive::prelude::*;
+use k8s_tables::Row;
+use k8s_tables::cilium::CiliumIdentity;
+use k8s_writer::Writer;
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
@@ -12,11 +15,13 @@ use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
 use crate::allocator::Identities;
-use crate::config::IdentityConfig;
+use crate::config::{AllocationMode, IdentityConfig};
+use crate::crd::Backend;
 use crate::identity::Identity;
 use crate::metrics::Kinds;
 use crate::prefixes::Prefixes;
 use crate::range::Range;
+use crate::request::{IdentityRequest, Requests};
 use crate::{reserved, rest, store};
 
 /// The file of workloads' identities.
@@ -25,6 +30,8 @@ pub(crate) const FILE: &str = "identities.json";
 pub(crate) const CHECKPOINT: &str = "local_allocator_state.json";
 /// Interval of removals of identities after their quarantine.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// The shortest interval between comparisons with all CiliumIdentities.
+const MIN_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Provides `Arc<Identities>`, `Arc<Prefixes>` and `Arc<Table<Identity>>`, serves the operations under `/identity`.
 pub fn cell() -> Cell {
@@ -35,6 +42,7 @@ pub fn cell() -> Cell {
             config::<IdentityConfig>(),
             supply(Member(store::version())),
             statedb::table::<Identity>(),
+            statedb::table::<IdentityRequest>(),
             provide_private(new_handles),
             provide(|handles: Arc<Handles>| Arc::new(handles.identities.clone())),
             provide(|handles: Arc<Handles>| Arc::new(handles.prefixes.clone())),
@@ -55,6 +63,9 @@ struct HandleParams {
     families: Config<FamilyConfig>,
     state: Config<StateConfig>,
     table: Arc<RwTable<Identity>>,
+    requests: Arc<RwTable<IdentityRequest>>,
+    objects: Option<Arc<Table<Row<CiliumIdentity>>>>,
+    writer: Option<Arc<Writer>>,
     metrics: Arc<Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -65,7 +76,11 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
     let (table, state) = ((*p.table).clone(), p.state.state());
     let range = Range::of_cluster(p.node.cluster_id, p.node.max_connected_clusters);
     let families = [p.families.enable_ipv4, p.families.enable_ipv6];
-    let identities = Identities::new(table.clone(), range, Some(state.join(FILE)));
+    let cluster = p.objects.clone().zip(p.writer.clone().filter(|writer| writer.has_server()));
+    let identities = match cluster {
+        Some((objects, writer)) => of_cluster(&p, range, objects, writer),
+        None => Identities::new(table.clone(), range, Some(state.join(FILE))),
+    };
     let prefixes = Prefixes::new(table.clone(), families, Some(state.join(CHECKPOINT)));
     let (well_known, cluster) = (p.config.enable_well_known_identities, &p.node.cluster_name);
     table.transact(|w| {
@@ -120,6 +135,37 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
         })
         .add();
     Arc::new(Handles { identities, prefixes })
+}
+
+/// Returns an allocator whose identities are CiliumIdentities, with the job that keeps them so.
+fn of_cluster(
+    p: &HandleParams,
+    range: Range,
+    objects: Arc<Table<Row<CiliumIdentity>>>,
+    writer: Arc<Writer>,
+) -> Identities {
+    if p.config.identity_allocation_mode != AllocationMode::Crd {
+        tracing::info!(
+            "Identities are allocated by CiliumIdentities, as without a kvstore: set identity-allocation-mode to crd"
+        );
+    }
+    let requests = Requests::new((*p.requests).clone());
+    let identities = Identities::of_cluster((*p.table).clone(), range, requests.clone());
+    let backend = Backend {
+        identities: identities.clone(),
+        requests,
+        objects,
+        writer,
+        mode: p.config.identity_management_mode,
+        sync_interval: p.config.identity_allocation_sync_interval.max(MIN_SYNC_INTERVAL),
+        initializer: identities.register("ciliumidentities"),
+        ignored: p.health.scope("ignored-ciliumidentities"),
+    };
+    p.jobs.one_shot("ciliumidentities", move |cx: JobCx| async move {
+        backend.run(cx).await;
+        Ok(())
+    });
+    identities
 }
 
 fn routes(table: Arc<Table<Identity>>) -> Members<Route> {

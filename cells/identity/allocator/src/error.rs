@@ -1,5 +1,7 @@
 //! Errors of allocation.
 
+use labels::LabelArray;
+
 use crate::range::Range;
 
 /// An error of an allocation. Nothing has been allocated.
@@ -19,6 +21,15 @@ pub enum Error {
         /// Identities in quarantine.
         waiting: usize,
     },
+    /// The labels are new to the cluster, and it has not answered yet.
+    #[error(
+        "{} wait for an identity of the cluster; the tables identity-requests and k8s-writes say what holds it up",
+        labels.texts().join(",")
+    )]
+    Waiting {
+        /// The labels.
+        labels: LabelArray,
+    },
     /// The file of identities cannot be read or written.
     #[error(transparent)]
     File(#[from] state_file::Error),
@@ -28,7 +39,7 @@ impl Error {
     /// Whether a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Error::Exhausted { .. } => true,
+            Error::Exhausted { .. } | Error::Waiting { .. } => true,
             Error::File(error) => error.is_retryable(),
         }
     }

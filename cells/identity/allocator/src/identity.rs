@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use labels::LabelArray;
-use labels::NamedPorts;
+use k8s_types::Time;
+use labels::{LabelArray, NamedPorts};
 use serde::{Serialize, Serializer};
 use statedb::{Index, Query, TableDisplay, TableSpec};
 
@@ -24,10 +24,22 @@ pub struct Identity {
     /// The time since which it is unused; `None` for one that is used or fixed.
     #[serde(rename = "Unused", serialize_with = "is_some")]
     pub unused_since: Option<Instant>,
+    /// Its CiliumIdentity, if the cluster has one.
+    #[serde(rename = "InCluster", serialize_with = "is_some")]
+    pub object: Option<ClusterObject>,
 }
 
-fn is_some<S: Serializer>(since: &Option<Instant>, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_bool(since.is_some())
+/// The facts of a CiliumIdentity besides its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterObject {
+    /// When it was created: of several for one label set the oldest counts.
+    pub created: Option<Time>,
+    /// Whether the operator has marked it as unused.
+    pub heartbeat: bool,
+}
+
+fn is_some<T, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bool(value.is_some())
 }
 
 const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&text(&row.labels)));
@@ -57,7 +69,7 @@ impl Identity {
     }
 
     pub(crate) fn new(id: u32, labels: LabelArray) -> Identity {
-        Identity { id, labels, users: BTreeMap::new(), unused_since: None }
+        Identity { id, labels, users: BTreeMap::new(), unused_since: None, object: None }
     }
 
     /// Returns the scope in which the identity is valid.
@@ -65,9 +77,10 @@ impl Identity {
         Scope::of(self.id)
     }
 
-    /// Returns the named ports of all users. A name may have several ports.
+    /// Returns the named ports of all users, and those that are part of its labels: pods of other nodes have them, too. A
+    /// name may have several ports.
     pub fn named_ports(&self) -> NamedPorts {
-        let mut all = NamedPorts::default();
+        let mut all = labels::ports_of_labels(self.labels.iter());
         self.users.values().for_each(|ports| all.extend(ports));
         all
     }
@@ -81,7 +94,7 @@ impl Identity {
     pub(crate) fn without_user(&self, user: &str, now: Instant) -> Identity {
         let mut row = self.clone();
         row.users.remove(user);
-        let stays = !row.users.is_empty() || row.scope() == Scope::Reserved;
+        let stays = !row.users.is_empty() || row.scope() == Scope::Reserved || row.object.is_some();
         row.unused_since = (!stays).then_some(row.unused_since.unwrap_or(now));
         row
     }
@@ -102,7 +115,7 @@ impl TableSpec for Identity {
 
 impl TableDisplay for Identity {
     fn columns() -> &'static [&'static str] {
-        &["ID", "Labels", "Scope", "Users"]
+        &["ID", "Labels", "Scope", "Users", "InCluster"]
     }
 
     fn row(&self) -> Vec<String> {
@@ -111,6 +124,7 @@ impl TableDisplay for Identity {
             self.labels.texts().join(","),
             self.scope().name().to_owned(),
             self.users.keys().map(|user| &**user).collect::<Vec<_>>().join(","),
+            self.object.is_some().to_string(),
         ]
     }
 }

@@ -1,8 +1,10 @@
 //! Security identities of label sets and prefixes.
 //!
-//! **Owns** the table `identities`, the identities of workloads with their file `state/identities.json`, those of
-//! prefixes with theirs, `state/local_allocator_state.json`, in Cilium's form.
-//! **Needs** the node's options. **Provides** [`Identities`] to owners of workloads, [`Prefixes`] to owners of
+//! **Owns** the table `identities`, the identities of workloads with their file `state/identities.json`, those of prefixes
+//! with theirs, `state/local_allocator_state.json`, in Cilium's form; in a cluster the CiliumIdentities that this node's
+//! workloads need, and the table `identity-requests`.
+//! **Needs** the node's options; the cluster's objects and their writer, if there is one.
+//! **Provides** [`Identities`] to owners of workloads, [`Prefixes`] to owners of
 //! prefixes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
 //! **Life.** Reserved and well-known identities exist from the start. Files of the previous run are read before the
@@ -20,6 +22,14 @@
 //! labels, in the table as well, for [`QUARANTINE`]; the same labels get it back. Ids of prefixes are reused as late as
 //! possible.
 //!
+//! **In a cluster** (with an API server) identities of workloads are CiliumIdentities. The table has all of them, and is
+//! initialised when they have been listed. Labels that the table has need no server. For others [`Identities::allocate`]
+//! returns [`Error::Waiting`]; a row of `identity-requests` stands for them until a job has created the object, which
+//! waits for the server as long as it takes. Its id is the first free one in the order that the labels determine, so nodes
+//! that allocate the same labels at once agree. An object that goes while it is in use here is created again; one whose
+//! id has other labels by now takes the identity away from this node's users, which get another one. Objects that are no
+//! identities of workloads are ignored, with a row of health. With `identity-management-mode` `operator` nothing is created.
+//!
 //! ```
 //! use identity::testing;
 //! use labels::Labels;
@@ -33,18 +43,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Differences from Cilium.** Without Kubernetes and kvstore identities of workloads are allocated by this node
-//! alone. The hash of the labels determines where a search begins, so that a lost file rarely changes an identity.
+//! **Differences from Cilium.** Without Kubernetes and kvstore identities of workloads are allocated by this node alone. The
+//! labels determine where a search begins, so that a lost file seldom changes an identity. In a cluster two nodes do not create
+//! two identities for one label set, and the start does not fail while identities cannot be listed: packets keep the verdicts
+//! that they have.
 
 mod allocator;
 mod cell;
 mod cidr;
+mod cluster;
 mod config;
+mod crd;
 mod error;
 mod identity;
 mod metrics;
+mod object;
 mod prefixes;
 mod range;
+mod request;
 mod reserved;
 mod rest;
 mod store;
@@ -55,8 +71,9 @@ mod tests;
 pub use allocator::{Identities, QUARANTINE};
 pub use cell::cell;
 pub use cidr::cidr_labels;
-pub use config::IdentityConfig;
+pub use config::{AllocationMode, IdentityConfig, ManagementMode};
 pub use error::Error;
-pub use identity::Identity;
+pub use identity::{ClusterObject, Identity};
 pub use prefixes::Prefixes;
 pub use range::{Range, Scope};
+pub use request::IdentityRequest;

@@ -14,7 +14,6 @@ use labels::{
 use statedb::{Snapshot, Table};
 
 use crate::identity_labels::filter::Filter;
-use crate::model::named_ports;
 use crate::model::op_labels::OpLabels;
 use crate::model::record::Record;
 
@@ -57,7 +56,7 @@ pub(crate) struct Metadata {
 impl Metadata {
     fn of(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Metadata {
         let ports = ports(pod);
-        let named = named_ports::labels(&ports);
+        let named = labels::port_labels(&ports);
         let labels = labels(pod, namespace, cluster).0.into_values().chain(named).collect();
         Metadata { labels, ports }
     }
@@ -233,8 +232,8 @@ fn ports(pod: &Pod) -> NamedPorts {
 /// Returns the IP protocol number; none for a protocol without ports.
 fn protocol(port: &ContainerPort) -> Option<u8> {
     match port.protocol.as_str() {
-        "" => named_ports::protocol("TCP"),
-        name => named_ports::protocol(name),
+        "" => labels::port_protocol("TCP"),
+        name => labels::port_protocol(name),
     }
 }
 

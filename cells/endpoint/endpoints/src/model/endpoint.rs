@@ -129,7 +129,7 @@ impl Endpoint {
     /// Returns an endpoint of the previous run.
     pub fn restored(record: Record, now: SystemTime) -> Endpoint {
         // Rules may use its named ports before the sources of pods are complete.
-        let named_ports = crate::model::named_ports::of_labels(&record.op_labels.identity());
+        let named_ports = labels::ports_of_labels(record.op_labels.identity().0.values());
         let first = Endpoint::first(record, State::Restoring, "Restoring endpoint from previous run", now);
         Endpoint { named_ports, ..first }
     }
@@ -184,6 +184,16 @@ impl Endpoint {
                 now,
             ),
         }
+    }
+
+    /// Returns the endpoint while its labels wait for an identity of the cluster: it keeps the identity that it has.
+    #[must_use]
+    pub(crate) fn enter_waiting_for_identity(&self, now: SystemTime) -> Endpoint {
+        let next = match self.state {
+            State::WaitingForIdentity => self.clone(),
+            _ => self.enter(State::WaitingForIdentity, RESOLVING, now),
+        };
+        Endpoint { regeneration: None, status: Status::done(), ..next }
     }
 
     /// Returns the owner name under which an endpoint references its identity.

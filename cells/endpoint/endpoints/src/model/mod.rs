@@ -7,7 +7,6 @@ pub mod error;
 pub(crate) mod id;
 pub(crate) mod log;
 pub(crate) mod mac;
-pub(crate) mod named_ports;
 pub(crate) mod op_labels;
 pub(crate) mod options;
 pub(crate) mod record;

@@ -1,16 +1,22 @@
 //! Labels, identity and named ports of endpoints, by the objects of their pods.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use labels::{Labels, NamedPorts};
+use identity::IdentityRequest;
+use labels::{LabelArray, Labels, NamedPorts};
+use reconciler::StatusKind;
 use statedb::{Obj, Snapshot};
+use tokio::time::Instant;
 
 use crate::identity_labels::pod::{self, Lookup, Metadata};
 use crate::model::endpoint::{Endpoint, RESOLVING, UPDATED};
 use crate::model::id::EndpointId;
 use crate::model::record::{Record, SecurityLabel};
 use crate::model::state::State;
-use crate::requests::service::{Endpoints, Refused};
+use crate::requests::service::{Endpoints, Refused, WAIT_LIMIT};
+
+/// How often a request that waits for an identity looks whether the labels are others by now.
+const LABELS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// New labels with their identity, in a record, and new named ports.
 pub(crate) struct Description {
@@ -18,24 +24,50 @@ pub(crate) struct Description {
     pub(crate) named_ports: NamedPorts,
 }
 
+/// The outcome of a description of a row.
+pub(crate) enum Described {
+    /// The row has it already.
+    Same,
+    /// The row is to get it.
+    New(Description),
+    /// The new labels wait for an identity of the cluster; the endpoint keeps the one that it has.
+    Waiting(Description),
+}
+
 impl Description {
     /// Returns the current row with the description, which was made for `row`; none if its record has changed since.
     /// Changes of the reconciliation status are ignored.
     pub(crate) fn applied(self, row: &Endpoint, current: Option<&Obj<Endpoint>>) -> Option<Endpoint> {
-        let holds = |current: &&Obj<Endpoint>| {
-            let is_same = current.record == row.record && current.named_ports == row.named_ports;
-            is_same && !current.state.is_leaving()
-        };
-        let current = current.filter(holds)?;
+        let current = unchanged(row, current)?;
         let now = SystemTime::now();
         let has_other_identity = self.record.sec_label != current.record.sec_label;
+        let waited = current.state == State::WaitingForIdentity;
         let next = Endpoint { named_ports: self.named_ports, ..current.with_record(self.record) };
-        let next = if has_other_identity { next.identified(RESOLVING, now) } else { next };
+        let next = if has_other_identity || waited { next.identified(RESOLVING, now) } else { next };
         Some(match next.state {
             State::Restoring => next,
             _ => next.triggered("LabelsUpdate", UPDATED, now),
         })
     }
+
+    /// As [`applied`](Self::applied) while the labels wait for their identity: the endpoint goes on with the one that it has.
+    /// None as well while a regeneration is in progress, which must not wait.
+    fn waiting(self, row: &Endpoint, current: Option<&Obj<Endpoint>>) -> Option<Endpoint> {
+        let current = unchanged(row, current)?;
+        let is_idle = current.state == State::Ready && current.status.kind() == StatusKind::Done;
+        let next = Endpoint { named_ports: self.named_ports, ..current.with_record(self.record) };
+        (is_idle || current.state == State::WaitingForIdentity)
+            .then(|| next.enter_waiting_for_identity(SystemTime::now()))
+    }
+}
+
+/// Returns the current row if its record is that of `row`.
+fn unchanged<'a>(row: &Endpoint, current: Option<&'a Obj<Endpoint>>) -> Option<&'a Obj<Endpoint>> {
+    let holds = |current: &&Obj<Endpoint>| {
+        let is_same = current.record == row.record && current.named_ports == row.named_ports;
+        is_same && !current.state.is_leaving()
+    };
+    current.filter(holds)
 }
 
 impl Endpoints {
@@ -49,8 +81,39 @@ impl Endpoints {
         if self.describe_at_once(id, fetched.as_ref())? {
             return Ok(());
         }
-        let endpoints = self.clone();
-        hive::blocking(move || endpoints.describe(id, fetched.as_ref())).await.map(drop)
+        self.with_identity(move |endpoints| endpoints.describe(id, fetched.as_ref())).await.map(drop)
+    }
+
+    /// Runs a function that needs an identity on a thread for blocking work; again, for as long as requests wait, when its
+    /// error is that the labels wait for an identity of the cluster and they have got one.
+    pub(super) async fn with_identity<T: Send + 'static>(
+        &self,
+        run: impl Fn(&Endpoints) -> Result<T, Refused> + Clone + Send + 'static,
+    ) -> Result<T, Refused> {
+        let deadline = Instant::now() + WAIT_LIMIT;
+        loop {
+            let (endpoints, run) = (self.clone(), run.clone());
+            let outcome = hive::blocking(move || run(&endpoints)).await;
+            match &outcome {
+                Err(Refused::Identity(identity::Error::Waiting { labels })) if Instant::now() < deadline => {
+                    let look = deadline.min(Instant::now() + LABELS_INTERVAL);
+                    let _ = tokio::time::timeout_at(look, self.identity_of(labels)).await;
+                }
+                _ => return outcome,
+            }
+        }
+    }
+
+    /// Waits until labels do not wait for an identity.
+    async fn identity_of(&self, labels: &LabelArray) {
+        let Some(requests) = self.context.identities.requests() else { return };
+        loop {
+            let snapshot = requests.snapshot();
+            match requests.get_watch(&snapshot, IdentityRequest::by_labels(labels)) {
+                (Some(_), watch) => watch.changed().await,
+                (None, _) => return,
+            }
+        }
     }
 
     /// As [`describe`](Self::describe), but only if no new identity is needed. Returns false, without a change, if one
@@ -59,7 +122,7 @@ impl Endpoints {
         let snapshot = self.table.snapshot();
         let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
         let Some(mut description) = self.drafted(&snapshot, row, fetched)? else { return Ok(true) };
-        if let Some(labels) = without_identity(&description.record) {
+        if let Some(labels) = self.unidentified(&description.record) {
             let known = self.context.identities.allocate_known(&labels, &Endpoint::user(id.0));
             let Some(id) = known else { return Ok(false) };
             description.record.sec_label = Some(SecurityLabel { id, labels });
@@ -76,6 +139,16 @@ impl Endpoints {
         true
     }
 
+    /// Marks the row as waiting for an identity of the cluster.
+    fn apply_waiting(&self, row: &Endpoint, description: Description) {
+        let mut txn = self.table.write();
+        if let Some(next) = description.waiting(row, txn.get(Endpoint::by_id(row.id()))) {
+            tracing::info!(endpointID = row.record.id, "The new labels wait for an identity of the cluster");
+            txn.insert(next);
+            txn.commit();
+        }
+    }
+
     /// Updates labels, identity and names of ports to those of the pod's object, or of the API server's answer
     /// `fetched` while the tables have no object of the pod. True if something has changed.
     ///
@@ -85,9 +158,17 @@ impl Endpoints {
         loop {
             let snapshot = self.table.snapshot();
             let row = self.table.get(&snapshot, Endpoint::by_id(id)).ok_or(Refused::NotFound)?;
-            let Some(description) = self.described(&snapshot, row, fetched)? else { return Ok(false) };
-            if self.apply(row, description) {
-                return Ok(true);
+            match self.described(&snapshot, row, fetched)? {
+                Described::Same => return Ok(false),
+                Described::New(description) => {
+                    if self.apply(row, description) {
+                        return Ok(true);
+                    }
+                }
+                Described::Waiting(description) => {
+                    self.apply_waiting(row, description);
+                    return Ok(false);
+                }
             }
         }
     }
@@ -97,7 +178,14 @@ impl Endpoints {
     pub(crate) fn describe_all(&self, ids: &[EndpointId], snapshot: &Snapshot) -> Vec<Result<bool, Refused>> {
         let describe = |id: &EndpointId| {
             let row = self.table.get(snapshot, Endpoint::by_id(*id)).ok_or(Refused::NotFound)?;
-            Ok(self.described(snapshot, row, None)?.map(|description| (row, description)))
+            Ok(match self.described(snapshot, row, None)? {
+                Described::Same => None,
+                Described::New(description) => Some((row, description)),
+                Described::Waiting(description) => {
+                    self.apply_waiting(row, description);
+                    None
+                }
+            })
         };
         let described: Vec<_> = ids.iter().map(describe).collect();
         let mut overtaken = Vec::new();
@@ -130,19 +218,30 @@ impl Endpoints {
         row.is_some_and(|row| !matches!(self.drafted(snapshot, row, None), Ok(None)))
     }
 
-    /// Returns the row's description by the pod's object; none if the row has it already.
+    /// Returns the row's description by the pod's object.
     fn described(
         &self,
         snapshot: &Snapshot,
         row: &Endpoint,
         fetched: Option<&Metadata>,
-    ) -> Result<Option<Description>, Refused> {
-        let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(None) };
-        self.identify(&mut description.record)?;
-        Ok(Some(description))
+    ) -> Result<Described, Refused> {
+        let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(Described::Same) };
+        match self.identify(&mut description.record) {
+            Ok(()) => Ok(Described::New(description)),
+            Err(Refused::Identity(identity::Error::Waiting { .. }))
+                if description.record.sec_label.is_some() =>
+            {
+                let is_same = description.record == *row.record && description.named_ports == row.named_ports;
+                match is_same && row.state == State::WaitingForIdentity {
+                    true => Ok(Described::Same),
+                    false => Ok(Described::Waiting(description)),
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// As [`described`](Self::described), with the identity of the row.
+    /// Returns the row's description with the identity of the row; none if the row has it already.
     fn drafted(
         &self,
         snapshot: &Snapshot,
@@ -167,22 +266,30 @@ impl Endpoints {
             named_ports = metadata.ports;
         }
         let is_same = record == *row.record && named_ports == row.named_ports;
-        let has_changed = !is_same || without_identity(&record).is_some();
+        let waits = || row.state == State::WaitingForIdentity && row.record.sec_label.is_some();
+        let has_changed = !is_same || self.unidentified(&record).is_some() || waits();
         Ok(has_changed.then_some(Description { record, named_ports }))
     }
 
     /// Sets a record's identity by its labels. May write a file, so call it on a blocking thread.
     pub(super) fn identify(&self, record: &mut Record) -> Result<(), Refused> {
-        let Some(labels) = without_identity(record) else { return Ok(()) };
-        let id = self.context.identities.allocate(&labels, &Endpoint::user(record.id));
+        let user = Endpoint::user(record.id);
+        let Some(labels) = self.unidentified(record) else {
+            self.context.identities.withdraw(&user);
+            return Ok(());
+        };
+        let id = self.context.identities.allocate(&labels, &user);
         record.sec_label = Some(SecurityLabel { id: id?, labels });
         Ok(())
     }
-}
 
-/// Returns the record's labels if its identity belongs to other labels.
-fn without_identity(record: &Record) -> Option<Labels> {
-    let labels = record.op_labels.identity();
-    let is_theirs = record.sec_label.as_ref().is_some_and(|label| label.labels == labels);
-    (!is_theirs).then_some(labels)
+    /// Returns the record's labels if its identity is not theirs, or is another's by now in the cluster.
+    fn unidentified(&self, record: &Record) -> Option<Labels> {
+        let labels = record.op_labels.identity();
+        let is_theirs = record.sec_label.as_ref().is_some_and(|label| {
+            let user = Endpoint::user(record.id);
+            label.labels == labels && !self.context.identities.has_lost(label.id, &user)
+        });
+        (!is_theirs).then_some(labels)
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use futures::stream::FuturesUnordered;
 use hive::JobCx;
 use labels::K8S;
@@ -14,6 +14,7 @@ use statedb::Snapshot;
 use crate::identity_labels::pod::{Lookup, Metadata, Objects};
 use crate::model::endpoint::Endpoint;
 use crate::model::id::EndpointId;
+use crate::model::state::State;
 use crate::requests::service::{Endpoints, Refused};
 
 /// Interval of attempts to describe endpoints for which no identity could be allocated.
@@ -32,6 +33,8 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
     let table = endpoints.table();
     let (mut pods, mut namespaces, mut rows) =
         (objects.pods.changes(), objects.namespaces.changes(), table.changes());
+    let requests = endpoints.context.identities.requests();
+    let mut identity_requests = requests.as_ref().map(statedb::Table::changes);
     let mut failed: BTreeSet<EndpointId> = BTreeSet::new();
     let mut fetches = Fetches::default();
     loop {
@@ -52,10 +55,18 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
         }
         // A request in flight may have written the labels of an older version of the object.
         ids.extend(row_changes.iter().filter(|change| !change.deleted).map(|change| change.object.id()));
+        let answered = identity_requests.as_mut().map(|requests| requests.read(&snapshot, usize::MAX));
+        let (answers, request_watch) = answered.unzip();
+        if answers.is_some_and(|answers| !answers.is_empty()) {
+            // Label sets have got identities, or an identity was taken away.
+            ids.extend(table.all(&snapshot).map(|row| row.id()));
+        }
         // An endpoint without an identity is being created: its own request reads the objects.
         ids.retain(|id| {
             let row = table.get(&snapshot, Endpoint::by_id(*id));
-            row.is_some_and(|row| row.record.sec_label.is_some() && !row.state.is_leaving())
+            let being_created =
+                |row: &Endpoint| row.record.sec_label.is_none() && row.state == State::WaitingForIdentity;
+            row.is_some_and(|row| !being_created(row) && !row.state.is_leaving())
         });
         // Most changes of rows only update the reconciliation status.
         let outdated: Vec<EndpointId> =
@@ -81,6 +92,7 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
             () = pod_watch.changed() => {}
             () = namespace_watch.changed() => {}
             () = row_watch.changed() => {}
+            Some(()) = OptionFuture::from(request_watch.as_ref().map(statedb::Watch::changed)) => {}
             Some((id, metadata)) = fetches.running.next(), if !fetches.running.is_empty() => {
                 fetches.ids.remove(&id);
                 let is_known = metadata.is_some();
@@ -99,7 +111,8 @@ pub(crate) async fn follow(endpoints: &Endpoints, objects: &Objects) {
 fn report(id: EndpointId, outcome: Result<bool, Refused>) -> bool {
     match outcome {
         Ok(true) => tracing::info!(endpointID = id.0, "Labels or ports of the pod have changed"),
-        Ok(false) | Err(Refused::NotFound) => {}
+        // A change of the requests for identities leads here again.
+        Ok(false) | Err(Refused::NotFound | Refused::Identity(identity::Error::Waiting { .. })) => {}
         Err(error) => {
             tracing::warn!(endpointID = id.0, %error, "Unable to follow the labels of the pod");
             return false;

@@ -27,7 +27,7 @@ use crate::requests::change;
 use crate::requests::fence::{Fence, NotOpen};
 
 /// Limit of a request's wait for the endpoint that it has created or changed.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Creates, changes and removes endpoints. Cheap to clone.
 #[derive(Clone)]
@@ -235,10 +235,13 @@ impl Endpoints {
         self.replace(&old, record, UPDATED).await
     }
 
-    async fn replace(&self, old: &Endpoint, mut record: Record, why: &str) -> Result<(), Refused> {
+    async fn replace(&self, old: &Endpoint, record: Record, why: &str) -> Result<(), Refused> {
         let (id, now) = (old.id(), SystemTime::now());
-        let endpoints = self.clone();
-        let record = hive::blocking(move || endpoints.identify(&mut record).map(|()| record)).await?;
+        let identify = move |endpoints: &Endpoints| {
+            let mut record = record.clone();
+            endpoints.identify(&mut record).map(|()| record)
+        };
+        let record = self.with_identity(identify).await?;
         {
             let mut txn = self.table.write();
             let others = |address| {
@@ -253,7 +256,8 @@ impl Endpoints {
             else {
                 return Err(Refused::NotFound);
             };
-            let other = record.sec_label != current.record.sec_label;
+            let other = record.sec_label != current.record.sec_label
+                || current.state == State::WaitingForIdentity && current.record.sec_label.is_some();
             let next = current.with_record(record);
             let next = if other { next.identified(RESOLVING, now) } else { next };
             txn.insert(next.triggered(if why == UPDATED { "LabelsUpdate" } else { why }, why, now));

@@ -4,8 +4,8 @@
 //! Cilium's form: `gen:io.cilium.k8s.named-ports=dns.UDP.53_http.TCP.8080`, ports in the order of their names. A value
 //! that exceeds the limit of a label continues in `...named-ports-1`, `-2` and so on.
 
-use labels::NamedPorts;
-use labels::{Label, Labels, PORTS};
+use crate::label::{Label, PORTS};
+use crate::named_ports::NamedPorts;
 
 const KEY: &str = "io.cilium.k8s.named-ports";
 /// Separates the ports of a value; cannot be part of a port's name.
@@ -14,13 +14,13 @@ const SEPARATOR: char = '_';
 const MAX_VALUE_BYTES: usize = 63;
 const PROTOCOLS: [(&str, u8); 3] = [("TCP", 6), ("UDP", 17), ("SCTP", 132)];
 
-/// Returns the number of a protocol that has ports.
-pub(crate) fn protocol(name: &str) -> Option<u8> {
+/// Returns the number of a protocol that has ports, by its name in Kubernetes.
+pub fn port_protocol(name: &str) -> Option<u8> {
     PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
 }
 
 /// Returns the labels of named ports; none without ports.
-pub(crate) fn labels(ports: &NamedPorts) -> Vec<Label> {
+pub fn port_labels(ports: &NamedPorts) -> Vec<Label> {
     let mut values: Vec<String> = Vec::new();
     for (name, number, port) in ports.iter() {
         let Some((protocol, _)) = PROTOCOLS.iter().find(|(_, known)| *known == number) else { continue };
@@ -38,13 +38,13 @@ pub(crate) fn labels(ports: &NamedPorts) -> Vec<Label> {
     values.into_iter().enumerate().map(label).collect()
 }
 
-/// Parses the named ports of labels that [`labels()`] returned; ignores other labels.
-pub(crate) fn of_labels(labels: &Labels) -> NamedPorts {
-    let ours = labels.0.values().filter(|label| label.source == PORTS && label.key.starts_with(KEY));
+/// Parses the named ports of labels that [`port_labels`] returned; ignores other labels.
+pub fn ports_of_labels<'a>(labels: impl IntoIterator<Item = &'a Label>) -> NamedPorts {
+    let ours = labels.into_iter().filter(|label| label.source == PORTS && label.key.starts_with(KEY));
     let ports = ours.flat_map(|label| label.value.split(SEPARATOR)).filter_map(|text| {
         let mut parts = text.rsplitn(3, '.');
         let (port, of, name) = (parts.next()?, parts.next()?, parts.next()?);
-        Some((name, protocol(of)?, port.parse().ok()?))
+        Some((name, port_protocol(of)?, port.parse().ok()?))
     });
     ports.collect()
 }
@@ -52,9 +52,10 @@ pub(crate) fn of_labels(labels: &Labels) -> NamedPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::label::Labels;
 
     fn texts(ports: &[(&str, u8, u16)]) -> Vec<String> {
-        labels(&ports.iter().copied().collect()).iter().map(Label::to_string).collect()
+        port_labels(&ports.iter().copied().collect()).iter().map(Label::to_string).collect()
     }
 
     #[test]
@@ -81,15 +82,15 @@ mod tests {
         let ports: Vec<(String, u8, u16)> =
             (0..40).map(|n| (format!("port-{n}"), [6, 17, 132][n % 3], 65_535 - n as u16)).collect();
         let ports: NamedPorts = ports.into_iter().collect();
-        let made = labels(&ports);
+        let made = port_labels(&ports);
         assert!(made.len() > 10 && made.iter().all(|label| label.value.len() <= MAX_VALUE_BYTES), "{made:?}");
-        assert_eq!(of_labels(&made.into_iter().collect()), ports);
+        assert_eq!(ports_of_labels(&made), ports);
         for other in
             ["gen:io.cilium.k8s.named-ports=", "gen:io.cilium.k8s.named-ports=a.b.c_x.TCP", "k8s:app=x"]
         {
-            assert!(of_labels(&Labels::parse([other])).is_empty(), "{other}");
+            assert!(ports_of_labels(Labels::parse([other]).0.values()).is_empty(), "{other}");
         }
         let foreign = Labels::parse(["k8s:io.cilium.k8s.named-ports=http.TCP.80"]);
-        assert!(of_labels(&foreign).is_empty(), "a pod's own label says nothing");
+        assert!(ports_of_labels(foreign.0.values()).is_empty(), "a pod's own label says nothing");
     }
 }

@@ -1,0 +1,80 @@
+//! CiliumIdentities: which of them are identities, and the object of an identity.
+
+use k8s_tables::cilium::CiliumIdentity;
+use labels::{Label, LabelArray, POD_NAMESPACE, RESERVED};
+use serde_json::{Map, Value, json};
+
+use crate::identity::ClusterObject;
+use crate::range::Range;
+
+/// The mark of the operator's garbage collection on identities without a user.
+pub(crate) const HEARTBEAT: &str = "io.cilium.heartbeat";
+
+/// An identity of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClusterIdentity {
+    pub(crate) id: u32,
+    pub(crate) labels: LabelArray,
+    pub(crate) object: ClusterObject,
+}
+
+/// Why a CiliumIdentity is no identity. Packets with its number have the labels that the agent knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("its name is no decimal number")]
+    Name,
+    #[error("its number is outside of {0}, the identities of this cluster")]
+    Range(Range),
+    #[error("it has no security-labels")]
+    NoLabels,
+    #[error("it has the label {0}, which no workload has")]
+    Reserved(Label),
+}
+
+impl ClusterIdentity {
+    /// Reads an object: by its name, in the one form that agents write, and its labels.
+    pub(crate) fn read(object: &CiliumIdentity, range: Range) -> Result<ClusterIdentity, Fault> {
+        let id = number(&object.metadata.name).ok_or(Fault::Name)?;
+        if !range.contains(id) {
+            return Err(Fault::Range(range));
+        }
+        let labels: LabelArray =
+            object.security_labels.iter().map(|(key, value)| label(key, value)).collect();
+        if labels.iter().next().is_none() {
+            return Err(Fault::NoLabels);
+        }
+        // Policy takes these for the host, the world, ...: only the agent's own identities have them.
+        let reserved = labels.iter().find(|label| label.source == RESERVED && label.key != "init");
+        if let Some(label) = reserved {
+            return Err(Fault::Reserved(label.clone()));
+        }
+        let created = object.metadata.creation_timestamp;
+        let heartbeat = object.metadata.annotations.get(HEARTBEAT).is_some();
+        Ok(ClusterIdentity { id, labels, object: ClusterObject { created, heartbeat } })
+    }
+}
+
+/// Returns the number of a name; none for other spellings of it, which would be a second object of one identity.
+pub(crate) fn number(name: &str) -> Option<u32> {
+    let id: u32 = name.parse().ok()?;
+    (id.to_string() == name).then_some(id)
+}
+
+/// `k8s:app` and its value.
+fn label(key: &str, value: &str) -> Label {
+    let (source, key) = key.split_once(':').unwrap_or(("", key));
+    let source = if source.is_empty() { labels::UNSPECIFIED } else { source };
+    Label { key: key.to_owned(), value: value.to_owned(), source: source.to_owned() }
+}
+
+/// Returns the object of an identity, as Cilium writes it: with the namespace as its only label, for selectors.
+pub(crate) fn manifest(labels: &LabelArray) -> Value {
+    let namespace = labels.iter().find(|label| label.source == labels::K8S && label.key == POD_NAMESPACE);
+    let namespace = namespace.map(|label| (POD_NAMESPACE.to_owned(), Value::from(label.value.as_str())));
+    let all =
+        labels.iter().map(|label| (format!("{}:{}", label.source, label.key), label.value.as_str().into()));
+    json!({
+        "metadata": {"labels": namespace.into_iter().collect::<Map<_, _>>()},
+        "security-labels": all.collect::<Map<String, Value>>(),
+    })
+}

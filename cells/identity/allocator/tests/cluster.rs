@@ -1,0 +1,530 @@
+//! Identities of a cluster: agents with a hive each, and one API server for all. Time is virtual.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use hive::prelude::*;
+use identity::{Error, Identities, Identity, IdentityRequest};
+use k8s_fake_apiserver::{Domain, Gvr, Tracker};
+use k8s_tables::cilium::CiliumIdentity;
+use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
+use labels::{LabelArray, Labels};
+use local_node::{LocalNodeConfig, StateConfig};
+use maps::FamilyConfig;
+use serde_json::{Value, json};
+use statedb::{Db, Table};
+
+/// The API server, which may be unreachable. Watches go on: a lie about an outage, but not one that helps the agent.
+#[derive(Clone)]
+struct Server {
+    tracker: Arc<Tracker>,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Default for Server {
+    fn default() -> Server {
+        Server { tracker: Arc::new(Tracker::new(&Db::new().table().unwrap())), is_away: Arc::default() }
+    }
+}
+
+impl Server {
+    fn away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::Relaxed);
+    }
+
+    fn refused<T: Send + 'static>(&self) -> Option<Answer<T>> {
+        let error = ApiError::Unavailable { message: "connection refused".into(), retry_after: None };
+        self.is_away.load(Ordering::Relaxed).then(|| std::future::ready(Err(error)).boxed())
+    }
+
+    /// The labels of each object by its name.
+    fn objects(&self) -> BTreeMap<String, Value> {
+        let objects = self.tracker.list(Domain::Any, &Gvr::from(Kind::CiliumIdentity), None);
+        objects.iter().map(|o| (o.name().name.to_string(), o.value()["security-labels"].clone())).collect()
+    }
+
+    fn object(&self, id: u32) -> Value {
+        let key = Key::new("", id.to_string());
+        let object = Api::get(&*self.tracker, Kind::CiliumIdentity, &key).now_or_never().unwrap().unwrap();
+        serde_json::from_slice(&object).unwrap()
+    }
+
+    /// Another client creates or replaces an object.
+    fn put(&self, name: &str, labels: Value, metadata: Value) {
+        let mut object =
+            json!({"apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "metadata": metadata});
+        object["metadata"]["name"] = name.into();
+        object["security-labels"] = labels;
+        self.tracker.add(&object.to_string()).unwrap();
+    }
+
+    fn delete(&self, id: u32) {
+        let key = Key::new("", id.to_string());
+        let kind = Kind::CiliumIdentity;
+        Api::delete(&*self.tracker, kind, &key, Preconditions::default()).now_or_never().unwrap().unwrap();
+    }
+}
+
+impl Api for Server {
+    fn get(&self, kind: Kind, _: &Key) -> Answer<Bytes> {
+        // As the role of the chart has it.
+        std::future::ready(Err(ApiError::Forbidden(format!("get {kind}")))).boxed()
+    }
+
+    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        self.refused().unwrap_or_else(|| self.tracker.create(kind, object))
+    }
+
+    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        self.refused().unwrap_or_else(|| Api::update(&*self.tracker, kind, object))
+    }
+
+    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        self.refused().unwrap_or_else(|| self.tracker.update_status(kind, object))
+    }
+
+    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
+        self.refused().unwrap_or_else(|| self.tracker.patch(kind, key, status, patch))
+    }
+
+    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
+        self.refused().unwrap_or_else(|| Api::delete(&*self.tracker, kind, key, only_if))
+    }
+}
+
+struct Agent {
+    hive: TestHive,
+    identities: Arc<Identities>,
+    table: Arc<Table<Identity>>,
+    requests: Arc<Table<IdentityRequest>>,
+    _state: tempfile::TempDir,
+}
+
+impl Agent {
+    async fn start(server: &Server) -> Agent {
+        Agent::with(server, &[], |_| {}).await
+    }
+
+    /// With options, and with what the records of the previous run reserve.
+    async fn with(server: &Server, options: &[(&str, &str)], reserve: fn(&Identities)) -> Agent {
+        let api: Arc<dyn Api> = Arc::new(server.clone());
+        let source: Arc<dyn Source> = server.tracker.clone();
+        let restore = move |identities: Arc<Identities>, lifecycle: Lifecycle| {
+            let initializer = identities.register("endpoints");
+            lifecycle.hook("endpoint-restore").on_start(move |_| async move {
+                reserve(&identities);
+                identities.complete(initializer);
+                Ok(())
+            });
+        };
+        let state = tempfile::tempdir().unwrap();
+        let mut hive = TestHive::new([
+            statedb::cell(),
+            metrics::cell(),
+            config::<StateConfig>(),
+            config::<LocalNodeConfig>(),
+            config::<FamilyConfig>(),
+            supply(api),
+            supply(Member(source)),
+            module("k8s", "Objects", [k8s_tables::table::<CiliumIdentity>()]),
+            k8s_writer::cell(),
+            identity::cell(),
+            invoke(restore),
+            invoke(|_: Arc<Identities>, _: Arc<Table<Identity>>, _: Arc<Table<IdentityRequest>>| ()),
+        ])
+        .set("state-dir", state.path().display());
+        for (key, value) in options {
+            hive = hive.set(key, value);
+        }
+        hive.start().await;
+        let table = hive.get::<Table<Identity>>();
+        table.wait_initialized().await;
+        Agent { identities: hive.get(), requests: hive.get(), table, hive, _state: state }
+    }
+
+    /// Allocates as an endpoint does: again when the request is answered.
+    async fn allocate(&self, labels: &str, user: &str) -> u32 {
+        loop {
+            let wanted = LabelArray::from(&set(labels));
+            match self.identities.allocate(&set(labels), user) {
+                Ok(id) => return id,
+                Err(Error::Waiting { labels }) => assert_eq!(labels, wanted),
+                Err(error) => panic!("{error}"),
+            }
+            let answered = |requests: &Table<IdentityRequest>, snapshot: &statedb::Snapshot| {
+                requests.get(snapshot, IdentityRequest::by_labels(&wanted)).is_none().then_some(())
+            };
+            self.requests.wait_until(answered).await;
+        }
+    }
+
+    fn row(&self, id: u32) -> Option<Identity> {
+        self.table.get(&self.table.snapshot(), Identity::by_id(id)).map(|row| (**row).clone())
+    }
+
+    async fn until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        self.hive.until(what, is_so).await;
+    }
+
+    async fn finish(self) {
+        let Agent { hive, identities, table, requests, .. } = self;
+        drop((identities, table, requests));
+        hive.finish().await;
+    }
+}
+
+fn set(text: &str) -> Labels {
+    Labels::parse(text.split(','))
+}
+
+const WEB: &str = "k8s:app=web,k8s:io.kubernetes.pod.namespace=shop";
+
+#[tokio::test(start_paused = true)]
+async fn new_labels_become_an_object_in_ciliums_form() {
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    let id = agent.allocate(WEB, "endpoint/1").await;
+    assert!((256..=65535).contains(&id));
+    let object = server.object(id);
+    assert_eq!(object["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "shop"}));
+    assert_eq!(
+        object["security-labels"],
+        json!({"k8s:app": "web", "k8s:io.kubernetes.pod.namespace": "shop"})
+    );
+    assert_eq!(agent.allocate(WEB, "endpoint/2").await, id);
+    assert_eq!(server.objects().len(), 1);
+    assert!(agent.requests.is_empty(&agent.requests.snapshot()));
+    agent.identities.release(id, "endpoint/1");
+    agent.identities.release(id, "endpoint/2");
+    let row = agent.row(id).unwrap();
+    assert!(row.users.is_empty() && row.unused_since.is_none(), "the cluster has it: {row:?}");
+    agent.finish().await;
+}
+
+/// Labels that look like others, or that have characters of our own notation.
+#[tokio::test(start_paused = true)]
+async fn labels_with_signs_of_the_notation_keep_their_keys_and_values() {
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    let id = agent.allocate("k8s:a.b/c:d=x=y;z,k8s:empty=", "endpoint/1").await;
+    assert_eq!(server.objects()[&id.to_string()], json!({"k8s:a.b/c:d": "x=y;z", "k8s:empty": ""}));
+    let other = Agent::start(&server).await;
+    assert_eq!(other.allocate("k8s:a.b/c:d=x=y;z,k8s:empty=", "endpoint/1").await, id);
+    assert_eq!(server.objects().len(), 1);
+    agent.finish().await;
+    other.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn identities_of_other_nodes_are_in_the_table_with_their_named_ports() {
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    server.put("7000", json!({"k8s:app": "db", "gen:io.cilium.k8s.named-ports": "sql.TCP.5432"}), json!({}));
+    agent.until("it is there", || agent.row(7000).is_some()).await;
+    assert_eq!(agent.row(7000).unwrap().named_ports().port("sql", 6), Some(5432));
+    server.delete(7000);
+    agent.until("it is quarantined", || agent.row(7000).is_some_and(|row| row.unused_since.is_some())).await;
+    server.put("7000", json!({"k8s:app": "other"}), json!({}));
+    let is_other = |row: Identity| row.labels.texts() == ["k8s:app=other"];
+    agent.until("the cluster has reused it", || agent.row(7000).is_some_and(is_other)).await;
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_agents_that_allocate_at_once_agree() {
+    let server = Server::default();
+    let (a, b) = (Agent::start(&server).await, Agent::start(&server).await);
+    for n in 0..50 {
+        let labels = format!("k8s:app=race-{n}");
+        let (one, two) = tokio::join!(a.allocate(&labels, "endpoint/1"), b.allocate(&labels, "endpoint/1"));
+        assert_eq!(one, two, "{labels}");
+    }
+    assert_eq!(server.objects().len(), 50);
+    a.finish().await;
+    b.finish().await;
+}
+
+/// The first id in the order of the labels is another label set's, and the watch has not shown it.
+#[tokio::test(start_paused = true)]
+async fn an_id_that_is_taken_is_left_to_its_labels() {
+    let server = Server::default();
+    let first = Agent::start(&server).await;
+    let id = first.allocate(WEB, "endpoint/1").await;
+    first.finish().await;
+    let server = Server::default();
+    server.put(&id.to_string(), json!({"k8s:app": "db"}), json!({}));
+    let agent = Agent::start(&server).await;
+    let other = agent.allocate(WEB, "endpoint/1").await;
+    assert_ne!(other, id);
+    assert_eq!(server.objects()[&id.to_string()], json!({"k8s:app": "db"}));
+    assert_eq!(server.objects().len(), 2);
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_objects_for_one_label_set_the_oldest_counts_and_the_one_in_use_stays() {
+    let server = Server::default();
+    let labels = || json!({"k8s:app": "web"});
+    server.put("300", labels(), json!({"creationTimestamp": "2026-01-02T00:00:00Z"}));
+    server.put("400", labels(), json!({"creationTimestamp": "2026-01-01T00:00:00Z"}));
+    let agent = Agent::start(&server).await;
+    assert_eq!(agent.allocate("k8s:app=web", "endpoint/1").await, 400);
+    server.put("500", labels(), json!({"creationTimestamp": "2025-01-01T00:00:00Z"}));
+    agent.until("it is there", || agent.row(500).is_some()).await;
+    assert_eq!(agent.allocate("k8s:app=web", "endpoint/2").await, 400, "the one that this node uses");
+    agent.identities.release(400, "endpoint/1");
+    agent.identities.release(400, "endpoint/2");
+    assert_eq!(agent.allocate("k8s:app=web", "endpoint/3").await, 500);
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_goes_while_it_is_in_use_is_created_again() {
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    let id = agent.allocate(WEB, "endpoint/1").await;
+    let before = server.objects();
+    server.delete(id);
+    agent.until("it is back", || server.objects() == before).await;
+    // An hour without a server.
+    server.away(true);
+    server.delete(id);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(server.objects().is_empty());
+    assert_eq!(agent.allocate(WEB, "endpoint/2").await, id, "a known label set needs no server");
+    server.away(false);
+    agent.until("it is back", || server.objects() == before).await;
+    agent.identities.release(id, "endpoint/1");
+    agent.identities.release(id, "endpoint/2");
+    server.delete(id);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(server.objects().is_empty(), "nothing uses it");
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_labels_wait_for_the_server_visibly() {
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    server.away(true);
+    let error = agent.identities.allocate(&set(WEB), "endpoint/1").unwrap_err();
+    assert!(error.is_retryable());
+    assert!(error.to_string().starts_with("k8s:app=web,"), "{error}");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let rows: Vec<_> = agent.requests.all(&agent.requests.snapshot()).cloned().collect();
+    assert_eq!(rows.len(), 1);
+    assert!(rows[0].users.contains("endpoint/1") && rows[0].since.elapsed() >= Duration::from_secs(3600));
+    let health = agent.hive.health("identity.job-ciliumidentities");
+    assert_eq!(health.message, "1 label sets wait for an identity of the cluster");
+    assert!(health.error.contains("k8s:app=web"), "{health:?}");
+    // Another user, whose labels change before there is an answer.
+    agent.identities.allocate(&set(WEB), "endpoint/2").unwrap_err();
+    agent.identities.allocate(&set("k8s:app=db"), "endpoint/2").unwrap_err();
+    agent.identities.release_all("endpoint/2");
+    assert_eq!(agent.requests.len(&agent.requests.snapshot()), 1);
+    server.away(false);
+    let id = agent.allocate(WEB, "endpoint/1").await;
+    assert_eq!(server.objects().into_keys().collect::<Vec<_>>(), [id.to_string()]);
+    agent
+        .until("it is well", || agent.hive.health("identity.job-ciliumidentities").message == "Running")
+        .await;
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn identities_of_records_are_kept_and_get_their_objects_back() {
+    let server = Server::default();
+    server.put("300", json!({"k8s:app": "web"}), json!({}));
+    // The cluster has reused the id of another endpoint meanwhile, and has another id for its labels.
+    server.put("400", json!({"k8s:app": "thief"}), json!({}));
+    server.put("450", json!({"k8s:app": "moved"}), json!({}));
+    let agent = Agent::with(&server, &[], |identities| {
+        let reserve = |id, labels, user| assert_eq!(identities.reserve(id, &set(labels), user).unwrap(), id);
+        reserve(300, "k8s:app=web", "endpoint/1");
+        reserve(310, "k8s:app=gone", "endpoint/2");
+        reserve(400, "k8s:app=moved", "endpoint/3");
+    })
+    .await;
+    let [web, gone, thief] = [300, 310, 400].map(|id| agent.row(id).unwrap());
+    assert!(web.users.contains_key("endpoint/1") && gone.users.contains_key("endpoint/2"));
+    assert_eq!((thief.labels.texts(), thief.users.len()), (vec!["k8s:app=thief".to_owned()], 0));
+    assert!(agent.identities.has_lost(400, "endpoint/3"));
+    assert!(!agent.identities.has_lost(300, "endpoint/1") && !agent.identities.has_lost(310, "endpoint/2"));
+    assert_eq!(agent.allocate("k8s:app=moved", "endpoint/3").await, 450);
+    agent
+        .until("its object is back", || server.objects().get("310") == Some(&json!({"k8s:app": "gone"})))
+        .await;
+    assert_eq!(server.objects().len(), 4);
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_are_no_identities_are_ignored_and_reported() {
+    let server = Server::default();
+    let names = ["1", "255", "65536", "16777217", "4294967296", "-5", "+300", "0300", "web", "3e3"];
+    for name in names {
+        server.put(name, json!({"k8s:app": "evil"}), json!({}));
+    }
+    server.put("600", json!({"reserved:host": ""}), json!({}));
+    server.put("601", json!({"k8s:app": "web", "reserved:kube-apiserver": ""}), json!({}));
+    server.put("602", json!({}), json!({}));
+    server.put("603", json!({"k8s:app": "web", "reserved:init": ""}), json!({}));
+    let agent = Agent::start(&server).await;
+    assert_eq!(agent.row(1).unwrap().labels.texts(), ["reserved:host"]);
+    let snapshot = agent.table.snapshot();
+    let of_cluster: Vec<u32> =
+        agent.table.all(&snapshot).filter(|row| row.object.is_some()).map(|row| row.id).collect();
+    assert_eq!(of_cluster, [603]);
+    let health = || agent.hive.hive().health().at("identity.ignored-ciliumidentities");
+    let row = health().unwrap();
+    assert_eq!(row.message, "Ignoring 13 CiliumIdentities");
+    assert!(row.error.contains("+300: its name is no decimal number"), "{}", row.error);
+    // The evil label set gets an identity of its own, and no id of those.
+    let id = agent.allocate("k8s:app=evil", "endpoint/1").await;
+    assert!(!names.contains(&id.to_string().as_str()));
+    for name in names.into_iter().chain(["600", "601", "602"]) {
+        let key = Key::new("", name);
+        Api::delete(&*server.tracker, Kind::CiliumIdentity, &key, Preconditions::default()).await.unwrap();
+    }
+    agent.until("it is reported no more", || health().is_none()).await;
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_identity_that_turns_into_a_lie_is_taken_from_no_user() {
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    let id = agent.allocate(WEB, "endpoint/1").await;
+    server.put(&id.to_string(), json!({"reserved:host": ""}), json!({}));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let row = agent.row(id).unwrap();
+    assert_eq!(LabelArray::from(&set(WEB)), row.labels);
+    assert!(row.users.contains_key("endpoint/1"));
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_mark_of_the_garbage_collection_is_removed_from_identities_in_use() {
+    let server = Server::default();
+    let marked = json!({"annotations": {"io.cilium.heartbeat": "2026-01-01T00:00:00Z", "kept": "yes"}});
+    server.put("300", json!({"k8s:app": "web"}), marked.clone());
+    server.put("301", json!({"k8s:app": "unused"}), marked.clone());
+    let agent = Agent::start(&server).await;
+    assert_eq!(agent.allocate("k8s:app=web", "endpoint/1").await, 300);
+    let kept = || server.object(300)["metadata"]["annotations"] == json!({"kept": "yes"});
+    agent.until("the mark is gone", kept).await;
+    server.put("300", json!({"k8s:app": "web"}), marked.clone());
+    agent.until("it is gone again", kept).await;
+    assert_eq!(server.object(301)["metadata"]["annotations"], marked["annotations"]);
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_of_identities_that_the_operator_creates_writes_none() {
+    let server = Server::default();
+    let options = [("identity-management-mode", "operator"), ("identity-allocation-mode", "crd")];
+    let agent = Agent::with(&server, &options, |identities| {
+        identities.reserve(300, &set("k8s:app=old"), "endpoint/9").unwrap();
+    })
+    .await;
+    agent.identities.allocate(&set(WEB), "endpoint/1").unwrap_err();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(server.objects().is_empty());
+    let made = json!({"k8s:app": "web", "k8s:io.kubernetes.pod.namespace": "shop"});
+    server.put("700", made, json!({"annotations": {"io.cilium.heartbeat": "x"}}));
+    assert_eq!(agent.allocate(WEB, "endpoint/1").await, 700);
+    // The operator has made another identity for the labels of a record.
+    server.put("301", json!({"k8s:app": "old"}), json!({}));
+    agent.until("it is the cluster's", || agent.identities.has_lost(300, "endpoint/9")).await;
+    assert_eq!(agent.allocate("k8s:app=old", "endpoint/9").await, 301);
+    server.delete(700);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(server.objects().into_keys().collect::<Vec<_>>(), ["301"]);
+    assert!(agent.row(700).unwrap().users.contains_key("endpoint/1"), "packets carry it");
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_has_the_range_of_its_id() {
+    let server = Server::default();
+    server.put("300", json!({"k8s:app": "web"}), json!({}));
+    let agent = Agent::with(&server, &[("cluster-id", "3"), ("cluster-name", "three")], |_| {}).await;
+    let id = agent.allocate("k8s:app=web", "endpoint/1").await;
+    assert!((3 << 16..4 << 16).contains(&id), "{id}");
+    assert_eq!(agent.row(300), None);
+    agent.finish().await;
+}
+
+/// Whatever others do, an agent's users end with identities whose objects have their labels, and with no other.
+#[test]
+fn any_order_of_changes_ends_with_the_labels_of_the_users() {
+    use proptest::prelude::*;
+    let steps = proptest::collection::vec((0..6u8, 0..4usize, 256..260u32), 1..40);
+    proptest!(ProptestConfig::with_cases(64), |(steps in steps)| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(play(&steps));
+    });
+}
+
+async fn play(steps: &[(u8, usize, u32)]) {
+    let names = ["k8s:app=a", "k8s:app=b", "k8s:app=c", "k8s:app=d"];
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    let mut wanted: BTreeMap<String, usize> = BTreeMap::new();
+    for &(step, label, id) in steps {
+        let user = format!("endpoint/{label}");
+        match step {
+            0 => {
+                drop(agent.identities.allocate(&set(names[label]), &user));
+                wanted.insert(user, label);
+            }
+            1 => {
+                agent.identities.release_all(&user);
+                wanted.remove(&user);
+            }
+            2 => {
+                let (key, value) = names[label].split_once('=').unwrap();
+                server.put(&id.to_string(), json!({key: value}), json!({}));
+            }
+            3 => {
+                for name in server.objects().into_keys().take(1 + label) {
+                    server.delete(name.parse().unwrap());
+                }
+            }
+            4 => server.away(label % 2 == 0),
+            _ => tokio::time::sleep(Duration::from_millis(u64::from(id))).await,
+        }
+    }
+    server.away(false);
+    for (user, label) in &wanted {
+        let held = || {
+            let snapshot = agent.table.snapshot();
+            agent.table.list(&snapshot, Identity::by_user(user)).map(|row| row.id).collect::<BTreeSet<_>>()
+        };
+        // As an endpoint does: it keeps one identity, and gets another one when it has lost that.
+        let id = agent.allocate(names[*label], user).await;
+        agent.identities.keep_only(user, id);
+        assert_eq!(held(), BTreeSet::from([id]));
+    }
+    let as_wanted = || {
+        let snapshot = agent.table.snapshot();
+        wanted.iter().all(|(user, label)| {
+            let row = agent.table.list(&snapshot, Identity::by_user(user)).next();
+            if row.is_none() {
+                // An object of others has taken it away: the endpoint asks for another one.
+                drop(agent.identities.allocate(&set(names[*label]), user));
+            }
+            row.is_some_and(|row| {
+                let (key, value) = names[*label].split_once('=').unwrap();
+                let object = server.objects().get(&row.id.to_string()).cloned();
+                row.labels.texts() == [names[*label]] && object == Some(json!({key: value}))
+            })
+        })
+    };
+    agent.until("objects and users agree", as_wanted).await;
+    agent.finish().await;
+}
