@@ -1,12 +1,16 @@
 //! Identities without files and without a hive, for tests of cells that use them.
 
+use labels::{LabelArray, Labels};
 use statedb::{Db, Table};
 
 use crate::allocator::Identities;
+use crate::cluster::Change;
 use crate::error::Error;
-use crate::identity::Identity;
+use crate::identity::{ClusterObject, Identity};
+use crate::object::ClusterIdentity;
 use crate::prefixes::Prefixes;
 use crate::range::Range;
+use crate::request::Requests;
 use crate::reserved::reserved;
 
 /// Returns both handles on a new table, initialised, with the fixed identities; IPv4 and IPv6 are enabled.
@@ -43,4 +47,31 @@ pub fn try_of(
     let prefixes = Prefixes::new(table.clone(), [true, true], path(crate::cell::CHECKPOINT));
     identities.restore().and_then(|_| prefixes.restore())?;
     Ok((identities, prefixes, table.reader()))
+}
+
+/// The cluster of [`of_cluster`].
+#[derive(Debug, Clone)]
+pub struct FakeCluster(Identities, Requests);
+
+impl FakeCluster {
+    /// Makes the object of an identity, which may have been another label set's.
+    pub fn create(&self, id: u32, labels: &Labels) {
+        let (labels, object) = (LabelArray::from(labels), ClusterObject { created: None, heartbeat: false });
+        self.0.apply([Change::Upsert(ClusterIdentity { id, labels: labels.clone(), object })]);
+        self.1.finish(&labels);
+    }
+}
+
+/// Identities of a cluster in which nothing creates an object but the test.
+///
+/// # Panics
+/// If the database has the tables already.
+pub fn of_cluster(db: &Db) -> (Identities, FakeCluster, Table<Identity>) {
+    let (table, requests) = match (db.table::<Identity>(), db.table()) {
+        (Ok(table), Ok(requests)) => (table, Requests::new(requests)),
+        (Err(error), _) | (_, Err(error)) => panic!("{error}"),
+    };
+    table.transact(|w| reserved().for_each(|row| drop(w.insert(row))));
+    let identities = Identities::of_cluster(table.clone(), Range::of_cluster(0, 255), requests.clone());
+    (identities.clone(), FakeCluster(identities, requests), table.reader())
 }

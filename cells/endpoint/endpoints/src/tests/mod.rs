@@ -1,5 +1,6 @@
 //! Endpoints with fakes of datapath and ipcache, outside of a hive.
 
+mod cluster;
 mod crash;
 mod identity;
 mod life;
@@ -15,6 +16,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use ::identity::Identity;
+use ::identity::testing::FakeCluster;
 use api_models::{AddressPair, EndpointChangeRequest};
 use datapath_api::Datapath;
 use datapath_api::testing::{Call, FakeDatapath};
@@ -51,6 +53,8 @@ struct World {
     describers: Arc<parking_lot::Mutex<HashSet<ThreadId>>>,
     /// The API server.
     api: Option<Arc<dyn k8s_tables::Api>>,
+    /// Whether identities are a cluster's.
+    in_cluster: bool,
 }
 
 impl World {
@@ -64,6 +68,7 @@ impl World {
             links: links.chain([("cilium_host".to_owned(), host)]).collect(),
             describers: Arc::default(),
             api: None,
+            in_cluster: false,
         }
     }
 
@@ -90,6 +95,8 @@ struct Agent {
     endpoints: Endpoints,
     ipam: Ipam,
     numbers: Table<Identity>,
+    /// The cluster, if identities are one's.
+    cluster: Option<FakeCluster>,
     policies: FakePolicies,
     pods: RwTable<Row<Pod>>,
     namespaces: RwTable<Row<Namespace>>,
@@ -137,7 +144,16 @@ impl Agent {
         policies: fn(&Db) -> FakePolicies,
     ) -> Agent {
         let db = Db::new();
-        let (identities, _, numbers) = ::identity::testing::of(&db, Some(world.state()));
+        let (identities, cluster, numbers) = match world.in_cluster {
+            true => {
+                let (identities, cluster, numbers) = ::identity::testing::of_cluster(&db);
+                (identities, Some(cluster), numbers)
+            }
+            false => {
+                let (identities, _, numbers) = ::identity::testing::of(&db, Some(world.state()));
+                (identities, None, numbers)
+            }
+        };
         let policies = policies(&db);
         let (pods, namespaces): (RwTable<Row<Pod>>, RwTable<Row<Namespace>>) =
             (db.table().unwrap(), db.table().unwrap());
@@ -224,7 +240,7 @@ impl Agent {
         initializer_table.transact(|txn| initializer.done(txn));
         running.until("what is not known is removed", || prunes() > before).await;
         gate.open();
-        Agent { endpoints, ipam, numbers, policies, pods, namespaces, outcome, jobs: running }
+        Agent { endpoints, ipam, numbers, cluster, policies, pods, namespaces, outcome, jobs: running }
     }
 
     /// Returns the CNI plugin's request for pod `n`, with addresses from the allocator.
