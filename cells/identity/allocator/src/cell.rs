@@ -159,7 +159,7 @@ fn of_cluster(
         mode: p.config.identity_management_mode,
         sync_interval: p.config.identity_allocation_sync_interval.max(MIN_SYNC_INTERVAL),
         initializer: identities.register("ciliumidentities"),
-        ignored: p.health.scope("ignored-ciliumidentities"),
+        health: p.health.clone(),
     };
     p.jobs.one_shot("ciliumidentities", move |cx: JobCx| async move {
         backend.run(cx).await;

@@ -32,6 +32,9 @@ use crate::request::{IdentityRequest, Requests};
 /// How long a label set may wait for its identity until health reports it.
 const SLOW: Duration = Duration::from_secs(5);
 
+/// The row of health about objects that are no identities.
+const IGNORED: &str = "ignored-ciliumidentities";
+
 /// The parameters of the job.
 pub(crate) struct Backend {
     pub(crate) identities: Identities,
@@ -42,8 +45,8 @@ pub(crate) struct Backend {
     pub(crate) sync_interval: Duration,
     /// Done when all objects have been read.
     pub(crate) initializer: Initializer<Identity>,
-    /// The row about objects that are ignored.
-    pub(crate) ignored: Health,
+    /// The parent of the row about objects that are ignored.
+    pub(crate) health: Health,
 }
 
 /// The state of the job.
@@ -74,12 +77,12 @@ struct Parts {
 
 impl Backend {
     pub(crate) async fn run(self, cx: JobCx) {
-        let Backend { identities, requests, objects, writer, mode, sync_interval, initializer, ignored } =
+        let Backend { identities, requests, objects, writer, mode, sync_interval, initializer, health } =
             self;
         let mut run = Run {
             objects: objects.changes(),
             rows: identities.table.reader().changes(),
-            backend: Parts { identities, requests, table: objects, writer, mode, health: ignored },
+            backend: Parts { identities, requests, table: objects, writer, mode, health },
             unprotected: BTreeSet::new(),
             marked: BTreeSet::new(),
             writes: FuturesUnordered::new(),
@@ -148,7 +151,8 @@ impl Run {
     }
 
     fn report_ignored(&self) {
-        let health = &self.backend.health;
+        // A new reporter each time: one that was closed remembers its last report.
+        let health = self.backend.health.scope(IGNORED);
         match self.ignored.len() {
             0 => health.close(),
             count => {
