@@ -88,6 +88,7 @@ pub fn control_plane() -> Cell {
             loadbalancer_sockets::cell(),
             policy::cell(),
             endpoints::cell(),
+            ciliumendpoint::cell(),
             loadbalancer_redirectpolicy::cell(),
         ],
     )

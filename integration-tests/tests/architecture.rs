@@ -42,7 +42,7 @@ const LAYERS: &[&[&str]] = &[
     &["ipam", "policy", "loadbalancer-healthserver", "loadbalancer-sockets"],
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.
-    &["config-sources", "loadbalancer-redirectpolicy", "loader"],
+    &["ciliumendpoint", "config-sources", "loadbalancer-redirectpolicy", "loader"],
     &["daemon-config", "status"],
     &["cleanup", "operator-election", "operator-definitions", "operator-api"],
     &["operator-ipam"],

@@ -152,7 +152,7 @@ impl Run {
 
     fn report_ignored(&self) {
         // A new reporter each time: one that was closed remembers its last report.
-        let health = self.backend.health.scope(IGNORED);
+        let health = self.backend.health.child(IGNORED);
         match self.ignored.len() {
             0 => health.close(),
             count => {

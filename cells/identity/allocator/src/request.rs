@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use labels::LabelArray;
 use serde::{Serialize, Serializer};
-use statedb::{Query, RwTable, Table, TableSpec, age};
+use statedb::{Query, RwTable, Table, TableDisplay, TableSpec, age};
 use tokio::time::Instant;
 
 use crate::identity::text;
@@ -47,7 +47,9 @@ impl TableSpec for IdentityRequest {
     fn key(&self) -> String {
         text(&self.labels)
     }
+}
 
+impl TableDisplay for IdentityRequest {
     fn columns() -> &'static [&'static str] {
         &["Labels", "ID", "Users", "Error", "Age"]
     }

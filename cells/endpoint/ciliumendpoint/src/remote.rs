@@ -1,0 +1,232 @@
+//! The claims of CiliumEndpoints: functions of objects alone.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use identity::{Range, Scope};
+use ipcache::{Change, Claim, Mapping, Pod, Source};
+use ipnetwork::IpNetwork;
+use k8s_tables::Key;
+use k8s_tables::cilium::CiliumEndpoint;
+
+/// The identity of pods that no agent has made an endpoint of.
+const UNMANAGED: i64 = 3;
+
+/// The reserved identities that pods may have: unmanaged, health, init, ingress.
+const OF_PODS: [u32; 4] = [3, 4, 5, 8];
+
+/// The first well-known identity.
+const WELL_KNOWN: u32 = 100;
+
+/// Why an object claims nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("status.networking.node: {0:?} is no address of a node")]
+    Node(String),
+    #[error("status.identity.id: {0} is no identity of a pod of this cluster, which has {1}")]
+    Identity(i64, Range),
+    #[error("status.networking.addressing: {0:?} is no address of a pod")]
+    Address(String),
+    #[error("status.encryption.key: {0} is no key")]
+    Key(i64),
+}
+
+type Claims = BTreeMap<IpNetwork, Mapping>;
+
+/// Returns the addresses of an object with their mappings; none of one of this node, whose addresses are `own`.
+pub(crate) fn claims(object: &CiliumEndpoint, own: &[IpAddr], range: Range) -> Result<Claims, Fault> {
+    let Some(networking) = object.status.networking.as_ref().filter(|n| !n.addressing.is_empty()) else {
+        return Ok(Claims::new());
+    };
+    let unusable =
+        |address: &IpAddr| address.is_unspecified() || address.is_loopback() || address.is_multicast();
+    let parse = |text: &str| text.parse::<IpAddr>().ok().filter(|address| !unusable(address));
+    let node = parse(&networking.node_ip).ok_or_else(|| Fault::Node(networking.node_ip.to_string()))?;
+    if own.contains(&node) {
+        return Ok(Claims::new());
+    }
+    let number = object.status.identity.as_ref().map_or(UNMANAGED, |identity| identity.id);
+    let identity = u32::try_from(number).ok().filter(|id| match Scope::of(*id) {
+        Scope::Reserved => OF_PODS.contains(id) || *id >= WELL_KNOWN,
+        Scope::Global => range.contains(*id),
+        Scope::Local | Scope::RemoteNode => false,
+    });
+    let identity = identity.ok_or(Fault::Identity(number, range))?;
+    let key = object.status.encryption.key;
+    let encrypt_key = u8::try_from(key).map_err(|_| Fault::Key(key))?;
+    let pod = Pod {
+        namespace: object.metadata.namespace.as_str().into(),
+        name: object.metadata.name.as_str().into(),
+    };
+    let mapping = Mapping {
+        host_ip: Some(node),
+        tunnel: Some(node),
+        encrypt_key,
+        pod: Some(pod),
+        ..Mapping::identity(identity)
+    };
+    let pairs = networking.addressing.iter().flat_map(|pair| [&pair.ipv4, &pair.ipv6]);
+    let addresses = pairs.filter(|text| !text.is_empty());
+    let claim = |text: &k8s_tables::SmolStr| {
+        let address = parse(text).filter(|address| !own.contains(address) && *address != node);
+        let address = address.ok_or_else(|| Fault::Address(text.to_string()))?;
+        Ok((address.into(), mapping.clone()))
+    };
+    addresses.map(claim).collect()
+}
+
+/// The claims that were made, by object and by address.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    of_object: HashMap<Key, BTreeSet<IpNetwork>>,
+    by_address: HashMap<IpNetwork, BTreeSet<Key>>,
+}
+
+impl Claimed {
+    /// Returns the changes that make these the object's claims.
+    pub(crate) fn replace(&mut self, object: &Key, claims: Claims) -> Vec<Change> {
+        let resource: Arc<str> = format!("cep/{object}").into();
+        let before = self.of_object.remove(object).unwrap_or_default();
+        let mut changes = Vec::new();
+        for prefix in before.iter().filter(|prefix| !claims.contains_key(prefix)) {
+            if let Some(owners) = self.by_address.get_mut(prefix) {
+                owners.remove(object);
+                if owners.is_empty() {
+                    self.by_address.remove(prefix);
+                }
+            }
+            changes.push(Change::Delete(*prefix, Source::CustomResource, resource.clone()));
+        }
+        if !claims.is_empty() {
+            self.of_object.insert(object.clone(), claims.keys().copied().collect());
+        }
+        for (prefix, mapping) in claims {
+            self.by_address.entry(prefix).or_default().insert(object.clone());
+            let claim = Claim { source: Source::CustomResource, resource: resource.clone(), mapping };
+            changes.push(Change::Upsert(prefix, claim));
+        }
+        changes
+    }
+
+    /// Returns the objects that claim an address.
+    pub(crate) fn owners(&self, address: IpAddr) -> impl Iterator<Item = &Key> {
+        self.by_address.get(&IpNetwork::from(address)).into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipcache::testing::{FakeMap, ipcache};
+    use ipcache::{Entry, IpcacheWriter};
+    use serde_json::{Value, json};
+    use statedb::{Db, Table};
+
+    use super::*;
+
+    fn object(name: &str, identity: Value, address: &str, node: &str) -> CiliumEndpoint {
+        let object = json!({"metadata": {"namespace": "shop", "name": name}, "status": {
+            "identity": {"id": identity}, "encryption": {"key": 7},
+            "networking": {"node": node, "addressing": [{"ipv4": address}]},
+        }});
+        k8s_tables::decode(object.to_string().as_bytes()).unwrap()
+    }
+
+    fn claims_of(object: &CiliumEndpoint) -> Result<Claims, Fault> {
+        claims(object, &["10.99.0.1".parse().unwrap()], Range::of_cluster(0, 255))
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new("shop", name)
+    }
+
+    struct Ipcache(IpcacheWriter, Table<Entry>, Claimed);
+
+    impl Ipcache {
+        fn new() -> Ipcache {
+            let (writer, table, _) = ipcache(Db::new().table().unwrap(), Arc::new(FakeMap::default()));
+            Ipcache(writer, table, Claimed::default())
+        }
+
+        fn put(&mut self, name: &str, identity: u32, address: &str) {
+            let claims = claims_of(&object(name, identity.into(), address, "10.99.0.2")).unwrap();
+            self.0.apply(self.2.replace(&key(name), claims));
+        }
+
+        fn delete(&mut self, name: &str) {
+            self.0.apply(self.2.replace(&key(name), Claims::new()));
+        }
+
+        fn identity(&self, address: &str) -> Option<u32> {
+            let snapshot = self.1.snapshot();
+            let entry = self.1.get(&snapshot, Entry::by_prefix(address.parse().unwrap()));
+            entry.map(|entry| entry.winner().mapping.identity)
+        }
+    }
+
+    #[test]
+    fn a_pod_of_another_node_is_claimed_with_its_host_and_key() {
+        let claims = claims_of(&object("web", 7000.into(), "10.0.0.5", "10.99.0.2")).unwrap();
+        let (prefix, mapping) = claims.first_key_value().unwrap();
+        assert_eq!(prefix.to_string(), "10.0.0.5/32");
+        let node = Some("10.99.0.2".parse().unwrap());
+        assert_eq!((mapping.identity, mapping.host_ip, mapping.tunnel), (7000, node, node));
+        assert_eq!(mapping.encrypt_key, 7);
+        let pod = mapping.pod.as_ref().unwrap();
+        assert_eq!((&*pod.namespace, &*pod.name), ("shop", "web"));
+        assert!(claims_of(&object("own", 7000.into(), "10.0.0.5", "10.99.0.1")).unwrap().is_empty());
+        let unmanaged = json!({"metadata": {"name": "x", "namespace": "shop"}, "status": {
+            "networking": {"node": "10.99.0.2", "addressing": [{"ipv4": "10.0.0.5", "ipv6": "fd00::5"}]}}});
+        let unmanaged = k8s_tables::decode(unmanaged.to_string().as_bytes()).unwrap();
+        let identities: Vec<u32> = claims_of(&unmanaged).unwrap().values().map(|m| m.identity).collect();
+        assert_eq!(identities, [3, 3]);
+    }
+
+    #[test]
+    fn what_no_pod_can_have_claims_nothing() {
+        let range = Range::of_cluster(0, 255);
+        for id in [-1, 0, 1, 2, 6, 7, 9, 65_536, 16_777_217, 33_554_432, 4_294_967_297] {
+            let object = object("web", id.into(), "10.0.0.5", "10.99.0.2");
+            assert_eq!(claims_of(&object), Err(Fault::Identity(id, range)));
+        }
+        for address in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "10.0.0", "10.99.0.1", "10.99.0.2"] {
+            let object = object("web", 7000.into(), address, "10.99.0.2");
+            assert_eq!(claims_of(&object), Err(Fault::Address(address.to_owned())));
+        }
+        for node in ["", "::", "n2"] {
+            let object = object("web", 7000.into(), "10.0.0.5", node);
+            assert_eq!(claims_of(&object), Err(Fault::Node(node.to_owned())));
+        }
+        for id in [4, 5, 8, 104, 256, 65_535] {
+            assert!(claims_of(&object("web", id.into(), "10.0.0.5", "10.99.0.2")).is_ok(), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_reuse_of_an_address_is_not_undone_by_a_late_delete() {
+        let mut ipcache = Ipcache::new();
+        ipcache.put("old", 7000, "10.0.0.5");
+        ipcache.put("new", 7001, "10.0.0.5");
+        assert_eq!(ipcache.identity("10.0.0.5/32"), Some(7001));
+        ipcache.delete("old");
+        assert_eq!(ipcache.identity("10.0.0.5/32"), Some(7001));
+        ipcache.put("new", 7001, "10.0.0.6");
+        assert_eq!((ipcache.identity("10.0.0.5/32"), ipcache.identity("10.0.0.6/32")), (None, Some(7001)));
+        ipcache.delete("new");
+        assert_eq!(ipcache.identity("10.0.0.6/32"), None);
+        assert!(ipcache.2.of_object.is_empty() && ipcache.2.by_address.is_empty());
+    }
+
+    #[test]
+    fn an_address_of_an_endpoint_of_this_node_stays_its_own() {
+        let mut ipcache = Ipcache::new();
+        let own = "10.0.0.5/32".parse().unwrap();
+        ipcache.0.upsert(own, Source::Local, "endpoint/7", Mapping::identity(5));
+        ipcache.put("liar", 7000, "10.0.0.5");
+        assert_eq!(ipcache.identity("10.0.0.5/32"), Some(5));
+        let owners: Vec<_> = ipcache.2.owners("10.0.0.5".parse().unwrap()).cloned().collect();
+        assert_eq!(owners, [key("liar")]);
+        ipcache.delete("liar");
+        assert_eq!(ipcache.identity("10.0.0.5/32"), Some(5));
+    }
+}
