@@ -87,6 +87,7 @@ pub fn control_plane() -> Cell {
             loadbalancer_healthserver::cell(),
             loadbalancer_sockets::cell(),
             policy::cell(),
+            cni_config::cell(),
             endpoints::cell(),
             ciliumendpoint::cell(),
             loadbalancer_redirectpolicy::cell(),

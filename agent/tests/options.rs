@@ -34,9 +34,8 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 15] = [
+const WITHOUT_EFFECT: [&str; 13] = [
     "cgroup-root",
-    "cni-exclusive",
     "dnsproxy-enable-transparent-mode",
     "enable-hubble",
     "enable-policy-secrets-sync",
@@ -49,7 +48,6 @@ const WITHOUT_EFFECT: [&str; 15] = [
     "policy-secrets-namespace",
     "policy-secrets-only-from-secrets-namespace",
     "vtep-mask",
-    "write-cni-conf-when-ready",
 ];
 
 fn chart() -> BTreeMap<&'static str, &'static str> {
