@@ -44,8 +44,10 @@ fn follow(p: FollowParams) {
         ipcache: p.ipcache,
         health: p.health,
     };
-    p.jobs.one_shot("remote-endpoints", move |cx: JobCx| async move {
-        follow.run(cx).await;
-        Ok(())
-    });
+    p.jobs
+        .one_shot("remote-endpoints", move |cx: JobCx| async move {
+            follow.run(cx).await;
+            Ok(())
+        })
+        .add();
 }

@@ -161,10 +161,12 @@ fn of_cluster(
         initializer: identities.register("ciliumidentities"),
         health: p.health.clone(),
     };
-    p.jobs.one_shot("ciliumidentities", move |cx: JobCx| async move {
-        backend.run(cx).await;
-        Ok(())
-    });
+    p.jobs
+        .one_shot("ciliumidentities", move |cx: JobCx| async move {
+            backend.run(cx).await;
+            Ok(())
+        })
+        .add();
     identities
 }
 

@@ -115,11 +115,14 @@ impl Agent {
         let source: Arc<dyn Source> = server.tracker.clone();
         let restore = move |identities: Arc<Identities>, lifecycle: Lifecycle| {
             let initializer = identities.register("endpoints");
-            lifecycle.hook("endpoint-restore").on_start(move |_| async move {
-                reserve(&identities);
-                identities.complete(initializer);
-                Ok(())
-            });
+            lifecycle
+                .hook("endpoint-restore")
+                .on_start(move |_| async move {
+                    reserve(&identities);
+                    identities.complete(initializer);
+                    Ok(())
+                })
+                .add();
         };
         let state = tempfile::tempdir().unwrap();
         let mut hive = TestHive::new([
