@@ -42,7 +42,7 @@ const LAYERS: &[&[&str]] = &[
     &["ipam", "policy", "loadbalancer-healthserver", "loadbalancer-sockets"],
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.
-    &["ciliumendpoint", "config-sources", "loadbalancer-redirectpolicy", "loader"],
+    &["ciliumendpoint", "cni-config", "config-sources", "loadbalancer-redirectpolicy", "loader"],
     &["daemon-config", "status"],
     &["cleanup", "operator-election", "operator-definitions", "operator-api"],
     &["operator-ipam"],
@@ -237,6 +237,7 @@ const ALL_OPTIONS: &[(&str, &str)] = &[
         "cells/operator/definitions/src/cell.rs",
         "asks which features of agents are on, which have kinds of their own",
     ),
+    ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
     (
         "cells/kubernetes/client/src/cell.rs",
         "reads which features are enabled: the server must know their kinds",
@@ -263,6 +264,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "cells/config/sources/src/build.rs",
         "`K8S_NODE_NAME` and `CILIUM_K8S_NAMESPACE`, as the defaults of the command `build-config`",
     ),
+    ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
     (
         "cells/kubernetes/client/src/cell.rs",
         "`KUBERNETES_SERVICE_HOST` and `_PORT`, by which all pods find the API server",
