@@ -88,11 +88,9 @@ impl Cluster {
 fn one_operator_leads_registers_kinds_and_is_followed_when_it_dies() {
     require_root!();
     let cluster = Cluster::new();
-    let begin = Instant::now();
     let mut one = cluster.start(9234, &[]);
     let first = cluster.until_holder(&one, LIMIT, |_| true);
     cluster.until_leads(&one);
-    eprintln!("the first operator led with 10 definitions after {:?}", begin.elapsed());
     let label = "-L=io.cilium.k8s.crd.schema.version";
     let definitions = cluster.stage.kubectl(&["get", "crd", "--no-headers", label]).unwrap();
     assert!(definitions.lines().all(|line| line.ends_with("1.33.9")), "{definitions}");
@@ -123,7 +121,6 @@ fn one_operator_leads_registers_kinds_and_is_followed_when_it_dies() {
     let killed = Instant::now();
     let second = cluster.until_holder(&two, 2 * LIMIT, |holder| holder != first);
     assert!(killed.elapsed() > Duration::from_secs(11), "{:?}", killed.elapsed());
-    eprintln!("the second operator followed after {:?}", killed.elapsed());
 
     // Stopped, the second one hands over at once.
     let three = cluster.start(9236, &[]);
@@ -133,7 +130,6 @@ fn one_operator_leads_registers_kinds_and_is_followed_when_it_dies() {
     cluster.until_holder(&three, LIMIT, |holder| holder != second);
     assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
     assert!(two.log().contains("Leader lease is released"), "{}", two.log());
-    eprintln!("the third operator followed after {:?}", stopped.elapsed());
     let unwell: Vec<String> =
         three.log().lines().filter(|line| !line.contains("level=info")).map(str::to_owned).collect();
     assert_eq!(unwell, Vec::<String>::new());
@@ -208,10 +204,8 @@ fn nodes_get_cidrs_of_their_own_whichever_operator_leads() {
     let cluster = Cluster::new();
     let mut one = cluster.start(9234, &[]);
     cluster.until_leads(&one);
-    let begin = Instant::now();
     join(&cluster.stage, 0..1);
     until_served(&cluster.stage, 1, &one);
-    eprintln!("a node has a CIDR {:?} after kubectl was started to make it", begin.elapsed());
     join(&cluster.stage, 1..40);
     let before = until_served(&cluster.stage, 40, &one);
 

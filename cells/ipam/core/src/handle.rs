@@ -94,8 +94,7 @@ impl Ipam {
             &pool_of,
             families,
             owner,
-            after,
-            Instant::now(),
+            after.map(|after| Instant::now() + after),
             &mut Random,
         )?;
         for row in &given {
@@ -179,11 +178,8 @@ impl Ipam {
     /// Whether the owner has an address of the family. Costs a walk over the table.
     pub(crate) fn has(&self, owner: &str, family: Family) -> bool {
         let snapshot = self.table.snapshot();
-        let has = self
-            .table
-            .all(&snapshot)
-            .any(|row| row.allocated() && *row.owner == *owner && Family::of(row.address) == family);
-        has
+        let mut rows = self.table.all(&snapshot);
+        rows.any(|row| row.allocated() && *row.owner == *owner && Family::of(row.address) == family)
     }
 
     /// Returns how many addresses of a family have an owner. Costs a walk over the table.

@@ -36,15 +36,15 @@ impl Ledger {
         Ledger { table }
     }
 
-    /// Allocates one address of each of the families that are on, all or none, each of the pool that `pool_of` returns.
+    /// Allocates one address of each of the families that are on, all or none, each of the pool that `pool_of` returns; with
+    /// `expires`, they expire then unless an endpoint takes them over.
     pub(crate) fn allocate(
         &self,
         pools: &Pools,
         pool_of: &impl Fn(Family) -> Result<Arc<str>, Error>,
         families: &[Family],
         owner: &str,
-        expiration: Option<Duration>,
-        now: Instant,
+        expires: Option<Instant>,
         randomness: &mut impl Randomness,
     ) -> Result<Vec<Address>, Error> {
         let owner: Arc<str> = owner.into();
@@ -62,8 +62,8 @@ impl Ledger {
             let pool = pools.get(&name).ok_or_else(|| Error::NoSuchPool { pool: name.clone(), family })?;
             let address = pick(&txn, pool, family, randomness.offset())
                 .ok_or_else(|| exhausted(&txn, name.clone(), pool, family))?;
-            let lease = match expiration {
-                Some(after) => Lease::Expiring { uuid: randomness.uuid().into(), at: now + after },
+            let lease = match expires {
+                Some(at) => Lease::Expiring { uuid: randomness.uuid().into(), at },
                 None => Lease::Held,
             };
             let row = Address { address, owner: owner.clone(), pool: name, lease };

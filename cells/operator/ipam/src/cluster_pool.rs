@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn sync(pool: &mut ClusterPool, name: &str, cidrs: &[&str]) -> (Option<Vec<String>>, String) {
-        let cidrs: Vec<SmolStr> = cidrs.iter().map(|cidr| SmolStr::new(cidr)).collect();
+        let cidrs: Vec<SmolStr> = cidrs.iter().map(SmolStr::new).collect();
         let desired = pool.sync(&Node { name: &name.into(), pod_cidrs: &cidrs });
         (desired.pod_cidrs, desired.error)
     }
