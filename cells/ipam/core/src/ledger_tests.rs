@@ -71,7 +71,7 @@ fn both_families_or_none() {
 
 #[test]
 fn a_disabled_family_gives_nothing() {
-    let (ledger, now) = (ledger(), Instant::now());
+    let ledger = ledger();
     let pools = pools(&["10.0.0.0/24"]);
     let given = ledger.allocate(&pools, &default_pool, &[Family::V6], "pod", None, &mut Counting(1)).unwrap();
     assert!(given.is_empty());
@@ -83,7 +83,7 @@ fn a_disabled_family_gives_nothing() {
 
 #[test]
 fn a_full_pool_names_the_namespace_that_holds_most() {
-    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
+    let (ledger, mut randomness) = (ledger(), Counting(1));
     let pools = pools(&["10.0.0.0/29"]);
     for owner in ["router", "a/1", "b/1", "b/2", "a/2", "b/3"] {
         ledger.allocate(&pools, &default_pool, &BOTH, owner, None, &mut randomness).unwrap();
@@ -97,7 +97,7 @@ fn a_full_pool_names_the_namespace_that_holds_most() {
 
 #[test]
 fn a_family_that_waits_for_its_range_refuses_with_the_reason() {
-    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
+    let (ledger, mut randomness) = (ledger(), Counting(1));
     let waiting = Pools::default().waiting(Family::V4, "no podCIDRs in CiliumNode n1");
     let refused = ledger.allocate(&waiting, &default_pool, &BOTH, "pod", None, &mut randomness);
     let expected = "no IPv4 address can be allocated yet: no podCIDRs in CiliumNode n1";
@@ -191,17 +191,17 @@ fn the_expired_rest_and_come_back() {
 fn a_released_address_is_the_last_to_be_given_again() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let pools = pools(&["10.0.0.0/29"]);
-    let mut one = |now| {
+    let mut one = || {
         ledger.allocate(&pools, &default_pool, &[Family::V4], "pod", None, &mut randomness).unwrap()[0]
             .address
     };
-    let (first, second) = (one(now), one(now));
+    let (first, second) = (one(), one());
     ledger.release(second, None, now).unwrap();
     ledger.release(first, None, now + Duration::from_secs(1)).unwrap();
-    let fresh: Vec<IpAddr> = (0..4).map(|_| one(now)).collect();
+    let fresh: Vec<IpAddr> = (0..4).map(|_| one()).collect();
     assert!(!fresh.contains(&first) && !fresh.contains(&second));
-    assert_eq!(one(now), second, "released before the other");
-    assert_eq!(one(now), first);
+    assert_eq!(one(), second, "released before the other");
+    assert_eq!(one(), first);
 }
 
 #[derive(Debug, Clone)]

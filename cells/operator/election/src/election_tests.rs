@@ -201,13 +201,13 @@ proptest! {
         let start = Instant::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
         let calm = Chance { there: 5, back: 5, fault: 99, pause: 0, jitter: 0.5 };
-        let mut chances = chances.into_iter().chain(std::iter::repeat_n(calm.clone(), 400));
+        let chances = chances.into_iter().chain(std::iter::repeat_n(calm.clone(), 400));
         let mut server = Server::default();
         let mut clock: u64 = 0;
         let mut processes: Vec<(Option<Election>, u64, Option<Flight>)> =
             (0..3).map(|i| (Some(election(&format!("p{i}"), start)), 0, None)).collect();
         let mut renewals = 0;
-        while let Some(chance) = chances.next() {
+        for chance in chances {
             // The next thing that happens anywhere.
             let due = |(_, wake, flight): &(Option<Election>, u64, Option<Flight>)| match flight {
                 Some(flight) if flight.answer.is_none() => flight.applied_at,
