@@ -264,7 +264,6 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "cells/config/sources/src/build.rs",
         "`K8S_NODE_NAME` and `CILIUM_K8S_NAMESPACE`, as the defaults of the command `build-config`",
     ),
-    ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
     (
         "cells/kubernetes/client/src/cell.rs",
         "`KUBERNETES_SERVICE_HOST` and `_PORT`, by which all pods find the API server",
