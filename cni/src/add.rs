@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 
-/// IPAM modes of the agent that need no routes and rules for cloud interfaces on the node.
+/// IPAM modes of the agent in which the node needs no routes and rules for cloud interfaces.
 const PLAIN_IPAM_MODES: [&str; 4] = ["", "kubernetes", "cluster-pool", "multi-pool"];
 const DELEGATED: &str = "delegated-plugin";
 
@@ -170,7 +170,8 @@ impl Attachment<'_> {
         Ok(result.to_json(config.version()))
     }
 
-    /// Prepares the pod's namespace in a single visit; returns a netlink socket of it and its cookie.
+    /// Prepares the pod's namespace in a single visit; returns a netlink socket in the namespace, and the namespace's
+    /// cookie.
     fn prepare_namespace(&self, addresses: &[AddressPlan], log: &mut Log) -> Result<(Links, u64), Error> {
         let mut links = Links::here()?;
         links.remove_by_name(&self.invocation.interface)?;
@@ -194,7 +195,8 @@ impl Attachment<'_> {
         Ok((links, netns::cookie()))
     }
 
-    /// Creates the pair. An existing host end of that name belongs to an attachment whose namespace is being destroyed.
+    /// Creates the pair. An existing interface with the name of the host's end is replaced: it belongs to an attachment
+    /// whose namespace is being destroyed.
     fn create_pair(&self, host: &mut Links, host_mac: Mac, container_mac: Mac) -> Result<u32, Error> {
         let config = self.agent_config;
         let spec = PairSpec {
@@ -217,7 +219,8 @@ impl Attachment<'_> {
         }
     }
 
-    /// Renames the container's end, sets it up and adds its addresses; its peer is still down, so no packet flows.
+    /// Gives the container's end an alternative name, sets it up, and adds its addresses and routes; its peer is still
+    /// down, so no packet flows.
     fn configure(&self, container: &mut Links, addresses: &[AddressPlan]) -> Result<u32, Error> {
         let name = self.invocation.interface.as_str();
         let index = container.index(name)?.ok_or_else(|| Error::NoInterface { interface: name.into() })?;
@@ -283,8 +286,9 @@ impl Attachment<'_> {
         }
     }
 
-    /// Completes the attachment once the agent has the endpoint: sets the MAC that the agent chose, and the host's end
-    /// up. The agent sets it up as well; the repeated request is idempotent and serves agents that do not.
+    /// Completes the attachment once the agent has the endpoint: gives the container's end the MAC that the agent
+    /// chose, and sets the host's end up. The agent sets the host's end up as well; the repeated request is
+    /// idempotent, and is there for agents that do not set it up.
     fn finish(
         &self,
         host: &mut Links,

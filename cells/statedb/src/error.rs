@@ -107,7 +107,7 @@ pub enum SinceError {
         /// The revision of the newest delete that is no longer kept.
         forgotten: u64,
     },
-    /// The table has not reached the revision: it belongs to another table or to a previous run of the process.
+    /// The table has not reached the revision: the revision is from another table or a previous run of the process.
     Ahead {
         /// The table.
         table: &'static str,
@@ -134,7 +134,7 @@ impl fmt::Display for SinceError {
 
 impl std::error::Error for SinceError {}
 
-/// A timeout while waiting for a row that exists and satisfies a condition.
+/// No row of the query satisfied the condition within the timeout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotInTime {
@@ -193,7 +193,7 @@ pub enum CasError<T> {
     NotFound,
     /// The row has another revision; contains the current row.
     Changed(Obj<T>),
-    /// The new row's key of a unique index belongs to another row.
+    /// Another row already has the key that the new row has in a unique index.
     Conflict(Conflict<T>),
 }
 

@@ -32,13 +32,15 @@ impl ObserverJob {
         ObserverJob { spec: Spec::new(group, JobKind::Observer, &name), body: Box::new(body) }
     }
 
-    /// Shuts the hive down with the error when an item fails; otherwise health is degraded and the next item follows.
+    /// Makes the first item that fails shut the hive down with its error. Without this setting, a failed item degrades
+    /// health, and the job continues with the next one.
     pub fn shutdown_on_error(mut self) -> Self {
         self.spec.shutdown_on_error = true;
         self
     }
 
-    /// Sets the maximum duration of an item before the job counts as stuck; the watchdog's default if not set.
+    /// Sets how long the work on one item may take before the job counts as stuck; if not set, the watchdog's default
+    /// applies.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.spec.deadline = Some(deadline);
         self
@@ -60,7 +62,7 @@ where
     health.ok("Primed");
     let mut stream = std::pin::pin!(stream);
     let (mut items, mut well_since): (u64, Option<Instant>) = (0, None);
-    // Whether the last report is one of the job itself.
+    // Whether the last report came from the job's function `f`, not from this loop.
     let mut has_reported = false;
     loop {
         let item = tokio::select! {

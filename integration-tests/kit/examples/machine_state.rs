@@ -1,4 +1,5 @@
-//! Prints the state of the machine that tests must not touch, a fact a line, for a comparison of before and after.
+//! Prints the state of the machine that tests must not touch, one fact per line, so that the states before and after a
+//! run can be compared.
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 fn main() {

@@ -55,14 +55,14 @@ impl MachineState {
         if let Some(root) = cgroup_root() {
             facts.insert("cgroups".to_owned(), folder(&root).join(" "));
         }
-        // A program started without a home directory may leave files in such places.
+        // The root is read because a program that is started without a home directory may create folders there.
         for path in ["/sys/fs/bpf", "/"] {
             facts.insert(path.to_owned(), folder(Path::new(path)).join(" "));
         }
         Self { facts }
     }
 
-    /// Returns the differences of `after`, one line each; empty if nothing was touched.
+    /// Returns the differences between this state and `after`, one line each; empty if nothing was touched.
     #[must_use]
     pub fn changes(&self, after: &Self) -> Vec<String> {
         let keys = self.facts.keys().chain(after.facts.keys());
@@ -131,7 +131,7 @@ fn sysctls(root: &Path, below: &Path, facts: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns the lines of a program's output, without running counters and timers.
+/// Returns the lines of a program's output, with the lifetimes that count down removed.
 fn output(line: &str) -> Vec<String> {
     let mut words = line.split(' ');
     let Some(program) = words.next() else {

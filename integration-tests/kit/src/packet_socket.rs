@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use crate::NetNs;
 
 const RECEIVE_BUFFER: libc::c_int = 8 << 20;
-/// linux/if_packet.h; a socket with it does not capture what its own interface sends.
+/// From linux/if_packet.h: a socket with this option does not capture frames that its own interface sends.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 /// Buffer size in bytes: larger than any frame of a veth pair without segmentation offload.
 const MAX_FRAME: usize = 66_000;

@@ -62,7 +62,7 @@ pub(crate) fn configuration<'a>(
     Ok(DaemonConfiguration { spec: Some(spec), status: Some(status) })
 }
 
-/// Returns the option, else the smallest MTU of the external devices.
+/// Returns the MTU that the option `mtu` sets, or else the smallest MTU of the external devices.
 fn mtu<'a>(config: &CniConfig, devices: impl Iterator<Item = &'a Device>) -> u32 {
     if config.mtu > 0 {
         return config.mtu;

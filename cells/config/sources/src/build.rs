@@ -30,8 +30,9 @@ pub struct BuildConfig {
     /// Name of this node; empty for $K8S_NODE_NAME
     #[flag(default = "")]
     pub node_name: String,
-    /// Sources, those that count most last: config-map:[NAMESPACE/]NAME, cilium-node-config:NAMESPACE[/NAME], node:NAME;
-    /// empty for config-map:cilium-config,cilium-node-config; without a namespace in $CILIUM_K8S_NAMESPACE
+    /// Sources, of which later ones override earlier ones: config-map:[NAMESPACE/]NAME,
+    /// cilium-node-config:NAMESPACE[/NAME], node:NAME; empty for config-map:cilium-config,cilium-node-config; a source
+    /// without a namespace is read from $CILIUM_K8S_NAMESPACE
     #[flag(default = "")]
     pub source: Vec<String>,
     /// The only keys that sources after the first may change
@@ -62,8 +63,8 @@ impl Surroundings {
     }
 }
 
-/// Writes the folder from the hive's sources of cluster objects, then stops the hive. Runs in a separate hive, before
-/// the agent starts.
+/// Returns the cell that writes the configuration folder from the hive's sources of cluster objects and then stops the
+/// hive. Runs in a separate hive, before the agent starts.
 pub fn build(surroundings: Surroundings) -> Cell {
     let cells = [config::<BuildConfig>(), supply(Arc::new(surroundings)), invoke(start)];
     module("build-config", "Resolves the configuration of this node", cells)
@@ -168,7 +169,7 @@ impl Reader {
         Ok(all)
     }
 
-    /// Returns the object with a name. A node must exist, other kinds are optional.
+    /// Returns the object that `source` names. A node must exist, other kinds are optional.
     async fn one(&self, source: ConfigSource) -> Result<Vec<Part>, Error> {
         let selection = Selection::all(source.kind.kind()).named(&source.name);
         let selection = match source.kind {

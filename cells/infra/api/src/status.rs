@@ -1,4 +1,4 @@
-//! The parts of cells in `GET /healthz`.
+//! The parts that cells contribute to the answer of `GET /healthz`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ type Fill = dyn Fn(&mut StatusResponse) + Send + Sync;
 /// A function that fills a cell's part of the agent's status. A cell contributes it to the group behind `/healthz`:
 /// `Member(StatusSource::new("ipam", move |status| status.ipam = Some(..)))`.
 ///
-/// The function must not block, as it is called for each request and in each round of the status: it returns state that
-/// the cell has at hand, such as a snapshot of a table.
+/// The function must not block, as it is called for each request and whenever the status is collected for probes: it
+/// returns state that the cell has at hand, such as a snapshot of a table.
 #[derive(Clone)]
 pub struct StatusSource {
     name: &'static str,
@@ -19,7 +19,7 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// Returns a source; a failure of it is reported under the name.
+    /// Returns a source that calls `fill`; if the function panics, this is reported under `name`.
     pub fn new(name: &'static str, fill: impl Fn(&mut StatusResponse) + Send + Sync + 'static) -> Self {
         Self { name, fill: Arc::new(fill) }
     }

@@ -24,14 +24,14 @@ const PREFIX: &str = "cilium";
 pub struct Metrics {
     prefix: &'static str,
     registry: Mutex<Registry>,
-    /// Metrics with names without the prefix.
+    /// Metrics whose names do not get the prefix.
     foreign: Mutex<Registry>,
     selection: Mutex<Selection>,
-    /// Flags of callers that measure only exported families.
+    /// Flags that tell callers whether their families are exported, so that they can skip measuring if not.
     wanted: Mutex<Vec<Wanted>>,
 }
 
-/// Families, and whether one of them is exported.
+/// Families, and a flag that is true while at least one of them is exported.
 #[derive(Debug)]
 struct Wanted {
     names: Vec<String>,
@@ -61,7 +61,7 @@ impl Metrics {
         }
     }
 
-    /// Adds a metric by its full name without the prefix; that of a counter ends with `_total`.
+    /// Adds a metric by its full name without the prefix; the name of a counter ends with `_total`.
     pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
         add(&mut self.registry.lock(), name, help, metric);
     }
@@ -89,8 +89,8 @@ impl Metrics {
         self.register(name, help, metric);
     }
 
-    /// Adds the gauge `feature_<name>`, which is 1 while the feature is on. As in Cilium, one that is off is exported
-    /// only with the variable `CILIUM_FEATURE_METRICS_WITH_DEFAULTS=true`.
+    /// Adds the gauge `feature_<name>`, which is 1 while the feature is on. As in Cilium, the gauge of a feature that
+    /// is off is exported only if the environment has `CILIUM_FEATURE_METRICS_WITH_DEFAULTS=true`.
     pub fn register_feature(&self, name: &str, help: &str, is_on: impl Fn() -> bool + Send + Sync + 'static) {
         self.add_feature(name, help, is_on, with_defaults());
     }
@@ -106,7 +106,7 @@ impl Metrics {
         self.register_collector(Feature { name, help, is_on, always });
     }
 
-    /// Adds metrics that are read on request for them.
+    /// Adds metrics whose values are read when the metrics are requested.
     pub fn register_collector(&self, collector: impl Collector) {
         self.registry.lock().register_collector(Box::new(collector));
     }

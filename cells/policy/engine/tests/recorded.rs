@@ -1,5 +1,5 @@
-//! Every recorded case that uses only implemented features yields the recorded flags, rows and verdicts; the lookup
-//! yields the recorded verdicts of all cases.
+//! Every case recorded from Cilium's policy engine that uses only implemented features yields the recorded flags, rows
+//! and verdicts; the lookup yields the recorded verdicts of all cases.
 
 mod oracle;
 
@@ -78,7 +78,7 @@ fn recorded_rows(case: &Value, list: &str) -> BTreeMap<Key, Row> {
     case["expect"][list].as_array().into_iter().flatten().map(recorded_row).collect()
 }
 
-/// Returns the engine with the whole input of a case; the error is the reason why it is out of scope.
+/// Returns the engine with the whole input of a case; the error is the reason why the case is out of scope.
 fn engine(case: &Value) -> Result<Engine, String> {
     let settings = settings(&case["config"]);
     let mut engine = Engine::new(settings.clone());
@@ -103,7 +103,7 @@ fn engine(case: &Value) -> Result<Engine, String> {
     Ok(engine)
 }
 
-/// Returns the difference between a recorded case and ours as a text.
+/// Returns the differences between the recorded result of a case and the result of `engine`, one text each.
 fn differences(case: &Value, engine: &Engine) -> Vec<String> {
     let (expect, endpoint) = (&case["expect"], &case["endpoint"]);
     let resolved = engine.resolve(number(endpoint, "identity") as u32, &ports(endpoint), usize::MAX).unwrap();

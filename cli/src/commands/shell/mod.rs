@@ -1,4 +1,4 @@
-//! `apiary shell`: the agent's commands over its `shell.sock`, a single one or a prompt.
+//! `apiary shell`: runs a single command of the agent over its `shell.sock`, or opens a prompt for commands.
 
 mod line;
 mod prompt;
@@ -20,12 +20,12 @@ pub(crate) struct ShellSocket {
     shell_sock_path: PathBuf,
 }
 
-/// Talks to the agent's shell: with a command it is run, without one lines are read.
+/// Talks to the agent's shell: runs the command if one is given, else the commands in the lines of standard input.
 #[derive(Debug, Args)]
 pub(crate) struct ShellOptions {
     #[command(flatten)]
     socket: ShellSocket,
-    /// Answers as JSON, of commands that can (--format=json)
+    /// Answers as JSON (--format=json), for commands that support it
     #[arg(long)]
     json: bool,
     /// The command and its arguments; `help` lists commands

@@ -72,7 +72,7 @@ crate::models! {
         "state" state: Required<String>,
     }
 
-    /// The health of an endpoint by part.
+    /// The health of an endpoint: overall, and of each of its parts.
     EndpointHealth {
         "bpf" bpf: String,
         "connected" connected: bool,
@@ -99,7 +99,7 @@ crate::models! {
         "mac" mac: String,
     }
 
-    /// Names of an endpoint outside of the agent.
+    /// The names by which container runtimes and Kubernetes know an endpoint.
     EndpointIdentifiers {
         "cni-attachment-id" cni_attachment_id: String,
         "container-id" container_id: String,

@@ -75,7 +75,7 @@ crate::models! {
         "revision" revision: i64,
     }
 
-    /// A selector of the cache and the identities it selects.
+    /// A selector in the selector cache, and the identities that it selects.
     SelectorIdentityMapping {
         "identities" identities: List<i64>,
         "labels" labels: Vec<Vec<Label>>,
@@ -83,7 +83,7 @@ crate::models! {
         "users" users: i64,
     }
 
-    /// A label by parts.
+    /// A label, split into source, key and value.
     Label {
         "key" key: String,
         "source" source: String,

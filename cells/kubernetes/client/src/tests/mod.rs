@@ -26,7 +26,7 @@ use crate::watch_timeouts::WatchTimeouts;
 
 use fake::Fake;
 
-/// Returns the token of credentials.
+/// Returns the token in the credentials of `access`, if they have one.
 fn token(access: &Access) -> Option<String> {
     let user = serde_json::to_value(&access.config.auth_info).unwrap();
     user["token"].as_str().map(str::to_owned)

@@ -17,9 +17,9 @@ pub(crate) const GLOBAL: [&str; 2] = ["service.cilium.io/global", "io.cilium/glo
 pub(crate) const AFFINITY: [&str; 2] = ["service.cilium.io/affinity", "io.cilium/service-affinity"];
 /// The mode of forwarding packets to backends of other nodes: `dsr` or `snat`.
 pub(crate) const FORWARDING_MODE: &str = "service.cilium.io/forwarding-mode";
-/// The only type of frontends of the service.
+/// Limits the service to frontends of one type (`ClusterIP`, `NodePort` or `LoadBalancer`) and external addresses.
 pub(crate) const TYPE: &str = "service.cilium.io/type";
-/// The node's label of the same name must have the same value.
+/// Limits the service to nodes that have a label with the name and value of this annotation.
 pub(crate) const NODE: &str = "service.cilium.io/node";
-/// A selector for labels of the nodes that serve it; takes precedence over [`NODE`].
+/// Limits the service to nodes whose labels this selector matches; takes precedence over [`NODE`].
 pub(crate) const NODE_SELECTOR: &str = "service.cilium.io/node-selector";
