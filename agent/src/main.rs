@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use daemon_config::RuntimeConfig;
 use hive::{ConfigError, Hive, HiveError, bundle};
-use logging::{LogConfig, LogOptions};
 
 #[global_allocator]
 static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
@@ -35,29 +34,14 @@ fn main() -> ExitCode {
         .usual_config_files(usual_config_files())
         .foreign(agent::known_options())
         .build();
-    let with_log = |hive: Hive| match log_options(&hive) {
-        Ok(log) => Ok((hive, log)),
-        Err(error) => Err(HiveError::Config(vec![error])),
-    };
-    let (hive, (log, debug)) = match built.and_then(with_log) {
-        Ok(ready) => ready,
-        Err(error) => {
-            level.install(filter, LogOptions::default(), false);
-            return refuse(&error);
-        }
-    };
-    level.install(filter, log, debug);
-    dispatch(hive).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error])))
+    match level.install_for(filter, built, |hive| Ok(hive.config::<RuntimeConfig>()?.debug)) {
+        Ok(hive) => dispatch(hive).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error]))),
+        Err(error) => refuse(&error),
+    }
 }
 
 /// Target of events that are logged with level `fatal`.
 const FATAL_TARGET: &str = "agent::fatal";
-
-/// Returns format and level of `log-opt`, and the option `debug`. They are in force before any cell is built, so that errors
-/// of constructors are logged in the configured format.
-fn log_options(hive: &Hive) -> Result<(LogOptions, bool), ConfigError> {
-    Ok((hive.config::<LogConfig>()?.log_opt, hive.config::<RuntimeConfig>()?.debug))
-}
 
 /// Runs the command that the command line names.
 fn dispatch(hive: Hive) -> Result<ExitCode, ConfigError> {

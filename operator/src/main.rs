@@ -5,8 +5,8 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hive::{ConfigError, Hive, HiveError, bundle};
-use logging::{DebugConfig, LogConfig, LogOptions};
+use hive::{Hive, bundle};
+use logging::DebugConfig;
 
 #[global_allocator]
 static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
@@ -39,25 +39,13 @@ fn main() -> ExitCode {
         .foreign(operator::known_options())
         .stop_timeout(STOP_TIMEOUT)
         .build();
-    let with_log = |hive: Hive| match log_options(&hive) {
-        Ok(log) => Ok((hive, log)),
-        Err(error) => Err(HiveError::Config(vec![error])),
-    };
-    let (hive, (log, debug)) = match built.and_then(with_log) {
-        Ok(ready) => ready,
+    match level.install_for(filter, built, |hive| Ok(hive.config::<DebugConfig>()?.debug)) {
+        Ok(hive) => dispatch(hive),
         Err(error) => {
-            level.install(filter, LogOptions::default(), false);
             tracing::error!(target: FATAL_TARGET, %error, "unable to start operator");
-            return ExitCode::from(FATAL);
+            ExitCode::from(FATAL)
         }
-    };
-    level.install(filter, log, debug);
-    dispatch(hive)
-}
-
-/// Returns format and level of `log-opt`, and the option `debug`.
-fn log_options(hive: &Hive) -> Result<(LogOptions, bool), ConfigError> {
-    Ok((hive.config::<LogConfig>()?.log_opt, hive.config::<DebugConfig>()?.debug))
+    }
 }
 
 /// Runs the command that the command line names.

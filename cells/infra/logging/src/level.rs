@@ -1,12 +1,13 @@
 //! Level and format of the log, both changeable at run time.
 
+use hive::{ConfigError, Hive, HiveError};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Registry, reload};
 
 use crate::line::{SEPARATOR, SharedFormat};
-use crate::options::LogOptions;
+use crate::options::{LogConfig, LogOptions};
 
 /// The first layer of the subscriber, which filters the process's events by level.
 pub type LogFilter = reload::Layer<LevelFilter, Registry>;
@@ -37,6 +38,34 @@ impl LogLevel {
         let _ =
             tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter).with(lines));
         self.set(options, debug);
+    }
+
+    /// Installs the subscriber with the options of a built hive, before any cell is built, so that errors of constructors are
+    /// logged in the configured format; with defaults if the hive was not built. `debug` reads the option for debug lines.
+    ///
+    /// # Errors
+    /// That of the build, or of the options.
+    pub fn install_for(
+        &self,
+        filter: LogFilter,
+        built: Result<Hive, HiveError>,
+        debug: impl FnOnce(&Hive) -> Result<bool, ConfigError>,
+    ) -> Result<Hive, HiveError> {
+        let options = |hive: &Hive| Ok((hive.config::<LogConfig>()?.log_opt, debug(hive)?));
+        let ready = built.and_then(|hive| match options(&hive) {
+            Ok(options) => Ok((hive, options)),
+            Err(error) => Err(HiveError::Config(vec![error])),
+        });
+        match ready {
+            Ok((hive, (options, debug))) => {
+                self.install(filter, options, debug);
+                Ok(hive)
+            }
+            Err(error) => {
+                self.install(filter, LogOptions::default(), false);
+                Err(error)
+            }
+        }
     }
 
     /// Applies format and level of `options`; with `debug` the level is at least debug.
