@@ -10,7 +10,7 @@
 //! While the Node is being deleted nothing is written, so that the object goes with it.
 //!
 //! **Another writer** of these fields is corrected. Health and one line of the log name the fields; a second agent for the same
-//! node shows by this. Corrections are 15 s apart.
+//! node shows by this. Corrections are 15 s apart; the report ends a minute after the last one.
 //!
 //! **Differences from Cilium**, which writes at changes of its local node only, and gives up its start after ten failures.
 

@@ -20,6 +20,10 @@ use crate::desired::{Desired, Settings};
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 /// The least time between two corrections of changes by others.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(15);
+/// How long after the last correction health reports another writer.
+const REPORT_DURATION: Duration = Duration::from_secs(60);
+/// The row of health about another writer.
+const OTHER_WRITER: &str = "other-writer";
 
 /// Inputs of the job.
 pub(crate) struct Publisher {
@@ -43,7 +47,7 @@ struct Last {
     corrected: Option<Instant>,
 }
 
-/// What is to be done.
+/// The next action of the job.
 #[derive(Debug, PartialEq, Eq)]
 enum Turn {
     Nothing,
@@ -119,9 +123,14 @@ impl Publisher {
                 self.objects.get_watch(&object_snapshot, Row::by_name("", &node.name));
             match last.turn(&desired, object.map(|row| &row.object)) {
                 Turn::Nothing => {
+                    let unreported = last.corrected.map(|corrected| corrected + REPORT_DURATION);
                     tokio::select! {
                         () = node_watch.changed() => {}
                         () = object_watch.changed() => {}
+                        () = sleep_until(unreported.unwrap_or_else(Instant::now)), if unreported.is_some() => {
+                            last.corrected = None;
+                            self.health.child(OTHER_WRITER).close();
+                        }
                     }
                     continue;
                 }
@@ -175,7 +184,7 @@ impl Publisher {
             "changed: {fields}; they are written again. Is there a second agent for node {name}, or a client that edits it?"
         );
         let message = "Another client changes the CiliumNode of this node";
-        if self.health.child("other-writer").degraded_anew(message, &error) {
+        if self.health.child(OTHER_WRITER).degraded_anew(message, &error) {
             tracing::warn!(node = name, error, "{message}");
         }
     }

@@ -7,6 +7,7 @@ use k8s_types::cilium::CiliumNode;
 use local_node::{LocalNode, LocalNodeStore, NodeName};
 use statedb::{Obj, Table};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn hive(tracker: impl FnOnce(TestHive) -> TestHive) -> TestHive {
     let node = LocalNode { name: "n1".into(), ipv4: Some([192, 0, 2, 1].into()), ..LocalNode::default() };
@@ -83,7 +84,7 @@ async fn another_writer_is_corrected_and_named() {
     hive.start().await;
     let (store, tracker) = (hive.get::<LocalNodeStore>(), hive.get::<Tracker>());
     let objects = hive.get::<Table<Row<CiliumNode>>>();
-    // Left by somebody, before the first write: adopted without a word.
+    // An object that exists before the first write is adopted; that is no report.
     tracker
         .add("{apiVersion: cilium.io/v2, kind: CiliumNode, metadata: {name: n1, labels: {x: stale}}, spec: {bootid: old}}")
         .unwrap();
@@ -102,6 +103,11 @@ async fn another_writer_is_corrected_and_named() {
     let error = health().unwrap().error;
     assert!(error.starts_with("changed: /spec/addresses; they are written again."), "{error}");
     hive.until("it is corrected", || address().as_deref() == Some("192.0.2.1")).await;
+    assert!(health().is_some(), "it is reported for a minute");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    hive.until("the report is over", || health().is_none()).await;
     drop((store, tracker, objects));
     hive.finish().await;
 }
