@@ -1,6 +1,6 @@
 //! A program with commands, each with options of its own that the others do not know.
 
-#![allow(clippy::print_stdout, reason = "what the program is for")]
+#![expect(clippy::print_stdout, reason = "the program prints its result")]
 
 use hive::prelude::*;
 

@@ -116,7 +116,7 @@ pub fn probe() -> Result<Features> {
     for (number, feature, purpose, since) in HELPERS {
         let (log, result) =
             load_instructions("probe", &[instruction(0x85, 0, 0, number as i32), RETURN_0[1]]);
-        // Known helpers fail as well, since the call has no arguments; only the log tells both cases apart.
+        // Known helpers fail as well, since the call has no arguments; only the verifier's log distinguishes both cases.
         let unknown = ["invalid func", "unknown func", "cannot use helper"].iter().any(|w| log.contains(w));
         if let (true, Err(source)) = (unknown, result) {
             return Err(Error::Feature { feature, purpose, since, source });

@@ -5,7 +5,7 @@
 //! `GET /healthz`.
 //!
 //! **Life.** The start hook writes the file before the agent serves its API: from then on the runtime calls the plugin,
-//! which waits for the agent. A job writes it again whenever somebody changes the folder, and retries failures, with
+//! which waits for the agent. A job writes it again after each change of the folder, and retries failures, with
 //! growing delays. The file stays when the agent stops; the chart removes it at uninstall.
 //!
 //! **Content.** The network `cilium` with this plugin alone; `portmap` or `flannel` with the plugins of these

@@ -17,7 +17,7 @@ pub struct IdentityConfig {
     /// How often the identities that are in use are compared with the CiliumIdentities
     #[flag(default = "5m", hidden)]
     pub identity_allocation_sync_interval: Duration,
-    /// What creates CiliumIdentities: agent, operator or both
+    /// Creator of CiliumIdentities: agent, operator or both
     #[flag(default = "agent")]
     pub identity_management_mode: ManagementMode,
     /// How long identities of prefixes of the previous run are kept until their users request them again
@@ -43,7 +43,7 @@ pub enum AllocationMode {
     DoubleWriteReadCrd,
 }
 
-/// What creates CiliumIdentities.
+/// The creator of CiliumIdentities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FlagValue)]
 pub enum ManagementMode {
     /// The agents.

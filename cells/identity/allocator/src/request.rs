@@ -17,7 +17,7 @@ use crate::identity::text;
 pub struct IdentityRequest {
     /// The labels.
     pub labels: LabelArray,
-    /// What waits: `endpoint/12`.
+    /// The waiting users, such as `endpoint/12`.
     pub users: BTreeSet<Arc<str>>,
     /// The id that is being created for them; none before one is chosen, and if the operator chooses it.
     pub id: Option<u32>,

@@ -23,7 +23,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) device_addresses: &'a BTreeSet<IpAddr>,
 }
 
-/// What health reports.
+/// The findings that health reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// Objects and fields that are missing.
