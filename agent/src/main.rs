@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use daemon_config::RuntimeConfig;
 use hive::{ConfigError, Hive, HiveError, bundle};
+use logging::LogLevel;
 
 #[global_allocator]
 static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
@@ -34,24 +35,26 @@ fn main() -> ExitCode {
         .usual_config_files(usual_config_files())
         .foreign(agent::known_options())
         .build();
-    match level.install_for(filter, built, |hive| Ok(hive.config::<RuntimeConfig>()?.debug)) {
-        Ok(hive) => dispatch(hive).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error]))),
+    let code = match level.install_for(filter, built, |hive| Ok(hive.config::<RuntimeConfig>()?.debug)) {
+        Ok(hive) => dispatch(hive, &level).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error]))),
         Err(error) => refuse(&error),
-    }
+    };
+    level.flush();
+    code
 }
 
 /// Target of events that are logged with level `fatal`.
 const FATAL_TARGET: &str = "agent::fatal";
 
 /// Runs the command that the command line names.
-fn dispatch(hive: Hive) -> Result<ExitCode, ConfigError> {
+fn dispatch(hive: Hive, log: &LogLevel) -> Result<ExitCode, ConfigError> {
     let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
         _ if hive.arguments().version => print(VERSION),
         [] => match cmdref::folder(&hive)? {
             Some(folder) => reference(&hive, &folder),
-            None => run(hive)?,
+            None => run(hive, log)?,
         },
         [word] if cleanup::WORDS.contains(word) => match privileges::are_missing() {
             true => ExitCode::from(FATAL),
@@ -111,7 +114,7 @@ fn reference(hive: &Hive, folder: &Path) -> ExitCode {
     }
 }
 
-fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
+fn run(hive: Hive, log: &LogLevel) -> Result<ExitCode, ConfigError> {
     if privileges::are_missing() {
         return Ok(ExitCode::from(FATAL));
     }
@@ -119,6 +122,7 @@ fn run(hive: Hive) -> Result<ExitCode, ConfigError> {
     if !privileges::drop_capabilities(&hive)? {
         return Ok(ExitCode::from(FATAL));
     }
+    log.start_writer();
     hive.settings().report();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

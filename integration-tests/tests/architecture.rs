@@ -134,6 +134,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/main.rs", "the runtime"),
     ("operator/src/main.rs", "the runtime"),
+    ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),
     ("cells/operator/api/src/server.rs", "a task for each connection; the server's job waits for them"),
     (
         "cells/infra/api/src/cell.rs",

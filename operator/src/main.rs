@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hive::{Hive, bundle};
-use logging::DebugConfig;
+use logging::{DebugConfig, LogLevel};
 
 #[global_allocator]
 static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
@@ -39,22 +39,24 @@ fn main() -> ExitCode {
         .foreign(operator::known_options())
         .stop_timeout(STOP_TIMEOUT)
         .build();
-    match level.install_for(filter, built, |hive| Ok(hive.config::<DebugConfig>()?.debug)) {
-        Ok(hive) => dispatch(hive),
+    let code = match level.install_for(filter, built, |hive| Ok(hive.config::<DebugConfig>()?.debug)) {
+        Ok(hive) => dispatch(hive, &level),
         Err(error) => {
             tracing::error!(target: FATAL_TARGET, %error, "unable to start operator");
             ExitCode::from(FATAL)
         }
-    }
+    };
+    level.flush();
+    code
 }
 
 /// Runs the command that the command line names.
-fn dispatch(hive: Hive) -> ExitCode {
+fn dispatch(hive: Hive, log: &LogLevel) -> ExitCode {
     let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
     match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
         _ if hive.arguments().version => print(VERSION),
-        [] => run(hive),
+        [] => run(hive, log),
         ["version"] => print(VERSION),
         ["config"] => {
             let line = |setting: &hive::Setting| {
@@ -71,7 +73,8 @@ fn dispatch(hive: Hive) -> ExitCode {
     }
 }
 
-fn run(hive: Hive) -> ExitCode {
+fn run(hive: Hive, log: &LogLevel) -> ExitCode {
+    log.start_writer();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -37,10 +37,12 @@ fn listen(config: Config<ShellConfig>, engine: Arc<Engine>, jobs: JobGroup) -> a
     jobs.one_shot_with_retry("listener", backoff, move |cx: JobCx| {
         let (path, engine) = (path.clone(), engine.clone());
         async move {
-            let socket = Socket::bind(&path)?;
+            let place = path.clone();
+            let socket = hive::blocking(move || Socket::bind(&place)).await?;
             cx.health.ok(format_args!("Listening on {}", path.display()));
             tracing::info!(socket = %path.display(), "Shell listening");
             serve(&socket, &engine, cx.token()).await;
+            hive::blocking(move || drop(socket)).await;
             Ok(())
         }
     })

@@ -20,4 +20,5 @@ mod scripts;
 mod services;
 mod shell;
 mod start_order;
+mod unread_log;
 mod untouched;

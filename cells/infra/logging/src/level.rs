@@ -1,5 +1,8 @@
 //! Level and format of the log, both changeable at run time.
 
+use std::io::{self, Write as _};
+use std::time::Duration;
+
 use hive::{ConfigError, Hive, HiveError};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::debug_fn;
@@ -8,6 +11,10 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::line::{SEPARATOR, SharedFormat};
 use crate::options::{LogConfig, LogOptions};
+use crate::sink::Sink;
+
+/// Limit of the wait for a log that is not read, at the end of the process.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The first layer of the subscriber, which filters the process's events by level.
 pub type LogFilter = reload::Layer<LevelFilter, Registry>;
@@ -17,21 +24,35 @@ pub type LogFilter = reload::Layer<LevelFilter, Registry>;
 pub struct LogLevel {
     filter: reload::Handle<LevelFilter, Registry>,
     format: SharedFormat,
+    sink: Sink,
 }
 
 /// Returns a filter to install, and its handle.
 #[must_use]
 pub fn filter() -> (LogFilter, LogLevel) {
     let (layer, filter) = reload::Layer::new(LevelFilter::INFO);
-    (layer, LogLevel { filter, format: SharedFormat::default() })
+    let format = SharedFormat::default();
+    let sink = Sink::new(format.clone(), |lines| io::stderr().write_all(lines));
+    (layer, LogLevel { filter, format, sink })
 }
 
 impl LogLevel {
+    /// Writes lines on a thread. A program calls it once it has the privileges that its threads shall have. A caller
+    /// waits for its line for 50 ms at most; a megabyte is kept for a log that is not read, further lines are counted.
+    pub fn start_writer(&self) {
+        self.sink.start_writer();
+    }
+
+    /// Waits until all lines are written, for a second at most. To be called before the process ends.
+    pub fn flush(&self) {
+        self.sink.flush(FLUSH_LIMIT);
+    }
+
     /// Installs a subscriber that writes events to standard error. Only the first call of a process has an effect on the
     /// subscriber.
     pub fn install(&self, filter: LogFilter, options: LogOptions, debug: bool) {
         let lines = tracing_subscriber::fmt::layer()
-            .with_writer(std::io::stderr)
+            .with_writer(self.sink.clone())
             .fmt_fields(debug_fn(|out, field, value| write!(out, "{field}={value:?}{SEPARATOR}")))
             .event_format(self.format.clone());
         // A second installation (several agents in one process) keeps the first.

@@ -20,6 +20,7 @@ mod cell;
 mod level;
 mod line;
 mod options;
+mod sink;
 
 pub use cell::cell;
 pub use level::{LogFilter, LogLevel, filter};

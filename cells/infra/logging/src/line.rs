@@ -26,6 +26,14 @@ impl SharedFormat {
         let bits = self.0.load(Ordering::Relaxed);
         LogFormat { json: bits & 2 != 0, time: bits & 1 != 0 }
     }
+
+    /// Returns a line that is no event of the program.
+    pub(crate) fn line(&self, pairs: &[(&str, &str)]) -> String {
+        let format = self.now();
+        let mut line = Line::begin(format);
+        pairs.iter().for_each(|(key, value)| line.pair(key, value));
+        line.end()
+    }
 }
 
 impl<S, N> FormatEvent<S, N> for SharedFormat
@@ -35,12 +43,7 @@ where
 {
     fn format_event(&self, cx: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let format = self.now();
-        let mut line = Line { json: format.json, text: String::with_capacity(160) };
-        if format.time {
-            let mut now = String::new();
-            SystemTime.format_time(&mut Writer::new(&mut now))?;
-            line.pair("time", &now);
-        }
+        let mut line = Line::begin(format);
         line.pair("level", level_name(event.metadata()));
         let mut fields = Fields::default();
         event.record(&mut fields);
@@ -57,7 +60,7 @@ where
         for (name, value) in &fields.others {
             line.pair(name, value);
         }
-        if format.json { writeln!(out, "{{{}}}", line.text) } else { writeln!(out, "{}", line.text) }
+        out.write_str(&line.end())
     }
 }
 
@@ -125,6 +128,21 @@ struct Line {
 }
 
 impl Line {
+    fn begin(format: LogFormat) -> Self {
+        let mut line = Self { json: format.json, text: String::with_capacity(160) };
+        if format.time {
+            let mut now = String::new();
+            // Writing to a string cannot fail.
+            let _ = SystemTime.format_time(&mut Writer::new(&mut now));
+            line.pair("time", &now);
+        }
+        line
+    }
+
+    fn end(self) -> String {
+        if self.json { format!("{{{}}}\n", self.text) } else { self.text + "\n" }
+    }
+
     fn pair(&mut self, key: &str, value: &str) {
         if !self.text.is_empty() {
             self.text.push(if self.json { ',' } else { ' ' });

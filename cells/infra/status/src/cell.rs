@@ -75,7 +75,9 @@ fn new_table(p: TableParams) {
         // First, so that reports of other hooks follow the line `Started` of this run.
         .first()
         .on_start(move |_| async move {
-            let history = folder.map(|folder| History::open(tree.clone(), &folder));
+            let lines = tree.clone();
+            let open = move || folder.map(|folder| Arc::new(History::open(lines, &folder)));
+            let history = hive::blocking(open).await;
             tree.note("Started", VERSION);
             let _first = opened.set((tree, history));
             Ok(())
@@ -83,8 +85,8 @@ fn new_table(p: TableParams) {
         .on_stop(move |_| async move {
             let Some((tree, history)) = ended.get() else { return Ok(()) };
             tree.note("Stopped", VERSION);
-            if past_refusals.load(Ordering::Relaxed) {
-                history.as_ref().map_or(Ok(()), History::write)?;
+            if let Some(history) = history.clone().filter(|_| past_refusals.load(Ordering::Relaxed)) {
+                hive::blocking(move || history.write()).await?;
             }
             Ok(())
         })
@@ -99,7 +101,7 @@ fn new_table(p: TableParams) {
     p.jobs
         .one_shot("module-status-metrics", move |cx: JobCx| async move {
             match history.get() {
-                Some((_, Some(history))) => history.follow(cx).await,
+                Some((_, Some(history))) => history.clone().follow(cx).await,
                 _ => cx.cancelled().await,
             }
             Ok(())

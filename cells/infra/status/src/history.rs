@@ -55,12 +55,13 @@ impl History {
         Ok(())
     }
 
-    /// Writes new lines until the job is cancelled.
-    pub(crate) async fn follow(&self, cx: JobCx) {
+    /// Writes new lines until the job is cancelled, on a thread that may wait for a disk.
+    pub(crate) async fn follow(self: Arc<Self>, cx: JobCx) {
         let mut changes = self.tree.watch();
         let mut failed = false;
         loop {
-            match self.write() {
+            let history = self.clone();
+            match hive::blocking(move || history.write()).await {
                 Ok(()) if failed => {
                     cx.health.ok("Running");
                     failed = false;

@@ -38,6 +38,8 @@ fn new_sysctl(
     let (handle, reconciler) = Reconciler::builder(RwTable::clone(&table))
         .status(|s: &Setting| &s.status, |s, status| s.status = status)
         .ops(files.clone())
+        // Some settings take the network's lock (`rtnl`), which other processes hold for seconds.
+        .blocking()
         .report(move |_| {
             let snapshot = rows.snapshot();
             match health::state(rows.all(&snapshot).map(|row| &**row)) {

@@ -128,7 +128,8 @@ pub(crate) async fn regenerate(endpoints: &Endpoints, applied: &BTreeMap<u16, u3
 pub(crate) async fn drain(endpoints: &Endpoints, queue: &DeletionQueue) -> Result<usize, StateError> {
     let deadline = tokio::time::Instant::now() + LOCK_WAIT_LIMIT;
     let lock = loop {
-        match queue.try_lock() {
+        let locked = queue.clone();
+        match hive::blocking(move || locked.try_lock()).await {
             Ok(Some(lock)) => break Some(lock),
             Ok(None) if tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(LOCK_INTERVAL).await;
@@ -146,7 +147,8 @@ pub(crate) async fn drain(endpoints: &Endpoints, queue: &DeletionQueue) -> Resul
         }
     };
     let mut served = 0;
-    for queued in queue.read()? {
+    let files = queue.clone();
+    for queued in hive::blocking(move || files.read()).await? {
         match &queued.deletion {
             Some(Deletion::Container(container)) => drop(endpoints.drain(container).await),
             Some(Deletion::Endpoint(name)) => {
@@ -159,7 +161,7 @@ pub(crate) async fn drain(endpoints: &Endpoints, queue: &DeletionQueue) -> Resul
                 tracing::warn!(path = %queued.path.display(), "Unreadable file in the CNI deletion queue")
             }
         }
-        queued.served()?;
+        hive::blocking(move || queued.served()).await?;
         served += 1;
     }
     drop(lock);
