@@ -119,10 +119,9 @@ fn run(hive: Hive, log: &LogLevel) -> Result<ExitCode, ConfigError> {
         return Ok(ExitCode::from(FATAL));
     }
     privileges::raise_descriptors();
-    if !privileges::drop_capabilities(&hive)? {
+    if !privileges::drop_capabilities(&hive, log)? {
         return Ok(ExitCode::from(FATAL));
     }
-    log.start_writer();
     hive.settings().report();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

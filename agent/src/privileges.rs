@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use hive::prelude::*;
 use hive::{ConfigError, Hive};
 use loadbalancer_sockets::SocketConfig;
+use logging::LogLevel;
 use maps::MapsConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
@@ -83,9 +84,9 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
 }
 
 /// Mounts the bpf file system if it is missing, which needs `CAP_SYS_ADMIN`, then drops all capabilities that the agent
-/// does not use. Returns false, after logging the error, if there is no bpf file system. Call it before any cell is
-/// built: a cell may start threads, which would keep the capabilities of this one.
-pub(crate) fn drop_capabilities(hive: &Hive) -> Result<bool, ConfigError> {
+/// does not use, and starts the thread of the log with what is left. Returns false, after logging the error, if there is no
+/// bpf file system. Call it before any cell is built: a cell may start threads, which would keep the capabilities of this one.
+pub(crate) fn drop_capabilities(hive: &Hive, log: &LogLevel) -> Result<bool, ConfigError> {
     let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
     let enters_pods = hive.config::<SocketConfig>()?.enters_pods();
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
@@ -93,6 +94,7 @@ pub(crate) fn drop_capabilities(hive: &Hive) -> Result<bool, ConfigError> {
         return Ok(false);
     }
     let dropped = drop_all_but(|held| kept(held, remount || enters_pods));
+    log.start_writer();
     match dropped {
         Ok(kept) => tracing::info!(capabilities = names(kept), "All other capabilities are dropped"),
         Err(error) => tracing::warn!(%error, "Capabilities that are not needed could not be dropped"),
