@@ -10,8 +10,10 @@ mod pictures;
 mod privileges;
 
 use std::io::{self, Write as _};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use daemon_config::RuntimeConfig;
@@ -123,7 +125,7 @@ fn run(hive: Hive, log: &LogLevel) -> Result<ExitCode, ConfigError> {
         return Ok(ExitCode::from(FATAL));
     }
     hive.settings().report();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(target: FATAL_TARGET, %error, "Threads cannot be started");
@@ -138,6 +140,20 @@ fn run(hive: Hive, log: &LogLevel) -> Result<ExitCode, ConfigError> {
         tracing::error!(target: FATAL_TARGET, %error, "unable to run agent");
     }
     Ok(outcome.exit_code())
+}
+
+/// Returns the runtime of all tasks, with threads that tools and tests can tell apart: `worker-N` runs tasks and must not
+/// block, `blocking` may.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let started = AtomicUsize::new(0);
+    // The runtime starts its workers first.
+    let name = move || match started.fetch_add(1, Ordering::Relaxed) {
+        worker if worker < workers => format!("worker-{worker}"),
+        _ => "blocking".to_owned(),
+    };
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers).thread_name_fn(name).enable_all().build()
 }
 
 /// Exit code after a fatal error.

@@ -14,7 +14,7 @@ use test_kit::try_wait_until;
 use crate::Node;
 
 /// How long tables may differ from the server once nothing disturbs them any more.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Tables that are all objects of a kind, or those of the node alone.
 const TABLES: &[(&str, Kind)] = &[

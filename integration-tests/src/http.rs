@@ -32,7 +32,7 @@ impl Answer {
 /// Sends one request over the unix socket and reads the whole response.
 pub fn request(socket: &Path, method: &str, path: &str, body: Option<&str>) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let body = body.unwrap_or_default();
     // HTTP/1.0, so that the answer ends with the connection and is never chunked.
     let sent = write!(

@@ -9,7 +9,7 @@ use test_kit::try_wait_until;
 use crate::Node;
 
 /// How long policies may take; no promise, that is measured by the benchmarks.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 /// The label of a rule with its object's name.
 const NAME: &str = "io.cilium.k8s.policy.name";
 

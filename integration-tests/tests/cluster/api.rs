@@ -17,7 +17,7 @@ use k8s_types::{Api, ApiError, Key, Kind, Patch, Preconditions, Selection, Sourc
 use serde_json::{Value, json};
 use test_kit::require_root;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The client in a hive of its own.
 struct Client {

@@ -11,7 +11,7 @@ use k8s_types::schema::custom_resource_definitions;
 use serde_json::{Value, json};
 use test_kit::{require_root, try_wait_until};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// How long responses are corrupted after the report: no other effect may follow.
 const ATTACK: Duration = Duration::from_secs(4);

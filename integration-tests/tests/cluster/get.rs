@@ -10,7 +10,7 @@ use k8s_types::schema::custom_resource_definitions;
 use serde_json::{Value, json};
 use test_kit::{require_root, try_wait_until};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Resources with the columns of kubectl that the agent has no data for, without and with `-o wide`.
 const RESOURCES: &[(&str, &[&str], &[&str])] = &[

@@ -7,7 +7,7 @@ use k8s_types::schema::custom_resource_definitions;
 use serde_json::{Value, json};
 use test_kit::{require_root, wait_until};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A cluster whose Node has an address, and an agent without ranges of its own.
 fn cluster() -> Cluster {

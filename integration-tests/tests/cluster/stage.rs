@@ -10,7 +10,7 @@ use cluster_stage::{Gate, Stage, StageOptions, User};
 use serde_json::{Value, json};
 use test_kit::{Sandbox, require_root, wait_until};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: '{value}'}}\n")

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use test_kit::{UdpFlow, require_root, wait_until};
 
 const WHILE: Duration = Duration::from_millis(200);
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A policy of namespace `default` for `app: server`; `version` is a label of its rules.
 fn policy(name: &str, version: &str, mut spec: Value) -> Value {

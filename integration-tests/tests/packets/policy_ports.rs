@@ -11,7 +11,7 @@ use test_kit::{require_root, wait_until};
 
 const OLD: u16 = 8080;
 const NEW: u16 = 9090;
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Creates a pod of `app: web` with this port under the name `answers`.
 fn manifest(name: &str, port: u16) -> Value {

@@ -9,7 +9,7 @@ use test_kit::{UdpFlow, require_root, wait_until};
 
 const PODS: usize = 4;
 const CHANGES: usize = 10;
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn namespace(team: &str) -> String {
     format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{team: {team}}}}}}}\n")

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use test_kit::{UdpFlow, require_root, wait_until};
 
 const WHILE: Duration = Duration::from_millis(100);
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A policy of namespace `default` for `app: server`: what may reach it.
 fn policy(name: &str, from: &Value) -> String {

@@ -197,12 +197,14 @@ impl Scenario<'_> {
                 failures.push(format!("{}: with {} writes or more it does not end: {error}", self.name, k));
             }
             let _ = call.map(|call| call.end().unwrap());
+            failures.extend(waits_of_workers(self.name, &stage.agent().writes()));
             stage.agent().disarm();
             return None;
         }
         let writes = stage.agent().writes();
         let last = writes.last().cloned().expect("it was killed after a write");
         assert_eq!(writes.len() as u64, k, "{}", stage.node.log());
+        failures.extend(waits_of_workers(self.name, &writes[writes.len() - 1..]));
         stage.kill();
         let survived = self.survived(stage, k, call, undisturbed).map_err(|e| format!("after the stop: {e}"));
         let survived = survived.and_then(|()| {
@@ -275,6 +277,14 @@ impl Scenario<'_> {
             settled.unwrap_or_else(|e| panic!("{}: created again it is another node: {e}", self.name));
         }
     }
+}
+
+/// Returns the writes of threads that run tasks to anything but maps: files wait for disks and the network configuration for
+/// the lock of the kernel, and with them all tasks.
+fn waits_of_workers(scenario: &str, writes: &[Write]) -> Option<String> {
+    let waits = |write: &&Write| write.thread.starts_with("worker-") && !write.kind.starts_with("bpf ");
+    let waits: Vec<String> = writes.iter().filter(waits).map(ToString::to_string).collect();
+    (!waits.is_empty()).then(|| format!("{scenario}: writes by threads that run tasks: {}", waits.join("; ")))
 }
 
 fn there(stage: &mut Option<Stage>) -> &mut Stage {

@@ -15,7 +15,7 @@ use crate::verdicts::{Actor, Actors, Verdicts};
 /// After so long without a write an agent has done what there was to do; emptied policy maps rest for a second.
 const QUIET: Duration = Duration::from_millis(1500);
 /// Limit of a start; not a guarantee, which the benchmarks measure.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A node and the senders of packets on it.
 pub(crate) struct Stage {

@@ -13,6 +13,8 @@ pub struct Write {
     pub kind: String,
     /// The object of the call: a path, a map's name.
     pub what: String,
+    /// The name of the thread that has made it.
+    pub thread: String,
 }
 
 impl fmt::Display for Write {
@@ -80,11 +82,19 @@ pub(super) fn watched() -> Vec<i64> {
 
 /// Returns the change of a call; `None` if it has no effect that outlives the process.
 pub(super) fn write(tid: pid_t, call: i64, arguments: &[u64; 6]) -> Option<Write> {
-    let process = Process(tid);
+    let (kind, what) = change(&Process(tid), call, arguments)?;
+    let thread = fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
+    Some(Write { kind, what, thread: thread.trim_end().to_owned() })
+}
+
+/// Kind and object of a change.
+type Change = (String, String);
+
+fn change(process: &Process, call: i64, arguments: &[u64; 6]) -> Option<Change> {
     let [first, second, third, fourth, ..] = *arguments;
     // Log files are not state, and devices have no state of the agent.
     let about = |kind: &str, what: String| {
-        (!what.ends_with(".log") && !what.starts_with("/dev/")).then(|| Write { kind: kind.to_owned(), what })
+        (!what.ends_with(".log") && !what.starts_with("/dev/")).then(|| (kind.to_owned(), what))
     };
     let file = |kind: &str, fd| about(kind, process.file(fd)?);
     match call {
@@ -195,7 +205,7 @@ enum Target {
 struct Process(pid_t);
 
 impl Process {
-    fn bpf(&self, command: u64, attributes: u64) -> Option<Write> {
+    fn bpf(&self, command: u64, attributes: u64) -> Option<Change> {
         let (kind, target) = bpf_command(command)?;
         let map = |offset| {
             let fd = u64::from(u32::try_from(self.word(attributes + offset)? & 0xffff_ffff).ok()?);
@@ -207,11 +217,11 @@ impl Process {
             Target::Path => self.word(attributes).map(|path| self.text(path)),
             Target::Other => None,
         };
-        Some(Write { kind: kind.to_owned(), what: what.unwrap_or_default() })
+        Some((kind.to_owned(), what.unwrap_or_default()))
     }
 
     /// Returns a message to the kernel, if it requests a change.
-    fn netlink(&self, fd: u64, buffer: u64) -> Option<Write> {
+    fn netlink(&self, fd: u64, buffer: u64) -> Option<Change> {
         let (family, protocol) = sys::socket_kind(self.0, fd)?;
         if family != libc::AF_NETLINK || protocol == libc::NETLINK_SOCK_DIAG {
             return None;
@@ -227,14 +237,14 @@ impl Process {
             libc::NETLINK_GENERIC => "generic",
             _ => "other",
         };
-        Some(Write { kind: format!("netlink {protocol}"), what: format!("message {kind}") })
+        Some((format!("netlink {protocol}"), format!("message {kind}")))
     }
 
     /// Returns the creation of a unix socket in the file system.
-    fn bind(&self, address: u64) -> Option<Write> {
+    fn bind(&self, address: u64) -> Option<Change> {
         let head = self.word(address)?;
         let is_path = head as u16 == libc::AF_UNIX as u16 && head >> 16 & 0xff != 0;
-        is_path.then(|| Write { kind: "bind".to_owned(), what: self.text(address + 2) })
+        is_path.then(|| ("bind".to_owned(), self.text(address + 2)))
     }
 
     /// Returns the path of a regular file or of a kernel file; `None` for pipes, sockets and devices.

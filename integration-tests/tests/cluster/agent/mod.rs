@@ -19,7 +19,7 @@ use test_kit::{require_root, wait_until};
 
 use objects::{KINDS, list, object};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
 fn what_kubectl_does_appears_in_order() {

@@ -11,7 +11,7 @@ use serde_json::json;
 use test_kit::try_wait_until;
 
 /// Limit of the wait for a repair or a report on a busy machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(15);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Creates a node with this interval of the datapath's watchdog; the agent is not started.
 pub(crate) fn node(interval: &str) -> Node {
