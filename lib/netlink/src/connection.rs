@@ -21,6 +21,10 @@ const RECEIVE_BUFFER: usize = 64 << 10;
 /// The number of times that an interrupted dump is requested: half of them at once, then after 1, 2, 4, ... ms.
 pub const DUMP_ATTEMPTS: u32 = 10;
 
+/// The number of requests in one datagram. The acknowledgements of a datagram all wait in the socket's receive buffer, in
+/// which one takes up to 1 KiB: the kernel's default of 208 KiB has room for them, with the texts of refusals.
+pub const MAX_BATCH: usize = 100;
+
 /// A synchronous netlink socket of the network namespace in which it was opened. A request costs tens of microseconds:
 /// the kernel processes it within the send call.
 #[derive(Debug)]
@@ -108,6 +112,30 @@ impl<T: Transport> Connection<T> {
         Err(Error::Interrupted { attempts: DUMP_ATTEMPTS })
     }
 
+    /// Requests many changes, [`MAX_BATCH`] a datagram, each with its own result in the order of the requests: a refused
+    /// one does not keep the kernel from the others. `flags` are `NLM_F_*` beside `REQUEST` and `ACK`.
+    ///
+    /// # Errors
+    /// Any error but a refusal: some of the changes have been made then, and which is unknown.
+    pub fn request_all<'m, M: NetlinkSerializable + 'm>(
+        &mut self,
+        requests: impl IntoIterator<Item = (&'m M, u16)>,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        let mut results = Vec::new();
+        let mut requests = requests.into_iter().peekable();
+        while requests.peek().is_some() {
+            let first = self.sequence.wrapping_add(1);
+            let mut datagram = Vec::new();
+            for (message, flags) in requests.by_ref().take(MAX_BATCH) {
+                self.append(&mut datagram, message, NLM_F_REQUEST | NLM_F_ACK | flags);
+            }
+            let in_flight = InFlight { first, last: self.sequence, acknowledged: self.sequence };
+            self.transport.send(&datagram)?;
+            results.extend(self.verdicts(in_flight)?);
+        }
+        Ok(results)
+    }
+
     /// Commits a transaction of nfnetlink: all of its messages take effect, or none. An empty one is not sent.
     pub fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
         if batch.is_empty() {
@@ -186,6 +214,39 @@ impl<T: Transport> Connection<T> {
                 }
             }
         }
+    }
+
+    /// Reads the acknowledgement of each message of a datagram.
+    fn verdicts(&mut self, in_flight: InFlight) -> Result<Vec<Result<(), Error>>, Error> {
+        let count = in_flight.last.wrapping_sub(in_flight.first) as usize + 1;
+        let mut verdicts: Vec<Option<Result<(), Error>>> = std::iter::repeat_with(|| None).take(count).collect();
+        let mut missing = count;
+        while missing > 0 {
+            self.receive()?;
+            for message in messages(&self.buffer) {
+                let message = message?;
+                let header = &message.header;
+                if header.port_number != self.port {
+                    return Err(Malformed::Port { found: header.port_number, expected: self.port }.into());
+                }
+                if !in_flight.contains(header.sequence_number) {
+                    continue;
+                }
+                match header.message_type {
+                    NLMSG_OVERRUN => return Err(Error::Overrun),
+                    NLMSG_ERROR => {}
+                    _ => continue,
+                }
+                let verdict = match refusal::verdict(&message) {
+                    Err(error @ Error::Refused { .. }) => Err(error),
+                    verdict => Ok(verdict?),
+                };
+                let slot = &mut verdicts[header.sequence_number.wrapping_sub(in_flight.first) as usize];
+                missing -= usize::from(slot.is_none());
+                slot.get_or_insert(verdict);
+            }
+        }
+        Ok(verdicts.into_iter().flatten().collect())
     }
 
     /// Reads a packet into the buffer.

@@ -1,6 +1,7 @@
 //! Netlink sockets: requests, dumps, batches, notifications, attributes.
 //!
-//! - [`Connection`]: synchronous requests with their acknowledgements, dumps, transactions of nfnetlink;
+//! - [`Connection`]: synchronous requests with their acknowledgements, many of them in one datagram, dumps, transactions
+//!   of nfnetlink;
 //! - [`Subscription`] (feature `tokio`): notifications of multicast groups;
 //! - [`Body`] and [`Attributes`]: a writer and a reader for families without types in the `netlink-packet-*` crates;
 //! - [`messages`]: splits a datagram, from a socket or from elsewhere, into netlink messages.
@@ -51,7 +52,7 @@ mod transport;
 
 pub use attributes::{Attribute, Attributes};
 pub use body::Body;
-pub use connection::{Connection, DUMP_ATTEMPTS};
+pub use connection::{Connection, DUMP_ATTEMPTS, MAX_BATCH};
 pub use error::{Error, Malformed, is_retryable};
 pub use message::{Message, Messages, messages};
 pub use protocol::Protocol;

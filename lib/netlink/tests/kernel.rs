@@ -60,3 +60,27 @@ fn a_refused_transaction_is_an_error() {
         assert!(matches!(error, netlink::Error::Refused { .. }), "{error:?}");
     }
 }
+
+#[test]
+fn many_requests_in_one_datagram() {
+    require_root!();
+    let _sandbox = Sandbox::new().unwrap();
+    let mut connection = Connection::open(Protocol::Route).unwrap();
+    let requests: Vec<Request<LinkMessage>> = (0..250)
+        .map(|i| {
+            // Every 50th is of a kind that the kernel refuses with a text.
+            let kind = if i % 50 == 49 { InfoKind::Other("nonsense".to_owned()) } else { InfoKind::Bridge };
+            Request { kind: libc::RTM_NEWLINK, body: link(&format!("br{i}"), Some(kind)) }
+        })
+        .collect();
+    let all = requests.iter().map(|request| (request, NLM_F_CREATE | NLM_F_EXCL));
+    let results = connection.request_all(all.clone()).unwrap();
+    let refused: Vec<usize> =
+        results.iter().enumerate().filter_map(|(i, r)| r.is_err().then_some(i)).collect();
+    assert_eq!((results.len(), refused), (250, vec![49, 99, 149, 199, 249]));
+    let error = results[99].as_ref().unwrap_err().to_string();
+    assert_eq!(error, "Operation not supported (os error 95) (Unknown device type)");
+    // All of them are refused with texts now: the acknowledgements fit into the receive buffer.
+    let results = connection.request_all(all).unwrap();
+    assert!(results.iter().all(Result::is_err));
+}

@@ -267,3 +267,44 @@ fn the_first_error_of_a_transaction_is_its_result() {
     // Acknowledgements of other messages do not count as that of the last one.
     committed(vec![(NLMSG_ERROR, CAPPED, 1, code(0)), (NLMSG_ERROR, CAPPED, 2, code(0))]).0.unwrap();
 }
+
+#[test]
+fn each_request_of_a_datagram_has_its_own_result() {
+    // Two datagrams: one full, with a refusal in the middle, and one of a single request. The acknowledgements of the
+    // first arrive in two packets, the last one first, one of them twice, with a foreign message between them.
+    let answer = |datagram| {
+        let acknowledged = |sequence| (NLMSG_ERROR, 0, sequence, code(if sequence == 7 { libc::EEXIST } else { 0 }));
+        if datagram == 2 {
+            return vec![vec![(NLMSG_ERROR, 0, 0, code(libc::ENODEV))]];
+        }
+        let rest = (0..99).map(acknowledged).collect();
+        vec![vec![acknowledged(99), acknowledged(99), (LINK, 0, 5, vec![0; 16])], rest]
+    };
+    let mut connection = Connection::over(Kernel::new(answer), PORT);
+    // The sequence numbers of the first datagram wrap around.
+    connection.sequence = u32::MAX - 50;
+    let message = request();
+    let results = connection.request_all((0..=MAX_BATCH).map(|_| (&message, 0))).unwrap();
+    let refused: Vec<(usize, Option<i32>)> = results
+        .iter()
+        .enumerate()
+        .filter_map(|(i, result)| result.as_ref().err().map(|error| (i, error.errno())))
+        .collect();
+    assert_eq!(refused, [(7, Some(libc::EEXIST)), (100, Some(libc::ENODEV))]);
+    assert_eq!((results.len(), Kernel::requests(&connection)), (101, 2));
+    assert!(connection.request_all::<Request<Body>>([]).unwrap().is_empty());
+    assert_eq!(Kernel::requests(&connection), 2, "no request, no datagram");
+}
+
+#[test]
+fn lost_acknowledgements_are_an_error_of_all_requests() {
+    let answer = |_| vec![vec![(NLMSG_ERROR, 0, 0, code(0)), (NLMSG_OVERRUN, 0, 1, code(0))]];
+    let mut connection = Connection::over(Kernel::new(answer), PORT);
+    let message = request();
+    let error = connection.request_all([(&message, 0), (&message, 0)]).unwrap_err();
+    assert!(matches!(error, Error::Overrun), "{error:?}");
+    let answer = |_| vec![vec![(NLMSG_ERROR, 0, 0, code(0)), (NLMSG_ERROR, 0, 1, 5i32.to_ne_bytes().to_vec())]];
+    let mut connection = Connection::over(Kernel::new(answer), PORT);
+    let error = connection.request_all([(&message, 0), (&message, 0)]).unwrap_err();
+    assert!(matches!(error, Error::Malformed(Malformed::ErrorCode { code: 5 })), "{error:?}");
+}
