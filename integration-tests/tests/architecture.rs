@@ -35,6 +35,7 @@ const LAYERS: &[&[&str]] = &[
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["maps", "devices", "sysctl"],
+    &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc"],
     &["identity", "k8s-node", "ciliumnode"],

@@ -1,0 +1,17 @@
+//! The wiring: the options, as one value.
+
+use std::sync::Arc;
+
+use hive::prelude::*;
+use maps::FamilyConfig;
+
+use crate::{Error, Tunnel, TunnelConfig};
+
+/// Provides [`Tunnel`].
+pub fn cell() -> Cell {
+    module("tunnel", "Routing between nodes", [config::<TunnelConfig>(), provide(new_tunnel)])
+}
+
+fn new_tunnel(config: Config<TunnelConfig>, families: Config<FamilyConfig>) -> Result<Arc<Tunnel>, Error> {
+    Tunnel::new(&config, &families).map(Arc::new)
+}

@@ -1,0 +1,30 @@
+//! How packets travel between nodes: by a tunnel or by the network's own routes.
+//!
+//! **Owns** the options of the tunnel. **Needs** the enabled families. **Provides** [`Tunnel`], the options as one value.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use hive::prelude::*;
+//! use tunnel::Tunnel;
+//!
+//! fn user(tunnel: Arc<Tunnel>, health: Health) {
+//!     health.ok(format!("{} bytes of overhead", tunnel.overhead()));
+//! }
+//!
+//! hive::validate([config::<maps::FamilyConfig>(), tunnel::cell(), invoke(user)]).unwrap();
+//! ```
+//!
+//! **Differences from Cilium.** `routing-mode=hybrid` is refused at the start.
+
+#![forbid(unsafe_code)]
+
+mod cell;
+mod config;
+mod error;
+mod model;
+
+pub use cell::cell;
+pub use config::{TunnelConfig, UnderlayProtocol};
+pub use error::Error;
+pub use model::{Family, Protocol, RoutingMode, SourcePorts, Tunnel};
