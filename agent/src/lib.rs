@@ -84,6 +84,7 @@ pub fn control_plane() -> Cell {
             identity::cell(),
             ipam::cell(),
             ipcache::cell(),
+            node_manager::cell(),
             loadbalancer::cell(),
             loadbalancer_healthserver::cell(),
             loadbalancer_sockets::cell(),

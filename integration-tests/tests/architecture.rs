@@ -40,7 +40,7 @@ const LAYERS: &[&[&str]] = &[
     &["datapath-api", "conntrack-gc"],
     &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
-    &["ipam", "policy", "loadbalancer-healthserver", "loadbalancer-sockets"],
+    &["ipam", "policy", "node-manager", "loadbalancer-healthserver", "loadbalancer-sockets"],
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.
     &["ciliumendpoint", "cni-config", "config-sources", "loadbalancer-redirectpolicy", "loader"],
