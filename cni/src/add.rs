@@ -4,6 +4,7 @@ use crate::agent::{
     ADD_PATIENCE, AddressPair, Agent, AgentConfig, DatapathConfiguration, Endpoint, EndpointRequest,
     IpamAnswer,
 };
+use crate::chain;
 use crate::config::NetworkConfig;
 use crate::delegate;
 use crate::error::Error;
@@ -24,7 +25,10 @@ const DELEGATED: &str = "delegated-plugin";
 
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<String, Error> {
     let pod = invocation.pod()?;
-    config.check_not_chained()?;
+    config.check_chaining()?;
+    if config.is_chained() {
+        return chain::run(invocation, config, &pod, log);
+    }
     if config.prev_result.is_some() {
         let reason = "a previous result is given, but chaining-mode names no plugin to chain to".into();
         return Err(Error::InvalidConfig { key: "prevResult", reason });
@@ -271,6 +275,7 @@ impl Attachment<'_> {
             container_netns_path: format!("/var/run/cilium/netns/{netns}"),
             datapath_configuration: DatapathConfiguration {
                 external_ipam: self.agent_config.ipam_mode == DELEGATED,
+                ..DatapathConfiguration::default()
             },
             host_mac: host_mac.to_string(),
             interface_index: host_index,

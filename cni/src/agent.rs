@@ -42,6 +42,8 @@ pub(crate) struct AgentConfig {
     pub(crate) pmtud_mode: String,
     #[serde(rename = "enableBBRHostNamespaceOnly")]
     pub(crate) bbr_host_namespace_only: bool,
+    #[serde(rename = "enableRouteMTUForCNIChaining")]
+    pub(crate) route_mtu_for_chaining: bool,
 }
 
 /// The node's own addresses, which are the pods' gateways.
@@ -117,6 +119,7 @@ pub(crate) struct EndpointRequest<'a> {
     pub(crate) k8s_pod_name: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(crate) k8s_uid: &'a str,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) mac: String,
     pub(crate) netns_cookie: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -130,6 +133,25 @@ pub(crate) struct EndpointRequest<'a> {
 pub(crate) struct DatapathConfiguration {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) external_ipam: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) require_arp_passthrough: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) require_egress_prog: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) require_routing: Option<bool>,
+}
+
+impl DatapathConfiguration {
+    /// Returns the configuration of an interface that another plugin has made: it answers ARP itself, routes to it are its
+    /// own, and packets from the host's stack meet policy at the interface.
+    pub(crate) fn chained() -> Self {
+        Self {
+            external_ipam: true,
+            require_arp_passthrough: true,
+            require_egress_prog: true,
+            require_routing: Some(false),
+        }
+    }
 }
 
 /// An endpoint of `GET /endpoint` and of the response to `PUT /endpoint/{id}`.

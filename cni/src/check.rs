@@ -60,8 +60,9 @@ fn parse(text: &str) -> Result<(IpAddr, u8), Error> {
 
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig) -> Result<(), Error> {
     invocation.pod()?;
-    config.check_not_chained()?;
-    let expected = Expected::of(config)?;
+    config.check_chaining()?;
+    // The interface of a chained network is the other plugin's to compare.
+    let expected = if config.is_chained() { None } else { Some(Expected::of(config)?) };
     let mut agent = Agent::new(&invocation.agent);
     agent.config(SHORT_PATIENCE).map_err(|error| Error::CheckAgentDown { reason: error.to_string() })?;
     match agent.endpoint_health(&invocation.attachment()) {
@@ -69,6 +70,7 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig) -> Result<(),
         Ok(false) => return Err(Error::Unhealthy),
         Ok(true) => {}
     }
+    let Some(expected) = expected else { return Ok(()) };
     let name = invocation.interface.as_str();
     let wanted = expected.addresses(name)?;
     let present = NetNs::open(invocation.netns())?.enter(|| {

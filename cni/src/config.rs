@@ -26,6 +26,9 @@ pub(crate) struct NetworkConfig {
     pub(crate) log_format: String,
     #[serde(rename = "log-file", default)]
     pub(crate) log_file: String,
+    /// Whether routes of a chained interface get the node's MTU.
+    #[serde(rename = "enable-route-mtu", default)]
+    pub(crate) route_mtu: bool,
     #[serde(rename = "chaining-mode", default)]
     chaining_mode: String,
     #[serde(rename = "cni.dev/valid-attachments")]
@@ -88,20 +91,27 @@ impl NetworkConfig {
         Ok(())
     }
 
-    /// Rejects chaining behind another plugin, with the key that selects it.
-    pub(crate) fn check_not_chained(&self) -> Result<(), Error> {
+    /// Rejects unknown chaining modes, with the key.
+    pub(crate) fn check_chaining(&self) -> Result<(), Error> {
         let (key, mode) = self.chaining();
-        if CHAINING_MODES.contains(&mode) {
-            return Err(Error::InvalidConfig {
-                key,
-                reason: format!("chaining mode {mode:?} is not supported"),
-            });
-        }
-        if key == "chaining-mode" {
+        if key == "chaining-mode" && !CHAINING_MODES.contains(&mode) {
             let reason = format!("invalid chaining mode {mode:?}, known are {}", CHAINING_MODES.join(", "));
             return Err(Error::InvalidConfig { key, reason });
         }
         Ok(())
+    }
+
+    /// Returns the result of the plugin before this one, which a chained ADD needs.
+    pub(crate) fn previous_result(&self) -> Result<Value, Error> {
+        let invalid = |reason| Err(Error::InvalidConfig { key: "prevResult", reason });
+        let (key, mode) = self.chaining();
+        match &self.prev_result {
+            Some(result) if result.is_object() => Ok(result.clone()),
+            Some(result) => invalid(format!("want an object, found {result}")),
+            None => invalid(format!(
+                "missing; {key} {mode:?} takes over the interface of the plugin before it in the list of plugins"
+            )),
+        }
     }
 
     /// Whether another plugin has created the interface, and so removes it.
@@ -153,12 +163,16 @@ mod tests {
     }
 
     #[test]
-    fn chaining_is_refused_by_name_and_mode() {
-        let refuse = |text: &str| parse(text).unwrap().check_not_chained().unwrap_err().to_string();
-        insta::assert_snapshot!(refuse(r#"{"name":"cbr0","chaining-mode":"flannel"}"#), @r#"invalid network configuration, key "chaining-mode": chaining mode "flannel" is not supported"#);
-        insta::assert_snapshot!(refuse(r#"{"name":"aws-cni"}"#), @r#"invalid network configuration, key "name": chaining mode "aws-cni" is not supported"#);
+    fn chaining_is_chosen_by_name_or_mode() {
+        let chained = |text: &str| parse(text).unwrap().is_chained();
+        assert!(chained(r#"{"name":"cbr0","chaining-mode":"flannel"}"#));
+        assert!(chained(r#"{"name":"aws-cni"}"#));
+        assert!(!chained(r#"{"name":"portmap"}"#));
+        let refuse = |text: &str| parse(text).unwrap().check_chaining().unwrap_err().to_string();
         insta::assert_snapshot!(refuse(r#"{"name":"cilium","chaining-mode":"x"}"#), @r#"invalid network configuration, key "chaining-mode": invalid chaining mode "x", known are aws-cni, azure, flannel, generic-veth"#);
-        assert!(parse(r#"{"name":"portmap"}"#).unwrap().check_not_chained().is_ok());
+        let missing = |text: &str| parse(text).unwrap().previous_result().unwrap_err().to_string();
+        insta::assert_snapshot!(missing(r#"{"name":"cbr0","chaining-mode":"generic-veth"}"#), @r#"invalid network configuration, key "prevResult": missing; chaining-mode "generic-veth" takes over the interface of the plugin before it in the list of plugins"#);
+        insta::assert_snapshot!(missing(r#"{"name":"flannel","prevResult":[]}"#), @r#"invalid network configuration, key "prevResult": want an object, found []"#);
     }
 
     #[test]

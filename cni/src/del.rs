@@ -21,8 +21,8 @@ const RETRY: Duration = Duration::from_millis(50);
 /// The timeout for a starting agent, whose folder exists but whose socket does not.
 const START_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Runs a DEL. It fails only if a retry can help, because runtimes repeat a failed DEL for a long time. A chained
-/// configuration, which an ADD rejects, is therefore served: its pods may predate this plugin.
+/// Runs a DEL. It fails only if a retry can help, because runtimes repeat a failed DEL for a long time. The interface of
+/// a chained network stays: the plugin that has made it removes it next.
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<(), Error> {
     // Only validates `CNI_ARGS`: the attachment is identified by the container.
     invocation.pod()?;

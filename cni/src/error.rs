@@ -135,6 +135,29 @@ pub enum Error {
         /// The kernel's error.
         source: netlink::Error,
     },
+    /// A chained ADD found no interface to take over.
+    #[error(
+        "the network namespace {} has no veth: the plugin before this one in the list of plugins has to create it",
+        netns.display()
+    )]
+    NoVeth {
+        /// `CNI_NETNS`.
+        netns: PathBuf,
+    },
+    /// The host's end of the interface is not in the node's network namespace.
+    #[error("the peer of {interface:?}, index {}, is no veth of this node", index.map_or("unknown".into(), |i| i.to_string()))]
+    NoPeer {
+        /// The pod's interface.
+        interface: String,
+        /// The index of its peer, as the kernel reports it.
+        index: Option<u32>,
+    },
+    /// The interface that another plugin has made has no address for an endpoint.
+    #[error("the plugin before has left no address of a family that the node has enabled on {interface:?}")]
+    NoChainedAddress {
+        /// The pod's interface.
+        interface: String,
+    },
     /// An interface was deleted right after it was created.
     #[error("interface {interface:?} was deleted while it was being set up")]
     NoInterface {

@@ -14,7 +14,8 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log
     let valid = config.valid_attachments()?;
     let mut agent = Agent::new(&invocation.agent);
     agent.config(SHORT_PATIENCE)?;
-    let mut links = Links::here()?;
+    // Interfaces of a chained network are the other plugin's, which collects them itself.
+    let mut links = if config.is_chained() { None } else { Some(Links::here()?) };
     let mut first_failure = Ok(());
     for endpoint in agent.endpoints()? {
         let attachment = endpoint.status.external_identifiers.cni_attachment_id;
@@ -31,8 +32,10 @@ pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log
             }
             Deletion::Done => Ok(()),
         };
-        let removed = deleted
-            .and_then(|()| if interface.is_empty() { Ok(()) } else { links.remove_by_name(interface) });
+        let removed = deleted.and_then(|()| match &mut links {
+            Some(links) if !interface.is_empty() => links.remove_by_name(interface),
+            _ => Ok(()),
+        });
         if let Err(error) = removed {
             log.warning(&format!("{attachment}: {error}"));
             first_failure = first_failure.and(Err(error));

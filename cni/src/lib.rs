@@ -29,10 +29,14 @@
 //! - GC is implemented as specified: attachments that the runtime no longer has are deleted in the agent. Cilium's
 //!   plugin ignores the verb.
 //!
-//! Not implemented yet: chaining with another plugin, netkit, the IPAM of clouds. An ADD refuses each by its name.
+//! - A chained ADD takes the interface that the runtime names, if it is a veth, before any other veth of the pod, and an
+//!   address of the previous result before others of the interface. Its peer must be a link of the node.
+//!
+//! Not implemented yet: netkit, the IPAM of clouds. An ADD refuses each by its name.
 
 mod add;
 mod agent;
+mod chain;
 mod check;
 mod config;
 mod del;

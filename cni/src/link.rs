@@ -3,8 +3,8 @@
 use crate::error::Error;
 use crate::netns;
 use crate::plan::{AddressPlan, Mac, RoutePlan};
-use netlink::{Connection, Message, Protocol, Request};
-use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, Parseable as _};
+use netlink::{Attributes, Body, Connection, Message, Protocol, Request};
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Parseable as _};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -69,6 +69,40 @@ impl PairSpec<'_> {
         attributes
             .extend(limits.into_iter().filter(|(limit, _)| *limit > 0).map(|(limit, make)| make(limit)));
         attributes
+    }
+}
+
+/// A veth as chaining needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Veth {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) mac: Option<Mac>,
+    /// The index of the other end in its own namespace.
+    pub(crate) peer: Option<u32>,
+}
+
+impl Veth {
+    /// Decodes a link; none if it is of another kind.
+    fn parse(answer: Message<'_>) -> Result<Option<Self>, netlink::Error> {
+        /// The length of `struct ifinfomsg`.
+        const HEADER: usize = 16;
+        let header = LinkHeader::parse(answer.body).map_err(|error| answer.undecodable(error))?;
+        let attributes = Attributes::new(answer.body.get(HEADER..).unwrap_or_default());
+        let info = attributes.first(libc::IFLA_LINKINFO)?;
+        let kind = info.map(|info| info.nested().first(libc::IFLA_INFO_KIND)).transpose()?.flatten();
+        if kind.is_none_or(|kind| kind.text() != b"veth") {
+            return Ok(None);
+        }
+        let name = attributes.first(libc::IFLA_IFNAME)?;
+        let mac = attributes.first(libc::IFLA_ADDRESS)?;
+        let peer = attributes.first(libc::IFLA_LINK)?.map(|peer| peer.u32()).transpose()?;
+        Ok(Some(Self {
+            index: header.index,
+            name: name.map(|name| String::from_utf8_lossy(name.text()).into_owned()).unwrap_or_default(),
+            mac: mac.and_then(|mac| mac.value.try_into().ok()).map(Mac),
+            peer,
+        }))
     }
 }
 
@@ -266,6 +300,28 @@ impl Links {
         )
     }
 
+    /// Returns all veths of the namespace.
+    pub(crate) fn veths(&mut self) -> Result<Vec<Veth>, Error> {
+        let all = Request { kind: libc::RTM_GETLINK, body: LinkMessage::default() };
+        self.0.dump(&all, Veth::parse).map_err(|source| Error::Link {
+            action: "list",
+            interface: "veth".into(),
+            source,
+        })
+    }
+
+    /// Sets the MTU of all routes of the main table through an interface; other metrics and fields stay.
+    pub(crate) fn set_route_mtu(&mut self, index: u32, name: &str, mtu: u32) -> Result<(), Error> {
+        let failed = |source| Error::Link { action: "list the routes of", interface: name.into(), source };
+        let all = Request { kind: libc::RTM_GETROUTE, body: RouteMessage::default() };
+        let routes =
+            self.0.dump(&all, |answer| Ok(route_with_mtu(answer.body, index, mtu)?)).map_err(failed)?;
+        routes.into_iter().try_for_each(|body| {
+            let request = Request { kind: libc::RTM_NEWROUTE, body };
+            self.change("set the MTU of a route to", name, request, NLM_F_CREATE | NLM_F_REPLACE)
+        })
+    }
+
     /// Returns the addresses of an interface as `IP/LENGTH`.
     pub(crate) fn addresses(&mut self, index: u32, name: &str) -> Result<Vec<(IpAddr, u8)>, Error> {
         let all = Request { kind: libc::RTM_GETADDR, body: AddressMessage::default() };
@@ -324,6 +380,45 @@ pub(crate) fn remove_from_stdin_namespace(index: u32) -> Result<(), Error> {
         source,
     })?;
     Links::here()?.remove(index)
+}
+
+/// Returns a route of the main table through an interface with another MTU; none for other routes, and for those that
+/// have it.
+fn route_with_mtu(route: &[u8], interface: u32, mtu: u32) -> Result<Option<Body>, netlink::Malformed> {
+    /// The length of `struct rtmsg`, and the offset of `rtm_table` in it.
+    const HEADER: usize = 12;
+    const TABLE: usize = 4;
+    /// From linux/rtnetlink.h.
+    const RTAX_MTU: u16 = 2;
+    let Some((header, attributes)) = route.split_at_checked(HEADER) else { return Ok(None) };
+    let attributes = Attributes::new(attributes);
+    let out = attributes.first(libc::RTA_OIF)?.map(|out| out.u32()).transpose()?;
+    if header[TABLE] != RouteHeader::RT_TABLE_MAIN || out != Some(interface) {
+        return Ok(None);
+    }
+    let mut metrics = Body::default();
+    if let Some(found) = attributes.first(libc::RTA_METRICS)? {
+        for metric in found.nested() {
+            let metric = metric?;
+            if metric.kind == RTAX_MTU && metric.u32()? == mtu {
+                return Ok(None);
+            }
+            if metric.kind != RTAX_MTU {
+                metrics.attribute(metric.kind, metric.value);
+            }
+        }
+    }
+    metrics.attribute(RTAX_MTU, &mtu.to_ne_bytes());
+    let mut body = Body::new(header);
+    for attribute in attributes {
+        let attribute = attribute?;
+        // The kernel's statistics of the route are no part of a request.
+        if ![libc::RTA_METRICS, libc::RTA_CACHEINFO].contains(&attribute.kind) {
+            body.attribute(attribute.kind, attribute.value);
+        }
+    }
+    body.attribute(libc::RTA_METRICS, metrics.as_bytes());
+    Ok(Some(body))
 }
 
 fn family(address: IpAddr) -> AddressFamily {

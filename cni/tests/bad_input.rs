@@ -47,7 +47,7 @@ fn configurations() {
     insta::assert_snapshot!(call(&ADD, r#"{"cniVersion":"1.0.0"}"#), @r#"7 invalid network configuration, key "name": missing network name"#);
     insta::assert_snapshot!(call(&ADD, r#"{"cniVersion":"1.0.0","name":"a b"}"#), @r#"7 invalid network configuration, key "name": want letters, digits, '_', '.', '-', the first a letter or digit"#);
     insta::assert_snapshot!(call(&ADD, r#"{"cniVersion":"1.0.0","name":"cilium","prevResult":{}}"#), @r#"7 invalid network configuration, key "prevResult": a previous result is given, but chaining-mode names no plugin to chain to"#);
-    insta::assert_snapshot!(call(&ADD, r#"{"name":"cilium","chaining-mode":"generic-veth"}"#), @r#"7 invalid network configuration, key "chaining-mode": chaining mode "generic-veth" is not supported"#);
+    insta::assert_snapshot!(call(&ADD, r#"{"name":"cilium","chaining-mode":"generic-veth"}"#), @r#"7 invalid network configuration, key "prevResult": missing; chaining-mode "generic-veth" takes over the interface of the plugin before it in the list of plugins"#);
 }
 
 #[test]
