@@ -2,21 +2,30 @@
 
 use std::sync::Arc;
 
-use endpoints::Endpoint;
+use endpoints::{CiliumEndpointUids, Endpoint};
 use hive::prelude::*;
 use identity::Range;
 use ipcache::IpcacheWriter;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumEndpoint;
+use k8s_tables::core::Pod;
+use k8s_writer::Writer;
 use local_node::{LocalNode, LocalNodeConfig};
+use maps::FamilyConfig;
 use statedb::Table;
 
 use crate::config::CiliumEndpointConfig;
+use crate::publish::Publisher;
 use crate::run::Follow;
 
-/// Claims the addresses of pods of other nodes in the ipcache.
+/// Writes the objects of own pods, if there is an API server, and claims the addresses of pods of other nodes in the
+/// ipcache.
 pub fn cell() -> Cell {
-    module("ciliumendpoint", "Pods of other nodes", [config::<CiliumEndpointConfig>(), invoke(follow)])
+    module(
+        "ciliumendpoint",
+        "CiliumEndpoints",
+        [config::<CiliumEndpointConfig>(), invoke(follow), invoke(publish)],
+    )
 }
 
 #[derive(Params)]
@@ -47,6 +56,42 @@ fn follow(p: FollowParams) {
     p.jobs
         .one_shot("remote-endpoints", move |cx: JobCx| async move {
             follow.run(cx).await;
+            Ok(())
+        })
+        .add();
+}
+
+#[derive(Params)]
+struct PublishParams {
+    config: Config<CiliumEndpointConfig>,
+    families: Config<FamilyConfig>,
+    endpoints: Arc<Table<Endpoint>>,
+    pods: Arc<Table<Row<Pod>>>,
+    objects: Arc<Table<Row<CiliumEndpoint>>>,
+    node: Arc<Table<LocalNode>>,
+    uids: Arc<CiliumEndpointUids>,
+    writer: Arc<Writer>,
+    jobs: JobGroup,
+    health: Health,
+}
+
+fn publish(p: PublishParams) {
+    if p.config.disable_endpoint_crd || !p.writer.has_server() {
+        return;
+    }
+    let publisher = Publisher {
+        families: (*p.families).clone(),
+        endpoints: p.endpoints,
+        pods: p.pods,
+        objects: p.objects,
+        node: p.node,
+        uids: p.uids,
+        writer: p.writer,
+        health: p.health,
+    };
+    p.jobs
+        .one_shot("publish", move |cx: JobCx| async move {
+            publisher.run(cx).await;
             Ok(())
         })
         .add();

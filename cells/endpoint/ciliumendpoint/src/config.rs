@@ -4,7 +4,7 @@
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Identities")]
 pub struct CiliumEndpointConfig {
-    /// Use no CiliumEndpoints: pods of other nodes have no identity then
+    /// Write and read no CiliumEndpoints: pods of other nodes have no identity then
     #[flag(default = false)]
     pub disable_endpoint_crd: bool,
 }

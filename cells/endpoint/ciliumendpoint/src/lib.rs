@@ -1,22 +1,36 @@
-//! Pods of other nodes: CiliumEndpoints in the ipcache.
+//! CiliumEndpoints: those of own pods are written, those of other nodes are in the ipcache.
 //!
-//! **Owns** the claims of the source `custom-resource` whose resource is `cep/NAMESPACE/NAME`.
-//! **Needs** the table of CiliumEndpoints, the ipcache, the node's row, the table of endpoints. **Provides** nothing.
+//! **Owns** the CiliumEndpoints of this node's pods, and the claims of the source `custom-resource` whose resource is
+//! `cep/NAMESPACE/NAME`.
+//! **Needs** the tables of CiliumEndpoints, pods and endpoints, the ipcache, the node's row, the writer. **Provides** nothing.
 //!
-//! **Life.** Once all objects are listed, a job claims their addresses in one transaction; the ipcache deletes no entry of the
-//! previous run before. Changes follow. A claim belongs to its object, so that the late deletion of an address's former owner
-//! does not affect the current one. Objects of this node are left out: its own endpoints claim their addresses themselves.
+//! **Own pods.** An endpoint with an identity and a pod gets an object: one request when it is created, one when it is
+//! deleted. Its status changes with identity, addresses and ports at once, with the state after 10 s, with regenerations not
+//! at all. An object that another client deletes or changes is written again, at most every 15 s, and reported in the row
+//! `other-writer` of health. An object of the same name that exists already is adopted if the endpoint's record has its uid
+//! or the pod's `status.hostIP` is this node; if not, it is reported in the row `foreign-objects` and stays. Endpoints of the
+//! previous run adopt theirs without a request if nothing has changed.
+//!
+//! **Pods of other nodes.** Once all objects are listed, a job claims their addresses in one transaction; the ipcache deletes
+//! no entry of the previous run before. Changes follow. A claim belongs to its object, so that the late deletion of an
+//! address's former owner does not affect the current one. Objects of this node are left out: its own endpoints claim their
+//! addresses themselves.
 //!
 //! An object that claims an address of this node's own endpoints does not get it, as those have priority. It is reported in
 //! the row `remote-endpoints` of health, as are objects that are invalid: an identity that no pod has, such as the host's,
 //! an address that is none, no address of their node. These claim nothing.
 //!
-//! **Differences from Cilium.** Objects of this node are ignored; of an object with invalid parts nothing is used.
+//! **Differences from Cilium.** Objects are created without reading them first, deviations are noticed by the watch instead
+//! of every 10 s, changed labels are patched together with a changed status and under a test of the uid, the object of a
+//! former pod of the name is replaced. Of an object of another node with invalid parts nothing is used.
 
 #![forbid(unsafe_code)]
 
 mod cell;
 mod config;
+mod desired;
+mod ledger;
+mod publish;
 mod remote;
 mod run;
 

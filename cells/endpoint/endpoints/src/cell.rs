@@ -22,6 +22,7 @@ use statedb::{Initializer, RwTable, Table};
 use tokio::sync::oneshot;
 
 use crate::api::{debug, rest};
+use crate::cilium_endpoint_uids::CiliumEndpointUids;
 use crate::config::EndpointsConfig;
 use crate::gc::{self, EndpointGc};
 use crate::identity_labels::pod::Objects;
@@ -53,6 +54,9 @@ pub fn cell() -> Cell {
             provide_private(|| Arc::new(LinkSource::kernel())),
             provide(restored_addresses),
             provide(endpoints),
+            provide(|table: Arc<RwTable<Endpoint>>, files: Arc<StateFolder>| {
+                Arc::new(CiliumEndpointUids::new((*table).clone(), (*files).clone()))
+            }),
             provide(|endpoints: Arc<Endpoints>| -> Members<Route> { Members(rest::routes(&endpoints)) }),
             provide(|endpoints: Arc<Endpoints>| -> Member<DebugSource> {
                 Member(debug::ongoing_creations(&endpoints))

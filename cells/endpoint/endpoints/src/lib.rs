@@ -2,7 +2,8 @@
 //!
 //! **Owns** the table `endpoints`, the records under `state/<id>/ep_config.json`, the CNI plugin's deletion queue.
 //! **Needs** the datapath, policy, identities, the ipcache, the allocator, the node's row; cluster objects, if there are any.
-//! **Provides** [`Endpoints`], the operations under `/endpoint`, to the allocator the addresses of the previous run.
+//! **Provides** [`Endpoints`], [`CiliumEndpointUids`], the operations under `/endpoint`, to the allocator the addresses of
+//! the previous run.
 //!
 //! **Life of an endpoint.** `PUT /endpoint/{id}` inserts a row into the table, takes over the addresses, sets the labels of
 //! the pod's object - `reserved:init` without one - and their identity, and waits for the reconciler: record on disk, datapath
@@ -32,6 +33,7 @@
 
 mod api;
 mod cell;
+mod cilium_endpoint_uids;
 mod config;
 mod gc;
 mod identity_labels;
@@ -47,6 +49,7 @@ pub mod testing;
 mod tests;
 
 pub use cell::cell;
+pub use cilium_endpoint_uids::CiliumEndpointUids;
 pub use config::EndpointsConfig;
 pub use identity_labels::filter::{BadPrefix, Filter};
 pub use identity_labels::prefix_file::BadFile;

@@ -4,11 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use k8s_tables::core::Pod;
 use labels::NamedPorts;
 use reconciler::Status;
 use serde::Serialize;
 use statedb::{Index, Query, TableDisplay, TableSpec};
 
+use crate::identity_labels::pod::is_of;
 use crate::model::id::{EndpointId, Name};
 use crate::model::log::{Code, Log};
 use crate::model::record::Record;
@@ -118,6 +120,11 @@ impl Endpoint {
     /// Returns the id.
     pub fn id(&self) -> EndpointId {
         EndpointId(self.record.id)
+    }
+
+    /// Whether an object is that of its pod, and not of another pod of the name.
+    pub fn is_of(&self, pod: &Pod) -> bool {
+        is_of(pod, &self.record)
     }
 
     /// Returns a new endpoint. There is nothing to reconcile before it has an identity.

@@ -1,11 +1,14 @@
 //! The state folder: one directory an endpoint, in it `ep_config.json`, replaced whole or not at all.
 
+use std::borrow::Borrow;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ipam::RestoredAddress;
+use parking_lot::Mutex;
 use state_file::StateFile;
 
 use crate::model::error::StateError;
@@ -26,6 +29,9 @@ const MAX_RECORD_BYTES: u64 = 16 << 20;
 #[derive(Debug, Clone)]
 pub struct StateFolder {
     root: PathBuf,
+    /// Held while a record is written or removed: the reconciler and [`CiliumEndpointUids`](crate::CiliumEndpointUids)
+    /// write the same file from different threads. All of them are threads that may block.
+    writing: Arc<Mutex<()>>,
 }
 
 /// One directory found under `state/` that an endpoint may have left.
@@ -47,7 +53,7 @@ pub struct Found {
 impl StateFolder {
     /// Returns the folder at `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> StateFolder {
-        StateFolder { root: root.into() }
+        StateFolder { root: root.into(), writing: Arc::default() }
     }
 
     /// Returns the path of the folder.
@@ -73,6 +79,17 @@ impl StateFolder {
 
     /// Writes the endpoint's record in place of an older one, unless it is the same.
     pub fn save(&self, record: &Record) -> Result<(), StateError> {
+        self.save_current(|| Some(record))
+    }
+
+    /// As [`save`](Self::save), for the record that a function returns while no other thread writes one.
+    pub(crate) fn save_current<R: Borrow<Record>>(
+        &self,
+        current: impl FnOnce() -> Option<R>,
+    ) -> Result<(), StateError> {
+        let _writing = self.writing.lock();
+        let Some(record) = current() else { return Ok(()) };
+        let record = record.borrow();
         let file = file(&self.root.join(record.id.to_string()));
         let json = serde_json::to_vec(record)
             .map_err(|error| StateError::io("encode", file.path(), io::Error::from(error)))?;
@@ -87,6 +104,7 @@ impl StateFolder {
 
     /// Removes a directory by the name that a scan returned.
     pub fn discard(&self, name: &str) -> Result<(), StateError> {
+        let _writing = self.writing.lock();
         let directory = self.root.join(name);
         let record = directory.join(RECORD);
         gone(fs::remove_file(&record)).map_err(|source| StateError::io("remove", &record, source))?;
