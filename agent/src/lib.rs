@@ -83,6 +83,7 @@ pub fn control_plane() -> Cell {
             ciliumnode::cell(),
             identity::cell(),
             ipam::cell(),
+            ipam_multi_pool::cell(),
             ipcache::cell(),
             node_manager::cell(),
             loadbalancer::cell(),

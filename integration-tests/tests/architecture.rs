@@ -40,7 +40,7 @@ const LAYERS: &[&[&str]] = &[
     &["datapath-api", "conntrack-gc"],
     &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
-    &["ipam", "policy", "node-manager", "loadbalancer-healthserver", "loadbalancer-sockets"],
+    &["ipam", "ipam-multi-pool", "policy", "node-manager", "loadbalancer-healthserver", "loadbalancer-sockets"],
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.
     &["ciliumendpoint", "cni-config", "config-sources", "loadbalancer-redirectpolicy", "loader"],
@@ -86,6 +86,10 @@ const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     (
         "cells/datapath/maps/src/maps.rs",
         "descriptors of maps that are opened one by one; the maps themselves are the state",
+    ),
+    (
+        "cells/ipam/multi-pool/src/waiting.rs",
+        "requests that wait for a range of their pool, counted by the job that requests ranges",
     ),
     (
         "lib/state-file/src/records.rs",

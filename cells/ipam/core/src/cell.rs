@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use api::{DebugSource, Operation, Request, Response, Route, StatusSource};
+use api_models::Status;
 use hive::prelude::*;
 use ipnetwork::IpNetwork;
-use local_node::{IpamMode, LocalNode, LocalNodeConfig, LocalNodeStore, LocalRouters};
+use local_node::{IpamMode, LocalNode, LocalNodeConfig, LocalNodeStore, LocalRouters, NodePool};
 use statedb::RwTable;
 
 use crate::address::{Address, DEFAULT_POOL};
+use crate::chooser::Chooser;
 use crate::handle::{Ipam, Node};
 use crate::pools::{Pool, Pools};
 use crate::range::{Family, PodRange};
@@ -59,6 +61,7 @@ struct IpamParams {
     config: Option<Config<LocalNodeConfig>>,
     routers: Option<Arc<LocalRouters>>,
     restored: Group<Restored>,
+    choosers: Group<Chooser>,
     metrics: Arc<metrics::Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -67,10 +70,13 @@ struct IpamParams {
 fn ipam(p: IpamParams) -> Arc<Ipam> {
     let node = p.node.clone();
     let is_delegated = p.config.is_some_and(|config| config.ipam == IpamMode::DelegatedPlugin);
-    let ipam = Arc::new(Ipam::new((*p.table).clone(), move || {
-        let node = node.node().map(|node| facts(&node)).unwrap_or_default();
+    let chooser = p.choosers.iter().next().cloned();
+    let is_multi = chooser.is_some();
+    let ipam = Ipam::new((*p.table).clone(), move || {
+        let node = node.node().map(|node| facts(&node, is_multi)).unwrap_or_default();
         Node { is_delegated, ..node }
-    }));
+    });
+    let ipam = Arc::new(ipam.with_chooser(chooser));
     ipam.register(&p.metrics);
     let follower = p.node.clone();
     let routers = p.routers.unwrap_or_default();
@@ -105,15 +111,37 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
     ipam
 }
 
-fn facts(node: &LocalNode) -> Node {
+fn facts(node: &LocalNode, is_multi: bool) -> Node {
     Node {
-        pools: default_pool(node),
+        pools: if is_multi { pools(node) } else { default_pool(node) },
         is_delegated: false,
+        waits: [(Family::V4, &node.ipv4_cidr_wait), (Family::V6, &node.ipv6_cidr_wait)]
+            .into_iter()
+            .filter_map(|(family, wait)| Some((family, wait.clone()?)))
+            .collect(),
         ipv4_range: node.ipv4_alloc_cidr,
         ipv6_range: node.ipv6_alloc_cidr,
         router_ipv4: node.router_ipv4,
         router_ipv6: node.router_ipv6,
     }
+}
+
+/// The pools of multi-pool mode.
+fn pools(node: &LocalNode) -> Pools {
+    let in_force: Vec<IpNetwork> = node.routed_cidrs().collect();
+    let in_force = &in_force[..in_force.len() - node.withdrawn_alloc_cidrs.len()];
+    let pool = |pool: &NodePool| {
+        let range = |cidr: &IpNetwork| PodRange::with_ends(*cidr, pool.allow_first_ip, pool.allow_last_ip);
+        let of =
+            |cidrs: &[IpNetwork]| pool.cidrs.iter().filter(|cidr| cidrs.contains(cidr)).map(range).collect();
+        (pool.name.as_str().into(), Pool { ranges: of(in_force), withdrawn: of(&node.withdrawn_alloc_cidrs) })
+    };
+    let is_on = |family: &Family| match family {
+        Family::V4 => node.ipv4_cidr_wait.is_some() || node.ipv4_alloc_cidr.is_some(),
+        Family::V6 => node.ipv6_cidr_wait.is_some() || node.ipv6_alloc_cidr.is_some(),
+    };
+    let families = [Family::V4, Family::V6].into_iter().filter(is_on).collect();
+    Pools::new(node.pools.iter().map(pool)).on_request(families)
 }
 
 /// The node's ranges as the one pool.
@@ -130,8 +158,16 @@ fn default_pool(node: &LocalNode) -> Pools {
     pools
 }
 
-fn status(ipam: Arc<Ipam>) -> Member<StatusSource> {
-    Member(StatusSource::new("ipam", move |status| status.ipam = Some(ipam.status(true))))
+/// Without pod ranges the whole agent is not ready: probes of the kubelet fail until the ranges are there.
+fn status(ipam: Arc<Ipam>, config: Option<Config<LocalNodeConfig>>) -> Member<StatusSource> {
+    let mode = config.map(|config| config.ipam.name()).unwrap_or_default();
+    Member(StatusSource::new("ipam", move |status| {
+        status.ipam = Some(ipam.status(true));
+        if let Some(missing) = router::missing_ranges(&ipam) {
+            let msg = format!("Pods get no addresses yet, with ipam={mode}: {missing}");
+            status.cilium = Some(Status { state: "Warning".to_owned(), msg });
+        }
+    }))
 }
 
 fn debug(ipam: Arc<Ipam>) -> Member<DebugSource> {

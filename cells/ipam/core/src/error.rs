@@ -24,6 +24,38 @@ pub enum Error {
         /// The namespace, or the owner in none, that holds most of them.
         most: Holder,
     },
+    /// Every address of the node's ranges of a pool is in use; more ranges are requested, with `ipam=multi-pool`.
+    #[error("all CIDR ranges are exhausted: {0}")]
+    Exhausted(#[source] Box<Error>),
+    /// The pools that are chosen by selectors are not known yet.
+    #[error("ipam-metadata-manager has not synced all pod IP pools yet")]
+    PoolsNotSynced,
+    /// The pool of a pod depends on an object that is not known.
+    #[error("resource {kind} {name:?} not found")]
+    NoObject {
+        /// `Pod` or `Namespace`.
+        kind: &'static str,
+        /// The name, with the namespace if it has one.
+        name: String,
+    },
+    /// Several pools select the pod.
+    #[error(
+        "multiple CiliumPodIPPools match pod {pod}: {pools}; only one may, or the pod names its pool by annotation"
+    )]
+    SeveralPools {
+        /// `NAMESPACE/NAME`.
+        pod: String,
+        /// The pools.
+        pools: String,
+    },
+    /// No pool selects the pod, which must not fall back to the default pool.
+    #[error(
+        "no CiliumPodIPPool matches pod {pod}, which requires one by the annotation ipam.cilium.io/require-pool-match"
+    )]
+    NoPoolMatches {
+        /// `NAMESPACE/NAME`.
+        pod: String,
+    },
     /// The node has no range of the family yet.
     #[error("no {family} address can be allocated yet: {reason}")]
     Waiting {
@@ -78,6 +110,17 @@ pub enum Error {
     /// The address was allocated with another token.
     #[error("UUID mismatch, not stopping expiration timer")]
     UuidMismatch,
+}
+
+impl Error {
+    /// Returns the pool and the family that the node has no free address of.
+    pub(crate) fn lacking(&self) -> Option<(&Arc<str>, Family)> {
+        match self {
+            Error::NoSuchPool { pool, family } | Error::Full { pool, family, .. } => Some((pool, *family)),
+            Error::Exhausted(full) => full.lacking(),
+            _ => None,
+        }
+    }
 }
 
 /// The holder of most addresses of a pool.

@@ -1,5 +1,6 @@
 //! The handle by which endpoints and the REST API allocate and release addresses.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,11 +8,12 @@ use std::time::{Duration, Instant};
 use api_models::{
     AddressPair, IpamAddressResponse, IpamResponse, IpamStatus, List, NodeAddressing, NodeAddressingElement,
 };
-use ipnetwork::{Ipv4Network, Ipv6Network};
+use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use statedb::{RwTable, Table};
 use tokio::sync::watch;
 
 use crate::address::{Address, DEFAULT_POOL, Lease};
+use crate::chooser::Chooser;
 use crate::error::Error;
 use crate::ledger::{EXPIRATION, Ledger, Randomness};
 use crate::metrics::{Action, Events, Usage};
@@ -31,6 +33,8 @@ pub struct Node {
     pub ipv6_range: Option<Ipv6Network>,
     /// Whether another IPAM plugin of CNI allocates the pods' addresses: this allocator refuses.
     pub is_delegated: bool,
+    /// Why a family has no range of the default pool yet.
+    pub waits: BTreeMap<Family, String>,
     /// The router's IPv4 address.
     pub router_ipv4: Option<Ipv4Addr>,
     /// The router's IPv6 address.
@@ -54,6 +58,7 @@ pub struct Ipam {
     /// Notifies the sweeper of a sooner deadline.
     deadline: watch::Sender<()>,
     events: Events,
+    chooser: Option<Chooser>,
 }
 
 impl Ipam {
@@ -61,7 +66,24 @@ impl Ipam {
     pub fn new(table: RwTable<Address>, node: impl Fn() -> Node + Send + Sync + 'static) -> Ipam {
         let (deadline, _) = watch::channel(());
         let events = Events::default();
-        Ipam { table: table.reader(), ledger: Ledger::new(table), node: Arc::new(node), deadline, events }
+        let (table, ledger, node) = (table.reader(), Ledger::new(table), Arc::new(node));
+        Ipam { table, ledger, node, deadline, events, chooser: None }
+    }
+
+    /// The same with several pools.
+    #[must_use]
+    pub fn with_chooser(self, chooser: Option<Chooser>) -> Ipam {
+        Ipam { chooser, ..self }
+    }
+
+    /// Returns the pool of the node's own addresses.
+    pub(crate) fn default_pool(&self) -> Arc<str> {
+        self.chooser.as_ref().map_or_else(|| DEFAULT_POOL.into(), |chooser| chooser.default_pool())
+    }
+
+    /// Whether no address of a range has an owner or is in quarantine. An allocation that read the pools before has ended.
+    pub fn is_vacant(&self, cidr: IpNetwork) -> bool {
+        self.ledger.is_vacant(cidr)
     }
 
     /// Allocates an address of the family, or of each enabled one; all or none. Returns an empty list if none is
@@ -75,6 +97,17 @@ impl Ipam {
         family: Option<Family>,
         expiration: bool,
     ) -> Result<Vec<Address>, Error> {
+        self.allocate_from("", owner, family, expiration)
+    }
+
+    /// As [`allocate`](Ipam::allocate), of the pool of this name, with several pools; an empty one leaves the choice.
+    pub(crate) fn allocate_from(
+        &self,
+        pool: &str,
+        owner: &str,
+        family: Option<Family>,
+        expiration: bool,
+    ) -> Result<Vec<Address>, Error> {
         let one;
         let families = match family {
             None => &FAMILIES[..],
@@ -84,20 +117,31 @@ impl Ipam {
             }
         };
         let after = expiration.then_some(EXPIRATION);
-        let pool_of = |_| Ok(DEFAULT_POOL.into());
-        let node = (self.node)();
-        if node.is_delegated {
+        let pool_of = |family| match &self.chooser {
+            Some(_) if !pool.is_empty() => Ok(pool.into()),
+            Some(chooser) => chooser.choose(owner, family),
+            None => Ok(DEFAULT_POOL.into()),
+        };
+        if (self.node)().is_delegated {
             return Err(Error::Delegated);
         }
         let given = self.ledger.allocate(
-            &node.pools,
+            || self.pools(),
             &pool_of,
             families,
             owner,
             after.map(|after| Instant::now() + after),
             &mut Random,
-        )?;
+        );
+        let given = given.inspect_err(|error| {
+            if let (Some(chooser), Some((pool, family))) = (&self.chooser, error.lacking()) {
+                chooser.wait(pool, family, owner);
+            }
+        })?;
         for row in &given {
+            if let Some(chooser) = &self.chooser {
+                chooser.served(&row.pool, Family::of(row.address), owner);
+            }
             self.events.count(Action::Allocate, Family::of(row.address));
         }
         if expiration {
@@ -111,11 +155,10 @@ impl Ipam {
         if pool.is_empty() {
             return Err(Error::NoPool { address, owner: owner.to_owned() });
         }
-        let node = (self.node)();
-        if node.is_delegated {
+        if (self.node)().is_delegated {
             return Err(Error::Delegated);
         }
-        self.ledger.take(&node.pools, address, owner, Lease::Held)?;
+        self.ledger.take(|| self.pools(), address, owner, Lease::Held)?;
         self.events.count(Action::Allocate, Family::of(address));
         Ok(())
     }
@@ -157,7 +200,7 @@ impl Ipam {
         owner: &str,
         endpoint: u16,
     ) -> Result<(), Error> {
-        self.ledger.hand_over(&self.pools(), address, token, owner, endpoint)
+        self.ledger.hand_over(|| self.pools(), address, token, owner, endpoint)
     }
 
     /// Reserves the address of an endpoint of the previous run, also outside of all ranges: they may be known later.
@@ -208,6 +251,11 @@ impl Ipam {
         of_endpoint.map(|row| row.address).collect()
     }
 
+    /// Returns why a family has no range of the default pool yet.
+    pub(crate) fn wait(&self, family: Family) -> Option<String> {
+        (self.node)().waits.remove(&family)
+    }
+
     /// Returns the pools at present.
     pub fn pools(&self) -> Pools {
         (self.node)().pools
@@ -215,7 +263,7 @@ impl Ipam {
 
     /// Returns the `ipam` part of `GET /healthz`; with `full` every address with its owner.
     pub fn status(&self, full: bool) -> IpamStatus {
-        status(&self.table, &self.pools(), full)
+        status(&self.table, &self.pools(), &self.default_pool(), full)
     }
 
     /// Returns the table as text for debugging: a line for each address with its owner and lease.
@@ -242,14 +290,15 @@ impl Ipam {
     /// Returns the answer to `POST /ipam`.
     pub(crate) fn respond(
         &self,
+        pool: &str,
         owner: &str,
         family: Option<Family>,
         expiration: bool,
     ) -> Result<IpamResponse, Error> {
-        let given = self.allocate(owner, family, expiration)?;
+        let given = self.allocate_from(pool, owner, family, expiration)?;
         let mut response =
             IpamResponse { host_addressing: self.host_addressing(), ..IpamResponse::default() };
-        for Address { address, lease, .. } in given {
+        for Address { address, lease, pool, .. } in given {
             let expiration_uuid = match lease {
                 Lease::Expiring { uuid, .. } => uuid.to_string(),
                 _ => String::new(),
@@ -258,16 +307,17 @@ impl Ipam {
                 cidrs: List(None),
                 ip: address.to_string(),
                 expiration_uuid,
+                skip_masquerade: self.chooser.as_ref().is_some_and(|chooser| chooser.skips_masquerade(&pool)),
                 ..IpamAddressResponse::default()
             };
             let AddressPair { ipv4, ipv4_pool_name, ipv6, ipv6_pool_name, .. } = &mut response.address;
             match address {
                 IpAddr::V4(_) => {
-                    (*ipv4, *ipv4_pool_name) = (part.ip.clone(), DEFAULT_POOL.to_owned());
+                    (*ipv4, *ipv4_pool_name) = (part.ip.clone(), pool.to_string());
                     response.ipv4 = Some(part);
                 }
                 IpAddr::V6(_) => {
-                    (*ipv6, *ipv6_pool_name) = (part.ip.clone(), DEFAULT_POOL.to_owned());
+                    (*ipv6, *ipv6_pool_name) = (part.ip.clone(), pool.to_string());
                     response.ipv6 = Some(part);
                 }
             }
@@ -313,13 +363,17 @@ impl Ipam {
     }
 }
 
-fn status(table: &Table<Address>, pools: &Pools, full: bool) -> IpamStatus {
+fn status(table: &Table<Address>, pools: &Pools, default: &str, full: bool) -> IpamStatus {
     let snapshot = table.snapshot();
     let allocated: Vec<_> = table.all(&snapshot).filter(|row| row.allocated()).collect();
+    let shown = |row: &Address| match *row.pool == *default {
+        true => row.address.to_string(),
+        false => format!("{}/{}", row.pool, row.address),
+    };
     let of = |family| {
         let enabled = pools.enabled(family);
         let list = allocated.iter().filter(|row| Family::of(row.address) == family);
-        List(enabled.then(|| list.map(|row| row.address.to_string()).collect::<Vec<_>>()))
+        List(enabled.then(|| list.map(|row| shown(row)).collect::<Vec<_>>()))
     };
     let mut text = String::new();
     for (family, name) in [(Family::V4, "IPv4"), (Family::V6, "IPv6")] {
@@ -330,7 +384,7 @@ fn status(table: &Table<Address>, pools: &Pools, full: bool) -> IpamStatus {
         }
     }
     let allocations = match full {
-        true => allocated.iter().map(|row| (row.address.to_string(), row.owner.to_string())).collect(),
+        true => allocated.iter().map(|row| (shown(row), row.owner.to_string())).collect(),
         false => Default::default(),
     };
     IpamStatus { allocations, ipv4: of(Family::V4), ipv6: of(Family::V6), status: text }

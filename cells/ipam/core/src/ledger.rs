@@ -1,10 +1,12 @@
 //! Allocation and release of addresses: transactions on the table `ipam`, without clock or randomness of their own.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnetwork::IpNetwork;
 use statedb::{RwTable, TableTxn};
 
 use crate::address::{Address, DEFAULT_POOL, Lease};
@@ -38,9 +40,12 @@ impl Ledger {
 
     /// Allocates one address of each of the families that are on, all or none, each of the pool that `pool_of` returns; with
     /// `expires`, they expire then unless an endpoint takes them over.
-    pub(crate) fn allocate(
+    ///
+    /// `pools` is read within the transaction: a range that has left the pools before [`is_vacant`](Ledger::is_vacant) looks
+    /// at it gives no address afterwards.
+    pub(crate) fn allocate<P: Borrow<Pools>>(
         &self,
-        pools: &Pools,
+        pools: impl FnOnce() -> P,
         pool_of: &impl Fn(Family) -> Result<Arc<str>, Error>,
         families: &[Family],
         owner: &str,
@@ -49,6 +54,8 @@ impl Ledger {
     ) -> Result<Vec<Address>, Error> {
         let owner: Arc<str> = owner.into();
         let mut txn = self.table.write();
+        let pools = pools();
+        let pools: &Pools = pools.borrow();
         let mut given = Vec::new();
         for &family in families {
             if !pools.enabled(family) {
@@ -59,9 +66,15 @@ impl Ledger {
             }
             // An error drops the transaction, and with it an address of the family before.
             let name = pool_of(family)?;
-            let pool = pools.get(&name).ok_or_else(|| Error::NoSuchPool { pool: name.clone(), family })?;
-            let address = pick(&txn, pool, family, randomness.offset())
-                .ok_or_else(|| exhausted(&txn, name.clone(), pool, family))?;
+            let pool = pools.get(&name).filter(|pool| pool.of(family).next().is_some());
+            let pool = pool.ok_or_else(|| Error::NoSuchPool { pool: name.clone(), family })?;
+            let address = pick(&txn, pool, family, randomness.offset()).ok_or_else(|| {
+                let full = exhausted(&txn, name.clone(), pool, family);
+                match pools.is_multi() {
+                    true => Error::Exhausted(Box::new(full)),
+                    false => full,
+                }
+            })?;
             let lease = match expires {
                 Some(at) => Lease::Expiring { uuid: randomness.uuid().into(), at },
                 None => Lease::Held,
@@ -75,15 +88,17 @@ impl Ledger {
     }
 
     /// Allocates a given address, if it is free.
-    pub(crate) fn take(
+    pub(crate) fn take<P: Borrow<Pools>>(
         &self,
-        pools: &Pools,
+        pools: impl FnOnce() -> P,
         address: IpAddr,
         owner: &str,
         lease: Lease,
     ) -> Result<(), Error> {
-        pools.check(address)?;
         let mut txn = self.table.write();
+        let pools = pools();
+        let pools: &Pools = pools.borrow();
+        pools.check(address)?;
         if txn.get(Address::by_address(address)).is_some_and(|row| row.allocated()) {
             return Err(Error::Allocated);
         }
@@ -136,15 +151,17 @@ impl Ledger {
 
     /// Assigns an address to an endpoint: it no longer expires and is released with the endpoint. A token must be that
     /// of the allocation. A free address of the ranges is allocated to the endpoint; one outside of them is ignored.
-    pub(crate) fn hand_over(
+    pub(crate) fn hand_over<P: Borrow<Pools>>(
         &self,
-        pools: &Pools,
+        pools: impl FnOnce() -> P,
         address: IpAddr,
         uuid: Option<&str>,
         owner: &str,
         endpoint: u16,
     ) -> Result<(), Error> {
         let mut txn = self.table.write();
+        let pools = pools();
+        let pools: &Pools = pools.borrow();
         let row = txn.get(Address::by_address(address));
         match (row.map(|row| &row.lease), uuid) {
             (Some(Lease::Expiring { uuid: given, .. }), Some(uuid)) if **given != *uuid => {
@@ -169,6 +186,13 @@ impl Ledger {
         txn.insert(Address { address, owner, pool, lease: Lease::Endpoint(endpoint) });
         txn.commit();
         Ok(())
+    }
+
+    /// Whether no address of a range has a row, those in quarantine included: packets for their previous owners may still
+    /// come. Waits for allocations in progress.
+    pub(crate) fn is_vacant(&self, cidr: IpNetwork) -> bool {
+        let txn = self.table.write();
+        !txn.all().any(|row| cidr.contains(row.address))
     }
 
     /// Releases expired addresses and ends quarantines. Returns the expired ones and the next deadline.

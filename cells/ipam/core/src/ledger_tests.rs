@@ -52,11 +52,11 @@ fn both_families_or_none() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let pools = pools(&["10.0.0.0/30", "fd00::/126"]);
     for _ in 0..2 {
-        let given = ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, &mut randomness).unwrap();
+        let given = ledger.allocate(|| &pools, &default_pool, &BOTH, "pod", None, &mut randomness).unwrap();
         assert_eq!(given.len(), 2);
     }
     let before = rows(&ledger);
-    let full = ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, &mut randomness);
+    let full = ledger.allocate(|| &pools, &default_pool, &BOTH, "pod", None, &mut randomness);
     assert_eq!(
         full.unwrap_err().to_string(),
         "range is full: pool default has 2 IPv6 addresses on this node, pod holds 2 of them"
@@ -64,7 +64,7 @@ fn both_families_or_none() {
     assert_eq!(rows(&ledger), before, "a refused request leaves nothing behind");
     ledger.release(ip("fd00::1"), None, now).unwrap();
     let before = rows(&ledger);
-    let full = ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, &mut randomness);
+    let full = ledger.allocate(|| &pools, &default_pool, &BOTH, "pod", None, &mut randomness);
     assert!(matches!(full, Err(Error::Full { family: Family::V4, capacity: 2, .. })), "{full:?}");
     assert_eq!(rows(&ledger), before, "IPv6 had room, IPv4 had not: neither is given");
 }
@@ -73,10 +73,11 @@ fn both_families_or_none() {
 fn a_disabled_family_gives_nothing() {
     let ledger = ledger();
     let pools = pools(&["10.0.0.0/24"]);
-    let given = ledger.allocate(&pools, &default_pool, &[Family::V6], "pod", None, &mut Counting(1)).unwrap();
+    let given =
+        ledger.allocate(|| &pools, &default_pool, &[Family::V6], "pod", None, &mut Counting(1)).unwrap();
     assert!(given.is_empty());
     assert_eq!(
-        ledger.take(&pools, ip("fd00::1"), "pod", Lease::Held).unwrap_err().to_string(),
+        ledger.take(|| &pools, ip("fd00::1"), "pod", Lease::Held).unwrap_err().to_string(),
         "IPv6 allocation disabled"
     );
 }
@@ -86,9 +87,9 @@ fn a_full_pool_names_the_namespace_that_holds_most() {
     let (ledger, mut randomness) = (ledger(), Counting(1));
     let pools = pools(&["10.0.0.0/29"]);
     for owner in ["router", "a/1", "b/1", "b/2", "a/2", "b/3"] {
-        ledger.allocate(&pools, &default_pool, &BOTH, owner, None, &mut randomness).unwrap();
+        ledger.allocate(|| &pools, &default_pool, &BOTH, owner, None, &mut randomness).unwrap();
     }
-    let full = ledger.allocate(&pools, &default_pool, &BOTH, "c/1", None, &mut randomness);
+    let full = ledger.allocate(|| &pools, &default_pool, &BOTH, "c/1", None, &mut randomness);
     assert_eq!(
         full.unwrap_err().to_string(),
         "range is full: pool default has 6 IPv4 addresses on this node, namespace b holds 3 of them"
@@ -99,10 +100,10 @@ fn a_full_pool_names_the_namespace_that_holds_most() {
 fn a_family_that_waits_for_its_range_refuses_with_the_reason() {
     let (ledger, mut randomness) = (ledger(), Counting(1));
     let waiting = Pools::default().waiting(Family::V4, "no podCIDRs in CiliumNode n1");
-    let refused = ledger.allocate(&waiting, &default_pool, &BOTH, "pod", None, &mut randomness);
+    let refused = ledger.allocate(|| &waiting, &default_pool, &BOTH, "pod", None, &mut randomness);
     let expected = "no IPv4 address can be allocated yet: no podCIDRs in CiliumNode n1";
     assert_eq!(refused.unwrap_err().to_string(), expected);
-    let refused = ledger.take(&waiting, ip("10.0.0.9"), "pod", Lease::Held);
+    let refused = ledger.take(|| &waiting, ip("10.0.0.9"), "pod", Lease::Held);
     assert_eq!(refused.unwrap_err().to_string(), expected);
 
     // An endpoint of the previous run keeps its address, which is reserved when the range comes.
@@ -110,7 +111,7 @@ fn a_family_that_waits_for_its_range_refuses_with_the_reason() {
     ledger.restore(&waiting, ip("10.0.0.1"), "a/1", 7).unwrap();
     assert_eq!(ledger.restore(&waiting, ip("10.0.0.1"), "a/2", 8), Err(Error::Allocated));
     let known = pools(&["10.0.0.0/30"]);
-    let given = ledger.allocate(&known, &default_pool, &BOTH, "pod", None, &mut randomness).unwrap();
+    let given = ledger.allocate(|| &known, &default_pool, &BOTH, "pod", None, &mut randomness).unwrap();
     assert_eq!(given[0].address, ip("10.0.0.2"));
 }
 
@@ -119,21 +120,22 @@ fn a_withdrawn_range_keeps_its_owners_and_gives_nothing_new() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let before = pools(&["10.0.0.0/29"]);
     let mut one = |pools: &Pools| {
-        ledger.allocate(pools, &default_pool, &[Family::V4], "pod", None, &mut randomness).unwrap()[0].address
+        ledger.allocate(|| pools, &default_pool, &[Family::V4], "pod", None, &mut randomness).unwrap()[0]
+            .address
     };
     let (held, released) = (one(&before), one(&before));
     let range = |cidr: &str| crate::PodRange::new(cidr.parse().unwrap());
     let pool = Pool { ranges: vec![range("10.0.1.0/29")], withdrawn: vec![range("10.0.0.0/29")] };
     let after = Pools::new([(DEFAULT_POOL.into(), pool)]);
-    ledger.hand_over(&after, held, None, "pod", 7).unwrap();
+    ledger.hand_over(|| &after, held, None, "pod", 7).unwrap();
     assert_eq!(ledger.release(released, None, now), Ok(true));
     for _ in 0..6 {
         assert!(range("10.0.1.0/29").contains(one(&after)), "not even one that rests");
     }
     let mut more = Counting(9);
-    let full = ledger.allocate(&after, &default_pool, &[Family::V4], "pod", None, &mut more);
+    let full = ledger.allocate(|| &after, &default_pool, &[Family::V4], "pod", None, &mut more);
     assert!(matches!(full, Err(Error::Full { capacity: 6, .. })), "{full:?}");
-    assert!(ledger.take(&after, released, "pod", Lease::Held).is_err());
+    assert!(ledger.take(|| &after, released, "pod", Lease::Held).is_err());
     assert_eq!(rows(&ledger)[&held].lease, Lease::Endpoint(7));
 }
 
@@ -141,11 +143,11 @@ fn a_withdrawn_range_keeps_its_owners_and_gives_nothing_new() {
 fn addresses_by_number() {
     let ledger = ledger();
     let pools = pools(&["10.0.0.0/24"]);
-    assert_eq!(ledger.take(&pools, ip("10.0.0.9"), "router", Lease::Held), Ok(()));
-    let again = ledger.take(&pools, ip("10.0.0.9"), "pod", Lease::Held).unwrap_err();
+    assert_eq!(ledger.take(|| &pools, ip("10.0.0.9"), "router", Lease::Held), Ok(()));
+    let again = ledger.take(|| &pools, ip("10.0.0.9"), "pod", Lease::Held).unwrap_err();
     assert_eq!(again.to_string(), "provided IP is already allocated");
     for outside in ["10.0.0.0", "10.0.0.255", "10.0.1.1"] {
-        let refused = ledger.take(&pools, ip(outside), "pod", Lease::Held).unwrap_err();
+        let refused = ledger.take(|| &pools, ip(outside), "pod", Lease::Held).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "provided IP is not in the valid range. The range of valid IPs is 10.0.0.0/24"
@@ -162,10 +164,10 @@ fn expiration_is_stopped_by_its_token_only() {
         .unwrap();
     let address = given[0].address;
     let Lease::Expiring { uuid, .. } = &given[0].lease else { panic!("{given:?}") };
-    let wrong = ledger.hand_over(&pools, address, Some("other"), "pod", 7);
+    let wrong = ledger.hand_over(|| &pools, address, Some("other"), "pod", 7);
     assert_eq!(wrong, Err(Error::UuidMismatch));
-    ledger.hand_over(&pools, address, Some(uuid), "pod", 7).unwrap();
-    let twice = ledger.hand_over(&pools, address, Some(uuid), "pod", 7);
+    ledger.hand_over(|| &pools, address, Some(uuid), "pod", 7).unwrap();
+    let twice = ledger.hand_over(|| &pools, address, Some(uuid), "pod", 7);
     assert_eq!(twice, Err(Error::NoTimer));
     assert_eq!(ledger.sweep(now + EXPIRATION * 2), (vec![], None));
     assert_eq!(ledger.release(address, None, now), Err(Error::InUse));
@@ -192,7 +194,7 @@ fn a_released_address_is_the_last_to_be_given_again() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let pools = pools(&["10.0.0.0/29"]);
     let mut one = || {
-        ledger.allocate(&pools, &default_pool, &[Family::V4], "pod", None, &mut randomness).unwrap()[0]
+        ledger.allocate(|| &pools, &default_pool, &[Family::V4], "pod", None, &mut randomness).unwrap()[0]
             .address
     };
     let (first, second) = (one(), one());
@@ -233,7 +235,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Allocate => {
-                    match ledger.allocate(&pools, &default_pool, &BOTH, "pod", None, &mut randomness) {
+                    match ledger.allocate(|| &pools, &default_pool, &BOTH, "pod", None, &mut randomness) {
                         Ok(given) => {
                             prop_assert_eq!(given.len(), 1);
                             prop_assert!(range.contains(given[0].address));
@@ -246,7 +248,7 @@ proptest! {
                     }
                 }
                 Step::Take(n) => {
-                    let taken = ledger.take(&pools, host(n), "pod", Lease::Held);
+                    let taken = ledger.take(|| &pools, host(n), "pod", Lease::Held);
                     let free = range.contains(host(n)) && !held.contains(&host(n));
                     prop_assert_eq!(taken.is_ok(), free);
                     if free {

@@ -13,6 +13,9 @@
 //! with the reason, and the router gets its address when the range comes. Of a range that the cluster withdraws
 //! addresses stay with their owners; health names these until the last one is gone.
 //!
+//! **Pools.** Outside of `ipam=multi-pool` there is one, `default`. With it another cell provides a [`Chooser`] and writes the
+//! node's pools into its row; a request that a pool cannot serve is passed to the chooser, which requests more of the pool.
+//!
 //! ```
 //! use ipam::{Ipam, Node};
 //!
@@ -30,6 +33,7 @@
 
 mod address;
 mod cell;
+mod chooser;
 mod error;
 mod handle;
 mod ledger;
@@ -42,6 +46,7 @@ mod withdrawn;
 
 pub use address::{Address, DEFAULT_POOL, Lease};
 pub use cell::{Restored, RestoredAddress, cell};
+pub use chooser::{ChoosePool, Chooser};
 pub use error::{Error, Holder};
 pub use handle::{Ipam, Node};
 pub use pools::{Pool, Pools};

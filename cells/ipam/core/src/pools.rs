@@ -16,6 +16,8 @@ pub struct Pools {
     pools: BTreeMap<Arc<str>, Pool>,
     /// Families that are on and have no range yet, with the reason.
     waits: BTreeMap<Family, Arc<str>>,
+    /// The families that are on, with pools that the cluster assigns on request; none outside of multi-pool mode.
+    on_request: Option<Vec<Family>>,
 }
 
 /// The addresses of a pool.
@@ -42,7 +44,7 @@ impl Pool {
 impl Pools {
     /// The pools of these names.
     pub fn new(pools: impl IntoIterator<Item = (Arc<str>, Pool)>) -> Pools {
-        Pools { pools: pools.into_iter().collect(), waits: BTreeMap::new() }
+        Pools { pools: pools.into_iter().collect(), ..Pools::default() }
     }
 
     /// One pool, `default`, of the given CIDRs; a family without a CIDR is off.
@@ -56,6 +58,23 @@ impl Pools {
     pub fn waiting(mut self, family: Family, reason: &str) -> Pools {
         self.waits.insert(family, reason.into());
         self
+    }
+
+    /// Marks the pools as assigned on request, so that a pool may be missing while its family is on.
+    #[must_use]
+    pub fn on_request(mut self, families: Vec<Family>) -> Pools {
+        self.on_request = Some(families);
+        self
+    }
+
+    /// Whether pools are assigned on request.
+    pub(crate) fn is_multi(&self) -> bool {
+        self.on_request.is_some()
+    }
+
+    /// Whether a pool has a range of a family to allocate from.
+    pub(crate) fn has(&self, pool: &str, family: Family) -> bool {
+        self.get(pool).is_some_and(|pool| pool.of(family).next().is_some())
     }
 
     /// Returns a pool.
@@ -75,7 +94,8 @@ impl Pools {
 
     /// Whether the family is on.
     pub fn enabled(&self, family: Family) -> bool {
-        self.waits.contains_key(&family) || self.of(family).next().is_some()
+        let is_requested = self.on_request.as_ref().is_some_and(|families| families.contains(&family));
+        is_requested || self.waits.contains_key(&family) || self.of(family).next().is_some()
     }
 
     /// Returns why the family has no range yet.

@@ -17,7 +17,7 @@ pub(crate) fn post_ipam(ipam: &Ipam, request: &Request) -> Response {
     };
     let owner = request.query("owner").unwrap_or_default();
     let expiration = request.header_bool("expiration").unwrap_or(false);
-    match ipam.respond(owner, family, expiration) {
+    match ipam.respond(request.query("pool").unwrap_or_default(), owner, family, expiration) {
         Ok(response) => Response::json(201, &response),
         Err(error) => Response::error(502, error.to_string()),
     }

@@ -2,14 +2,21 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hive::JobCx;
 use local_node::{LocalNode, LocalNodeStore, LocalRouters};
+use tokio::time::{Instant, sleep_until};
 
 use crate::address::DEFAULT_POOL;
 use crate::error::Error;
 use crate::handle::Ipam;
 use crate::range::Family;
+
+/// A wait for ranges is logged at once, then after this time, which doubles.
+const FIRST_REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest time between two reports of a wait.
+const MAX_REPORT_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The owner of the router's addresses.
 const ROUTER: &str = "router";
@@ -26,16 +33,16 @@ pub(crate) fn ensure(ipam: &Ipam, store: &LocalNodeStore, configured: &LocalRout
         }
     }
     let before = [node.router_ipv4.map(IpAddr::V4), node.router_ipv6.map(IpAddr::V6)];
-    let pools = ipam.pools();
+    let (pools, default) = (ipam.pools(), ipam.default_pool());
     for ((family, before), configured) in [Family::V4, Family::V6].into_iter().zip(before).zip(configured) {
         if configured.is_some()
             || !pools.enabled(family)
-            || pools.wait(family).is_some()
+            || !pools.has(&default, family)
             || ipam.has(ROUTER, family)
         {
             continue;
         }
-        let kept = before.filter(|&address| match ipam.allocate_ip(address, ROUTER, DEFAULT_POOL) {
+        let kept = before.filter(|&address| pools.pool_of(address).is_none_or(|pool| *pool == default)).filter(|&address| match ipam.allocate_ip(address, ROUTER, DEFAULT_POOL) {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(ip = %address, %error, "Router address of the previous run is not available");
@@ -63,11 +70,33 @@ pub(crate) async fn follow(
     cx: JobCx,
 ) -> anyhow::Result<()> {
     let table = store.table();
+    // When the wait began, and when it is reported again.
+    let mut reported: Option<(Instant, Instant, Duration)> = None;
     loop {
         let snapshot = table.snapshot();
         let (_, watch) = table.get_watch(&snapshot, LocalNode::query());
         match ensure(&ipam, &store, &configured) {
-            Ok(()) => cx.health.ok(report(&ipam)),
+            Ok(()) => match missing_ranges(&ipam) {
+                None => {
+                    reported = None;
+                    cx.health.ok("The router has its addresses");
+                }
+                Some(missing) => {
+                    let now = Instant::now();
+                    let (begin, due, interval) = reported.get_or_insert((now, now, FIRST_REPORT_INTERVAL));
+                    let message = format!("Waits for pod ranges; {missing}");
+                    if *due <= now {
+                        let waited = now.duration_since(*begin).as_secs();
+                        tracing::warn!(
+                            reason = missing,
+                            seconds = waited,
+                            "Pods get no addresses: waiting for pod ranges"
+                        );
+                        cx.health.degraded(message, format!("pods get no addresses for {waited} s"));
+                        (*due, *interval) = (now + *interval, (*interval * 2).min(MAX_REPORT_INTERVAL));
+                    }
+                }
+            },
             Err(error) => {
                 if cx.health.degraded_anew("The router has no address", &error) {
                     tracing::error!(%error, "The router has no address");
@@ -76,17 +105,21 @@ pub(crate) async fn follow(
         }
         tokio::select! {
             () = watch.changed() => {}
+            () = sleep_until(reported.map_or_else(Instant::now, |(_, due, _)| due)), if reported.is_some() => {}
             () = cx.cancelled() => return Ok(()),
         }
     }
 }
 
-fn report(ipam: &Ipam) -> String {
-    let pools = ipam.pools();
-    let waits = [Family::V4, Family::V6].into_iter().filter_map(|family| Some((family, pools.wait(family)?)));
-    let waits: Vec<String> = waits.map(|(family, reason)| format!("{family}: {reason}")).collect();
-    match waits.is_empty() {
-        true => "The router has its addresses".to_owned(),
-        false => format!("Waits for pod ranges; {}", waits.join("; ")),
-    }
+/// Describes the ranges that the node's own addresses and those of pods without another pool wait for.
+pub(crate) fn missing_ranges(ipam: &Ipam) -> Option<String> {
+    let (pools, default) = (ipam.pools(), ipam.default_pool());
+    let is_missing = |family: &Family| pools.enabled(*family) && !pools.has(&default, *family);
+    let reasons =
+        [Family::V4, Family::V6].into_iter().filter(is_missing).map(|family| match ipam.wait(family) {
+            Some(reason) => format!("{family}: {reason}"),
+            None => format!("{family}: this node has no range of the pool {default} yet"),
+        });
+    let reasons: Vec<String> = reasons.collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }

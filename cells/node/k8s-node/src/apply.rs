@@ -48,7 +48,9 @@ pub(crate) fn apply(settings: &Settings, facts: &Facts<'_>, row: &mut LocalNode)
     if let Some(node) = facts.node {
         addresses(settings, node, facts.device_addresses, row, &mut findings);
     }
-    ranges(settings, facts, row, &mut findings);
+    if settings.reads_ranges() || !settings.in_cluster {
+        ranges(settings, facts, row, &mut findings);
+    }
     findings
 }
 

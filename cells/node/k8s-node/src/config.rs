@@ -65,6 +65,11 @@ impl Settings {
         self
     }
 
+    /// Whether ranges are read here; those of pools are read by the cell that also requests them.
+    pub(crate) fn reads_ranges(&self) -> bool {
+        self.ipam != IpamMode::MultiPool
+    }
+
     /// Whether the ranges are those of the CiliumNode.
     pub(crate) fn reads_cilium_node(&self) -> bool {
         self.ipam == IpamMode::ClusterPool

@@ -14,6 +14,7 @@
 //! |---|---|---|
 //! | `cluster-pool` | CiliumNode `spec.ipam.podCIDRs` | waits |
 //! | `kubernetes` | Node `spec.podCIDRs`, else `spec.podCIDR`, else annotations (with `annotate-k8s-node`) | waits |
+//! | `multi-pool` | none: the cell `multi-pool` writes them | |
 //! | others | as `kubernetes` | waits with `k8s-require-ipv4-pod-cidr` or `-ipv6-`; else 10 s, then automatic ranges |
 //!
 //! Options `ipv4-range` and `ipv6-range` come before all of these. Ranges change at run time: one that leaves is

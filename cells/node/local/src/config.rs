@@ -10,7 +10,7 @@ pub enum IpamMode {
     ClusterPool,
     /// Ranges that Kubernetes assigns in the Node, `spec.podCIDRs`.
     Kubernetes,
-    /// Ranges of several pools that the operator assigns in the CiliumNode; not supported.
+    /// Ranges of several pools that the operator assigns in the CiliumNode, `spec.ipam.pools`.
     #[flag(name = "multi-pool")]
     MultiPool,
     /// Single addresses in the CiliumNode; not supported.
@@ -24,6 +24,23 @@ pub enum IpamMode {
     Azure,
     /// Interfaces of Alibaba Cloud; not supported.
     Alibabacloud,
+}
+
+impl IpamMode {
+    /// Returns the value of the option.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            IpamMode::ClusterPool => "cluster-pool",
+            IpamMode::Kubernetes => "kubernetes",
+            IpamMode::MultiPool => "multi-pool",
+            IpamMode::Crd => "crd",
+            IpamMode::DelegatedPlugin => "delegated-plugin",
+            IpamMode::Eni => "eni",
+            IpamMode::Azure => "azure",
+            IpamMode::Alibabacloud => "alibabacloud",
+        }
+    }
 }
 
 /// Options about the node. Changes take effect at the next start.
@@ -54,7 +71,7 @@ pub struct LocalNodeConfig {
     /// Prefix of automatic IPv6 ranges
     #[flag(default = "f00d::/64")]
     pub ipv6_cluster_alloc_cidr: String,
-    /// Where pods' addresses come from: cluster-pool, kubernetes, delegated-plugin. Without a cluster the first two use the ranges of this node's options
+    /// Where pods' addresses come from: cluster-pool, multi-pool, kubernetes, delegated-plugin. Without a cluster the first three use the ranges of this node's options
     #[flag(default = "cluster-pool")]
     pub ipam: IpamMode,
     /// Wait for an IPv4 pod range from Kubernetes in every IPAM mode; cluster-pool and kubernetes always do

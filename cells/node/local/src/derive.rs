@@ -94,6 +94,7 @@ fn known_before(settings: &Settings, node: &mut LocalNode, previous: &Previous) 
         node.ipv6_cidr_wait = node.ipv6_alloc_cidr.is_none().then(|| NOT_READ.to_owned());
     }
     node.withdrawn_alloc_cidrs.clone_from(&previous.withdrawn);
+    node.pools.clone_from(&previous.pools);
 }
 
 /// Derives the missing range of each enabled family from the node's address.

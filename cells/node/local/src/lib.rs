@@ -62,7 +62,7 @@ pub use cell::cell;
 pub use config::{IpamMode, LocalNodeConfig};
 pub use error::Error;
 pub use host::NodeName;
-pub use node::{AddressSource, AddressType, DEFAULT_CLUSTER, LocalNode};
+pub use node::{AddressSource, AddressType, DEFAULT_CLUSTER, LocalNode, NodePool};
 pub use ranges::{AutomaticRanges, LocalRouters, PodCidrSource};
 pub use state::StateConfig;
 pub use store::LocalNodeStore;

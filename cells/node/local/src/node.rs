@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use statedb::{Index, IndexDef, Query, TableDisplay, TableSpec};
 
 /// The name of a cluster without a configured name.
@@ -43,6 +43,8 @@ pub struct LocalNode {
     /// Ranges that the cluster has withdrawn and that pods still have addresses of: they are routed, and nothing new is
     /// allocated from them.
     pub withdrawn_alloc_cidrs: Vec<IpNetwork>,
+    /// Its pools, with `ipam=multi-pool`; the ranges of all of them are in the fields above, those of the default pool first.
+    pub pools: Vec<NodePool>,
     /// Why the IPv4 range is not known yet; none if it is, or if IPv4 is off.
     pub ipv4_cidr_wait: Option<String>,
     /// Why the IPv6 range is not known yet; none if it is, or if IPv6 is off.
@@ -71,6 +73,19 @@ pub struct LocalNode {
     pub provider_id: String,
     /// Whether its Node object is being deleted or is gone.
     pub is_being_deleted: bool,
+}
+
+/// A pool that the node has ranges of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePool {
+    /// The pool's name.
+    pub name: String,
+    /// Its ranges of this node, in the order of the CiliumNode; withdrawn ones that addresses are used of, too.
+    pub cidrs: Vec<IpNetwork>,
+    /// Whether a range's first address is allocated.
+    pub allow_first_ip: bool,
+    /// Whether a range's last address is allocated.
+    pub allow_last_ip: bool,
 }
 
 /// The source of a node's own address.
@@ -165,6 +180,29 @@ impl LocalNode {
         self.set_ipv6_alloc_cidrs(cidrs);
         self.ipv6_cidr_wait = None;
         self.withdraw(former);
+    }
+
+    /// Replaces its pools by those of the cluster. Ranges that leave become withdrawn ones, and their pool keeps them as long
+    /// as they are.
+    pub fn assign_pools(&mut self, default: &str, mut pools: Vec<NodePool>) {
+        pools.sort_by(|a, b| (a.name != default, &a.name).cmp(&(b.name != default, &b.name)));
+        let all = || pools.iter().flat_map(|pool| pool.cidrs.iter().copied());
+        let ipv4 = |cidr| if let IpNetwork::V4(cidr) = cidr { Some(cidr) } else { None };
+        let ipv6 = |cidr| if let IpNetwork::V6(cidr) = cidr { Some(cidr) } else { None };
+        let (ipv4, ipv6): (Vec<_>, Vec<_>) =
+            (all().filter_map(ipv4).collect(), all().filter_map(ipv6).collect());
+        self.assign_ipv4_cidrs(&ipv4);
+        self.assign_ipv6_cidrs(&ipv6);
+        for former in std::mem::take(&mut self.pools) {
+            let withdrawn = former.cidrs.iter().filter(|cidr| self.withdrawn_alloc_cidrs.contains(cidr));
+            let withdrawn: Vec<IpNetwork> = withdrawn.copied().collect();
+            match pools.iter_mut().find(|pool| pool.name == former.name) {
+                _ if withdrawn.is_empty() => {}
+                Some(pool) => pool.cidrs.extend(withdrawn),
+                None => pools.push(NodePool { cidrs: withdrawn, ..former }),
+            }
+        }
+        self.pools = pools;
     }
 
     fn withdraw(&mut self, former: Vec<IpNetwork>) {
@@ -365,6 +403,40 @@ mod tests {
         node.assign_ipv4_cidrs(&[cidr("10.0.2.0/24"), cidr("10.0.3.0/24")]);
         assert_eq!(node.withdrawn_alloc_cidrs, [cidr("10.0.1.0/24").into()]);
         assert_eq!(node.ipv4_alloc_cidr, Some(cidr("10.0.2.0/24")));
+    }
+
+    #[test]
+    fn pools_give_their_ranges_the_default_one_first_and_keep_withdrawn_ones() {
+        let pool = |name: &str, cidrs: &[&str]| NodePool {
+            name: name.into(),
+            cidrs: cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect(),
+            ..NodePool::default()
+        };
+        let mut node = LocalNode::default();
+        let both = [pool("blue", &["10.1.0.0/28"]), pool("default", &["10.9.0.0/24", "fd00::/112"])];
+        node.assign_pools("default", both.to_vec());
+        assert_eq!(node.ipv4_alloc_cidr.unwrap().to_string(), "10.9.0.0/24");
+        assert_eq!(node.ipv4_secondary_alloc_cidrs[0].to_string(), "10.1.0.0/28");
+        assert_eq!(node.ipv6_alloc_cidr.unwrap().to_string(), "fd00::/112");
+        let before = node.clone();
+        node.assign_pools("default", both.to_vec());
+        assert_eq!(node, before);
+
+        node.assign_pools("default", vec![pool("default", &["10.9.0.0/24", "10.9.1.0/24"])]);
+        let withdrawn: Vec<String> = node.withdrawn_alloc_cidrs.iter().map(ToString::to_string).collect();
+        assert_eq!(withdrawn, ["10.1.0.0/28", "fd00::/112"]);
+        assert_eq!(
+            node.pools,
+            [pool("default", &["10.9.0.0/24", "10.9.1.0/24", "fd00::/112"]), pool("blue", &["10.1.0.0/28"])]
+        );
+        node.withdrawn_alloc_cidrs.clear();
+        node.assign_pools("default", vec![pool("default", &["10.9.0.0/24"])]);
+        assert_eq!(node.pools, [pool("default", &["10.9.0.0/24", "10.9.1.0/24"])]);
+        node.assign_pools(
+            "default",
+            vec![pool("default", &["10.9.0.0/24"]), pool("green", &["10.9.1.0/24"])],
+        );
+        assert_eq!(node.withdrawn_alloc_cidrs, [], "it is another pool's");
     }
 
     /// As recorded from Cilium 1.20.

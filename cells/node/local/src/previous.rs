@@ -7,7 +7,7 @@ use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use serde::{Deserialize, Serialize};
 use state_file::{Schema, StateFile, Version};
 
-use crate::{AddressSource, Error, LocalNode};
+use crate::{AddressSource, Error, LocalNode, NodePool};
 
 /// The file, below the state folder.
 const FILE: &str = "local-node.json";
@@ -22,6 +22,8 @@ pub(crate) struct Previous {
     pub(crate) ipv4_cidrs: Vec<Ipv4Network>,
     pub(crate) ipv6_cidrs: Vec<Ipv6Network>,
     pub(crate) withdrawn: Vec<IpNetwork>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pools: Vec<NodePool>,
 }
 
 impl Schema for Previous {
@@ -38,6 +40,7 @@ impl Previous {
             ipv4_cidrs: node.ipv4_alloc_cidrs().collect(),
             ipv6_cidrs: node.ipv6_alloc_cidrs().collect(),
             withdrawn: node.withdrawn_alloc_cidrs.clone(),
+            pools: node.pools.clone(),
         }
     }
 }

@@ -142,15 +142,12 @@ fn network<N, E>(
 
 /// Refuses modes that need interfaces of a cloud or addresses that this agent cannot ask for.
 fn check_ipam(mode: IpamMode) -> Result<(), Error> {
-    let mode = match mode {
-        IpamMode::MultiPool => "multi-pool",
-        IpamMode::Crd => "crd",
-        IpamMode::Eni => "eni",
-        IpamMode::Azure => "azure",
-        IpamMode::Alibabacloud => "alibabacloud",
-        _ => return Ok(()),
-    };
-    Err(Error::UnsupportedIpam { mode })
+    match mode {
+        IpamMode::Crd | IpamMode::Eni | IpamMode::Azure | IpamMode::Alibabacloud => {
+            Err(Error::UnsupportedIpam { mode: mode.name() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Validates name and id of the cluster by Cilium's rules.

@@ -1,8 +1,9 @@
-//! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints`, `k8s-ciliumcidrgroups` and
-//! `k8s-ciliumlocalredirectpolicies`.
+//! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints`, `k8s-ciliumcidrgroups`,
+//! `k8s-ciliumlocalredirectpolicies` and `podippools`.
 
 use k8s_types::cilium::{
     AddressPair, CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumLocalRedirectPolicy, CiliumNode,
+    CiliumPodIPPool, PoolFamily,
 };
 
 use crate::pool::Pool;
@@ -90,6 +91,49 @@ impl Tabled for CiliumLocalRedirectPolicy {
     const TABLE: &'static str = "k8s-ciliumlocalredirectpolicies";
 }
 
+/// How many CIDRs of a pool a row shows, unless it has one more.
+const MAX_SHOWN_CIDRS: usize = 2;
+
+/// Columns, name and order as in Cilium.
+impl Tabled for CiliumPodIPPool {
+    const TABLE: &'static str = "podippools";
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "v4CIDRs", "v4MaskSize", "v6CIDRs", "v6MaskSize", "Flags"]
+    }
+
+    fn cells(row: &Row<Self>) -> Vec<String> {
+        let skips = row
+            .metadata
+            .annotations
+            .get("ipam.cilium.io/skip-masquerade")
+            .is_some_and(|value| value == "true");
+        let flags = [
+            ("SkipMasquerade=true", skips),
+            ("AllowFirstIP=true", row.spec.allow_first_ip),
+            ("AllowLastIP=true", row.spec.allow_last_ip),
+        ];
+        let flags: Vec<&str> =
+            flags.into_iter().filter_map(|(flag, is_set)| is_set.then_some(flag)).collect();
+        let [ipv4, ipv6] = [&row.spec.ipv4, &row.spec.ipv6].map(pool_family);
+        let mut cells = vec![row.metadata.name.to_string()];
+        cells.extend(ipv4.into_iter().chain(ipv6));
+        cells.push(flags.join(", "));
+        cells
+    }
+}
+
+/// Returns CIDRs and mask size of a family.
+fn pool_family(family: &Option<PoolFamily>) -> [String; 2] {
+    let Some(PoolFamily { cidrs, mask_size }) = family else { return [String::new(), "-".to_owned()] };
+    let mut shown: Vec<&str> = cidrs.iter().map(|cidr| cidr.as_str()).collect();
+    if shown.len() > MAX_SHOWN_CIDRS + 1 {
+        shown.truncate(MAX_SHOWN_CIDRS);
+        shown.push("...");
+    }
+    [shown.join(", "), mask_size.to_string()]
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -122,5 +166,24 @@ mod tests {
         );
         let group = json!({"metadata": {"name": "offices"}, "spec": {"externalCIDRs": ["192.0.2.0/24"]}});
         assert_eq!(row::<CiliumCIDRGroup>(&group), ["offices", "192.0.2.0/24"]);
+    }
+
+    #[test]
+    fn pools_print_their_cidrs_and_flags() {
+        let cells = |object: &Value| {
+            Row::of(k8s_types::decode::<CiliumPodIPPool>(object.to_string().as_bytes()).unwrap()).row()
+        };
+        let pool = json!({
+            "metadata": {"name": "blue", "annotations": {"ipam.cilium.io/skip-masquerade": "true"}},
+            "spec": {
+                "ipv4": {"cidrs": ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16"], "maskSize": 27},
+                "allowLastIP": true,
+            },
+        });
+        let flags = "SkipMasquerade=true, AllowLastIP=true";
+        assert_eq!(cells(&pool), ["blue", "10.1.0.0/16, 10.2.0.0/16, ...", "27", "", "-", flags]);
+        let pool =
+            json!({"metadata": {"name": "six"}, "spec": {"ipv6": {"cidrs": ["fd00::/64"], "maskSize": 112}}});
+        assert_eq!(cells(&pool), ["six", "", "-", "fd00::/64", "112", ""]);
     }
 }
