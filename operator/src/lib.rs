@@ -8,7 +8,7 @@
 //! ```
 //!
 //! **Not part of it yet**: taints and conditions of nodes, collection of identities, endpoints and nodes, endpoint slices,
-//! LB-IPAM. IPAM is that of cluster-pool; the other modes that need an operator are refused by name.
+//! LB-IPAM. IPAM is that of cluster-pool and multi-pool; the other modes that need an operator are refused by name.
 
 #![forbid(unsafe_code)]
 

@@ -27,7 +27,7 @@ fn commands_show_cells_and_options() {
 fn wrong_options_are_named_with_the_values_that_are_right() {
     for (argument, expected) in [
         ("--cluster-pool-ipv4-mask-size=nonsense", "\\\"nonsense\\\" is not an integer from 0 to 255"),
-        ("--ipam=multi-pool", "this operator knows cluster-pool, kubernetes, crd and delegated-plugin"),
+        ("--ipam=eni", "this operator knows cluster-pool, multi-pool, kubernetes, crd and delegated-plugin"),
     ] {
         let refused = operator(&[argument]);
         assert_eq!(refused.status.code(), Some(255), "{argument}");

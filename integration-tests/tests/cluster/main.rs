@@ -9,6 +9,7 @@ mod definitions;
 mod get;
 mod idle;
 mod join;
+mod multi_pool;
 mod operator;
 mod stage;
 mod tls;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hive::prelude::*;
 use k8s_tables::Row;
 use k8s_types::SmolStr;
-use k8s_types::cilium::CiliumNode;
+use k8s_types::cilium::{CiliumNode, CiliumPodIPPool};
 use k8s_writer::Writer;
 use operator_definitions::Registered;
 use operator_election::Leadership;
@@ -15,20 +15,26 @@ use statedb::{Change, Table};
 use crate::Error;
 use crate::cluster_pool::{ClusterPool, Desired, Node};
 use crate::config::{IpamMode, OperatorIpamConfig};
+use crate::multi_pool::MultiPool;
+use crate::multi_pool_job::PoolAllocator;
+use crate::pod_pools;
 use crate::write::NodeWriter;
 
 /// The annotation of a CiliumNode that is not the operator's.
-const IGNORE: &str = "ipam.cilium.io/ignore";
+pub(crate) const IGNORE: &str = "ipam.cilium.io/ignore";
 
-/// Gives nodes their CIDRs, with `ipam=cluster-pool`. A cell of the leader.
+/// Gives nodes their CIDRs, with `ipam=cluster-pool` and `ipam=multi-pool`. A cell of the leader.
 pub fn cell() -> Cell {
-    module("ipam", "CIDRs of pods for all nodes", [config::<OperatorIpamConfig>(), invoke(start)])
+    let needs_pools = |config: Config<OperatorIpamConfig>| config.ipam == IpamMode::MultiPool;
+    let pools = k8s_tables::optional::<CiliumPodIPPool, _>(needs_pools);
+    module("ipam", "CIDRs of pods for all nodes", [config::<OperatorIpamConfig>(), pools, invoke(start)])
 }
 
 #[derive(Params)]
 struct IpamParams {
     config: Config<OperatorIpamConfig>,
     nodes: Arc<Table<Row<CiliumNode>>>,
+    pools: Arc<Table<Row<CiliumPodIPPool>>>,
     writer: Arc<Writer>,
     leadership: Arc<Leadership>,
     /// Objects can be read once their kinds are defined.
@@ -38,12 +44,22 @@ struct IpamParams {
 }
 
 fn start(p: IpamParams) -> Result<(), Error> {
-    if p.config.ipam != IpamMode::ClusterPool {
-        p.health.ok("Nodes get their addresses without an operator");
-        return Ok(());
+    let write = NodeWriter { writer: p.writer, leadership: Leadership::clone(&p.leadership) };
+    match p.config.ipam {
+        IpamMode::ClusterPool => {}
+        IpamMode::MultiPool => {
+            let created = pod_pools::parse(&p.config.auto_create_cilium_pod_ip_pools)?;
+            let pools = MultiPool::new(p.config.enable_ipv4, p.config.enable_ipv6);
+            let allocator = PoolAllocator { pools, write, created, errors: BTreeMap::new() };
+            p.jobs.one_shot("multi-pool", move |cx: JobCx| allocator.run(p.pools, p.nodes, cx)).add();
+            return Ok(());
+        }
+        IpamMode::Others => {
+            p.health.ok("Nodes get their addresses without an operator");
+            return Ok(());
+        }
     }
     let pool = ClusterPool::new(&p.config)?;
-    let write = NodeWriter { writer: p.writer, leadership: Leadership::clone(&p.leadership) };
     let allocator = Allocator { pool, write, errors: BTreeMap::new() };
     p.jobs.one_shot("cluster-pool", move |cx: JobCx| allocator.run(p.nodes, cx)).add();
     Ok(())

@@ -26,14 +26,22 @@ impl CidrSet {
     /// The CIDRs with this prefix length within a range. `option` names where both are from, for errors.
     pub(crate) fn new(range: IpNetwork, mask: u8, option: &str) -> Result<CidrSet, Error> {
         let range = canonical(range);
-        let (bits, limit) = if range.is_ipv4() { (32, MAX_BITS) } else { (128, MAX_BITS_V6) };
-        let most = bits.min(range.prefix() + limit);
-        if !(range.prefix()..=most).contains(&mask) {
-            let (option, least) = (option.to_owned(), range.prefix());
-            return Err(Error::MaskSize { option, mask, cidr: range, least, most });
-        }
+        CidrSet::check(range, mask, option)?;
         let count = 1_usize << (mask - range.prefix());
         Ok(CidrSet { range, mask, taken: vec![0; count.div_ceil(64)], used: 0, next: 0 })
+    }
+
+    /// Checks that a range can be divided into CIDRs with this prefix length.
+    pub(crate) fn check(range: IpNetwork, mask: u8, option: &str) -> Result<(), Error> {
+        let (bits, limit) = if range.is_ipv4() { (32, MAX_BITS) } else { (128, MAX_BITS_V6) };
+        let most = bits.min(range.prefix() + limit);
+        match (range.prefix()..=most).contains(&mask) {
+            true => Ok(()),
+            false => {
+                let (option, least) = (option.to_owned(), range.prefix());
+                Err(Error::MaskSize { option, mask, cidr: range, least, most })
+            }
+        }
     }
 
     pub(crate) fn range(&self) -> IpNetwork {

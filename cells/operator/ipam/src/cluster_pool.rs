@@ -219,6 +219,7 @@ mod tests {
             cluster_pool_ipv4_mask_size: mask,
             cluster_pool_ipv6_cidr: owned(ipv6),
             cluster_pool_ipv6_mask_size: 120,
+            auto_create_cilium_pod_ip_pools: BTreeMap::new(),
         }
     }
 

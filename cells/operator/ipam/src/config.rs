@@ -1,5 +1,6 @@
 //! Options.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,6 +9,8 @@ use std::str::FromStr;
 pub enum IpamMode {
     /// CIDRs of the pool of the options `cluster-pool-*`.
     ClusterPool,
+    /// Ranges of CiliumPodIPPools, as nodes request them.
+    MultiPool,
     /// Not by an operator: from Kubernetes, by objects of others, or by another plugin.
     Others,
 }
@@ -18,8 +21,10 @@ impl FromStr for IpamMode {
     fn from_str(text: &str) -> Result<IpamMode, String> {
         match text {
             "cluster-pool" => Ok(IpamMode::ClusterPool),
+            "multi-pool" => Ok(IpamMode::MultiPool),
             "kubernetes" | "crd" | "delegated-plugin" => Ok(IpamMode::Others),
-            _ => Err("this operator knows cluster-pool, kubernetes, crd and delegated-plugin".to_owned()),
+            _ => Err("this operator knows cluster-pool, multi-pool, kubernetes, crd and delegated-plugin"
+                .to_owned()),
         }
     }
 }
@@ -28,6 +33,7 @@ impl fmt::Display for IpamMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             IpamMode::ClusterPool => "cluster-pool",
+            IpamMode::MultiPool => "multi-pool",
             IpamMode::Others => "another one",
         })
     }
@@ -38,7 +44,10 @@ impl fmt::Display for IpamMode {
 #[config(group = "IPAM")]
 pub struct OperatorIpamConfig {
     /// How nodes get addresses for their pods
-    #[flag(default = "cluster-pool", parse = "cluster-pool, kubernetes, crd or delegated-plugin")]
+    #[flag(
+        default = "cluster-pool",
+        parse = "cluster-pool, multi-pool, kubernetes, crd or delegated-plugin"
+    )]
     pub ipam: IpamMode,
     /// Whether pods have IPv4 addresses
     #[flag(default = true)]
@@ -58,4 +67,6 @@ pub struct OperatorIpamConfig {
     /// Prefix length of a node's IPv6 CIDR
     #[flag(default = 112)]
     pub cluster_pool_ipv6_mask_size: u8,
+    /// CiliumPodIPPools to create if they are missing, with ipam=multi-pool: NAME=ipv4-cidrs:CIDR,CIDR;ipv4-mask-size:N;ipv6-cidrs:CIDR;ipv6-mask-size:N;allow-first-ip:true;allow-last-ip:true
+    pub auto_create_cilium_pod_ip_pools: BTreeMap<String, String>,
 }

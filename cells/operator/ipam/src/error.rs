@@ -62,4 +62,17 @@ pub enum Error {
         /// The largest size.
         most: u8,
     },
+    /// A pool to create is wrong.
+    #[error(
+        "auto-create-cilium-pod-ip-pools: {pool}: {value:?} is wrong: give {expected}, as \
+         ipv4-cidrs:10.0.0.0/16;ipv4-mask-size:24"
+    )]
+    AutoCreate {
+        /// The pool.
+        pool: String,
+        /// The member that is wrong.
+        value: String,
+        /// What is right.
+        expected: &'static str,
+    },
 }

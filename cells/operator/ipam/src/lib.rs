@@ -1,6 +1,6 @@
-//! CIDRs of pods for all nodes, from the cluster pool: `ipam=cluster-pool`.
+//! CIDRs of pods for all nodes: from the cluster pool (`ipam=cluster-pool`) or from several pools (`ipam=multi-pool`).
 //!
-//! **Owns** `spec.ipam.podCIDRs` and `status.ipam.operator-status.error` of all CiliumNodes. **Needs** their table, the writer of
+//! **Owns** `spec.ipam.podCIDRs`, `spec.ipam.pools.allocated` and `status.ipam.operator-status.error` of all CiliumNodes. **Needs** their table, the writer of
 //! cluster objects, the [`Leadership`](operator_election::Leadership); the options `ipam`, `enable-ipv4`, `enable-ipv6` and
 //! `cluster-pool-*`. **Provides** nothing.
 //!
@@ -12,6 +12,15 @@
 //!   stays, as pods may use it, and is an error in the node's status. An exhausted pool is an error in the status of each node that
 //!   waits, and in health.
 //! - *free*: a deleted CiliumNode frees its CIDRs at once; nodes that wait are served.
+//!
+//! With `ipam=multi-pool` pools are CiliumPodIPPools, which may be created at the start (`auto-create-cilium-pod-ip-pools`):
+//!
+//! - *restore*: as above; no two ranges of nodes overlap, of whatever pools they are.
+//! - *allocate*: a node that requests more addresses than its ranges of a pool have gets the next free ones of the pool. If there
+//!   are none, it keeps what it has, and its status and health name the pool.
+//! - *free*: a range that the node has taken out of its object is free; nodes that wait are served.
+//! - *refuse*: a range of a node that overlaps one of another node is taken out of its spec and named in its status. A range whose
+//!   pool is gone or has shrunk stays with its node and is named in health.
 //!
 //! Writes are decided on the object as the server has it, and only while the lease holds.
 //!
@@ -25,6 +34,9 @@ mod cidr_set;
 mod cluster_pool;
 mod config;
 mod error;
+mod multi_pool;
+mod multi_pool_job;
+mod pod_pools;
 mod write;
 
 pub use cell::cell;
