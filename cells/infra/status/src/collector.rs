@@ -154,6 +154,10 @@ impl Collector {
         if let Some(cni) = status.cni_file.as_ref().filter(|cni| cni.state == "Failure") {
             return say("Failure", format!("Could not write CNI config file: {}", cni.msg));
         }
+        // A source that knows that this node cannot serve pods yet has filled in the state of the whole.
+        if let Some(whole) = status.cilium.as_ref().filter(|whole| bad(&whole.state)) {
+            return whole.clone();
+        }
         if question.require_modules
             && let Some(degraded) = self.degraded()
         {

@@ -106,6 +106,26 @@ async fn a_healthy_agent_is_reported_on_all_endpoints() {
 }
 
 #[tokio::test]
+async fn a_node_that_cannot_serve_pods_yet_fails_probes_with_the_reason() {
+    let waits = Arc::new(AtomicBool::new(true));
+    let known = waits.clone();
+    let source = StatusSource::new("ipam", move |status| {
+        if known.load(Ordering::Relaxed) {
+            let msg = "Pods get no addresses yet".to_owned();
+            status.cilium = Some(Status { state: "Warning".to_owned(), msg });
+        }
+    });
+    let agent = Agent::start(vec![source], vec![]).await;
+    assert_eq!(agent.probe("").await, 503);
+    for headers in ["", "brief: true\r\n"] {
+        assert_eq!(state(&agent.status(headers).await), ("Warning", "Pods get no addresses yet"));
+    }
+    waits.store(false, Ordering::Relaxed);
+    assert_eq!(state(&agent.status("").await), ("Ok", "1.20.0 (v1.20.0)"));
+    agent.end().await;
+}
+
+#[tokio::test]
 async fn the_parts_are_those_of_cilium() {
     let agent = Agent::start(vec![], vec![]).await;
     let ours: serde_json::Value = serde_json::from_str(&agent.body("").await).unwrap();
