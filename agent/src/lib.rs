@@ -60,11 +60,18 @@ pub fn infrastructure() -> Cell {
     module("infra", "Infrastructure", cells)
 }
 
-/// Returns the datapath cells: maps, devices, sysctls, routing between nodes, programs, garbage collection of conntrack.
+/// Returns the datapath cells: maps, devices, sysctls, routing between nodes, routes, programs, garbage collection of conntrack.
 #[must_use]
 pub fn datapath() -> Cell {
     let cells =
-        [maps::cell(), devices::cell(), sysctl::cell(), tunnel::cell(), loader::cell(), conntrack_gc::cell()];
+        [
+        maps::cell(),
+        devices::cell(),
+        sysctl::cell(),
+        routes::cell(),
+        tunnel::cell(), loader::cell(),
+        conntrack_gc::cell(),
+    ];
     module("datapath", "Datapath", cells)
 }
 

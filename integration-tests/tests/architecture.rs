@@ -37,7 +37,7 @@ const LAYERS: &[&[&str]] = &[
     &["maps", "devices", "sysctl"],
     &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
-    &["datapath-api", "conntrack-gc"],
+    &["datapath-api", "conntrack-gc", "routes"],
     &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
     &["ipam", "ipam-multi-pool", "policy", "node-manager", "loadbalancer-healthserver", "loadbalancer-sockets"],

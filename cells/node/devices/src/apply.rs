@@ -19,8 +19,8 @@ pub(crate) struct Tables<'s, 'w> {
 /// The follow-up work of a batch of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// Whether routes have to be listed again: the kernel sends no notifications for the IPv4 routes that it removes
-    /// with an address, or when a link goes down.
+    /// Whether routes have to be listed again: the kernel sends no notifications for the routes that it removes or
+    /// changes because of their source address, nor for IPv4 routes that it removes when a link goes down.
     pub(crate) routes_stale: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn apply(
                 if let Some(device) = device(&mut touched, tables, index) {
                     let count = device.addrs.len();
                     device.addrs.retain(|a| a.addr != ip || a.prefix_len != prefix_len);
-                    applied.routes_stale |= ip.is_ipv4() && device.addrs.len() < count;
+                    applied.routes_stale |= device.addrs.len() < count;
                 }
             }
             Event::Route(route) => {

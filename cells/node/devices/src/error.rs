@@ -40,6 +40,12 @@ impl NetlinkError {
         matches!(self, Self::Request { source, .. } if source.is_exists())
     }
 
+    /// Whether the kernel has no route to the address, or one of type unreachable, prohibit or blackhole.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        let unreachable = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
+        matches!(self, Self::Request { source, .. } if source.errno().is_some_and(|errno| unreachable.contains(&errno)))
+    }
+
     /// Whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

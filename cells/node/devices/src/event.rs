@@ -149,7 +149,7 @@ fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// Returns a route for each next hop; none for cached and non-IP routes.
-fn routes(message: &RouteMessage) -> Vec<Route> {
+pub(crate) fn routes(message: &RouteMessage) -> Vec<Route> {
     let header = &message.header;
     if header.flags.contains(RouteFlags::Cloned) {
         return Vec::new();

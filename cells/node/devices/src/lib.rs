@@ -62,7 +62,9 @@ pub use device::{Device, DeviceAddress, HOST_DEVICE, HardwareAddr, Link};
 pub use error::NetlinkError;
 pub use neighbor::Neighbor;
 pub use node_address::{NodeAddress, NodeAddressRules, WILDCARD_DEVICE, node_addresses};
-pub use route::{Route, RouteKey, SCOPE_HOST, SCOPE_LINK, TABLE_LOCAL, TABLE_MAIN};
+pub use route::{
+    Route, RouteKey, SCOPE_HOST, SCOPE_LINK, TABLE_LOCAL, TABLE_MAIN, kind_name, scope_name, table_name,
+};
 pub use rtnetlink::Netlink;
 pub use select::{DeviceRoutes, Selection};
 pub use tables::MappedIp;

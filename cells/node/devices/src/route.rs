@@ -82,7 +82,9 @@ pub(crate) fn text(ip: Option<IpAddr>) -> String {
     ip.map(|ip| ip.to_string()).unwrap_or_default()
 }
 
-fn table_name(table: u32) -> String {
+/// Returns the name of a routing table, or its number.
+#[must_use]
+pub fn table_name(table: u32) -> String {
     match table {
         0 => "unspec".to_owned(),
         252 => "compat".to_owned(),
@@ -93,7 +95,9 @@ fn table_name(table: u32) -> String {
     }
 }
 
-pub(crate) fn kind_name(kind: u8) -> String {
+/// Returns the name of a route's type (`RTN_*`), or its number.
+#[must_use]
+pub fn kind_name(kind: u8) -> String {
     const NAMES: [&str; 12] = [
         "unspec",
         "unicast",
@@ -114,7 +118,9 @@ pub(crate) fn kind_name(kind: u8) -> String {
     }
 }
 
-fn scope_name(scope: u8) -> String {
+/// Returns the name of a scope, or its number.
+#[must_use]
+pub fn scope_name(scope: u8) -> String {
     match scope {
         0 => "universe".to_owned(),
         200 => "site".to_owned(),

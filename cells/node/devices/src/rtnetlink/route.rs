@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::route::{
-    RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
 };
 
 use super::address::family;
@@ -116,6 +116,25 @@ impl Netlink {
         message.header.protocol = RouteProtocol::Unspec;
         let describe = || format!("delete route {route:?}");
         self.request(describe, Message::DelRoute(message), 0)
+    }
+
+    /// Returns the route that the kernel takes to an address: its destination is the address itself. `None` if the
+    /// address is unreachable.
+    pub fn route_to(&mut self, ip: IpAddr) -> Result<Option<Route>, NetlinkError> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(ip);
+        message.header.destination_prefix_length = IpNetwork::from(ip).prefix();
+        message.attributes.push(RouteAttribute::Destination(ip.into()));
+        match self.get(|| format!("get route to {ip}"), Message::GetRoute(message)) {
+            Ok(Some(Message::NewRoute(mut found))) => {
+                // The answer is a clone of the route for this destination.
+                found.header.flags.remove(RouteFlags::Cloned);
+                Ok(event::routes(&found).into_iter().next())
+            }
+            Ok(_) => Ok(None),
+            Err(error) if error.is_unreachable() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Lists the routes of all tables and both families, without cached clones.
