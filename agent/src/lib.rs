@@ -60,16 +60,20 @@ pub fn infrastructure() -> Cell {
     module("infra", "Infrastructure", cells)
 }
 
-/// Returns the datapath cells: maps, devices, sysctls, routing between nodes, routes, programs, garbage collection of conntrack.
+/// Returns the datapath cells: maps, devices, sysctls, routing between nodes, routes, iptables, programs, garbage collection of
+/// conntrack.
 #[must_use]
 pub fn datapath() -> Cell {
-    let cells =
-        [
+    let cells = [
+        
         maps::cell(),
         devices::cell(),
         sysctl::cell(),
         routes::cell(),
-        tunnel::cell(), loader::cell(),
+       
+        tunnel::cell(),
+        iptables::cell(),
+        loader::cell(),
         conntrack_gc::cell(),
     ];
     module("datapath", "Datapath", cells)

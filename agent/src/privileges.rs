@@ -47,9 +47,12 @@ const NEEDED: [Needed; 3] = [
 /// Capabilities that `CAP_SYS_ADMIN` includes (they were split from it in Linux 5.8).
 const OF_SYS_ADMIN: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 
-/// Optional capabilities, kept if held: for the socket's group, files of other users, ports below 1024.
-const USED: CapabilitySet =
-    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::NET_BIND_SERVICE);
+/// Optional capabilities, kept if held: for the socket's group, files of other users, ports below 1024, programs of
+/// iptables with the older backend.
+const USED: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::NET_RAW);
 
 /// Whether the process lacks root or a required capability; logs each one that is missing.
 pub(crate) fn are_missing() -> bool {
@@ -186,7 +189,7 @@ mod tests {
         let names = |held, administer| names(kept(held, administer));
         assert_eq!(
             names(all, false),
-            "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_NET_BIND_SERVICE,CAP_NET_ADMIN,CAP_PERFMON,CAP_BPF"
+            "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_NET_BIND_SERVICE,CAP_NET_ADMIN,CAP_NET_RAW,CAP_PERFMON,CAP_BPF"
         );
         assert!(names(all, true).contains("CAP_SYS_ADMIN"));
         // An older runtime, which does not know CAP_BPF, grants SYS_ADMIN instead.

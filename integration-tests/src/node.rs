@@ -120,6 +120,8 @@ impl Node {
             ("ipv6-range", "fd00:10:244::/112".to_owned()),
             ("enable-source-ip-verification", "true".to_owned()),
             ("preallocate-bpf-maps", "false".to_owned()),
+            // Hundreds of starts, each with a dozen processes: tests of the rules switch them on.
+            ("install-iptables-rules", "false".to_owned()),
         ];
         let config = config.map(|(key, value)| (key.to_owned(), value)).into();
         Self { config, program: binary("agent"), agent: None, pods: Vec::new(), world, sandbox }

@@ -38,6 +38,7 @@ const LAYERS: &[&[&str]] = &[
     &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc", "routes"],
+    &["iptables"],
     &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
     &["ipam", "ipam-multi-pool", "policy", "node-manager", "loadbalancer-healthserver", "loadbalancer-sockets"],
@@ -161,6 +162,10 @@ const OWN_THREADS: &[(&str, &str)] = &[
     (
         "cells/datapath/conntrack-gc/src/collect.rs",
         "the rest between two chunks of rows, in `hive::blocking`",
+    ),
+    (
+        "cells/datapath/iptables/src/program.rs",
+        "waits for a program of iptables, off the runtime's threads",
     ),
     ("lib/netlink/src/connection.rs", "waits before an interrupted dump is repeated"),
     (

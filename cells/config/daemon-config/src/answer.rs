@@ -25,6 +25,7 @@ const MTU: u32 = 1500;
 pub(crate) struct Fixed {
     pub(crate) config: CniConfig,
     pub(crate) ipam_mode: String,
+    pub(crate) masquerade: MasqueradeProtocols,
     pub(crate) running: BTreeMap<String, Value>,
 }
 
@@ -52,7 +53,8 @@ pub(crate) fn configuration<'a>(
         ip_local_reserved_ports: config.reserved_ports().to_owned(),
         ipam_mode: fixed.ipam_mode.clone(),
         kvstore_configuration: Some(KvstoreConfiguration::default()),
-        masquerade_protocols: Some(MasqueradeProtocols::default()),
+        masquerade: fixed.masquerade.ipv4 || fixed.masquerade.ipv6,
+        masquerade_protocols: Some(fixed.masquerade.clone()),
         packetization_layer_pmtud_mode: config.pmtud_mode()?.to_owned(),
         realized: Some(spec.clone()),
         // There is no tunnel, so no header to subtract.

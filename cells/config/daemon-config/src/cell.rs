@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use api::{Operation, Request, Response, Route};
-use api_models::{DaemonConfigurationSpec, rfc3339};
+use api_models::{DaemonConfigurationSpec, MasqueradeProtocols, rfc3339};
 use devices::Device;
 use hive::Settings;
 use hive::config::FlagValue as _;
 use hive::prelude::*;
+use iptables::MasqueradeConfig;
 use local_node::{LocalNodeConfig, LocalNodeStore, StateConfig};
-use maps::ClockConfig;
+use maps::{ClockConfig, FamilyConfig};
 use runtime_options::{Follower, RuntimeOption};
 use state_file::{Rewrite, Version};
 use statedb::{RwTable, Table};
@@ -81,10 +82,19 @@ fn new_fixed(
     node: Config<LocalNodeConfig>,
     settings: Arc<Settings>,
     clock: Option<Config<ClockConfig>>,
+    families: Option<Config<FamilyConfig>>,
+    masquerade: Option<Config<MasqueradeConfig>>,
 ) -> anyhow::Result<Arc<Fixed>> {
     let clock = clock.map(|clock| clock.clock());
+    let masquerade = match (families, masquerade) {
+        (Some(families), Some(masquerade)) => MasqueradeProtocols {
+            ipv4: families.enable_ipv4 && masquerade.enable_ipv4_masquerade,
+            ipv6: families.enable_ipv6 && masquerade.enable_ipv6_masquerade,
+        },
+        _ => MasqueradeProtocols::default(),
+    };
     let running = names::daemon_configuration(&settings, clock, &rfc3339(SystemTime::now()));
-    Ok(Arc::new(Fixed { config: (*config).clone(), ipam_mode: node.ipam.render(), running }))
+    Ok(Arc::new(Fixed { config: (*config).clone(), ipam_mode: node.ipam.render(), masquerade, running }))
 }
 
 #[derive(Params)]

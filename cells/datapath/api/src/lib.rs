@@ -16,8 +16,10 @@
 
 mod datapath;
 mod error;
+mod host_mark;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
 pub use datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 pub use error::{DatapathError, Step};
+pub use host_mark::HostMark;

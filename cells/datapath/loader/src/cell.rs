@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use datapath_api::Datapath;
+use datapath_api::{Datapath, HostMark};
 use hive::prelude::*;
 use local_node::LocalNode;
 use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
@@ -16,7 +16,7 @@ use crate::config::{ConntrackConfig, HostRouting, LoaderConfig};
 use crate::endpoints::conntrack_purge::OwnAddresses;
 use crate::endpoints::jobs::{keep_pool, purge_deleted_endpoints};
 use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
-use crate::guard::unknown;
+use crate::guard::{host_mark, unknown};
 use crate::host_job::run::{HostJob, Tables};
 use crate::programs::live::Live;
 use crate::services::ServicesConfig;
@@ -51,6 +51,7 @@ struct LoaderParams {
     options: Option<Arc<Table<RuntimeOption>>>,
     metrics: Option<Arc<Metrics>>,
     sysctl: Arc<Sysctl>,
+    host_mark: Option<Arc<HostMark>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
@@ -97,6 +98,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         sysctl: p.sysctl,
         datapath: datapath.clone(),
         repairs,
+        host_mark: p.host_mark.clone(),
     };
     p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx)).add();
     let (addressed, node) = (datapath.clone(), p.tables.node.clone());
@@ -106,6 +108,9 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
             async { Ok(()) }
         })
         .add();
+    if let Some(mark) = p.host_mark {
+        p.jobs.one_shot("host-mark", move |cx: JobCx| host_mark::follow(mark, cx)).add();
+    }
     let pool = datapath.clone();
     p.jobs.one_shot("policy-maps", move |cx: JobCx| keep_pool(pool, cx)).add();
     let (purged, shared) = (datapath.clone(), maps.clone());

@@ -12,8 +12,8 @@
 //! follows the tables: a node-wide switch changed by `PATCH /config` causes another load, which replaces the programs
 //! in use (tens of milliseconds, no packet lost), and the request waits for it. Other jobs keep policy maps ready
 //! in their slots and guard interfaces of pods that were not announced; a rule of nftables (table `inet apiary`) drops
-//! their packets until then. Another marks the host's packets, before programs are attached that rely on that mark;
-//! it is temporary here and belongs to the cell for iptables. Every `endpoint-bpf-prog-watchdog-interval`, and when the
+//! their packets until then. Another marks the host's packets, before programs are attached that rely on that mark,
+//! until a rule of iptables does ([`datapath_api::HostMark`]). Every `endpoint-bpf-prog-watchdog-interval`, and when the
 //! kernel reports a removal, everything is compared with the desired state and repaired (`watchdog`). Nothing is
 //! detached at stop: forwarding continues.
 //!

@@ -2,5 +2,6 @@
 //!
 //! Sibling folders that it uses: `endpoints`.
 
+pub(crate) mod host_mark;
 pub(crate) mod nftables;
 pub(crate) mod unknown;

@@ -1,7 +1,7 @@
 //! Rules of nftables: one marks the host's own packets, one drops packets of pods that have no endpoint yet.
 //!
-//! The first is the last of Cilium's rules in `CILIUM_OUTPUT`. It is installed here until there is a cell for iptables,
-//! which will install it with the others.
+//! The first is the last of Cilium's rules in `CILIUM_OUTPUT`. It is installed while that rule of iptables is not
+//! (`host_mark`): between programs and iptables at a start, and with `install-iptables-rules=false`.
 
 use std::io;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datapath_api::HostMark;
 use devices::{Device, NodeAddress, Route};
 use futures::future::{FutureExt as _, OptionFuture, select_all};
 use hive::job::Backoff;
@@ -60,6 +61,8 @@ pub(crate) struct HostJob {
     pub(crate) sysctl: Arc<Sysctl>,
     pub(crate) datapath: Arc<KernelDatapath>,
     pub(crate) repairs: Repairs,
+    /// Whether rules of iptables mark the host's packets; none without a cell for iptables.
+    pub(crate) host_mark: Option<Arc<HostMark>>,
 }
 
 impl HostJob {
@@ -157,7 +160,8 @@ impl HostJob {
     /// Creates the parts that do not depend on the router's address: maps, host devices, kernel settings.
     async fn prepare(&self, tcx: bool, cx: &JobCx) -> Controller {
         let style = Style { tcx, filter_priority: self.live.config.bpf_filter_priority };
-        let controller = Controller::new(self.maps.clone(), self.datapath.clone(), style);
+        let controller =
+            Controller::new(self.maps.clone(), self.datapath.clone(), style, self.host_mark.clone());
         let shared = self.maps.clone();
         let open_maps = hive::blocking(move || {
             if let Err(error) = ProgramSet::open_maps(&shared, LOAD_THREADS) {

@@ -13,12 +13,12 @@ use maps::Maps;
 
 use crate::endpoints::drift;
 use crate::endpoints::kernel::KernelDatapath;
-use crate::guard::nftables::{self, Chain};
+use crate::guard::host_mark;
 use crate::interfaces::desired::{Desired, NativeDevice};
 use crate::interfaces::device_links::{self, Place, Style};
 use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings, NET_DEVICE};
 use crate::programs::set::ProgramSet;
-use datapath_api::{DatapathError, Step};
+use datapath_api::{DatapathError, HostMark, Step};
 
 /// Number of threads that load programs concurrently; the kernel verifies on the loading thread.
 pub(crate) const LOAD_THREADS: usize = 2;
@@ -62,8 +62,10 @@ pub(crate) struct Controller {
     switched: Option<Arc<ProgramSet>>,
     /// When programs were replaced everywhere; their array is removed later.
     replaced: Option<Instant>,
-    /// Whether packets of the host are marked; `None` before the first attempt.
+    /// Whether packets of the host are marked by nftables; `None` before the first attempt.
     marked: Option<bool>,
+    /// Whether rules of iptables mark them.
+    host_mark: Option<Arc<HostMark>>,
     /// Whether maps may be migrating to another layout, which ends when the previous programs are detached everywhere.
     moving: bool,
     /// Whether entries were copied into those maps: from then on, programs write into them.
@@ -78,7 +80,12 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    pub(crate) fn new(maps: Arc<Maps>, datapath: Arc<KernelDatapath>, style: Style) -> Controller {
+    pub(crate) fn new(
+        maps: Arc<Maps>,
+        datapath: Arc<KernelDatapath>,
+        style: Style,
+        host_mark: Option<Arc<HostMark>>,
+    ) -> Controller {
         Controller {
             maps,
             datapath,
@@ -87,6 +94,7 @@ impl Controller {
             switched: None,
             replaced: None,
             marked: None,
+            host_mark,
             moving: true,
             copied: false,
             attached: BTreeMap::new(),
@@ -179,11 +187,19 @@ impl Controller {
         Ok(report)
     }
 
-    /// Installs the rule that marks the host's packets, unless it is installed. Called before programs are attached,
+    /// Whether rules of iptables mark the host's packets, so that nftables need not.
+    pub(crate) fn is_host_marked_by_iptables(&self) -> bool {
+        self.host_mark.as_ref().is_some_and(|mark| mark.is_set())
+    }
+
+    /// Installs the rule that marks the host's packets, unless it or one of iptables is installed. Called before programs are attached,
     /// since they classify packets without a mark as the world's; programs of older builds did not. Returns false if
     /// the kernel lacks support.
     fn mark_host_packets(&mut self) -> Result<bool, DatapathError> {
-        let marked = self.marked.map_or_else(install_mark, Ok)?;
+        if self.is_host_marked_by_iptables() {
+            return Ok(true);
+        }
+        let marked = self.marked.map_or_else(host_mark::install, Ok)?;
         self.marked = Some(marked);
         Ok(marked)
     }
@@ -194,7 +210,8 @@ impl Controller {
         let (programs, marked) = std::thread::scope(|scope| {
             let new = places.iter().filter(|place| !self.attached.contains_key(place));
             let links = scope.spawn(|| device_links::reserve(self.maps.fs(), self.style, new));
-            let mark = self.marked.is_none().then(|| scope.spawn(install_mark));
+            let is_needed = self.marked.is_none() && !self.is_host_marked_by_iptables();
+            let mark = is_needed.then(|| scope.spawn(host_mark::install));
             let programs = ProgramSet::load(&self.maps, constants, LOAD_THREADS);
             if let Err(error) = joined(links) {
                 // Attaching reports the error again.
@@ -303,17 +320,6 @@ impl Controller {
     fn write_entries(&self, desired: &Desired) -> Result<Vec<String>, DatapathError> {
         let addresses = write_addresses(&self.maps, &desired.addresses)?;
         Ok([addresses, write_devices(&self.maps, &desired.devices)?].concat())
-    }
-}
-
-/// Installs the rule that marks the host's packets; false if the kernel has no nftables for it.
-fn install_mark() -> Result<bool, DatapathError> {
-    match Chain::HostPackets.install() {
-        Err(error) if nftables::is_unsupported(&error) => {
-            tracing::warn!(%error, "No rule in nftables to mark the host's packets, policy takes them for the world's");
-            Ok(false)
-        }
-        result => result.map(|()| true).map_err(DatapathError::Rule),
     }
 }
 

@@ -29,7 +29,17 @@ pub(crate) fn compare(controller: &mut Controller, guarded: bool) -> Result<Vec<
     add(Kind::Pin, lost.pins);
     add(Kind::Network, controller.check_addresses(&mut nl)?);
     for chain in [Chain::HostPackets, Chain::UnknownPods] {
-        let desired = guarded || chain == Chain::HostPackets;
+        let desired = match chain {
+            // One of the two marks the host's packets; both do for a moment when the other takes over.
+            Chain::HostPackets if controller.is_host_marked_by_iptables() => {
+                if chain.is_installed().map_err(DatapathError::Rule)? {
+                    chain.remove().map_err(DatapathError::Rule)?;
+                }
+                false
+            }
+            Chain::HostPackets => true,
+            Chain::UnknownPods => guarded,
+        };
         if desired && !chain.is_installed().map_err(DatapathError::Rule)? {
             chain.install().map_err(DatapathError::Rule)?;
             repairs.push(repair(Kind::Rule, chain.description()));

@@ -1,0 +1,109 @@
+//! The wiring: options, the job that keeps the rules, the status of masquerading.
+
+use std::sync::Arc;
+
+use api::StatusSource;
+use api_models::{Masquerading, MasqueradingProtocols};
+use datapath_api::HostMark;
+use hive::prelude::*;
+use local_node::{LocalNode, LocalNodeConfig};
+use maps::FamilyConfig;
+use statedb::Table;
+use tunnel::Tunnel;
+
+use crate::config::{IptablesConfig, MasqueradeConfig};
+use crate::desired::{alloc_cidr, missing_interfaces};
+use crate::job::{Job, Tables};
+use crate::rules::Family;
+
+/// Keeps the rules of iptables; provides [`HostMark`].
+pub fn cell() -> Cell {
+    module(
+        "iptables",
+        "Rules of iptables",
+        [
+            config::<IptablesConfig>(),
+            config::<MasqueradeConfig>(),
+            provide(|| Arc::new(HostMark::default())),
+            provide(status),
+            invoke(start),
+        ],
+    )
+}
+
+#[derive(Params)]
+struct RuleParams {
+    config: Config<IptablesConfig>,
+    masquerade: Config<MasqueradeConfig>,
+    families: Config<FamilyConfig>,
+    tunnel: Arc<Tunnel>,
+    node_config: Option<Config<LocalNodeConfig>>,
+    tables: Tables,
+    host_mark: Arc<HostMark>,
+    jobs: JobGroup,
+    health: Health,
+}
+
+fn start(p: RuleParams) {
+    let families = enabled(&p.families);
+    let is_masquerading = families.iter().any(|family| p.masquerade.is_enabled(*family));
+    if p.config.install_iptables_rules
+        && is_masquerading
+        && let Some(missing) = p.node_config.and_then(|node| missing_interfaces(node.ipam, &p.masquerade))
+    {
+        tracing::warn!(reason = missing, "Packets of pods are not masqueraded");
+        p.health.child("masquerade").degraded("Packets of pods are not masqueraded", missing);
+    }
+    let job = Job {
+        config: (*p.config).clone(),
+        masquerade: (*p.masquerade).clone(),
+        tunnel: p.tunnel,
+        families,
+        tables: p.tables,
+        host_mark: p.host_mark,
+    };
+    p.jobs.one_shot("rules", move |cx: JobCx| job.run(cx)).add();
+}
+
+fn enabled(families: &FamilyConfig) -> Vec<Family> {
+    let is_enabled = |family: &Family| match family {
+        Family::V4 => families.enable_ipv4,
+        Family::V6 => families.enable_ipv6,
+    };
+    Family::ALL.into_iter().filter(is_enabled).collect()
+}
+
+/// Returns the part of `GET /healthz` about masquerading.
+fn status(
+    config: Config<IptablesConfig>,
+    masquerade: Config<MasqueradeConfig>,
+    families: Config<FamilyConfig>,
+    nodes: Arc<Table<LocalNode>>,
+) -> Member<StatusSource> {
+    Member(StatusSource::new("masquerading", move |status| {
+        let families = enabled(&families);
+        let is_on = |family| {
+            config.install_iptables_rules && families.contains(&family) && masquerade.is_enabled(family)
+        };
+        let (ipv4, ipv6) = (is_on(Family::V4), is_on(Family::V6));
+        if !ipv4 && !ipv6 {
+            return;
+        }
+        let snapshot = nodes.snapshot();
+        let node = nodes.get(&snapshot, LocalNode::query());
+        let excluded = |family| {
+            let option = masquerade.native_routing_cidr(family).unwrap_or_default();
+            let range = option.or_else(|| alloc_cidr(node?, family)).filter(|_| is_on(family));
+            range.map(|range| range.to_string()).unwrap_or_default()
+        };
+        status.masquerading = Some(Masquerading {
+            enabled: true,
+            enabled_protocols: Some(MasqueradingProtocols { ipv4, ipv6 }),
+            mode: "iptables".to_owned(),
+            snat_exclusion_cidr: excluded(Family::V4),
+            snat_exclusion_cidr_v4: excluded(Family::V4),
+            snat_exclusion_cidr_v6: excluded(Family::V6),
+            ..Default::default()
+        });
+    }))
+}

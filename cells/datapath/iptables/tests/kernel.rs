@@ -1,0 +1,397 @@
+//! The cell in network namespaces, with the programs of iptables and both backends.
+
+use std::fs;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use datapath_api::HostMark;
+use hive::prelude::*;
+use iptables::saved::Saved;
+use local_node::{LocalNode, LocalNodeStore};
+use maps::FamilyConfig;
+use test_kit::{NetNs, Sandbox, require_command, require_root, wait_until};
+use tracing::Level as LogLevel;
+
+const PODS: &str = "10.244.0.0/24";
+const WRITTEN: &str = "Wrote rules of iptables";
+const REPAIRED: &str = "Another program has changed rules of iptables";
+/// Longer than any pass takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn node() -> LocalNode {
+    LocalNode {
+        name: "n".into(),
+        ipv4_alloc_cidr: Some(PODS.parse().unwrap()),
+        ipv6_alloc_cidr: Some("fd00:10:244::/112".parse().unwrap()),
+        router_ipv4: Some([10, 244, 0, 1].into()),
+        router_ipv6: Some("fd00:10:244::1".parse().unwrap()),
+        ..LocalNode::default()
+    }
+}
+
+/// A hive with the cell, not started.
+fn hive(options: &[(&str, &str)]) -> TestHive {
+    let cells = [
+        statedb::cell(),
+        config::<FamilyConfig>(),
+        devices::cell(),
+        local_node::testing::given(node()),
+        invoke(|_: Arc<LocalNodeStore>| {}),
+        tunnel::cell(),
+        iptables::cell(),
+    ];
+    options.iter().fold(TestHive::needing::<HostMark>(cells), |hive, (key, value)| hive.set(key, value))
+}
+
+/// Returns message and error of the job's report; empty before the first.
+fn report(hive: &TestHive) -> (String, String) {
+    let rows = hive.hive().health().snapshot();
+    let row = rows.into_iter().find(|row| row.path() == "iptables.job-rules" && row.level != Level::Stopped);
+    row.map(|row| (row.message, row.error)).unwrap_or_default()
+}
+
+/// Runs an agent until its rules are in force, and something with it.
+fn with_rules(options: &[(&str, &str)], work: impl AsyncFnOnce(&TestHive)) {
+    block_on(async {
+        let mut hive = hive(options);
+        hive.start().await;
+        hive.until("rules are in force", || report(&hive).0.contains("in force ("))
+            .await;
+        work(&hive).await;
+        hive.stop().await;
+    });
+}
+
+fn block_on(work: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+}
+
+/// The rules of a family without counters and comments.
+fn saved(host: &NetNs, tool: &str) -> Saved {
+    Saved::parse(&host.exec(&format!("{tool}-save")).unwrap())
+}
+
+fn restore(sandbox: &Sandbox, tool: &str, script: &str) {
+    let path = sandbox.dir().join("script");
+    fs::write(&path, script).unwrap();
+    sandbox.host().exec(&format!("{tool}-restore --noflush --wait=60 {}", path.display())).unwrap();
+}
+
+fn own_chains(saved: &Saved) -> usize {
+    saved.chains().filter(|(_, chain)| chain.starts_with("CILIUM_")).count()
+}
+
+/// A sandbox whose lock of iptables is its own. In a sandbox with a chain of kube-proxy in the older backend, the agent
+/// uses that one.
+fn sandbox(backend: &str) -> Sandbox {
+    let sandbox = Sandbox::new().unwrap();
+    sandbox.host().exec("mount -t tmpfs tmpfs /run").unwrap();
+    if backend == "legacy" {
+        restore(
+            &sandbox,
+            "iptables-legacy",
+            "*filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\nCOMMIT\n",
+        );
+    }
+    sandbox
+}
+
+/// The default backend is that of nf_tables on the systems that tests run on.
+const BACKENDS: [&str; 2] = ["nft", "legacy"];
+
+fn tools(backend: &str) -> [String; 2] {
+    [format!("iptables-{backend}"), format!("ip6tables-{backend}")]
+}
+
+macro_rules! require_programs {
+    () => {
+        require_root!();
+        require_command!("iptables-nft-save");
+        require_command!("iptables-legacy-save");
+    };
+}
+
+#[test]
+fn a_start_writes_and_a_restart_does_not() {
+    require_programs!();
+    for backend in BACKENDS {
+        let sandbox = sandbox(backend);
+        let host = sandbox.host();
+        let [v4, v6] = tools(backend);
+        let foreign = "*nat\n:MINE - [0:0]\n-A POSTROUTING -s 198.51.100.0/24 -j MINE\nCOMMIT\n\
+                       *filter\n-A INPUT -s 198.51.100.1/32 -j DROP\nCOMMIT\n";
+        restore(&sandbox, &v4, foreign);
+        let before = saved(host, &v4);
+        with_rules(&[], async |hive| {
+            assert_eq!(hive.logs().iter().filter(|log| log.message.contains(WRITTEN)).count(), 2);
+            assert!(hive.get::<HostMark>().is_set());
+            let message = report(hive).0;
+            assert!(message.contains(if backend == "nft" { "(nf_tables)" } else { "(legacy)" }), "{message}");
+        });
+        let (first, first_v6) = (saved(host, &v4), saved(host, &v6));
+        assert_eq!((own_chains(&first), own_chains(&first_v6)), (10, 7), "{backend}");
+        assert_eq!(first.rules("filter", "INPUT").unwrap()[1..], *before.rules("filter", "INPUT").unwrap());
+        assert_eq!(first.rules("nat", "POSTROUTING").unwrap().len(), 2);
+        assert!(first.rules("nat", "CILIUM_POST_nat").unwrap()[0].ends_with("-j MASQUERADE"));
+        with_rules(&[], async |hive| {
+            assert!(!hive.has_logged(LogLevel::INFO, WRITTEN), "{:?}", hive.logs());
+            assert!(hive.get::<HostMark>().is_set());
+        });
+        assert_eq!((saved(host, &v4), saved(host, &v6)), (first, first_v6));
+        // Options that forbid all rules remove them, and only them.
+        block_on(async {
+            let mut hive = self::hive(&[("install-iptables-rules", "false")]);
+            hive.start().await;
+            hive.until("rules are removed", || {
+                report(&hive).0.starts_with("Off by")
+            })
+            .await;
+            assert!(!hive.get::<HostMark>().is_set());
+            hive.stop().await;
+        });
+        let after = saved(host, &v4);
+        assert_eq!(own_chains(&after) + own_chains(&saved(host, &v6)), 0);
+        for (table, chain) in before.chains() {
+            assert_eq!(after.rules(table, chain), before.rules(table, chain), "{backend} {table} {chain}");
+        }
+    }
+}
+
+/// Tables are written one after the other: a kill leaves the first of them, in both orders.
+#[test]
+fn a_start_completes_what_a_kill_has_left() {
+    require_programs!();
+    for backend in BACKENDS {
+        let sandbox = sandbox(backend);
+        let host = sandbox.host();
+        let [v4, v6] = tools(backend);
+        with_rules(&[], async |_| {});
+        let whole = saved(host, &v4);
+        let text = host.exec(&format!("{v4}-save")).unwrap();
+        for left in ["filter", "mangle", "nat", "raw"] {
+            for tool in [&v4, &v6] {
+                for table in ["filter", "mangle", "nat", "raw"].into_iter().filter(|table| *table != left) {
+                    host.exec(&format!("{tool} -t {table} -F")).unwrap();
+                    host.exec(&format!("{tool} -t {table} -X")).unwrap();
+                }
+            }
+            if backend == "legacy" {
+                restore(
+                    &sandbox,
+                    &v4,
+                    "*filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\nCOMMIT\n",
+                );
+            }
+            with_rules(&[], async |hive| assert!(hive.has_logged(LogLevel::INFO, WRITTEN)));
+            let now = saved(host, &v4);
+            for (table, chain) in whole.chains().filter(|(_, chain)| chain.starts_with("CILIUM_")) {
+                assert_eq!(
+                    now.rules(table, chain),
+                    whole.rules(table, chain),
+                    "{backend} {left} {chain}\n{text}"
+                );
+            }
+            assert_eq!(own_chains(&saved(host, &v6)), 7);
+        }
+    }
+}
+
+#[test]
+fn changes_by_hand_are_repaired_at_once() {
+    require_programs!();
+    let sandbox = sandbox("nft");
+    let host = sandbox.host().clone();
+    with_rules(&[], async |hive| {
+        let [v4, v6] = tools("nft");
+        let whole = (saved(&host, &v4), saved(&host, &v6));
+        for change in [
+            "iptables-nft -t nat -F CILIUM_POST_nat",
+            "iptables-nft -D CILIUM_OUTPUT 1",
+            "iptables-nft -I CILIUM_FORWARD -i lxc+ -j DROP",
+            "iptables-nft -t mangle -F PREROUTING",
+            "iptables-nft -t raw -F",
+            "ip6tables-nft -F",
+            "nft delete table ip nat",
+            "nft flush ruleset",
+        ] {
+            host.exec(change).unwrap();
+            hive.until(change, || (saved(&host, &v4), saved(&host, &v6)) == whole).await;
+        }
+        assert!(hive.has_logged(LogLevel::INFO, REPAIRED));
+        hive.until("the mark is set again", || hive.get::<HostMark>().is_set()).await;
+        // A rule of another program before ours is not fought about.
+        host.exec("iptables-nft -I INPUT -s 198.51.100.1/32 -j DROP").unwrap();
+        host.exec("iptables-nft -t raw -F CILIUM_PRE_raw").unwrap();
+        hive.until("the chain is back", || {
+            saved(&host, &v4).rules("raw", "CILIUM_PRE_raw").is_some_and(|r| r.len() == 1)
+        })
+        .await;
+        assert!(saved(&host, &v4).rules("filter", "INPUT").unwrap()[0].ends_with("-j DROP"));
+    });
+    // The next start puts it first again.
+    with_rules(&[], async |_| {});
+    let input = saved(&host, "iptables-nft");
+    let input = input.rules("filter", "INPUT").unwrap();
+    assert!(input[0].ends_with("-j CILIUM_INPUT") && input[1].ends_with("-j DROP"), "{input:?}");
+}
+
+#[test]
+fn rules_in_the_other_backend_are_removed_after_ours_are_in_force() {
+    require_programs!();
+    let sandbox = sandbox("nft");
+    let host = sandbox.host();
+    with_rules(&[], async |_| {});
+    assert_eq!(own_chains(&saved(host, "iptables-nft")), 10);
+    restore(&sandbox, "iptables-legacy", "*filter\n:KUBE-FORWARD - [0:0]\nCOMMIT\n");
+    with_rules(&[], async |_| {});
+    assert_eq!(own_chains(&saved(host, "iptables-legacy")), 10);
+    assert_eq!(own_chains(&saved(host, "iptables-nft")) + own_chains(&saved(host, "ip6tables-nft")), 0);
+}
+
+#[test]
+fn a_held_lock_and_missing_programs_are_named_and_waited_for() {
+    require_programs!();
+    let sandbox = sandbox("legacy");
+    let lock = fs::File::create("/run/xtables.lock").unwrap();
+    lock.lock().unwrap();
+    let host = sandbox.host().clone();
+    let options = [("iptables-lock-timeout", "1s"), ("enable-ipv6", "false")];
+    block_on(async {
+        let mut hive = hive(&options);
+        hive.start().await;
+        let error = || report(&hive).1;
+        hive.until("the lock is named", || error().contains("holds the lock of iptables")).await;
+        assert!(!hive.get::<HostMark>().is_set());
+        drop(lock);
+        hive.until("the rules are written", || report(&hive).0.contains("in force (")).await;
+        assert_eq!(own_chains(&saved(&host, "iptables-legacy")), 10);
+        hive.stop().await;
+
+        host.exec("mount -t tmpfs tmpfs /usr/sbin").unwrap();
+        let mut hive = self::hive(&options);
+        hive.start().await;
+        let error = || report(&hive).1;
+        hive.until("the program is named", || error().starts_with("iptables is not installed: install "))
+            .await;
+        host.exec("umount /usr/sbin").unwrap();
+        hive.until("the program is found", || report(&hive).0.contains("in force (")).await;
+        assert!(hive.get::<HostMark>().is_set());
+        hive.stop().await;
+    });
+}
+
+/// Sends a packet from the pod to the world. Returns the source that it arrives with.
+fn source(pod: &NetNs, world: &NetNs, to: &str) -> IpAddr {
+    let to: IpAddr = to.parse().unwrap();
+    let receiver = world.run(|| UdpSocket::bind((to, 7000)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let sender = pod.run(|| UdpSocket::bind((any, 0)).unwrap());
+    let mut found = None;
+    wait_until("a packet arrives", PATIENCE, || {
+        let _ = sender.send_to(b"x", (to, 7000));
+        found = receiver.recv_from(&mut [0; 8]).ok().map(|(_, from)| from.ip());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn packets_of_pods_leave_with_the_nodes_address() {
+    require_programs!();
+    for backend in BACKENDS {
+        let sandbox = sandbox(backend);
+        let host = sandbox.host().clone();
+        let (pod, world) = (sandbox.netns("pod").unwrap(), sandbox.netns("world").unwrap());
+        host.veth("lxc0123456789ab", &pod, "eth0").unwrap();
+        host.veth("eth0", &world, "eth0").unwrap();
+        host.ip_batch(
+            "addr add 192.0.2.1/24 dev eth0\naddr add 2001:db8::1/64 dev eth0 nodad\n\
+             addr add 10.244.0.1/24 dev lxc0123456789ab\naddr add fd00:10:244::1/112 dev lxc0123456789ab nodad\n",
+        )
+        .unwrap();
+        pod.ip_batch(
+            "addr add 10.244.0.9/24 dev eth0\naddr add fd00:10:244::9/112 dev eth0 nodad\n\
+             route add default via 10.244.0.1\nroute add default via fd00:10:244::1\n",
+        )
+        .unwrap();
+        world
+            .ip_batch(
+                "addr add 192.0.2.2/24 dev eth0\naddr add 2001:db8::2/64 dev eth0 nodad\n\
+                 addr add 198.51.100.2/32 dev eth0\n\
+                 route add 10.244.0.0/24 via 192.0.2.1\nroute add fd00:10:244::/112 via 2001:db8::1\n",
+            )
+            .unwrap();
+        host.ip("route add 198.51.100.0/24 via 192.0.2.2").unwrap();
+        for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+            host.set_sysctl(key, "1").unwrap();
+        }
+        let sources =
+            || ["192.0.2.2", "2001:db8::2", "198.51.100.2"].map(|to| source(&pod, &world, to).to_string());
+        assert_eq!(sources(), ["10.244.0.9", "fd00:10:244::9", "10.244.0.9"], "without rules");
+        with_rules(&[], async |_| {
+            assert_eq!(sources(), ["192.0.2.1", "2001:db8::1", "192.0.2.1"], "{backend}");
+        });
+        assert_eq!(sources(), ["192.0.2.1", "2001:db8::1", "192.0.2.1"], "rules stay at the stop");
+        with_rules(
+            &[("enable-ipv6-masquerade", "false"), ("ipv4-native-routing-cidr", "198.51.100.0/24")],
+            async |_| {
+                assert_eq!(sources(), ["192.0.2.1", "fd00:10:244::9", "10.244.0.9"], "{backend}");
+            },
+        );
+        with_rules(
+            &[("egress-masquerade-interfaces", "other0"), ("iptables-random-fully", "true")],
+            async |_| {
+                assert_eq!(sources(), ["10.244.0.9", "fd00:10:244::9", "10.244.0.9"], "{backend}");
+            },
+        );
+        host.ip("addr add 192.0.2.77/32 dev eth0").unwrap();
+        host.ip("route replace 198.51.100.0/24 via 192.0.2.2 src 192.0.2.77").unwrap();
+        host.ip("route add default via 192.0.2.2").unwrap();
+        with_rules(&[("enable-masquerade-to-route-source", "true"), ("devices", "eth0")], async |hive| {
+            let rules = || saved(&host, &tools(backend)[0]).rules("nat", "CILIUM_POST_nat").unwrap().to_vec();
+            hive.until("the routes have rules", || rules().iter().any(|rule| rule.contains("192.0.2.77")))
+                .await;
+            assert_eq!(sources()[2], "192.0.2.77", "{:?}", rules());
+            host.ip("route del 198.51.100.0/24").unwrap();
+            hive.until("a removed route has none", || {
+                !rules().iter().any(|rule| rule.contains("192.0.2.77"))
+            })
+            .await;
+        });
+    }
+}
+
+#[tokio::test]
+async fn modes_without_a_range_of_pods_need_devices() {
+    let cells = || {
+        [
+            statedb::cell(),
+            config::<FamilyConfig>(),
+            devices::cell(),
+            local_node::testing::row(node()),
+            invoke(|_: Arc<LocalNodeStore>| {}),
+            tunnel::cell(),
+            iptables::cell(),
+        ]
+    };
+    require_root!();
+    let sandbox = sandbox("nft");
+    let hive = |interfaces: &str| {
+        TestHive::needing::<HostMark>(cells())
+            .set("ipam", "delegated-plugin")
+            .set("egress-masquerade-interfaces", interfaces)
+    };
+    let mut without = hive("");
+    without.start().await;
+    let status = without.health("iptables.masquerade");
+    assert_eq!(status.level, Level::Degraded);
+    assert!(status.error.contains("set egress-masquerade-interfaces"), "{status:?}");
+    without.stop().await;
+    let mut with = hive("eth0");
+    with.start().await;
+    with.until("rules are in force", || report(&with).0.contains("in force (")).await;
+    with.stop().await;
+    drop(sandbox);
+}
