@@ -67,7 +67,7 @@ fn new_server(p: ServerParams) -> anyhow::Result<()> {
     p.lifecycle
         .hook("api-server")
         .on_start(move |_| async move {
-            *slot.lock() = Some(Socket::bind(&path)?);
+            *slot.lock() = Some(Socket::bind(&path, "socket-path")?);
             tracing::info!(socket = %path.display(), "Serving cilium API");
             Ok(())
         })

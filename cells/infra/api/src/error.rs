@@ -91,8 +91,13 @@ pub enum Error {
     #[error("another agent serves {0}: stop it, or give this one its own --socket-path and --state-dir")]
     InUse(PathBuf),
     /// The file at the socket's path is not a socket.
-    #[error("{0} exists and is not a socket: remove it or choose another --socket-path")]
-    NotASocket(PathBuf),
+    #[error("{path} exists and is not a socket: remove it or choose another --{option}")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+        /// The option that sets it.
+        option: &'static str,
+    },
     /// The socket cannot be created.
     #[error("cannot {action} {path}")]
     Socket {

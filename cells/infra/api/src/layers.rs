@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-use crate::access::{Access, DENIED};
+use crate::access::Access;
 use crate::error::BadRequest;
 use crate::limit::{Kind, Limits};
 use crate::measure::Measure;
@@ -109,7 +109,7 @@ async fn allowed<B, S: Inner<Routed<B>>>(access: Arc<Access>, request: Routed<B>
     }
     let endpoint = request.found.operation.name();
     tracing::info!(endpoint, "Denied API request on administratively disabled API endpoint");
-    Response::text(403, DENIED)
+    Response::denied()
 }
 
 /// Checks head and body; reads the body.

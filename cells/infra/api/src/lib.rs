@@ -5,7 +5,7 @@
 //! (`--api-rate-limit`), sizes, timeouts. Refused requests get the status, code and text of Cilium. `GET /debuginfo` is
 //! answered here, from the answers of other operations and the texts that cells add.
 //! **Needs** the metrics registry. **Provides** nothing but the socket: cells contribute [`Route`]s, [`StatusSource`]s
-//! for `/healthz` and [`DebugSource`]s for `/debuginfo`.
+//! for `/healthz` and [`DebugSource`]s for `/debuginfo`. Servers of other APIs share [`Socket`] and [`Response`].
 //!
 //! ```
 //! use api::{Operation, Request, Response, Route};
@@ -74,7 +74,8 @@ pub use error::Error;
 pub use operation::Operation;
 pub use page::{Page, Query};
 pub use request::Request;
-pub use response::Response;
+pub use response::{Body, Response};
 pub use route::Route;
+pub use socket::Socket;
 pub use status::StatusSource;
 pub use uuids::ControllerUuids;

@@ -14,6 +14,7 @@ use http_body_util::Full;
 use hyper::body::{Body as _, Frame, SizeHint};
 use serde::Serialize;
 
+use crate::access::DENIED;
 use crate::error::{BadRequest, list};
 
 /// Maximum size in bytes of a body that is sent with its length; longer ones are sent in chunks, as by Go's server.
@@ -70,6 +71,26 @@ impl Response {
         Self::bad_request(&BadRequest::Violation(violation))
     }
 
+    /// Returns the answer to a path that the API does not have.
+    pub fn unknown_path(path: impl Into<String>) -> Self {
+        Self::bad_request(&BadRequest::UnknownPath { path: path.into() })
+    }
+
+    /// Returns the answer to a method that the path does not have.
+    pub fn wrong_method(method: http::Method, allowed: Vec<http::Method>) -> Self {
+        Self::bad_request(&BadRequest::WrongMethod { method, allowed })
+    }
+
+    /// Returns the answer to an operation that an option disables.
+    pub fn denied() -> Self {
+        Self::text(403, DENIED)
+    }
+
+    /// Returns it for hyper.
+    pub fn into_http(self) -> http::Response<Body> {
+        *self.0
+    }
+
     /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         self.0.status()
@@ -115,7 +136,7 @@ impl Response {
 }
 
 /// The body of an answer.
-pub(crate) enum Body {
+pub enum Body {
     /// Sent with its length.
     Full(Full<Bytes>),
     /// Sent in chunks, though its length is known.

@@ -1,4 +1,4 @@
-//! The unix socket of the server: its permissions, and the exclusion of a second agent.
+//! The unix socket of a server: its permissions, and the exclusion of a second agent.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ const GROUP: &str = "cilium";
 
 /// A listening socket. Its file is removed on drop, unless another agent has replaced it.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub struct Socket {
     pub(crate) listener: UnixListener,
     _file: SocketFile,
 }
@@ -27,15 +27,22 @@ struct SocketFile {
 }
 
 impl Socket {
-    /// Listens on `path` with mode 0660. A stale socket, which no process serves, is removed first.
-    pub(crate) fn bind(path: &Path) -> Result<Self, Error> {
+    /// Listens on `path`, which `option` sets, with mode 0660. A stale socket, which no process serves, is removed
+    /// first. Blocks: it changes files.
+    ///
+    /// # Errors
+    /// Another process serves the socket, or the file cannot be made.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind(path: &Path, option: &'static str) -> Result<Self, Error> {
         let fail = |action| move |source| Error::Socket { action, path: path.to_owned(), source };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(folder).map_err(fail("create the folder of"))?;
         // Serializes check and bind of two agents that start at the same time; released when `lock` is dropped.
         let lock = File::open(folder).map_err(fail("open the folder of"))?;
         lock.lock().map_err(fail("lock the folder of"))?;
-        remove_old(path)?;
+        remove_old(path, option)?;
         let listener = UnixListener::bind(path).map_err(fail("listen on"))?;
         let inode = fs::symlink_metadata(path).map_err(fail("read"))?.ino();
         let file = SocketFile { path: path.to_owned(), inode };
@@ -52,6 +59,12 @@ impl Socket {
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail("change the mode of"))?;
         Ok(Self { listener, _file: file })
     }
+
+    /// Returns the listener.
+    #[must_use]
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
 }
 
 impl Drop for SocketFile {
@@ -62,12 +75,14 @@ impl Drop for SocketFile {
     }
 }
 
-fn remove_old(path: &Path) -> Result<(), Error> {
+fn remove_old(path: &Path, option: &'static str) -> Result<(), Error> {
     let fail = |action| move |source| Error::Socket { action, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(fail("read")(error)),
-        Ok(found) if !found.file_type().is_socket() => return Err(Error::NotASocket(path.to_owned())),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(Error::NotASocket { path: path.to_owned(), option });
+        }
         Ok(_) => {}
     }
     match UnixStream::connect(path) {
@@ -95,10 +110,10 @@ mod tests {
     async fn an_old_socket_is_replaced_and_a_served_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/cilium.sock");
-        let first = Socket::bind(&path).unwrap();
+        let first = Socket::bind(&path, "socket-path").unwrap();
         let metadata = fs::metadata(&path).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o660);
-        let error = Socket::bind(&path).unwrap_err();
+        let error = Socket::bind(&path, "socket-path").unwrap_err();
         assert_eq!(
             error.to_string(),
             format!(
@@ -111,9 +126,9 @@ mod tests {
 
         // The socket of a killed agent.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let second = Socket::bind(&path).unwrap();
+        let second = Socket::bind(&path, "socket-path").unwrap();
         fs::remove_file(&path).unwrap();
-        let _third = Socket::bind(&path).unwrap();
+        let _third = Socket::bind(&path, "socket-path").unwrap();
         drop(second);
         assert!(path.exists(), "the socket of another agent stays");
     }
@@ -123,7 +138,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cilium.sock");
         fs::write(&path, "precious").unwrap();
-        let error = Socket::bind(&path).unwrap_err().to_string();
+        let error = Socket::bind(&path, "socket-path").unwrap_err().to_string();
         assert_eq!(
             error,
             format!(
