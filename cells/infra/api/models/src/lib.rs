@@ -1,4 +1,4 @@
-//! The models of the REST API under `/v1`, with field names and order as Cilium's clients expect them.
+//! The models of the REST API under `/v1` and of the health API under `/v1beta`, with field names and order as Cilium's clients expect them.
 //!
 //! **Owns** the form of each body that this agent sends or accepts, but no sockets and no state. The agent's cells, the
 //! CNI plugin and the operator's tool share it, so it **needs** only serde.
@@ -29,6 +29,7 @@
 mod config;
 mod endpoint;
 mod features;
+mod health;
 mod ipam;
 mod map;
 mod node;
@@ -44,6 +45,7 @@ use std::collections::BTreeMap;
 pub use config::*;
 pub use endpoint::*;
 pub use features::*;
+pub use health::*;
 pub use ipam::*;
 pub use map::*;
 pub use node::*;

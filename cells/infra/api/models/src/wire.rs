@@ -221,6 +221,8 @@ mod tests {
         sorted::<AddressPair>();
         sorted::<IpListEntry>();
         sorted::<NodeElement>();
+        sorted::<LoadResponse>();
+        sorted::<NodeStatus>();
         sorted::<BpfMapEntry>();
         sorted::<ServiceSpec>();
         sorted::<ServiceFlags>();

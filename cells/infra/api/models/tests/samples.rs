@@ -51,6 +51,8 @@ samples! {
     policy_selectors: Vec<SelectorIdentityMapping> = "GET_policy_selectors",
     policy_subject_selectors: Vec<SelectorIdentityMapping> = "GET_policy_subject-selectors",
     cgroups: CgroupDumpMetadata = "GET_cgroup-dump-metadata",
+    health: HealthResponse = "health_healthz",
+    health_status: HealthStatusResponse = "health_status",
 }
 
 /// Values inside `daemonConfigurationMap` are free JSON: their members are compared, not their order.
