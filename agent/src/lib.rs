@@ -79,7 +79,7 @@ pub fn datapath() -> Cell {
     module("datapath", "Datapath", cells)
 }
 
-/// Returns the control-plane cells: Kubernetes, identities, addresses, services, policy, endpoints.
+/// Returns the control-plane cells: Kubernetes, identities, addresses, services, policy, endpoints, connectivity of nodes.
 #[must_use]
 pub fn control_plane() -> Cell {
     module(
@@ -105,6 +105,7 @@ pub fn control_plane() -> Cell {
             endpoints::cell(),
             ciliumendpoint::cell(),
             loadbalancer_redirectpolicy::cell(),
+            cilium_health::cell(),
         ],
     )
 }

@@ -6,8 +6,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use cilium_health::CiliumHealthConfig;
 use hive::prelude::*;
 use hive::{ConfigError, Hive};
+use iptables::IptablesConfig;
 use loadbalancer_sockets::SocketConfig;
 use logging::LogLevel;
 use maps::MapsConfig;
@@ -47,12 +49,10 @@ const NEEDED: [Needed; 3] = [
 /// Capabilities that `CAP_SYS_ADMIN` includes (they were split from it in Linux 5.8).
 const OF_SYS_ADMIN: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 
-/// Optional capabilities, kept if held: for the socket's group, files of other users, ports below 1024, programs of
-/// iptables with the older backend.
+/// Optional capabilities, kept if held: for the socket's group, files of other users, ports below 1024.
 const USED: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::NET_RAW);
+    .union(CapabilitySet::NET_BIND_SERVICE);
 
 /// Whether the process lacks root or a required capability; logs each one that is missing.
 pub(crate) fn are_missing() -> bool {
@@ -92,11 +92,14 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
 pub(crate) fn drop_capabilities(hive: &Hive, log: &LogLevel) -> Result<bool, ConfigError> {
     let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
     let enters_pods = hive.config::<SocketConfig>()?.enters_pods();
+    // Pings of nodes; the older backend of iptables.
+    let raw = hive.config::<CiliumHealthConfig>()?.enable_health_checking
+        || hive.config::<IptablesConfig>()?.install_iptables_rules;
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
         tracing::error!(target: crate::FATAL_TARGET, %error, "The agent has no bpf file system");
         return Ok(false);
     }
-    let dropped = drop_all_but(|held| kept(held, remount || enters_pods));
+    let dropped = drop_all_but(|held| kept(held, remount || enters_pods, raw));
     log.start_writer();
     match dropped {
         Ok(kept) => tracing::info!(capabilities = names(kept), "All other capabilities are dropped"),
@@ -105,8 +108,8 @@ pub(crate) fn drop_capabilities(hive: &Hive, log: &LogLevel) -> Result<bool, Con
     Ok(true)
 }
 
-/// Returns the subset of `held` to keep; with `administer` it includes `CAP_SYS_ADMIN`.
-fn kept(held: CapabilitySet, administer: bool) -> CapabilitySet {
+/// Returns the subset of `held` to keep; with `administer` it includes `CAP_SYS_ADMIN`, with `raw` `CAP_NET_RAW`.
+fn kept(held: CapabilitySet, administer: bool, raw: bool) -> CapabilitySet {
     let mut kept = NEEDED.into_iter().fold(USED, |kept, (_, capability, _)| kept | capability);
     // DAC_OVERRIDE includes reading, so DAC_READ_SEARCH is needed only without it.
     if !held.contains(CapabilitySet::DAC_OVERRIDE) {
@@ -116,6 +119,7 @@ fn kept(held: CapabilitySet, administer: bool) -> CapabilitySet {
     if administer || !held.contains(OF_SYS_ADMIN) {
         kept |= CapabilitySet::SYS_ADMIN;
     }
+    kept.set(CapabilitySet::NET_RAW, raw);
     held & kept
 }
 
@@ -186,12 +190,14 @@ mod tests {
     #[test]
     fn only_used_capabilities_are_kept() {
         let all = CapabilitySet::all();
-        let names = |held, administer| names(kept(held, administer));
+        let names = |held, administer| names(kept(held, administer, false));
         assert_eq!(
             names(all, false),
-            "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_NET_BIND_SERVICE,CAP_NET_ADMIN,CAP_NET_RAW,CAP_PERFMON,CAP_BPF"
+            "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_NET_BIND_SERVICE,CAP_NET_ADMIN,CAP_PERFMON,CAP_BPF"
         );
         assert!(names(all, true).contains("CAP_SYS_ADMIN"));
+        assert!(kept(all, false, true).contains(CapabilitySet::NET_RAW));
+        assert!(!kept(all - CapabilitySet::NET_RAW, false, true).contains(CapabilitySet::NET_RAW));
         // An older runtime, which does not know CAP_BPF, grants SYS_ADMIN instead.
         let old = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
         assert_eq!(names(old, false), "CAP_NET_ADMIN,CAP_SYS_ADMIN");

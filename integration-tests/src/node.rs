@@ -122,6 +122,8 @@ impl Node {
             ("preallocate-bpf-maps", "false".to_owned()),
             // Hundreds of starts, each with a dozen processes: tests of the rules switch them on.
             ("install-iptables-rules", "false".to_owned()),
+            // Probes of the own node would be packets, connections and wakeups that tests count.
+            ("enable-health-checking", "false".to_owned()),
         ];
         let config = config.map(|(key, value)| (key.to_owned(), value)).into();
         Self { config, program: binary("agent"), agent: None, pods: Vec::new(), world, sandbox }
