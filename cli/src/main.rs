@@ -1,4 +1,5 @@
-//! The operator's command line: the equivalent of `cilium-dbg`, and callable by that name.
+//! The operator's command line: the equivalent of `cilium-dbg`, and callable by that name; as `cilium-health` it is its
+//! command `health`.
 //!
 //! **Owns** nothing. **Needs** the agent's socket (`CILIUM_SOCK`) for the agent's state, and root and the bpf file
 //! system for `bpf ...`, which reads pinned maps without an agent. **Provides** tables as `cilium-dbg` prints them, `-o
@@ -10,6 +11,7 @@ mod output;
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 use commands::Arguments;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,12 +19,18 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let program = std::env::args_os().next().unwrap_or_default();
     let name = match Path::new(&program).file_name().and_then(|name| name.to_str()) {
+        Some("cilium-health") => "cilium-health",
         Some("cilium") => "cilium",
         Some("cilium-dbg") => "cilium-dbg",
         _ => "apiary",
     };
     let command = Arguments::command().name(name).bin_name(name);
-    let arguments = command.try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if name == "cilium-health" {
+        words.insert(1, "health".into());
+    }
+    let arguments =
+        command.try_get_matches_from(words).and_then(|matches| Arguments::from_arg_matches(&matches));
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(error) => {

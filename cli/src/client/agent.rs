@@ -4,6 +4,7 @@ use anyhow::{Context as _, anyhow, bail};
 use api_client::{Address, Connection, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::path::Path;
 
 /// A client that connects with the first request.
 #[derive(Debug)]
@@ -16,6 +17,16 @@ impl Agent {
     /// Returns a client of the agent at `host`, or at the address in `CILIUM_SOCK`.
     pub(crate) fn new(host: Option<&str>) -> Self {
         Self { address: host.map_or_else(Address::from_env, Address::parse), connection: None }
+    }
+
+    /// Returns a client of the API at this address.
+    pub(crate) fn at(address: Address) -> Self {
+        Self { address, connection: None }
+    }
+
+    /// Returns the path of the unix socket; `None` for TCP.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.address.path()
     }
 
     /// Sends a GET; returns the body of a response 200.
@@ -58,7 +69,7 @@ impl Agent {
         self.request(method, &format!("/v1{path}"), headers, body)
     }
 
-    /// Sends a request outside of the REST API: tables, and endpoints that only this tool uses.
+    /// Sends a request outside of the REST API: tables, the health API, and endpoints that only this tool uses.
     pub(crate) fn call_plain(&mut self, method: &str, path: &str) -> anyhow::Result<Response> {
         self.request(method, path, &[], None)
     }

@@ -1,7 +1,8 @@
 //! The grammar of the command line, in `cilium-dbg`'s words: a file or a folder for each command, with its arguments.
 //!
 //! Commands may use each other's parts: `endpoint` prints options as `config` does, `ip` and `bpf policy` resolve
-//! identities by `identity`, `db` runs commands by `shell`, `why` formats addresses as `service` does.
+//! identities by `identity`, `db` runs commands by `shell`, `why` formats addresses as `service` does, `health` prints
+//! the agent as `status` does and adds the nodes to it.
 //!
 //! Sibling folders that it uses: `client`, `output`.
 
@@ -11,6 +12,7 @@ mod config;
 mod db;
 mod endpoint;
 mod get;
+mod health;
 mod identity;
 mod ip;
 mod list;
@@ -78,6 +80,9 @@ enum Command {
     Statedb(statedb::TablesOptions),
     /// Look into tables of the agent: their rows by key, as tables, JSON or YAML, and as they change
     Db(db::DbOptions),
+    /// Connectivity between nodes; the address is that of the health API (default: CILIUM_HEALTH_SOCK)
+    #[command(subcommand)]
+    Health(health::HealthCommand),
     /// Manage cluster nodes
     #[command(subcommand)]
     Node(List<Listing>),
@@ -123,6 +128,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
         Command::Get(options) => return get::run(agent, options, out),
         Command::Statedb(options) => statedb::run(agent, options, out),
         Command::Db(options) => return db::run(options, out),
+        Command::Health(command) => health::run(arguments.host.as_deref(), command, out),
         Command::Node(List::List(options)) => node::list(agent, options, out),
         Command::Map(command) => map::run(agent, command, out),
         Command::Bpf(command) => return bpf::run(agent, command, out),

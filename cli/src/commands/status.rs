@@ -13,7 +13,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "these are the switches of the original's command line")]
 pub(crate) struct StatusOptions {
     /// Only print a one-line status message
@@ -28,6 +28,9 @@ pub(crate) struct StatusOptions {
     /// Show all controllers, not just failing
     #[arg(long)]
     pub(crate) all_controllers: bool,
+    /// Show all health status, not just failing
+    #[arg(long)]
+    pub(crate) all_health: bool,
     /// Show all redirects
     #[arg(long)]
     pub(crate) all_redirects: bool,
@@ -37,9 +40,6 @@ pub(crate) struct StatusOptions {
     #[command(flatten)]
     pub(crate) output: Output,
 }
-
-/// Controller of the health endpoint: where it is, `cilium-health` probes the cluster.
-const HEALTH_CONTROLLER: &str = "cilium-health-ep";
 
 /// Prints the status. Returns exit code 1 if the agent reports a failure or does not respond.
 pub(crate) fn run(
@@ -68,10 +68,28 @@ pub(crate) fn run(
     if options.brief {
         writeln!(out, "{}", in_brief(&status))?;
     } else {
-        let text = Report { status: &status, options, now: SystemTime::now() }.text(healthy);
+        let mut text = Report { status: &status, options, now: SystemTime::now() }.text();
+        if healthy {
+            text += &cluster_health(agent, &status, options.verbose || options.all_health);
+        }
         table(&text, 2, out)?;
     }
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Formats a status without details.
+pub(crate) fn text(status: &StatusResponse) -> String {
+    let options = StatusOptions { require_k8s_connectivity: true, ..StatusOptions::default() };
+    Report { status, options: &options, now: SystemTime::now() }.text()
+}
+
+/// Formats the connectivity to nodes, where the agent probes them.
+fn cluster_health(agent: &Agent, status: &StatusResponse, all: bool) -> String {
+    match status.cluster.as_ref().and_then(|cluster| cluster.cilium_health.as_ref()) {
+        None => "Cluster health:\t\tProbe disabled\n".to_owned(),
+        Some(_) => super::health::cluster_health(agent, all)
+            .unwrap_or_else(|| "Cluster health:\t\tNot available: health.sock does not answer\n".to_owned()),
+    }
 }
 
 /// Returns `OK`, or the first failure.
@@ -105,16 +123,13 @@ struct Report<'a> {
 
 impl Report<'_> {
     /// Formats lines with tabs; parts that the agent does not report are left out.
-    fn text(&self, healthy: bool) -> String {
+    fn text(&self) -> String {
         let mut text = String::new();
         self.cluster(&mut text);
         self.agent(&mut text);
         self.datapath(&mut text);
         text += &self.controllers();
         text += &self.services();
-        if healthy && !self.status.controllers.iter().any(|controller| controller.name == HEALTH_CONTROLLER) {
-            text += "Cluster health:\t\tProbe disabled\n";
-        }
         text
     }
 
