@@ -7,6 +7,8 @@
 //! **Provides** the verbs of the CNI specification 0.1.0 to 1.1.0: ADD, DEL, CHECK, STATUS, VERSION, GC. It is
 //! installed as `apiary-cni` and, for configurations written for Cilium, as `cilium-cni`.
 //!
+//! The steps of the agent's pod that would need a shell are in the same binary ([`init`]).
+//!
 //! A call is one process: it reads `CNI_*` variables and a network configuration on stdin, sends requests to the agent,
 //! uses rtnetlink, and writes one JSON document. Everything is synchronous, without an async runtime.
 //!
@@ -43,6 +45,7 @@ mod del;
 mod delegate;
 mod error;
 mod gc;
+pub mod init;
 mod invocation;
 mod link;
 mod log;

@@ -47,13 +47,13 @@ impl NetNs {
     }
 }
 
-/// Moves the calling thread into a network namespace.
+/// Moves the calling thread into a namespace of any kind; into a mount namespace only a process of one thread.
 #[expect(unsafe_code, reason = "setns(2) has no wrapper in std")]
 pub(crate) fn join(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // JUSTIFICATION: links, addresses, routes and sysctls of a pod can be reached from within its namespace only.
     // SAFETY: setns takes a file descriptor, which the borrow keeps open for the call, and an integer; it touches no
     // memory of the process.
-    let code = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+    let code = unsafe { libc::setns(namespace.as_raw_fd(), 0) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -293,7 +293,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("cli/src/commands/health.rs", "`CILIUM_HEALTH_SOCK`, by which clients find the health API"),
     ("cli/src/main.rs", "the name by which the tool was called, which selects its function"),
     ("cni/src/invocation.rs", "the variables of the CNI specification"),
-    ("cni/src/main.rs", "a plugin has no options; `--version` prints one"),
+    ("cni/src/main.rs", "a plugin has no options; steps of the pod have variables of Cilium's image"),
     ("hive/src/builder.rs", "flags and variables of options: the mechanism itself"),
     ("hive/src/program.rs", "the program's name"),
 ];
