@@ -28,8 +28,8 @@ pub fn read(env: &Environment, stdin: &[u8]) -> Result<Call, Error> {
     config.check_version(command)?;
     invocation.validate()?;
     invocation.pod()?;
-    config.check_not_chained()?;
-    if command == Command::Check {
+    config.check_chaining()?;
+    if command == Command::Check && !config.is_chained() {
         Expected::of(&config)?.addresses(&invocation.interface)?;
     }
     let valid_attachments = if command == Command::Gc { Some(config.valid_attachments()?) } else { None };

@@ -86,7 +86,9 @@ pub fn changes(desired: &[Chain], saved: &Saved, placement: Placement, spellings
     for table in tables {
         let mut lines = Vec::new();
         let wanted: Vec<&Chain> = desired.iter().filter(|chain| chain.table == table).collect();
-        let mut named = |name: &str| drop(changes.chains.insert(name.to_owned()));
+        let mut named = |name: &str| {
+            changes.chains.insert(name.to_owned());
+        };
         for chain in &wanted {
             let found = saved.rules(table, chain.name);
             if found.is_none_or(|found| !spellings.is_equal(chain, found)) {

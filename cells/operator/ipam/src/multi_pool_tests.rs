@@ -183,7 +183,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Request(node, pool, needed) => {
-                    let request = json!([{"pool": ["a", "b"][usize::from(pool)], "needed": {"ipv4-addrs": needed}}]);
+                    let request = json!([{"pool": (["a", "b"][usize::from(pool)]), "needed": {"ipv4-addrs": needed}}]);
                     objects.entry(node).or_insert_with(|| json!({}))["requested"] = request;
                     let error = settle(&mut all, &mut objects, node);
                     let size = [6, 14][usize::from(pool)];
