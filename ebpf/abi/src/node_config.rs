@@ -98,8 +98,20 @@ pub struct NodeConfig {
     /// Deliver packets of devices with `bpf_redirect_peer`, bypassing the host's stack (host routing). Only if packets
     /// of pods bypass it as well: else connection tracking of the host would see only one direction.
     pub host_routing: u8,
+    /// MAC address of cilium_host ([`mac_word`](crate::mac_word)): packets of the tunnel to the host are sent to it.
+    pub host_mac: u64,
+    /// MAC address of the tunnel device.
+    pub tunnel_mac: u64,
+    /// Interface index of the tunnel device; 0 if it could not be created.
+    pub tunnel_ifindex: u32,
+    /// UDP port of the tunnel as on the wire.
+    pub tunnel_port: u16,
+    /// Encapsulate packets to addresses with a tunnel endpoint (`routing-mode`).
+    pub tunnel: u8,
+    /// Zero.
+    pub pad: u8,
 }
-layout!(NodeConfig, 120, {
+layout!(NodeConfig, 144, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -108,7 +120,8 @@ layout!(NodeConfig, 120, {
     ct_tcp_lifetime: 64, ct_any_lifetime: 68, ct_service_tcp_lifetime: 72, ct_service_any_lifetime: 76,
     ct_service_tcp_grace: 80, ct_syn_timeout: 84, ct_close_timeout: 88,
     service_loopback_ipv6: 92, service_loopback_ipv4: 108, ticks_in_256_seconds: 112, per_packet_lb: 116, empty_services_drop: 117,
-    empty_services_reject: 118, host_routing: 119,
+    empty_services_reject: 118, host_routing: 119, host_mac: 120, tunnel_mac: 128, tunnel_ifindex: 136, tunnel_port: 140,
+    tunnel: 142, pad: 143,
 });
 
 impl NodeConfig {

@@ -5,6 +5,10 @@
 
 /// Entries of the array.
 pub const ENTRIES: u32 = 50;
+/// IPv4 from the tunnel. Cilium's overlay object has the slots of pods here, which are taken in a shared array.
+pub const IPV4_FROM_OVERLAY: u32 = 1;
+/// IPv6 from the tunnel.
+pub const IPV6_FROM_OVERLAY: u32 = 2;
 /// Neighbour solicitations of pods.
 pub const ICMP6_NS: u32 = 4;
 /// IPv6 packets of pods with an exhausted hop limit.

@@ -70,18 +70,26 @@ pub const TO_HOST: &str = "cil_to_host";
 pub const FROM_NETDEV: &str = "cil_from_netdev";
 /// Egress of devices of the node, where something has to be done there.
 pub const TO_NETDEV: &str = "cil_to_netdev";
+/// Ingress of the tunnel device.
+pub const FROM_OVERLAY: &str = "cil_from_overlay";
+/// Egress of the tunnel device.
+pub const TO_OVERLAY: &str = "cil_to_overlay";
+/// Programs that only a node with a tunnel needs.
+pub const OVERLAY: [&str; 4] = [FROM_OVERLAY, TO_OVERLAY, "tail_ipv4_from_overlay", "tail_ipv6_from_overlay"];
 /// The way into all pods for callers of another origin: it may stand in `cilium_call_policy` under every endpoint id and
 /// finds the endpoint by the packet's destination.
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 22] = [
+pub const PROGRAMS: [Program; 26] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
     attached(TO_HOST),
     attached(FROM_NETDEV),
     attached(TO_NETDEV),
+    attached(FROM_OVERLAY),
+    attached(TO_OVERLAY),
     tail("tail_icmp6_ns", slot::ICMP6_NS),
     tail("tail_icmp6_time_exceeded", slot::ICMP6_TIME_EXCEEDED),
     tail("tail_arp", slot::ARP),
@@ -96,6 +104,8 @@ pub const PROGRAMS: [Program; 22] = [
     tail("tail_ipv6_from_host", slot::IPV6_FROM_HOST),
     tail("tail_ipv4_no_service", slot::IPV4_NO_SERVICE),
     tail("tail_ipv6_no_service", slot::IPV6_NO_SERVICE),
+    tail("tail_ipv4_from_overlay", slot::IPV4_FROM_OVERLAY),
+    tail("tail_ipv6_from_overlay", slot::IPV6_FROM_OVERLAY),
     tail("tail_ipv4_from_netdev", slot::IPV4_FROM_NETDEV),
     tail("tail_ipv6_from_netdev", slot::IPV6_FROM_NETDEV),
 ];

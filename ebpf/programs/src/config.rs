@@ -47,6 +47,12 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     empty_services_drop: 0,
     empty_services_reject: 0,
     host_routing: 0,
+    host_mac: 0,
+    tunnel_mac: 0,
+    tunnel_ifindex: 0,
+    tunnel_port: 0,
+    tunnel: 0,
+    pad: 0,
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

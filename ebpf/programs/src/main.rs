@@ -9,6 +9,7 @@
 //! | [`pod`] | interfaces of pods: from and to a pod, answers to ARP, neighbour discovery and refused packets |
 //! | [`host`] | `cilium_host` and `cilium_net` |
 //! | [`device`] | devices of the node |
+//! | [`overlay`] | the tunnel between nodes: from and to it, encapsulation |
 //! | [`lb`], [`nat`] | services: choice of a backend, replies; addresses, ports and checksums in the packet |
 //! | [`conntrack`] | connections |
 //! | [`policy`] | verdicts of an endpoint's policy map |
@@ -46,6 +47,7 @@ mod host;
 mod lb;
 mod maps;
 mod nat;
+mod overlay;
 mod packet;
 mod pod;
 mod policy;
@@ -186,6 +188,30 @@ pub fn tail_ipv6_from_netdev(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn cil_to_netdev(ctx: TcContext) -> i32 {
     device::to_netdev((&ctx).into())
+}
+
+/// Ingress of the tunnel device: packets of other nodes.
+#[classifier]
+pub fn cil_from_overlay(ctx: TcContext) -> i32 {
+    overlay::from_overlay((&ctx).into())
+}
+
+/// IPv4 from the tunnel.
+#[classifier]
+pub fn tail_ipv4_from_overlay(ctx: TcContext) -> i32 {
+    overlay::to_pods::<V4>((&ctx).into())
+}
+
+/// IPv6 from the tunnel.
+#[classifier]
+pub fn tail_ipv6_from_overlay(ctx: TcContext) -> i32 {
+    overlay::to_pods::<V6>((&ctx).into())
+}
+
+/// Egress of the tunnel device: packets to other nodes.
+#[classifier]
+pub fn cil_to_overlay(ctx: TcContext) -> i32 {
+    overlay::to_overlay((&ctx).into())
 }
 
 #[panic_handler]

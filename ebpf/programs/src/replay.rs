@@ -1,5 +1,5 @@
 //! Replays one packet for benchmarks: restores the headers that the program under test rewrites, then tail-calls that
-//! program. A test run repeats both without leaving the kernel.
+//! program. A test run repeats both without leaving the kernel. For tests as well: a packet that came by a tunnel.
 #![no_std]
 #![no_main]
 
@@ -7,7 +7,7 @@
 #[path = "maps/btf.rs"]
 mod btf;
 
-use aya_ebpf::helpers::bpf_tail_call;
+use aya_ebpf::helpers::{bpf_skb_set_tunnel_key, bpf_tail_call};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use btf::{ARRAY, Map, PROG_ARRAY};
@@ -65,6 +65,32 @@ pub fn replay(ctx: TcContext) -> i32 {
         core::ptr::write_volatile(&raw mut (*skb).mark, 0);
         for slot in 0..5 {
             core::ptr::write_volatile(&raw mut (*skb).cb[slot], 0);
+        }
+        bpf_tail_call(skb.cast(), replay_program.handle(), 0);
+    }
+    NO_PROGRAM
+}
+
+/// `struct bpf_tunnel_key` up to the local address.
+#[repr(C)]
+struct TunnelKey {
+    id: u32,
+    rest: [u32; 6],
+}
+
+/// Sets the key of a tunnel, with the id of `cb[0]` and the flags of `cb[1]`, and tail-calls the program under test.
+#[classifier]
+pub fn tunnelled(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
+    // SAFETY: the context is valid; the key outlives the call and has the given length.
+    unsafe {
+        let id = core::ptr::read_volatile(&raw const (*skb).cb[0]);
+        let flags = core::ptr::read_volatile(&raw const (*skb).cb[1]);
+        let mut key = TunnelKey { id, rest: [0; 6] };
+        if bpf_skb_set_tunnel_key(skb, (&raw mut key).cast(), size_of::<TunnelKey>() as u32, flags.into())
+            != 0
+        {
+            return NO_PACKET;
         }
         bpf_tail_call(skb.cast(), replay_program.handle(), 0);
     }

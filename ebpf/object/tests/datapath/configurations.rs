@@ -12,9 +12,9 @@ use test_kit::Slice;
 type Switch = (&'static str, fn(&mut NodeConfig, bool));
 
 /// Those before this one decide where packets go, the others what is remembered and told of them.
-const FORWARDING: usize = 11;
+const FORWARDING: usize = 12;
 
-const SWITCHES: [Switch; 22] = [
+const SWITCHES: [Switch; 23] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -22,6 +22,7 @@ const SWITCHES: [Switch; 22] = [
     ("redirect_peer", |c, on| c.redirect_peer = on.into()),
     ("host_routing", |c, on| c.host_routing = on.into()),
     ("endpoint_routes", |c, on| c.endpoint_routes = on.into()),
+    ("tunnel", |c, on| (c.tunnel, c.tunnel_ifindex) = (on.into(), if on { 7 } else { 0 })),
     ("drop_notify", |c, on| c.drop_notify = on.into()),
     ("trace_notify", |c, on| c.trace_notify = on.into()),
     ("identity_mark", |c, on| c.identity_mark = on.into()),
@@ -44,7 +45,7 @@ const SWITCHES: [Switch; 22] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 24] = [
+const NAMED: [Named; 28] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
@@ -71,6 +72,12 @@ const NAMED: [Named; 24] = [
     ("drops-only", |c| c.trace_notify = 0),
     ("traces-only", |c| c.drop_notify = 0),
     ("silent", |c| (c.trace_notify, c.drop_notify) = (0, 0)),
+    ("tunnel", |c| (c.tunnel, c.tunnel_ifindex, c.tunnel_port) = (1, 7, 8472u16.to_be())),
+    ("tunnel-without-device", |c| c.tunnel = 1),
+    ("tunnel-ipv4-only", |c| (c.tunnel, c.tunnel_ifindex, c.enable_ipv6) = (1, 7, 0)),
+    ("tunnel-endpoint-routes", |c| {
+        (c.tunnel, c.tunnel_ifindex, c.endpoint_routes, c.redirect_peer) = (1, 7, 1, 0);
+    }),
     ("fastest", |c| {
         (c.trace_notify, c.drop_notify, c.identity_mark) = (0, 0, 0);
         (c.source_ip_verification, c.enable_ipv6) = (0, 0);
@@ -141,7 +148,7 @@ fn each_switch_alone_loads() -> Result<()> {
 fn all_pairs_of_switches_of_forwarding_load() -> Result<()> {
     test_kit::require_root!();
     let pairs = (0..FORWARDING).flat_map(|a| (0..a).map(move |b| only(&[b, a]))).collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 55);
+    assert_eq!(pairs.len(), 66);
     load_slice(pairs)
 }
 

@@ -7,10 +7,11 @@ use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
     DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey,
-    NodeConfig, Pod as Plain, PolicyEntry, PolicyKey, RemoteEndpointInfo, ep_flag, identity, ipv4_word,
-    ipv6_words, lxc_flag, mac_word, mark,
+    NodeConfig, Pod as Plain, PolicyEntry, PolicyKey, RemoteEndpointInfo, ep_flag, identity, ipcache_flag,
+    ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -110,6 +111,39 @@ pub(crate) fn default_config() -> NodeConfig {
         host_routing: 1,
         ..NodeConfig::default()
     }
+}
+
+pub(crate) const TUNNEL: u32 = 77;
+pub(crate) const TUNNEL_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
+pub(crate) const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+pub(crate) const REMOTE_IDENTITY: u32 = 0x00ab_cdef;
+pub(crate) const REMOTE_V4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 20);
+pub(crate) const REMOTE_V6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 20);
+pub(crate) const REMOTE: [IpAddr; 2] = [IpAddr::V4(REMOTE_V4), IpAddr::V6(REMOTE_V6)];
+
+pub(crate) const VXLAN_PORT: u16 = 8472;
+
+/// A node with a tunnel.
+pub(crate) fn tunnel_config() -> NodeConfig {
+    NodeConfig {
+        host_mac: mac_word(HOST_MAC),
+        tunnel_mac: mac_word(TUNNEL_MAC),
+        tunnel_ifindex: TUNNEL,
+        tunnel_port: VXLAN_PORT.to_be(),
+        tunnel: 1,
+        host_routing: 0,
+        ..default_config()
+    }
+}
+
+/// An ipcache entry behind a node, with IPv4 or IPv6 between nodes.
+pub(crate) fn behind(sec_identity: u32, node: IpAddr, flags: u8) -> RemoteEndpointInfo {
+    let (tunnel_endpoint, family) = match node {
+        IpAddr::V4(node) => ([ipv4_word(node), 0, 0, 0], 0),
+        IpAddr::V6(node) => (ipv6_words(node), ipcache_flag::IPV6_TUNNEL_ENDPOINT),
+    };
+    let flags = flags | family | ipcache_flag::HAS_TUNNEL_ENDPOINT;
+    RemoteEndpointInfo { sec_identity, tunnel_endpoint, flags, ..Plain::zeroed() }
 }
 
 /// The context a packet comes with.
@@ -323,14 +357,17 @@ impl Datapath {
     }
 
     pub(crate) fn set_identity(&mut self, ip: IpAddr, identity: u32) -> Result<()> {
+        self.set_ipcache(ip, &RemoteEndpointInfo { sec_identity: identity, ..Plain::zeroed() })
+    }
+
+    pub(crate) fn set_ipcache(&mut self, ip: IpAddr, row: &RemoteEndpointInfo) -> Result<()> {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         let key = bytes::<_, 24>(&IpcacheKey::new(ip, bits));
         let mut data = [0u8; 20];
         data.copy_from_slice(&key[4..]);
         let key = lpm_trie::Key::new(IpcacheKey::STATIC_BITS + u32::from(bits), data);
-        let row = RemoteEndpointInfo { sec_identity: identity, ..Plain::zeroed() };
         let mut ipcache = LpmTrie::<_, [u8; 20], [u8; 24]>::try_from(self.map("cilium_ipcache_v2")?)?;
-        Ok(ipcache.insert(&key, bytes::<_, 24>(&row), 0)?)
+        Ok(ipcache.insert(&key, bytes::<_, 24>(row), 0)?)
     }
 
     /// Says that a device's packets have no Ethernet header.
@@ -364,18 +401,7 @@ impl Datapath {
     }
 
     pub(crate) fn run_with(&self, program: &str, packet: &[u8], incoming: Incoming) -> Result<Outcome> {
-        let context = context(incoming);
-        let (mut packet_out, mut context_out) = (vec![0; 2048], vec![0; context.len()]);
-        let mut options = TestRunOptions::new();
-        options.data_in = Some(packet);
-        options.data_out = Some(&mut packet_out);
-        options.ctx_in = Some(&context);
-        options.ctx_out = Some(&mut context_out);
-        let result = self.program(program)?.test_run(options)?;
-        packet_out.truncate(result.data_size_out as usize);
-        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| context_out[at + byte]));
-        let cb = [0, 1, 2, 3, 4].map(|slot| word(CB + 4 * slot));
-        Ok(Outcome { verdict: result.return_value, packet: packet_out, mark: word(MARK), cb })
+        run_program(self.program(program)?, packet, incoming)
     }
 
     /// Packets counted under a reason and a direction, on all CPUs and from all places.
@@ -467,6 +493,68 @@ impl Datapath {
         let mut rows = HashMap::<_, [u8; K], [u8; V]>::try_from(self.map(map)?)?;
         Ok(rows.insert(array(key), array(value), 0)?)
     }
+}
+
+/// The program that gives a packet a tunnel's key.
+static REPLAY: &[u8] = {
+    #[repr(C, align(8))]
+    struct Aligned<T: ?Sized>(T);
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../../prebuilt/replay.o"));
+    &OBJECT.0
+};
+
+/// The tunnel's key has IPv6 addresses (`BPF_F_TUNINFO_IPV6`).
+pub(crate) const IPV6_KEY: u32 = 1;
+
+/// Packets as they come out of a tunnel.
+pub(crate) struct Peer {
+    replay: Ebpf,
+    program: RefCell<ProgramArray<MapData>>,
+}
+
+impl Peer {
+    pub(crate) fn new() -> Result<Self> {
+        let mut replay = EbpfLoader::new().verifier_log_level(VerifierLogLevel::DISABLE).load(REPLAY)?;
+        let program: &mut SchedClassifier =
+            replay.program_mut("tunnelled").context("no program")?.try_into()?;
+        program.load()?;
+        let program = ProgramArray::try_from(replay.take_map("replay_program").context("no map")?)?;
+        Ok(Self { replay, program: program.into() })
+    }
+
+    /// Runs a packet with a tunnel's key, an id and flags, through a program.
+    pub(crate) fn run(
+        &self,
+        datapath: &Datapath,
+        to: &str,
+        key: (u32, u32),
+        packet: &[u8],
+    ) -> Result<Outcome> {
+        self.program.borrow_mut().set(0, datapath.program(to)?.fd()?, 0)?;
+        let cb = [key.0, key.1, 0, 0, 0];
+        let incoming = Incoming { ingress_ifindex: IFINDEX, cb, ..Incoming::default() };
+        run_program(self.replay.program("tunnelled").context("no program")?.try_into()?, packet, incoming)
+    }
+
+    /// Runs a packet that came by the tunnel with this identity.
+    pub(crate) fn sends(&self, datapath: &Datapath, id: u32, packet: &[u8]) -> Result<Outcome> {
+        self.run(datapath, datapath_object::FROM_OVERLAY, (id, 0), packet)
+    }
+}
+
+fn run_program(program: &SchedClassifier, packet: &[u8], incoming: Incoming) -> Result<Outcome> {
+    let context = context(incoming);
+    let (mut packet_out, mut context_out) = (vec![0; 2048], vec![0; context.len()]);
+    let mut options = TestRunOptions::new();
+    options.data_in = Some(packet);
+    options.data_out = Some(&mut packet_out);
+    options.ctx_in = Some(&context);
+    options.ctx_out = Some(&mut context_out);
+    let result = program.test_run(options)?;
+    packet_out.truncate(result.data_size_out as usize);
+    let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| context_out[at + byte]));
+    let cb = [0, 1, 2, 3, 4].map(|slot| word(CB + 4 * slot));
+    Ok(Outcome { verdict: result.return_value, packet: packet_out, mark: word(MARK), cb })
 }
 
 /// Offsets in `struct __sk_buff` (linux/bpf.h).

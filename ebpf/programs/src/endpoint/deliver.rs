@@ -18,6 +18,8 @@ pub(crate) enum Origin {
     Host,
     /// A device of the node.
     Network,
+    /// Another node, by the tunnel.
+    Tunnel,
 }
 
 /// Rewrites hop limit and MAC addresses and tail-calls the destination pod's ingress policy program. Returns only with
@@ -36,7 +38,8 @@ pub(crate) fn to_pod<F: Family>(
         metrics::count(metric::FORWARDED, direction::EGRESS, FILE, line!() as u16, skb.len());
     }
     let redirect_peer = match origin {
-        Origin::Pod => enabled!(redirect_peer),
+        // Packets between nodes bypass the host's stack in both directions, as those between pods of a node.
+        Origin::Pod | Origin::Tunnel => enabled!(redirect_peer),
         Origin::Network => enabled!(host_routing),
         // bpf_redirect_peer works at tc ingress only, and packets from the host are at egress of cilium_host.
         Origin::Host => false,
@@ -51,6 +54,14 @@ pub(crate) fn to_pod<F: Family>(
     }
     if origin == Origin::Host {
         flags |= delivery::FROM_HOST;
+    }
+    if origin == Origin::Tunnel {
+        flags |= delivery::FROM_TUNNEL;
+        // The tunnel device takes the inner packet for one of another host by its MAC address; the pod's stack, which
+        // a redirect to the peer reaches directly, would drop it.
+        if redirect_peer {
+            skb.set_type_host();
+        }
     }
     skb.set_cb(cb::SRC_LABEL, src_label);
     skb.set_cb(cb::DELIVERY_FLAGS, flags | id << delivery::ENDPOINT_SHIFT);

@@ -5,7 +5,7 @@ use crate::packet::family::Family;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, Skb};
-use datapath_abi::{IpcacheKey, RemoteEndpointInfo, identity};
+use datapath_abi::{IpcacheKey, RemoteEndpointInfo, identity, ipcache_flag};
 
 /// Looks up the entry of the longest prefix that contains an address.
 #[inline(always)]
@@ -22,6 +22,46 @@ pub(crate) fn identity_of<F: Family>(address: F::Address) -> u32 {
         Some(info) if info.sec_identity != identity::UNKNOWN => info.sec_identity,
         _ => F::world(),
     }
+}
+
+/// The receiver of a packet as the ipcache has it: one packed integer, which the verifier does not follow by value.
+#[derive(Clone, Copy)]
+pub(crate) struct Receiver(u64);
+
+impl Receiver {
+    const FLAGS_SHIFT: u32 = 32;
+
+    /// Looks up an address; the world if the ipcache has no entry.
+    #[inline(always)]
+    pub(crate) fn of<F: Family>(skb: Skb, address: F::Address) -> Self {
+        let (label, flags) = match lookup::<F>(address) {
+            Some(info) if info.sec_identity != identity::UNKNOWN => (info.sec_identity, info.flags),
+            Some(info) => (F::world(), info.flags),
+            None => (F::world(), 0),
+        };
+        let flags = if enabled!(tunnel) { u64::from(flags) << Self::FLAGS_SHIFT } else { 0 };
+        Self(skb.forget(u64::from(label) | flags))
+    }
+
+    /// Returns its identity.
+    #[inline(always)]
+    pub(crate) fn label(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// True if packets to it are encapsulated: those of a connection that came by the tunnel in any case.
+    #[inline(always)]
+    pub(crate) fn is_behind_tunnel(self, from_tunnel: bool) -> bool {
+        is_tunnelled((self.0 >> Self::FLAGS_SHIFT) as u8, from_tunnel)
+    }
+}
+
+/// True if packets to an address with these [`ipcache_flag`] bits are encapsulated.
+#[inline(always)]
+pub(crate) fn is_tunnelled(flags: u8, from_tunnel: bool) -> bool {
+    enabled!(tunnel)
+        && flags & ipcache_flag::HAS_TUNNEL_ENDPOINT != 0
+        && (from_tunnel || flags & ipcache_flag::SKIP_TUNNEL == 0)
 }
 
 /// Returns the identity of a packet's sender: `label` unless it is a placeholder, else the ipcache entry of its source
@@ -69,12 +109,15 @@ pub(crate) fn is_world(label: u32) -> bool {
     matches!(label, identity::WORLD | identity::WORLD_IPV4 | identity::WORLD_IPV6)
 }
 
+/// True for identities of nodes other than this one: with the API server on it, with labels of its own, or without.
+#[inline(always)]
+pub(crate) fn is_remote_node(label: u32) -> bool {
+    const REMOTE_NODE_SCOPE: u32 = 2;
+    matches!(label, identity::REMOTE_NODE | identity::KUBE_APISERVER) || label >> 24 == REMOTE_NODE_SCOPE
+}
+
 /// True for identities that encode a packet's path instead of its sender. The ingress proxy's does not.
 #[inline(always)]
 fn is_reserved(label: u32) -> bool {
-    const REMOTE_NODE_SCOPE: u32 = 2;
-    label < identity::UNMANAGED
-        || matches!(label, identity::REMOTE_NODE | identity::KUBE_APISERVER)
-        || is_world(label)
-        || label >> 24 == REMOTE_NODE_SCOPE
+    label < identity::UNMANAGED || is_world(label) || is_remote_node(label)
 }

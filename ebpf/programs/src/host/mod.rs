@@ -5,10 +5,11 @@ use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
+use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use datapath_abi::mark::{self, cb};
-use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_STACK, reason};
+use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_OVERLAY, TO_STACK, reason};
 use datapath_abi::{direction, file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_HOST;
@@ -77,7 +78,14 @@ fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
         }
         return deliver::to_pod::<F>(skb, header, pod, src_label, Origin::Host);
     }
-    match ipcache::lookup::<F>(destination) {
+    let row = ipcache::lookup::<F>(destination);
+    if let Some(info) = row
+        && ipcache::is_tunnelled(info.flags, false)
+    {
+        let at = at_host(TO_OVERLAY, src_label, info.sec_identity);
+        return encapsulate(skb, info, at);
+    }
+    match row {
         Some(info) if !ipcache::is_world(info.sec_identity) => {
             if enabled!(identity_mark) {
                 skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));

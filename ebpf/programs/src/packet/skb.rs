@@ -3,8 +3,9 @@
 use crate::maps::cilium_calls;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
-    bpf_csum_update, bpf_redirect, bpf_redirect_peer, bpf_skb_change_tail, bpf_skb_load_bytes,
-    bpf_skb_pull_data, bpf_skb_store_bytes, bpf_tail_call,
+    bpf_csum_update, bpf_redirect, bpf_redirect_peer, bpf_skb_change_tail, bpf_skb_change_type,
+    bpf_skb_get_tunnel_key, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_set_tunnel_key,
+    bpf_skb_store_bytes, bpf_tail_call,
 };
 use aya_ebpf::programs::TcContext;
 
@@ -21,6 +22,32 @@ pub(crate) const ETH_IPV6: u16 = 0x86ddu16.to_be();
 pub(crate) const ETH_ARP: u16 = 0x0806u16.to_be();
 /// The smallest value that is an Ethernet type and not a length (linux/if_ether.h).
 pub(crate) const ETH_TYPE_MIN: u16 = 0x0600;
+
+/// The type of packets that are addressed to this machine (`PACKET_HOST`, linux/if_packet.h).
+const PACKET_HOST: u32 = 0;
+/// Redirect to ingress of the interface (`BPF_F_INGRESS`).
+const INGRESS: u64 = 1;
+
+/// The key has IPv6 addresses (`BPF_F_TUNINFO_IPV6`).
+const TUNNEL_IPV6: u64 = 1;
+/// The outer UDP header has no checksum (`BPF_F_ZERO_CSUM_TX`): the inner packet has its own.
+const ZERO_CSUM_TX: u64 = 2;
+/// Hop limit of the outer header.
+const TUNNEL_TTL: u8 = 64;
+
+/// `struct bpf_tunnel_key` up to the local address, which kernels before 6.0 do not have.
+#[repr(C)]
+#[derive(Default)]
+struct TunnelKey {
+    id: u32,
+    /// As on the wire, but an IPv4 address in the machine's byte order.
+    remote: [u32; 4],
+    tos: u8,
+    ttl: u8,
+    ext: u16,
+    label: u32,
+}
+const _: () = assert!(size_of::<TunnelKey>() == 28);
 
 const RECOMPUTE_CSUM: u64 = 1;
 const INVALIDATE_HASH: u64 = 2;
@@ -248,6 +275,48 @@ impl Skb {
     pub(crate) fn redirect(self, ifindex: u32) -> i32 {
         // SAFETY: the helper takes no pointers.
         unsafe { bpf_redirect(ifindex, 0) as i32 }
+    }
+
+    /// Redirects the packet to ingress of an interface: as if it had received it.
+    #[inline(always)]
+    pub(crate) fn redirect_ingress(self, ifindex: u32) -> i32 {
+        // SAFETY: the helper takes no pointers.
+        unsafe { bpf_redirect(ifindex, INGRESS) as i32 }
+    }
+
+    /// Marks the packet as addressed to this machine, whatever its MAC address.
+    #[inline(always)]
+    pub(crate) fn set_type_host(self) {
+        // SAFETY: the context is valid for the whole run; the helper fails only for other types.
+        unsafe { bpf_skb_change_type(self.0, PACKET_HOST) };
+    }
+
+    /// Returns the id in the key of the tunnel that the packet came from, or is about to leave by; `None` without one.
+    #[inline(always)]
+    pub(crate) fn tunnel_id(self) -> Option<u32> {
+        let mut key = TunnelKey::default();
+        let (into, size) = ((&raw mut key).cast(), size_of::<TunnelKey>() as u32);
+        // SAFETY: the context is valid; the key outlives the calls and has the given length.
+        let found = unsafe {
+            bpf_skb_get_tunnel_key(self.0, into, size, 0) == 0
+                || bpf_skb_get_tunnel_key(self.0, into, size, TUNNEL_IPV6) == 0
+        };
+        found.then_some(key.id)
+    }
+
+    /// Sets the key by which a tunnel device encapsulates the packet. `remote` is an address as in map values.
+    #[inline(always)]
+    pub(crate) fn set_tunnel_key(self, id: u32, remote: [u32; 4], ipv6: bool) -> bool {
+        let mut key = TunnelKey { id, remote, ttl: TUNNEL_TTL, ..TunnelKey::default() };
+        let mut flags = ZERO_CSUM_TX;
+        if ipv6 {
+            flags |= TUNNEL_IPV6;
+        } else {
+            key.remote[0] = u32::from_be(remote[0]);
+        }
+        let (from, size) = ((&raw mut key).cast(), size_of::<TunnelKey>() as u32);
+        // SAFETY: the context is valid; the key outlives the call and has the given length.
+        unsafe { bpf_skb_set_tunnel_key(self.0, from, size, flags) == 0 }
     }
 
     /// Redirects the packet to ingress of the peer of a pod's interface, in the pod's namespace.

@@ -8,8 +8,9 @@ use crate::host::is_of_host;
 use crate::lb::{self, Service, Services};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
+use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
-use crate::packet::flow;
+use crate::packet::flow::{self, UDP};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_LEN, ETH_TYPE_MIN, PASS, Skb};
@@ -17,7 +18,7 @@ use crate::pod::ndp;
 use crate::policy::{self, Way};
 use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
-use datapath_abi::trace::{FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_STACK, reason};
+use datapath_abi::trace::{FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_OVERLAY, TO_STACK, reason};
 use datapath_abi::{EndpointConfig, FAMILY_V6, ct_flag, direction, ep_flag, file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_LXC;
@@ -153,11 +154,15 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
     let flow = flow::of::<F>(skb, ip, counted)?;
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Egress, service.is_some(), now);
-    // The world's identity is a constant, for which the verifier would follow the rest of the program separately.
-    let dst_label = skb.forget(u64::from(ipcache::identity_of::<F>(destination))) as u32;
+    let receiver = ipcache::Receiver::of::<F>(skb, destination);
+    let dst_label = receiver.label();
     if matches!(found.status(), Status::New | Status::Established) {
         // Policy does not apply between a pod and itself.
         if !service.loopback {
+            // A pod could send as any identity.
+            if enabled!(tunnel) && flow.protocol() == UDP && flow.dport == node!(tunnel_port) {
+                return Err(drop_here!(ENCAPSULATION_TRAFFIC_IS_PROHIBITED));
+            }
             policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
         }
         let flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };
@@ -177,6 +182,12 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
         && pod.flags & lxc_flag::HOST_DELIVERY == 0
     {
         return deliver::to_pod::<F>(skb, header, pod, me.identity, Origin::Pod);
+    }
+    if receiver.is_behind_tunnel(found.flags() & ct_flag::FROM_TUNNEL != 0)
+        && let Some(info) = ipcache::lookup::<F>(destination)
+    {
+        let at = of_connection(TO_OVERLAY, me, me.identity, dst_label, &found);
+        return encapsulate(skb, info, at);
     }
     deliver::to_stack(skb, me.identity);
     trace!(skb, of_connection(TO_STACK, me, me.identity, dst_label, &found));
@@ -217,7 +228,7 @@ pub(crate) fn policy_of<F: Services>(skb: Skb) -> i32 {
         let parties = Parties { src_label, dst_id: id, ..Parties::default() };
         return dropped(skb, drop_here!(EP_NOT_READY), direction::INGRESS, parties);
     };
-    if let Err(why) = enter::<F>(skb, me, src_label) {
+    if let Err(why) = enter::<F>(skb, me, src_label, call & delivery::FROM_TUNNEL != 0) {
         return drop_received(skb, why.any(skb), me, src_label);
     }
     if call & delivery::USE_REDIRECT_PEER != 0 {
@@ -238,7 +249,7 @@ fn by_destination<F: Family>(skb: Skb) -> Option<&'static EndpointConfig> {
 
 /// Checks whether a packet may enter a pod.
 #[inline(always)]
-fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(), Drop> {
+fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, from_tunnel: bool) -> Result<(), Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let mut flow = flow::of::<F>(skb, unsafe { &*header }, direction::INGRESS)?;
@@ -253,8 +264,9 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32) -> Result<(
             policy::check::<F>(skb, me, src_label, &flow, found.status(), Way::Ingress)?;
         }
         if found.status() == Status::New {
-            let flags = if rev_nat != 0 { ct_flag::LB_LOOPBACK } else { 0 };
-            let state = State { src_label, flags, rev_nat, ..State::default() };
+            let loopback = if rev_nat != 0 { ct_flag::LB_LOOPBACK } else { 0 };
+            let tunnel = if enabled!(tunnel) && from_tunnel { ct_flag::FROM_TUNNEL } else { 0 };
+            let state = State { src_label, flags: loopback | tunnel, rev_nat, ..State::default() };
             conntrack::create::<F>(skb, &flow, Direction::Ingress, &state, now)?;
         }
     } else if found.rev_nat() != 0 {

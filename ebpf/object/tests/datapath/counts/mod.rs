@@ -51,6 +51,9 @@ pub(crate) fn measure() -> Result<Vec<Count>> {
         meter.refused()?;
         meter.neighbors()?;
         counts.extend(meter.counts);
+        let mut meter = Meter::new(&tunnel_config(), family)?;
+        meter.tunnel()?;
+        counts.extend(meter.counts);
     }
     Ok(counts)
 }
@@ -143,6 +146,42 @@ impl Meter {
             self.count(&format!("pod to pod, {name}"), REDIRECT, move |node| node.datapath.sends(&piece))?;
         }
         Ok(())
+    }
+
+    /// Packets between nodes, and others on a node with a tunnel.
+    fn tunnel(&mut self) -> Result<()> {
+        let (family, client) = (self.family, self.family.client());
+        let [remote] =
+            REMOTE.into_iter().filter(|ip| ip.is_ipv4() == client.is_ipv4()).collect::<Vec<_>>()[..]
+        else {
+            anyhow::bail!("an address of each family");
+        };
+        self.node.datapath.set_ipcache(remote, &behind(REMOTE_IDENTITY, HOST_V4.into(), 0))?;
+        let sent = move |destination: SocketAddr, flags: u8| {
+            frame(A.node_mac, A.mac, &segment(client, destination, TCP, flags))
+        };
+        let server = SocketAddr::new(remote, 443);
+        self.connection("pod to another node", REDIRECT, |node, flags| {
+            node.datapath.sends(&sent(server, flags))
+        })?;
+        let outside = SocketAddr::new(family.outside(), 443);
+        self.connection("pod to outside, with a tunnel", PASS, |node, flags| {
+            node.datapath.sends(&sent(outside, flags))
+        })?;
+        let b = family.b(8080);
+        self.connection("pod to pod, with a tunnel", REDIRECT, |node, flags| {
+            node.datapath.sends(&sent(b, flags))
+        })?;
+        let peer = Peer::new()?;
+        let own = SocketAddr::new(client.ip(), 80);
+        let received = move |flags| frame(A.mac, A.node_mac, &segment(server, own, TCP, flags));
+        self.connection("another node to pod", REDIRECT, |node, flags| {
+            peer.sends(&node.datapath, REMOTE_IDENTITY, &received(flags))
+        })?;
+        let packet = sent(server, ACK);
+        self.count("into the tunnel", PASS, |node| {
+            peer.run(&node.datapath, datapath_object::TO_OVERLAY, (REMOTE_IDENTITY, 0), &packet)
+        })
     }
 
     fn services(&mut self) -> Result<()> {
