@@ -32,6 +32,7 @@ pub(super) fn hive(folder: &Path, socket: &Path) -> TestHive {
         ipcache::cell(),
         policy::cell(),
         endpoints::cell(),
+        tunnel::cell(),
         daemon_config::cell(),
         api::cell(),
         supply(datapath),

@@ -130,6 +130,7 @@ fn everything_goes(tcx: bool) {
         &format!("interface {interface}"),
         "interface cilium_host",
         "interface cilium_net",
+        "interface cilium_vxlan",
         "nftables table inet apiary",
         &format!("pin {}", node.pin("cilium_lxc").display()),
         &format!("pin {}", node.pin("ep_config").display()),

@@ -3,6 +3,7 @@
 mod attacks;
 mod host_identity;
 mod host_routing;
+mod overlay;
 mod pods;
 mod policy;
 mod policy_bad;

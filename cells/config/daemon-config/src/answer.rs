@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use api_models::{
     DaemonConfiguration, DaemonConfigurationSpec, DaemonConfigurationStatus, KvstoreConfiguration,
@@ -10,6 +11,7 @@ use api_models::{
 use devices::Device;
 use local_node::LocalNode;
 use serde_json::Value;
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::config::CniConfig;
 use crate::error::Error;
@@ -17,15 +19,14 @@ use crate::error::Error;
 /// The kernel's default maximum size of GSO and GRO packets (`GSO_LEGACY_MAX_SIZE`).
 const SEGMENT: i64 = 65536;
 
-/// The MTU of a node without external devices.
-const MTU: u32 = 1500;
-
 /// Values that are constant while the agent runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     pub(crate) config: CniConfig,
     pub(crate) ipam_mode: String,
     pub(crate) masquerade: MasqueradeProtocols,
+    pub(crate) mtu: MtuConfig,
+    pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) running: BTreeMap<String, Value>,
 }
 
@@ -37,7 +38,7 @@ pub(crate) fn configuration<'a>(
     devices: impl Iterator<Item = &'a Device>,
 ) -> Result<DaemonConfiguration, Error> {
     let config = &fixed.config;
-    let mtu = i64::from(mtu(config, devices));
+    let mtu = fixed.mtu.device_mtu(devices);
     let status = DaemonConfigurationStatus {
         gro_ipv4_max_size: SEGMENT,
         gro_max_size: SEGMENT,
@@ -47,7 +48,7 @@ pub(crate) fn configuration<'a>(
         configured_datapath_mode: config.datapath_mode.clone(),
         daemon_configuration_map: fixed.running.clone(),
         datapath_mode: "veth".to_owned(),
-        device_mtu: mtu,
+        device_mtu: mtu.into(),
         enable_route_mtu_for_cni_chaining: config.enable_route_mtu_for_cni_chaining,
         install_uplink_routes_for_delegated_ipam: config.install_uplink_routes_for_delegated_ipam,
         ip_local_reserved_ports: config.reserved_ports().to_owned(),
@@ -57,21 +58,10 @@ pub(crate) fn configuration<'a>(
         masquerade_protocols: Some(fixed.masquerade.clone()),
         packetization_layer_pmtud_mode: config.pmtud_mode()?.to_owned(),
         realized: Some(spec.clone()),
-        // There is no tunnel, so no header to subtract.
-        route_mtu: mtu,
+        route_mtu: fixed.tunnel.route_mtu(mtu).into(),
         ..Default::default()
     };
     Ok(DaemonConfiguration { spec: Some(spec), status: Some(status) })
-}
-
-/// Returns the MTU that the option `mtu` sets, or else the smallest MTU of the external devices.
-fn mtu<'a>(config: &CniConfig, devices: impl Iterator<Item = &'a Device>) -> u32 {
-    if config.mtu > 0 {
-        return config.mtu;
-    }
-    let smallest =
-        devices.filter(|device| device.selected).map(|device| device.mtu).filter(|mtu| *mtu > 0).min();
-    smallest.unwrap_or(MTU)
 }
 
 /// Returns the node's addresses and pod ranges for each enabled family.

@@ -15,6 +15,7 @@ use maps::{ClockConfig, FamilyConfig};
 use runtime_options::{Follower, RuntimeOption};
 use state_file::{Rewrite, Version};
 use statedb::{RwTable, Table};
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::answer::{Fixed, configuration};
 use crate::cluster::new_cluster;
@@ -84,6 +85,8 @@ fn new_fixed(
     clock: Option<Config<ClockConfig>>,
     families: Option<Config<FamilyConfig>>,
     masquerade: Option<Config<MasqueradeConfig>>,
+    mtu: Config<MtuConfig>,
+    tunnel: Arc<Tunnel>,
 ) -> anyhow::Result<Arc<Fixed>> {
     let clock = clock.map(|clock| clock.clock());
     let masquerade = match (families, masquerade) {
@@ -94,7 +97,8 @@ fn new_fixed(
         _ => MasqueradeProtocols::default(),
     };
     let running = names::daemon_configuration(&settings, clock, &rfc3339(SystemTime::now()));
-    Ok(Arc::new(Fixed { config: (*config).clone(), ipam_mode: node.ipam.render(), masquerade, running }))
+    let (config, ipam_mode) = ((*config).clone(), node.ipam.render());
+    Ok(Arc::new(Fixed { config, ipam_mode, masquerade, mtu: *mtu, tunnel, running }))
 }
 
 #[derive(Params)]

@@ -9,9 +9,6 @@ pub struct CniConfig {
     /// Device type of pods: veth, or auto, which is veth
     #[flag(default = "veth")]
     pub datapath_mode: String,
-    /// MTU of pods' devices, 0 for that of the node's devices
-    #[flag(default = 0, unit = "bytes")]
-    pub mtu: u32,
     /// MTU probing in pods: blackhole, always or disabled
     #[flag(default = "blackhole")]
     pub packetization_layer_pmtud_mode: String,

@@ -49,6 +49,8 @@ fn surroundings() -> Cell {
         [
             config::<StateConfig>(),
             config::<LocalNodeConfig>(),
+            config::<maps::FamilyConfig>(),
+            tunnel::cell(),
             statedb::table::<LocalNode>(),
             statedb::table::<Device>(),
             provide(node),
@@ -126,8 +128,7 @@ async fn the_response_has_the_members_and_values_of_cilium() {
         assert!(same_type, "{name}: {value} here, {} there", known[name]);
     }
     assert_eq!(ours.daemon_configuration_map["IPAM"], "cluster-pool");
-    // This agent has no tunnel, masquerading, kvstore or monitor.
-    sample.route_mtu = 1500;
+    // This agent has no masquerading, kvstore or monitor.
     sample.masquerade = false;
     sample.masquerade_protocols = Some(Default::default());
     sample.kvstore_configuration = Some(Default::default());
@@ -141,7 +142,7 @@ async fn the_response_has_the_members_and_values_of_cilium() {
 async fn the_mtu_is_the_smallest_of_the_external_devices() {
     let agent = Agent::start(&[]).await;
     let status = agent.configuration().await.status.unwrap();
-    assert_eq!((status.device_mtu, status.route_mtu), (1450, 1450));
+    assert_eq!((status.device_mtu, status.route_mtu), (1450, 1400));
     agent.end().await;
 }
 

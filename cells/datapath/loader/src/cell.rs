@@ -11,6 +11,7 @@ use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::Table;
 use sysctl::Sysctl;
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig};
 use crate::endpoints::conntrack_purge::OwnAddresses;
@@ -52,6 +53,8 @@ struct LoaderParams {
     metrics: Option<Arc<Metrics>>,
     sysctl: Arc<Sysctl>,
     host_mark: Option<Arc<HostMark>>,
+    tunnel: Arc<Tunnel>,
+    mtu: Config<MtuConfig>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
@@ -99,6 +102,8 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         datapath: datapath.clone(),
         repairs,
         host_mark: p.host_mark.clone(),
+        tunnel: p.tunnel,
+        mtu: *p.mtu,
     };
     p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx)).add();
     let (addressed, node) = (datapath.clone(), p.tables.node.clone());

@@ -2,8 +2,8 @@
 //!
 //! **Owns** the map entries and pins of endpoints (`ep_config`, `ep_ids`, `ep_by_ifindex`, `ep_policies`,
 //! `cilium_policy_v2_NNNNN`, `cilium_lxc`, `cilium_devices`), the devices `cilium_host` and `cilium_net` with the
-//! router's addresses and the routes to the pods, programs on interfaces, tcx links under `cilium/devices`. **Needs**
-//! `Arc<Maps>`, the tables `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`,
+//! router's addresses and the routes to the pods, the tunnel device `cilium_vxlan` or `cilium_geneve`, programs on interfaces, tcx links under `cilium/devices`. **Needs**
+//! `Arc<Maps>`, `Arc<Tunnel>`, the tables `local-node`, `devices` and `node-addresses`, perhaps `runtime-options`, `Arc<Sysctl>`,
 //! root. **Provides** [`datapath_api::Datapath`] as `Arc<dyn Datapath>`.
 //!
 //! **Life.** The start hook restores the endpoints of the previous run and repairs pins after the settings entries
@@ -45,6 +45,7 @@ pub use endpoints::slots::{QUARANTINE, SHRINK_INTERVAL};
 pub use guard::nftables::{RULE_TABLE, has_rule, remove_rule};
 pub use interfaces::device_links;
 pub use interfaces::host;
+pub use interfaces::tunnel;
 pub use programs::set::ProgramSet;
 pub use restore::endpoints::restore;
 pub use services::ServicesConfig;

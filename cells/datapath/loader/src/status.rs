@@ -7,6 +7,7 @@ use devices::Device;
 use hive::prelude::*;
 use maps::{ClockConfig, Maps};
 use statedb::Table;
+use tunnel::Tunnel;
 
 use crate::config::LoaderConfig;
 
@@ -16,6 +17,7 @@ pub(crate) fn new_status(
     clock: Config<ClockConfig>,
     maps: Arc<Maps>,
     devices: Arc<Table<Device>>,
+    tunnel: Arc<Tunnel>,
 ) -> Member<StatusSource> {
     let probed = OnceLock::new();
     let source = move |status: &mut api_models::StatusResponse| {
@@ -27,6 +29,10 @@ pub(crate) fn new_status(
         status.attach_mode = if tcx { "tcx" } else { "tc" }.to_owned();
         if let Some(routing) = &mut status.routing {
             routing.intra_host_routing_mode = config.host_routing().word().to_owned();
+            if tunnel.is_tunnel() {
+                routing.inter_host_routing_mode = "Tunnel".to_owned();
+                routing.tunnel_protocol = tunnel.protocol.as_str().to_owned();
+            }
         }
         if let Some(firewall) = &mut status.host_firewall {
             let snapshot = devices.snapshot();

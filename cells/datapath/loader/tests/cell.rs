@@ -39,6 +39,7 @@ fn cells() -> Vec<Cell> {
         maps::cell(),
         devices::cell(),
         sysctl::cell(),
+        tunnel::cell(),
         // The cells contribute routes, but there is no API server in this hive.
         module("node", "A node", [statedb::table::<LocalNode>(), invoke(node)]),
         loader::cell(),

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use hive::prelude::*;
 use maps::FamilyConfig;
 
-use crate::{Error, Tunnel, TunnelConfig};
+use crate::{Error, MtuConfig, Tunnel, TunnelConfig};
 
 /// Provides [`Tunnel`].
 pub fn cell() -> Cell {
-    module("tunnel", "Routing between nodes", [config::<TunnelConfig>(), provide(new_tunnel)])
+    module(
+        "tunnel",
+        "Routing between nodes",
+        [config::<TunnelConfig>(), config::<MtuConfig>(), provide(new_tunnel)],
+    )
 }
 
 fn new_tunnel(config: Config<TunnelConfig>, families: Config<FamilyConfig>) -> Result<Arc<Tunnel>, Error> {

@@ -1,6 +1,7 @@
 //! How packets travel between nodes: by a tunnel or by the network's own routes.
 //!
-//! **Owns** the options of the tunnel. **Needs** the enabled families. **Provides** [`Tunnel`], the options as one value.
+//! **Owns** the options of the tunnel and of the MTU. **Needs** the enabled families. **Provides** [`Tunnel`], the options
+//! as one value, and the MTU of devices and routes ([`MtuConfig`]).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -23,8 +24,10 @@ mod cell;
 mod config;
 mod error;
 mod model;
+mod mtu;
 
 pub use cell::cell;
 pub use config::{TunnelConfig, UnderlayProtocol};
 pub use error::Error;
 pub use model::{Family, Protocol, RoutingMode, SourcePorts, Tunnel};
+pub use mtu::MtuConfig;

@@ -46,6 +46,15 @@ impl NetlinkError {
         matches!(self, Self::Request { source, .. } if source.errno().is_some_and(|errno| unreachable.contains(&errno)))
     }
 
+    /// Returns the kernel's error code, if it refused the request.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Request { source, .. } => source.errno(),
+            _ => None,
+        }
+    }
+
     /// Whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

@@ -122,7 +122,7 @@ fn pins_come_back_and_nothing_stops_when_they_or_their_file_system_go() {
     sleep(Duration::from_millis(100));
     assert_perfect(flows, &node);
     let after = pinned_maps(&node);
-    let kept = maps.iter().filter(|(name, _)| !name.starts_with("cilium_calls_shared_"));
+    let kept = maps.iter().filter(|(name, _)| !name.starts_with("cilium_calls_"));
     for (name, id) in kept {
         assert_eq!(after.get(name), Some(id), "{name}");
     }

@@ -65,6 +65,8 @@ pub(crate) struct Observation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostLinks {
     pub(crate) devices: [Option<Device>; 2],
+    /// The tunnel device; none in native mode, and where it cannot be created.
+    pub(crate) tunnel: Option<Device>,
     pub(crate) routes: Vec<Route>,
 }
 
@@ -347,6 +349,7 @@ mod tests {
         Desired {
             host: HostSettings::default(),
             constants: NodeConfig { trace_payload_len, ..NodeConfig::default() },
+            tunnel: None,
             devices: BTreeMap::new(),
             addresses: BTreeSet::new(),
         }
@@ -355,7 +358,7 @@ mod tests {
     fn links(mtu: u32) -> HostLinks {
         let link = Link { raw_flags: 1, mtu, ..Link::default() };
         let device = Some(Device { link, ..Device::default() });
-        HostLinks { devices: [device.clone(), device], routes: Vec::new() }
+        HostLinks { devices: [device.clone(), device], tunnel: None, routes: Vec::new() }
     }
 
     fn observation(number: u32) -> Observation {
@@ -576,7 +579,7 @@ mod tests {
             bench.send(Event::Changed);
             bench.actions();
             let [host, _] = links(1500).devices;
-            let links = HostLinks { devices: [host, lost], routes: Vec::new() };
+            let links = HostLinks { devices: [host, lost], tunnel: None, routes: Vec::new() };
             assert_eq!(bench.observe(Observation { links, ..observation(1) }), ["apply 1"]);
         }
     }

@@ -13,6 +13,7 @@ use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
 use runtime_options::{Progress, RuntimeOption};
 use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::config::Notifications;
 use crate::endpoints::kernel::KernelDatapath;
@@ -23,6 +24,7 @@ use crate::interfaces::desired::{Desired, Facts};
 use crate::interfaces::device_links::Style;
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
 use crate::interfaces::sysctls;
+use crate::interfaces::tunnel::{TunnelError, TunnelSettings};
 use crate::programs::live::Live;
 use crate::programs::set::ProgramSet;
 use crate::watchdog::alarms::Alarms;
@@ -37,6 +39,9 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The health message on kernels without nftables.
 const UNMARKED: &str = "The host's packets cannot be marked: policy takes them for the world's";
+
+/// The health message without tunnel device.
+const NO_TUNNEL: &str = "No tunnel device: packets to pods of other nodes are dropped, trying again";
 
 /// The tables that the desired state is computed from.
 #[derive(Params, Clone)]
@@ -63,6 +68,8 @@ pub(crate) struct HostJob {
     pub(crate) repairs: Repairs,
     /// Whether rules of iptables mark the host's packets; none without a cell for iptables.
     pub(crate) host_mark: Option<Arc<HostMark>>,
+    pub(crate) tunnel: Arc<Tunnel>,
+    pub(crate) mtu: MtuConfig,
 }
 
 impl HostJob {
@@ -191,14 +198,19 @@ impl HostJob {
         let (addresses, address_watch) = tables.addresses.all_watch(&snapshot);
         let (host, host_watch) = tables.devices.get_watch(&snapshot, Device::by_name(HOST_DEVICE));
         let (net, net_watch) = tables.devices.get_watch(&snapshot, Device::by_name(NET_DEVICE));
+        let tunnel = TunnelSettings::new(&self.tunnel, 0).map(|settings| settings.device());
+        let tunnel = tunnel.map(|name| tables.devices.get_watch(&snapshot, Device::by_name(name)));
+        let (tunnel, tunnel_watch) = tunnel.map_or((None, None), |(row, watch)| (row, Some(watch)));
         let host_routes = Route::by_link(host.map_or(0, |device| device.index));
         let (routes, route_watch) = tables.routes.list_watch(&snapshot, host_routes);
         let (notifications, options_revision, options_watch) = self.notifications();
         let mut watches = vec![node_watch, device_watch, address_watch, host_watch, net_watch, route_watch];
         watches.extend(options_watch);
+        watches.extend(tunnel_watch);
 
         let links = HostLinks {
             devices: [host, net].map(|device| device.map(|device| Device::clone(device))),
+            tunnel: tunnel.map(|device| Device::clone(device)),
             routes: routes.map(|route| Route::clone(route)).collect(),
         };
         let desired = nodes.map(|node| &**node).next().and_then(|node| {
@@ -212,6 +224,8 @@ impl HostJob {
                 families: &self.families,
                 node,
                 host_endpoint,
+                tunnel: &self.tunnel,
+                mtu: self.mtu,
             };
             Desired::compute(&facts, devices.map(|d| &**d), addresses.map(|a| &**a))
         });
@@ -228,7 +242,8 @@ impl HostJob {
     ) -> (Controller, Applied) {
         let (controller, result) = blocking(controller, move |c| c.apply(&desired)).await;
         let unmarked = match result {
-            Ok(report) => {
+            Ok(mut report) => {
+                self.report_tunnel(report.tunnel.take(), cx);
                 if report.loaded.is_some() {
                     self.refuse_unknown_pods().await;
                     // Recreated host devices have the kernel's defaults.
@@ -262,6 +277,19 @@ impl HostJob {
         }
         if let Err(error) = hive::blocking(|| Chain::UnknownPods.install()).await {
             tracing::warn!(%error, "Unannounced pods are held back only once their interface is seen: no rule in nftables");
+        }
+    }
+
+    fn report_tunnel(&self, tunnel: Option<Result<&'static str, TunnelError>>, cx: &JobCx) {
+        let health = cx.health.child("tunnel");
+        match tunnel {
+            None => health.close(),
+            Some(Ok(device)) => health.ok(format!("{device} on UDP port {}", self.tunnel.port)),
+            Some(Err(error)) => {
+                if health.degraded_anew(NO_TUNNEL, &error) {
+                    tracing::warn!(%error, "{NO_TUNNEL}");
+                }
+            }
         }
     }
 

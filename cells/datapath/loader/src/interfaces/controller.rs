@@ -16,7 +16,8 @@ use crate::endpoints::kernel::KernelDatapath;
 use crate::guard::host_mark;
 use crate::interfaces::desired::{Desired, NativeDevice};
 use crate::interfaces::device_links::{self, Place, Style};
-use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings, NET_DEVICE};
+use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings};
+use crate::interfaces::tunnel::{self, TunnelError, TunnelSettings};
 use crate::programs::set::ProgramSet;
 use datapath_api::{DatapathError, HostMark, Step};
 
@@ -36,6 +37,8 @@ pub(crate) struct Report {
     pub(crate) attached: usize,
     /// Whether the kernel has no nftables, so that the host's packets have no mark.
     pub(crate) unmarked: bool,
+    /// The name of the tunnel device, if there is one; the reason why it is missing.
+    pub(crate) tunnel: Option<Result<&'static str, TunnelError>>,
     /// The reason why pods' interfaces still have the previous programs; everything else is done. The round has to be
     /// repeated.
     pub(crate) not_switched: Option<DatapathError>,
@@ -77,6 +80,10 @@ pub(crate) struct Controller {
     addressed: Option<HostSettings>,
     /// The map entries as they were written last.
     written: Option<Desired>,
+    /// The tunnel device of the last round; kept when it is missing, to be created with the same index.
+    tunnel: Option<devices::Link>,
+    /// Whether the last attempt to create the tunnel device failed.
+    tunnel_failed: bool,
 }
 
 impl Controller {
@@ -100,6 +107,8 @@ impl Controller {
             attached: BTreeMap::new(),
             addressed: None,
             written: None,
+            tunnel: None,
+            tunnel_failed: false,
         }
     }
 
@@ -117,12 +126,18 @@ impl Controller {
         let mut nl = Netlink::open()?;
         let mut report = Report::default();
         let devices = host::ensure_devices(&mut nl)?;
-        let constants = NodeConfig {
+        let tunnel = self.ensure_tunnel(&mut nl, desired.tunnel.as_ref(), &mut report);
+        let mac = |link: &devices::Link| link.hardware_addr.ethernet().map_or(0, mac_word);
+        let mut constants = NodeConfig {
             host_ifindex: devices.host.index,
             net_ifindex: devices.net.index,
             ..desired.constants
         };
-        let places = places(&devices, &desired.devices);
+        if let Some(tunnel) = &tunnel {
+            constants.host_mac = mac(&devices.host);
+            (constants.tunnel_ifindex, constants.tunnel_mac) = (tunnel.index, mac(tunnel));
+        }
+        let places = places(&devices, tunnel.as_ref(), &desired.devices);
         let programs = match self.datapath.programs().filter(|p| *p.config() == constants) {
             Some(programs) => programs,
             None => {
@@ -172,7 +187,10 @@ impl Controller {
         }
 
         report.attached = self.attach(&programs, &places)?;
-        self.detach_others(&desired.devices, &mut nl)?;
+        if report.loaded.is_some() {
+            programs.repin(self.maps.fs())?;
+        }
+        self.detach_others(&places, &mut nl)?;
         if report.not_switched.is_some() {
             return Ok(report);
         }
@@ -185,6 +203,49 @@ impl Controller {
         }
         self.datapath.set_ready();
         Ok(report)
+    }
+
+    /// Creates the tunnel device or what differs. A failure must not block the rest of the node: packets to pods of other
+    /// nodes are dropped, and the next comparison tries again.
+    fn ensure_tunnel(
+        &mut self,
+        nl: &mut Netlink,
+        settings: Option<&TunnelSettings>,
+        report: &mut Report,
+    ) -> Option<devices::Link> {
+        match tunnel::ensure(nl, settings, self.tunnel.as_ref()) {
+            Ok(ensured) => {
+                self.tunnel_failed = false;
+                report.tunnel = settings.map(|settings| Ok(settings.device()));
+                if ensured.as_ref().is_some_and(|ensured| ensured.created) {
+                    self.attached
+                        .retain(|place, _| Some(&*place.device) != settings.map(TunnelSettings::device));
+                }
+                self.tunnel = ensured.map(|ensured| ensured.link);
+                self.tunnel.clone()
+            }
+            Err(error) => {
+                self.tunnel_failed = true;
+                report.tunnel = Some(Err(error));
+                None
+            }
+        }
+    }
+
+    /// Returns the name of the tunnel device if it is missing or changed, or can be created now after a failure; the next
+    /// [`Controller::apply`] repairs it.
+    pub(crate) fn check_tunnel(&mut self, nl: &mut Netlink) -> Result<Option<String>, DatapathError> {
+        let settings = self.written.as_ref().and_then(|written| written.tunnel.as_ref());
+        let Some(settings) = settings else { return Ok(None) };
+        let lost = if self.tunnel_failed {
+            tunnel::ensure(nl, Some(settings), self.tunnel.as_ref()).is_ok()
+        } else {
+            match &self.tunnel {
+                Some(link) => tunnel::differs(nl, settings, link)?,
+                None => true,
+            }
+        };
+        Ok(lost.then(|| format!("tunnel device {}", settings.device())))
     }
 
     /// Whether rules of iptables mark the host's packets, so that nftables need not.
@@ -261,15 +322,10 @@ impl Controller {
     }
 
     /// Detaches programs from devices that do not face the network any more, and those of a previous agent.
-    fn detach_others(
-        &self,
-        devices: &BTreeMap<String, NativeDevice>,
-        nl: &mut Netlink,
-    ) -> Result<(), DatapathError> {
+    fn detach_others(&self, places: &BTreeSet<Place>, nl: &mut Netlink) -> Result<(), DatapathError> {
         let folder = |name: &str| name.replace('.', "-");
         for found in device_links::devices_with_links(self.maps.fs())? {
-            let ours = [HOST_DEVICE, NET_DEVICE].contains(&found.as_str());
-            if ours || devices.keys().any(|name| folder(name) == found) {
+            if places.iter().any(|place| folder(&place.device) == found) {
                 continue;
             }
             let link = nl.links()?.into_iter().find(|link| folder(&link.name) == found);
@@ -380,8 +436,12 @@ fn entry(device: &NativeDevice) -> (u32, DeviceValue) {
 }
 
 /// Returns the places of programs: packets to pods and to the host pass cilium_host and cilium_net, packets of the
-/// network pass the devices.
-fn places(host: &HostDevices, devices: &BTreeMap<String, NativeDevice>) -> BTreeSet<Place> {
+/// network pass the devices, those of other nodes the tunnel.
+fn places(
+    host: &HostDevices,
+    tunnel: Option<&devices::Link>,
+    devices: &BTreeMap<String, NativeDevice>,
+) -> BTreeSet<Place> {
     let place = |link: &devices::Link, program, egress| Place {
         device: link.name.clone(),
         ifindex: link.index,
@@ -399,5 +459,11 @@ fn places(host: &HostDevices, devices: &BTreeMap<String, NativeDevice>) -> BTree
         program: datapath_object::FROM_NETDEV,
         egress: false,
     });
-    own.into_iter().chain(native).collect()
+    let overlay = tunnel.into_iter().flat_map(|tunnel| {
+        [
+            place(tunnel, datapath_object::FROM_OVERLAY, false),
+            place(tunnel, datapath_object::TO_OVERLAY, true),
+        ]
+    });
+    own.into_iter().chain(overlay).chain(native).collect()
 }

@@ -9,9 +9,11 @@ use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
+use crate::interfaces::tunnel::TunnelSettings;
 use crate::services::ServiceSettings;
 
 /// A device that faces the network.
@@ -28,7 +30,9 @@ pub(crate) struct NativeDevice {
 pub(crate) struct Desired {
     /// Addresses and routes.
     pub(crate) host: HostSettings,
-    /// Constants of the programs, without the indexes of the host devices, which the kernel assigns.
+    /// The tunnel device, if packets between nodes are encapsulated.
+    pub(crate) tunnel: Option<TunnelSettings>,
+    /// Constants of the programs, without indexes and MAC addresses of the agent's devices, which the kernel assigns.
     pub(crate) constants: NodeConfig,
     /// Devices that face the network, by name.
     pub(crate) devices: BTreeMap<String, NativeDevice>,
@@ -48,6 +52,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) families: &'a FamilyConfig,
     pub(crate) node: &'a LocalNode,
     pub(crate) host_endpoint: u16,
+    pub(crate) tunnel: &'a Tunnel,
+    pub(crate) mtu: MtuConfig,
 }
 
 impl Desired {
@@ -70,8 +76,10 @@ impl Desired {
         {
             return None;
         }
+        let devices: Vec<&Device> = devices.filter(|device| device.selected).collect();
+        let tunnel = TunnelSettings::new(facts.tunnel, facts.mtu.device_mtu(devices.iter().copied()));
         let constants = constants(facts, &host);
-        let selected = devices.filter(|device| device.selected).map(|device| {
+        let selected = devices.into_iter().map(|device| {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
             (device.name.clone(), native)
         });
@@ -79,7 +87,7 @@ impl Desired {
         let own = addresses.filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
         let routers = host.addresses().into_iter().map(|address| address.ip());
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
-        Some(Desired { constants, devices: selected.collect(), addresses, host })
+        Some(Desired { constants, devices: selected.collect(), addresses, host, tunnel })
     }
 }
 
@@ -143,6 +151,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         per_packet_lb: 1,
         empty_services_drop: facts.services.drop_empty.into(),
         empty_services_reject: facts.services.reject.into(),
+        tunnel: facts.tunnel.is_tunnel().into(),
+        tunnel_port: if facts.tunnel.is_tunnel() { facts.tunnel.port.to_be() } else { 0 },
         ..NodeConfig::default()
     }
 }
@@ -150,6 +160,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
 #[cfg(test)]
 pub(crate) mod tests {
     use devices::{HardwareAddr, Link};
+    use tunnel::{Family, Protocol, RoutingMode};
 
     use super::*;
 
@@ -188,6 +199,16 @@ pub(crate) mod tests {
         }
     }
 
+    fn tunnel() -> Tunnel {
+        Tunnel {
+            mode: RoutingMode::Tunnel,
+            protocol: Protocol::Vxlan,
+            port: 8472,
+            source_ports: (0, 0),
+            underlay: Family::Ipv4,
+        }
+    }
+
     fn node() -> LocalNode {
         LocalNode {
             ipv4_alloc_cidr: Some("10.244.0.0/16".parse().unwrap()),
@@ -211,10 +232,13 @@ pub(crate) mod tests {
             families: &families,
             node,
             host_endpoint: 500,
+            tunnel: &tunnel(),
+            mtu: MtuConfig { mtu: 0 },
         };
         let device = |index, name: &str, selected, mac: &[u8]| Device {
             link: Link {
                 index,
+                mtu: 1400 + index - 2,
                 name: name.to_owned(),
                 hardware_addr: HardwareAddr::new(mac),
                 ..Link::default()
@@ -260,6 +284,8 @@ pub(crate) mod tests {
         assert_eq!((constants.ipv4_fragments, constants.ipv6_fragments), (1, 0));
         assert_eq!(constants.service_loopback_ipv4.to_ne_bytes(), [169, 254, 42, 1]);
         assert_eq!((constants.empty_services_drop, constants.empty_services_reject), (1, 1));
+        assert_eq!((constants.tunnel, constants.tunnel_port), (1, 8472u16.to_be()));
+        assert_eq!(desired.tunnel, TunnelSettings::new(&tunnel(), 1400));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The host's side: `cilium_host` and `cilium_net`, programs on devices, addresses, routes, kernel settings.
+//! The host's side: `cilium_host` and `cilium_net`, the tunnel device, programs on devices, addresses, routes, kernel settings.
 //!
 //! Sibling folders that it uses: `endpoints`, `guard`, `programs`.
 
@@ -7,3 +7,4 @@ pub(crate) mod desired;
 pub mod device_links;
 pub mod host;
 pub(crate) mod sysctls;
+pub mod tunnel;

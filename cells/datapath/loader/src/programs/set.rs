@@ -12,6 +12,8 @@ use datapath_api::{DatapathError, Step};
 
 /// The prefix of the pins of program arrays; the array's kernel id follows.
 const CALLS_PIN: &str = "cilium_calls_shared_";
+/// The pin of the array of the tunnel's programs under Cilium's name: the same array.
+const OVERLAY_PIN: &str = "cilium_calls_overlay_2";
 /// The prefix of the program array pins of all agents.
 const ARRAYS: &str = "cilium_calls_";
 
@@ -25,6 +27,9 @@ pub struct ProgramSet {
     collection: Collection,
     config: NodeConfig,
     calls_pin: PathBuf,
+    /// The second pin, on a node with a tunnel. [`ProgramSet::repin`] makes it once the programs are attached: it may be
+    /// the only one of the array of another agent's programs.
+    overlay_pin: Option<PathBuf>,
 }
 
 impl ProgramSet {
@@ -42,7 +47,8 @@ impl ProgramSet {
             .step(|| "set the node's constants".to_owned())?;
         // Not attached yet: they are for endpoint routes and for features that process egress packets.
         let unused = [datapath_object::TO_CONTAINER, datapath_object::TO_NETDEV];
-        object.retain_programs(|name| !unused.contains(&name));
+        let overlay: &[&str] = if config.tunnel == 0 { &datapath_object::OVERLAY } else { &[] };
+        object.retain_programs(|name| !unused.contains(&name) && !overlay.contains(&name));
         let shared = shared_maps(&object, maps, threads)?;
         let shared: Vec<(&str, &RawMap)> = shared.iter().map(|(name, map)| (&**name, map)).collect();
         let collection = object.load(&shared, threads).step(|| "load the datapath programs".to_owned())?;
@@ -58,7 +64,8 @@ impl ProgramSet {
         let id = array.info().step(|| "ask about the program array".to_owned())?.id;
         let calls_pin = maps.path(&format!("{CALLS_PIN}{id}"));
         unpin(&calls_pin).and_then(|_| array.pin(&calls_pin)).step(|| "pin the program array".to_owned())?;
-        Ok(ProgramSet { collection, config, calls_pin })
+        let overlay_pin = (config.tunnel != 0).then(|| maps.path(OVERLAY_PIN));
+        Ok(ProgramSet { collection, config, calls_pin, overlay_pin })
     }
 
     /// Returns a program by its name.
@@ -77,21 +84,26 @@ impl ProgramSet {
         &self.config
     }
 
-    /// Returns the pin of the programs' array.
-    pub(crate) fn calls_pin(&self) -> &Path {
-        &self.calls_pin
+    /// Repins the programs' array if its pin is missing or refers to another map: without a pin the kernel empties it
+    /// when the agent stops. Returns the pins that were.
+    pub(crate) fn repin(&self, fs: &BpfFs) -> Result<Vec<&Path>, DatapathError> {
+        let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
+        let mut repinned = Vec::new();
+        for pin in self.pins() {
+            let done = match RawMap::open(pin) {
+                Ok(pinned) if pinned.id() == array.id() => continue,
+                Err(e) if e.is_not_found() => array.pin(pin),
+                _ => fs.replace_pin(pin, |pending| array.pin(pending)),
+            };
+            done.step(|| "pin the program array".to_owned())?;
+            repinned.push(pin);
+        }
+        Ok(repinned)
     }
 
-    /// Repins the programs' array if its pin is missing or refers to another map: without a pin the kernel empties it
-    /// when the agent stops. Returns whether it was.
-    pub(crate) fn repin(&self, fs: &BpfFs) -> Result<bool, DatapathError> {
-        let array = self.collection.maps.get(datapath_object::CALLS).ok_or(DatapathError::NotReady)?;
-        let done = match RawMap::open(&self.calls_pin) {
-            Ok(pinned) if pinned.id() == array.id() => return Ok(false),
-            Err(e) if e.is_not_found() => array.pin(&self.calls_pin),
-            _ => fs.replace_pin(&self.calls_pin, |pending| array.pin(pending)),
-        };
-        done.map(|()| true).step(|| "pin the program array".to_owned())
+    /// Returns the pins of the programs' array.
+    fn pins(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&*self.calls_pin).chain(self.overlay_pin.as_deref())
     }
 
     /// Rewrites slots of the array that are empty or hold another program. Returns the programs' names. Does nothing on
@@ -127,7 +139,7 @@ impl ProgramSet {
         let mut removed = 0;
         for name in names.iter().filter(|name| name.starts_with(ARRAYS)) {
             let path = fs.map(name);
-            if path != self.calls_pin {
+            if !self.pins().any(|pin| pin == path) {
                 removed += usize::from(unpin(&path).step(|| format!("remove the pin {name}"))?);
             }
         }

@@ -28,6 +28,7 @@ pub(crate) fn compare(controller: &mut Controller, guarded: bool) -> Result<Vec<
     add(Kind::Program, lost.programs);
     add(Kind::Pin, lost.pins);
     add(Kind::Network, controller.check_addresses(&mut nl)?);
+    add(Kind::Network, controller.check_tunnel(&mut nl)?.into_iter().collect());
     for chain in [Chain::HostPackets, Chain::UnknownPods] {
         let desired = match chain {
             // One of the two marks the host's packets; both do for a moment when the other takes over.
@@ -80,8 +81,8 @@ pub fn repair_pins(datapath: &KernelDatapath) -> Result<Vec<Repair>, DatapathErr
     }
     repairs.extend(policy_maps.pool().repin()?.into_iter().map(|pin| repair(Kind::Pin, pin)));
     if let Some(programs) = datapath.programs() {
-        if programs.repin(maps.fs())? {
-            let name = programs.calls_pin().file_name().unwrap_or_default();
+        for pin in programs.repin(maps.fs())? {
+            let name = pin.file_name().unwrap_or_default();
             repairs.push(repair(Kind::Pin, name.to_string_lossy()));
         }
         let called = programs.repair_calls()?;

@@ -21,6 +21,7 @@ mod neighbor;
 mod route;
 mod rule;
 mod socket;
+mod tunnel;
 
 pub use address::AddressSpec;
 pub(crate) use link::all_links;
@@ -30,6 +31,7 @@ pub use route::RouteSpec;
 pub use rule::Rule;
 pub use socket::Netlink;
 pub(crate) use socket::decode;
+pub use tunnel::{TunnelKind, TunnelLink, TunnelSpec};
 
 use crate::NetlinkError;
 
