@@ -136,12 +136,14 @@ impl NodePools {
         let present: BTreeSet<IpNetwork> =
             self.observed.iter().flat_map(|pool| pool.cidrs.iter().copied()).collect();
         self.releasing.retain(|cidr| present.contains(cidr));
+        for (cidr, reclaimed) in &mut self.reclaimed {
+            reclaimed.is_written |= present.contains(cidr);
+        }
     }
 
     /// Records that a write was sent, before its outcome is known.
     pub(crate) fn sent(&mut self) {
         self.is_in_doubt = true;
-        self.reclaimed.values_mut().for_each(|reclaimed| reclaimed.is_written = true);
     }
 
     /// Takes over the object as a write has left it.

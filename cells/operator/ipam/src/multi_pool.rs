@@ -137,7 +137,7 @@ impl MultiPool {
             let needed = [request.needed.ipv4_addrs, request.needed.ipv6_addrs];
             for (at, needed) in needed.into_iter().enumerate() {
                 let needed = u128::try_from(needed).unwrap_or_default();
-                if let Err(error) = self.supply(node, &request.pool, at, needed) {
+                if let Err(error) = self.supply(node, &request.pool, at, needed, &pools.allocated) {
                     errors.push(error);
                 }
             }
@@ -194,11 +194,18 @@ impl MultiPool {
     }
 
     /// Allocates ranges of a pool until a node has this number of addresses.
-    fn supply(&mut self, node: &SmolStr, name: &SmolStr, at: usize, needed: u128) -> Result<(), String> {
+    fn supply(
+        &mut self,
+        node: &SmolStr,
+        name: &SmolStr,
+        at: usize,
+        needed: u128,
+        before: &[IpamPoolAllocation],
+    ) -> Result<(), String> {
         let protocol = ["ipv4", "ipv6"][at];
         let held = self.nodes.entry(node.clone()).or_default();
+        let flags = flags(&self.pools, name, before);
         let pool = self.pools.get_mut(name);
-        let flags = pool.as_ref().map_or((false, false), |pool| (pool.allow_first_ip, pool.allow_last_ip));
         let of_pool = held.iter().filter(|range| range.pool == *name && family(range.cidr) == at);
         let mut available: u128 = of_pool.map(|range| capacity(range.cidr, flags)).sum();
         if available >= needed {
@@ -229,7 +236,7 @@ impl MultiPool {
         Ok(())
     }
 
-    /// Returns `allocated` of a node. Flags of a pool that is gone are those of the object.
+    /// Returns `allocated` of a node.
     fn allocated(&self, node: &SmolStr, kept: &[(SmolStr, String)], before: &[IpamPoolAllocation]) -> Value {
         let mut pools: BTreeMap<&SmolStr, Vec<String>> = BTreeMap::new();
         for range in self.nodes.get(node).into_iter().flatten() {
@@ -240,11 +247,7 @@ impl MultiPool {
         }
         let object = |(name, cidrs): (&SmolStr, Vec<String>)| {
             let mut object = json!({"pool": name, "cidrs": cidrs});
-            let flags = self.pools.get(name).map(|pool| (pool.allow_first_ip, pool.allow_last_ip));
-            let known = || before.iter().find(|pool| pool.pool == *name);
-            let (first, last) = flags
-                .or_else(|| known().map(|pool| (pool.allow_first_ip, pool.allow_last_ip)))
-                .unwrap_or_default();
+            let (first, last) = flags(&self.pools, name, before);
             if first {
                 object["allowFirstIP"] = true.into();
             }
@@ -343,6 +346,13 @@ impl Range {
         self.next = number(found.broadcast()).checked_add(1).filter(|next| *next <= last).unwrap_or(first);
         Some(found)
     }
+}
+
+/// Returns whether the first and the last address of a pool's ranges are allocated; those of the object for a pool that is gone.
+fn flags(pools: &BTreeMap<SmolStr, Pool>, name: &SmolStr, before: &[IpamPoolAllocation]) -> (bool, bool) {
+    let defined = pools.get(name).map(|pool| (pool.allow_first_ip, pool.allow_last_ip));
+    let known = || before.iter().find(|pool| pool.pool == *name);
+    defined.or_else(|| known().map(|pool| (pool.allow_first_ip, pool.allow_last_ip))).unwrap_or_default()
 }
 
 /// Returns a range that overlaps this one.
