@@ -145,6 +145,8 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("operator/src/main.rs", "the runtime"),
     ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),
     ("cells/operator/api/src/server.rs", "a task for each connection; the server's job waits for them"),
+    ("cells/health/cilium-health/src/health_api/server.rs", "as above"),
+    ("cells/health/cilium-health/src/responder/listener.rs", "as above"),
     (
         "cells/infra/api/src/cell.rs",
         "requests are completed after their client has disconnected; the server's job waits for them",

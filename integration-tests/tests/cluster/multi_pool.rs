@@ -16,6 +16,11 @@ struct Network {
 }
 
 impl Network {
+    /// Returns the operator's error about the node.
+    fn error(&self) -> String {
+        self.object()["status"]["ipam"]["operator-status"]["error"].as_str().unwrap_or_default().to_owned()
+    }
+
     /// A cluster whose operator creates the pool `default`, of two ranges of 14 addresses.
     fn new() -> Network {
         let mut cluster = Cluster::new(&[]);
@@ -107,11 +112,8 @@ fn pods_get_addresses_of_their_pools_which_are_requested_exhausted_and_given_bac
     wait_until("the pool is missed", LIMIT, || {
         network.allocate("default/web").is_err_and(|e| e.contains(missing))
     });
-    let error = || {
-        network.object()["status"]["ipam"]["operator-status"]["error"].as_str().unwrap_or_default().to_owned()
-    };
     wait_until("the operator names it", LIMIT, || {
-        error().ends_with("cannot allocate from non-existing pool: blue")
+        network.error().ends_with("cannot allocate from non-existing pool: blue")
     });
     let blue = json!({
         "apiVersion": "cilium.io/v2alpha1", "kind": "CiliumPodIPPool",
@@ -125,7 +127,7 @@ fn pods_get_addresses_of_their_pools_which_are_requested_exhausted_and_given_bac
         (&web["address"]["ipv4-pool-name"], &web["ipv4"]["skip-masquerade"]),
         (&json!("blue"), &json!(true))
     );
-    wait_until("the error is gone", LIMIT, || error().is_empty());
+    wait_until("the error is gone", LIMIT, || network.error().is_empty());
     let routes = network.cluster.node.host().ip("route show dev cilium_host").unwrap();
     assert!(routes.contains(&network.allocated("blue")[0]), "{routes}");
 
@@ -135,7 +137,7 @@ fn pods_get_addresses_of_their_pools_which_are_requested_exhausted_and_given_bac
     }
     let full = network.allocate("one-more").unwrap_err();
     assert!(full.contains("all CIDR ranges are exhausted"), "{full}");
-    wait_until("the operator names it", LIMIT, || error().contains("pool default is exhausted"));
+    wait_until("the operator names it", LIMIT, || network.error().contains("pool default is exhausted"));
     wait_until("health does as well", LIMIT, || {
         network.cluster.unwell().iter().any(|row| row.contains("pool default is exhausted"))
     });
@@ -152,6 +154,6 @@ fn pods_get_addresses_of_their_pools_which_are_requested_exhausted_and_given_bac
     network.cluster.stage.kubectl(&["delete", "pod", "web", "--wait=false"]).unwrap();
     wait_until("the range of the pool is given back", LIMIT, || network.allocated("blue").is_empty());
     wait_until("one range is enough", LIMIT, || network.allocated("default").len() <= 2);
-    wait_until("nothing is missed", LIMIT, || error().is_empty());
+    wait_until("nothing is missed", LIMIT, || network.error().is_empty());
     network.cluster.until_well();
 }
