@@ -30,7 +30,9 @@ const RESYNC_INTERVAL: Duration = Duration::from_secs(30 * 60);
 const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(120);
 /// The longest delay of repairs while another program changes the rules again and again.
-const MAX_REPAIR_INTERVAL: Duration = Duration::from_secs(30);
+const MAX_REPAIR_INTERVAL: Duration = Duration::from_secs(2);
+/// After this time without repairs, the next one is not delayed.
+const QUIET_TIME: Duration = Duration::from_secs(60);
 /// The longest duration of a pass, in which programs may wait for the lock.
 const PASS_LIMIT: Duration = Duration::from_secs(600);
 
@@ -70,13 +72,15 @@ impl Job {
         let mut retries = Backoff::exponential(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
         let mut repairs = Backoff::exponential(DEBOUNCE, MAX_REPAIR_INTERVAL);
         let mut known = Known::default();
-        let mut notifications: Option<Notifications> = None;
-        let mut applied: Option<Desired> = None;
+        // Before the first pass, so that no change after it is missed. The agent's own changes are reported as well: the
+        // pass that follows finds nothing to do. Dropping their reports could drop that of another program.
+        let mut notifications = self.config.install_iptables_rules.then(Notifications::open);
+        let (mut applied, mut repaired): (Option<Desired>, Option<Instant>) = (None, None);
         let (mut reason, mut next) = (Reason::Time, None);
         loop {
             let (desired, watches) = self.observe();
-            if desired.is_some() && (reason != Reason::Inputs || desired != applied) {
-                let desired = desired.clone().unwrap_or_else(|| unreachable!("checked above"));
+            let is_due = reason != Reason::Inputs || desired != applied;
+            if let Some(desired) = desired.filter(|_| is_due) {
                 let report;
                 (known, report) = {
                     let _working = cx.working_within(PASS_LIMIT);
@@ -91,16 +95,8 @@ impl Job {
                 if cx.is_cancelled() {
                     return Ok(());
                 }
-                // Opened after the backend is known; a change before is found by the pass below.
-                let is_watched = notifications.is_some();
-                if !is_watched
-                    && !desired.families.is_empty()
-                    && known.tools.as_ref().is_some_and(|t| t.backend == Backend::Nft)
-                {
-                    notifications = Some(Notifications::open());
-                }
-                if let Some(open) = &mut notifications {
-                    open.clear();
+                if known.tools.as_ref().is_some_and(|tools| tools.backend == Backend::Legacy) {
+                    notifications = None;
                 }
                 let is_ok = report.as_ref().is_ok_and(Report::is_ok);
                 let has_written = report.as_ref().is_ok_and(Report::has_written);
@@ -113,13 +109,14 @@ impl Job {
                     retries.next_wait().unwrap_or(MAX_RETRY_INTERVAL)
                 };
                 next = Some(Instant::now() + delay);
-                let pause = match reason {
-                    Reason::Notification if has_written => repairs.next_wait().unwrap_or(MAX_REPAIR_INTERVAL),
-                    _ => {
+                let mut pause = DEBOUNCE;
+                if reason == Reason::Notification && has_written {
+                    if repaired.is_none_or(|at: Instant| at.elapsed() > QUIET_TIME) {
                         repairs.reset();
-                        DEBOUNCE
                     }
-                };
+                    repaired = Some(Instant::now());
+                    pause = repairs.next_wait().unwrap_or(MAX_REPAIR_INTERVAL);
+                }
                 tokio::select! {
                     () = sleep(pause) => {}
                     () = cx.cancelled() => return Ok(()),

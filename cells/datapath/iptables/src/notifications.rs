@@ -42,11 +42,6 @@ impl Notifications {
         }
         std::future::pending().await
     }
-
-    /// Forgets what was reported so far, such as the agent's own changes.
-    pub(crate) fn clear(&mut self) {
-        while let Some(Ok(_)) = self.0.as_mut().and_then(Subscription::try_receive) {}
-    }
 }
 
 /// Whether a message is about the agent's chains, or about a rule of a chain that leads to one.

@@ -56,8 +56,7 @@ fn with_rules(options: &[(&str, &str)], work: impl AsyncFnOnce(&TestHive)) {
     block_on(async {
         let mut hive = hive(options);
         hive.start().await;
-        hive.until("rules are in force", || report(&hive).0.contains("in force ("))
-            .await;
+        hive.until("rules are in force", || report(&hive).0.contains("in force (")).await;
         work(&hive).await;
         hive.stop().await;
     });
@@ -143,10 +142,7 @@ fn a_start_writes_and_a_restart_does_not() {
         block_on(async {
             let mut hive = self::hive(&[("install-iptables-rules", "false")]);
             hive.start().await;
-            hive.until("rules are removed", || {
-                report(&hive).0.starts_with("Off by")
-            })
-            .await;
+            hive.until("rules are removed", || report(&hive).0.starts_with("Off by")).await;
             assert!(!hive.get::<HostMark>().is_set());
             hive.stop().await;
         });
