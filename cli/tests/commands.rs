@@ -194,6 +194,54 @@ fn status() {
 }
 
 #[test]
+fn health_between_nodes() {
+    let check = |latency: u64| json!({"lastProbed": "2026-11-21T12:10:32Z", "latency": latency});
+    let failed = json!({"lastProbed": "2026-11-21T12:10:32Z", "status": "Connection timed out"});
+    let node = |name: &str, ip: &str, icmp: Value, http: Value| {
+        let path = json!({"http": http, "icmp": icmp, "ip": ip});
+        let host = json!({"primary-address": path, "secondary-addresses": []});
+        json!({"health-endpoint": {"secondary-addresses": []}, "host": host, "name": name})
+    };
+    let nodes = [
+        node("n0", "192.0.2.9", failed, check(300_000)),
+        node("n1", "192.0.2.1", check(315_254), check(368_579)),
+    ];
+    let status = json!({
+        "local": {"name": "n1"}, "nodes": nodes, "probeInterval": "1m5.9s", "timestamp": "2026-11-21T12:10:32Z",
+    });
+    let load = json!({"last15min": "2.26", "last1min": "0.77", "last5min": "1.59"});
+    let health = json!({"cilium": healthz("Ok"), "system-load": load, "uptime": "27.9s"});
+    // The prefix of the other API is cut off up to its version: `/v1beta` is `beta`.
+    let agent = FakeAgent::new(vec![
+        ("beta/status", 200, status.clone()),
+        ("beta/status/probe", 200, status),
+        ("beta/healthz", 200, health),
+    ]);
+    let run = |words: &str| agent.run(&format!("--host {} health {words}", agent.socket().display()));
+    let line = |cells: [&str; 4]| format!("{:<19}{:<16}{:<25}{}\n", cells[0], cells[1], cells[2], cells[3]);
+    let lines = [
+        ["Cluster health:", "1/2 reachable", "(2026-11-21T12:10:32Z)", "(Probe interval: 1m5.9s)"],
+        ["Name", "IP", "Node", "Endpoints"],
+        ["  n1 (localhost)", "192.0.2.1", "1/1", "0/0"],
+        ["  n0", "192.0.2.9", "0/1", "0/0"],
+    ];
+    assert_eq!(run("status --probe"), lines.map(line).concat());
+    assert_eq!(agent.requests(), ["PUT beta/status/probe"]);
+    let lines = run("status --verbose");
+    assert!(
+        lines.contains("OK, RTT=315.254\u{b5}s\n") && lines.contains("Connection timed out\n"),
+        "{lines}"
+    );
+    assert_eq!(run("status -o jsonpath={.local.name}"), "n1\n");
+    assert_eq!(run("ping"), "OK\n");
+    let lines = run("get");
+    assert!(lines.contains("1min: 0.77 5min: 1.59 15min: 2.26\n") && lines.contains("Cilium:"), "{lines}");
+    let gone = agent.run("--host /nonexistent/health.sock health ping");
+    assert!(gone.starts_with("Error: dial unix:///nonexistent/health.sock: "), "{gone}");
+    assert!(gone.ends_with("[exit code 1]\n"), "{gone}");
+}
+
+#[test]
 fn inventories() {
     let agent = FakeAgent::new(vec![
         (

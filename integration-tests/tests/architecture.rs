@@ -120,7 +120,10 @@ const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/endpoint/endpoints/src/restore/finish.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/restore/start.rs", "times in an endpoint's log"),
     ("cells/health/cilium-health/src/cell.rs", "when the agent began to probe, in the health API"),
-    ("cells/health/cilium-health/src/prober/run.rs", "when an address was probed and a cycle began, in the health API"),
+    (
+        "cells/health/cilium-health/src/prober/run.rs",
+        "when an address was probed and a cycle began, in the health API",
+    ),
     ("cells/infra/status/src/cell.rs", "since when a source fails, in the status"),
     ("cells/infra/status/src/commands.rs", "how old reports are, in the tree that is shown"),
     ("cells/infra/status/src/thread.rs", "the time in the answer that kube-proxy would give"),

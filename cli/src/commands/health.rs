@@ -93,8 +93,8 @@ fn call<T: serde::de::DeserializeOwned>(agent: &mut Agent, method: &str, path: &
     serde_json::from_slice(&answer.body).context("the answer of the health API cannot be decoded")
 }
 
-/// Returns the lines about nodes for the status of the agent at this address; `None` if the health API, whose socket
-/// is beside the agent's, does not answer.
+/// Returns the lines about nodes for the status of the agent at this address; `None` if the health API, on a socket
+/// beside the agent's, does not answer.
 pub(crate) fn cluster_health(agent: &Agent, all: bool) -> Option<String> {
     let beside = || Some(agent.socket()?.with_file_name("health.sock").to_str()?.to_owned());
     let health = &mut Agent::at(Address::parse(&from_env().or_else(beside)?));
@@ -105,7 +105,9 @@ pub(crate) fn cluster_health(agent: &Agent, all: bool) -> Option<String> {
 /// The nodes that are listed.
 #[derive(Clone, Copy)]
 enum Nodes {
-    All { verbose: bool },
+    All {
+        verbose: bool,
+    },
     /// Those that cannot be reached, ten at most.
     Failing,
 }
@@ -170,7 +172,10 @@ fn latency(check: &ConnectivityStatus) -> String {
 }
 
 fn host_paths(node: &NodeStatus) -> Vec<&PathStatus> {
-    node.host.iter().flat_map(|host| paths(host.primary_address.as_ref(), &host.secondary_addresses)).collect()
+    node.host
+        .iter()
+        .flat_map(|host| paths(host.primary_address.as_ref(), &host.secondary_addresses))
+        .collect()
 }
 
 fn endpoint_paths(node: &NodeStatus) -> Vec<&PathStatus> {
@@ -211,15 +216,15 @@ mod tests {
                 status: if *ok { String::new() } else { "failed".to_owned() },
                 ..ConnectivityStatus::default()
             };
-            let path = PathStatus {
-                ip: format!("192.168.1.{at}"),
-                icmp: Some(check.clone()),
-                http: Some(check),
-            };
+            let path =
+                PathStatus { ip: format!("192.168.1.{at}"), icmp: Some(check.clone()), http: Some(check) };
             NodeStatus {
                 name: format!("node{at}"),
                 host: Some(HostStatus { primary_address: Some(path.clone()), ..HostStatus::default() }),
-                health_endpoint: Some(HealthEndpointStatus { primary_address: Some(path), ..HealthEndpointStatus::default() }),
+                health_endpoint: Some(HealthEndpointStatus {
+                    primary_address: Some(path),
+                    ..HealthEndpointStatus::default()
+                }),
                 ..NodeStatus::default()
             }
         };
@@ -231,7 +236,8 @@ mod tests {
         }
     }
 
-    const HEAD: &str = "reachable\t(2023-04-01T12:00:00Z)\t(Probe interval: 8m5s)\nName\tIP\tNode\tEndpoints\n";
+    const HEAD: &str =
+        "reachable\t(2023-04-01T12:00:00Z)\t(Probe interval: 8m5s)\nName\tIP\tNode\tEndpoints\n";
 
     #[test]
     fn nodes_are_lines_or_paragraphs_as_cilium_prints_them() {

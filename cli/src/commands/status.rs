@@ -85,7 +85,8 @@ pub(crate) fn text(status: &StatusResponse) -> String {
 
 /// Formats the connectivity to nodes, where the agent probes them.
 fn cluster_health(agent: &Agent, status: &StatusResponse, all: bool) -> String {
-    match status.cluster.as_ref().and_then(|cluster| cluster.cilium_health.as_ref()) {
+    let health = status.cluster.as_ref().and_then(|cluster| cluster.cilium_health.as_ref());
+    match health.filter(|health| health.state != "Disabled") {
         None => "Cluster health:\t\tProbe disabled\n".to_owned(),
         Some(_) => super::health::cluster_health(agent, all)
             .unwrap_or_else(|| "Cluster health:\t\tNot available: health.sock does not answer\n".to_owned()),

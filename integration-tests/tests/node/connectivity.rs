@@ -29,7 +29,8 @@ fn ask(node: &Node, method: &str, path: &str) -> Answer {
 /// Probes all nodes until the answer is as wanted.
 fn probe_until(node: &Node, wanted: impl Fn(&Value) -> bool) -> Value {
     let probe = || {
-        let answer = request(&socket(node), "PUT", "/v1beta/status/probe", None).map_err(|error| error.to_string())?;
+        let answer =
+            request(&socket(node), "PUT", "/v1beta/status/probe", None).map_err(|error| error.to_string())?;
         let answer = answer.json();
         if wanted(&answer) { Ok(answer) } else { Err(answer.to_string()) }
     };
@@ -78,7 +79,7 @@ fn nodes_are_probed_and_this_one_responds() {
     assert_eq!((&path["ip"], &path["icmp"]["status"]), (&json!(Node::WORLD_IPV4), &Value::Null), "{both}");
     assert!(path["http"]["status"].as_str().unwrap().ends_with("connect: connection refused"), "{both}");
 
-    // The agent's status stays as it is, and says who cannot be reached.
+    // The agent's status stays as it is, and health names the node that cannot be reached.
     let status = node.get("/v1/healthz");
     assert_eq!(status["cluster"]["ciliumHealth"], json!({"state": "Ok"}));
     assert_eq!(status["cilium"]["state"], "Ok", "{status}");

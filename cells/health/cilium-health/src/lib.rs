@@ -1,7 +1,7 @@
 //! Connectivity between nodes: a responder, a prober of all nodes, and the health API on `health.sock`.
 //!
-//! **Owns** table [`node-health`](NodeHealth), the responder on `cluster-health-port` (4240) of the node's addresses, and
-//! `health.sock` in the run folder. **Needs** the tables `nodes` and `local-node`, the agent's status
+//! **Owns** table [`node-health`](NodeHealth), the responder on `cluster-health-port` (4240) of the node's addresses,
+//! and `health.sock` in the run folder. **Needs** the tables `nodes` and `local-node`, the agent's status
 //! ([`Collector`](status::Collector)), `CAP_NET_RAW` for pings (without it nodes are probed by HTTP only).
 //! **Provides** `Arc<Table<NodeHealth>>` and `cluster.ciliumHealth` in `GET /healthz`.
 //!
@@ -17,13 +17,13 @@
 //! - `health-api` serves `GET /v1beta/healthz`, `GET /v1beta/status` and `PUT /v1beta/status/probe`.
 //!
 //! **A node that cannot be reached** is named in health (`cilium-health.nodes`) with path, check and likely cause; it
-//! does not degrade this agent, whose own fault it is not. Only an own responder that cannot listen does.
+//! does not degrade this agent. Only its own responder does, if it cannot listen.
 //!
 //! ```
 //! use cilium_health::{NodeHealth, Reachability, primary};
 //! use statedb::Table;
 //!
-//! /// Counts the nodes whose own address does not answer.
+//! /// Counts the nodes with an own address that does not answer.
 //! fn unreachable(table: &Table<NodeHealth>) -> usize {
 //!     let snapshot = table.snapshot();
 //!     table.all(&snapshot).filter(|row| primary(&row.host) == Some(Reachability::Unreachable)).count()

@@ -70,7 +70,7 @@ fn own() -> Node {
     Node { source: NodeSource::Local, ..node("n1", &["192.0.2.1", OWN_IPV6], &[]) }
 }
 
-/// Runs the test in a sandbox whose host has an uplink to a namespace with the peers' addresses.
+/// Runs the test in a sandbox: its host has an uplink to a namespace with the peers' addresses.
 fn in_sandbox(work: impl AsyncFnOnce(&Sandbox, &NetNs)) {
     let sandbox = Sandbox::new().unwrap();
     let world = sandbox.netns("world").unwrap();
@@ -296,13 +296,10 @@ fn the_responder_waits_for_its_port_and_follows_the_addresses() {
         let occupied = TcpListener::bind((OWN, PORT)).unwrap();
         let mut hive = hive(&run, vec![own()]);
         hive.start().await;
-        let path = format!("cilium-health.job-responder-{OWN}");
+        let path = "cilium-health.job-responder-ipv4";
         hive.until("the port is reported", || {
-            let id = [Arc::<str>::from("cilium-health"), format!("job-responder-{OWN}").into()];
-            let reports = hive.hive().health().below(&id);
-            reports.iter().any(|report| {
-                report.level == Level::Degraded
-                    && report.error.contains("port 4240 of 192.0.2.1 is in use: free it")
+            health(&hive, path).is_some_and(|(level, message)| {
+                level == Level::Degraded && message.contains("port 4240 of 192.0.2.1 is in use: free it")
             })
         })
         .await;
@@ -344,7 +341,7 @@ fn the_responder_waits_for_its_port_and_follows_the_addresses() {
         assert!(
             answer(world, OWN_IPV6.parse().unwrap(), "GET /hello").await.unwrap().starts_with("HTTP/1.0 200")
         );
-        assert!(hive.hive().health().at(&path).is_none(), "the listener's report goes with it");
+        assert!(hive.hive().health().at(path).is_none(), "the listener's report goes with it");
         hive.stop().await;
     });
 }
@@ -356,9 +353,10 @@ fn idle_connections_do_not_keep_others_out() {
         let run = sandbox.run_dir();
         let mut hive = hive(&run, vec![]);
         hive.start().await;
-        let connect = || world.run(|| std::net::TcpStream::connect((OWN, PORT)));
-        hive.until("the port is served", || connect().is_ok()).await;
-        let flood: Vec<_> = (0..600).filter_map(|_| connect().ok()).collect();
+        let connect = || std::net::TcpStream::connect((OWN, PORT));
+        hive.until("the port is served", || world.run(connect).is_ok()).await;
+        // More than fit, fewer than the kernel queues while nothing is accepted.
+        let flood: Vec<_> = world.run(|| (0..300).filter_map(|_| connect().ok()).collect());
         assert!(answer(world, OWN.into(), "GET /hello").await.unwrap().starts_with("HTTP/1.0 200"));
         drop(flood);
         hive.stop().await;
@@ -371,7 +369,7 @@ struct PingPeer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a reply differs in: its bytes, from the ICMP header on; nothing for a true one.
+/// The change that makes a reply false: of its bytes, from the ICMP header on; none for a true one.
 type Change = fn(&mut [u8]);
 
 impl PingPeer {

@@ -260,7 +260,7 @@ impl Prober {
         self.finish(id);
     }
 
-    /// Ends a probe whose checks both have a result.
+    /// Ends a probe when both of its checks have a result.
     fn finish(&mut self, id: ProbeId) {
         if !self.probes.get(&id).is_some_and(|probe| probe.icmp.is_some() && probe.http.is_some()) {
             return;

@@ -21,7 +21,7 @@ fn target(number: u32, addresses: u32) -> (Arc<str>, Target) {
     (name.clone(), Target { name, local: number == 0, host, endpoint: vec![] })
 }
 
-/// A prober with a network whose nodes answer after a millisecond, but for those in `dead`.
+/// A prober with a network of nodes that answer after a millisecond, but for those in `dead`.
 struct Bench {
     prober: Prober,
     now: Duration,

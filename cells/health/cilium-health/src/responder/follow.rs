@@ -59,7 +59,11 @@ impl Responder {
     }
 }
 
-/// Returns the name of the job that serves an address.
-fn name(ip: IpAddr) -> String {
-    format!("responder-{ip}")
+/// Returns the name of the job that serves an address: there is one of a family, or the one that stands for all.
+fn name(ip: IpAddr) -> &'static str {
+    match ip {
+        IpAddr::V6(ip) if ip.is_unspecified() => "responder-all",
+        IpAddr::V6(_) => "responder-ipv6",
+        IpAddr::V4(_) => "responder-ipv4",
+    }
 }
