@@ -38,10 +38,10 @@ const LAYERS: &[&[&str]] = &[
     &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc", "routes"],
-    &["iptables"],
     &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
     &["ipam", "ipam-multi-pool", "policy", "node-manager", "loadbalancer-healthserver", "loadbalancer-sockets"],
+    &["iptables"],
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.
     &["ciliumendpoint", "cni-config", "config-sources", "loadbalancer-redirectpolicy", "loader"],
@@ -172,9 +172,10 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "the rest between two chunks of rows, in `hive::blocking`",
     ),
     (
-        "cells/datapath/iptables/src/program.rs",
-        "waits for a program of iptables, off the runtime's threads",
+        "cells/infra/cleanup/src/leftover.rs",
+        "waits until the kernel has freed rules that use a set, in a command without a runtime",
     ),
+    ("cells/datapath/iptables/src/program.rs", "waits for a program of iptables, off the runtime's threads"),
     ("lib/netlink/src/connection.rs", "waits before an interrupted dump is repeated"),
     (
         "cells/endpoint/endpoints/src/reconcile/regeneration.rs",

@@ -8,11 +8,16 @@ use datapath_api::HostMark;
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeConfig};
 use maps::FamilyConfig;
-use statedb::Table;
+use node_manager::Node;
+use reconciler::Reconciler;
+use statedb::{RwTable, Table};
 use tunnel::Tunnel;
 
 use crate::config::{IptablesConfig, MasqueradeConfig};
-use crate::desired::{alloc_cidr, missing_interfaces};
+use crate::desired::{alloc_cidr, missing_interfaces, needs_set};
+use crate::ipset::SetEntry;
+use crate::ipset::nodes::Follow;
+use crate::ipset::reconcile::Members;
 use crate::job::{Job, Tables};
 use crate::rules::Family;
 
@@ -25,8 +30,10 @@ pub fn cell() -> Cell {
             config::<IptablesConfig>(),
             config::<MasqueradeConfig>(),
             provide(|| Arc::new(HostMark::default())),
+            statedb::table::<SetEntry>(),
             provide(status),
             invoke(start),
+            invoke(start_sets),
         ],
     )
 }
@@ -42,6 +49,17 @@ struct RuleParams {
     host_mark: Arc<HostMark>,
     jobs: JobGroup,
     health: Health,
+}
+
+#[derive(Params)]
+struct SetParams {
+    config: Config<IptablesConfig>,
+    masquerade: Config<MasqueradeConfig>,
+    families: Config<FamilyConfig>,
+    tunnel: Arc<Tunnel>,
+    nodes: Arc<Table<Node>>,
+    entries: Arc<RwTable<SetEntry>>,
+    jobs: JobGroup,
 }
 
 fn start(p: RuleParams) {
@@ -63,6 +81,30 @@ fn start(p: RuleParams) {
         host_mark: p.host_mark,
     };
     p.jobs.one_shot("rules", move |cx: JobCx| job.run(cx)).add();
+}
+
+/// Keeps the sets of nodes' addresses.
+fn start_sets(p: SetParams) {
+    let needs = |family: &Family| needs_set(&p.config, &p.masquerade, &p.tunnel, *family);
+    let families: Vec<Family> = enabled(&p.families).into_iter().filter(needs).collect();
+    if families.is_empty() {
+        return;
+    }
+    let mut txn = p.entries.write();
+    let initializer = txn.register_initializer("nodes");
+    txn.commit();
+    let (_, reconciler) = Reconciler::builder(RwTable::clone(&p.entries))
+        .status(|entry: &SetEntry| &entry.status, |entry, status| entry.status = status)
+        .batch_ops(Members)
+        .build();
+    p.jobs
+        .one_shot("reconcile-sets", move |cx: JobCx| async move {
+            reconciler.run_job(&cx).await;
+            Ok(())
+        })
+        .add();
+    let follow = Follow { families, nodes: p.nodes, entries: p.entries, initializer };
+    p.jobs.one_shot("node-sets", move |cx: JobCx| follow.run(cx)).add();
 }
 
 fn enabled(families: &FamilyConfig) -> Vec<Family> {

@@ -8,6 +8,7 @@ use local_node::{IpamMode, LocalNode};
 use tunnel::Tunnel;
 
 use crate::config::{IptablesConfig, MasqueradeConfig};
+use crate::ipset::node_set;
 use crate::pass::Desired;
 use crate::rules::{Family, Inputs, Masquerade, RouteSource};
 
@@ -64,7 +65,7 @@ impl Facts<'_> {
             interfaces: self.masquerade.egress_masquerade_interfaces.clone(),
             routes: self.masquerade.enable_masquerade_to_route_source.then(|| self.route_sources(family)),
             random_fully: self.masquerade.iptables_random_fully,
-            node_set: None,
+            node_set: needs_set(self.config, self.masquerade, self.tunnel, family).then(|| node_set(family)),
         })
     }
 
@@ -91,6 +92,16 @@ impl Facts<'_> {
         sources.dedup();
         sources
     }
+}
+
+/// Whether packets to nodes are excluded from masquerading by a set of their addresses.
+pub(crate) fn needs_set(
+    config: &IptablesConfig,
+    masquerade: &MasqueradeConfig,
+    tunnel: &Tunnel,
+    family: Family,
+) -> bool {
+    config.install_iptables_rules && masquerade.is_enabled(family) && !tunnel.is_tunnel()
 }
 
 /// Returns the range of the node's pods.

@@ -59,6 +59,18 @@ pub enum Error {
         /// The program.
         program: String,
     },
+    /// The set of nodes' addresses cannot be created: packets of pods to nodes are masqueraded.
+    #[error(
+        "set {set} cannot be created, so packets of pods to other nodes are masqueraded: {source}; the kernel needs ip_set \
+         and ip_set_hash_ip"
+    )]
+    Set {
+        /// The set.
+        set: &'static str,
+        /// The kernel's error.
+        #[source]
+        source: netlink::Error,
+    },
     /// The kernel did not keep rules that were written.
     #[error("rules of {chains} differ from those that were written: another program changes them")]
     NotKept {

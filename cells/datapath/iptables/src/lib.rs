@@ -1,7 +1,8 @@
 //! Rules of iptables that packets of pods need on their way through the host.
 //!
-//! **Owns** the chains `CILIUM_*` in the tables of iptables and ip6tables, and the rules that lead to them. **Needs**
-//! the tables `local-node`, `devices` and `routes`, `Arc<Tunnel>`, the programs of iptables, `CAP_NET_ADMIN` and `CAP_NET_RAW`.
+//! **Owns** the chains `CILIUM_*` in the tables of iptables and ip6tables, and the rules that lead to them; the sets
+//! `cilium_node_set_v4` and `cilium_node_set_v6`, with table `ipsets`. **Needs**
+//! the tables `local-node`, `nodes`, `devices` and `routes`, `Arc<Tunnel>`, the programs of iptables, `CAP_NET_ADMIN` and `CAP_NET_RAW`.
 //! **Provides** [`datapath_api::HostMark`], and the part of `GET /healthz` about masquerading.
 //!
 //! **Life.** A job compares the kernel's rules with the desired ones ([`rules`] computes them, [`changes`] the
@@ -10,6 +11,9 @@
 //! family; nothing else is touched, and a restart with equal rules writes nothing. Programs run on threads that may
 //! block, are bounded in time, and are killed with the agent. Nothing waits for the rules: without the programs, or
 //! with a kernel that refuses a rule, health has the reason, and all else works. Rules stay at the stop.
+//!
+//! With native routing, packets to nodes keep the pod's address: the sets have the addresses of all nodes, a reconciler
+//! writes them from table `ipsets`, over nfnetlink.
 //!
 //! With `install-iptables-rules=false` chains of a previous run are removed; the rule that marks the host's packets is
 //! then one of nftables (`loader`).
@@ -30,7 +34,7 @@
 //!
 //! **Differences from Cilium.** Cilium renames its chains, builds new ones rule by rule and deletes the old ones, about
 //! 70 processes a time; here a start runs 7, a restart 3. Cilium repairs rules within 30 minutes, here within a second
-//! with nf_tables. Both backends are searched for chains of a previous run.
+//! with nf_tables. Both backends are searched for chains of a previous run. The program `ipset` is not needed.
 
 mod backend;
 mod cell;
@@ -38,6 +42,7 @@ pub mod changes;
 mod config;
 mod desired;
 mod error;
+pub mod ipset;
 mod job;
 mod notifications;
 mod pass;

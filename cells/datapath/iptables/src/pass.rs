@@ -3,6 +3,8 @@
 use crate::backend::{Tools, may_have_chains};
 use crate::changes::{Placement, Spellings, changes};
 use crate::error::Error;
+use crate::ipset::NODE_SETS;
+use crate::ipset::kernel::Sets;
 use crate::program::Runner;
 use crate::rules::{Chain, Family, Inputs, chains, marks_host};
 use crate::saved::Saved;
@@ -16,6 +18,8 @@ pub(crate) struct Known {
     pub(crate) no_socket_match: bool,
     /// Chains in the other backend were removed, or there are none.
     other_is_clean: bool,
+    /// Sets that are not desired were destroyed.
+    sets_are_clean: bool,
     spellings: [Spellings; 2],
 }
 
@@ -73,6 +77,7 @@ pub(crate) fn run(
 ) -> Result<Report, Error> {
     // A node without rules of any agent needs no program to stay without.
     if desired.families.is_empty() && !may_have_chains() {
+        known.sets_are_clean = known.sets_are_clean || destroy_sets(&[]);
         return Ok(Report { families: Vec::new(), leftovers: Ok(()) });
     }
     let families: Vec<Family> = desired.families.iter().map(|(family, _)| *family).collect();
@@ -82,10 +87,15 @@ pub(crate) fn run(
     };
     known.tools = Some(tools.clone());
     let placement = Placement { first: desired.prepend, enforced };
+    let (sets, set_error) = create_sets(desired);
     let mut report = Report { families: Vec::new(), leftovers: Ok(()) };
     for (family, inputs) in &desired.families {
         let mut one = OneFamily { family: *family, tool: tools.name(*family), runner, placement };
-        let result = one.apply(known, inputs, desired.socket_fallback);
+        let mut inputs = inputs.clone();
+        if let Some(masquerade) = &mut inputs.masquerade {
+            masquerade.node_set = masquerade.node_set.filter(|set| sets.contains(set));
+        }
+        let result = one.apply(known, &inputs, desired.socket_fallback);
         let (result, chains) = match result {
             Ok((written, chains)) => (Ok(written), chains),
             Err(error) => (Err(error), Vec::new()),
@@ -94,8 +104,41 @@ pub(crate) fn run(
         report.families.push(Outcome { family: *family, result, marks_host });
     }
     // After the desired rules are in force, so that there is no moment without any.
-    report.leftovers = remove_leftovers(known, &tools, &families, runner);
+    report.leftovers = remove_leftovers(known, &tools, &families, runner).and(set_error.map_or(Ok(()), Err));
+    if report.is_ok() && !known.sets_are_clean {
+        known.sets_are_clean = destroy_sets(&sets);
+    }
     Ok(report)
+}
+
+/// Creates the sets that rules refer to. Returns those that exist, and why one does not.
+fn create_sets(desired: &Desired) -> (Vec<&'static str>, Option<Error>) {
+    let wanted = desired.families.iter().filter_map(|(family, inputs)| {
+        let set = inputs.masquerade.as_ref()?.node_set?;
+        Some((*family, set))
+    });
+    let (mut existing, mut failed) = (Vec::new(), None);
+    for (family, set) in wanted {
+        match Sets::open().and_then(|mut sets| sets.create(set, family)) {
+            Ok(()) => existing.push(set),
+            Err(source) => failed = Some(Error::Set { set, source }),
+        }
+    }
+    (existing, failed)
+}
+
+/// Destroys sets of other options. Returns false if rules may still use one: the kernel frees rules that were removed
+/// a moment later, and those of other programs stay.
+fn destroy_sets(wanted: &[&str]) -> bool {
+    let Ok(mut sets) = Sets::open() else { return true };
+    let others = NODE_SETS.into_iter().filter(|set| !wanted.contains(set));
+    others.fold(true, |clean, set| match sets.destroy(set) {
+        Ok(is_destroyed) => clean && is_destroyed,
+        Err(error) => {
+            tracing::debug!(%error, set, "The set is not destroyed");
+            clean
+        }
+    })
 }
 
 /// Removes the agent's chains of families that are off, and those in the other backend.

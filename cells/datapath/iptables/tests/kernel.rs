@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use datapath_api::HostMark;
 use hive::prelude::*;
+use iptables::ipset::NODE_SETS;
+use iptables::ipset::kernel::Sets;
 use iptables::saved::Saved;
 use local_node::{LocalNode, LocalNodeStore};
 use maps::FamilyConfig;
+use node_manager::Node;
+use node_manager::testing::Nodes;
 use test_kit::{NetNs, Sandbox, require_command, require_root, wait_until};
 use tracing::Level as LogLevel;
 
@@ -30,6 +34,11 @@ fn node() -> LocalNode {
     }
 }
 
+/// Another node: the host outside.
+fn peer() -> Node {
+    node_manager::testing::node("peer", &["192.0.2.2", "2001:db8::2"], &[])
+}
+
 /// A hive with the cell, not started.
 fn hive(options: &[(&str, &str)]) -> TestHive {
     let cells = [
@@ -37,7 +46,8 @@ fn hive(options: &[(&str, &str)]) -> TestHive {
         config::<FamilyConfig>(),
         devices::cell(),
         local_node::testing::given(node()),
-        invoke(|_: Arc<LocalNodeStore>| {}),
+        invoke(|_: Arc<LocalNodeStore>, _: Arc<Nodes>| {}),
+        node_manager::testing::given(vec![peer()]),
         tunnel::cell(),
         iptables::cell(),
     ];
@@ -342,6 +352,24 @@ fn packets_of_pods_leave_with_the_nodes_address() {
                 assert_eq!(sources(), ["10.244.0.9", "fd00:10:244::9", "10.244.0.9"], "{backend}");
             },
         );
+        // Nodes of a network that routes the addresses of pods see them.
+        with_rules(&[("routing-mode", "native")], async |hive| {
+            let mut sets = Sets::open().unwrap();
+            let mut members = || NODE_SETS.map(|set| sets.members(set).unwrap());
+            let wanted: [Vec<IpAddr>; 2] = ["192.0.2.2", "2001:db8::2"].map(|ip| vec![ip.parse().unwrap()]);
+            hive.until("nodes are in the sets", || members() == wanted).await;
+            assert_eq!(sources(), ["10.244.0.9", "fd00:10:244::9", "192.0.2.1"], "{backend}");
+            let nodes = hive.get::<Nodes>();
+            nodes.0.transact(|txn| drop(txn.delete(Node::by_name("default", "peer"))));
+            hive.until("a node that is gone is in none", || members().iter().all(Vec::is_empty)).await;
+            assert_eq!(sources()[0], "192.0.2.1", "{backend}");
+        });
+        // A start with a tunnel needs no sets. The kernel may free the rules that used them only after the first.
+        with_rules(&[], async |_| {});
+        with_rules(&[], async |_| {
+            let mut sets = Sets::open().unwrap();
+            assert_eq!(NODE_SETS.map(|set| sets.exists(set).unwrap()), [false, false], "{backend}");
+        });
         host.ip("addr add 192.0.2.77/32 dev eth0").unwrap();
         host.ip("route replace 198.51.100.0/24 via 192.0.2.2 src 192.0.2.77").unwrap();
         host.ip("route add default via 192.0.2.2").unwrap();
@@ -368,6 +396,7 @@ async fn modes_without_a_range_of_pods_need_devices() {
             devices::cell(),
             local_node::testing::row(node()),
             invoke(|_: Arc<LocalNodeStore>| {}),
+            node_manager::testing::given(vec![]),
             tunnel::cell(),
             iptables::cell(),
         ]
