@@ -43,6 +43,9 @@ pub enum Error {
         /// Its error output, or the reason why it could not be run.
         said: String,
     },
+    /// A set of addresses cannot be read or destroyed.
+    #[error("ipset: {0}")]
+    Set(#[source] netlink::Error),
     /// The nftables rule cannot be read or removed.
     #[error("nftables: {0}")]
     Rule(#[source] netlink::Error),

@@ -9,6 +9,8 @@ use bpf::{Direction, is_bpffs, names_in};
 use daemon_config::Instance;
 use devices::rtnetlink::Rule;
 use devices::{Link, Netlink, Route, TABLE_LOCAL};
+use iptables::ipset::NODE_SETS;
+use iptables::ipset::kernel::Sets;
 use loader::is_pod_interface;
 use maps::OWN_MAPS;
 
@@ -75,6 +77,8 @@ pub fn find(places: &Places) -> Result<Vec<Leftover>, Error> {
         found.push(Leftover::Rule);
     }
     found.extend(iptables::find().into_iter().map(Leftover::Chains));
+    // Sets after the rules that use them.
+    found.extend(sets());
     // Rules before the routes of the tables they lead to.
     found.extend(nl.rules()?.into_iter().filter_map(routing_rule));
     let of_proxies = |route: &Route| {
@@ -84,6 +88,13 @@ pub fn find(places: &Places) -> Result<Vec<Leftover>, Error> {
     found.extend(pins(&places.bpf_root)?);
     found.extend(files(places)?);
     Ok(found)
+}
+
+/// Returns the sets of nodes' addresses. A kernel without sets has none.
+fn sets() -> Vec<Leftover> {
+    let Ok(mut sets) = Sets::open() else { return Vec::new() };
+    let found = NODE_SETS.into_iter().filter(|set| sets.exists(set).unwrap_or(false));
+    found.map(Leftover::Set).collect()
 }
 
 fn is_pod_side(link: &Link) -> bool {

@@ -4,14 +4,21 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link, unpin};
 use devices::rtnetlink::Rule;
 use devices::{Netlink, NetlinkError, Route, TABLE_LOCAL};
 
+use iptables::ipset::kernel::Sets;
+
 use crate::error::Error;
 use crate::iptables::Chains;
+
+/// How often a set is tried to be destroyed, and the interval.
+const SET_ATTEMPTS: u32 = 20;
+const SET_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A kernel object or file left by an agent. `Display` names it in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +50,8 @@ pub enum Leftover {
     Rule,
     /// Chains of Cilium in one table of iptables, and the rules that jump to them.
     Chains(Chains),
+    /// A set of addresses; kept while rules of others use it.
+    Set(&'static str),
     /// A policy routing rule of Cilium. The one for local addresses is moved back to priority 0.
     RoutingRule(Rule),
     /// A route in a table of Cilium's proxies.
@@ -68,6 +77,7 @@ impl fmt::Display for Leftover {
             }
             Leftover::Rule => write!(f, "nftables table inet {}", loader::RULE_TABLE),
             Leftover::Chains(chains) => chains.fmt(f),
+            Leftover::Set(name) => write!(f, "ipset {name}"),
             Leftover::RoutingRule(rule) => rule.fmt(f),
             Leftover::Route(Route { key, .. }) => write!(f, "route {} in table {}", key.dst, key.table),
             Leftover::Pin(path) => write!(f, "pin {}", path.display()),
@@ -96,6 +106,7 @@ impl Leftover {
             | Leftover::Filter { .. }
             | Leftover::Rule
             | Leftover::Chains(_)
+            | Leftover::Set(_)
             | Leftover::RoutingRule(_)
             | Leftover::Route(_) => None,
         }
@@ -111,6 +122,7 @@ impl Leftover {
             }
             Leftover::Rule => loader::remove_rule().map_err(Error::Rule),
             Leftover::Chains(chains) => chains.remove(),
+            Leftover::Set(name) => remove_set(name),
             Leftover::RoutingRule(rule) => remove_rule(rule),
             Leftover::Route(route) => absent(Netlink::open()?.delete_listed_route(route)),
             Leftover::Pin(path) => Ok(unpin(path).map(drop)?),
@@ -131,6 +143,21 @@ fn remove_interface(name: &str, index: u32) -> Result<(), Error> {
         return Ok(());
     }
     absent(nl.delete_link(index))
+}
+
+/// Destroys a set. The kernel frees rules that were just removed a moment later, and the sets that they use with them.
+fn remove_set(name: &str) -> Result<(), Error> {
+    let mut sets = Sets::open().map_err(Error::Set)?;
+    for attempt in 0..SET_ATTEMPTS {
+        if sets.destroy(name).map_err(Error::Set)? {
+            return Ok(());
+        }
+        if attempt + 1 < SET_ATTEMPTS {
+            std::thread::sleep(SET_RETRY_INTERVAL);
+        }
+    }
+    tracing::warn!(set = name, "The set is kept, as rules of others use it");
+    Ok(())
 }
 
 fn remove_rule(rule: &Rule) -> Result<(), Error> {

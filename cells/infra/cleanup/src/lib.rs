@@ -8,14 +8,14 @@
 //! programs and the host's devices, at last pins and files. Removed objects are not found again, so an interrupted
 //! cleanup is completed by the next.
 //!
-//! **Cilium** leaves more objects than this agent creates: chains in the tables of iptables with the rules that jump to
-//! them, policy routing rules by its marks, the two routing tables of its proxies, and the rule for local addresses,
-//! which it moves from priority 0 to 100. Its own `post-uninstall-cleanup` keeps all of these; here they are removed.
+//! **Cilium** leaves objects that its own cleanup does not remove: chains in the tables of iptables with the rules that
+//! jump to them, sets of nodes' addresses, policy routing rules by its marks, the two routing tables of its proxies, and
+//! the rule for local addresses, which it moves from priority 0 to 100. Its own `post-uninstall-cleanup` keeps all of these; here they are removed.
 //! Chains need the system's iptables; without it a warning is logged. Tables and their built-in chains are kept.
 //!
 //! **Kept** are kernel settings, as their previous values are unknown; the mount of the bpf file system, which other
-//! processes may use; files in the run folder under names that no agent uses; sets of ipset; and the configuration of
-//! the CNI plugin, which its installer removes.
+//! processes may use; files in the run folder under names that no agent uses; sets of ipset that rules of others use;
+//! and the configuration of the CNI plugin, which its installer removes.
 //!
 //! ```no_run
 //! let places = cleanup::Places {
