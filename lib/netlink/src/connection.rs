@@ -219,7 +219,8 @@ impl<T: Transport> Connection<T> {
     /// Reads the acknowledgement of each message of a datagram.
     fn verdicts(&mut self, in_flight: InFlight) -> Result<Vec<Result<(), Error>>, Error> {
         let count = in_flight.last.wrapping_sub(in_flight.first) as usize + 1;
-        let mut verdicts: Vec<Option<Result<(), Error>>> = std::iter::repeat_with(|| None).take(count).collect();
+        let mut verdicts: Vec<Option<Result<(), Error>>> =
+            std::iter::repeat_with(|| None).take(count).collect();
         let mut missing = count;
         while missing > 0 {
             self.receive()?;

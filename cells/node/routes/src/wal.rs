@@ -203,7 +203,8 @@ mod tests {
         let path = dir.path().join("state/route-reconciler.wal");
         let mut wal = Wal::open(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
-        wal.insert([key("10.0.1.0/24", 7), key("fd00::/64", 0)]).unwrap();
+        wal.insert([key("10.0.1.0/24", 7)]).unwrap();
+        wal.insert([key("fd00::/64", 0)]).unwrap();
         wal.insert([key("10.0.1.0/24", 7)]).unwrap();
         wal.remove([key("10.0.1.0/24", 7), key("10.9.0.0/16", 0)]).unwrap();
         let v4 = |deleted| {

@@ -9,7 +9,7 @@ use test_kit::{Sandbox, require_root};
 
 fn in_sandbox(work: impl AsyncFnOnce(&Sandbox)) {
     let sandbox = Sandbox::new().unwrap();
-    sandbox.host().ip_batch("link add dum0 type dummy\nlink set dum0 up\n").unwrap();
+    sandbox.host().ip_batch("link add dum0 type veth peer name pdum0\nlink set dum0 up\nlink set pdum0 up\n").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(work(&sandbox));
 }
@@ -74,7 +74,7 @@ fn lost_routes_return_and_those_of_others_stay() {
         // A device of the same name with another index.
         host.ip("link del dum0").unwrap();
         hive.until("an error", || row(&routes, "test", "10.1.0.0/24")[13].starts_with("Error: ")).await;
-        host.ip_batch("link add pad0 type dummy\nlink add dum0 type dummy\nlink set dum0 up\n").unwrap();
+        host.ip_batch("link add pad0 type veth peer name ppad0\nlink add dum0 type veth peer name pdum0\nlink set dum0 up\nlink set pdum0 up\n").unwrap();
         hive.until("the routes of the new device", || kernel(sandbox, "-4") == all[..2]).await;
         hive.until("the status", || row(&routes, "test", "10.1.0.0/24")[13].starts_with("Done ")).await;
 

@@ -273,7 +273,8 @@ fn each_request_of_a_datagram_has_its_own_result() {
     // Two datagrams: one full, with a refusal in the middle, and one of a single request. The acknowledgements of the
     // first arrive in two packets, the last one first, one of them twice, with a foreign message between them.
     let answer = |datagram| {
-        let acknowledged = |sequence| (NLMSG_ERROR, 0, sequence, code(if sequence == 7 { libc::EEXIST } else { 0 }));
+        let acknowledged =
+            |sequence| (NLMSG_ERROR, 0, sequence, code(if sequence == 7 { libc::EEXIST } else { 0 }));
         if datagram == 2 {
             return vec![vec![(NLMSG_ERROR, 0, 0, code(libc::ENODEV))]];
         }
@@ -303,7 +304,8 @@ fn lost_acknowledgements_are_an_error_of_all_requests() {
     let message = request();
     let error = connection.request_all([(&message, 0), (&message, 0)]).unwrap_err();
     assert!(matches!(error, Error::Overrun), "{error:?}");
-    let answer = |_| vec![vec![(NLMSG_ERROR, 0, 0, code(0)), (NLMSG_ERROR, 0, 1, 5i32.to_ne_bytes().to_vec())]];
+    let answer =
+        |_| vec![vec![(NLMSG_ERROR, 0, 0, code(0)), (NLMSG_ERROR, 0, 1, 5i32.to_ne_bytes().to_vec())]];
     let mut connection = Connection::over(Kernel::new(answer), PORT);
     let error = connection.request_all([(&message, 0), (&message, 0)]).unwrap_err();
     assert!(matches!(error, Error::Malformed(Malformed::ErrorCode { code: 5 })), "{error:?}");

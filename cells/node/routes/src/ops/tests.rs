@@ -91,7 +91,7 @@ fn selected(prefix: &str, device: &str) -> DesiredRoute {
 
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new().unwrap();
-    sandbox.host().ip_batch("link add dum0 type dummy\nlink set dum0 up\n").unwrap();
+    sandbox.host().ip_batch("link add dum0 type veth peer name pdum0\nlink set dum0 up\nlink set pdum0 up\n").unwrap();
     sandbox
 }
 
@@ -186,7 +186,7 @@ fn routes_that_cilium_has_left_are_taken_over() {
     sandbox
         .host()
         .ip_batch(
-            "link add cilium_host type dummy\nlink set cilium_host up\naddr add 10.244.0.1/32 dev cilium_host\n\
+            "link add cilium_host type veth peer name pcilium_host\nlink set cilium_host up\nlink set pcilium_host up\naddr add 10.244.0.1/32 dev cilium_host\n\
              addr add fd00::1/128 dev cilium_host nodad\nroute add 10.244.0.1 dev cilium_host proto kernel scope link\n\
              route add 10.244.1.0/24 via 10.244.0.1 dev cilium_host src 10.244.0.1 proto kernel\n\
              route add 10.244.2.0/24 via 10.244.0.1 dev cilium_host src 10.244.0.1 proto kernel\n\
@@ -227,7 +227,7 @@ fn a_row_of_each_shape_is_found_equal_after_it_was_written() {
     sandbox
         .host()
         .ip_batch(
-            "link add dum1 type dummy\nlink set dum1 up\naddr add 192.0.2.1/24 dev dum0\naddr add 198.51.100.1/24 dev dum1\n\
+            "link add dum1 type veth peer name pdum1\nlink set dum1 up\nlink set pdum1 up\naddr add 192.0.2.1/24 dev dum0\naddr add 198.51.100.1/24 dev dum1\n\
              addr add 2001:db8::1/64 dev dum0 nodad\naddr add 2001:db8:1::1/64 dev dum1 nodad\n",
         )
         .unwrap();
