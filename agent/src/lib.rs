@@ -97,6 +97,7 @@ pub fn control_plane() -> Cell {
             ipam_multi_pool::cell(),
             ipcache::cell(),
             node_manager::cell(),
+            node_routes::cell(),
             loadbalancer::cell(),
             loadbalancer_healthserver::cell(),
             loadbalancer_sockets::cell(),

@@ -101,8 +101,8 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         hive.until("programs on devices", attached).await;
         let maps: Arc<Maps> = hive.get();
 
-        let routes = sandbox.host().ip("-4 route show dev cilium_host").unwrap();
-        assert!(routes.contains("10.244.0.0/16 via 10.244.71.14"), "{routes}");
+        let addresses = sandbox.host().ip("-4 addr show dev cilium_host").unwrap();
+        assert!(addresses.contains("10.244.71.14/32"), "{addresses}");
         assert_eq!(sandbox.host().sysctl("net/ipv4/ip_forward").unwrap().trim(), "1");
         assert_eq!(sandbox.host().sysctl("net/ipv4/conf/cilium_host/accept_local").unwrap().trim(), "1");
         for ip in [[10, 99, 0, 1], [10, 244, 71, 14]] {
@@ -142,14 +142,14 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
             names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1
         })
         .await;
-        // Parts that other processes remove are restored: a pod's program, a host route, the host devices.
+        // Parts that other processes remove are restored: a pod's program, the router's address, the host devices.
         sandbox.host().exec("tc qdisc del dev lxc00000000beef clsact").unwrap();
         hive.until("the pod's program", || filters(new.index).len() == 1).await;
-        let route = || sandbox.host().ip("-4 route show dev cilium_host").unwrap_or_default();
-        sandbox.host().ip("route del 10.244.0.0/16").unwrap();
-        hive.until("the route", || route().contains("10.244.0.0/16")).await;
+        let address = || sandbox.host().ip("-4 addr show dev cilium_host").unwrap_or_default();
+        sandbox.host().ip("addr del 10.244.71.14/32 dev cilium_host").unwrap();
+        hive.until("the address", || address().contains("10.244.71.14")).await;
         sandbox.host().ip("link del cilium_host").unwrap();
-        hive.until("the host devices", || route().contains("10.244.0.0/16") && attached()).await;
+        hive.until("the host devices", || address().contains("10.244.71.14") && attached()).await;
         hive.stop().await;
     });
     assert!(attached(), "nothing is taken down at stop");

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use datapath_api::DatapathError;
-use devices::{Device, Route};
+use devices::Device;
 use hive::job::Backoff;
 
 use crate::config::Notifications;
@@ -61,13 +61,12 @@ pub(crate) struct Observation {
     pub(crate) options_revision: u64,
 }
 
-/// The host's devices and the routes by them.
+/// The host's devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostLinks {
     pub(crate) devices: [Option<Device>; 2],
     /// The tunnel device; none in native mode, and where it cannot be created.
     pub(crate) tunnel: Option<Device>,
-    pub(crate) routes: Vec<Route>,
 }
 
 impl HostLinks {
@@ -358,7 +357,7 @@ mod tests {
     fn links(mtu: u32) -> HostLinks {
         let link = Link { raw_flags: 1, mtu, ..Link::default() };
         let device = Some(Device { link, ..Device::default() });
-        HostLinks { devices: [device.clone(), device], tunnel: None, routes: Vec::new() }
+        HostLinks { devices: [device.clone(), device], tunnel: None }
     }
 
     fn observation(number: u32) -> Observation {
@@ -579,7 +578,7 @@ mod tests {
             bench.send(Event::Changed);
             bench.actions();
             let [host, _] = links(1500).devices;
-            let links = HostLinks { devices: [host, lost], tunnel: None, routes: Vec::new() };
+            let links = HostLinks { devices: [host, lost], tunnel: None };
             assert_eq!(bench.observe(Observation { links, ..observation(1) }), ["apply 1"]);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath_api::HostMark;
-use devices::{Device, NodeAddress, Route};
+use devices::{Device, NodeAddress};
 use futures::future::{FutureExt as _, OptionFuture, select_all};
 use hive::job::Backoff;
 use hive::{JobCx, Params};
@@ -49,7 +49,6 @@ pub(crate) struct Tables {
     pub(crate) node: Arc<Table<LocalNode>>,
     pub(crate) devices: Arc<Table<Device>>,
     pub(crate) addresses: Arc<Table<NodeAddress>>,
-    pub(crate) routes: Arc<Table<Route>>,
 }
 
 /// Reconciles the host's side with options and tables.
@@ -201,17 +200,14 @@ impl HostJob {
         let tunnel = TunnelSettings::new(&self.tunnel, 0).map(|settings| settings.device());
         let tunnel = tunnel.map(|name| tables.devices.get_watch(&snapshot, Device::by_name(name)));
         let (tunnel, tunnel_watch) = tunnel.map_or((None, None), |(row, watch)| (row, Some(watch)));
-        let host_routes = Route::by_link(host.map_or(0, |device| device.index));
-        let (routes, route_watch) = tables.routes.list_watch(&snapshot, host_routes);
         let (notifications, options_revision, options_watch) = self.notifications();
-        let mut watches = vec![node_watch, device_watch, address_watch, host_watch, net_watch, route_watch];
+        let mut watches = vec![node_watch, device_watch, address_watch, host_watch, net_watch];
         watches.extend(options_watch);
         watches.extend(tunnel_watch);
 
         let links = HostLinks {
             devices: [host, net].map(|device| device.map(|device| Device::clone(device))),
             tunnel: tunnel.map(|device| Device::clone(device)),
-            routes: routes.map(|route| Route::clone(route)).collect(),
         };
         let desired = nodes.map(|node| &**node).next().and_then(|node| {
             let facts = Facts {

@@ -76,7 +76,7 @@ pub(crate) struct Controller {
     /// Places that run the programs in use, with their open links: the descriptor keeps a link alive if its pin is
     /// removed.
     attached: BTreeMap<Place, Option<Link>>,
-    /// Addresses and routes as they were applied last.
+    /// Addresses as they were applied last.
     addressed: Option<HostSettings>,
     /// The map entries as they were written last.
     written: Option<Desired>,
@@ -360,7 +360,7 @@ impl Controller {
         Ok(report)
     }
 
-    /// Returns addresses and routes of cilium_host that are missing; the next [`Controller::apply`] adds them.
+    /// Returns addresses of cilium_host that are missing; the next [`Controller::apply`] adds them.
     pub(crate) fn check_addresses(&mut self, nl: &mut Netlink) -> Result<Vec<String>, DatapathError> {
         let Some(settings) = &self.addressed else { return Ok(Vec::new()) };
         let Some(host) = nl.find_link(HOST_DEVICE)? else { return Ok(Vec::new()) };

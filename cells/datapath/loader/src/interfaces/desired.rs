@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
-use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
 use tunnel::{MtuConfig, Tunnel};
@@ -28,7 +27,7 @@ pub(crate) struct NativeDevice {
 /// The desired state of the host's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Desired {
-    /// Addresses and routes.
+    /// Addresses of `cilium_host`.
     pub(crate) host: HostSettings,
     /// The tunnel device, if packets between nodes are encapsulated.
     pub(crate) tunnel: Option<TunnelSettings>,
@@ -67,8 +66,6 @@ impl Desired {
         let host = HostSettings {
             router_ipv4: node.router_ipv4.filter(|_| families.enable_ipv4),
             router_ipv6: node.router_ipv6.filter(|_| families.enable_ipv6),
-            pods_ipv4: node.routed_cidrs().filter_map(v4).filter(|_| families.enable_ipv4).collect(),
-            pods_ipv6: node.routed_cidrs().filter_map(v6).filter(|_| families.enable_ipv6).collect(),
         };
         // Ranges of the cluster may be known later than the node: programs without the router's address would be wrong.
         if families.enable_ipv4 && host.router_ipv4.is_none()
@@ -88,20 +85,6 @@ impl Desired {
         let routers = host.addresses().into_iter().map(|address| address.ip());
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
         Some(Desired { constants, devices: selected.collect(), addresses, host, tunnel })
-    }
-}
-
-fn v4(cidr: IpNetwork) -> Option<Ipv4Network> {
-    match cidr {
-        IpNetwork::V4(cidr) => Some(cidr),
-        IpNetwork::V6(_) => None,
-    }
-}
-
-fn v6(cidr: IpNetwork) -> Option<Ipv6Network> {
-    match cidr {
-        IpNetwork::V6(cidr) => Some(cidr),
-        IpNetwork::V4(_) => None,
     }
 }
 
@@ -302,7 +285,6 @@ pub(crate) mod tests {
     fn a_family_that_is_off_has_no_part_in_it() {
         let off = FamilyConfig { enable_ipv4: true, enable_ipv6: false };
         let desired = compute(&LocalNode { router_ipv6: None, ..node() }, off).unwrap();
-        assert_eq!(desired.host.pods_ipv6, []);
         assert!(desired.addresses.iter().all(IpAddr::is_ipv4));
         assert_eq!(desired.constants.enable_ipv6, 0);
     }

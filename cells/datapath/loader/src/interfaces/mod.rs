@@ -1,4 +1,4 @@
-//! The host's side: `cilium_host` and `cilium_net`, the tunnel device, programs on devices, addresses, routes, kernel settings.
+//! The host's side: `cilium_host` and `cilium_net`, the tunnel device, programs on devices, addresses, kernel settings.
 //!
 //! Sibling folders that it uses: `endpoints`, `guard`, `programs`.
 
