@@ -26,6 +26,10 @@ pub struct Mapping {
     pub encrypt_key: u8,
     /// The pod, if it is one.
     pub pod: Option<Pod>,
+    /// Whether the identity gives way to that of any other claim on the prefix, whatever its source: the range of a node's
+    /// pods is the world until its pods are known, but a policy that names the same range has an identity for it. All other
+    /// fields stay.
+    pub is_fallback: bool,
 }
 
 /// A pod's name.
@@ -41,7 +45,15 @@ pub struct Pod {
 impl Mapping {
     /// Returns a mapping to an identity alone.
     pub fn identity(identity: u32) -> Mapping {
-        Mapping { identity, host_ip: None, tunnel: None, skip_tunnel: false, encrypt_key: 0, pod: None }
+        Mapping {
+            identity,
+            host_ip: None,
+            tunnel: None,
+            skip_tunnel: false,
+            encrypt_key: 0,
+            pod: None,
+            is_fallback: false,
+        }
     }
 }
 
@@ -85,6 +97,16 @@ impl Entry {
         &self.claims[0]
     }
 
+    /// Returns the mapping in force: the winner's, with the identity of the next claim if the winner's is a fallback.
+    pub fn mapping(&self) -> Mapping {
+        mapping(&self.claims)
+    }
+
+    /// Returns the identity in force.
+    pub fn identity(&self) -> u32 {
+        identity(&self.claims)
+    }
+
     /// Returns all claims, the winner first.
     pub fn claims(&self) -> &[Claim] {
         &self.claims
@@ -110,11 +132,20 @@ impl Entry {
 
     /// Returns the entry with other claims. The kernel's entry changes only with the winner.
     fn of(&self, claims: Vec<Claim>) -> Entry {
-        let same =
-            claims.first().map(|claim| &claim.mapping) == self.claims.first().map(|claim| &claim.mapping);
+        let same = mapping(&claims) == mapping(&self.claims);
         let status = if same { self.status.clone() } else { Status::pending() };
         Entry { prefix: self.prefix, claims, status }
     }
+}
+
+fn identity(claims: &[Claim]) -> u32 {
+    let own = claims.iter().find(|claim| !claim.mapping.is_fallback);
+    // The list is never empty: entries are created with a claim and deleted with their last one.
+    own.unwrap_or(&claims[0]).mapping.identity
+}
+
+fn mapping(claims: &[Claim]) -> Mapping {
+    Mapping { identity: identity(claims), ..claims[0].mapping.clone() }
 }
 
 fn same(a: &Claim, b: &Claim) -> bool {
@@ -145,7 +176,7 @@ impl TableDisplay for Entry {
         let flags = if mapping.skip_tunnel { "skiptunnel" } else { "" };
         vec![
             self.prefix.to_string(),
-            mapping.identity.to_string(),
+            self.identity().to_string(),
             source.name().to_owned(),
             resource.to_string(),
             mapping.tunnel.map(|tunnel| tunnel.to_string()).unwrap_or_default(),

@@ -54,6 +54,7 @@ pub(crate) fn mapping(value: &RemoteEndpointInfo) -> Mapping {
         skip_tunnel: has(ipcache_flag::SKIP_TUNNEL),
         encrypt_key: value.key,
         pod: None,
+        is_fallback: false,
     }
 }
 

@@ -118,7 +118,7 @@ fn is_written(entry: &Entry) -> bool {
 }
 
 fn row(entry: &Entry) -> (IpcacheKey, RemoteEndpointInfo) {
-    (kernel::key(entry.prefix), kernel::value(&entry.winner().mapping))
+    (kernel::key(entry.prefix), kernel::value(&entry.mapping()))
 }
 
 /// Returns the reconciler, with nothing running yet.

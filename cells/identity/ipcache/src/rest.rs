@@ -40,7 +40,7 @@ pub(crate) fn get_ip(
     };
     let wanted = |entry: &Entry| {
         within.is_none_or(|cidr| cidr.contains(entry.prefix.network()))
-            && (labels.is_empty() || has_labels(&labels_of(entry.winner().mapping.identity), &labels))
+            && (labels.is_empty() || has_labels(&labels_of(entry.identity()), &labels))
     };
     let list: Vec<IpListEntry> =
         table.all(&snapshot).filter(|entry| wanted(entry)).map(|e| model(e)).collect();
@@ -65,7 +65,7 @@ fn model(entry: &Entry) -> IpListEntry {
     let Claim { source, mapping, .. } = entry.winner();
     IpListEntry {
         cidr: Required(entry.prefix.to_string()),
-        identity: Required(mapping.identity.into()),
+        identity: Required(entry.identity().into()),
         host_ip: mapping.host_ip.or(mapping.tunnel).map(|ip| ip.to_string()).unwrap_or_default(),
         encrypt_key: mapping.encrypt_key.into(),
         metadata: mapping.pod.as_ref().map(|pod| IpListEntryMetadata {

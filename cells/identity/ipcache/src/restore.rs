@@ -24,7 +24,7 @@ pub fn entries(rows: impl IntoIterator<Item = (IpcacheKey, RemoteEndpointInfo)>)
 
 /// Returns the identities that packets to and from the entries' prefixes carry.
 pub(crate) fn identities(entries: &[Entry]) -> Vec<(IpNetwork, u32)> {
-    entries.iter().map(|entry| (entry.prefix, entry.winner().mapping.identity)).collect()
+    entries.iter().map(|entry| (entry.prefix, entry.identity())).collect()
 }
 
 /// Inserts restored entries into the table unless a source has a claim already. Returns their number.

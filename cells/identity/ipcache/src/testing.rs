@@ -1,6 +1,7 @@
 //! A fake of the kernel's map, for tests of cells that write the ipcache.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
@@ -26,6 +27,12 @@ impl FakeMap {
     pub fn identity(&self, prefix: &str) -> Option<u32> {
         let key = kernel::key(prefix.parse().ok()?);
         self.rows.lock().get(&key).map(|value| value.sec_identity)
+    }
+
+    /// Returns the tunnel endpoint of exactly this prefix.
+    pub fn tunnel(&self, prefix: &str) -> Option<IpAddr> {
+        let key = kernel::key(prefix.parse().ok()?);
+        self.rows.lock().get(&key).and_then(|value| kernel::mapping(value).tunnel)
     }
 
     /// Returns the prefixes in the map, sorted.

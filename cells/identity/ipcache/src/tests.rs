@@ -117,6 +117,36 @@ async fn a_resource_can_replace_all_it_has_said() {
     assert_eq!(map.prefixes(), [b, c]);
 }
 
+/// A policy that named a node's pod range got the identity of the world instead of its own.
+#[tokio::test]
+async fn the_identity_of_a_policy_is_kept_where_its_prefix_is_a_pod_range() {
+    let range = net("10.0.2.0/24");
+    let tunnel = Some([192, 0, 2, 2].into());
+    let pods = Mapping { tunnel, is_fallback: true, ..Mapping::identity(2) };
+    for policy_first in [false, true] {
+        let Bench { map, writer, .. } = &bench(FakeMap::default());
+        let claims = || {
+            writer.upsert(range, Source::CustomResource, "node//n2", pods.clone());
+        };
+        if !policy_first {
+            claims();
+        }
+        writer.upsert(range, Source::Generated, "policy", Mapping::identity(16_777_217));
+        if policy_first {
+            claims();
+        }
+        let applied = async |revision| writer.applied(revision, &[range]).await.unwrap();
+        applied(writer.delete(range, Source::Local, "other")).await;
+        assert_eq!(map.identity("10.0.2.0/24"), Some(16_777_217), "{policy_first}");
+        assert_eq!(map.tunnel("10.0.2.0/24"), tunnel, "{policy_first}");
+        applied(writer.delete(range, Source::Generated, "policy")).await;
+        assert_eq!((map.identity("10.0.2.0/24"), map.tunnel("10.0.2.0/24")), (Some(2), tunnel));
+        // Without fallback the source with the highest priority has all of it, as before.
+        applied(writer.upsert(range, Source::Local, "host", Mapping::identity(1))).await;
+        assert_eq!((map.identity("10.0.2.0/24"), map.tunnel("10.0.2.0/24")), (Some(1), None));
+    }
+}
+
 fn change() -> impl Strategy<Value = (bool, u8, u8, u8, u32)> {
     (any::<bool>(), 0..3u8, 0..3u8, 0..2u8, 1..4u32)
 }

@@ -213,7 +213,7 @@ impl Why {
             let covers = |entry: &&Entry| entry.prefix.contains(address);
             let longest = entries().filter(covers).max_by_key(|entry| entry.prefix.prefix());
             let longest = longest.ok_or_else(unknown)?;
-            party.identity = longest.winner().mapping.identity;
+            party.identity = longest.identity();
             party.take(std::iter::once(longest));
             party.addresses = vec![address.to_string()];
         } else if let Some((namespace, pod)) = name.split_once('/') {
@@ -222,7 +222,7 @@ impl Why {
                 of.is_some_and(|of| &*of.namespace == namespace && &*of.name == pod)
             };
             let first = entries().find(is).ok_or_else(unknown)?;
-            party.identity = first.winner().mapping.identity;
+            party.identity = first.identity();
             party.take(entries().filter(is));
         } else {
             return Err(wrong());
