@@ -1,26 +1,23 @@
-//! The wiring: options, the first row, jobs, REST operations.
+//! The wiring: options, the first row, jobs.
 
 use std::sync::Arc;
 
-use api::{Operation, Request, Response, Route, StatusSource};
+use api::StatusSource;
 use devices::{Device, HOST_DEVICE, NodeAddress};
 use hive::prelude::*;
-use maps::{FamilyConfig, Maps};
-use parking_lot::Mutex;
+use maps::FamilyConfig;
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
-use crate::cluster_nodes::History;
 use crate::derive::{Facts, local_node};
-use crate::node_ids::NodeIds;
 use crate::settings::Settings;
 use crate::{
     AutomaticRanges, LocalNode, LocalNodeConfig, LocalNodeStore, LocalRouters, NodeName, PodCidrSource,
     StateConfig, follow, host, previous, restore,
 };
 
-/// Provides table `local-node`, its writer [`LocalNodeStore`], the name [`NodeName`], `GET /cluster/nodes` and
-/// `GET /node/ids`. Cells that need the store start after the row exists.
+/// Provides table `local-node`, its writer [`LocalNodeStore`], the name [`NodeName`]. Cells that need the store start
+/// after the row exists.
 pub fn cell() -> Cell {
     module(
         "local-node",
@@ -35,8 +32,6 @@ pub fn cell() -> Cell {
             provide(new_routers),
             provide(new_store),
             provide(new_reader),
-            provide_private(new_node_ids),
-            provide(new_routes),
             provide(new_status),
         ],
     )
@@ -133,40 +128,9 @@ fn new_reader(store: Arc<LocalNodeStore>) -> Arc<Table<LocalNode>> {
     Arc::new(store.table())
 }
 
-/// Without maps there are no node ids, and the operation returns an empty list.
-fn new_node_ids(store: Arc<LocalNodeStore>, maps: Option<Arc<Maps>>, jobs: JobGroup) -> Arc<NodeIds> {
-    let ids = NodeIds::default();
-    if let Some(maps) = maps {
-        let follower = ids.clone();
-        jobs.one_shot("node-ids", move |cx| follower.follow(maps, store, cx)).add();
-    }
-    Arc::new(ids)
-}
-
 fn new_status(store: Arc<LocalNodeStore>) -> Member<StatusSource> {
     Member(StatusSource::new("local-node", move |status| {
         let cluster = status.cluster.get_or_insert_default();
         cluster.self_name = store.node().map(|node| node.full_name()).unwrap_or_default();
     }))
-}
-
-fn new_routes(store: Arc<LocalNodeStore>, ids: Arc<NodeIds>) -> Members<Route> {
-    let history = Arc::new(Mutex::new(History::default()));
-    let nodes = move |request: Request| {
-        let answer = match store.node() {
-            Some(node) => {
-                let client = request.header("client-id").and_then(|id| id.parse().ok());
-                Response::json(200, &history.lock().answer(&node, node.revision(), client))
-            }
-            None => Response::error(500, "the local node is not known yet"),
-        };
-        std::future::ready(answer)
-    };
-    let ids = move |_| {
-        std::future::ready(match ids.list() {
-            Ok(list) => Response::json(200, &list),
-            Err(error) => Response::error(500, error.to_string()),
-        })
-    };
-    Members(vec![Route::new(Operation::GetClusterNodes, nodes), Route::new(Operation::GetNodeIds, ids)])
 }

@@ -2,10 +2,10 @@
 //!
 //! **Owns** table `local-node` with its one row, and the file `state/globals/node_config.h`, which keeps the router's
 //! addresses over restarts and changes of agent; `state/local-node.json`, which keeps what the cluster's objects say of
-//! the node; the entries of this node in the map `cilium_node_map_v2`.
-//! **Needs** `Arc<Maps>` if there are any, the tables `devices` and `node-addresses`, the options of
+//! the node.
+//! **Needs** the tables `devices` and `node-addresses`, the options of
 //! [`LocalNodeConfig`] and [`StateConfig`].
-//! **Provides** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`], `GET /cluster/nodes` and `GET /node/ids`.
+//! **Provides** `Arc<Table<LocalNode>>`, the writer [`LocalNodeStore`].
 //!
 //! **Life.** The row exists before the start hooks of cells that need the table or the store. The node's address follows
 //! the devices, but an address that still exists is not replaced by a better one. In a cluster (an
@@ -38,17 +38,15 @@
 //! `ipv6-cluster-alloc-cidr` followed by the four octets of the IPv4 range.
 //!
 //! **Differences from Cilium.** Without Kubernetes Cilium keeps a node address that was removed from the devices;
-//! here another one replaces it. The client id that `GET /cluster/nodes` returns changes with each answer.
+//! here another one replaces it.
 
 mod cell;
-mod cluster_nodes;
 mod config;
 mod derive;
 mod error;
 mod follow;
 mod host;
 mod node;
-mod node_ids;
 mod previous;
 mod ranges;
 mod restore;

@@ -1,73 +1,12 @@
 //! The cell with the devices cell in a hive, on the real kernel.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use api::{Operation, Request, Route};
-use datapath_abi::{NodeKey, NodeValue};
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeStore};
 use statedb::Table;
 use test_kit::{Sandbox, require_root};
-
-/// A hive with maps in the sandbox.
-fn with_maps(sandbox: &Sandbox) -> TestHive {
-    TestHive::new([
-        statedb::cell(),
-        devices::cell(),
-        maps::cell(),
-        local_node::cell(),
-        provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect()))),
-        invoke(|_: Arc<Routes>, _: Arc<Table<LocalNode>>| ()),
-    ])
-    .set("state-dir", sandbox.run_dir().display())
-    .set("bpf-root", sandbox.bpf_root().display())
-    .set("bpf-ct-global-tcp-max", 1024)
-    .set("bpf-ct-global-any-max", 1024)
-    .set("bpf-nat-global-max", 2048)
-    .set("bpf-neigh-global-max", 1024)
-    .set("ipv4-range", "10.1.0.0/16")
-    .set("devices", "ext0")
-}
-
-#[test]
-fn the_nodes_number_is_in_the_map_and_stays() {
-    require_root!();
-    in_sandbox(async |sandbox| {
-        let ids = async |hive: &TestHive| -> Vec<(u16, IpAddr)> {
-            let path = hive.get::<maps::Maps>().path("cilium_node_map_v2");
-            let read = || bpf::Map::<NodeKey, NodeValue>::open(&path).and_then(|map| map.entries());
-            hive.until("the map has rows", || read().is_ok_and(|rows| rows.len() >= 2)).await;
-            let mut rows: Vec<_> = read().unwrap().iter().map(|(k, v)| (v.id, k.ip().unwrap())).collect();
-            rows.sort();
-            rows
-        };
-        let mut first = with_maps(sandbox);
-        first.start().await;
-        let rows = ids(&first).await;
-        let own: IpAddr = [10, 99, 0, 7].into();
-        assert_eq!(rows, [(1, own), (1, "fd99::7".parse().unwrap())]);
-        let path = first.get::<maps::Maps>().path("cilium_node_map_v2");
-        first.stop().await;
-
-        // The id of the previous run stays.
-        let map = bpf::Map::<NodeKey, NodeValue>::open(&path).unwrap();
-        map.update(&NodeKey::from(own), &NodeValue { id: 3829, spi: 0, pad: 0 }).unwrap();
-        map.delete(&NodeKey::from("fd99::7".parse::<IpAddr>().unwrap())).unwrap();
-        let mut second = with_maps(sandbox);
-        second.start().await;
-        assert_eq!(ids(&second).await, [(3829, own), (3829, "fd99::7".parse().unwrap())]);
-        let routes = second.get::<Routes>();
-        let route = routes.0.iter().find(|r| r.operation() == Operation::GetNodeIds).unwrap();
-        let response = route.call(Request::new(Operation::GetNodeIds, &[])).await;
-        assert_eq!(response.status(), 200);
-        second.stop().await;
-    });
-}
-
-/// The routes of the hive, which the server would read.
-struct Routes(Vec<Route>);
 
 fn hive(state: &Path) -> TestHive {
     TestHive::new([
@@ -75,8 +14,7 @@ fn hive(state: &Path) -> TestHive {
         devices::cell(),
         config::<maps::FamilyConfig>(),
         local_node::cell(),
-        provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect()))),
-        invoke(|_: Arc<Routes>, _: Arc<Table<LocalNode>>| ()),
+        invoke(|_: Arc<Table<LocalNode>>| ()),
     ])
     .set("state-dir", state.display())
     .set("devices", "ext0")
@@ -115,11 +53,6 @@ fn the_row_is_there_follows_and_survives_a_restart() {
             })
             .await;
 
-        let routes = first.get::<Routes>();
-        let route = routes.0.iter().find(|r| r.operation() == Operation::GetClusterNodes).unwrap();
-        let response = route.call(Request::new(Operation::GetClusterNodes, &[])).await;
-        assert_eq!(response.status(), 200);
-
         sandbox.host().ip("addr add 10.99.0.3/24 dev ext0").unwrap();
         sandbox.host().ip("addr del 10.99.0.7/24 dev ext0").unwrap();
         sandbox.host().ip("addr replace 10.99.0.3/24 dev ext0").unwrap();
@@ -128,7 +61,7 @@ fn the_row_is_there_follows_and_survives_a_restart() {
                 store.node().unwrap().ipv4 == Some([10, 99, 0, 3].into())
             })
             .await;
-        drop((store, routes));
+        drop(store);
         first.finish().await;
 
         let mut second = hive(&dir).set("ipv4-range", "10.7.0.0/16");

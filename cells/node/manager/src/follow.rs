@@ -1,22 +1,50 @@
-//! The job: the local node and CiliumNodes into the table.
+//! The job: the local node, restored nodes and CiliumNodes into the table and the ipcache.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hive::JobCx;
+use hive::health::{SHOWN, summarize};
+use hive::{Health, JobCx};
+use ipcache::IpcacheWriter;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumNode;
 use local_node::LocalNode;
-use statedb::{Batch, Initializer, RwTable, Table, Writer};
+use statedb::{Batch, Initializer, RwTable, Table};
 
+use crate::checkpoint::Checkpoint;
+use crate::cluster_nodes::History;
+use crate::mappings::{self, Settings};
+use crate::metrics::{EventType, Numbers};
+use crate::model::{Event, Key, Model, Rows, key};
 use crate::node::Node;
 use crate::object::{self, Cluster};
+use crate::source::NodeSource;
+
+/// The number of objects that one transaction takes, so that a large cluster does not hold up other jobs.
+const BATCH: usize = 512;
 
 /// The parameters of the job.
 pub(crate) struct Follow {
+    pub(crate) settings: Settings,
     pub(crate) nodes: Arc<RwTable<Node>>,
     pub(crate) objects: Arc<Table<Row<CiliumNode>>>,
     pub(crate) local: Arc<Table<LocalNode>>,
-    pub(crate) initializer: Initializer<Node>,
+    pub(crate) ipcache: Arc<IpcacheWriter>,
+    pub(crate) history: Arc<History>,
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) numbers: Numbers,
+    pub(crate) health: Health,
+    /// The initializers of the table and of the ipcache.
+    pub(crate) initializers: (Initializer<Node>, Initializer<ipcache::Entry>),
+}
+
+/// The state of the job.
+#[derive(Default)]
+struct State {
+    model: Model,
+    own: Option<Node>,
+    /// Parts of objects that are left out, by the object's name.
+    invalid: BTreeMap<Arc<str>, String>,
 }
 
 impl Follow {
@@ -26,63 +54,152 @@ impl Follow {
     }
 
     async fn follow(self, cx: &JobCx) {
-        let Follow { nodes, objects, local, initializer } = self;
+        let Follow {
+            settings,
+            nodes,
+            objects,
+            local,
+            ipcache,
+            history,
+            checkpoint,
+            numbers,
+            health,
+            initializers,
+        } = self;
         // Before the node's name is known its own object looks like that of another node.
         local.wait_initialized().await;
-        objects.wait_initialized().await;
-        let mut initializer = Some(initializer);
+        let restored = hive::blocking(move || checkpoint.read()).await;
+        let mut state = State::default();
+        let mut initializers = Some(initializers);
         let mut changes = objects.changes();
-        let mut own: Option<Node> = None;
+        let mut events: Vec<Event> = restored.into_iter().map(Event::Upsert).collect();
         loop {
             let snapshot = objects.snapshot();
-            let (batch, objects_changed) = changes.read(&snapshot, usize::MAX);
+            let (is_listed, listed) = objects.initialized_watch(&snapshot);
+            let (batch, objects_changed) = changes.read(&snapshot, BATCH);
             let (row, local_changed) = local.get_watch(&snapshot, LocalNode::query());
-            let node = row.map(|row| Node::from(&**row));
-            apply(&nodes, &mut own, node, &batch, initializer.take());
-            cx.health.ok("Running");
+            if let Some(row) = row {
+                state.local(&mut events, Node::from(&**row), &numbers);
+            }
+            state.objects(&mut events, &batch, &numbers);
+            let is_complete = is_listed && batch.len() < BATCH;
+            let mut rows = state.model.apply(events.drain(..));
+            let initializer = match initializers.take_if(|_| is_complete) {
+                Some((table, entries)) => {
+                    let stale = state.model.of_source(NodeSource::Restored);
+                    let stale = stale.into_iter().map(|key| Event::Delete(key, NodeSource::Restored));
+                    rows.extend(state.model.apply(stale));
+                    Some((table, entries))
+                }
+                None => None,
+            };
+            write(&settings, &nodes, &history, &ipcache, rows, initializer);
+            numbers.nodes.set(i64::try_from(state.model.len()).unwrap_or(i64::MAX));
+            state.report(cx, &health);
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = local_changed.changed() => {}
+                () = listed.changed(), if !is_listed => {}
             }
         }
     }
 }
 
-fn cluster(local: &Node) -> Cluster {
-    Cluster { name: local.cluster.clone(), id: local.cluster_id }
-}
-
-/// Writes a batch in one transaction. `own` is the local node's row in the table.
-fn apply(
-    nodes: &RwTable<Node>,
-    own: &mut Option<Node>,
-    local: Option<Node>,
-    batch: &Batch<Row<CiliumNode>>,
-    initializer: Option<Initializer<Node>>,
-) {
-    let mut txn = nodes.write();
-    if let Some(local) = local.filter(|local| own.as_ref() != Some(local)) {
-        txn.insert(local.clone());
-        *own = Some(local);
-    }
-    let (cluster, name) = own.as_ref().map(|own| (cluster(own), own.name.clone())).unwrap_or_default();
-    for change in batch {
-        let node = object::node(&change.object.object, &cluster);
-        if node.name != name {
-            write(&mut txn, node, change.deleted);
+impl State {
+    fn local(&mut self, events: &mut Vec<Event>, node: Node, numbers: &Numbers) {
+        if self.own.as_ref() != Some(&node) {
+            let event_type = if self.own.is_some() { EventType::Update } else { EventType::Add };
+            numbers.event(event_type, NodeSource::Local);
+            events.push(Event::Upsert(node.clone()));
+            self.own = Some(node);
         }
     }
-    if let Some(initializer) = initializer {
-        initializer.done(&mut txn);
+
+    /// Adds the events of a batch. The object of this node is left out, as the local node is the source of its row.
+    fn objects(&mut self, events: &mut Vec<Event>, batch: &Batch<Row<CiliumNode>>, numbers: &Numbers) {
+        let Some(own) = &self.own else { return };
+        let cluster = Cluster { name: own.cluster.clone(), id: own.cluster_id };
+        for change in batch.iter().filter(|change| change.object.metadata.name.as_str() != &*own.name) {
+            let (node, problems) = object::node(&change.object.object, &cluster);
+            let key: Key = key(&node);
+            self.invalid.remove(&key.1);
+            let event_type = match (change.deleted, self.model.source(&key)) {
+                (true, _) => EventType::Delete,
+                (false, None | Some(NodeSource::Restored)) => EventType::Add,
+                (false, Some(_)) => EventType::Update,
+            };
+            numbers.event(event_type, NodeSource::CustomResource);
+            if change.deleted {
+                events.push(Event::Delete(key, NodeSource::CustomResource));
+                continue;
+            }
+            if !problems.is_empty() {
+                self.invalid.insert(key.1, problems.join(", "));
+            }
+            events.push(Event::Upsert(node));
+        }
     }
-    txn.commit();
+
+    fn report(&self, cx: &JobCx, health: &Health) {
+        cx.health.ok(format_args!("{} nodes", self.model.len()));
+        let conflicts = self.model.conflicts();
+        let count = conflicts.len();
+        degrade(
+            &health.child("conflicts"),
+            (count > 0).then(|| summarize(conflicts, SHOWN, "; ")),
+            format!("{count} addresses and pod ranges of nodes belong to others, which had them first"),
+        );
+        let invalid = self.invalid.iter().map(|(name, problems)| format!("{name}: {problems}"));
+        degrade(
+            &health.child("invalid-nodes"),
+            (!self.invalid.is_empty()).then(|| summarize(invalid, SHOWN, "; ")),
+            format!("{} CiliumNodes have invalid parts, which are ignored", self.invalid.len()),
+        );
+    }
 }
 
-fn write(txn: &mut Writer<'_, Node>, node: Node, deleted: bool) {
-    let query = || Node::by_name(&node.cluster, &node.name);
-    if deleted {
-        txn.delete(query());
-    } else if txn.get(query()).is_none_or(|known| **known != node) {
-        txn.insert(node);
+/// Reports the error in the row, and in the log if it is another one; without an error the row is closed.
+fn degrade(row: &Health, error: Option<String>, message: String) {
+    match error {
+        None => row.close(),
+        Some(error) if row.degraded_anew(&message, &error) => tracing::warn!(error, "{message}"),
+        Some(_) => {}
+    }
+}
+
+/// Writes rows in one transaction, and the claims that follow in another one.
+fn write(
+    settings: &Settings,
+    nodes: &RwTable<Node>,
+    history: &History,
+    ipcache: &IpcacheWriter,
+    rows: Rows,
+    initializers: Option<(Initializer<Node>, Initializer<ipcache::Entry>)>,
+) {
+    let mut claims = Vec::new();
+    let mut past = Vec::new();
+    let mut txn = nodes.write();
+    for ((cluster, name), row) in rows {
+        let before = txn.get(Node::by_name(&cluster, &name)).cloned();
+        if before.as_deref() == row.as_ref() {
+            continue;
+        }
+        claims.extend(mappings::changes(settings, before.as_deref(), row.as_ref()));
+        match row {
+            Some(row) => drop(txn.insert(row)),
+            None => drop(txn.delete(Node::by_name(&cluster, &name))),
+        }
+        past.push(((cluster, name), before));
+    }
+    let (table, entries) = initializers.unzip();
+    if let Some(table) = table {
+        table.done(&mut txn);
+    }
+    history.commit(txn, past);
+    if !claims.is_empty() {
+        ipcache.apply(claims);
+    }
+    if let Some(entries) = entries {
+        ipcache.complete(entries);
     }
 }

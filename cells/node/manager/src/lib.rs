@@ -1,11 +1,21 @@
 //! The nodes of the cluster, this one included.
 //!
-//! **Owns** the table `nodes`.
-//! **Needs** the node's row and the table of CiliumNodes.
-//! **Provides** `Arc<Table<Node>>`.
+//! **Owns** the table `nodes`, the claims `node//NAME` in the ipcache, the map `cilium_node_map_v2` with the nodes' ids, the
+//! file `state/nodes.json`.
+//! **Needs** the node's row, the table of CiliumNodes, the ipcache, the options of the tunnel; `Arc<Maps>` if there are any.
+//! **Provides** `Arc<Table<Node>>`, `GET /cluster/nodes`, `GET /node/ids`, the metrics `nodes_all_*`.
 //!
-//! **Life.** The table is complete when the local node is known and the CiliumNodes are listed. The CiliumNode of this node is
-//! not read: the local node is the source of its own row. One change of an object writes one row.
+//! **Life.** The nodes of the previous run are in the table as `restored` until the CiliumNodes are listed; then the table is
+//! complete, and those without an object are deleted. The CiliumNode of this node is not read: the local node is the source of
+//! its own row. One change of an object writes one row and the claims that differ.
+//!
+//! **Conflicts.** An address belongs to one node, and pod ranges of two nodes do not overlap. What another node has is left out
+//! of the row of a node that claims it as well, and is reported in the row `conflicts` of health; it gets it when the other one
+//! gives it up. The local node has its addresses in any case. Which node was first survives restarts by the file.
+//!
+//! **Claims.** Addresses of other nodes are the identity `remote-node`, those of their health endpoints `health`, of their
+//! ingress `ingress`. Their pod ranges are the world with the node's tunnel endpoint, for pods that are not known yet, and leave
+//! the identity to a policy that names the same range.
 //!
 //! ```
 //! use node_manager::{Family, Node};
@@ -18,17 +28,30 @@
 //!     remote.filter_map(|node| node.tunnel_endpoint(Family::Ipv4)).collect()
 //! }
 //! ```
+//!
+//! **Differences from Cilium.** Conflicts are resolved and reported; in Cilium the last node gets the address. Invalid parts of an
+//! object are reported. A client of `GET /cluster/nodes` keeps no state in the agent. Encryption keys are in the rows, but not in
+//! the ipcache.
 
 #![forbid(unsafe_code)]
 
 mod cell;
+mod checkpoint;
+mod claims;
+mod cluster_nodes;
 mod follow;
+mod mappings;
+mod metrics;
+mod model;
 mod node;
+mod node_ids;
+mod node_map;
 mod object;
 mod source;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
 pub use cell::cell;
-pub use node::{Family, Node, NodeAddress};
+pub use node::{Node, NodeAddress};
 pub use source::NodeSource;
+pub use tunnel::Family;

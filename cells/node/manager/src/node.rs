@@ -8,17 +8,9 @@ use k8s_tables::StringMap;
 use local_node::{AddressType, DEFAULT_CLUSTER, LocalNode};
 use serde::Serialize;
 use statedb::{Query, TableDisplay, TableSpec};
+use tunnel::Family;
 
 use crate::source::NodeSource;
-
-/// A family of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    Ipv4,
-    /// IPv6.
-    Ipv6,
-}
 
 /// A node of the cluster, this one included.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -126,6 +118,13 @@ impl Node {
     pub fn router_ips(&self) -> impl Iterator<Item = IpAddr> {
         let routers = self.addresses.iter().filter(|address| address.kind == AddressType::CiliumInternalIP);
         routers.map(|address| address.ip)
+    }
+
+    /// Returns all of its addresses: its own, its router's, those of its health endpoint and of its ingress.
+    pub(crate) fn all_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let v4 = [self.health_ipv4, self.ingress_ipv4].into_iter().flatten().map(IpAddr::V4);
+        let v6 = [self.health_ipv6, self.ingress_ipv6].into_iter().flatten().map(IpAddr::V6);
+        self.addresses.iter().map(|address| address.ip).chain(v4).chain(v6)
     }
 
     /// Queries the node of this name.

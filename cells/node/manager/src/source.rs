@@ -1,9 +1,9 @@
 //! The sources of nodes, with their priorities.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The source of a node, in ascending priority: a row is not replaced by one of a source with a lower priority.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeSource {
     /// Unknown.
@@ -31,6 +31,7 @@ pub enum NodeSource {
     /// The agent's own node.
     Local,
     /// The API server.
+    #[serde(rename = "kube-apiserver")]
     KubeApiServer,
 }
 
