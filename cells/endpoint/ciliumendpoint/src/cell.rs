@@ -7,7 +7,7 @@ use hive::prelude::*;
 use identity::Range;
 use ipcache::IpcacheWriter;
 use k8s_tables::Row;
-use k8s_tables::cilium::CiliumEndpoint;
+use k8s_tables::cilium::{CiliumEndpoint, CiliumEndpointSlice};
 use k8s_tables::core::Pod;
 use k8s_writer::Writer;
 use local_node::{LocalNode, LocalNodeConfig};
@@ -16,7 +16,7 @@ use statedb::Table;
 
 use crate::config::CiliumEndpointConfig;
 use crate::publish::Publisher;
-use crate::run::Follow;
+use crate::run::{Follow, Objects};
 
 /// Writes the objects of own pods, if there is an API server, and claims the addresses of pods of other nodes in the
 /// ipcache.
@@ -24,7 +24,17 @@ pub fn cell() -> Cell {
     module(
         "ciliumendpoint",
         "CiliumEndpoints",
-        [config::<CiliumEndpointConfig>(), invoke(follow), invoke(publish)],
+        [
+            config::<CiliumEndpointConfig>(),
+            k8s_tables::optional::<CiliumEndpoint, _>(|config: Config<CiliumEndpointConfig>| {
+                !config.disable_endpoint_crd && !config.enable_cilium_endpoint_slice
+            }),
+            k8s_tables::optional::<CiliumEndpointSlice, _>(|config: Config<CiliumEndpointConfig>| {
+                !config.disable_endpoint_crd && config.enable_cilium_endpoint_slice
+            }),
+            invoke(follow),
+            invoke(publish),
+        ],
     )
 }
 
@@ -33,6 +43,7 @@ struct FollowParams {
     config: Config<CiliumEndpointConfig>,
     cluster: Config<LocalNodeConfig>,
     objects: Arc<Table<Row<CiliumEndpoint>>>,
+    slices: Arc<Table<Row<CiliumEndpointSlice>>>,
     node: Arc<Table<LocalNode>>,
     endpoints: Arc<Table<Endpoint>>,
     ipcache: Arc<IpcacheWriter>,
@@ -46,7 +57,10 @@ fn follow(p: FollowParams) {
     }
     let follow = Follow {
         range: Range::of_cluster(p.cluster.cluster_id, p.cluster.max_connected_clusters),
-        objects: p.objects,
+        objects: match p.config.enable_cilium_endpoint_slice {
+            true => Objects::Slices(p.slices),
+            false => Objects::Endpoints(p.objects),
+        },
         node: p.node,
         endpoints: p.endpoints,
         initializer: p.ipcache.register("ciliumendpoints"),
@@ -68,6 +82,7 @@ struct PublishParams {
     endpoints: Arc<Table<Endpoint>>,
     pods: Arc<Table<Row<Pod>>>,
     objects: Arc<Table<Row<CiliumEndpoint>>>,
+    slices: Arc<Table<Row<CiliumEndpointSlice>>>,
     node: Arc<Table<LocalNode>>,
     uids: Arc<CiliumEndpointUids>,
     writer: Arc<Writer>,
@@ -80,10 +95,12 @@ fn publish(p: PublishParams) {
         return;
     }
     let publisher = Publisher {
+        deletes_stale: p.config.enable_stale_cilium_endpoint_cleanup,
         families: (*p.families).clone(),
         endpoints: p.endpoints,
         pods: p.pods,
         objects: p.objects,
+        slices: p.config.enable_cilium_endpoint_slice.then_some(p.slices),
         node: p.node,
         uids: p.uids,
         writer: p.writer,

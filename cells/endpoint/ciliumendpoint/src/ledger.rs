@@ -36,7 +36,9 @@ pub(crate) enum Current {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored<'a> {
     pub(crate) object: Option<&'a CiliumEndpoint>,
-    /// Whether the table follows the objects and has all of them.
+    /// Whether the table follows the objects; with slices it does not.
+    pub(crate) is_followed: bool,
+    /// Whether it has all of them.
     pub(crate) is_complete: bool,
     /// The uid of the object that the table has had until now.
     pub(crate) deleted: Option<&'a str>,
@@ -216,6 +218,7 @@ fn begin(desired: Arc<Desired>, is_restored: bool, stored: Stored<'_>) -> Turn {
         }
         Some(_) => Turn::Ensure(desired),
         None if !is_restored => Turn::Create(desired),
+        None if !stored.is_followed => Turn::Ensure(desired),
         // The object of the previous run is about to be listed.
         None if !stored.is_complete => Turn::Nothing,
         None => Turn::Create(desired),
@@ -284,7 +287,10 @@ impl Entry {
                 };
                 if fields.is_empty() { Next::Turn(Turn::Nothing) } else { Next::Correct(fields) }
             }
-            None if stored.is_complete && (self.is_seen || stored.deleted == Some(&self.uid)) => {
+            None if stored.is_followed
+                && stored.is_complete
+                && (self.is_seen || stored.deleted == Some(&self.uid)) =>
+            {
                 Next::Correct(vec!["the object itself"])
             }
             // The table may not have it yet.
@@ -302,7 +308,8 @@ mod tests {
     use super::*;
     use crate::desired::tests::{desired, endpoint};
 
-    const NOTHING: Stored<'static> = Stored { object: None, is_complete: true, deleted: None };
+    const NOTHING: Stored<'static> =
+        Stored { object: None, is_followed: true, is_complete: true, deleted: None };
 
     fn key() -> Key {
         Key::new("default", "p1")
@@ -431,6 +438,8 @@ mod tests {
         let mut turn = |stored| ledger.turn(now, &key(), Current::Desired(desired.clone()), true, stored);
         assert_eq!(turn(Stored { is_complete: false, ..NOTHING }), Turn::Nothing, "it may be listed yet");
         assert_eq!(turn(NOTHING), Turn::Create(desired.clone()), "it is gone");
+        let unseen = Stored { is_followed: false, ..NOTHING };
+        assert_eq!(turn(unseen), Turn::Ensure(desired.clone()), "slices do not have its uid");
         let object = row(&desired, "u-1", 10, |_| ());
         assert_eq!(turn(stored(&object)), Turn::Adopt(desired.clone(), "u-1".into()));
         let foreign = row(&desired, "u-2", 10, |_| ());

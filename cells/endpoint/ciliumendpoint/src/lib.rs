@@ -11,10 +11,17 @@
 //! or the pod's `status.hostIP` is this node; if not, it is reported in the row `foreign-objects` and stays. Endpoints of the
 //! previous run adopt theirs without a request if nothing has changed.
 //!
+//! Once endpoints are restored and objects are listed, objects of this node without an endpoint are deleted: a kill of the
+//! previous run between the two requests has left them.
+//!
 //! **Pods of other nodes.** Once all objects are listed, a job claims their addresses in one transaction; the ipcache deletes
 //! no entry of the previous run before. Changes follow. A claim belongs to its object, so that the late deletion of an
 //! address's former owner does not affect the current one. Objects of this node are left out: its own endpoints claim their
 //! addresses themselves.
+//!
+//! With `enable-cilium-endpoint-slice` they come from the slices that an operator makes of the objects of all nodes; the
+//! objects themselves are not watched then. An endpoint that the operator moves is in two slices for a while; the one that had
+//! it last counts. Without any slice although there are own pods the row `endpoint-slices` of health reports it after 30 s.
 //!
 //! An object that claims an address of this node's own endpoints does not get it, as those have priority. It is reported in
 //! the row `remote-endpoints` of health, as are objects that are invalid: an identity that no pod has, such as the host's,
@@ -33,6 +40,8 @@ mod ledger;
 mod publish;
 mod remote;
 mod run;
+mod slices;
+mod stale;
 
 pub use cell::cell;
 pub use config::CiliumEndpointConfig;

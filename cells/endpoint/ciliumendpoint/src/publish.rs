@@ -13,7 +13,7 @@ use hive::{Health, JobCx};
 use k8s_tables::core::Pod;
 use k8s_tables::{Key, Kind, Row};
 use k8s_types::SmolStr;
-use k8s_types::cilium::CiliumEndpoint;
+use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice};
 use k8s_writer::{Mutation, NotWritten, Step, Target, Writer, Written};
 use local_node::LocalNode;
 use maps::FamilyConfig;
@@ -23,6 +23,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::desired::{Desired, delete_owned, key};
 use crate::ledger::{Current, Ledger, Stored, Turn, version};
+use crate::remote::Remote;
+use crate::stale::{delete_own, stale};
 
 /// The row of health about objects that another client changes or deletes.
 const OTHER_WRITER: &str = "other-writer";
@@ -31,10 +33,14 @@ const FOREIGN: &str = "foreign-objects";
 
 /// The inputs of the job.
 pub(crate) struct Publisher {
+    /// Whether objects of this node without an endpoint are deleted at the start.
+    pub(crate) deletes_stale: bool,
     pub(crate) families: FamilyConfig,
     pub(crate) endpoints: Arc<Table<Endpoint>>,
     pub(crate) pods: Arc<Table<Row<Pod>>>,
+    /// Empty if slices are in use.
     pub(crate) objects: Arc<Table<Row<CiliumEndpoint>>>,
+    pub(crate) slices: Option<Arc<Table<Row<CiliumEndpointSlice>>>>,
     pub(crate) node: Arc<Table<LocalNode>>,
     pub(crate) uids: Arc<CiliumEndpointUids>,
     pub(crate) writer: Arc<Writer>,
@@ -103,17 +109,25 @@ impl Publisher {
         cx.health.ok("Running");
         let mut was_complete = false;
         let mut last_address = None;
+        let mut deletes_stale = self.deletes_stale;
         loop {
             let snapshot = self.endpoints.snapshot();
             let mut dirty = run.read(&mut inputs, &snapshot);
             let (row, node_watch) = self.node.get_watch(&snapshot, LocalNode::query());
             let node = Node::new(row.map(|row| &**row), &self.families);
-            let (is_complete, complete_watch) = self.objects.initialized_watch(&snapshot);
+            let (is_complete, complete_watch) = match &self.slices {
+                None => self.objects.initialized_watch(&snapshot),
+                Some(slices) => slices.initialized_watch(&snapshot),
+            };
             if is_complete != was_complete || node.address != last_address {
                 dirty.keys.extend(self.endpoints.all(&snapshot).filter_map(|row| key(row)));
                 (was_complete, last_address) = (is_complete, node.address);
             }
             run.turn(&snapshot, &node, is_complete, &dirty);
+            if deletes_stale && is_complete && node.address.is_some() {
+                deletes_stale = false;
+                self.delete_stale(&snapshot, node);
+            }
             let unreported = run.report();
             let due = run.due.values().copied().chain(unreported).min();
             let [endpoints, pods, objects] = dirty.watches;
@@ -127,6 +141,38 @@ impl Publisher {
                 Some(()) = run.stores.next(), if !run.stores.is_empty() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
+        }
+    }
+
+    /// Deletes the objects of this node that have no endpoint. Those that slices name are read first, as slices may be old.
+    fn delete_stale(&self, snapshot: &Snapshot, node: Node) {
+        let rows = self.endpoints.all(snapshot).filter(|row| !row.state.is_leaving());
+        let local: BTreeSet<Key> = rows.filter_map(|row| key(row)).collect();
+        let mut known: Vec<(Key, Remote<'_>)> = Vec::new();
+        for row in self.objects.all(snapshot) {
+            let meta = &row.metadata;
+            known.push((Key::new(meta.namespace.clone(), meta.name.clone()), Remote::from(&row.object)));
+        }
+        for slice in self.slices.iter().flat_map(|slices| slices.all(snapshot)) {
+            for core in &slice.endpoints {
+                known.push((Key::new(slice.namespace.clone(), core.name.clone()), Remote::from(core)));
+            }
+        }
+        let stale = stale(known, &node.addresses, &local);
+        if !stale.is_empty() {
+            let count = stale.len();
+            tracing::info!(count, "Deleting CiliumEndpoints of this node that have no endpoint");
+        }
+        let addresses: Arc<[IpAddr]> = node.addresses.into();
+        for name in stale {
+            let mutation = match self.objects.get(snapshot, Row::by_key(&name)) {
+                Some(object) => Mutation::delete(Some(object.metadata.uid.clone())),
+                None => {
+                    let addresses = addresses.clone();
+                    Mutation::new(move |present| delete_own(&addresses, present))
+                }
+            };
+            drop(self.writer.enqueue(Target::new(Kind::CiliumEndpoint, name), mutation));
         }
     }
 
@@ -239,6 +285,7 @@ impl<'p> Run<'p> {
             let object = publisher.objects.get(snapshot, Row::by_key(name));
             let stored = Stored {
                 object: object.map(|row| &row.object),
+                is_followed: publisher.slices.is_none(),
                 is_complete,
                 deleted: dirty.deleted.get(name).map(SmolStr::as_str),
             };

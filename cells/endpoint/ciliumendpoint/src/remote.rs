@@ -8,7 +8,7 @@ use identity::{Range, Scope};
 use ipcache::{Change, Claim, Mapping, Pod, Source};
 use ipnetwork::IpNetwork;
 use k8s_tables::Key;
-use k8s_tables::cilium::CiliumEndpoint;
+use k8s_types::cilium::{CiliumEndpoint, CoreCiliumEndpoint, EndpointNetworking};
 
 /// The identity of pods that no agent has made an endpoint of.
 const UNMANAGED: i64 = 3;
@@ -22,21 +22,56 @@ const WELL_KNOWN: u32 = 100;
 /// Why an object claims nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("status.networking.node: {0:?} is no address of a node")]
+    #[error("networking.node: {0:?} is no address of a node")]
     Node(String),
-    #[error("status.identity.id: {0} is no identity of a pod of this cluster, which has {1}")]
+    #[error("identity: {0} is no identity of a pod of this cluster, which has {1}")]
     Identity(i64, Range),
-    #[error("status.networking.addressing: {0:?} is no address of a pod")]
+    #[error("networking.addressing: {0:?} is no address of a pod")]
     Address(String),
-    #[error("status.encryption.key: {0} is no key")]
+    #[error("encryption.key: {0} is no key")]
     Key(i64),
+}
+
+/// The fields of an endpoint that other nodes need, of an object of its own or of a slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remote<'o> {
+    networking: Option<&'o EndpointNetworking>,
+    identity: Option<i64>,
+    key: i64,
+}
+
+impl<'o> From<&'o CiliumEndpoint> for Remote<'o> {
+    fn from(object: &'o CiliumEndpoint) -> Remote<'o> {
+        let status = &object.status;
+        let identity = status.identity.as_ref().map(|identity| identity.id);
+        Remote { networking: status.networking.as_ref(), identity, key: status.encryption.key }
+    }
+}
+
+impl<'o> From<&'o CoreCiliumEndpoint> for Remote<'o> {
+    fn from(endpoint: &'o CoreCiliumEndpoint) -> Remote<'o> {
+        let identity = Some(endpoint.identity_id).filter(|id| *id != 0);
+        Remote { networking: endpoint.networking.as_ref(), identity, key: endpoint.encryption.key }
+    }
+}
+
+impl Remote<'_> {
+    /// Returns the address of its node.
+    pub(crate) fn node(&self) -> Option<IpAddr> {
+        self.networking?.node_ip.parse().ok()
+    }
 }
 
 type Claims = BTreeMap<IpNetwork, Mapping>;
 
-/// Returns the addresses of an object with their mappings; none of one of this node, whose addresses are `own`.
-pub(crate) fn claims(object: &CiliumEndpoint, own: &[IpAddr], range: Range) -> Result<Claims, Fault> {
-    let Some(networking) = object.status.networking.as_ref().filter(|n| !n.addressing.is_empty()) else {
+/// Returns the addresses of an endpoint with their mappings; none of one of this node, whose addresses are `own`.
+pub(crate) fn claims(
+    name: &Key,
+    endpoint: Remote<'_>,
+    own: &[IpAddr],
+    range: Range,
+) -> Result<Claims, Fault> {
+    let Some(networking) = endpoint.networking.filter(|n| !n.addressing.is_empty()) else {
         return Ok(Claims::new());
     };
     let unusable =
@@ -46,19 +81,15 @@ pub(crate) fn claims(object: &CiliumEndpoint, own: &[IpAddr], range: Range) -> R
     if own.contains(&node) {
         return Ok(Claims::new());
     }
-    let number = object.status.identity.as_ref().map_or(UNMANAGED, |identity| identity.id);
+    let number = endpoint.identity.unwrap_or(UNMANAGED);
     let identity = u32::try_from(number).ok().filter(|id| match Scope::of(*id) {
         Scope::Reserved => OF_PODS.contains(id) || *id >= WELL_KNOWN,
         Scope::Global => range.contains(*id),
         Scope::Local | Scope::RemoteNode => false,
     });
     let identity = identity.ok_or(Fault::Identity(number, range))?;
-    let key = object.status.encryption.key;
-    let encrypt_key = u8::try_from(key).map_err(|_| Fault::Key(key))?;
-    let pod = Pod {
-        namespace: object.metadata.namespace.as_str().into(),
-        name: object.metadata.name.as_str().into(),
-    };
+    let encrypt_key = u8::try_from(endpoint.key).map_err(|_| Fault::Key(endpoint.key))?;
+    let pod = Pod { namespace: name.namespace.as_str().into(), name: name.name.as_str().into() };
     let mapping = Mapping {
         host_ip: Some(node),
         tunnel: Some(node),
@@ -133,7 +164,8 @@ mod tests {
     }
 
     fn claims_of(object: &CiliumEndpoint) -> Result<Claims, Fault> {
-        claims(object, &["10.99.0.1".parse().unwrap()], Range::of_cluster(0, 255))
+        let key = Key::new(object.metadata.namespace.clone(), object.metadata.name.clone());
+        claims(&key, object.into(), &["10.99.0.1".parse().unwrap()], Range::of_cluster(0, 255))
     }
 
     fn key(name: &str) -> Key {
@@ -180,6 +212,24 @@ mod tests {
         let unmanaged = k8s_tables::decode(unmanaged.to_string().as_bytes()).unwrap();
         let identities: Vec<u32> = claims_of(&unmanaged).unwrap().values().map(|m| m.identity).collect();
         assert_eq!(identities, [3, 3]);
+    }
+
+    #[test]
+    fn an_endpoint_of_a_slice_claims_as_its_object_does() {
+        let object = object("web", 7000.into(), "10.0.0.5", "10.99.0.2");
+        let core = CoreCiliumEndpoint {
+            name: "web".into(),
+            identity_id: 7000,
+            networking: object.status.networking.clone(),
+            encryption: object.status.encryption.clone(),
+            ..CoreCiliumEndpoint::default()
+        };
+        let claims = |core: &CoreCiliumEndpoint| {
+            claims(&key("web"), core.into(), &["10.99.0.1".parse().unwrap()], Range::of_cluster(0, 255))
+        };
+        assert_eq!(claims(&core), claims_of(&object));
+        let unmanaged = claims(&CoreCiliumEndpoint { identity_id: 0, ..core }).unwrap();
+        assert_eq!(unmanaged.values().map(|mapping| mapping.identity).collect::<Vec<_>>(), [3]);
     }
 
     #[test]

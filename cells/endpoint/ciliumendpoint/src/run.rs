@@ -1,33 +1,118 @@
 //! The job: objects of all nodes into claims.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use endpoints::Endpoint;
 use hive::health::{SHOWN, summarize};
 use hive::{Health, JobCx};
 use identity::Range;
-use ipcache::{Change, Entry, IpcacheWriter};
-use k8s_tables::cilium::CiliumEndpoint;
+use ipcache::{Entry, IpcacheWriter};
 use k8s_tables::{Key, Row};
+use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice};
 use local_node::LocalNode;
-use statedb::{Initializer, Snapshot, Table};
+use statedb::{Changes, Initializer, Snapshot, Table, Watch};
+use tokio::time::{Instant, sleep_until};
 
-use crate::remote::{Claimed, claims};
+use crate::desired::key;
+use crate::remote::{Claimed, Remote, claims};
+use crate::slices::Slices;
 
 /// The row of health about objects that claim what they cannot have.
 const ROW: &str = "remote-endpoints";
+/// The row of health about slices that are missing.
+const SLICES_ROW: &str = "endpoint-slices";
+/// How long there may be no slice although there are own pods: the operator waits for the first objects.
+const SLICES_DELAY: Duration = Duration::from_secs(30);
 
 /// The parameters of the job.
 pub(crate) struct Follow {
     pub(crate) range: Range,
-    pub(crate) objects: Arc<Table<Row<CiliumEndpoint>>>,
+    pub(crate) objects: Objects,
     pub(crate) node: Arc<Table<LocalNode>>,
     pub(crate) endpoints: Arc<Table<Endpoint>>,
     pub(crate) ipcache: Arc<IpcacheWriter>,
     pub(crate) initializer: Initializer<Entry>,
     pub(crate) health: Health,
+}
+
+/// The objects that describe endpoints of other nodes.
+pub(crate) enum Objects {
+    /// One for each endpoint.
+    Endpoints(Arc<Table<Row<CiliumEndpoint>>>),
+    /// Slices with many endpoints each.
+    Slices(Arc<Table<Row<CiliumEndpointSlice>>>),
+}
+
+/// Reads the changes of the objects, by the names of endpoints.
+enum Reader {
+    Endpoints(Arc<Table<Row<CiliumEndpoint>>>, Changes<Row<CiliumEndpoint>>),
+    Slices(Changes<Row<CiliumEndpointSlice>>, Slices),
+}
+
+impl Objects {
+    async fn wait_initialized(&self) {
+        match self {
+            Objects::Endpoints(table) => table.wait_initialized().await,
+            Objects::Slices(table) => table.wait_initialized().await,
+        }
+    }
+
+    fn reader(self) -> Reader {
+        match self {
+            Objects::Endpoints(table) => {
+                let changes = table.changes();
+                Reader::Endpoints(table, changes)
+            }
+            Objects::Slices(table) => Reader::Slices(table.changes(), Slices::default()),
+        }
+    }
+}
+
+impl Reader {
+    /// Returns the endpoints that may have changed up to a snapshot, and a watch for the next change.
+    fn changed(&mut self, snapshot: &Snapshot) -> (BTreeSet<Key>, Watch) {
+        match self {
+            Reader::Endpoints(_, changes) => {
+                let (batch, watch) = changes.read(snapshot, usize::MAX);
+                (batch.iter().map(|change| name(&change.object)).collect(), watch)
+            }
+            Reader::Slices(changes, slices) => {
+                let (batch, watch) = changes.read(snapshot, usize::MAX);
+                let changed = batch.iter().flat_map(|change| slices.apply(&change.object, change.deleted));
+                (changed.collect(), watch)
+            }
+        }
+    }
+
+    /// Returns an endpoint of the last snapshot that was read.
+    fn endpoint<'a>(&'a self, snapshot: &'a Snapshot, key: &Key) -> Option<Remote<'a>> {
+        match self {
+            Reader::Endpoints(table, _) => {
+                table.get(snapshot, Row::by_key(key)).map(|row| Remote::from(&row.object))
+            }
+            Reader::Slices(_, slices) => slices.current(key).map(Remote::from),
+        }
+    }
+
+    /// Returns all endpoints of the last snapshot that was read.
+    fn all(&self, snapshot: &Snapshot) -> BTreeSet<Key> {
+        match self {
+            Reader::Endpoints(table, _) => table.all(snapshot).map(|row| name(row)).collect(),
+            Reader::Slices(_, slices) => slices.all().map(|(key, _)| key.clone()).collect(),
+        }
+    }
+
+    /// Whether it reads slices, and there is none.
+    fn lacks_slices(&self) -> bool {
+        matches!(self, Reader::Slices(_, slices) if slices.is_empty())
+    }
+}
+
+fn name(object: &CiliumEndpoint) -> Key {
+    Key::new(object.metadata.namespace.clone(), object.metadata.name.clone())
 }
 
 impl Follow {
@@ -45,35 +130,30 @@ impl Follow {
         let mut initializer = Some(initializer);
         let (mut claimed, mut faults) = (Claimed::default(), BTreeMap::new());
         let mut own: Vec<IpAddr> = Vec::new();
-        let mut changes = objects.changes();
+        let mut reader = objects.reader();
+        let mut lack = Lack::default();
         let mut reported = String::new();
         loop {
-            let snapshot = objects.snapshot();
-            let (batch, objects_changed) = changes.read(&snapshot, usize::MAX);
+            let snapshot = endpoints.snapshot();
+            let (mut changed, objects_changed) = reader.changed(&snapshot);
             let (row, node_changed) = node.get_watch(&snapshot, LocalNode::query());
             let (_, endpoints_changed) = endpoints.all_watch(&snapshot);
             let addresses = row.map(|row| row.addresses()).unwrap_or_default();
             let addresses: Vec<IpAddr> = addresses.into_iter().map(|(_, address)| address).collect();
-            let mut all = Vec::new();
-            let mut apply = |object: &CiliumEndpoint, deleted: bool| -> Vec<Change> {
-                let meta = &object.metadata;
-                let key = Key::new(meta.namespace.clone(), meta.name.clone());
-                faults.remove(&key);
-                let desired = match deleted {
-                    true => BTreeMap::new(),
-                    false => claims(object, &addresses, range).unwrap_or_else(|fault| {
-                        faults.insert(key.clone(), fault.to_string());
-                        BTreeMap::new()
-                    }),
-                };
-                claimed.replace(&key, desired)
-            };
-            for change in &batch {
-                all.extend(apply(&change.object.object, change.deleted));
-            }
             if addresses != own {
-                objects.all(&snapshot).for_each(|row| all.extend(apply(&row.object, false)));
+                changed.extend(reader.all(&snapshot));
                 own = addresses;
+            }
+            let mut all = Vec::new();
+            for key in changed {
+                faults.remove(&key);
+                let desired =
+                    reader.endpoint(&snapshot, &key).map(|remote| claims(&key, remote, &own, range));
+                let desired = desired.unwrap_or_else(|| Ok(BTreeMap::new())).unwrap_or_else(|fault| {
+                    faults.insert(key.clone(), fault.to_string());
+                    BTreeMap::new()
+                });
+                all.extend(claimed.replace(&key, desired));
             }
             if !all.is_empty() {
                 ipcache.apply(all);
@@ -83,12 +163,48 @@ impl Follow {
             }
             let conflicts = conflicts(&claimed, &endpoints, &snapshot);
             report(&health, &faults, &conflicts, &mut reported);
+            let has_own = || endpoints.all(&snapshot).any(|row| key(row).is_some());
+            let due = lack.report(&health, reader.lacks_slices() && has_own());
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = node_changed.changed() => {}
                 () = endpoints_changed.changed() => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
         }
+    }
+}
+
+/// The lack of slices although this node has pods, which lasts for a while before it is reported.
+#[derive(Default)]
+struct Lack {
+    since: Option<Instant>,
+    is_reported: bool,
+}
+
+impl Lack {
+    /// Updates the row; returns when it is due.
+    fn report(&mut self, health: &Health, is_lacking: bool) -> Option<Instant> {
+        let due = match is_lacking {
+            true => *self.since.get_or_insert_with(Instant::now) + SLICES_DELAY,
+            false => {
+                self.since = None;
+                if std::mem::take(&mut self.is_reported) {
+                    health.child(SLICES_ROW).close();
+                }
+                return None;
+            }
+        };
+        if Instant::now() < due {
+            return Some(due);
+        }
+        if !std::mem::replace(&mut self.is_reported, true) {
+            health.child(SLICES_ROW).degraded(
+                "There are no CiliumEndpointSlices, so pods of other nodes have no identity",
+                "start the operator with enable-cilium-endpoint-slice=true, or the agents without that option",
+            );
+        }
+        None
     }
 }
 

@@ -9,17 +9,16 @@ use bytes::Bytes;
 use endpoints::{CiliumEndpointUids, Endpoint, EndpointId, Record, SecurityLabel, State, StateFolder};
 use futures::FutureExt;
 use hive::prelude::*;
-use ipcache::IpcacheWriter;
 use ipcache::testing::FakeMap;
+use ipcache::{Entry, IpcacheWriter};
 use k8s_fake_apiserver::{Domain, Gvr, Tracker};
-use k8s_tables::cilium::CiliumEndpoint;
 use k8s_tables::core::Pod;
 use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
 use labels::Labels;
 use local_node::{LocalNode, LocalNodeStore, NodeName};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use statedb::{Db, RwTable};
+use statedb::{Db, RwTable, Table};
 use tokio::time::{Instant, sleep};
 
 const KIND: Kind = Kind::CiliumEndpoint;
@@ -136,6 +135,7 @@ impl Api for Server {
 struct Agent {
     hive: TestHive,
     endpoints: RwTable<Endpoint>,
+    ipcache: Table<Entry>,
     server: Server,
 }
 
@@ -153,10 +153,22 @@ impl Agent {
         options: &[(&str, &str)],
         restored: Vec<Endpoint>,
     ) -> Agent {
+        Agent::on(1, server, state, options, restored).await
+    }
+
+    /// On one of several nodes.
+    async fn on(
+        node: u8,
+        server: &Server,
+        state: &tempfile::TempDir,
+        options: &[(&str, &str)],
+        restored: Vec<Endpoint>,
+    ) -> Agent {
         let api: Arc<dyn Api> = Arc::new(server.clone());
         let source: Arc<dyn Source> = server.tracker.clone();
-        let node = LocalNode { name: "n1".into(), ipv4: Some([10, 99, 0, 1].into()), ..LocalNode::default() };
-        let (ipcache, _, _) =
+        let ipv4 = Some([10, 99, 0, node].into());
+        let node = LocalNode { name: format!("n{node}"), ipv4, ..LocalNode::default() };
+        let (ipcache, entries, _) =
             ipcache::testing::ipcache(Db::new().table().unwrap(), Arc::new(FakeMap::default()));
         let files = StateFolder::new(state.path());
         let mut hive = TestHive::new([
@@ -171,7 +183,6 @@ impl Agent {
                 "tables",
                 "Tables",
                 [
-                    k8s_tables::table::<CiliumEndpoint>(),
                     k8s_tables::table::<Pod>(),
                     statedb::table::<Endpoint>(),
                     provide(|table: Arc<RwTable<Endpoint>>| Arc::new(Rows((*table).clone()))),
@@ -191,7 +202,7 @@ impl Agent {
             hive = hive.set(key, value);
         }
         hive.start().await;
-        Agent { endpoints: hive.get::<Rows>().0.clone(), hive, server: server.clone() }
+        Agent { ipcache: entries, endpoints: hive.get::<Rows>().0.clone(), hive, server: server.clone() }
     }
 
     /// Inserts an endpoint.
@@ -219,8 +230,15 @@ impl Agent {
         self.hive.hive().health().at(&format!("ciliumendpoint.{row}")).map(|row| row.error)
     }
 
+    /// The identity of an address in the ipcache.
+    fn identity(&self, address: &str) -> Option<u32> {
+        let prefix = format!("{address}/32").parse().unwrap();
+        let entry = self.ipcache.get(&self.ipcache.snapshot(), Entry::by_prefix(prefix)).cloned();
+        entry.map(|entry| entry.winner().mapping.identity)
+    }
+
     async fn finish(self) {
-        let Agent { hive, endpoints, server } = self;
+        let Agent { hive, endpoints, server, .. } = self;
         drop((endpoints, server));
         hive.finish().await;
     }
@@ -483,5 +501,119 @@ async fn without_the_option_nothing_is_written() {
     agent.put(endpoint(7));
     sleep(Duration::from_secs(60)).await;
     assert_eq!((server.objects().len(), server.made().len()), (0, 0));
+    agent.finish().await;
+}
+
+/// A kill between creation and deletion.
+#[tokio::test(start_paused = true)]
+async fn objects_that_a_killed_run_has_left_are_deleted_at_the_start() {
+    let server = Server::default();
+    let put = |name: &str, node: &str| {
+        let networking = json!({"node": node, "addressing": [{"ipv4": "10.0.0.9"}]});
+        server.put(json!({"metadata": {"name": name}, "status": {"networking": networking}}));
+    };
+    put("web-1", "10.99.0.1");
+    put("stale", "10.99.0.1");
+    put("elsewhere", "10.99.0.9");
+    server.put(json!({"metadata": {"name": "unknown"}, "status": {}}));
+    let names = || server.objects().into_keys().collect::<Vec<_>>();
+    let state = tempfile::tempdir().unwrap();
+    let off = [("enable-stale-cilium-endpoint-cleanup", "false")];
+    let agent = Agent::with(&server, &state, &off, vec![endpoint(1)]).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(names(), ["elsewhere", "stale", "unknown", "web-1"]);
+    agent.finish().await;
+
+    server.away(true);
+    let agent = Agent::with(&server, &state, &[], vec![endpoint(1)]).await;
+    sleep(Duration::from_secs(3600)).await;
+    server.away(false);
+    agent.until("it is deleted", || names() == ["elsewhere", "unknown", "web-1"]).await;
+    // One that comes later may be of an endpoint that comes later.
+    put("later", "10.99.0.1");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(names(), ["elsewhere", "later", "unknown", "web-1"]);
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_node_has_the_identity_of_a_pod_from_add_to_del() {
+    let (server, state) = (Server::default(), tempfile::tempdir().unwrap());
+    let agent = Agent::start(&server).await;
+    let other = Agent::on(2, &server, &state, &[], Vec::new()).await;
+    server.put_pod(7);
+    agent.put(endpoint(7));
+    other.until("it is known", || other.identity("10.0.0.7") == Some(7000)).await;
+    agent.put(with_identity(7, 7001));
+    other.until("it has another identity", || other.identity("10.0.0.7") == Some(7001)).await;
+    assert_eq!(agent.identity("10.0.0.7"), None, "the endpoint itself claims it on its node");
+    agent.remove(7);
+    other.until("it is gone", || other.identity("10.0.0.7").is_none()).await;
+    agent.finish().await;
+    other.finish().await;
+}
+
+const SLICES: (&str, &str) = ("enable-cilium-endpoint-slice", "true");
+
+/// A slice as the operator makes it, of pods with their identities on a node.
+fn slice(name: &str, node: &str, pods: &[(&str, u32, &str)]) -> String {
+    let endpoint = |(name, identity, address): &(&str, u32, &str)| {
+        let networking = json!({"addressing": [{"ipv4": address}], "node": node});
+        json!({"name": name, "id": identity, "networking": networking, "encryption": {}})
+    };
+    let endpoints: Vec<Value> = pods.iter().map(endpoint).collect();
+    let slice = json!({
+        "apiVersion": "cilium.io/v2alpha1", "kind": "CiliumEndpointSlice", "metadata": {"name": name},
+        "namespace": "shop", "endpoints": endpoints,
+    });
+    slice.to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_slices_pods_of_other_nodes_come_from_them_and_own_objects_are_written_all_the_same() {
+    let (server, state) = (Server::default(), tempfile::tempdir().unwrap());
+    let agent = Agent::with(&server, &state, &[SLICES], Vec::new()).await;
+    server.put_pod(7);
+    agent.put(endpoint(7));
+    agent.until("it is written", || server.object("web-7").is_some()).await;
+    sleep(Duration::from_secs(25)).await;
+    assert_eq!(agent.health("endpoint-slices"), None);
+    agent.until("the lack is reported", || agent.health("endpoint-slices").is_some()).await;
+    server.put(json!({"metadata": {"name": "far"}, "status": {"identity": {"id": 6999}, "networking": {
+        "node": "10.99.0.9", "addressing": [{"ipv4": "10.0.9.9"}],
+    }}}));
+    let far = |name, identity| slice(name, "10.99.0.9", &[("far", identity, "10.0.9.9")]);
+    server.tracker.add(&far("ces-a", 7000)).unwrap();
+    agent.until("it is known", || agent.identity("10.0.9.9") == Some(7000)).await;
+    agent.until("the report is over", || agent.health("endpoint-slices").is_none()).await;
+    // The operator moves it.
+    server.tracker.add(&far("ces-b", 7001)).unwrap();
+    agent.until("the other slice counts", || agent.identity("10.0.9.9") == Some(7001)).await;
+    server.tracker.delete(&far("ces-a", 7000)).unwrap();
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(agent.identity("10.0.9.9"), Some(7001));
+    server.tracker.delete(&far("ces-b", 7001)).unwrap();
+    agent.until("it is gone", || agent.identity("10.0.9.9").is_none()).await;
+    agent.until("its uid is stored", || !agent.row(7).unwrap().record.cilium_endpoint_uid.is_empty()).await;
+    assert_eq!(server.verbs()["web-7"], ["create"]);
+    let restored = vec![agent.row(7).unwrap()];
+    agent.finish().await;
+
+    // The next run reads its own objects once, and deletes those that slices say it has left.
+    for name in ["stale", "moved"] {
+        server.put(json!({"metadata": {"name": name}, "status": {"networking": {"node": match name {
+            "stale" => "10.99.0.1",
+            _ => "10.99.0.9",
+        }}}}));
+    }
+    let own = [("web-7", 7000, "10.0.0.7"), ("stale", 7000, "10.0.0.8"), ("moved", 7000, "10.0.0.9")];
+    server.tracker.add(&slice("ces-c", "10.99.0.1", &own)).unwrap();
+    let agent = Agent::with(&server, &state, &[SLICES], restored).await;
+    agent.until("the stale one is deleted", || server.object("stale").is_none()).await;
+    sleep(Duration::from_secs(30)).await;
+    let verbs = server.verbs();
+    let expected = [("moved", vec!["get"]), ("stale", vec!["get", "delete"]), ("web-7", vec!["get"])];
+    assert_eq!(verbs, expected.map(|(name, verbs)| (name.to_owned(), verbs)).into());
+    assert!(server.object("moved").is_some());
     agent.finish().await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::Page;
 use hive::prelude::*;
-use k8s_types::cilium::{CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumNode};
+use k8s_types::cilium::{CiliumCIDRGroup, CiliumIdentity, CiliumNode};
 use k8s_types::core::{EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service};
 use k8s_types::{Kind, Selection, Source};
 use local_node::{NodeName, StateConfig};
@@ -60,7 +60,6 @@ pub fn tables() -> Cell {
             table::<CiliumCIDRGroup>(),
             table::<CiliumNode>(),
             table::<CiliumIdentity>(),
-            table::<CiliumEndpoint>(),
             statedb::table::<PolicyObject>(),
             provide(policy_pages),
             invoke(policies),

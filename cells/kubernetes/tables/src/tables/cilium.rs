@@ -1,9 +1,9 @@
-//! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints`, `k8s-ciliumcidrgroups`,
-//! `k8s-ciliumlocalredirectpolicies` and `podippools`.
+//! Tables `k8s-ciliumnodes`, `k8s-ciliumidentities`, `k8s-ciliumendpoints`, `k8s-ciliumendpointslices`,
+//! `k8s-ciliumcidrgroups`, `k8s-ciliumlocalredirectpolicies` and `podippools`.
 
 use k8s_types::cilium::{
-    AddressPair, CiliumCIDRGroup, CiliumEndpoint, CiliumIdentity, CiliumLocalRedirectPolicy, CiliumNode,
-    CiliumPodIPPool, PoolFamily,
+    AddressPair, CiliumCIDRGroup, CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity,
+    CiliumLocalRedirectPolicy, CiliumNode, CiliumPodIPPool, PoolFamily,
 };
 
 use crate::pool::Pool;
@@ -72,6 +72,29 @@ impl Tabled for CiliumEndpoint {
 
 fn addresses(pair: &AddressPair) -> impl Iterator<Item = &str> {
     [pair.ipv4.as_str(), pair.ipv6.as_str()].into_iter().filter(|address| !address.is_empty())
+}
+
+impl Tabled for CiliumEndpointSlice {
+    const TABLE: &'static str = "k8s-ciliumendpointslices";
+
+    fn columns() -> &'static [&'static str] {
+        &["Name", "Namespace", "Endpoints", "Age"]
+    }
+
+    fn cells(row: &Row<Self>) -> Vec<String> {
+        let count = row.endpoints.len().to_string();
+        vec![row.metadata.name.to_string(), row.namespace.to_string(), count, row.age()]
+    }
+
+    fn share(&mut self, pool: &mut Pool) {
+        pool.text(&mut self.namespace);
+        for endpoint in &mut self.endpoints {
+            if let Some(networking) = &mut endpoint.networking {
+                pool.text(&mut networking.node_ip);
+            }
+            pool.text(&mut endpoint.service_account);
+        }
+    }
 }
 
 impl Tabled for CiliumCIDRGroup {
@@ -164,6 +187,8 @@ mod tests {
             row::<CiliumEndpoint>(&endpoint),
             ["shop/web", "7000", "10.0.0.5, fd00::5", "192.0.2.1", "ready"]
         );
+        let slice = json!({"metadata": {"name": "ces-1"}, "namespace": "shop", "endpoints": [{"name": "a"}, {"name": "b"}]});
+        assert_eq!(row::<CiliumEndpointSlice>(&slice), ["ces-1", "shop", "2"]);
         let group = json!({"metadata": {"name": "offices"}, "spec": {"externalCIDRs": ["192.0.2.0/24"]}});
         assert_eq!(row::<CiliumCIDRGroup>(&group), ["offices", "192.0.2.0/24"]);
     }
