@@ -28,6 +28,9 @@ use crate::target::{Query, Target};
 use crate::watch_timeouts::{WatchTimeouts, spread};
 use answer::{Answer, End, Form, Phase};
 
+/// The delay of a watch after a server has answered another request at the end of an outage, with a third of jitter.
+const RECOVERY_DELAY: Duration = Duration::from_millis(500);
+
 /// The number of streaming lists that may break off before pages are requested, which can be resumed.
 const MAX_BROKEN_STREAMS: u32 = 2;
 
@@ -57,6 +60,11 @@ pub(crate) struct Follow {
     bookmarks: bool,
     backoff: Backoff,
     delay: Duration,
+    /// Whether the delay ends early when a server answers again.
+    ends_with_outage: bool,
+    /// Whether a delay has ended early since the last progress.
+    ended_early: bool,
+    recoveries: watch::Receiver<u64>,
     failures: u64,
     /// The number of consecutive connections that were lost without a reason.
     cuts: u32,
@@ -95,6 +103,7 @@ impl Follow {
     ) -> Follow {
         let now = Instant::now();
         Follow {
+            recoveries: link.recoveries(),
             link,
             target,
             definitions,
@@ -114,6 +123,8 @@ impl Follow {
             bookmarks: false,
             backoff: Backoff::exponential(timeouts.retry.0, timeouts.retry.1).jitter(0.5),
             delay: Duration::ZERO,
+            ends_with_outage: false,
+            ended_early: false,
             failures: 0,
             cuts: 0,
             rewinds: (0, None),
@@ -160,6 +171,8 @@ impl Follow {
             self.state.begin();
             return Ok(Some(WatchEvent::Restart));
         }
+        // An answer to another request that comes while this one fails ends the delay that follows.
+        self.recoveries.mark_unchanged();
         let lease = self.link.lease();
         if std::mem::replace(&mut self.cluster, lease.cluster) != lease.cluster {
             // Objects and versions of the previous cluster are not valid in this one.
@@ -204,15 +217,26 @@ impl Follow {
     }
 
     /// Waits for the delay before another attempt, or until all connections are closed or definitions change, since the
-    /// attempt may succeed then.
+    /// attempt may succeed then. So it may when a server answers any request after an outage; but only one attempt until
+    /// the next progress begins for that reason, so that a server that answers a part of the requests is not asked without
+    /// delays.
     async fn pause(&mut self) {
         let delay = std::mem::take(&mut self.delay);
-        if !delay.is_zero() {
-            let (mut cuts, mut defined) = (self.link.cuts(), self.definitions.changes());
-            tokio::select! {
-                () = tokio::time::sleep(delay) => {}
-                Ok(()) = cuts.changed() => {}
-                Ok(()) = defined.changed(), if self.is_defined_late() => {}
+        if delay.is_zero() {
+            return;
+        }
+        let begin = Instant::now();
+        let (mut cuts, mut defined) = (self.link.cuts(), self.definitions.changes());
+        let (is_defined_late, ends_with_outage) =
+            (self.is_defined_late(), self.ends_with_outage && !self.ended_early);
+        tokio::select! {
+            () = sleep_until(begin + delay) => {}
+            Ok(()) = cuts.changed() => {}
+            Ok(()) = defined.changed(), if is_defined_late => {}
+            Ok(()) = self.recoveries.changed(), if ends_with_outage => {
+                self.ended_early = true;
+                // All watches of this agent are woken at the same time.
+                sleep_until((Instant::now() + spread(RECOVERY_DELAY)).min(begin + delay)).await;
             }
         }
     }

@@ -51,6 +51,8 @@ pub(crate) struct Link {
     born: Instant,
     /// Incremented to close all connections.
     cut: watch::Sender<u64>,
+    /// Incremented when a server answers after a failure.
+    recovery: watch::Sender<u64>,
     /// Notified when credentials were refused, since they may have changed.
     pub(crate) suspect: Notify,
 }
@@ -163,6 +165,7 @@ impl Link {
             last_received: AtomicU64::new(0),
             born: Instant::now(),
             cut: watch::Sender::new(0),
+            recovery: watch::Sender::new(0),
             suspect: Notify::new(),
         })
     }
@@ -186,6 +189,11 @@ impl Link {
     /// Changes to close all connections.
     pub(crate) fn cuts(&self) -> watch::Receiver<u64> {
         self.cut.subscribe()
+    }
+
+    /// Changes when a server answers after a failure.
+    pub(crate) fn recoveries(&self) -> watch::Receiver<u64> {
+        self.recovery.subscribe()
     }
 
     /// Records that data was received.
@@ -400,7 +408,9 @@ impl Link {
     /// Records that the server has responded.
     fn succeeded(&self, lease: &Lease) {
         let mut state = self.state.lock();
-        state.failed = 0;
+        if std::mem::take(&mut state.failed) > 0 {
+            self.recovery.send_modify(|recoveries| *recoveries += 1);
+        }
         state.reported.clear();
         if state.error.take().is_some() {
             tracing::info!(server = &*lease.url, "The API server answers again");

@@ -26,6 +26,7 @@ impl Follow {
             self.backoff.reset();
         }
         self.cuts = 0;
+        self.ended_early = false;
         let was = std::mem::take(&mut self.failures) > 0;
         if self.listed {
             if was {
@@ -46,6 +47,7 @@ impl Follow {
         // A cut of a listed watch is not reported: it resumes from its version.
         let cut = matches!(error.kind, ErrorKind::Cut | ErrorKind::Stalled | ErrorKind::Gone);
         self.cuts += u32::from(cut);
+        self.ends_with_outage = (cut || error.is_of_server()) && error.after.is_none();
         let usual = self.listed && cut && self.cuts < MAX_CUTS;
         match reading.map(|reading| (reading.query, reading.items)) {
             Some((Query::Stream { .. }, _)) if !self.listed => self.broken_streams += 1,

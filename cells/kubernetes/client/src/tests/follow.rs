@@ -293,3 +293,54 @@ async fn an_idle_watch_sends_few_requests() {
     assert!(requests.len() <= 62 && lists(&requests).len() == 1, "{requests:?}");
     bench.end().await;
 }
+
+/// The number of requests for pods so far.
+fn tried(bench: &Bench) -> usize {
+    bench.fake.requests().iter().filter(|request| request.contains("/pods")).count()
+}
+
+/// Another request is answered, whatever faults the next ones have.
+async fn answer_another(bench: &Bench) {
+    let faults = std::mem::take(&mut bench.fake.state.lock().faults);
+    let link = &bench.connection.link;
+    link.version(&link.lease(), Duration::from_secs(1)).await.unwrap();
+    bench.fake.state.lock().faults = faults;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_another_request_ends_the_delay_after_an_outage() {
+    let bench = Bench::new(with_pods(5), Kind::Pod).await;
+    bench.until_true("pods").await;
+    for outage in 0..2 {
+        (0..1000).for_each(|_| bench.fake.fault(Fault::Refuse));
+        bench.fake.cut();
+        bench.fake.put("pods", "shop", &format!("new-{outage}"), &json!(1));
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let before = tried(&bench);
+        bench.fake.state.lock().faults.clear();
+        answer_another(&bench).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(*bench.reader.lock().objects(), bench.fake.truth("pods"));
+        assert_eq!(tried(&bench) - before, 1);
+        // The watch counts as recovered once it has been open for a while.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_other_requests_alone_is_not_asked_without_delays() {
+    let bench = Bench::new(with_pods(5), Kind::Pod).await;
+    bench.until_true("pods").await;
+    (0..1000).for_each(|_| bench.fake.fault(Fault::Refuse));
+    bench.fake.cut();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let before = tried(&bench);
+    for _ in 0..600 {
+        answer_another(&bench).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let tried = tried(&bench) - before;
+    assert!((10..50).contains(&tried), "{tried} attempts in 10 minutes");
+    bench.end().await;
+}
