@@ -154,6 +154,8 @@ fn endpoints(
         policies: (*targets.policies).clone(),
         datapath: targets.datapath.clone(),
         filter: filter.clone(),
+        identity_max_jitter: config.identity_max_jitter,
+        identity_allocation_timeout: config.identity_allocation_timeout,
         objects: objects.clone(),
         memory: agent.memory.unwrap_or_default(),
         uuids: ControllerUuids::default(),

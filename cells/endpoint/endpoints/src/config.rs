@@ -19,6 +19,12 @@ pub struct EndpointsConfig {
     /// Drop packets of endpoints that carry a foreign source address
     #[flag(default = false, file_only)]
     pub enable_source_ip_verification: bool,
+    /// How long a request waits for an identity of the cluster, at most the 30 s of a request
+    #[flag(default = "2m")]
+    pub identity_allocation_timeout: Duration,
+    /// Maximum random delay before an identity is created for labels of a pod that have changed
+    #[flag(default = "30s")]
+    pub identity_max_jitter: Duration,
     /// When restoring state, keeps containers' configuration in place
     #[flag(default = false)]
     pub keep_config: bool,

@@ -48,10 +48,16 @@ impl Identities {
     /// In a cluster labels that are new to it get their identity from the API server: the error is [`Error::Waiting`] then,
     /// and a call after a change of [`requests`](Self::requests) may succeed.
     pub fn allocate(&self, labels: &Labels, user: &str) -> Result<u32, Error> {
+        self.allocate_after(labels, user, Duration::ZERO)
+    }
+
+    /// As [`allocate`](Self::allocate); for labels that are new to a cluster none is created before the delay is over. In
+    /// the meantime another node may create it: many pods are relabelled at once, and all their nodes see it.
+    pub fn allocate_after(&self, labels: &Labels, user: &str, delay: Duration) -> Result<u32, Error> {
         if let Some(requests) = &self.requests {
             return self.allocate_known(labels, user).ok_or_else(|| {
                 let labels = LabelArray::from(labels);
-                requests.add(&labels, user);
+                requests.add(&labels, user, delay);
                 Error::Waiting { labels }
             });
         }

@@ -1,7 +1,7 @@
 //! Identities of the cluster in the table: what a CiliumIdentity that comes, changes or goes means to this node's users.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use labels::LabelArray;
 use statedb::{Obj, Writer};
@@ -81,7 +81,7 @@ impl Identities {
 
 fn request(requests: &Requests, lost: Lost) {
     for (labels, users) in lost {
-        users.iter().for_each(|user| requests.add(&labels, user));
+        users.iter().for_each(|user| requests.add(&labels, user, Duration::ZERO));
     }
 }
 

@@ -104,14 +104,14 @@ impl Backend {
             let snapshot = table.snapshot();
             let objects_changed = run.read_objects(&snapshot);
             // A later snapshot: with the rows of these objects.
-            let (rows_changed, requests_changed) = run.write(&run.backend.identities.table.snapshot());
-            let slow = run.report(&cx.health);
+            let (rows_changed, requests_changed, due) = run.write(&run.backend.identities.table.snapshot());
+            let next = run.report(&cx.health).into_iter().chain(due).min();
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = rows_changed.changed() => {}
                 () = requests_changed.changed() => {}
                 Some((id, outcome)) = run.writes.next(), if !run.writes.is_empty() => run.written(id, outcome),
-                () = sleep_until(slow.unwrap_or_else(Instant::now)), if slow.is_some() => {}
+                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
                 _ = sync.tick() => run.compare(),
                 () = cx.cancelled() => return,
             }
@@ -163,8 +163,8 @@ impl Run {
         }
     }
 
-    /// Begins the writes that are missing.
-    fn write(&mut self, snapshot: &Snapshot) -> (statedb::Watch, statedb::Watch) {
+    /// Begins the writes that are missing; also returns when the next one is due.
+    fn write(&mut self, snapshot: &Snapshot) -> (statedb::Watch, statedb::Watch, Option<Instant>) {
         let (changes, rows_changed) = self.rows.read(snapshot, usize::MAX);
         for change in &changes {
             let row = &change.object;
@@ -178,8 +178,10 @@ impl Run {
         let requests = self.backend.requests.table();
         let (waiting, requests_changed) = requests.all_watch(snapshot);
         let waiting: Vec<_> = waiting.cloned().collect();
+        let now = Instant::now();
+        let due = waiting.iter().map(|request| request.due).filter(|due| now < *due).min();
         for request in waiting {
-            self.serve(snapshot, &request);
+            self.serve(snapshot, &request, now);
         }
         for id in self.unprotected.clone() {
             match self.backend.mode {
@@ -199,18 +201,21 @@ impl Run {
                 self.begin(id, unmark(self.backend.present(id)));
             }
         }
-        (rows_changed, requests_changed)
+        (rows_changed, requests_changed, due)
     }
 
     /// Ends a request whose labels have an identity, else begins to create one.
-    fn serve(&mut self, snapshot: &Snapshot, request: &IdentityRequest) {
+    fn serve(&mut self, snapshot: &Snapshot, request: &IdentityRequest, now: Instant) {
         let Parts { identities, requests, mode, .. } = &self.backend;
         let table = identities.table.reader();
         let mut rows = table.list(snapshot, Identity::by_labels(&request.labels));
         if rows.any(|row| row.object.is_some() || !row.users.is_empty()) {
             return requests.finish(&request.labels);
         }
-        if *mode == ManagementMode::Operator || request.id.is_some_and(|id| self.in_flight.contains(&id)) {
+        if *mode == ManagementMode::Operator || now < request.due {
+            return;
+        }
+        if request.id.is_some_and(|id| self.in_flight.contains(&id)) {
             return;
         }
         let is_taken = |id| self.taken.contains(&id) || self.in_flight.contains(&id);
@@ -275,7 +280,7 @@ impl Run {
     fn report(&self, health: &Health) -> Option<Instant> {
         let table = self.backend.requests.table();
         let snapshot = table.snapshot();
-        let oldest = table.all(&snapshot).map(|row| row.since).min();
+        let oldest = table.all(&snapshot).map(|row| row.since.max(row.due)).min();
         match oldest.map(|since| since + SLOW) {
             Some(slow) if slow <= Instant::now() => {
                 let count = table.len(&snapshot);

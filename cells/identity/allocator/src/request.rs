@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use labels::LabelArray;
 use serde::{Serialize, Serializer};
@@ -23,6 +24,9 @@ pub struct IdentityRequest {
     pub id: Option<u32>,
     /// Why there is none yet, if that is known here. What the API server answers is in the table `k8s-writes`.
     pub error: String,
+    /// When an identity is created for them: at once if a new endpoint waits, else after a random delay.
+    #[serde(skip)]
+    pub due: Instant,
     /// Since when it waits.
     #[serde(rename = "Age", serialize_with = "seconds")]
     pub since: Instant,
@@ -78,13 +82,15 @@ impl Requests {
         self.0.reader()
     }
 
-    /// Requests an identity of these labels for a user, which waits for no other one from now on.
-    pub(crate) fn add(&self, labels: &LabelArray, user: &str) {
+    /// Requests an identity of these labels for a user, which waits for no other one from now on. None is created before the
+    /// shortest delay of all users is over.
+    pub(crate) fn add(&self, labels: &LabelArray, user: &str, delay: Duration) {
         let snapshot = self.0.snapshot();
         let waits = |row: &IdentityRequest| row.users.contains(user);
         if self.0.get(&snapshot, IdentityRequest::by_labels(labels)).is_some_and(|row| waits(row)) {
             return;
         }
+        let now = Instant::now();
         self.0.transact(|w| {
             let others: Vec<_> = w.all().filter(|row| waits(row)).cloned().collect();
             others.iter().for_each(|row| withdraw(w, row, user));
@@ -95,9 +101,11 @@ impl Requests {
                     users: BTreeSet::new(),
                     id: None,
                     error: String::new(),
-                    since: Instant::now(),
+                    due: now + delay,
+                    since: now,
                 },
             };
+            row.due = row.due.min(now + delay);
             row.users.insert(user.into());
             w.insert(row);
         });

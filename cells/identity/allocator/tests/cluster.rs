@@ -531,3 +531,33 @@ async fn play(steps: &[(u8, usize, u32)]) {
     agent.until("objects and users agree", as_wanted).await;
     agent.finish().await;
 }
+
+/// Pods of a node are relabelled: their identities come after delays, unless a new endpoint needs them or another node
+/// creates them.
+#[tokio::test(start_paused = true)]
+async fn identities_of_changed_labels_are_created_after_a_delay() {
+    let server = Server::default();
+    let agent = Agent::start(&server).await;
+    let delay = Duration::from_secs(20);
+    let waits =
+        |result: Result<u32, Error>| assert!(matches!(result, Err(Error::Waiting { .. })), "{result:?}");
+    waits(agent.identities.allocate_after(&set(WEB), "endpoint/1", delay));
+    waits(agent.identities.allocate_after(&set("k8s:app=db"), "endpoint/2", delay));
+    waits(agent.identities.allocate_after(&set("k8s:app=dns"), "endpoint/3", delay));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(server.objects().len(), 0);
+    assert_eq!(
+        agent.hive.health("identity.job-ciliumidentities").message,
+        "Running",
+        "a delay is no problem"
+    );
+    // A new endpoint has the same labels as one that waits, another node those of another one.
+    agent.allocate("k8s:app=db", "endpoint/4").await;
+    server.put("3000", json!({"k8s:app": "dns"}), json!({}));
+    agent.until("it is known", || agent.row(3000).is_some()).await;
+    let id = agent.identities.allocate_after(&set("k8s:app=dns"), "endpoint/3", delay);
+    assert_eq!((id.unwrap(), server.objects().len()), (3000, 2));
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    agent.until("it is created", || server.objects().len() == 3).await;
+    agent.finish().await;
+}

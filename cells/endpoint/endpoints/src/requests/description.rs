@@ -90,7 +90,7 @@ impl Endpoints {
         &self,
         run: impl Fn(&Endpoints) -> Result<T, Refused> + Clone + Send + 'static,
     ) -> Result<T, Refused> {
-        let deadline = Instant::now() + WAIT_LIMIT;
+        let deadline = Instant::now() + WAIT_LIMIT.min(self.context.identity_allocation_timeout);
         loop {
             let (endpoints, run) = (self.clone(), run.clone());
             let outcome = hive::blocking(move || run(&endpoints)).await;
@@ -226,7 +226,7 @@ impl Endpoints {
         fetched: Option<&Metadata>,
     ) -> Result<Described, Refused> {
         let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(Described::Same) };
-        match self.identify(&mut description.record) {
+        match self.identify_after(&mut description.record, self.jitter(row)) {
             Ok(()) => Ok(Described::New(description)),
             Err(Refused::Identity(identity::Error::Waiting { .. }))
                 if description.record.sec_label.is_some() =>
@@ -271,14 +271,30 @@ impl Endpoints {
         Ok(has_changed.then_some(Description { record, named_ports }))
     }
 
+    /// Returns the delay of an identity that is new to the cluster: none for a new endpoint, which waits for its first labels.
+    fn jitter(&self, row: &Endpoint) -> Duration {
+        let labels = row.record.sec_label.as_ref().map(|label| &label.labels);
+        // The id of unchanged labels belongs to others by now.
+        let is_lost = labels == Some(&row.record.op_labels.identity()) && row.state == State::Ready;
+        match labels.is_none() || row.record.op_labels.is_init() || is_lost {
+            true => Duration::ZERO,
+            false => self.context.identity_max_jitter.mul_f64(rand::random()),
+        }
+    }
+
     /// Sets a record's identity by its labels. May write a file, so call it on a blocking thread.
     pub(super) fn identify(&self, record: &mut Record) -> Result<(), Refused> {
+        self.identify_after(record, Duration::ZERO)
+    }
+
+    /// As [`identify`](Self::identify), with a delay of identities that are new to the cluster.
+    fn identify_after(&self, record: &mut Record, delay: Duration) -> Result<(), Refused> {
         let user = Endpoint::user(record.id);
         let Some(labels) = self.unidentified(record) else {
             self.context.identities.withdraw(&user);
             return Ok(());
         };
-        let id = self.context.identities.allocate(&labels, &user);
+        let id = self.context.identities.allocate_after(&labels, &user, delay);
         record.sec_label = Some(SecurityLabel { id: id?, labels });
         Ok(())
     }

@@ -50,6 +50,10 @@ pub(crate) struct Context {
     /// For the REST API's view of policy.
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) filter: Arc<Filter>,
+    /// The longest delay before an identity is created for changed labels.
+    pub(crate) identity_max_jitter: Duration,
+    /// How long a request waits for an identity.
+    pub(crate) identity_allocation_timeout: Duration,
     /// Cluster objects; absent without a source of them.
     pub(crate) objects: Option<Objects>,
     /// Refuses endpoints beyond the agent's memory limit.

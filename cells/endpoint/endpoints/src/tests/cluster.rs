@@ -1,5 +1,7 @@
 //! Endpoints whose identities are a cluster's: they wait in a state, and go on with what they have.
 
+use std::time::Duration;
+
 use k8s_tables::core::Pod;
 use labels::Labels;
 
@@ -34,7 +36,11 @@ struct Stage {
 impl Stage {
     /// With the pod `web`, and an identity for it.
     async fn new() -> Stage {
-        let world = World { in_cluster: true, ..World::new() };
+        Stage::with_jitter(Duration::ZERO).await
+    }
+
+    async fn with_jitter(identity_max_jitter: Duration) -> Stage {
+        let world = World { in_cluster: true, identity_max_jitter, ..World::new() };
         let agent = Agent::start(&world).await;
         let (initializer, _) = agent.pods.transact(|w| w.register_initializer("test"));
         agent.pods.transact(|w| {
@@ -132,4 +138,30 @@ async fn a_removed_endpoint_waits_for_nothing() {
     let requests = stage.agent.endpoints.context.identities.requests().unwrap();
     assert!(requests.is_empty(&requests.snapshot()));
     assert!(stage.row().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_labels_are_requested_after_a_delay_and_those_of_a_new_endpoint_at_once() {
+    let stage = Stage::with_jitter(Duration::from_secs(1 << 30)).await;
+    let requests = stage.agent.endpoints.context.identities.requests().unwrap();
+    let delay = || {
+        let snapshot = requests.snapshot();
+        let request = requests.all(&snapshot).next().cloned();
+        request.map(|request| request.due.saturating_duration_since(request.since))
+    };
+    let request = stage.agent.request(1);
+    let created = stage.agent.endpoints.create(&request);
+    let later = async {
+        stage.agent.jobs.until("it is requested", || delay().is_some()).await;
+        assert_eq!(delay(), Some(Duration::ZERO));
+        stage.cluster.create(7000, &labels("k8s:app=web"));
+    };
+    let (created, ()) = tokio::join!(created, later);
+    created.unwrap();
+    stage.relabel("db");
+    stage.until("it waits", |row| row.state == State::WaitingForIdentity).await;
+    assert!(delay().unwrap() > Duration::ZERO);
+    // Another node creates the identity in the meantime.
+    stage.cluster.create(7001, &labels("k8s:app=db"));
+    stage.until("it is ready", |row| row.state == State::Ready && row.applied_identity == 7001).await;
 }

@@ -55,6 +55,8 @@ struct World {
     api: Option<Arc<dyn k8s_tables::Api>>,
     /// Whether identities are a cluster's.
     in_cluster: bool,
+    /// The longest delay of identities of changed labels.
+    identity_max_jitter: Duration,
 }
 
 impl World {
@@ -69,6 +71,7 @@ impl World {
             describers: Arc::default(),
             api: None,
             in_cluster: false,
+            identity_max_jitter: Duration::ZERO,
         }
     }
 
@@ -195,6 +198,8 @@ impl Agent {
             policies: policies.policies(),
             datapath: datapath.clone(),
             filter,
+            identity_max_jitter: world.identity_max_jitter,
+            identity_allocation_timeout: Duration::from_secs(120),
             objects: Some(objects.clone()),
             memory: Arc::default(),
             uuids: Default::default(),
