@@ -6,6 +6,7 @@ mod api_server;
 mod bad_input;
 mod build_config;
 mod definitions;
+mod endpoint_objects;
 mod get;
 mod idle;
 mod join;
