@@ -65,12 +65,10 @@ pub fn infrastructure() -> Cell {
 #[must_use]
 pub fn datapath() -> Cell {
     let cells = [
-        
         maps::cell(),
         devices::cell(),
         sysctl::cell(),
         routes::cell(),
-       
         tunnel::cell(),
         iptables::cell(),
         loader::cell(),

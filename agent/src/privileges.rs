@@ -50,9 +50,8 @@ const NEEDED: [Needed; 3] = [
 const OF_SYS_ADMIN: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 
 /// Optional capabilities, kept if held: for the socket's group, files of other users, ports below 1024.
-const USED: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::NET_BIND_SERVICE);
+const USED: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::NET_BIND_SERVICE);
 
 /// Whether the process lacks root or a required capability; logs each one that is missing.
 pub(crate) fn are_missing() -> bool {

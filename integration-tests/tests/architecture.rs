@@ -40,7 +40,14 @@ const LAYERS: &[&[&str]] = &[
     &["datapath-api", "conntrack-gc", "routes"],
     &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
-    &["ipam", "ipam-multi-pool", "policy", "node-manager", "loadbalancer-healthserver", "loadbalancer-sockets"],
+    &[
+        "ipam",
+        "ipam-multi-pool",
+        "policy",
+        "node-manager",
+        "loadbalancer-healthserver",
+        "loadbalancer-sockets",
+    ],
     &["iptables"],
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.

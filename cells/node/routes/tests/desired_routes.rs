@@ -9,7 +9,10 @@ use test_kit::{Sandbox, require_root};
 
 fn in_sandbox(work: impl AsyncFnOnce(&Sandbox)) {
     let sandbox = Sandbox::new().unwrap();
-    sandbox.host().ip_batch("link add dum0 type veth peer name pdum0\nlink set dum0 up\nlink set pdum0 up\n").unwrap();
+    sandbox
+        .host()
+        .ip_batch("link add dum0 type veth peer name pdum0\nlink set dum0 up\nlink set pdum0 up\n")
+        .unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(work(&sandbox));
 }

@@ -91,7 +91,10 @@ fn selected(prefix: &str, device: &str) -> DesiredRoute {
 
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new().unwrap();
-    sandbox.host().ip_batch("link add dum0 type veth peer name pdum0\nlink set dum0 up\nlink set pdum0 up\n").unwrap();
+    sandbox
+        .host()
+        .ip_batch("link add dum0 type veth peer name pdum0\nlink set dum0 up\nlink set pdum0 up\n")
+        .unwrap();
     sandbox
 }
 
