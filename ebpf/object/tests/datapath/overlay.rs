@@ -4,8 +4,7 @@ use crate::kit::*;
 use crate::packet::*;
 use anyhow::Result;
 use datapath_abi::{
-    NodeConfig, Pod as _, RemoteEndpointInfo, ct_flag, direction, drop, identity, ipcache_flag, ipv4_word,
-    ipv6_words, mac_word, mark, metric,
+    NodeConfig, PolicyEntry, PolicyKey, ct_flag, direction, drop, identity, ipcache_flag, mark, metric,
 };
 use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_OVERLAY, TO_OVERLAY};
 use std::net::{IpAddr, Ipv4Addr};
@@ -209,7 +208,7 @@ fn forged_and_cut_packets_of_the_tunnel_are_dropped() -> Result<()> {
         let keyless = datapath.dropped(direction::INGRESS, |datapath| datapath.run(FROM_OVERLAY, &packet))?;
         assert_eq!(keyless, Some(drop::ERROR_RETRIEVING_TUNNEL_KEY), "{source}");
         let header = if source.is_ipv4() { 20 } else { 40 };
-        for length in [header - 1, header + 1, header + 7] {
+        for length in [header + 1, header + 3] {
             let cut = &packet[..ETH_LEN + length];
             let reason = datapath
                 .dropped(direction::INGRESS, |datapath| peer.sends(datapath, REMOTE_IDENTITY, cut))?;

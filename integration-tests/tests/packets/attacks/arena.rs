@@ -183,6 +183,8 @@ impl Arena {
             node.config.insert((*key).to_owned(), (*value).to_owned());
         }
         node.apply("victim.yaml", &victims_policy());
+        // The listeners have the tunnel's port; forged packets of a tunnel are in `overlay.rs`.
+        node.config.insert("routing-mode".to_owned(), "native".to_owned());
         node.start();
         let [mallory, victim, friend] =
             ["mallory", "victim", "friend"].map(|app| node.add_pod_with("default", app, &[("app", app)]));

@@ -22,27 +22,22 @@ pub(crate) struct Follow {
     pub(crate) initializer: Initializer<SetEntry>,
 }
 
+/// Addresses, each with its set.
+type Members = BTreeSet<(&'static str, IpAddr)>;
+
 impl Follow {
     /// Runs until the job is cancelled.
     pub(crate) async fn run(self, cx: JobCx) -> anyhow::Result<()> {
-        let mut initializer = Some(self.initializer);
-        let mut known: BTreeSet<(&'static str, IpAddr)> = BTreeSet::new();
+        let Follow { families, nodes: table, entries, initializer } = self;
+        let mut initializer = Some(initializer);
+        let mut known = Members::new();
         loop {
-            let snapshot = self.nodes.snapshot();
-            let (is_complete, completed) = self.nodes.initialized_watch(&snapshot);
-            let (nodes, changed) = self.nodes.all_watch(&snapshot);
-            let wanted = members(&self.families, nodes.map(|node| &**node));
-            let mut txn = self.entries.write();
-            for (set, addr) in known.difference(&wanted) {
-                txn.delete(SetEntry::by_member(set, *addr));
-            }
-            for (set, addr) in wanted.difference(&known) {
-                txn.insert(SetEntry::new(*set, *addr));
-            }
-            if let Some(initializer) = initializer.take_if(|_| is_complete) {
-                initializer.done(&mut txn);
-            }
-            txn.commit();
+            let snapshot = table.snapshot();
+            let (is_complete, completed) = table.initialized_watch(&snapshot);
+            let (nodes, changed) = table.all_watch(&snapshot);
+            let wanted = members(&families, nodes.map(|node| &**node));
+            // The transaction is a lock, which no wait may hold.
+            replace(&entries, &known, &wanted, initializer.take_if(|_| is_complete));
             cx.health.ok(format!("{} addresses of nodes", wanted.len()));
             known = wanted;
             tokio::select! {
@@ -54,11 +49,30 @@ impl Follow {
     }
 }
 
+fn replace(
+    entries: &RwTable<SetEntry>,
+    known: &Members,
+    wanted: &Members,
+    complete: Option<Initializer<SetEntry>>,
+) {
+    let mut txn = entries.write();
+    for (set, addr) in known.difference(wanted) {
+        txn.delete(SetEntry::by_member(set, *addr));
+    }
+    for (set, addr) in wanted.difference(known) {
+        txn.insert(SetEntry::new(*set, *addr));
+    }
+    if let Some(initializer) = complete {
+        initializer.done(&mut txn);
+    }
+    txn.commit();
+}
+
 /// Returns the own addresses of all nodes, with the sets that they belong into.
 fn members<'a>(
     families: &[Family],
     nodes: impl Iterator<Item = &'a Node>,
-) -> BTreeSet<(&'static str, IpAddr)> {
+) -> Members {
     let internal = |node: &'a Node| {
         node.addresses
             .iter()
