@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ::iptables::ipset::NODE_SETS;
+use ::iptables::ipset::kernel::Sets;
 use bpf::tc::Tc;
 use bpf::{Direction, is_bpffs, names_in};
 use daemon_config::Instance;
 use devices::rtnetlink::Rule;
 use devices::{Link, Netlink, Route, TABLE_LOCAL};
-use iptables::ipset::NODE_SETS;
-use iptables::ipset::kernel::Sets;
 use loader::is_pod_interface;
 use maps::OWN_MAPS;
 

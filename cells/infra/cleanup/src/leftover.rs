@@ -11,7 +11,7 @@ use bpf::{Direction, Link, unpin};
 use devices::rtnetlink::Rule;
 use devices::{Netlink, NetlinkError, Route, TABLE_LOCAL};
 
-use iptables::ipset::kernel::Sets;
+use ::iptables::ipset::kernel::Sets;
 
 use crate::error::Error;
 use crate::iptables::Chains;

@@ -160,7 +160,7 @@ fn expiration_is_stopped_by_its_token_only() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let pools = pools(&["10.0.0.0/24"]);
     let given = ledger
-        .allocate(&pools, &default_pool, &[Family::V4], "pod", Some(now + EXPIRATION), &mut randomness)
+        .allocate(|| &pools, &default_pool, &[Family::V4], "pod", Some(now + EXPIRATION), &mut randomness)
         .unwrap();
     let address = given[0].address;
     let Lease::Expiring { uuid, .. } = &given[0].lease else { panic!("{given:?}") };
@@ -180,7 +180,7 @@ fn the_expired_rest_and_come_back() {
     let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
     let pools = pools(&["10.0.0.0/24"]);
     let given = ledger
-        .allocate(&pools, &default_pool, &[Family::V4], "pod", Some(now + EXPIRATION), &mut randomness)
+        .allocate(|| &pools, &default_pool, &[Family::V4], "pod", Some(now + EXPIRATION), &mut randomness)
         .unwrap();
     assert_eq!(ledger.sweep(now), (vec![], Some(now + EXPIRATION)));
     let later = now + EXPIRATION;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use daemon_config::CniConfig;
 use devices::{Device, HOST_DEVICE, Route};
 use hive::prelude::*;
 use local_node::LocalNode;
@@ -10,7 +9,7 @@ use maps::FamilyConfig;
 use node_manager::Node;
 use routes::Routes;
 use statedb::Table;
-use tunnel::Tunnel;
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::plan::{Mode, Settings};
 use crate::run::Follower;
@@ -24,7 +23,7 @@ pub fn cell() -> Cell {
 #[derive(Params)]
 struct FollowParams {
     config: Config<NodeRoutesConfig>,
-    cni: Config<CniConfig>,
+    mtu: Config<MtuConfig>,
     families: Config<FamilyConfig>,
     tunnel: Arc<Tunnel>,
     nodes: Arc<Table<Node>>,
@@ -61,8 +60,8 @@ fn follow(p: FollowParams) -> Result<(), Error> {
         live: p.live,
         routes: p.routes,
         settings,
-        mtu: p.cni.mtu,
-        overhead: p.tunnel.overhead(),
+        mtu: *p.mtu,
+        tunnel: p.tunnel,
     };
     p.jobs
         .one_shot("node-routes", move |cx| async move {

@@ -32,7 +32,6 @@
 //!     tunnel::cell(),
 //!     config::<local_node::StateConfig>(),
 //!     config::<maps::FamilyConfig>(),
-//!     config::<daemon_config::CniConfig>(),
 //!     # node,
 //!     # nodes,
 //!     node_routes::cell(),

@@ -13,6 +13,7 @@ use node_manager::Node;
 use routes::{DesiredRoute, FibKey, Routes};
 use statedb::{Initializer, Obj, Snapshot, Table};
 use tokio::time::sleep;
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::plan::{Mode, Settings, Way, Ways};
 
@@ -26,8 +27,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 const BATCH: usize = 1000;
 /// Errors in the health report.
 const MAX_REPORTED_ERRORS: usize = 5;
-/// MTU of nodes without a selected device.
-const DEFAULT_MTU: u32 = 1500;
 
 /// The inputs of the job.
 pub(crate) struct Follower {
@@ -37,10 +36,8 @@ pub(crate) struct Follower {
     pub(crate) live: Arc<Table<Route>>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) settings: Settings,
-    /// The option `mtu`, 0 for that of the devices.
-    pub(crate) mtu: u32,
-    /// Bytes of each packet that the tunnel needs.
-    pub(crate) overhead: u32,
+    pub(crate) mtu: MtuConfig,
+    pub(crate) tunnel: Arc<Tunnel>,
 }
 
 /// What the routes to all nodes depend on.
@@ -167,9 +164,7 @@ impl Follower {
     /// Returns the MTU of routes by the tunnel: that of the devices without the tunnel's headers.
     fn route_mtu(&self, snapshot: &Snapshot) -> u32 {
         let selected = self.devices.list(snapshot, Device::by_selected(true));
-        let smallest = selected.map(|device| device.mtu).filter(|mtu| *mtu > 0).min();
-        let base = Some(self.mtu).filter(|mtu| *mtu > 0).or(smallest).unwrap_or(DEFAULT_MTU);
-        base.checked_sub(self.overhead).filter(|mtu| *mtu > 0).unwrap_or(DEFAULT_MTU - self.overhead)
+        self.tunnel.route_mtu(self.mtu.device_mtu(selected.map(|device| &**device)))
     }
 
     /// Returns a digest of the routes that lookups for nodes may depend on: without those of this agent, and without

@@ -44,7 +44,6 @@ fn hive(sandbox: &Sandbox, nodes: Vec<Node>, options: &[(&str, &str)]) -> TestHi
         devices::cell(),
         config::<local_node::StateConfig>(),
         config::<maps::FamilyConfig>(),
-        config::<daemon_config::CniConfig>(),
         tunnel::cell(),
         routes::cell(),
         given(nodes),

@@ -69,10 +69,7 @@ fn replace(
 }
 
 /// Returns the own addresses of all nodes, with the sets that they belong into.
-fn members<'a>(
-    families: &[Family],
-    nodes: impl Iterator<Item = &'a Node>,
-) -> Members {
+fn members<'a>(families: &[Family], nodes: impl Iterator<Item = &'a Node>) -> Members {
     let internal = |node: &'a Node| {
         node.addresses
             .iter()
