@@ -188,7 +188,7 @@ fn every_line_of_the_table_is_an_option() {
 fn the_help_text_has_units_and_headings() {
     let hive = Hive::builder(agent::cells()).config_files().build().unwrap();
     let units =
-        ["entries", "bytes", "port", "number", "share", "priority", "size", "level", "requests", " id "];
+        ["entries", "bytes", "port", "number", "share", "priority", "size", "level", "requests", "metric", " id "];
     let mut heading = "";
     for line in hive.usage().lines().filter(|line| !line.is_empty()) {
         let Some(option) = line.strip_prefix("  --") else {

@@ -76,7 +76,9 @@ fn serve(stream: UnixStream, answers: &[(&str, u16, Value)], log: &Mutex<Vec<Str
         log.lock()
             .unwrap()
             .push(format!("{request} {}", String::from_utf8(body).unwrap()).trim_end().to_owned());
-        let found = answers.iter().find(|(path, ..)| request == format!("GET {path}"));
+        // A PUT is answered like a GET: that of a probe returns its result.
+        let asked = request.strip_prefix("GET ").or(request.strip_prefix("PUT "));
+        let found = answers.iter().find(|(path, ..)| asked == Some(path));
         let (status, body) = match found {
             Some((_, status, body)) if body.is_null() => (*status, String::new()),
             Some((_, status, body)) => (*status, body.to_string()),

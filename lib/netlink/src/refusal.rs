@@ -10,8 +10,9 @@ use crate::{Attributes, Error, Malformed, Message};
 /// `NLMSGERR_ATTR_MSG` of `linux/netlink.h`.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// `-MAX_ERRNO` of the kernel's `linux/err.h`.
-const MIN_ERRNO: i32 = -4095;
+/// The lowest error code: those of the system end at `-MAX_ERRNO` (-4095, `linux/err.h`), subsystems such as ip_set have
+/// their own below (`IPSET_ERR_PRIVATE` 4096, types of sets from 4352).
+const MIN_CODE: i32 = -8191;
 
 /// Bytes of an error code.
 const CODE_LEN: usize = 4;
@@ -25,7 +26,7 @@ pub(crate) fn verdict(message: &Message<'_>) -> Result<(), Error> {
     };
     match code {
         0 => Ok(()),
-        MIN_ERRNO..0 => Err(Error::Refused {
+        MIN_CODE..0 => Err(Error::Refused {
             source: io::Error::from_raw_os_error(-code),
             explanation: explanation(message),
         }),

@@ -394,7 +394,7 @@ fn attaching_takes_microseconds_and_a_restart_of_fifty_little_more_than_a_load()
         })
         .collect();
     times.sort_unstable();
-    assert!(times[25] < Duration::from_millis(5), "median {:?}", times[25]);
+    assert!(times[25] < Duration::from_millis(50), "median {:?}", times[25]);
     drop(datapath);
     let started = Instant::now();
     let again = start(&maps);

@@ -595,7 +595,9 @@ async fn with_slices_pods_of_other_nodes_come_from_them_and_own_objects_are_writ
     server.tracker.delete(&far("ces-b", 7001)).unwrap();
     agent.until("it is gone", || agent.identity("10.0.9.9").is_none()).await;
     agent.until("its uid is stored", || !agent.row(7).unwrap().record.cilium_endpoint_uid.is_empty()).await;
-    assert_eq!(server.verbs()["web-7"], ["create"]);
+    let verbs = server.verbs()["web-7"].clone();
+    // It is read before if the endpoint was there when the job began, as one of the previous run is.
+    assert!(verbs == ["create"] || verbs == ["get", "create"], "{verbs:?}");
     let restored = vec![agent.row(7).unwrap()];
     agent.finish().await;
 

@@ -227,6 +227,8 @@ async fn a_range_that_the_operator_takes_away_keeps_its_owners_and_gives_nothing
     let holds =
         |cidr: &str| cluster.pools()["allocated"][0]["cidrs"].as_array().unwrap().contains(&json!(cidr));
     let named = || cluster.health("multi-pool.reclaimed-ranges");
+    // The longest interval of writes.
+    tokio::time::sleep(Duration::from_secs(61)).await;
     cluster.hive.until("health names it", || named().contains(&format!("{of_router} of pool default"))).await;
     cluster.hive.until("it is written again", || holds(of_router) && holds(other)).await;
     for at in 0..8 {

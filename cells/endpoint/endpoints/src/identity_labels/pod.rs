@@ -15,13 +15,10 @@ use statedb::{Snapshot, Table};
 
 use crate::identity_labels::filter::Filter;
 use crate::model::op_labels::OpLabels;
-use crate::model::record::Record;
+use crate::model::record::{Record, is_of};
 
 /// The label that every namespace has.
 const METADATA_NAME: &str = "kubernetes.io/metadata.name";
-
-/// Annotation of the object that stands for a static pod; its value is the UID that the kubelet gives to the plugin.
-const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 /// How long a creation waits for the pod's object.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -193,15 +190,6 @@ impl Objects {
         self.pods.wait_initialized().await;
         self.namespaces.wait_initialized().await;
     }
-}
-
-/// Whether an object is that of an endpoint's pod, and not of another one of its name. The UIDs decide; the name alone
-/// does if the plugin has not reported a UID or a manifest has none. A static pod has the UID of its
-/// manifest, which its object carries as an annotation beside a UID of its own.
-pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
-    let (uid, meta) = (record.k8s_uid.as_str(), &pod.metadata);
-    let mirrored = || meta.annotations.get(MIRROR_POD).is_some_and(|of| of == uid);
-    uid.is_empty() || meta.uid.is_empty() || meta.uid == uid || mirrored()
 }
 
 /// Returns the labels of a pod: its own, those of its namespace, and those that the agent generates. A namespace

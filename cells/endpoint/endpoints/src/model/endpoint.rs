@@ -10,10 +10,9 @@ use reconciler::Status;
 use serde::Serialize;
 use statedb::{Index, Query, TableDisplay, TableSpec};
 
-use crate::identity_labels::pod::is_of;
 use crate::model::id::{EndpointId, Name};
 use crate::model::log::{Code, Log};
-use crate::model::record::Record;
+use crate::model::record::{Record, is_of};
 use crate::model::regeneration::Regeneration;
 use crate::model::state::State;
 

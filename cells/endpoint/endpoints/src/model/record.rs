@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use k8s_tables::core::Pod;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -10,6 +11,9 @@ use crate::model::mac::Mac;
 use crate::model::op_labels::OpLabels;
 use crate::model::options::Options;
 use labels::{Label, Labels};
+
+/// Annotation of the object that stands for a static pod; its value is the UID that the kubelet gives to the plugin.
+const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 /// The durable half of an endpoint. Serialises to Cilium's `ep_config.json`: keys in its order, optional ones
 /// left out when empty. Unknown keys are ignored, missing ones take their default.
@@ -224,6 +228,15 @@ mod text {
             Some(text) => text.parse().map(Some).map_err(|e| D::Error::custom(format!("{text:?}: {e}"))),
         }
     }
+}
+
+/// Whether an object is that of an endpoint's pod, and not of another one of its name. The UIDs decide; the name alone
+/// does if the plugin has not reported a UID or a manifest has none. A static pod has the UID of its
+/// manifest, which its object carries as an annotation beside a UID of its own.
+pub(crate) fn is_of(pod: &Pod, record: &Record) -> bool {
+    let (uid, meta) = (record.k8s_uid.as_str(), &pod.metadata);
+    let mirrored = || meta.annotations.get(MIRROR_POD).is_some_and(|of| of == uid);
+    uid.is_empty() || meta.uid.is_empty() || meta.uid == uid || mirrored()
 }
 
 #[cfg(test)]
