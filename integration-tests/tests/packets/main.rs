@@ -1,6 +1,7 @@
 //! Real packets between pods, hosts and a world outside, each test on a node of its own.
 
 mod attacks;
+mod chained;
 mod host_identity;
 mod host_routing;
 mod overlay;
