@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::{Device, Netlink, Route, TABLE_LOCAL, TABLE_MAIN};
+use devices::{Device, HOST_DEVICE, Netlink, Route, TABLE_LOCAL, TABLE_MAIN};
 use hive::JobCx;
 use local_node::LocalNode;
 use node_manager::Node;
@@ -81,6 +81,7 @@ impl Follower {
                 }
                 continue;
             };
+            let local = &self.addressed(&snapshot, local);
             let gone = batch.iter().filter(|change| change.deleted || change.object.is_local());
             let gone: Vec<String> = gone.map(|change| owner(&change.object)).collect();
             gone.iter().for_each(|owner| _ = problems.remove(owner));
@@ -150,6 +151,18 @@ impl Follower {
                 () = sleep(RETRY_INTERVAL), if !failed.is_empty() => {}
             }
         }
+    }
+
+    /// Returns the row with those of the router's addresses that its device has: the kernel refuses routes with another
+    /// source.
+    fn addressed(&self, snapshot: &Snapshot, local: &LocalNode) -> LocalNode {
+        let host = self.devices.get(snapshot, Device::by_name(HOST_DEVICE));
+        let is_there =
+            |ip: IpAddr| host.is_some_and(|host| host.addrs.iter().any(|address| address.addr == ip));
+        let mut local = local.clone();
+        local.router_ipv4 = local.router_ipv4.filter(|ip| is_there((*ip).into()));
+        local.router_ipv6 = local.router_ipv6.filter(|ip| is_there((*ip).into()));
+        local
     }
 
     fn basis(&self, snapshot: &Snapshot, local: &LocalNode) -> Basis {
