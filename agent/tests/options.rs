@@ -187,8 +187,10 @@ fn every_line_of_the_table_is_an_option() {
 #[test]
 fn the_help_text_has_units_and_headings() {
     let hive = Hive::builder(agent::cells()).config_files().build().unwrap();
-    let units =
-        ["entries", "bytes", "port", "number", "share", "priority", "size", "level", "requests", "metric", " id "];
+    let units = [
+        "entries", "bytes", "port", "number", "share", "priority", "size", "level", "requests", "metric",
+        " id ",
+    ];
     let mut heading = "";
     for line in hive.usage().lines().filter(|line| !line.is_empty()) {
         let Some(option) = line.strip_prefix("  --") else {

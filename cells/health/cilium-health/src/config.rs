@@ -17,7 +17,7 @@ pub struct CiliumHealthConfig {
     /// TCP port of the responder, here and on other nodes
     #[flag(default = 4240)]
     pub cluster_health_port: u16,
-    /// Rate of probes against load: 0 probes most often, 1 least often (cycle: (10 s + ratio * 100 s) * ln(1 + nodes))
+    /// Share of load against rate of probes: 0 probes most often, 1 least often (cycle: (10 s + ratio * 100 s) * ln(1 + nodes))
     #[flag(default = 0.5)]
     pub connectivity_probe_frequency_ratio: f64,
     /// Number of pings without a reply, 100 ms apart, after which an address counts as unreachable

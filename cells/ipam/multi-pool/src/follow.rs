@@ -127,9 +127,16 @@ impl Follower {
 
     /// Decides, and brings the node's row in step.
     fn plan(&mut self) -> (Plan, Option<Instant>) {
-        let (usage, expires) = self.usage();
+        let (mut usage, expires) = self.usage();
         let mut plan = self.pools.plan(&self.settings, &usage);
         self.assign(&plan);
+        // Only the row shows which ranges in use have just left the object.
+        let lost = self.store.node().map(|node| self.lost(&node, &usage)).unwrap_or_default();
+        if lost != usage.lost {
+            usage.lost = lost;
+            plan = self.pools.plan(&self.settings, &usage);
+            self.assign(&plan);
+        }
         // The row has no such range any more: no allocation begins with one, and those that had begun are seen here.
         let raced: Vec<IpNetwork> =
             plan.released.iter().copied().filter(|cidr| !self.ipam.is_vacant(*cidr)).collect();

@@ -226,7 +226,8 @@ impl Endpoints {
         fetched: Option<&Metadata>,
     ) -> Result<Described, Refused> {
         let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(Described::Same) };
-        match self.identify_after(&mut description.record, self.jitter(row)) {
+        let delay = self.jitter(row, &description.record);
+        match self.identify_after(&mut description.record, delay) {
             Ok(()) => Ok(Described::New(description)),
             Err(Refused::Identity(identity::Error::Waiting { .. }))
                 if description.record.sec_label.is_some() =>
@@ -272,10 +273,10 @@ impl Endpoints {
     }
 
     /// Returns the delay of an identity that is new to the cluster: none for a new endpoint, which waits for its first labels.
-    fn jitter(&self, row: &Endpoint) -> Duration {
+    fn jitter(&self, row: &Endpoint, described: &Record) -> Duration {
         let labels = row.record.sec_label.as_ref().map(|label| &label.labels);
         // The id of unchanged labels belongs to others by now.
-        let is_lost = labels == Some(&row.record.op_labels.identity()) && row.state == State::Ready;
+        let is_lost = labels == Some(&described.op_labels.identity()) && row.state == State::Ready;
         match labels.is_none() || row.record.op_labels.is_init() || is_lost {
             true => Duration::ZERO,
             false => self.context.identity_max_jitter.mul_f64(rand::random()),
