@@ -78,7 +78,8 @@ pub fn cell() -> Cell {
     module("daemonconfig", "The configuration in force", cells)
 }
 
-fn new_fixed(
+#[derive(Params)]
+struct FixedParams {
     config: Config<CniConfig>,
     node: Config<LocalNodeConfig>,
     settings: Arc<Settings>,
@@ -87,18 +88,20 @@ fn new_fixed(
     masquerade: Option<Config<MasqueradeConfig>>,
     mtu: Config<MtuConfig>,
     tunnel: Arc<Tunnel>,
-) -> anyhow::Result<Arc<Fixed>> {
-    let clock = clock.map(|clock| clock.clock());
-    let masquerade = match (families, masquerade) {
+}
+
+fn new_fixed(p: FixedParams) -> anyhow::Result<Arc<Fixed>> {
+    let clock = p.clock.map(|clock| clock.clock());
+    let masquerade = match (p.families, p.masquerade) {
         (Some(families), Some(masquerade)) => MasqueradeProtocols {
             ipv4: families.enable_ipv4 && masquerade.enable_ipv4_masquerade,
             ipv6: families.enable_ipv6 && masquerade.enable_ipv6_masquerade,
         },
         _ => MasqueradeProtocols::default(),
     };
-    let running = names::daemon_configuration(&settings, clock, &rfc3339(SystemTime::now()));
-    let (config, ipam_mode) = ((*config).clone(), node.ipam.render());
-    Ok(Arc::new(Fixed { config, ipam_mode, masquerade, mtu: *mtu, tunnel, running }))
+    let running = names::daemon_configuration(&p.settings, clock, &rfc3339(SystemTime::now()));
+    let (config, ipam_mode) = ((*p.config).clone(), p.node.ipam.render());
+    Ok(Arc::new(Fixed { config, ipam_mode, masquerade, mtu: *p.mtu, tunnel: p.tunnel, running }))
 }
 
 #[derive(Params)]

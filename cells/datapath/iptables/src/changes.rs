@@ -18,9 +18,12 @@ pub struct Placement {
     pub enforced: bool,
 }
 
+/// The rules of a chain as they are requested, and as the kernel returns them.
+type Spelling = (Vec<String>, Vec<String>);
+
 /// The rules that the kernel has printed for desired ones: another version of a program may spell them differently.
 #[derive(Clone, Debug, Default)]
-pub struct Spellings(BTreeMap<(&'static str, &'static str), (Vec<String>, Vec<String>)>);
+pub struct Spellings(BTreeMap<(&'static str, &'static str), Spelling>);
 
 impl Spellings {
     /// Records how the kernel prints the chains that have just been written. Chains with fewer or more rules than
@@ -38,8 +41,7 @@ impl Spellings {
     }
 
     fn is_equal(&self, chain: &Chain, found: &[String]) -> bool {
-        let is_spelled =
-            |(rules, spelled): &(Vec<String>, Vec<String>)| *rules == chain.rules && spelled == found;
+        let is_spelled = |(rules, spelled): &Spelling| *rules == chain.rules && spelled == found;
         found == chain.rules || self.0.get(&(chain.table, chain.name)).is_some_and(is_spelled)
     }
 }

@@ -56,6 +56,8 @@ struct Run<'p> {
     ledger: Ledger,
     /// Endpoints of the previous run.
     restored: BTreeSet<EndpointId>,
+    /// Their objects, as long as their endpoints have not been deleted.
+    restored_objects: BTreeSet<Key>,
     /// The pods of the objects.
     pods: HashMap<Key, Key>,
     /// When objects are due without a change of the tables.
@@ -105,7 +107,9 @@ impl Publisher {
             objects: self.objects.changes(),
         };
         let mut run = Run::new(self);
-        run.restored = self.endpoints.all(&self.endpoints.snapshot()).map(|row| row.id()).collect();
+        let restored = self.endpoints.snapshot();
+        run.restored = self.endpoints.all(&restored).map(|row| row.id()).collect();
+        run.restored_objects = self.endpoints.all(&restored).filter_map(|row| key(row)).collect();
         cx.health.ok("Running");
         let mut was_complete = false;
         let mut last_address = None;
@@ -229,6 +233,7 @@ impl<'p> Run<'p> {
             publisher,
             ledger: Ledger::default(),
             restored: BTreeSet::new(),
+            restored_objects: BTreeSet::new(),
             pods: HashMap::new(),
             due: BTreeMap::new(),
             writes: FuturesUnordered::new(),
@@ -275,7 +280,8 @@ impl<'p> Run<'p> {
         for name in &dirty.keys {
             let Some(pod) = self.pods.get(name) else { continue };
             let current = publisher.current(snapshot, node, pod, name);
-            if current == Current::None {
+            let is_gone = current == Current::None;
+            if is_gone {
                 self.pods.remove(name);
             }
             let is_restored = match &current {
@@ -290,6 +296,16 @@ impl<'p> Run<'p> {
                 deleted: dirty.deleted.get(name).map(SmolStr::as_str),
             };
             let turn = self.ledger.turn(now, name, current, is_restored, stored);
+            // An endpoint of the previous run that was deleted before its object was adopted.
+            if is_gone
+                && self.restored_objects.remove(name)
+                && turn == Turn::Nothing
+                && publisher.deletes_stale
+            {
+                let addresses: Arc<[IpAddr]> = node.addresses.as_slice().into();
+                let mutation = Mutation::new(move |present| delete_own(&addresses, present));
+                drop(publisher.writer.enqueue(Target::new(Kind::CiliumEndpoint, name.clone()), mutation));
+            }
             let stored_version = object.map_or(0, |row| version(&row.metadata.resource_version));
             self.due.remove(name);
             self.execute(name, turn, stored_version);

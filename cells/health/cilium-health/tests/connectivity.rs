@@ -103,7 +103,7 @@ impl Peer {
         let listener = netns.run(|| TcpListener::bind(address)).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
                     return;
@@ -113,7 +113,7 @@ impl Peer {
                 let _sent = stream.write_all(answer.as_bytes());
             }
         });
-        Self { address, stop, thread: Some(thread), netns: netns.clone() }
+        Self { address, stop, thread: thread.ok(), netns: netns.clone() }
     }
 }
 
@@ -379,7 +379,7 @@ impl PingPeer {
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             let mut packet = [0; 256];
             while !stopped.load(Ordering::SeqCst) {
                 let Ok(length) = socket.read(&mut packet) else { continue };
@@ -402,7 +402,7 @@ impl PingPeer {
                 }
             }
         });
-        Self { stop, thread: Some(thread) }
+        Self { stop, thread: thread.ok() }
     }
 }
 

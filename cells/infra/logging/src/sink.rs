@@ -24,13 +24,16 @@ pub(crate) struct Sink {
     shared: Arc<Shared>,
 }
 
+/// Writes lines.
+type Output = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
+
 struct Shared {
     state: Mutex<State>,
     /// Lines are pending.
     pending: Condvar,
     /// Lines have been written.
     written: Condvar,
-    output: Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>,
+    output: Output,
     format: SharedFormat,
 }
 

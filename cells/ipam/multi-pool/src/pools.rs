@@ -103,6 +103,9 @@ pub(crate) struct Plan {
     pub(crate) released: Vec<IpNetwork>,
 }
 
+/// Ranges of a pool as they are written, in their order, and whether their first and last addresses are allocated.
+type Written = (Vec<(Option<IpNetwork>, String)>, bool, bool);
+
 impl NodePools {
     /// Takes over the ranges of the object.
     pub(crate) fn observe(&mut self, settings: &Settings, object: &CiliumNode) {
@@ -280,7 +283,7 @@ impl NodePools {
 
     /// Returns `allocated`: what is held, without what is given back.
     fn allocated(&self) -> Vec<Value> {
-        let mut pools: BTreeMap<&str, (Vec<(Option<IpNetwork>, String)>, bool, bool)> = BTreeMap::new();
+        let mut pools: BTreeMap<&str, Written> = BTreeMap::new();
         for pool in &self.observed {
             let (cidrs, first, last) = pools.entry(&pool.name).or_default();
             let kept = pool.cidrs.iter().filter(|cidr| !self.releasing.contains(cidr));

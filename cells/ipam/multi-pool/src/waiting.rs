@@ -27,6 +27,9 @@ impl Default for Waiting {
     }
 }
 
+/// Numbers of requests by pool and family.
+pub(crate) type Counts = BTreeMap<(Arc<str>, Family), u64>;
+
 impl Waiting {
     pub(crate) fn insert(&self, pool: &Arc<str>, family: Family, owner: &str) {
         let request = (pool.clone(), family, owner.to_owned());
@@ -50,7 +53,7 @@ impl Waiting {
     }
 
     /// Drops requests that have ended. Returns the number of others by pool and family, and when the next one ends.
-    pub(crate) fn count(&self) -> (BTreeMap<(Arc<str>, Family), u64>, Option<Instant>) {
+    pub(crate) fn count(&self) -> (Counts, Option<Instant>) {
         let mut requests = self.requests.lock();
         let now = Instant::now();
         requests.retain(|_, end| *end > now);

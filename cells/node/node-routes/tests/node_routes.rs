@@ -52,7 +52,7 @@ fn hive(sandbox: &Sandbox, nodes: Vec<Node>, options: &[(&str, &str)]) -> TestHi
         invoke(|_: Arc<Nodes>, _: Arc<Routes>| ()),
     ];
     let hive = TestHive::new(cells).set("state-dir", sandbox.state_dir().display()).set("devices", "eth0");
-    options.iter().fold(hive, |hive, (name, value)| hive.set(*name, *value))
+    options.iter().fold(hive, |hive, (name, value)| hive.set(name, *value))
 }
 
 fn kernel(sandbox: &Sandbox, arguments: &str) -> Vec<String> {

@@ -60,7 +60,7 @@ fn replace(
         txn.delete(SetEntry::by_member(set, *addr));
     }
     for (set, addr) in wanted.difference(known) {
-        txn.insert(SetEntry::new(*set, *addr));
+        txn.insert(SetEntry::new(set, *addr));
     }
     if let Some(initializer) = complete {
         initializer.done(&mut txn);
