@@ -84,7 +84,7 @@ fn nodes_are_probed_and_this_one_responds() {
     assert_eq!(status["cluster"]["ciliumHealth"], json!({"state": "Ok"}));
     assert_eq!(status["cilium"]["state"], "Ok", "{status}");
     let health = ask(&node, "GET", "/v1beta/healthz").json();
-    assert_eq!(health["cilium"]["state"], "Ok");
+    assert_eq!(health["cilium"]["cilium"]["state"], "Ok");
     assert!(health["uptime"].as_str().unwrap().ends_with('s'), "{health}");
     assert_eq!(health["system-load"].as_object().unwrap().len(), 3);
     let metrics = node.metrics();

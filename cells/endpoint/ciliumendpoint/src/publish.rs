@@ -164,8 +164,8 @@ impl Publisher {
         }
         let stale = stale(known, &node.addresses, &local);
         if !stale.is_empty() {
-            let count = stale.len();
-            tracing::info!(count, "Deleting CiliumEndpoints of this node that have no endpoint");
+            let names = summarize(stale.iter().map(ToString::to_string), SHOWN, ", ");
+            tracing::info!(names, "Deleting CiliumEndpoints of this node that have no endpoint");
         }
         let addresses: Arc<[IpAddr]> = node.addresses.into();
         for name in stale {

@@ -528,6 +528,8 @@ async fn objects_that_a_killed_run_has_left_are_deleted_at_the_start() {
     let agent = Agent::with(&server, &state, &[], vec![endpoint(1)]).await;
     sleep(Duration::from_secs(3600)).await;
     server.away(false);
+    // The longest delay of a watch.
+    sleep(Duration::from_secs(60)).await;
     agent.until("it is deleted", || names() == ["elsewhere", "unknown", "web-1"]).await;
     // One that comes later may be of an endpoint that comes later.
     put("later", "10.99.0.1");

@@ -346,23 +346,6 @@ fn the_responder_waits_for_its_port_and_follows_the_addresses() {
     });
 }
 
-#[test]
-fn idle_connections_do_not_keep_others_out() {
-    require_root!();
-    in_sandbox(async |sandbox, world| {
-        let run = sandbox.run_dir();
-        let mut hive = hive(&run, vec![]);
-        hive.start().await;
-        let connect = || std::net::TcpStream::connect((OWN, PORT));
-        hive.until("the port is served", || world.run(connect).is_ok()).await;
-        // More than fit, fewer than the kernel queues while nothing is accepted.
-        let flood: Vec<_> = world.run(|| (0..300).filter_map(|_| connect().ok()).collect());
-        assert!(answer(world, OWN.into(), "GET /hello").await.unwrap().starts_with("HTTP/1.0 200"));
-        drop(flood);
-        hive.stop().await;
-    });
-}
-
 /// A peer that answers pings by a raw socket, truthfully or not.
 struct PingPeer {
     stop: Arc<AtomicBool>,
