@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn node() -> Node {
     let mut node = Node::new();
     node.config.remove("enable-health-checking");
+    node.config.insert("prometheus-serve-addr".to_owned(), "127.0.0.1:9962".to_owned());
     node.start();
     node
 }
