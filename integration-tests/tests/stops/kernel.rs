@@ -218,8 +218,13 @@ impl Kernel<'_> {
             let line = format!("{}: {} {}", self.names.link(index.into()), self.mac(row.mac), row.l3);
             self.into.line("map cilium_devices", line);
         }
-        for (key, row) in self.rows::<NodeKey, NodeValue>("cilium_node_map_v2")? {
-            self.into.line("map cilium_node_map_v2", format!("{}: {}", self.ip(key.ip()), row.id));
+        // Ids of nodes are random: which addresses share one is what counts.
+        let nodes = self.rows::<NodeKey, NodeValue>("cilium_node_map_v2")?;
+        for (key, row) in &nodes {
+            let first =
+                nodes.iter().filter(|(_, other)| other.id == row.id).map(|(key, _)| self.ip(key.ip())).min();
+            let line = format!("{}: as {}", self.ip(key.ip()), first.unwrap_or_default());
+            self.into.line("map cilium_node_map_v2", line);
         }
         // Maps of ready slots that are not empty would give their rows to the next endpoint.
         let used: BTreeSet<u32> =
