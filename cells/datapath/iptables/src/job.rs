@@ -57,7 +57,7 @@ pub(crate) struct Job {
 /// The reason of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// What the rules depend on may have changed.
+    /// Inputs of the rules may have changed.
     Inputs,
     /// The kernel has reported a change.
     Notification,

@@ -9,7 +9,7 @@ use crate::program::Runner;
 use crate::rules::{Chain, Family, Inputs, chains, marks_host};
 use crate::saved::Saved;
 
-/// What of the kernel was found by previous passes.
+/// The state of the kernel as previous passes have found it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// The programs in use.

@@ -51,7 +51,7 @@ impl Runner {
     /// Runs a program with this input. Returns its output.
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, Error> {
         let not_run = |source: io::Error| Error::NotRun { program: program.to_owned(), source };
-        // Files in memory: a program that nobody reads from or writes to cannot block on a pipe, and one that outlives
+        // Files in memory: a program without readers and writers cannot block on a pipe, and one that outlives
         // a killed agent has its whole input.
         let file = |name: &str, content: &str| -> io::Result<File> {
             let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);

@@ -47,7 +47,7 @@ impl Family {
     }
 }
 
-/// What the rules of one family depend on.
+/// The inputs of the rules of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
     /// The UDP port of the tunnel; none without a tunnel.

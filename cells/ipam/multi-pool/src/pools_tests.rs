@@ -200,7 +200,7 @@ impl World {
     }
 
     fn serve(&mut self) {
-        // What has left the object is free, and what the agent adds again is its own.
+        // Ranges that have left the object are free, and those that the agent adds again are its own.
         self.given = self.allocated();
         for request in self.object["requested"].as_array().cloned().unwrap_or_default() {
             let pool = request["pool"].as_str().unwrap();

@@ -7,7 +7,7 @@
 //!
 //! **Life.** A job follows the tables: a change of one node changes its own routes and no others; a change of the router's
 //! address, of the MTU or of the host's own routes leads to a comparison of all. Routes of the previous run stay until all
-//! nodes are known and the router has its addresses; then those that nobody needs are deleted.
+//! nodes are known and the router has its addresses; then those that are not desired are deleted.
 //!
 //! | mode | to pods of | route |
 //! |---|---|---|

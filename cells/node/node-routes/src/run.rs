@@ -40,7 +40,7 @@ pub(crate) struct Follower {
     pub(crate) tunnel: Arc<Tunnel>,
 }
 
-/// What the routes to all nodes depend on.
+/// The inputs of the routes to all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Basis {
     /// The routes of this node: they change with its ranges and its router.

@@ -7,7 +7,7 @@
 //! **Provides** [`Routes`], by which owners set, replace and delete their routes, and wait for the kernel's result.
 //!
 //! **Life.** A route is recorded in the log, then written, up to 100 in one message to the kernel. Those that the previous
-//! run has left are compared and stay untouched if they are equal; those that nobody desires any more are deleted when
+//! run has left are compared and stay untouched if they are equal; those that are not desired any more are deleted when
 //! all initializers of the table are done. Nothing is removed at the stop. A route that the kernel loses - by another
 //! process, with an address, with a link - is written again within a second after the live tables report it, which they
 //! do by notifications; without changes nothing runs.
