@@ -5,7 +5,7 @@
 //! (four bytes, little-endian), the address's length, the address, the prefix's length, and the metric (four bytes,
 //! little-endian).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -67,7 +67,7 @@ impl Wal {
     /// Records routes before they are written to the kernel. No `fsync`: the log outlives the process in the page cache,
     /// and after a crash of the machine there are no routes.
     pub(crate) fn insert(&mut self, keys: impl IntoIterator<Item = FibKey>) -> Result<(), Error> {
-        let new: HashSet<FibKey> = keys.into_iter().filter(|key| !self.keys.contains(key)).collect();
+        let new: BTreeSet<FibKey> = keys.into_iter().filter(|key| !self.keys.contains(key)).collect();
         self.append(&new, false)?;
         self.keys.extend(new);
         Ok(())
@@ -75,7 +75,7 @@ impl Wal {
 
     /// Records deletions after the kernel has no such routes any more.
     pub(crate) fn remove(&mut self, keys: impl IntoIterator<Item = FibKey>) -> Result<(), Error> {
-        let gone: HashSet<FibKey> = keys.into_iter().filter(|key| self.keys.contains(key)).collect();
+        let gone: BTreeSet<FibKey> = keys.into_iter().filter(|key| self.keys.contains(key)).collect();
         self.append(&gone, true)?;
         self.keys.retain(|key| !gone.contains(key));
         if self.records > 2 * self.keys.len() + MAX_OBSOLETE_RECORDS {
@@ -84,7 +84,8 @@ impl Wal {
         Ok(())
     }
 
-    fn append(&mut self, keys: &HashSet<FibKey>, deleted: bool) -> Result<(), Error> {
+    /// Appends records in the order of their keys, so that the same changes always make the same file.
+    fn append(&mut self, keys: &BTreeSet<FibKey>, deleted: bool) -> Result<(), Error> {
         if keys.is_empty() {
             return Ok(());
         }
