@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
+
+use test_kit::wait_until;
 
 use super::{CLUSTER, Node};
 use crate::Pod;
+
+/// How long an interface may outlive its namespace.
+const LIMIT: Duration = Duration::from_secs(60);
 
 impl Node {
     /// Adds a pod of namespace `default` with the label `name` through the CNI plugin, its manifest first.
@@ -53,6 +59,20 @@ impl Node {
         let _ = fs::remove_file(self.sandbox.dir().join(CLUSTER).join(pod_file(&pod.name)));
         self.pods.retain(|p| p.name != pod.name);
         self.sandbox.remove_netns(pod.ns).unwrap();
+    }
+
+    /// Ends a pod's namespace without a call of the plugin, and waits for the end of its interface: the kernel removes it
+    /// later, and an agent that starts before takes the endpoint over.
+    ///
+    /// # Panics
+    /// When the interface stays.
+    pub fn lose_pod(&mut self, pod: Pod) {
+        self.pods.retain(|p| p.name != pod.name);
+        let interface = pod.result["interfaces"][0]["name"].as_str().unwrap().to_owned();
+        // The last reference to the namespace.
+        self.sandbox.remove_netns(pod.ns).unwrap();
+        let show = format!("link show dev {interface}");
+        wait_until("the interface is gone", LIMIT, || self.sandbox.host().ip(&show).is_err());
     }
 }
 

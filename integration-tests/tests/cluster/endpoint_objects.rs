@@ -112,15 +112,18 @@ fn nothing_is_left_of_pods_that_go_while_the_agent_is_dead() {
     require_root!();
     let mut cluster = Cluster::new(&custom_resource_definitions());
     cluster.start();
-    let [stays, queued] = ["stays", "queued"].map(|name| add(&mut cluster, name));
+    let [stays, queued, lost] = ["stays", "queued", "lost"].map(|name| add(&mut cluster, name));
     wait_until("the objects are there", LIMIT, || {
-        ["stays", "queued"].iter().all(|name| object(&cluster, name).is_some())
+        ["stays", "queued", "lost"].iter().all(|name| object(&cluster, name).is_some())
     });
     let before = object(&cluster, "stays").unwrap();
     cluster.node.kill();
     cluster.node.delete_pod(queued);
+    cluster.node.lose_pod(lost);
     cluster.start();
-    wait_until("the other one is gone", LIMIT, || object(&cluster, "queued").is_none());
+    wait_until("two are gone", LIMIT, || {
+        object(&cluster, "queued").is_none() && object(&cluster, "lost").is_none()
+    });
     assert_eq!(object(&cluster, "stays"), Some(before), "adopted without a write");
     cluster.node.delete_pod(stays);
     wait_until("the last one is gone", LIMIT, || object(&cluster, "stays").is_none());

@@ -266,7 +266,7 @@ async fn load_balancer_addresses_are_redirected_to_the_servers() {
         "health checks of service shop/web: frontend already owned by another service: 192.0.2.1:{port}/TCP is owned by shop/owner"
     );
     node.until_row("load-balancer-addresses", Level::Degraded, &error).await;
-    assert!(node.writer.frontends().initialized(&frontends.snapshot()));
+    timeout(Duration::from_secs(120), frontends.wait_initialized()).await.unwrap();
 
     let mut txn = node.writer.write();
     txn.delete_service(&owner);
