@@ -57,7 +57,7 @@ impl<T: Transport> Connection<T> {
     }
 
     /// Creates a connection over another transport; responses must be for this port.
-    #[cfg(feature = "test-util")]
+    #[cfg(any(test, feature = "test-util"))]
     pub fn over(transport: T, port: u32) -> Self {
         Self::new(transport, port)
     }
@@ -188,6 +188,52 @@ impl<T: Transport> Connection<T> {
         sink: &mut dyn FnMut(Message<'_>) -> Result<(), Error>,
     ) -> Result<bool, Error> {
         let mut is_interrupted = false;
+        self.each(in_flight, &mut |message| {
+            let header = &message.header;
+            is_interrupted |= header.message_type != NLMSG_ERROR && header.flags & NLM_F_DUMP_INTR != 0;
+            match header.message_type {
+                NLMSG_NOOP => {}
+                NLMSG_ERROR | NLMSG_DONE => {
+                    refusal::verdict(&message)?;
+                    return Ok(header.sequence_number == in_flight.acknowledged);
+                }
+                _ => sink(message)?,
+            }
+            Ok(false)
+        })?;
+        Ok(is_interrupted)
+    }
+
+    /// Reads the acknowledgement of each message of a datagram.
+    fn verdicts(&mut self, in_flight: InFlight) -> Result<Vec<Result<(), Error>>, Error> {
+        let count = in_flight.last.wrapping_sub(in_flight.first) as usize + 1;
+        let mut verdicts: Vec<Option<Result<(), Error>>> =
+            std::iter::repeat_with(|| None).take(count).collect();
+        let mut missing = count;
+        self.each(in_flight, &mut |message| {
+            let header = &message.header;
+            if header.message_type != NLMSG_ERROR {
+                return Ok(false);
+            }
+            let verdict = match refusal::verdict(&message) {
+                Err(error @ Error::Refused { .. }) => Err(error),
+                verdict => Ok(verdict?),
+            };
+            let slot = &mut verdicts[header.sequence_number.wrapping_sub(in_flight.first) as usize];
+            missing -= usize::from(slot.is_none());
+            slot.get_or_insert(verdict);
+            Ok(missing == 0)
+        })?;
+        Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    /// Calls `sink` for each message about those in flight until it returns true or an error. The rest of the last packet is
+    /// not read.
+    fn each(
+        &mut self,
+        in_flight: InFlight,
+        sink: &mut dyn FnMut(Message<'_>) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
         loop {
             self.receive()?;
             for message in messages(&self.buffer) {
@@ -200,54 +246,14 @@ impl<T: Transport> Connection<T> {
                 if !in_flight.contains(header.sequence_number) {
                     continue;
                 }
-                is_interrupted |= header.message_type != NLMSG_ERROR && header.flags & NLM_F_DUMP_INTR != 0;
-                match header.message_type {
-                    NLMSG_NOOP => {}
-                    NLMSG_OVERRUN => return Err(Error::Overrun),
-                    NLMSG_ERROR | NLMSG_DONE => {
-                        refusal::verdict(&message)?;
-                        if header.sequence_number == in_flight.acknowledged {
-                            return Ok(is_interrupted);
-                        }
-                    }
-                    _ => sink(message)?,
+                if header.message_type == NLMSG_OVERRUN {
+                    return Err(Error::Overrun);
+                }
+                if sink(message)? {
+                    return Ok(());
                 }
             }
         }
-    }
-
-    /// Reads the acknowledgement of each message of a datagram.
-    fn verdicts(&mut self, in_flight: InFlight) -> Result<Vec<Result<(), Error>>, Error> {
-        let count = in_flight.last.wrapping_sub(in_flight.first) as usize + 1;
-        let mut verdicts: Vec<Option<Result<(), Error>>> =
-            std::iter::repeat_with(|| None).take(count).collect();
-        let mut missing = count;
-        while missing > 0 {
-            self.receive()?;
-            for message in messages(&self.buffer) {
-                let message = message?;
-                let header = &message.header;
-                if header.port_number != self.port {
-                    return Err(Malformed::Port { found: header.port_number, expected: self.port }.into());
-                }
-                if !in_flight.contains(header.sequence_number) {
-                    continue;
-                }
-                match header.message_type {
-                    NLMSG_OVERRUN => return Err(Error::Overrun),
-                    NLMSG_ERROR => {}
-                    _ => continue,
-                }
-                let verdict = match refusal::verdict(&message) {
-                    Err(error @ Error::Refused { .. }) => Err(error),
-                    verdict => Ok(verdict?),
-                };
-                let slot = &mut verdicts[header.sequence_number.wrapping_sub(in_flight.first) as usize];
-                missing -= usize::from(slot.is_none());
-                slot.get_or_insert(verdict);
-            }
-        }
-        Ok(verdicts.into_iter().flatten().collect())
     }
 
     /// Reads a packet into the buffer.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use serde::{Deserialize, Serialize, Serializer};
 use statedb::{Index, IndexDef, Query, TableDisplay, TableSpec};
+
+use crate::json::{JsonAddress, JsonCidr, JsonLocal, JsonNode};
 
 /// The name of a cluster without a configured name.
 pub const DEFAULT_CLUSTER: &str = "default";
@@ -261,126 +262,41 @@ impl TableDisplay for LocalNode {
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Cidr {
-    #[serde(rename = "IP")]
-    ip: IpAddr,
-    mask: String,
-}
-
-impl Cidr {
-    fn new(network: IpNetwork) -> Self {
-        let mask = match network.mask() {
-            IpAddr::V4(mask) => BASE64_STANDARD.encode(mask.octets()),
-            IpAddr::V6(mask) => BASE64_STANDARD.encode(mask.octets()),
-        };
-        Self { ip: network.network(), mask }
-    }
-}
-
-/// None instead of an empty list, which is `null` as Go's nil is.
-fn cidrs<T: Copy + Into<IpNetwork>>(networks: &[T]) -> Option<Vec<Cidr>> {
-    (!networks.is_empty()).then(|| networks.iter().map(|network| Cidr::new((*network).into())).collect())
-}
-
 fn text<T: ToString>(ip: Option<T>) -> String {
     ip.map(|ip| ip.to_string()).unwrap_or_default()
 }
 
-/// The field names and order of Cilium's node type.
 impl Serialize for LocalNode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Address {
-            r#type: AddressType,
-            #[serde(rename = "IP")]
-            ip: IpAddr,
-        }
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Local {
-            opt_out_node_encryption: bool,
-            #[serde(rename = "UID")]
-            uid: String,
-            #[serde(rename = "ProviderID")]
-            provider_id: String,
-            #[serde(rename = "IPv4NativeRoutingCIDR")]
-            ipv4_native_routing_cidr: Option<Cidr>,
-            #[serde(rename = "IPv6NativeRoutingCIDR")]
-            ipv6_native_routing_cidr: Option<Cidr>,
-            #[serde(rename = "ServiceLoopbackIPv4")]
-            service_loopback_ipv4: String,
-            #[serde(rename = "ServiceLoopbackIPv6")]
-            service_loopback_ipv6: String,
-            is_being_deleted: bool,
-            underlay_protocol: &'static str,
-        }
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Wire<'a> {
-            name: &'a str,
-            cluster: &'a str,
-            #[serde(rename = "IPAddresses")]
-            ip_addresses: Vec<Address>,
-            #[serde(rename = "IPv4AllocCIDR")]
-            ipv4_alloc_cidr: Option<Cidr>,
-            #[serde(rename = "IPv4SecondaryAllocCIDRs")]
-            ipv4_secondary: Option<Vec<Cidr>>,
-            #[serde(rename = "IPv6AllocCIDR")]
-            ipv6_alloc_cidr: Option<Cidr>,
-            #[serde(rename = "IPv6SecondaryAllocCIDRs")]
-            ipv6_secondary: Option<Vec<Cidr>>,
-            #[serde(rename = "IPv4HealthIP")]
-            ipv4_health: String,
-            #[serde(rename = "IPv6HealthIP")]
-            ipv6_health: String,
-            #[serde(rename = "IPv4IngressIP")]
-            ipv4_ingress: String,
-            #[serde(rename = "IPv6IngressIP")]
-            ipv6_ingress: String,
-            #[serde(rename = "ClusterID")]
-            cluster_id: u32,
-            source: &'static str,
-            encryption_key: u8,
-            labels: &'a BTreeMap<String, String>,
-            annotations: &'a BTreeMap<String, String>,
-            wireguard_pub_key: &'static str,
-            #[serde(rename = "BootID")]
-            boot_id: &'a str,
-            local: Local,
-        }
-        Wire {
-            name: &self.name,
-            cluster: &self.cluster,
-            ip_addresses: self.addresses().into_iter().map(|(r#type, ip)| Address { r#type, ip }).collect(),
-            ipv4_alloc_cidr: self.ipv4_alloc_cidr.map(|c| Cidr::new(c.into())),
-            ipv4_secondary: cidrs(&self.ipv4_secondary_alloc_cidrs),
-            ipv6_alloc_cidr: self.ipv6_alloc_cidr.map(|c| Cidr::new(c.into())),
-            ipv6_secondary: cidrs(&self.ipv6_secondary_alloc_cidrs),
+        let address = |(kind, ip): (AddressType, IpAddr)| JsonAddress::new(kind, ip);
+        let ranges = |ranges: Vec<IpNetwork>| -> Option<Vec<JsonCidr>> {
+            (!ranges.is_empty()).then(|| ranges.into_iter().map(JsonCidr::from).collect())
+        };
+        JsonNode {
+            name: self.name.clone(),
+            cluster: self.cluster.clone(),
+            ip_addresses: Some(self.addresses().into_iter().map(address).collect()),
+            ipv4_alloc_cidr: self.ipv4_alloc_cidr.map(JsonCidr::from),
+            ipv4_secondary: ranges(self.ipv4_secondary_alloc_cidrs.iter().map(|c| (*c).into()).collect()),
+            ipv6_alloc_cidr: self.ipv6_alloc_cidr.map(JsonCidr::from),
+            ipv6_secondary: ranges(self.ipv6_secondary_alloc_cidrs.iter().map(|c| (*c).into()).collect()),
             ipv4_health: text(self.health_ipv4),
             ipv6_health: text(self.health_ipv6),
-            ipv4_ingress: String::new(),
-            ipv6_ingress: String::new(),
             cluster_id: self.cluster_id,
-            source: "local",
-            encryption_key: 0,
-            labels: &self.labels,
-            annotations: &self.annotations,
-            wireguard_pub_key: "",
-            boot_id: &self.boot_id,
-            local: Local {
-                opt_out_node_encryption: false,
+            source: "local".to_owned(),
+            labels: Some(self.labels.clone()),
+            annotations: Some(self.annotations.clone()),
+            boot_id: self.boot_id.clone(),
+            local: Some(JsonLocal {
                 uid: self.uid.clone(),
                 provider_id: self.provider_id.clone(),
-                ipv4_native_routing_cidr: None,
-                ipv6_native_routing_cidr: None,
                 service_loopback_ipv4: text(self.service_loopback_ipv4),
                 service_loopback_ipv6: text(self.service_loopback_ipv6),
                 is_being_deleted: self.is_being_deleted,
-                underlay_protocol: "ipv4",
-            },
+                underlay_protocol: "ipv4".to_owned(),
+                ..JsonLocal::default()
+            }),
+            ..JsonNode::default()
         }
         .serialize(serializer)
     }

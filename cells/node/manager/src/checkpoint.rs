@@ -1,14 +1,10 @@
 //! The file `nodes.json` in the state folder: the other nodes, for the next start.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
-use ipnetwork::{IpNetwork, ipv4_mask_to_prefix, ipv6_mask_to_prefix};
-use local_node::AddressType;
-use serde::{Deserialize, Serialize};
+use local_node::{AddressType, JsonAddress, JsonCidr, JsonNode};
 use state_file::StateFile;
 use statedb::Table;
 
@@ -35,8 +31,8 @@ impl Checkpoint {
 
     /// Returns the nodes of the previous run. A damaged file is quarantined: the cluster's objects have the nodes.
     pub(crate) fn read(&self) -> Vec<Node> {
-        match self.file.read_json::<Vec<Stored>>() {
-            Ok(stored) => stored.unwrap_or_default().into_iter().filter_map(Stored::node).collect(),
+        match self.file.read_json::<Vec<JsonNode>>() {
+            Ok(stored) => stored.unwrap_or_default().into_iter().filter_map(from_json).collect(),
             Err(error) => {
                 tracing::warn!(%error, "The nodes of the previous run cannot be read; the cluster's objects have them");
                 if let state_file::Error::Damaged { .. } = error
@@ -57,149 +53,76 @@ impl Checkpoint {
             return Ok(());
         }
         let remote = self.table.all(&snapshot).filter(|node| !node.is_local());
-        let stored: Vec<Stored> = remote.map(|node| Stored::new(node)).collect();
+        let stored: Vec<JsonNode> = remote.map(|node| to_json(node)).collect();
         let mut text = serde_json::to_vec(&stored).unwrap_or_default();
         text.push(b'\n');
         self.file.write_changed(&text)
     }
 }
 
-/// A node as Cilium writes it.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Stored {
-    name: String,
-    cluster: String,
-    #[serde(rename = "IPAddresses")]
-    ip_addresses: Option<Vec<Address>>,
-    #[serde(rename = "IPv4AllocCIDR")]
-    ipv4_alloc_cidr: Option<Cidr>,
-    #[serde(rename = "IPv4SecondaryAllocCIDRs")]
-    ipv4_secondary: Option<Vec<Cidr>>,
-    #[serde(rename = "IPv6AllocCIDR")]
-    ipv6_alloc_cidr: Option<Cidr>,
-    #[serde(rename = "IPv6SecondaryAllocCIDRs")]
-    ipv6_secondary: Option<Vec<Cidr>>,
-    #[serde(rename = "IPv4HealthIP")]
-    ipv4_health: String,
-    #[serde(rename = "IPv6HealthIP")]
-    ipv6_health: String,
-    #[serde(rename = "IPv4IngressIP")]
-    ipv4_ingress: String,
-    #[serde(rename = "IPv6IngressIP")]
-    ipv6_ingress: String,
-    #[serde(rename = "ClusterID")]
-    cluster_id: u32,
-    source: String,
-    encryption_key: u8,
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
-    wireguard_pub_key: String,
-    #[serde(rename = "BootID")]
-    boot_id: String,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Address {
-    r#type: String,
-    #[serde(rename = "IP")]
-    ip: String,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Cidr {
-    #[serde(rename = "IP")]
-    ip: String,
-    mask: String,
-}
-
-impl Cidr {
-    fn new(range: IpNetwork) -> Cidr {
-        let mask = match range.mask() {
-            IpAddr::V4(mask) => BASE64_STANDARD.encode(mask.octets()),
-            IpAddr::V6(mask) => BASE64_STANDARD.encode(mask.octets()),
-        };
-        Cidr { ip: range.network().to_string(), mask }
-    }
-
-    fn range(&self) -> Option<IpNetwork> {
-        let mask = BASE64_STANDARD.decode(&self.mask).ok()?;
-        let length = match mask.len() {
-            4 => ipv4_mask_to_prefix(Ipv4Addr::from(<[u8; 4]>::try_from(mask).ok()?)),
-            _ => ipv6_mask_to_prefix(Ipv6Addr::from(<[u8; 16]>::try_from(mask).ok()?)),
-        };
-        IpNetwork::new(self.ip.parse().ok()?, length.ok()?).ok()
+/// Returns a node as Cilium writes it.
+fn to_json(node: &Node) -> JsonNode {
+    let text = |ip: Option<IpAddr>| ip.map(|ip| ip.to_string()).unwrap_or_default();
+    let ranges = |is_ipv4: bool| {
+        let mut ranges =
+            node.pod_cidrs.iter().filter(|range| range.is_ipv4() == is_ipv4).map(|r| JsonCidr::from(*r));
+        let first = ranges.next();
+        let others: Vec<JsonCidr> = ranges.collect();
+        (first, (!others.is_empty()).then_some(others))
+    };
+    let address = |address: &NodeAddress| JsonAddress::new(address.kind, address.ip);
+    let ((ipv4_alloc_cidr, ipv4_secondary), (ipv6_alloc_cidr, ipv6_secondary)) =
+        (ranges(true), ranges(false));
+    JsonNode {
+        name: node.name.to_string(),
+        cluster: node.cluster.to_string(),
+        ip_addresses: Some(node.addresses.iter().map(address).collect()),
+        ipv4_alloc_cidr,
+        ipv4_secondary,
+        ipv6_alloc_cidr,
+        ipv6_secondary,
+        ipv4_health: text(node.health_ipv4.map(IpAddr::V4)),
+        ipv6_health: text(node.health_ipv6.map(IpAddr::V6)),
+        ipv4_ingress: text(node.ingress_ipv4.map(IpAddr::V4)),
+        ipv6_ingress: text(node.ingress_ipv6.map(IpAddr::V6)),
+        cluster_id: node.cluster_id,
+        source: node.source.name().to_owned(),
+        encryption_key: node.encryption_key,
+        labels: Some((&node.labels).into()),
+        annotations: Some((&node.annotations).into()),
+        wireguard_pub_key: node.wireguard_key.to_string(),
+        boot_id: node.boot_id.to_string(),
+        ..JsonNode::default()
     }
 }
 
-impl Stored {
-    fn new(node: &Node) -> Stored {
-        let text = |ip: Option<IpAddr>| ip.map(|ip| ip.to_string()).unwrap_or_default();
-        let ranges = |is_ipv4: bool| {
-            let mut ranges =
-                node.pod_cidrs.iter().filter(|range| range.is_ipv4() == is_ipv4).map(|r| Cidr::new(*r));
-            let first = ranges.next();
-            let others: Vec<Cidr> = ranges.collect();
-            (first, (!others.is_empty()).then_some(others))
-        };
-        let address = |address: &NodeAddress| Address {
-            r#type: address.kind.as_str().to_owned(),
-            ip: address.ip.to_string(),
-        };
-        let ((ipv4_alloc_cidr, ipv4_secondary), (ipv6_alloc_cidr, ipv6_secondary)) =
-            (ranges(true), ranges(false));
-        Stored {
-            name: node.name.to_string(),
-            cluster: node.cluster.to_string(),
-            ip_addresses: Some(node.addresses.iter().map(address).collect()),
-            ipv4_alloc_cidr,
-            ipv4_secondary,
-            ipv6_alloc_cidr,
-            ipv6_secondary,
-            ipv4_health: text(node.health_ipv4.map(IpAddr::V4)),
-            ipv6_health: text(node.health_ipv6.map(IpAddr::V6)),
-            ipv4_ingress: text(node.ingress_ipv4.map(IpAddr::V4)),
-            ipv6_ingress: text(node.ingress_ipv6.map(IpAddr::V6)),
-            cluster_id: node.cluster_id,
-            source: node.source.name().to_owned(),
-            encryption_key: node.encryption_key,
-            labels: Some((&node.labels).into()),
-            annotations: Some((&node.annotations).into()),
-            wireguard_pub_key: node.wireguard_key.to_string(),
-            boot_id: node.boot_id.to_string(),
-        }
-    }
-
-    /// Returns the restored node, without invalid parts; none without a name.
-    fn node(self) -> Option<Node> {
-        let addresses = self.ip_addresses.into_iter().flatten().filter_map(|address| {
-            let kind: AddressType = address_type(&address.r#type)?;
-            Some(NodeAddress { kind, ip: address.ip.parse().ok().filter(is_usable)? })
-        });
-        let first = self.ipv4_alloc_cidr.into_iter().chain(self.ipv6_alloc_cidr);
-        let others = self.ipv4_secondary.into_iter().chain(self.ipv6_secondary).flatten();
-        let ranges = first.chain(others).filter_map(|cidr| cidr.range()).filter(is_usable_range);
-        let node = Node {
-            name: self.name.into(),
-            cluster: self.cluster.into(),
-            cluster_id: self.cluster_id,
-            source: NodeSource::Restored,
-            addresses: addresses.collect(),
-            pod_cidrs: first_of_families(ranges),
-            health_ipv4: self.ipv4_health.parse().ok(),
-            health_ipv6: self.ipv6_health.parse().ok(),
-            ingress_ipv4: self.ipv4_ingress.parse().ok(),
-            ingress_ipv6: self.ipv6_ingress.parse().ok(),
-            encryption_key: self.encryption_key,
-            wireguard_key: self.wireguard_pub_key.into(),
-            boot_id: self.boot_id.into(),
-            labels: self.labels.into_iter().flatten().collect(),
-            annotations: self.annotations.into_iter().flatten().collect(),
-        };
-        (!node.name.is_empty()).then_some(node)
-    }
+/// Returns the restored node, without invalid parts; none without a name.
+fn from_json(json: JsonNode) -> Option<Node> {
+    let addresses = json.ip_addresses.into_iter().flatten().filter_map(|address| {
+        let kind: AddressType = address_type(&address.r#type)?;
+        Some(NodeAddress { kind, ip: address.ip.parse().ok().filter(is_usable)? })
+    });
+    let first = json.ipv4_alloc_cidr.into_iter().chain(json.ipv6_alloc_cidr);
+    let others = json.ipv4_secondary.into_iter().chain(json.ipv6_secondary).flatten();
+    let ranges = first.chain(others).filter_map(|cidr| cidr.range()).filter(is_usable_range);
+    let node = Node {
+        name: json.name.into(),
+        cluster: json.cluster.into(),
+        cluster_id: json.cluster_id,
+        source: NodeSource::Restored,
+        addresses: addresses.collect(),
+        pod_cidrs: first_of_families(ranges),
+        health_ipv4: json.ipv4_health.parse().ok(),
+        health_ipv6: json.ipv6_health.parse().ok(),
+        ingress_ipv4: json.ipv4_ingress.parse().ok(),
+        ingress_ipv6: json.ipv6_ingress.parse().ok(),
+        encryption_key: json.encryption_key,
+        wireguard_key: json.wireguard_pub_key.into(),
+        boot_id: json.boot_id.into(),
+        labels: json.labels.into_iter().flatten().collect(),
+        annotations: json.annotations.into_iter().flatten().collect(),
+    };
+    (!node.name.is_empty()).then_some(node)
 }
 
 #[cfg(test)]
@@ -266,7 +189,7 @@ mod tests {
         std::fs::write(dir.path().join(FILE), text).unwrap();
         let [n2] = &checkpoint.read()[..] else { panic!() };
         assert_eq!((n2.addresses.len(), n2.ipv4()), (2, Some([192, 0, 2, 2].into())));
-        assert_eq!(n2.pod_cidrs, ["10.0.2.0/24".parse::<IpNetwork>().unwrap()]);
+        assert_eq!(n2.pod_cidrs, ["10.0.2.0/24".parse().unwrap()]);
         assert_eq!((n2.health_ipv4, n2.ingress_ipv4), (Some([10, 0, 2, 4].into()), None));
     }
 
