@@ -28,13 +28,19 @@ impl NetNs {
     }
 
     /// Creates a namespace, loopback up, bind-mounted at `path`.
-    pub(crate) fn create(path: PathBuf) -> io::Result<Self> {
+    pub fn create(path: PathBuf) -> io::Result<Self> {
         let ns = on_thread("netns", || {
             sys::unshare(libc::CLONE_NEWNET)?;
             Self::pin_current(path)
         })?;
         ns.ip("link set lo up")?;
         Ok(ns)
+    }
+
+    /// Unmounts a namespace of [`create`](Self::create), as a container runtime does: it ends with its last reference.
+    pub fn remove(self) -> io::Result<()> {
+        sys::unmount(&self.path)?;
+        std::fs::remove_file(&self.path)
     }
 
     /// Returns the calling thread's namespace, without a bind mount: its path is that of a descriptor of this process.

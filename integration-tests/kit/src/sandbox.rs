@@ -95,8 +95,7 @@ impl Sandbox {
     /// Unmounts a namespace of [`netns`](Self::netns), as a container runtime
     /// does: it ends with its last reference.
     pub fn remove_netns(&self, ns: NetNs) -> io::Result<()> {
-        sys::unmount(ns.path())?;
-        fs::remove_file(ns.path())
+        ns.remove()
     }
 
     /// Returns the sandbox's folder (a tmpfs that is visible only inside).

@@ -10,6 +10,7 @@ mod endpoint_objects;
 mod get;
 mod idle;
 mod join;
+mod kubelet;
 mod multi_pool;
 mod operator;
 mod stage;
