@@ -13,9 +13,11 @@ use std::io::{self, Write as _};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cilium_health::EndpointNamespaceSlot;
 use daemon_config::RuntimeConfig;
 use hive::{ConfigError, Hive, HiveError, bundle};
 use logging::LogLevel;
@@ -29,7 +31,8 @@ fn main() -> ExitCode {
         return build_config::run();
     }
     let (filter, level) = logging::filter();
-    let own = [log_level::cell(level.clone()), privileges::cell(), cmdref::cell()];
+    let health_endpoint = Arc::<EndpointNamespaceSlot>::default();
+    let own = [log_level::cell(level.clone()), privileges::cell(health_endpoint.clone()), cmdref::cell()];
     let built = Hive::builder([bundle(own), agent::cells()])
         .command(cleanup::WORDS, cleanup::cell())
         .process("CILIUM_")
@@ -38,7 +41,8 @@ fn main() -> ExitCode {
         .foreign(agent::known_options())
         .build();
     let code = match level.install_for(filter, built, |hive| Ok(hive.config::<RuntimeConfig>()?.debug)) {
-        Ok(hive) => dispatch(hive, &level).unwrap_or_else(|error| refuse(&HiveError::Config(vec![error]))),
+        Ok(hive) => dispatch(hive, &level, &health_endpoint)
+            .unwrap_or_else(|error| refuse(&HiveError::Config(vec![error]))),
         Err(error) => refuse(&error),
     };
     level.flush();
@@ -49,14 +53,18 @@ fn main() -> ExitCode {
 const FATAL_TARGET: &str = "agent::fatal";
 
 /// Runs the command that the command line names.
-fn dispatch(hive: Hive, log: &LogLevel) -> Result<ExitCode, ConfigError> {
+fn dispatch(
+    hive: Hive,
+    log: &LogLevel,
+    health_endpoint: &EndpointNamespaceSlot,
+) -> Result<ExitCode, ConfigError> {
     let words: Vec<&str> = hive.arguments().words.iter().map(String::as_str).collect();
     Ok(match words.as_slice() {
         _ if hive.arguments().help => print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
         _ if hive.arguments().version => print(VERSION),
         [] => match cmdref::folder(&hive)? {
             Some(folder) => reference(&hive, &folder),
-            None => run(hive, log)?,
+            None => run(hive, log, health_endpoint)?,
         },
         [word] if cleanup::WORDS.contains(word) => match privileges::are_missing() {
             true => ExitCode::from(FATAL),
@@ -116,12 +124,12 @@ fn reference(hive: &Hive, folder: &Path) -> ExitCode {
     }
 }
 
-fn run(hive: Hive, log: &LogLevel) -> Result<ExitCode, ConfigError> {
+fn run(hive: Hive, log: &LogLevel, health_endpoint: &EndpointNamespaceSlot) -> Result<ExitCode, ConfigError> {
     if privileges::are_missing() {
         return Ok(ExitCode::from(FATAL));
     }
     privileges::raise_descriptors();
-    if !privileges::drop_capabilities(&hive, log)? {
+    if !privileges::drop_capabilities(&hive, log, health_endpoint)? {
         return Ok(ExitCode::from(FATAL));
     }
     hive.settings().report();

@@ -5,8 +5,9 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
 
-use cilium_health::CiliumHealthConfig;
+use cilium_health::{CiliumHealthConfig, EndpointNamespace, EndpointNamespaceSlot};
 use hive::prelude::*;
 use hive::{ConfigError, Hive};
 use iptables::IptablesConfig;
@@ -28,9 +29,10 @@ pub(crate) struct PrivilegeConfig {
     bpf_root_remount: bool,
 }
 
-/// Declares the options.
-pub(crate) fn cell() -> Cell {
-    module("privileges", "Privileges of the process", [config::<PrivilegeConfig>()])
+/// Declares the options, and provides what is made with capabilities that are dropped afterwards.
+pub(crate) fn cell(health_endpoint: Arc<EndpointNamespaceSlot>) -> Cell {
+    let cells = [config::<PrivilegeConfig>(), supply(health_endpoint)];
+    module("privileges", "Privileges of the process", cells)
 }
 
 /// A required capability: name, bit, purpose.
@@ -85,18 +87,25 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
     NEEDED.into_iter().filter(|(_, capability, _)| !held.contains(*capability)).collect()
 }
 
-/// Mounts the bpf file system if it is missing, which needs `CAP_SYS_ADMIN`, then drops all capabilities that the agent
+/// Mounts the bpf file system if it is missing and makes the namespace of the health endpoint, which need `CAP_SYS_ADMIN`, then drops all capabilities that the agent
 /// does not use, and starts the thread of the log with what is left. Returns false, after logging the error, if there is no
 /// bpf file system. Call it before any cell is built: a cell may start threads, which would keep the capabilities of this one.
-pub(crate) fn drop_capabilities(hive: &Hive, log: &LogLevel) -> Result<bool, ConfigError> {
+pub(crate) fn drop_capabilities(
+    hive: &Hive,
+    log: &LogLevel,
+    health_endpoint: &EndpointNamespaceSlot,
+) -> Result<bool, ConfigError> {
     let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
     let enters_pods = hive.config::<SocketConfig>()?.enters_pods();
     // Pings of nodes; the older backend of iptables.
-    let raw = hive.config::<CiliumHealthConfig>()?.enable_health_checking
-        || hive.config::<IptablesConfig>()?.install_iptables_rules;
+    let health = hive.config::<CiliumHealthConfig>()?;
+    let raw = health.enable_health_checking || hive.config::<IptablesConfig>()?.install_iptables_rules;
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
         tracing::error!(target: crate::FATAL_TARGET, %error, "The agent has no bpf file system");
         return Ok(false);
+    }
+    if health.has_endpoint() {
+        health_endpoint.fill(EndpointNamespace::create(health.cluster_health_port));
     }
     let dropped = drop_all_but(|held| kept(held, remount || enters_pods, raw));
     log.start_writer();

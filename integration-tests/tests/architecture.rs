@@ -158,6 +158,10 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/health/cilium-health/src/health_api/server.rs", "as above"),
     ("cells/health/cilium-health/src/responder/listener.rs", "as above"),
     (
+        "cells/health/cilium-health/src/endpoint/namespace.rs",
+        "a thread that makes a namespace never leaves it; it ends before the call returns",
+    ),
+    (
         "cells/infra/api/src/cell.rs",
         "requests are completed after their client has disconnected; the server's job waits for them",
     ),

@@ -8,6 +8,7 @@ mod connectivity;
 mod descriptors;
 mod failures;
 mod health_checks;
+mod health_endpoint;
 mod iptables;
 mod k8s_tracker;
 mod label_filter;

@@ -5,25 +5,31 @@ use std::time::{Duration, SystemTime};
 
 use api::StatusSource;
 use api_models::Status;
+use devices::{Device, NetlinkError};
+use endpoints::Endpoints;
 use hive::Backoff;
 use hive::prelude::*;
-use local_node::{LocalNode, StateConfig};
+use ipam::{Address, Ipam};
+use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
 use node_manager::Node;
 use statedb::{RwTable, Table};
 use status::Collector;
+use sysctl::Sysctl;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tunnel::{MtuConfig, Tunnel};
 
 use crate::config::CiliumHealthConfig;
+use crate::endpoint::{EndpointNamespaceSlot, HealthEndpoint, remove_leftovers};
 use crate::error::Error;
 use crate::health_api::{Access, HealthApi, SOCKET};
 use crate::metrics::HealthMetrics;
 use crate::prober::core::Prober;
 use crate::prober::results::Results;
 use crate::prober::run::{CycleReport, Run};
-use crate::responder::{Listening, Responder};
+use crate::responder::{Listening, Responder, serve_endpoint};
 use crate::row::NodeHealth;
 
 /// The maximum number of requests to probe all nodes that the prober has not read yet.
@@ -40,6 +46,7 @@ pub fn cell() -> Cell {
         provide(new_state),
         provide(new_status),
         invoke(start),
+        invoke(start_endpoint),
     ];
     module("cilium-health", "Connectivity between nodes", cells)
 }
@@ -66,6 +73,64 @@ fn new_status(config: Config<CiliumHealthConfig>, responder: Arc<ResponderState>
         let cluster = status.cluster.get_or_insert_default();
         cluster.cilium_health = Some(Status { state: state.to_owned(), msg });
     }))
+}
+
+/// The cells that a health endpoint needs; there is none without one of them.
+#[derive(Params)]
+struct EndpointParams {
+    config: Config<CiliumHealthConfig>,
+    namespace: Option<Arc<EndpointNamespaceSlot>>,
+    endpoints: Option<Arc<Endpoints>>,
+    ipam: Option<Arc<Ipam>>,
+    addresses: Option<Arc<Table<Address>>>,
+    store: Option<Arc<LocalNodeStore>>,
+    devices: Option<Arc<Table<Device>>>,
+    sysctl: Option<Arc<Sysctl>>,
+    tunnel: Option<Arc<Tunnel>>,
+    mtu: Option<Config<MtuConfig>>,
+    families: Config<FamilyConfig>,
+    jobs: JobGroup,
+    health: Health,
+}
+
+impl EndpointParams {
+    fn endpoint(&self) -> Option<HealthEndpoint> {
+        Some(HealthEndpoint {
+            endpoints: self.endpoints.clone()?,
+            ipam: self.ipam.clone()?,
+            addresses: self.addresses.clone()?,
+            store: self.store.clone()?,
+            devices: self.devices.clone()?,
+            sysctl: self.sysctl.clone()?,
+            tunnel: self.tunnel.clone()?,
+            mtu: MtuConfig::clone(self.mtu.as_ref()?),
+            families: FamilyConfig::clone(&self.families),
+        })
+    }
+}
+
+fn start_endpoint(p: EndpointParams) {
+    let Some(slot) = &p.namespace else { return };
+    if !p.config.has_endpoint() {
+        p.jobs
+            .one_shot("health-endpoint-leftovers", |_| async { Ok(hive::blocking(remove_leftovers).await?) })
+            .add();
+        return;
+    }
+    let Some((endpoint, namespace)) = p.endpoint().zip(slot.take()) else { return };
+    match namespace {
+        Ok((namespace, listener)) => {
+            p.jobs.one_shot("health-endpoint", move |cx: JobCx| endpoint.follow(namespace, cx)).add();
+            p.jobs.one_shot("responder-endpoint", move |cx: JobCx| serve_endpoint(listener, cx)).add();
+        }
+        Err(error) => report_missing(&p.health.child("health-endpoint"), &error),
+    }
+}
+
+fn report_missing(health: &Health, error: &NetlinkError) {
+    let message = "This node has no health endpoint: its network namespace could not be made, which needs CAP_SYS_ADMIN";
+    tracing::warn!(%error, "{message}");
+    health.degraded(message, error);
 }
 
 #[derive(Params)]

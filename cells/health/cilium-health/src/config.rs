@@ -11,7 +11,7 @@ pub struct CiliumHealthConfig {
     /// Probe all nodes of the cluster, and respond to their probes
     #[flag(default = true)]
     pub enable_health_checking: bool,
-    /// Probe the health endpoints of nodes that have one, too
+    /// Have a health endpoint, and probe those of other nodes, too
     #[flag(default = true)]
     pub enable_endpoint_health_checking: bool,
     /// TCP port of the responder, here and on other nodes
@@ -40,6 +40,12 @@ impl CiliumHealthConfig {
             return Err(Error::Threshold(self.health_check_icmp_failure_threshold));
         }
         Ok(())
+    }
+
+    /// Whether this node has a health endpoint, for whose namespace the agent needs `CAP_SYS_ADMIN` until it is made.
+    #[must_use]
+    pub fn has_endpoint(&self) -> bool {
+        self.enable_health_checking && self.enable_endpoint_health_checking
     }
 
     /// Returns the cycle of one address, which [`cycle`] scales.

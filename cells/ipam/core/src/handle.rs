@@ -150,6 +150,22 @@ impl Ipam {
         Ok(given)
     }
 
+    /// Allocates an address of the family for an owner of the node's own: `before` if it is free and of the default pool, else
+    /// another one.
+    pub fn allocate_own(&self, owner: &str, family: Family, before: Option<IpAddr>) -> Result<IpAddr, Error> {
+        let (pools, default) = (self.pools(), self.default_pool());
+        let is_available = |address: &IpAddr| {
+            Family::of(*address) == family && pools.pool_of(*address).is_some_and(|pool| *pool == default)
+        };
+        if let Some(before) = before.filter(is_available)
+            && self.allocate_ip(before, owner, &default).is_ok()
+        {
+            return Ok(before);
+        }
+        let given = self.allocate(owner, Some(family), false)?;
+        given.first().map(|given| given.address).ok_or(Error::Disabled(family))
+    }
+
     /// Allocates a given address, if it is free. `pool` must not be empty; all addresses are of `default`.
     pub fn allocate_ip(&self, address: IpAddr, owner: &str, pool: &str) -> Result<(), Error> {
         if pool.is_empty() {

@@ -1,8 +1,8 @@
 //! The handle on endpoints: creates, changes and removes them as requests demand, and waits for the outcome.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use api::ControllerUuids;
@@ -40,6 +40,8 @@ pub struct Endpoints {
     pub(crate) context: Context,
     /// The next candidate for a free id; ids are reused as late as possible.
     next_id: Arc<AtomicU16>,
+    /// The addresses that the health endpoint had in the previous run.
+    previous_health: Arc<OnceLock<Vec<IpAddr>>>,
 }
 
 /// The other cells that requests need.
@@ -116,7 +118,7 @@ impl Endpoints {
     ) -> Endpoints {
         // Start at a random id: clients may still cache ids of the previous run.
         let next_id = Arc::new(AtomicU16::new(rand::random()));
-        Endpoints { table, ipam, fence, defaults, context, next_id }
+        Endpoints { table, ipam, fence, defaults, context, next_id, previous_health: Arc::default() }
     }
 
     /// Returns the table's reader.
@@ -150,11 +152,65 @@ impl Endpoints {
             tracing::warn!(endpointID = id.0, %error, "Creation of endpoint failed");
             self.remove(id).await;
             // A concurrent deletion may have ended before the addresses were handed over, and has not released them.
-            for address in addresses {
-                self.ipam.release_endpoint(address, id.0);
-            }
+            self.release_all(&addresses, id.0);
         }
         created
+    }
+
+    /// Creates an endpoint of the agent's own, with the reserved labels and the identity of the record, and waits until it is
+    /// ready. The addresses of the record, which the caller has allocated, become the endpoint's: they are released with it, and
+    /// if it fails. One that fails is removed again.
+    pub async fn create_own(&self, mut record: Record) -> Result<Obj<Endpoint>, Refused> {
+        let addresses: Vec<IpAddr> = record.addresses().collect();
+        record.options = OptionMap { map: self.defaults.now() };
+        let created = match self.fence.wait().await {
+            Ok(()) => self.insert(record).map_err(Refused::from),
+            Err(closed) => Err(closed.into()),
+        };
+        let id = match created {
+            Ok(id) => id,
+            Err(error) => {
+                self.release_all(&addresses, 0);
+                return Err(error);
+            }
+        };
+        let created = match addresses.iter().try_for_each(|ip| self.ipam.hand_over(*ip, None, "", id.0)) {
+            Ok(()) => {
+                self.change(id, |row| {
+                    let now = SystemTime::now();
+                    row.identified(RESOLVING, now).triggered("endpoint creation", "endpoint creation", now)
+                });
+                self.regenerated(id).await
+            }
+            Err(error) => Err(error.into()),
+        };
+        let created = created.and_then(|()| self.row(id).ok_or(Refused::NotFound));
+        if created.is_err() {
+            self.remove(id).await;
+            self.release_all(&addresses, id.0);
+        }
+        created
+    }
+
+    /// Removes an endpoint of the agent's own; false if that has failed and is retried.
+    pub async fn remove_own(&self, id: EndpointId) -> bool {
+        self.remove(id).await
+    }
+
+    /// Returns the addresses that the health endpoint had in the previous run; none before the start has read its record.
+    pub fn previous_health(&self) -> &[IpAddr] {
+        self.previous_health.get().map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn set_previous_health(&self, addresses: Vec<IpAddr>) {
+        // Set once: there is one start.
+        let _ = self.previous_health.set(addresses);
+    }
+
+    fn release_all(&self, addresses: &[IpAddr], endpoint: u16) {
+        for address in addresses {
+            self.ipam.release_endpoint(*address, endpoint);
+        }
     }
 
     /// Inserts a new endpoint into the table. Returns its id, which is a free one unless the record has one.

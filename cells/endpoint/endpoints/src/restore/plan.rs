@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use crate::model::id::EndpointId;
 use crate::model::record::Record;
@@ -19,6 +20,8 @@ pub struct Plan {
     pub ignore: Vec<Ignored>,
     /// Directories with an unreadable record.
     pub damaged: Vec<Ignored>,
+    /// The addresses of the health endpoint, which is created again with them.
+    pub health: Vec<IpAddr>,
 }
 
 /// An endpoint to restore.
@@ -138,6 +141,7 @@ fn judge(plan: &mut Plan, candidate: Restored, link: &impl Fn(&str) -> Option<u3
     let Restored { directory, mut record } = candidate;
     let id = EndpointId(record.id);
     if record.is_health() {
+        plan.health.extend(record.addresses());
         plan.discard.push(Discarded { directory, id: Some(id), reason: Reason::Health });
         return;
     }
@@ -271,10 +275,12 @@ mod tests {
 
     #[test]
     fn host_and_health() {
-        let list = vec![found("1", 1, reserved(1, "host")), found("2", 2, reserved(2, "health"))];
+        let health = Record { ipv4: Some([10, 0, 0, 9].into()), ..reserved(2, "health") };
+        let list = vec![found("1", 1, reserved(1, "host")), found("2", 2, health)];
         let plan = plan(list, links);
         assert_eq!(plan.restore.len(), 1, "the host endpoint needs no link of that name yet");
         assert!(plan.restore[0].record.is_host());
         assert_eq!(plan.discard[0].reason, Reason::Health);
+        assert_eq!(plan.health, [IpAddr::from([10, 0, 0, 9])]);
     }
 }

@@ -25,7 +25,7 @@ use crate::requests::service::Endpoints;
 use crate::restore::damaged::Damaged;
 use crate::restore::files::StateFolder;
 use crate::restore::host;
-use crate::restore::plan::{Discarded, Ignored, Restored, plan};
+use crate::restore::plan::{Discarded, Ignored, Reason, Restored, plan};
 use crate::restore::retry::{backoff, read};
 use crate::restore::unfinished::{self, UnfinishedLink};
 
@@ -72,7 +72,8 @@ impl StartHook {
         }
         // The receivers are gone only if the hive has stopped already.
         let _ = self.unfinished.send(unfinished::find(&links, &table));
-        let Outcome { restored, failed, skipped, damaged } = outcome;
+        let Outcome { restored, failed, skipped, damaged, health } = outcome;
+        self.endpoints.set_previous_health(health);
         let _ = self.damaged.send(damaged);
         self.counts.phase("restoration", begin.elapsed(), restored, failed, skipped);
         tracing::info!(restored, failed, skipped, "Endpoints of the previous run read");
@@ -91,6 +92,8 @@ pub struct Outcome {
     pub skipped: usize,
     /// Records that cannot be read.
     pub(crate) damaged: Vec<Damaged>,
+    /// The addresses of the health endpoint, which is created again.
+    pub(crate) health: Vec<IpAddr>,
 }
 
 /// The endpoints of the previous run, and the owners of their addresses and identities.
@@ -120,7 +123,7 @@ impl PreviousRun {
             follow_name(record, links);
         }
         let plan = plan(found, |name| links.get(name).map(|link| link.index));
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome { health: plan.health, ..Outcome::default() };
         for Ignored { directory, problem } in &plan.ignore {
             let path = files.root().join(directory);
             tracing::warn!(path = %path.display(), %problem, "Ignoring a state directory");
@@ -130,6 +133,7 @@ impl PreviousRun {
         outcome.damaged = self.damaged(&plan.damaged, links, known);
         for Discarded { directory, id, reason } in &plan.discard {
             match id {
+                Some(EndpointId(id)) if *reason == Reason::Health => self.release(*id),
                 Some(EndpointId(id)) => {
                     tracing::info!(endpointID = id, %reason, "Unable to restore endpoint, cleaning it up");
                     self.release(*id);

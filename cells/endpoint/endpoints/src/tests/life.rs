@@ -1,9 +1,13 @@
 //! The life cycle of an endpoint: created, changed, removed, restored.
 
+use ipam::Family;
+
 use super::*;
 use crate::gc::Sweep;
+use crate::model::error::Invalid;
 use crate::model::id::{EndpointId, Name};
-use crate::model::record::Record;
+use crate::model::op_labels::OpLabels;
+use crate::model::record::{Record, SecurityLabel};
 use crate::model::state::State;
 use crate::requests::service::Refused;
 use crate::restore::finish::drain;
@@ -250,4 +254,75 @@ fn the_datapath_gets_what_the_record_says() {
     let mut checked = record.clone();
     checked.options.map = checked.options.map.with("SourceIPVerification", true);
     assert_eq!(crate::reconcile::targets::datapath(&checked).flags, datapath_abi::ep_flag::SOURCE_CHECK);
+}
+
+/// Returns the record of the health endpoint on `lxc9`, with addresses that the allocator has given to it.
+fn health(agent: &Agent, before: &[IpAddr]) -> Record {
+    let mut record = Record {
+        if_name: "lxc9".into(),
+        if_index: 109,
+        sec_label: Some(SecurityLabel::reserved(4, "health")),
+        op_labels: OpLabels {
+            orchestration_identity: SecurityLabel::reserved(4, "health").labels,
+            ..OpLabels::default()
+        },
+        ..Record::default()
+    };
+    for family in [Family::V4, Family::V6] {
+        let before = before.iter().copied().find(|address| Family::of(*address) == family);
+        match agent.ipam.allocate_own("health", family, before).unwrap() {
+            IpAddr::V4(address) => record.ipv4 = Some(address),
+            IpAddr::V6(address) => record.ipv6 = Some(address),
+        }
+    }
+    record
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_health_endpoint_is_created_again_with_its_addresses() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let wanted = health(&agent, &[]);
+    let addresses: Vec<IpAddr> = wanted.addresses().collect();
+    let endpoint = agent.endpoints.create_own(wanted).await.unwrap();
+    assert_eq!((endpoint.state, endpoint.applied_identity), (State::Ready, 4));
+    assert!(world.datapath.is_up(endpoint.record.id));
+    assert_eq!(world.map.identity(&ipv4(&endpoint)), Some(4));
+    let owners = |agent: &Agent| agent.ipam.status(true).allocations.values().cloned().collect::<Vec<_>>();
+    assert_eq!(owners(&agent), ["health", "health"]);
+    let local = Name::Local(endpoint.id());
+    assert!(matches!(agent.endpoints.delete(&local).await, Err(Refused::Invalid(Invalid::Reserved))));
+    assert!(agent.ipam.release(addresses[0], "default").is_err(), "the endpoint has it");
+
+    // Killed: the next start discards the record, and knows the addresses.
+    drop(agent);
+    let agent = Agent::start(&world).await;
+    assert!(agent.rows().is_empty() && world.files().is_empty() && owners(&agent).is_empty());
+    assert!(world.datapath.endpoint(endpoint.record.id).is_none(), "pruned");
+    assert_eq!((&agent.outcome.health, agent.outcome.failed), (&addresses, 0));
+    let again = agent.endpoints.create_own(health(&agent, &addresses)).await.unwrap();
+    assert_eq!(again.record.addresses().collect::<Vec<_>>(), addresses);
+
+    assert!(agent.endpoints.remove_own(again.id()).await);
+    assert!(agent.rows().is_empty() && world.files().is_empty() && owners(&agent).is_empty());
+    assert!(world.datapath.endpoint(again.record.id).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_health_endpoint_that_cannot_be_created_leaves_nothing() {
+    let world = World::new();
+    let agent = Agent::start(&world).await;
+    let pod = agent.endpoints.create(&agent.request(9)).await.unwrap();
+    // The interface is the pod's.
+    assert!(agent.endpoints.create_own(health(&agent, &[])).await.is_err());
+    let allocations = agent.ipam.status(true).allocations;
+    assert!(
+        allocations.len() == 2 && allocations.values().all(|owner| owner == "default/p9"),
+        "{allocations:?}"
+    );
+    // The address is the pod's.
+    let stolen = Record { if_index: 110, ipv4: pod.record.ipv4, ..health(&agent, &[]) };
+    assert!(agent.endpoints.create_own(stolen).await.is_err());
+    assert_eq!(agent.ipam.endpoint_addresses(pod.record.id).len(), 2, "the pod keeps its addresses");
+    assert_eq!(agent.rows().len(), 1);
 }

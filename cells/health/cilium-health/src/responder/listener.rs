@@ -75,22 +75,8 @@ impl Listener {
     /// Serves the address until the job is cancelled.
     pub(crate) async fn serve(self, cx: JobCx) -> anyhow::Result<()> {
         let Some(listener) = self.bind(&cx).await else { return Ok(()) };
-        cx.health.ok("Running");
         self.state.send_modify(|state| state.set(self.ip, None));
-        let answer = service_fn(|request: Request<Incoming>| {
-            std::future::ready(Ok::<_, Infallible>(respond(request.method(), request.uri().path())))
-        });
-        let bounds =
-            Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT).buffer(BUFFER).title_case_headers();
-        let tasks = TaskTracker::new();
-        let report_accept = |error: Option<&io::Error>| match error {
-            Some(error) => cx.health.degraded("Cannot accept connections", error),
-            None => cx.health.ok("Running"),
-        };
-        http_server::serve_in(&self.pool, &listener, bounds, answer, cx.token(), &tasks, report_accept).await;
-        drop(listener);
-        tasks.close();
-        tasks.wait().await;
+        respond_on(listener, &self.pool, &cx).await;
         Ok(())
     }
 
@@ -117,6 +103,31 @@ impl Listener {
             cx.token().run_until_cancelled(tokio::time::sleep(wait)).await?;
         }
     }
+}
+
+/// Answers requests on the listener until the job is cancelled.
+async fn respond_on(listener: TcpListener, pool: &Pool, cx: &JobCx) {
+    cx.health.ok("Running");
+    let answer = service_fn(|request: Request<Incoming>| {
+        std::future::ready(Ok::<_, Infallible>(respond(request.method(), request.uri().path())))
+    });
+    let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT).buffer(BUFFER).title_case_headers();
+    let tasks = TaskTracker::new();
+    let report_accept = |error: Option<&io::Error>| match error {
+        Some(error) => cx.health.degraded("Cannot accept connections", error),
+        None => cx.health.ok("Running"),
+    };
+    http_server::serve_in(pool, &listener, bounds, answer, cx.token(), &tasks, report_accept).await;
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// Serves the socket in the namespace of the health endpoint until the job is cancelled. Its connections have a bound of their
+/// own: those to the node do not take their place.
+pub(crate) async fn serve_endpoint(listener: std::net::TcpListener, cx: JobCx) -> anyhow::Result<()> {
+    respond_on(TcpListener::from_std(listener)?, &Pool::default(), &cx).await;
+    Ok(())
 }
 
 /// Listens on the port at this address, or at all addresses of the node.

@@ -9,4 +9,4 @@ mod follow;
 mod listener;
 
 pub(crate) use follow::Responder;
-pub(crate) use listener::Listening;
+pub(crate) use listener::{Listening, serve_endpoint};
