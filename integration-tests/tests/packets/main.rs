@@ -22,4 +22,5 @@ mod service_rolling;
 mod services;
 mod state;
 mod takeover;
+mod three_nodes;
 mod upgrade;

@@ -13,9 +13,12 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// How long a packet that must not arrive is waited for; a later one that must arrive follows on the same path.
 const PATIENCE: Duration = Duration::from_secs(5);
 const DEVICE: &str = "cilium_vxlan";
-const PORT: u16 = 8472;
-const SERVER: u16 = 5000;
-const PEER: u16 = 4000;
+/// The port of the tunnel.
+pub(crate) const PORT: u16 = 8472;
+/// The destination port of a [`question`].
+pub(crate) const SERVER: u16 = 5000;
+/// Its source port.
+pub(crate) const PEER: u16 = 4000;
 /// The identity of the other node's pod.
 const REMOTE: u32 = 0xcdef;
 /// The identity of nodes' health endpoints.
@@ -38,7 +41,7 @@ fn announce(node: &Node, name: &str, identity: u32, host: &str, ips: [&str; 2]) 
 }
 
 /// Returns a VXLAN packet (RFC 7348) with a network identifier.
-fn vxlan(id: u32, inner: &[u8]) -> Vec<u8> {
+pub(crate) fn vxlan(id: u32, inner: &[u8]) -> Vec<u8> {
     [&[8, 0, 0, 0][..], &(id << 8).to_be_bytes(), inner].concat()
 }
 
@@ -58,7 +61,7 @@ fn received(socket: &UdpSocket) -> Option<Vec<u8>> {
 }
 
 /// Returns a frame with UDP from another node's pod.
-fn question(payload: &[u8], source: IpAddr, destination: IpAddr) -> Vec<u8> {
+pub(crate) fn question(payload: &[u8], source: IpAddr, destination: IpAddr) -> Vec<u8> {
     let header = [PEER, SERVER, 8 + payload.len() as u16, 0].map(u16::to_be_bytes).concat();
     Packet::new(source, destination, UDP, [&header, payload].concat()).frame(MAC, MAC)
 }

@@ -1,0 +1,103 @@
+//! Three nodes with an agent each on one network: connections, identities and policy while nodes come and go.
+
+mod changes;
+mod cluster;
+mod lies;
+
+use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use cluster::{Cluster, MEMBERS, Pods, Routing, is_refused};
+use integration_tests::cast::{assert_nothing, identity};
+use serde_json::{Value, json};
+use test_kit::{NetNs, UdpFlow, require_root};
+
+const WHILE: Duration = Duration::from_millis(100);
+
+/// The ends of connections: pods with their addresses, nodes with theirs.
+fn ends(cluster: &Cluster) -> Vec<(String, NetNs, [IpAddr; 2])> {
+    let pods = cluster.pods.iter().flat_map(|Pods { client, server }| [client, server]);
+    let pods = pods.map(|pod| (pod.name.clone(), pod.ns.clone(), pod.addresses()));
+    let nodes = cluster.nodes.iter().zip(MEMBERS);
+    let nodes = nodes.map(|(node, member)| (member.name.to_owned(), node.host().clone(), member.addresses()));
+    pods.chain(nodes).collect()
+}
+
+/// Only clients may send to servers.
+fn policy() -> Value {
+    json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
+        "metadata": {"namespace": "default", "name": "clients"},
+        "spec": {
+            "endpointSelector": {"matchLabels": {"app": "server"}},
+            "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}],
+        },
+    })
+}
+
+/// Packets of a server to a server of another node, which the policy refuses.
+fn refused_flows(cluster: &Cluster, from: usize, to: usize) -> Vec<UdpFlow> {
+    let (from, to) = (&cluster.pods[from].server, &cluster.pods[to].server);
+    to.addresses().map(|ip| UdpFlow::start(&from.ns, &to.ns, ip).unwrap()).into()
+}
+
+/// Connections between all ends, a policy about identities of other nodes, restarts of the agents of both ends of flows;
+/// killed are the agents of these nodes.
+fn all_reach_each_other(routing: Routing, is_killed: [bool; 2]) {
+    let mut cluster = Cluster::new(routing);
+    let ends = ends(&cluster);
+    for (from_name, from, _) in &ends {
+        for (_, to, ips) in ends.iter().filter(|(name, ..)| name != from_name) {
+            cluster.until_reached(from, to, ips);
+        }
+    }
+
+    // The receiver's policy is about the sender's identity.
+    cluster.apply("policy.json", &[policy()]);
+    for node in &cluster.nodes {
+        node.wait_policies(&["clients"]);
+    }
+    let pairs = || (0..3).flat_map(|from| (0..3).map(move |to| (from, to))).filter(|(from, to)| from != to);
+    for (from, to) in pairs() {
+        let (sender, receiver) = (&cluster.pods[from], &cluster.pods[to].server);
+        assert_eq!(
+            identity(&cluster.nodes[from], &sender.server),
+            identity(&cluster.nodes[to], receiver),
+            "equal labels"
+        );
+        cluster.until_reached(&sender.client.ns, &receiver.ns, &receiver.addresses());
+        for ip in receiver.addresses() {
+            assert!(is_refused(&sender.server.ns, &receiver.ns, ip), "{from} {to} {ip}\n{}", cluster.logs());
+            assert!(is_refused(cluster.nodes[from].host(), &receiver.ns, ip), "host {from} {to} {ip}");
+        }
+    }
+
+    // The agents of both ends end and start.
+    for (victim, is_killed) in is_killed.into_iter().enumerate() {
+        let (allowed, refused) = (cluster.flows(0, 1), refused_flows(&cluster, 0, 1));
+        sleep(WHILE);
+        match is_killed {
+            true => drop(cluster.nodes[victim].kill()),
+            false => cluster.nodes[victim].stop(),
+        }
+        sleep(WHILE);
+        cluster.start(victim);
+        sleep(WHILE);
+        let situation = format!("{}, killed: {is_killed}", MEMBERS[victim].name);
+        cluster.assert_perfect(allowed, &situation);
+        assert_nothing(refused, &situation, &cluster.nodes[victim]);
+    }
+}
+
+#[test]
+fn three_nodes_reach_each_other_by_tunnel() {
+    require_root!();
+    all_reach_each_other(Routing::Tunnel, [false, true]);
+}
+
+#[test]
+fn three_nodes_reach_each_other_by_their_routes() {
+    require_root!();
+    all_reach_each_other(Routing::Native, [true, false]);
+}
