@@ -16,6 +16,7 @@ mod live_options;
 mod many_endpoints;
 mod memory_limit;
 mod pictures;
+mod playground_nodes;
 mod privileges;
 mod rest;
 mod runtime_options;
