@@ -3,10 +3,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := run
 .PHONY: run exec test fuzz soak bench clean
 
-run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks and leaves, HOST=1 runs on the host, NODES=3 makes several nodes, by ROUTING=tunnel or native
-	@tools/setup run
+run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks and leaves, KUBERNETES=1 with a real API server, NODES=3 makes several nodes, by ROUTING=tunnel or native, HOST=1 runs on the host
+	@KUBERNETES="$(KUBERNETES)" tools/setup run
 	@tools/build $(if $(HOST),release,quick)
-	@ONCE="$(ONCE)" HOST="$(HOST)" NODES="$(NODES)" ROUTING="$(ROUTING)" tools/playground run
+	@ONCE="$(ONCE)" HOST="$(HOST)" KUBERNETES="$(KUBERNETES)" NODES="$(NODES)" ROUTING="$(ROUTING)" tools/playground run
 
 exec: ## CMD='apiary status' inside the running playground; PLAYGROUND=n which one, if several run
 	@PLAYGROUND="$(PLAYGROUND)" CMD="$(CMD)" tools/playground exec

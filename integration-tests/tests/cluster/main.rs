@@ -13,6 +13,7 @@ mod join;
 mod kubelet;
 mod multi_pool;
 mod operator;
+mod playground;
 mod stage;
 mod tls;
 mod writer;
