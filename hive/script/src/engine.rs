@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::{Command, Condition};
+use crate::command::{Call, Command, Condition, Output, Run};
 use crate::error::{Duplicate, ScriptError};
 use crate::flags::describe;
 use crate::line::Guard;
@@ -61,6 +61,22 @@ impl Engine {
             }
         }
         Ok(self)
+    }
+
+    /// Returns the engine with each function replaced by the one that `of` returns for the command's name.
+    pub(crate) fn delegating<F, Fut>(&self, of: impl Fn(&str) -> F) -> Self
+    where
+        F: Fn(Call) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = anyhow::Result<Output>> + Send + 'static,
+    {
+        let mut engine = self.clone();
+        for command in engine.commands.values_mut() {
+            if matches!(command.run, Run::Function(_)) {
+                let run = of(&command.name);
+                command.run = Run::Function(Arc::new(move |call| Box::pin(run(call))));
+            }
+        }
+        engine
     }
 
     /// Sets the backoff between retries.

@@ -39,7 +39,7 @@
 //! ```
 //!
 //! In a hive, cells contribute [`Command`]s and [`Condition`]s as group members, and [`cell()`] collects them in an
-//! [`Engine`]; [`hive_commands()`] start and stop the hive from within a script. Two commands of one name are an error
+//! [`Engine`]; [`hive_commands()`] start and stop the hive from within a script, [`replaceable()`] builds another one. Two commands of one name are an error
 //! of the hive's build.
 
 #![forbid(unsafe_code)]
@@ -58,6 +58,7 @@ mod line;
 mod log;
 mod regexp;
 pub mod render;
+mod replaced;
 mod session;
 mod state;
 
@@ -73,5 +74,6 @@ pub use hive_commands::{hive_commands, stop_hive};
 pub use line::{Expect, Guard, Line, LineError, Piece, Word};
 pub use log::Log;
 pub use regexp::{multi_line, whole_text};
+pub use replaced::replaceable;
 pub use session::Session;
 pub use state::State;

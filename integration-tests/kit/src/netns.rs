@@ -43,6 +43,17 @@ impl NetNs {
         std::fs::remove_file(&self.path)
     }
 
+    /// Creates a namespace, loopback up, that ends with its last user: nothing is mounted.
+    pub fn detached() -> io::Result<Self> {
+        let ns = on_thread("netns", || {
+            sys::unshare(libc::CLONE_NEWNET)?;
+            reset_inherited()?;
+            Self::of_thread()
+        })?;
+        ns.ip("link set lo up")?;
+        Ok(ns)
+    }
+
     /// Returns the calling thread's namespace, without a bind mount: its path is that of a descriptor of this process.
     pub(crate) fn of_thread() -> io::Result<Self> {
         let fd = File::open("/proc/thread-self/ns/net")?;
