@@ -8,7 +8,8 @@ use hive_script::Retry;
 use statedb::age::Fixed;
 
 use super::{
-    dynamic_config, example, health, healthserver, k8s, k8s_tables, loadbalancer, metrics, redirectpolicy,
+    desired_routes, dynamic_config, example, health, healthserver, k8s, k8s_tables,
+    loadbalancer, metrics, redirectpolicy,
 };
 
 /// The environment of a family of scripts.
@@ -29,6 +30,8 @@ pub struct Family {
     pub deadline: Duration,
     /// The clock of all that it shows; none for the true one.
     pub clock: Option<Fixed>,
+    /// Whether each script has a network namespace of its own, commands on it, and can build its hive again; needs root.
+    pub netns: bool,
 }
 
 const DEFAULT_RETRY: Retry = Retry { first: Duration::from_millis(100), most: Duration::from_millis(500) };
@@ -44,6 +47,17 @@ const TABLES_CLOCK: Fixed = Fixed { now: Duration::from_secs(946_722_600), age: 
 /// All families.
 pub const FAMILIES: &[Family] = &[
     Family {
+        name: "desired-routes",
+        folders: &["pkg/datapath/linux/route/reconciler"],
+        cells: desired_routes::cells,
+        flags: true,
+        defaults: &[desired_routes::DEFAULTS],
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+        clock: None,
+        netns: true,
+    },
+    Family {
         name: "dynamic-config",
         folders: &["pkg/dynamicconfig"],
         cells: dynamic_config::cells,
@@ -52,6 +66,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     Family {
         name: "example",
@@ -62,6 +77,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
+        netns: false,
     },
     Family {
         name: "health",
@@ -72,6 +88,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
+        netns: false,
     },
     Family {
         name: "healthserver",
@@ -82,6 +99,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     // The same without the kernel, on maps that fail now and then; needs no root.
     Family {
@@ -93,6 +111,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     Family {
         name: "k8s",
@@ -103,6 +122,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     Family {
         name: "loadbalancer",
@@ -113,6 +133,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     // The same without the kernel; needs no root.
     Family {
@@ -124,6 +145,7 @@ pub const FAMILIES: &[Family] = &[
         retry: loadbalancer::RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     Family {
         name: "metrics",
@@ -134,6 +156,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: LONG,
         clock: None,
+        netns: false,
     },
     Family {
         name: "redirectpolicy",
@@ -144,6 +167,7 @@ pub const FAMILIES: &[Family] = &[
         retry: redirectpolicy::RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     // The same without the kernel, on maps that fail; needs no root.
     Family {
@@ -155,6 +179,7 @@ pub const FAMILIES: &[Family] = &[
         retry: redirectpolicy::RETRY,
         deadline: SHORT,
         clock: None,
+        netns: false,
     },
     Family {
         name: "tables",
@@ -165,6 +190,7 @@ pub const FAMILIES: &[Family] = &[
         retry: DEFAULT_RETRY,
         deadline: SHORT,
         clock: Some(TABLES_CLOCK),
+        netns: false,
     },
 ];
 

@@ -1,5 +1,6 @@
 //! Script tests by family: which cells a script runs against.
 
+mod desired_routes;
 mod dynamic_config;
 mod example;
 mod family;
@@ -9,6 +10,7 @@ mod k8s;
 mod k8s_tables;
 mod loadbalancer;
 mod metrics;
+mod network;
 mod redirectpolicy;
 mod run;
 

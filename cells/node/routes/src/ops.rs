@@ -91,7 +91,9 @@ impl KernelRoutes {
         // Newer than the round's: a device may have come since.
         let latest = devices.snapshot();
         for (index, row) in rows.iter_mut().enumerate() {
-            results.push(if row.selected { resolve(&devices, &latest, row) } else { Ok(()) });
+            // A row that is not selected shows its devices as well, but does not depend on them.
+            let resolved = resolve(&devices, &latest, row);
+            results.push(if row.selected { resolved } else { Ok(()) });
             if row.selected && results[index].is_ok() && !self.is_unchanged(snapshot, row) {
                 entries.push((index, row.key, row.entry()));
             }
