@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run_all(scripts: &[(&Family, &Path)], verbose: bool) -> ExitCode {
+async fn run_all(scripts: &[(&'static Family, &Path)], verbose: bool) -> ExitCode {
     let mut failed = false;
     for (family, file) in scripts {
         let ran = run(family, file).await;

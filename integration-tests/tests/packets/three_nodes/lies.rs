@@ -102,7 +102,9 @@ fn packets_of_the_tunnel_from_no_node_are_judged_by_their_identity() {
     let (victim, other) = (&cluster.pods[0].server, &cluster.pods[1]);
     cluster.until_reached(&other.client.ns, &victim.ns, &victim.addresses());
     cluster.apply("policy.json", &[policy()]);
-    cluster.nodes.iter().for_each(|node| drop(node.wait_policies(&["clients"])));
+    for node in &cluster.nodes {
+        node.wait_policies(&["clients"]);
+    }
     let [client, server] = [&other.client, &other.server].map(|pod| identity(&cluster.nodes[1], pod) as u32);
     let spoofer = socket(&cluster.switch, SWITCH[0].parse().unwrap(), PORT, SILENCE);
     let node: SocketAddr = "198.51.100.1:8472".parse().unwrap();
