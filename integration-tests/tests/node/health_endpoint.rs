@@ -10,7 +10,7 @@ use integration_tests::{Node, Pod, request};
 use serde_json::{Value, json};
 use test_kit::{require_command, require_root, try_wait_until, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const LINK: &str = "lxc_health";
 const OWNER: &str = "health";
 

@@ -6,7 +6,7 @@ use integration_tests::{Node, request};
 use serde_json::{Value, json};
 use test_kit::{require_root, try_wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const NODES: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 const RANGES: [(&str, &str); 2] =
     [("10.244.0.0/24", "fd00:10:244::/112"), ("10.245.0.0/24", "fd00:10:245::/112")];
