@@ -8,7 +8,7 @@ use hive_script::Retry;
 use statedb::age::Fixed;
 
 use super::{
-    desired_routes, dynamic_config, example, health, healthserver, k8s, k8s_tables,
+    desired_routes, devices_controller, dynamic_config, example, health, healthserver, k8s, k8s_tables,
     loadbalancer, metrics, redirectpolicy,
 };
 
@@ -54,6 +54,17 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[desired_routes::DEFAULTS],
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        clock: None,
+        netns: true,
+    },
+    Family {
+        name: "devices",
+        folders: &["pkg/datapath/linux", "pkg/datapath/linux/devices_controller"],
+        cells: devices_controller::cells,
+        flags: true,
+        defaults: &[],
+        retry: DEFAULT_RETRY,
+        deadline: SHORT,
         clock: None,
         netns: true,
     },

@@ -1,6 +1,7 @@
 //! Script tests by family: which cells a script runs against.
 
 mod desired_routes;
+mod devices_controller;
 mod dynamic_config;
 mod example;
 mod family;

@@ -118,7 +118,8 @@ fn device<'t>(
 
 /// Recomputes the selection of a device and writes its row if anything changed.
 fn store(tables: &mut Tables<'_, '_>, selection: &Selection, mut device: Device) {
-    let result = selection.check(&device, &RoutesOf(tables.routes, device.index));
+    let master = || tables.devices.get(Device::by_index(device.master)).map(|master| master.kind.clone());
+    let result = selection.check(&device, &RoutesOf(tables.routes, device.index), master);
     device.selected = result.is_ok();
     device.not_selected_reason = result.err().unwrap_or_default();
     let known = tables.devices.get(Device::by_index(device.index));

@@ -6,11 +6,14 @@ use hive::OptionError;
 
 use crate::{NodeAddressRules, Selection};
 
+/// Longest alternative name of a device in bytes (`ALTIFNAMSIZ` without the closing zero).
+const MAX_NAME: usize = 127;
+
 /// Options that select devices.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Devices")]
 pub struct DevicesConfig {
-    /// Devices that face the network; a trailing + matches any suffix, as in eth+; empty to detect them
+    /// Devices that face the network; a trailing + matches any suffix, as in eth+, a leading ! excludes; empty to detect them
     #[flag(default = "")]
     pub devices: Vec<String>,
     /// Detect devices also when some are listed
@@ -22,8 +25,9 @@ impl DevicesConfig {
     /// Validates the options and returns them as rules.
     pub fn selection(&self) -> Result<Selection, OptionError> {
         let wrong = |name: &&String| {
-            let stem = name.strip_suffix('+').unwrap_or(name);
-            name.is_empty() || stem.len() > 15 || stem.contains(['/', '+', ' ', ':'])
+            let pattern = name.strip_prefix('!').unwrap_or(name);
+            let stem = pattern.strip_suffix('+').unwrap_or(pattern);
+            pattern.is_empty() || stem.len() > MAX_NAME || stem.contains(['/', '+', ' ', ':'])
         };
         match self.devices.iter().find(wrong) {
             Some(name) => Err(OptionError {
@@ -93,6 +97,9 @@ mod tests {
         assert_eq!(
             devices(&["eth0", "eth 1"]).selection().unwrap_err().to_string(),
             "option devices: 'eth 1' is wrong; give names of network interfaces separated by commas, for instance eth0,ens+"
+        );
+        assert!(
+            devices(&["!eth0", "!ens+"]).selection().is_ok() && devices(&["eth0", "!"]).selection().is_err()
         );
         assert!(devices(&["eth0", "ens+", "+"]).selection().unwrap().matches("anything"));
         let addresses = |range: &str, scope: &str| NodeAddressConfig {

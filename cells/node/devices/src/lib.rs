@@ -33,7 +33,7 @@
 //! hive::validate(cells).unwrap();
 //! ```
 //!
-//! **Selected devices** are those of option `devices`; without it, those that are up, have an address and a route to a
+//! **Selected devices** are those that option `devices` names, in whatever state; without it, those that are up, have an address and a route to a
 //! global unicast address, are not a bridge or part of a bridge or bond, and have none of the excluded prefixes (`cilium_`,
 //! `lo`, `lxc`, `cni`, `docker`); a veth needs a default route. The row of a device that is not selected has the reason.
 //!

@@ -16,6 +16,9 @@ pub trait DeviceRoutes {
     fn has_global_unicast(&self) -> bool;
 }
 
+/// Kind of devices for routing domains, whose members are devices of their own.
+const KIND_VRF: &str = "vrf";
+
 impl DeviceRoutes for &[Route] {
     fn has_default(&self) -> bool {
         self.iter().any(Route::is_default)
@@ -29,27 +32,57 @@ impl DeviceRoutes for &[Route] {
 /// Options `devices` and `force-device-detection` as rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Names; a trailing `+` matches any suffix. Empty: detect.
+    /// Names or alternative names; a trailing `+` matches any suffix, a leading `!` excludes. The first entry that matches
+    /// decides. Empty: detect.
     pub filter: Vec<String>,
     /// Detect devices also when names are configured.
     pub force_detection: bool,
 }
 
 impl Selection {
-    /// Whether a name is listed.
+    /// Whether a device of this name is listed.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        self.filter.iter().any(|entry| match entry.strip_suffix('+') {
-            Some(prefix) => name.starts_with(prefix),
-            None => name == entry,
+        self.verdict(std::iter::once(name)) == Some(true)
+    }
+
+    /// Whether a device with these names is listed or excluded, by the first entry that matches one of them; `None` if
+    /// there is no such entry.
+    fn verdict<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> Option<bool> {
+        self.filter.iter().find_map(|entry| {
+            let (pattern, is_listed) = match entry.strip_prefix('!') {
+                Some(pattern) => (pattern, false),
+                None => (&**entry, true),
+            };
+            let is_match = |name: &str| match pattern.strip_suffix('+') {
+                Some(prefix) => name.starts_with(prefix),
+                None => name == pattern,
+            };
+            names.clone().any(is_match).then_some(is_listed)
         })
     }
 
     /// Checks whether `device` is selected; the error is the reason why not, in Cilium's wording. `routes` is read only
-    /// if the rules need it.
-    pub fn check(&self, device: &Device, routes: &impl DeviceRoutes) -> Result<(), String> {
+    /// if the rules need it, as is `master`, the kind of the device that it is enslaved to.
+    pub fn check(
+        &self,
+        device: &Device,
+        routes: &impl DeviceRoutes,
+        master: impl FnOnce() -> Option<String>,
+    ) -> Result<(), String> {
         if device.name.is_empty() {
             return Err("link not seen yet".to_owned());
+        }
+        if !self.filter.is_empty() {
+            let names = std::iter::once(&*device.name).chain(device.alt_names.iter().map(|name| &**name));
+            let unmatched = || Err(format!("not matching user filter [{}]", self.filter.join(" ")));
+            match self.verdict(names) {
+                // Whatever it is: the kernel's state may follow later.
+                Some(true) => return Ok(()),
+                Some(false) => return unmatched(),
+                None if !self.force_detection => return unmatched(),
+                None => {}
+            }
         }
         if device.addrs.is_empty() {
             return Err("device has no addresses".to_owned());
@@ -61,26 +94,22 @@ impl Selection {
                 device.raw_flags
             ));
         }
-        if !self.filter.is_empty() {
-            if self.matches(&device.name) {
-                return Ok(());
-            }
-            if !self.force_detection {
-                let list = self.filter.join(" ");
-                return Err(format!("not matching user filter [{list}]"));
-            }
-        }
-        self.detect(device, routes)
+        self.detect(device, routes, master)
     }
 
-    fn detect(&self, device: &Device, routes: &impl DeviceRoutes) -> Result<(), String> {
+    fn detect(
+        &self,
+        device: &Device,
+        routes: &impl DeviceRoutes,
+        master: impl FnOnce() -> Option<String>,
+    ) -> Result<(), String> {
         if device.raw_flags & EXCLUDED_FLAGS != 0 {
             return Err(format!(
                 "excluded flag set (mask=0x{EXCLUDED_FLAGS:x}, flags=0x{:x})",
                 device.raw_flags
             ));
         }
-        if device.master != 0 {
+        if device.master != 0 && master().as_deref() != Some(KIND_VRF) {
             return Err(format!("bridged or bonded to ifindex {}", device.master));
         }
         let prefix = EXCLUDED_PREFIXES.iter().find(|p| device.name.starts_with(**p));
@@ -89,6 +118,9 @@ impl Selection {
         }
         if matches!(device.kind.as_str(), "bridge" | "openvswitch") {
             return Err("bridge-like device, use --devices to override".to_owned());
+        }
+        if device.kind == "ipoib" {
+            return Err("IPoIB device, use --devices to override".to_owned());
         }
         // A veth belongs to a pod of another plugin, unless this node is a container itself (kind).
         if device.kind == "veth" && self.filter.is_empty() && !routes.has_default() {
@@ -153,7 +185,7 @@ mod tests {
     }
 
     fn detect(device: &Device, routes: &[Route]) -> String {
-        let result = Selection::default().check(device, &routes);
+        let result = Selection::default().check(device, &routes, || Some("bridge".to_owned()));
         result.err().unwrap_or_default()
     }
 
@@ -167,6 +199,7 @@ mod tests {
         assert_eq!(detect(&device("eth0", "device"), &[route("fe80::/64")]), "no global unicast routes");
         assert_eq!(detect(&device("lxc12", "veth"), &both), "excluded prefix \"lxc\"");
         assert_eq!(detect(&device("br0", "bridge"), &both), "bridge-like device, use --devices to override");
+        assert_eq!(detect(&device("ib0", "ipoib"), &both), "IPoIB device, use --devices to override");
         let mut slave = device("eth0", "device");
         slave.link.master = 7;
         assert_eq!(detect(&slave, &both), "bridged or bonded to ifindex 7");
@@ -182,16 +215,49 @@ mod tests {
     }
 
     #[test]
-    fn configured_names_override_detection() {
-        let selection = Selection { filter: vec!["eth+".into(), "br0".into()], force_detection: false };
-        assert!(selection.check(&device("eth7", "veth"), &[].as_slice()).is_ok());
-        assert!(selection.check(&device("br0", "bridge"), &[].as_slice()).is_ok());
-        assert_eq!(
-            selection.check(&device("ens1", "device"), &[].as_slice()),
-            Err("not matching user filter [eth+ br0]".into())
-        );
-        let forced = Selection { force_detection: true, ..selection };
+    fn members_of_a_vrf_are_devices_of_their_own() {
+        let mut member = device("eth0", "device");
+        member.link.master = 7;
         let routes = [route("10.0.0.0/24")];
-        assert!(forced.check(&device("ens1", "device"), &routes.as_slice()).is_ok());
+        let check = |master: Option<&str>| {
+            Selection::default().check(&member, &routes.as_slice(), || master.map(str::to_owned)).is_ok()
+        };
+        assert!(check(Some("vrf")));
+        assert!(!check(Some("bond")) && !check(None));
+    }
+
+    #[test]
+    fn configured_names_override_detection() {
+        let of = |filter: &[&str], force_detection| Selection {
+            filter: filter.iter().map(|entry| (*entry).to_owned()).collect(),
+            force_detection,
+        };
+        let none: &[Route] = &[];
+        let check = |selection: &Selection, device: &Device, routes: &[Route]| {
+            selection.check(device, &routes, || None).err().unwrap_or_default()
+        };
+        let selection = of(&["eth+", "br0", "uplink"], false);
+        assert_eq!(check(&selection, &device("eth7", "veth"), none), "");
+        assert_eq!(check(&selection, &device("br0", "bridge"), none), "");
+        let mut bare = device("eth1", "device");
+        bare.addrs.clear();
+        bare.link.raw_flags = 0x1002;
+        assert_eq!(check(&selection, &bare, none), "", "down and without addresses");
+        let other = device("ens1", "device");
+        assert_eq!(check(&selection, &other, none), "not matching user filter [eth+ br0 uplink]");
+        let mut named = other.clone();
+        named.link.alt_names = vec!["enp0s1".to_owned(), "uplink".to_owned()];
+        assert_eq!(check(&selection, &named, none), "");
+        let routes = [route("10.0.0.0/24")];
+        assert_eq!(check(&of(&["eth+"], true), &other, &routes), "");
+
+        // The first entry that matches decides.
+        let excluding = of(&["!eth2", "eth+", "!ens+"], true);
+        assert_eq!(check(&excluding, &device("eth1", "device"), none), "");
+        let text = "not matching user filter [!eth2 eth+ !ens+]";
+        assert_eq!(check(&excluding, &device("eth2", "device"), &routes), text);
+        assert_eq!(check(&excluding, &other, &routes), text);
+        assert_eq!(check(&of(&["eth+", "!eth2"], false), &device("eth2", "device"), none), "");
+        assert!(excluding.matches("eth1") && !excluding.matches("eth2") && !excluding.matches("br0"));
     }
 }
