@@ -96,6 +96,7 @@ pub fn control_plane() -> Cell {
             ipcache::cell(),
             node_manager::cell(),
             node_routes::cell(),
+            neighbors::cell(),
             loadbalancer::cell(),
             loadbalancer_healthserver::cell(),
             loadbalancer_sockets::cell(),

@@ -54,7 +54,7 @@ const LAYERS: &[&[&str]] = &[
     &["ciliumendpoint", "cni-config", "config-sources", "loadbalancer-redirectpolicy", "loader"],
     &["daemon-config", "status"],
     &["cilium-health"],
-    &["cleanup", "node-routes", "operator-election", "operator-definitions", "operator-api"],
+    &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
     &["operator-ipam"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],

@@ -29,7 +29,7 @@ pub(super) fn cells() -> Vec<Cell> {
     ]
 }
 
-/// What scripts have named.
+/// Owners and sources by their names in scripts.
 #[derive(Default)]
 struct Named {
     owners: Vec<String>,

@@ -9,7 +9,7 @@ use statedb::age::Fixed;
 
 use super::{
     desired_routes, devices_controller, dynamic_config, example, health, healthserver, k8s, k8s_tables,
-    loadbalancer, metrics, redirectpolicy,
+    loadbalancer, metrics, neighbor, redirectpolicy,
 };
 
 /// The environment of a family of scripts.
@@ -168,6 +168,17 @@ pub const FAMILIES: &[Family] = &[
         deadline: LONG,
         clock: None,
         netns: false,
+    },
+    Family {
+        name: "neighbor",
+        folders: &["pkg/datapath/neighbor"],
+        cells: neighbor::cells,
+        flags: true,
+        defaults: &[neighbor::DEFAULTS],
+        retry: neighbor::RETRY,
+        deadline: LONG,
+        clock: None,
+        netns: true,
     },
     Family {
         name: "redirectpolicy",

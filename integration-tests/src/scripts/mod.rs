@@ -11,6 +11,7 @@ mod k8s;
 mod k8s_tables;
 mod loadbalancer;
 mod metrics;
+mod neighbor;
 mod network;
 mod redirectpolicy;
 mod run;

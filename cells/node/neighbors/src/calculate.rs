@@ -1,0 +1,159 @@
+//! The job that looks up next hops: from forwardable addresses, devices and routes to desired neighbours.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::{Device, Route};
+use hive::JobCx;
+use hive::job::Backoff;
+use reconciler::Status;
+use statedb::{Initializer, RwTable, Snapshot, Table, Watch};
+use tokio::time::{Instant, sleep};
+
+use crate::kernel::Kernel;
+use crate::metrics::Numbers;
+use crate::{DesiredNeighbor, Error, ForwardableIp};
+
+/// Minimum interval of calculations.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Lookups may take this part of the time at most, one in so many.
+const SHARE_OF_TIME: u32 = 20;
+/// Intervals of attempts after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// Next hops with their links.
+type Hops = Vec<(u32, IpAddr)>;
+
+/// The inputs and the output of the job.
+pub(crate) struct Calculator {
+    pub(crate) forwardable: Arc<Table<ForwardableIp>>,
+    pub(crate) devices: Arc<Table<Device>>,
+    pub(crate) routes: Arc<Table<Route>>,
+    pub(crate) desired: Arc<RwTable<DesiredNeighbor>>,
+    pub(crate) numbers: Numbers,
+}
+
+/// The inputs of the next hops of all addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Basis {
+    /// Indexes of the devices on which next hops are resolved.
+    links: Vec<u32>,
+    /// Digest of the routes by these devices.
+    routes: u64,
+}
+
+impl Calculator {
+    /// Follows the tables as long as the hive runs.
+    pub(crate) async fn run(self, cx: JobCx, initializer: Initializer<DesiredNeighbor>) {
+        let token = cx.token().clone();
+        token.run_until_cancelled(self.follow(&cx, initializer)).await;
+    }
+
+    async fn follow(self, cx: &JobCx, initializer: Initializer<DesiredNeighbor>) {
+        let mut initializer = Some(initializer);
+        let mut basis = Basis::default();
+        let mut known: HashMap<IpAddr, Hops> = HashMap::new();
+        let mut backoff = Backoff::exponential(RETRY.0, RETRY.1);
+        loop {
+            let snapshot = self.desired.reader().snapshot();
+            let (rows, ips_changed) = self.forwardable.all_watch(&snapshot);
+            let ips: HashSet<IpAddr> = rows.map(|row| row.ip).collect();
+            let (is_complete, completed) = self.forwardable.initialized_watch(&snapshot);
+            let (now, devices_changed, routes_changed) = self.basis(&snapshot);
+            if now != basis {
+                (basis, known) = (now, HashMap::new());
+            }
+            known.retain(|ip, _| ips.contains(ip));
+            let new: Vec<IpAddr> = ips.iter().copied().filter(|ip| !known.contains_key(ip)).collect();
+            let (begin, count) = (Instant::now(), new.len() * basis.links.len());
+            match self.look_up(new, basis.links.clone()).await {
+                Ok(found) => {
+                    self.numbers.lookups.inc_by(i64::try_from(count).unwrap_or(i64::MAX));
+                    known.extend(found);
+                    let hops = known.values().flatten().copied().collect();
+                    let finished = if is_complete { initializer.take() } else { None };
+                    self.write(&snapshot, hops, finished);
+                    backoff.reset();
+                    cx.health.ok(format!("{} addresses", ips.len()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "Next hops could not be looked up, trying again");
+                    cx.health.degraded("Next hops could not be looked up", error);
+                    sleep(backoff.next_wait().unwrap_or(RETRY.1)).await;
+                    continue;
+                }
+            }
+            sleep(INTERVAL.max(begin.elapsed() * SHARE_OF_TIME)).await;
+            tokio::select! {
+                () = ips_changed.changed() => {}
+                () = devices_changed.changed() => {}
+                () = routes_changed.changed() => {}
+                () = completed.changed(), if !is_complete => {}
+            }
+        }
+    }
+
+    fn basis(&self, snapshot: &Snapshot) -> (Basis, Watch, Watch) {
+        let (selected, devices_changed) = self.devices.list_watch(snapshot, Device::by_selected(true));
+        let (_, routes_changed) = self.routes.all_watch(snapshot);
+        let links = selected.filter(|device| device.hardware_addr.ethernet().is_some());
+        let links: Vec<u32> = links.map(|device| device.index).collect();
+        let mut digest = DefaultHasher::new();
+        for link in &links {
+            for route in self.routes.list(snapshot, Route::by_link(*link)) {
+                (route.key, route.kind, route.gateway).hash(&mut digest);
+            }
+        }
+        (Basis { links, routes: digest.finish() }, devices_changed, routes_changed)
+    }
+
+    /// Looks up the next hops to addresses by each of the links, on a thread for blocking work.
+    async fn look_up(&self, ips: Vec<IpAddr>, links: Vec<u32>) -> Result<HashMap<IpAddr, Hops>, Error> {
+        if ips.is_empty() || links.is_empty() {
+            return Ok(ips.into_iter().map(|ip| (ip, Hops::new())).collect());
+        }
+        let look_up = move || {
+            let mut kernel = Kernel::open()?;
+            let mut found = HashMap::with_capacity(ips.len());
+            for ip in ips {
+                let mut hops = Hops::new();
+                for link in &links {
+                    hops.extend(kernel.next_hop(ip, *link)?.map(|hop| (*link, hop)));
+                }
+                found.insert(ip, hops);
+            }
+            Ok(found)
+        };
+        hive::blocking(look_up).await
+    }
+
+    /// Makes the table equal to the next hops; rows that stay are not touched.
+    fn write(
+        &self,
+        snapshot: &Snapshot,
+        hops: BTreeSet<(u32, IpAddr)>,
+        finished: Option<Initializer<DesiredNeighbor>>,
+    ) {
+        let rows: BTreeSet<(u32, IpAddr)> =
+            self.desired.all(snapshot).map(|row| (row.link_index, row.ip)).collect();
+        let gone: Vec<_> = rows.difference(&hops).collect();
+        let new: Vec<_> = hops.difference(&rows).collect();
+        if gone.is_empty() && new.is_empty() && finished.is_none() {
+            return;
+        }
+        let mut txn = self.desired.write();
+        for (link_index, ip) in gone {
+            txn.delete(DesiredNeighbor::by_id(*ip, *link_index));
+        }
+        for (link_index, ip) in new {
+            txn.insert(DesiredNeighbor { ip: *ip, link_index: *link_index, status: Status::pending() });
+        }
+        if let Some(initializer) = finished {
+            initializer.done(&mut txn);
+        }
+        txn.commit();
+    }
+}
