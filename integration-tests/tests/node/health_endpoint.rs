@@ -191,7 +191,7 @@ fn it_is_the_same_after_restarts_and_gone_when_it_is_switched_off() {
     wait_until("the endpoint is gone", PATIENCE, none);
     let published = node.get("/v1/cluster/nodes")["nodes-added"][0]["health-endpoint-address"].clone();
     assert!(!published.to_string().contains(&first[0]), "{published}");
-    wait_until("its addresses are nobody's", PATIENCE, || {
+    wait_until("its addresses have no identity", PATIENCE, || {
         let known = node.apiary(&["bpf", "ipcache", "list"]);
         !first.iter().any(|address| known.contains(&format!("{address}/")))
     });
