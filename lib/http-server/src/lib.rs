@@ -6,8 +6,9 @@
 //!
 //! [`Bounds`] limit the connections open at once, which are never more than a quarter of the descriptors that the
 //! process may have. At capacity a new connection evicts the longest idle one of the peer with most connections: a
-//! client that opens connections and sends nothing, or an incomplete request, slows down only itself. A connection with
-//! a request in progress is never closed; if all are busy, the new one waits until one of them becomes idle.
+//! client that opens connections and sends nothing, or an incomplete request, slows down only itself: an eviction waits for no
+//! more bytes. A connection with a request in progress is never closed; if all are busy, the new one waits until one of them
+//! becomes idle.
 //! Several listeners may share one bound ([`Pool`]). When the process has no descriptor left, idle connections are
 //! closed as well, and the accept is retried at most ten times a second.
 //!

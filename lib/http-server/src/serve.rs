@@ -20,7 +20,8 @@ use crate::accept::Accept;
 use crate::bounds::Bounds;
 use crate::open::{Busy, Connection, Open};
 
-/// The pause after a failed accept, and the limit of the wait for a connection that was requested to close.
+/// The pause after a failed accept, the limit of the wait for a connection that was requested to close, and the time that a
+/// stop leaves for the rest of a request's head.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of several listeners that share one bound. Cheap to clone.
@@ -131,14 +132,15 @@ async fn answer<I, S, B>(
         http.max_buf_size(bytes);
     }
     let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), counted));
-    tokio::select! {
+    // A request that has arrived is still answered. An evicted connection gets no time to complete one: evictions follow one
+    // another, so that a few hundred incomplete requests would keep a new connection waiting for longer than a probe lasts.
+    let patience = tokio::select! {
         ended = served.as_mut() => return log(ended),
-        () = connection.close.cancelled() => {}
-        () = stop.cancelled() => {}
-    }
-    // A request that has just arrived is still answered; an incomplete one gets no longer than PAUSE.
+        () = connection.close.cancelled() => Duration::ZERO,
+        () = stop.cancelled() => PAUSE,
+    };
     served.as_mut().graceful_shutdown();
-    match timeout(PAUSE, served.as_mut()).await {
+    match timeout(patience, served.as_mut()).await {
         Ok(ended) => log(ended),
         Err(_) if connection.is_busy() => log(served.await),
         Err(_) => {}

@@ -133,3 +133,21 @@ async fn requests_in_flight_are_never_cut_off() {
     assert_eq!(answered, 4);
     server.stop().await;
 }
+
+/// Regression: each eviction of a connection with an incomplete request took 100 ms, one after another, so that a few hundred
+/// of them kept a probe waiting for longer than it lasts.
+#[tokio::test(start_paused = true)]
+async fn incomplete_requests_are_evicted_without_a_wait() {
+    let server = Server::start(8);
+    let begin = tokio::time::Instant::now();
+    let mut incomplete = Vec::new();
+    for _ in 0..100 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
+        incomplete.push(stream);
+    }
+    assert_eq!(server.get("/").await, "done");
+    let waited = begin.elapsed();
+    assert!(waited < Duration::from_secs(2), "{waited:?} of the paused clock");
+    server.stop().await;
+}
