@@ -156,7 +156,6 @@ const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),
     ("cells/operator/api/src/server.rs", "a task for each connection; the server's job waits for them"),
     ("cells/health/cilium-health/src/health_api/server.rs", "as above"),
-    ("cells/health/cilium-health/src/responder/listener.rs", "as above"),
     (
         "cells/health/cilium-health/src/endpoint/namespace.rs",
         "a thread that makes a namespace never leaves it; it ends before the call returns",
@@ -178,6 +177,7 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "lib/http-server/src/serve.rs",
         "a task for each connection, at most as many as fit; the server's job waits for them",
     ),
+    ("lib/http-server/src/probes.rs", "as above"),
     (
         "cells/datapath/conntrack-gc/src/collect.rs",
         "the rest between two chunks of rows, in `hive::blocking`",
@@ -218,7 +218,6 @@ const OWN_THREADS: &[(&str, &str)] = &[
         "maps are made side by side; the threads end before the call returns",
     ),
     ("cells/infra/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
-    ("cells/loadbalancer/healthserver/src/listener.rs", "as above"),
     (
         "cells/loadbalancer/sockets/src/namespaces.rs",
         "a thread that enters a pod's namespace never leaves it; it ends before the call returns",

@@ -10,7 +10,8 @@
 //! more bytes. A connection with a request in progress is never closed; if all are busy, the new one waits until one of them
 //! becomes idle.
 //! Several listeners may share one bound ([`Pool`]). When the process has no descriptor left, idle connections are
-//! closed as well, and the accept is retried at most ten times a second.
+//! closed as well, and the accept is retried at most ten times a second. A server of small answers on a port, such as that of
+//! probes, is a job that calls [`bind_with_retry`] and [`serve_probes`].
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -36,8 +37,10 @@
 mod accept;
 mod bounds;
 mod open;
+mod probes;
 mod serve;
 
 pub use accept::{Accept, Peer};
 pub use bounds::Bounds;
+pub use probes::{bind, bind_with_retry, serve_probes};
 pub use serve::{Pool, serve, serve_in};

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use devices::{Netlink, NetlinkError};
@@ -34,12 +34,7 @@ impl EndpointNamespace {
         #[expect(deprecated, reason = "unsafe are only flags that give the thread descriptors of its own")]
         rustix::thread::unshare(UnshareFlags::NEWNET).map_err(io::Error::from)?;
         let netns = File::open("/proc/thread-self/ns/net")?;
-        let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
-            Ok(listener) => listener,
-            // A kernel without IPv6.
-            Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?,
-        };
-        listener.set_nonblocking(true)?;
+        let listener = http_server::bind(Ipv6Addr::UNSPECIFIED.into(), port)?;
         Ok((Self { netns, netlink: Netlink::open()? }, listener))
     }
 }
