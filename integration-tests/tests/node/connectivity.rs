@@ -1,8 +1,10 @@
 //! A whole agent probes the nodes of its cluster, responds to probes, and answers on `health.sock`.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use integration_tests::{Answer, Node, request};
@@ -131,4 +133,101 @@ fn a_port_that_is_in_use_is_named_and_taken_later() {
     assert_eq!(node.get("/v1/healthz")["cilium"]["state"], "Warning");
     drop(occupied);
     until(json!({"state": "Ok"}));
+}
+
+/// Returns the number of sockets that a process has open.
+fn sockets(process: u32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// Returns the resident memory of a process in kB.
+fn resident(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Opens connections until `stop` is set, keeps the newest, and sends a byte of a request on each from time to time.
+fn flood(address: SocketAddr, stop: &AtomicBool, opened: &AtomicUsize) {
+    let request = b"GET /hello HTTP/1.1\r\nHost: x\r\nX-Slow: and slower";
+    let mut streams: VecDeque<(TcpStream, usize)> = VecDeque::new();
+    while !stop.load(Ordering::SeqCst) {
+        for _ in 0..20 {
+            if let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+                opened.fetch_add(1, Ordering::SeqCst);
+                streams.push_back((stream, 0));
+            }
+        }
+        while streams.len() > 500 {
+            streams.pop_front();
+        }
+        // Every second one sends nothing.
+        for (stream, sent) in streams.iter_mut().step_by(2).filter(|(_, sent)| *sent < request.len()) {
+            let _sent_or_evicted = stream.write_all(&request[*sent..=*sent]);
+            *sent += 1;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_flood_of_idle_connections_keeps_no_probe_out() {
+    require_root!();
+    let node = node();
+    probe_until(&node, |answer| answer["nodes"].as_array().is_some_and(|nodes| nodes.len() == 1));
+    let process = node.agent_pid();
+    let (sockets_before, memory_before) = (sockets(process), resident(process));
+    let address: SocketAddr = format!("{}:4240", Node::IPV4).parse().unwrap();
+    let (stop, opened) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let attacker = scope.spawn(|| node.world().run(|| flood(address, &stop, &opened)));
+        // Ends the attack also when an assertion fails, so that the scope ends.
+        let _ends = EndOnDrop(&stop);
+        let flooded = || if opened.load(Ordering::SeqCst) > 600 { Ok(()) } else { Err("not yet".to_owned()) };
+        try_wait_until(PATIENCE, flooded).unwrap();
+        for round in 0..10 {
+            let hello = || {
+                // The limit of a node's probe.
+                let limit = Duration::from_secs(10);
+                let mut stream = TcpStream::connect_timeout(&address, limit)?;
+                stream.set_read_timeout(Some(limit))?;
+                stream.write_all(b"GET /hello HTTP/1.0\r\n\r\n")?;
+                let mut text = String::new();
+                stream.read_to_string(&mut text)?;
+                std::io::Result::Ok(text)
+            };
+            let answer = node.world().run(hello);
+            assert!(
+                answer.as_ref().is_ok_and(|text| text.starts_with("HTTP/1.0 200")),
+                "{round}: {answer:?}"
+            );
+            // 256 connections, and those of this test.
+            let added = sockets(process).saturating_sub(sockets_before);
+            assert!(added <= 256 + 16, "{round}: {added} sockets");
+        }
+        let own = probe_until(&node, |answer| {
+            answer["nodes"][0]["host"]["primary-address"]["http"]["status"].is_null()
+        });
+        assert!(own["nodes"][0]["host"]["primary-address"]["http"]["latency"].as_i64().unwrap() > 0, "{own}");
+        let added = resident(process).saturating_sub(memory_before);
+        assert!(added < 16 << 10, "{added} kB");
+        stop.store(true, Ordering::SeqCst);
+        attacker.join().unwrap();
+    });
+    let closed = || {
+        let left = sockets(process).saturating_sub(sockets_before);
+        if left <= 16 { Ok(()) } else { Err(left.to_string()) }
+    };
+    try_wait_until(PATIENCE, closed).expect("closed connections are forgotten");
+}
+
+/// Sets a flag when it is dropped.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

@@ -1,10 +1,11 @@
 //! Responder, prober and API in network namespaces of their own: a node, and peers that answer, refuse, drop and lie.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -342,6 +343,88 @@ fn the_responder_waits_for_its_port_and_follows_the_addresses() {
             answer(world, OWN_IPV6.parse().unwrap(), "GET /hello").await.unwrap().starts_with("HTTP/1.0 200")
         );
         assert!(hive.hive().health().at(path).is_none(), "the listener's report goes with it");
+        hive.stop().await;
+    });
+}
+
+/// Connections of a client that opens ever more of them and sends nothing, or a byte from time to time.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    opened: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Flood {
+    /// Each of the threads keeps 200 connections open and replaces the oldest ones. `bytes`: what a connection sends, one byte
+    /// a round.
+    fn start(netns: &NetNs, to: SocketAddr, bytes: [&'static [u8]; 3]) -> Self {
+        let (stop, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let flood = |bytes: &'static [u8]| {
+            let (netns, stop, opened) = (netns.clone(), stop.clone(), opened.clone());
+            let work = move || {
+                let mut streams: VecDeque<(std::net::TcpStream, usize)> = VecDeque::new();
+                while !stop.load(Ordering::SeqCst) {
+                    for _ in 0..20 {
+                        let connect =
+                            || std::net::TcpStream::connect_timeout(&to, Duration::from_millis(200));
+                        if let Ok(stream) = netns.run(connect) {
+                            opened.fetch_add(1, Ordering::SeqCst);
+                            streams.push_back((stream, 0));
+                        }
+                    }
+                    while streams.len() > 200 {
+                        streams.pop_front();
+                    }
+                    for (stream, sent) in &mut streams {
+                        if let Some(byte) = bytes.get(*sent..=*sent) {
+                            // Fails for a connection that was evicted.
+                            let _sent_or_evicted = stream.write_all(byte);
+                            *sent += 1;
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            };
+            std::thread::Builder::new().spawn(work).unwrap()
+        };
+        let threads = bytes.into_iter().map(flood).collect();
+        Self { stop, opened, threads }
+    }
+
+    fn opened(&self) -> usize {
+        self.opened.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+#[test]
+fn idle_and_slow_connections_do_not_keep_probes_out() {
+    require_root!();
+    in_sandbox(async |sandbox, world| {
+        let run = sandbox.run_dir();
+        let mut hive = hive(&run, vec![]);
+        hive.start().await;
+        let path = "cilium-health.job-responder-ipv4";
+        hive.until("the port is served", || health(&hive, path).is_some_and(|(_, text)| text == "Running"))
+            .await;
+        // Nothing, an incomplete request line, an incomplete header.
+        let bytes = [&b""[..], b"GET /hel", b"GET /hello HTTP/1.1\r\nHost: x\r\nX-Slow: y"];
+        let flood = Flood::start(world, (OWN, PORT).into(), bytes);
+        hive.until("more connections are open than fit", || flood.opened() > 600).await;
+        for round in 0..20 {
+            let answer = answer(world, OWN.into(), "GET /hello").await;
+            assert!(
+                answer.as_ref().is_ok_and(|text| text.starts_with("HTTP/1.0 200")),
+                "{round}: {answer:?}"
+            );
+        }
+        drop(flood);
         hive.stop().await;
     });
 }
