@@ -64,7 +64,7 @@ pub const FAMILIES: &[Family] = &[
         flags: true,
         defaults: &[],
         retry: DEFAULT_RETRY,
-        deadline: SHORT,
+        deadline: LONG,
         clock: None,
         netns: true,
     },
