@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use test_kit::{Keeper, Process, try_wait_until};
 
 /// How long a server may take until it is ready.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A server's command line, and its process while it runs.
 #[derive(Debug)]

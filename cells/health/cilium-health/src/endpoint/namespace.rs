@@ -21,8 +21,8 @@ pub struct EndpointNamespace {
 }
 
 impl EndpointNamespace {
-    /// Makes the namespace and its sockets; the responder's, which is returned beside it, listens on `port` of all addresses that the namespace will
-    /// have. Needs `CAP_SYS_ADMIN`; takes about a millisecond.
+    /// Makes the namespace and its sockets; the responder's, which is returned beside it, listens on `port` of all addresses
+    /// that the namespace will have. Needs `CAP_SYS_ADMIN`; takes about a millisecond.
     pub fn create(port: u16) -> Result<(Self, TcpListener), NetlinkError> {
         // A thread that leaves its namespace never returns to it; it ends here.
         std::thread::scope(|scope| {
