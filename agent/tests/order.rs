@@ -20,7 +20,7 @@ const CONFIG: &str = "AGENT_IN_A_RANDOM_ORDER";
 /// Environment variable: seed of the order; empty for the order of registration.
 const SEED: &str = "AGENT_ORDER";
 /// Timeout until a node has the expected state.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long packets flow before and after a restart.
 const WHILE: Duration = Duration::from_millis(150);
 /// Environment variable: count of orders to try (default 5).

@@ -147,7 +147,7 @@ impl Cast {
             all if all.len() >= 8 => Ok(all),
             some => Err(format!("{some:#?}")),
         };
-        try_wait_until(Duration::from_secs(20), complete)
+        try_wait_until(Duration::from_secs(120), complete)
             .unwrap_or_else(|some| panic!("connections are missing: {some}\n{}", self.node.log()))
     }
 

@@ -303,7 +303,7 @@ impl Node {
         agent.terminate().unwrap();
         // The last flush to disk may wait for writes of other processes.
         let status =
-            agent.wait(Duration::from_secs(60)).unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
+            agent.wait(Duration::from_secs(120)).unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
         assert!(status.success(), "the agent ended with {status}\nlog of the agent:\n{}", self.log());
     }
 
@@ -314,7 +314,7 @@ impl Node {
     pub fn terminate(&mut self) -> ExitStatus {
         let mut agent = self.agent.take().expect("the agent runs");
         agent.terminate().unwrap();
-        agent.wait(Duration::from_secs(20)).unwrap()
+        agent.wait(Duration::from_secs(120)).unwrap()
     }
 
     /// Kills the agent (kill -9).

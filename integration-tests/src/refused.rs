@@ -17,7 +17,7 @@ impl Node {
     pub fn refused_start(&self) -> String {
         let mut agent = Process::start(self.agent_command().stderr(Stdio::piped())).unwrap();
         let mut stderr = agent.child().stderr.take().unwrap();
-        let status = agent.wait(Duration::from_secs(20)).expect("it ends by itself");
+        let status = agent.wait(Duration::from_secs(120)).expect("it ends by itself");
         let mut reported = String::new();
         stderr.read_to_string(&mut reported).unwrap();
         assert!(!status.success(), "{reported}");

@@ -82,7 +82,7 @@ impl Spoiler {
         // Brings requests to the API server, over TLS and with credentials.
         let mut command = stage.kubectl_command(&["proxy", "--unix-socket", socket.to_str().unwrap()]);
         let proxy = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null())).unwrap();
-        wait_until("kubectl proxy", Duration::from_secs(20), || UnixStream::connect(&socket).is_ok());
+        wait_until("kubectl proxy", Duration::from_secs(120), || UnixStream::connect(&socket).is_ok());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let shared = Arc::new(Shared { socket, state: Mutex::default() });
         let (theirs, state) = (listener.try_clone().unwrap(), shared.clone());

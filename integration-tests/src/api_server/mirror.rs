@@ -9,7 +9,7 @@ use k8s_types::{SourceError, WatchEvent};
 use serde_json::Value;
 
 /// Limit of the wait for an event.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A watch of one namespace, and the objects by its events.
 pub(super) struct Mirror {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use test_kit::{require_root, wait_until};
 
 /// Timeout that allows for a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An endpoint's identity, and its labels for information only.
 fn identity(node: &Node, pod: &Pod) -> (u64, String, String) {

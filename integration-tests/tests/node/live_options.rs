@@ -15,7 +15,7 @@ use serde_json::Value;
 use test_kit::{require_root, wait_until};
 
 /// Timeout that allows for a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Running {
     node: Node,

@@ -20,7 +20,7 @@ const KEPT_MASK: &str = "000000c000001403";
 const SYS_ADMIN: u64 = 1 << 21;
 const SERVICE: &str = "10.96.0.10";
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns the command of the agent with these capabilities only.
 fn with(node: &Node, capabilities: &[&str]) -> Command {
