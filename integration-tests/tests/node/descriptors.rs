@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use integration_tests::{Node, Pod, binary};
 use test_kit::{require_command, require_root, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Creates a node with this limit of file descriptors for the agent.
 fn node_with(descriptors: usize) -> Node {
