@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use devices::rtnetlink::neighbor_message;
 use netlink::{Connection, Message, Protocol, Request};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE, Parseable};
 use netlink_packet_route::AddressFamily;
@@ -69,7 +70,7 @@ impl Kernel {
 
     /// Returns an entry; `None` if there is none.
     pub(crate) fn entry(&mut self, ip: IpAddr, link_index: u32) -> Result<Option<Properties>, Error> {
-        let request = Request { kind: libc::RTM_GETNEIGH, body: message(ip, link_index) };
+        let request = Request { kind: libc::RTM_GETNEIGH, body: neighbor_message(link_index, ip) };
         match self.0.get(&request, |answer| parse(&answer)) {
             Ok(found) => Ok(found.flatten().map(|entry| entry.properties)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -79,7 +80,7 @@ impl Kernel {
 
     /// Marks an entry as learned and has it resolved, whether it exists or not.
     pub(crate) fn resolve(&mut self, ip: IpAddr, link_index: u32, upkeep: Upkeep) -> Result<(), Error> {
-        let mut body = message(ip, link_index);
+        let mut body = neighbor_message(link_index, ip);
         body.header.flags = NeighbourFlags::ExtLearned;
         match upkeep {
             Upkeep::Kernel => body.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed)),
@@ -92,7 +93,7 @@ impl Kernel {
 
     /// Deletes an entry; it is no error if there is none.
     pub(crate) fn delete(&mut self, ip: IpAddr, link_index: u32) -> Result<(), Error> {
-        let request = Request { kind: libc::RTM_DELNEIGH, body: message(ip, link_index) };
+        let request = Request { kind: libc::RTM_DELNEIGH, body: neighbor_message(link_index, ip) };
         match self.0.request(&request, 0) {
             Err(error) if error.is_not_found() => Ok(()),
             result => result.map_err(|source| Error::Entry { ip, link_index, source }),
@@ -134,18 +135,6 @@ fn is_unreachable(error: &netlink::Error) -> bool {
 
 fn family(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
-}
-
-fn message(ip: IpAddr, link_index: u32) -> NeighbourMessage {
-    let mut message = NeighbourMessage::default();
-    message.header.family = family(ip);
-    message.header.ifindex = link_index;
-    let address = match ip {
-        IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
-        IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
-    };
-    message.attributes = vec![NeighbourAttribute::Destination(address)];
-    message
 }
 
 /// Converts an answer; `None` for entries of other families.

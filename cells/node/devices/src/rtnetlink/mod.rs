@@ -26,7 +26,7 @@ mod tunnel;
 pub use address::AddressSpec;
 pub(crate) use link::all_links;
 pub use link::{LinkChange, VethPeer, VethSpec};
-pub use neighbor::NeighborSpec;
+pub use neighbor::{NeighborSpec, neighbor_message};
 pub use route::RouteSpec;
 pub use rule::Rule;
 pub use socket::Netlink;

@@ -23,7 +23,9 @@ pub struct NeighborSpec {
     pub mac: [u8; 6],
 }
 
-fn message(link_index: u32, ip: IpAddr) -> NeighbourMessage {
+/// Returns a message about the entry of an address on a link, for requests.
+#[must_use]
+pub fn neighbor_message(link_index: u32, ip: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = family(ip);
     message.header.ifindex = link_index;
@@ -38,7 +40,7 @@ fn message(link_index: u32, ip: IpAddr) -> NeighbourMessage {
 impl Netlink {
     /// Adds a permanent neighbour entry, or replaces the existing one.
     pub fn replace_neighbor(&mut self, spec: &NeighborSpec) -> Result<(), NetlinkError> {
-        let mut message = message(spec.link_index, spec.ip);
+        let mut message = neighbor_message(spec.link_index, spec.ip);
         message.header.state = NeighbourState::Permanent;
         let mac = NeighbourAttribute::LinkLayerAddress(spec.mac.to_vec());
         message.attributes.push(mac);
@@ -50,7 +52,7 @@ impl Netlink {
     /// Deletes a neighbour entry.
     pub fn delete_neighbor(&mut self, link_index: u32, ip: IpAddr) -> Result<(), NetlinkError> {
         let describe = || format!("delete neighbour {ip} of link {link_index}");
-        let message = message(link_index, ip);
+        let message = neighbor_message(link_index, ip);
         self.request(describe, Message::DelNeighbour(message), 0)
     }
 
