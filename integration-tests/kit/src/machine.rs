@@ -14,6 +14,8 @@ const VOLATILE: &[&str] = &[
     "fs/inode-state",
     "fs/aio-nr",
     "fs/epoll",
+    // Counters, also of `sync`.
+    "fs/quota",
     "kernel/keys",
     "kernel/ns_last_pid",
     "kernel/pty/nr",

@@ -24,8 +24,12 @@ impl Playground {
 
     fn command(&self, verb: &str) -> Command {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let mut command = Command::new(root.join("tools/playground"));
+        // A terminal's processes take interrupts; the background jobs of a script, which tests may be, ignore them, and what
+        // they start does as well.
+        let mut command = Command::new("env");
         command
+            .arg("--default-signal=INT")
+            .arg(root.join("tools/playground"))
             .arg(verb)
             .env("KUBERNETES", "1")
             .env("APIARY_BINARIES", binary("agent").parent().unwrap())
