@@ -57,7 +57,7 @@ impl<T: Transport> Connection<T> {
     }
 
     /// Creates a connection over another transport; responses must be for this port.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(feature = "test-util")]
     pub fn over(transport: T, port: u32) -> Self {
         Self::new(transport, port)
     }

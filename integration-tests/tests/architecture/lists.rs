@@ -1,0 +1,309 @@
+//! The lists that the tests of the architecture compare with: layers, and exceptions with their reasons.
+
+/// Crates by layer, from the leaf to the binary. A crate uses only crates of its own or an earlier layer.
+pub(crate) const LAYERS: &[&[&str]] = &[
+    &[
+        "apiary-go-duration",
+        "token-bucket",
+        "apiary-hive-derive",
+        "apiary-hive",
+        "hive-script",
+        "hive-shaku",
+        "hive-shell",
+        "cell-template",
+    ],
+    &[
+        "apiary-statedb-derive",
+        "apiary-statedb",
+        "statedb-script",
+        "apiary-reconciler",
+        "labels",
+        "netlink",
+        "state-file",
+        "file-watch",
+        "http-server",
+        "logging",
+        "known-options",
+    ],
+    &["metrics", "memory-limit", "policy-engine", "k8s-types"],
+    &["api-models", "api-client", "api", "statedb-remote"],
+    &["datapath-abi", "datapath-object", "bpf"],
+    &["maps", "devices", "sysctl"],
+    &["tunnel"],
+    &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
+    &["datapath-api", "conntrack-gc", "routes"],
+    &["identity", "k8s-node", "ciliumnode"],
+    &["ipcache", "loadbalancer"],
+    &[
+        "ipam",
+        "ipam-multi-pool",
+        "policy",
+        "node-manager",
+        "loadbalancer-healthserver",
+        "loadbalancer-sockets",
+    ],
+    &["iptables"],
+    &["endpoints"],
+    // Only the agent and its commands know the implementation of `datapath-api`.
+    &["ciliumendpoint", "cni-config", "config-sources", "loadbalancer-redirectpolicy", "loader"],
+    &["daemon-config", "status"],
+    &["cilium-health"],
+    &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
+    &["operator-ipam"],
+    &["agent", "operator", "apiary-cni", "apiary"],
+    &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
+];
+
+/// Maps behind locks without readers outside of their crate; other state belongs in a table.
+/// Each line: a file, and the reason for the exception.
+pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
+    (
+        "cells/infra/status/src/collector.rs",
+        "when each source of the status worked last; the answer is made from it",
+    ),
+    (
+        "cells/kubernetes/tables/src/in_memory_source.rs",
+        "what a source without a server has, read by its watches alone; others read the tables",
+    ),
+    (
+        "cells/datapath/loader/src/endpoints/conntrack_purge.rs",
+        "addresses of pods that have left, until their connections are forgotten: a work queue, which nothing else reads",
+    ),
+    (
+        "cells/datapath/loader/src/endpoints/pod_programs.rs",
+        "endpoints that a switch of programs has served, until they are attached again",
+    ),
+    (
+        "cells/datapath/loader/src/endpoints/pool.rs",
+        "descriptors of policy maps that endpoints have; the maps themselves and their pins are the state",
+    ),
+    (
+        "cells/datapath/loader/src/endpoints/table.rs",
+        "settings entries as they were written, which those of the kernel are compared with; endpoints with an interface that \
+         went away, until it is back or the endpoint is deleted",
+    ),
+    (
+        "cells/datapath/maps/src/drift_checks.rs",
+        "when each keeper of rows may compare again; asked once a turn by itself",
+    ),
+    (
+        "cells/datapath/maps/src/maps.rs",
+        "descriptors of maps that are opened one by one; the maps themselves are the state",
+    ),
+    (
+        "cells/ipam/multi-pool/src/waiting.rs",
+        "requests that wait for a range of their pool, counted by the job that requests ranges",
+    ),
+    (
+        "lib/state-file/src/records.rs",
+        "contents of files that wait to be written, taken by the job that writes them",
+    ),
+    (
+        "cells/infra/metrics/src/registry.rs",
+        "which metrics the operator switched; read while metrics register",
+    ),
+    (
+        "cells/infra/metrics/src/sampler.rs",
+        "samples of the last two hours, which only the shell's commands show",
+    ),
+];
+
+/// Files that read the system's clock, which may jump by days: each only to show or to log a time. Whatever waits,
+/// expires or is compared goes by a clock that never goes back (`Instant`, tokio's time, the kernel's
+/// `CLOCK_MONOTONIC`).
+pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
+    ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
+    ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/reconcile/ops.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/reconcile/regeneration.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/requests/description.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/requests/service.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/restore/finish.rs", "times in an endpoint's log"),
+    ("cells/endpoint/endpoints/src/restore/start.rs", "times in an endpoint's log"),
+    ("cells/health/cilium-health/src/cell.rs", "when the agent began to probe, in the health API"),
+    (
+        "cells/health/cilium-health/src/prober/run.rs",
+        "when an address was probed and a cycle began, in the health API",
+    ),
+    ("cells/infra/status/src/cell.rs", "since when a source fails, in the status"),
+    ("cells/infra/status/src/commands.rs", "how old reports are, in the tree that is shown"),
+    ("cells/infra/status/src/thread.rs", "the time in the answer that kube-proxy would give"),
+    ("cells/infra/status/src/watch.rs", "since when a job is stuck, in the status"),
+    ("cells/kubernetes/tables/src/events.rs", "when an object was read, in its row"),
+    ("cells/kubernetes/tables/src/numbers.rs", "when something was last heard of a kind, in a metric"),
+    ("cells/datapath/maps/src/events.rs", "when a map was written, in `GET /map/{name}/events`"),
+    ("cells/datapath/maps/src/runtime.rs", "the offset between the clocks, which programs add to theirs"),
+    ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
+    ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
+    ("cli/src/commands/get/mod.rs", "how long ago objects were made"),
+    ("cli/src/commands/status.rs", "how long ago something was"),
+    ("cni/src/log.rs", "the time of a log line"),
+    ("hive/src/health/mod.rs", "when a report was made"),
+];
+
+/// Files that start threads, tasks or runtimes of their own, or put a thread to sleep, and why. Everything else is a
+/// job of a hive, a piece of its work (`hive::blocking`), or a reconciler.
+pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
+    ("agent/src/build_config.rs", "the runtime of a command"),
+    ("agent/src/main.rs", "the runtime"),
+    ("operator/src/main.rs", "the runtime"),
+    ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),
+    ("cells/operator/api/src/server.rs", "a task for each connection; the server's job waits for them"),
+    ("cells/health/cilium-health/src/health_api/server.rs", "as above"),
+    (
+        "cells/health/cilium-health/src/endpoint/namespace.rs",
+        "a thread that makes a namespace never leaves it; it ends before the call returns",
+    ),
+    (
+        "cells/infra/api/src/cell.rs",
+        "requests are completed after their client has disconnected; the server's job waits for them",
+    ),
+    ("cells/infra/api/src/layers.rs", "as above"),
+    (
+        "cells/infra/api/src/tables/mod.rs",
+        "changes of a table, sent as long as the client takes them; the server's job waits",
+    ),
+    (
+        "cells/datapath/bpf/src/object.rs",
+        "programs are verified side by side; the threads end before the call returns",
+    ),
+    (
+        "lib/http-server/src/serve.rs",
+        "a task for each connection, at most as many as fit; the server's job waits for them",
+    ),
+    ("lib/http-server/src/probes.rs", "as above"),
+    (
+        "cells/datapath/conntrack-gc/src/collect.rs",
+        "the rest between two chunks of rows, in `hive::blocking`",
+    ),
+    (
+        "cells/infra/cleanup/src/leftover.rs",
+        "waits until the kernel has freed rules that use a set, in a command without a runtime",
+    ),
+    ("cells/datapath/iptables/src/program.rs", "waits for a program of iptables, off the runtime's threads"),
+    ("lib/netlink/src/connection.rs", "waits before an interrupted dump is repeated"),
+    (
+        "cells/endpoint/endpoints/src/reconcile/regeneration.rs",
+        "rests a millisecond for packets in flight, on the thread of the reconciler",
+    ),
+    ("cells/infra/status/src/kubelet.rs", "a task for each connection, on the thread below"),
+    (
+        "cells/infra/status/src/thread.rs",
+        "the thread that answers the kubelet when no job moves and watches the jobs themselves",
+    ),
+    (
+        "cells/kubernetes/client/src/access.rs",
+        "the library reads the files of a kubeconfig in a future that waits for nothing, in `hive::blocking`",
+    ),
+    (
+        "cells/kubernetes/client/src/access/exec.rs",
+        "waits for a command that gives credentials, off the runtime's threads",
+    ),
+    (
+        "cells/datapath/loader/src/interfaces/controller.rs",
+        "links of devices are made while programs are loaded; the thread ends before the call returns",
+    ),
+    (
+        "cells/datapath/loader/src/programs/set.rs",
+        "maps are opened side by side; the threads end before the call returns",
+    ),
+    (
+        "cells/datapath/maps/src/maps.rs",
+        "maps are made side by side; the threads end before the call returns",
+    ),
+    ("cells/infra/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
+    (
+        "cells/loadbalancer/sockets/src/namespaces.rs",
+        "a thread that enters a pod's namespace never leaves it; it ends before the call returns",
+    ),
+    (
+        "cells/policy/cell/src/policymap/install.rs",
+        "maps of many endpoints are written side by side; the threads end before the call returns",
+    ),
+    ("cells/reconciler/src/blocking.rs", "a blocking thread for operations where there is no hive"),
+    ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),
+    ("hive/src/job/blocking.rs", "`hive::blocking` itself"),
+    ("hive/src/job/thread.rs", "the thread of a job that asks for one"),
+    ("hive/src/job/progress.rs", "counts what `hive::blocking` has begun, for the job that waits for it"),
+    ("hive/src/random/mod.rs", "a runtime for each random hive of the test"),
+    (
+        "hive/src/signals.rs",
+        "the second signal and the limits end the process, whatever the hive and its runtime do",
+    ),
+];
+
+/// Files that go over all options whatever struct they belong to, and why. Everything else has a configuration struct,
+/// which also programs read before their hive starts (`Hive::config`).
+pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
+    ("agent/src/dump.rs", "shows all options that are in force"),
+    ("agent/src/options.rs", "reports options that no cell declares"),
+    ("cells/infra/api/src/cell.rs", "hands them to the file below"),
+    ("cells/infra/api/src/debug.rs", "shows all options for debugging"),
+    ("cells/config/daemon-config/src/cell.rs", "hands them to the files below"),
+    ("cells/config/daemon-config/src/cluster.rs", "asks where an option comes from"),
+    (
+        "cells/config/daemon-config/src/files.rs",
+        "stores the options of the configuration folder, as the original does",
+    ),
+    ("cells/config/daemon-config/src/names.rs", "shows all options under the original's names"),
+    (
+        "cells/config/daemon-config/src/runtime.rs",
+        "follows options of several cells that the API changes under other names",
+    ),
+    (
+        "cells/config/daemon-config/src/spec.rs",
+        "options of several cells that the API changes under other names",
+    ),
+    ("cells/config/daemon-config/src/table.rs", "shows where each option comes from"),
+    ("cells/infra/status/src/cell.rs", "asks whether an option was set"),
+    ("operator/src/main.rs", "shows all options that are in force"),
+    (
+        "cells/operator/definitions/src/cell.rs",
+        "asks which features of agents are on, which have kinds of their own",
+    ),
+    ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
+    (
+        "cells/kubernetes/client/src/cell.rs",
+        "reads which features are enabled: the server must know their kinds",
+    ),
+];
+
+/// Tests of cells in a hive that poll in their own loops, and why. The others wait by
+/// `TestHive::until`, which has a timeout and reports log and health.
+pub(crate) const OWN_WAITS: &[(&str, &str)] = &[
+    (
+        "cells/infra/status/tests/liveness.rs",
+        "probes as the kubelet makes them: the hive's runtime is what hangs",
+    ),
+    ("cells/statedb/script/tests/recorded.rs", "waits for what a script shows, which has the hive meanwhile"),
+    ("hive/shell/tests/shell.rs", "clients that block a thread of their own, beside the hive's"),
+];
+
+/// Files that read the process's environment or command line, and why. Everything else is an option.
+pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[
+    ("agent/build.rs", "by which cargo passes target and profile to a build script"),
+    ("agent/src/main.rs", "the home folder, where the configuration file may be"),
+    ("cells/infra/api/client/src/address.rs", "`CILIUM_SOCK`, by which all clients of Cilium find the agent"),
+    (
+        "cells/config/sources/src/build.rs",
+        "`K8S_NODE_NAME` and `CILIUM_K8S_NAMESPACE`, as the defaults of the command `build-config`",
+    ),
+    (
+        "cells/kubernetes/client/src/cell.rs",
+        "`KUBERNETES_SERVICE_HOST` and `_PORT`, by which all pods find the API server",
+    ),
+    (
+        "cells/node/local/src/host.rs",
+        "`K8S_NODE_NAME`, the name that Kubernetes gives; no option of the original",
+    ),
+    (
+        "cells/infra/metrics/src/feature.rs",
+        "`CILIUM_FEATURE_METRICS_WITH_DEFAULTS`, by which the original asks for gauges of features that are off",
+    ),
+    ("cli/src/commands/health.rs", "`CILIUM_HEALTH_SOCK`, by which clients find the health API"),
+    ("cli/src/main.rs", "the name by which the tool was called, which selects its function"),
+    ("cni/src/invocation.rs", "the variables of the CNI specification"),
+    ("cni/src/main.rs", "a plugin has no options; steps of the pod have variables of Cilium's image"),
+    ("hive/src/builder.rs", "flags and variables of options: the mechanism itself"),
+    ("hive/src/program.rs", "the program's name"),
+];
