@@ -327,7 +327,9 @@ impl Identities {
     /// Returns the entries of the file.
     fn entries(&self) -> Vec<Entry> {
         let snapshot = self.table.snapshot();
-        let rows = self.table.all(&snapshot).filter(|row| self.range.contains(row.id));
+        // Those of other nodes come from their objects.
+        let is_own = |row: &Identity| row.object.is_none() || !row.users.is_empty();
+        let rows = self.table.all(&snapshot).filter(|row| self.range.contains(row.id) && is_own(row));
         rows.map(|row| (&**row).into()).collect()
     }
 }

@@ -17,6 +17,7 @@ use statedb::{RwTable, Table};
 use crate::allocator::Identities;
 use crate::config::{AllocationMode, IdentityConfig};
 use crate::crd::Backend;
+use crate::follow::Follow;
 use crate::identity::Identity;
 use crate::metrics::Kinds;
 use crate::prefixes::Prefixes;
@@ -79,7 +80,13 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
     let cluster = p.objects.clone().zip(p.writer.clone().filter(|writer| writer.has_server()));
     let identities = match cluster {
         Some((objects, writer)) => of_cluster(&p, range, objects, writer),
-        None => Identities::new(table.clone(), range, Some(state.join(FILE))),
+        None => {
+            let identities = Identities::new(table.clone(), range, Some(state.join(FILE)));
+            if let Some(objects) = p.objects.clone() {
+                follow(&p, &identities, objects);
+            }
+            identities
+        }
     };
     let prefixes = Prefixes::new(table.clone(), families, Some(state.join(CHECKPOINT)));
     let (well_known, cluster) = (p.config.enable_well_known_identities, &p.node.cluster_name);
@@ -135,6 +142,22 @@ fn new_handles(p: HandleParams) -> Arc<Handles> {
         })
         .add();
     Arc::new(Handles { identities, prefixes })
+}
+
+/// Adds the job that reads CiliumIdentities of sources without an API server.
+fn follow(p: &HandleParams, identities: &Identities, objects: Arc<Table<Row<CiliumIdentity>>>) {
+    let follow = Follow {
+        identities: identities.clone(),
+        objects,
+        initializer: identities.register("ciliumidentities"),
+        health: p.health.clone(),
+    };
+    p.jobs
+        .one_shot("ciliumidentities", move |cx: JobCx| async move {
+            follow.run(cx).await;
+            Ok(())
+        })
+        .add();
 }
 
 /// Returns an allocator whose identities are CiliumIdentities, with the job that keeps them so.

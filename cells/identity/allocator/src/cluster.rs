@@ -46,6 +46,39 @@ impl Identities {
         request(requests, lost);
     }
 
+    /// Applies changes of objects where this node allocates identities itself: packets of other nodes carry those of objects. An
+    /// id that users of this node have with other labels stays theirs. Returns the identities that are left out for that.
+    /// Waits for concurrent writes of the file; call it on a blocking thread.
+    pub(crate) fn apply_of_others(&self, changes: impl IntoIterator<Item = Change>) -> Vec<ClusterIdentity> {
+        let now = Instant::now();
+        // An allocation in flight deletes its row if its write fails: no object may be attached to it before.
+        let _held = self.store.hold();
+        let (left_out, _) = self.table.transact(|w| {
+            let mut left_out = Vec::new();
+            for change in changes {
+                match change {
+                    Change::Delete(id) => delete(w, id, now),
+                    Change::Upsert(identity) => match w.get(Identity::by_id(identity.id)) {
+                        Some(row) if row.labels != identity.labels && !row.users.is_empty() => {
+                            delete(w, identity.id, now);
+                            left_out.push(identity);
+                        }
+                        _ => drop(upsert(w, identity)),
+                    },
+                }
+            }
+            left_out
+        });
+        left_out
+    }
+
+    /// Whether an object's id can have its labels: users of this node do not have it with other ones.
+    pub(crate) fn is_free_for(&self, identity: &ClusterIdentity) -> bool {
+        let snapshot = self.table.snapshot();
+        let row = self.table.get(&snapshot, Identity::by_id(identity.id));
+        row.is_none_or(|row| row.labels == identity.labels || row.users.is_empty())
+    }
+
     /// Takes an identity without an object away from its users if the cluster has another one for its labels: the operator's
     /// is the one that other nodes know.
     pub(crate) fn yield_to_cluster(&self, id: u32) {

@@ -32,7 +32,7 @@ use crate::request::{IdentityRequest, Requests};
 /// How long a label set may wait for its identity until health reports it.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// The row of health about objects that are no identities.
+/// The row of health about objects that are left out.
 const IGNORED: &str = "ignored-ciliumidentities";
 
 /// The parameters of the job.
@@ -145,22 +145,9 @@ impl Run {
         }
         self.backend.identities.apply(applied);
         if !changes.is_empty() && (before, self.ignored.len()) != (0, 0) {
-            self.report_ignored();
+            report_ignored(&self.backend.health, &self.ignored);
         }
         watch
-    }
-
-    fn report_ignored(&self) {
-        // A new reporter each time: one that was closed remembers its last report.
-        let health = self.backend.health.child(IGNORED);
-        match self.ignored.len() {
-            0 => health.close(),
-            count => {
-                let lines = self.ignored.iter().map(|(name, reason)| format!("{name}: {reason}"));
-                let error = format!("{}; delete them", summarize(lines, SHOWN, "; "));
-                health.degraded(format_args!("Ignoring {count} CiliumIdentities"), error);
-            }
-        }
     }
 
     /// Begins the writes that are missing; also returns when the next one is due.
@@ -308,6 +295,20 @@ impl Parts {
     fn present(&self, id: u32) -> impl Fn() -> Option<Value> + Send + Sync + 'static {
         let (table, name) = (self.table.clone(), id.to_string());
         move || table.get(&table.snapshot(), Row::by_name("", &name)).map(|row| with_type(&row.object))
+    }
+}
+
+/// Reports objects that are left out, by name, with the reason.
+pub(crate) fn report_ignored(health: &Health, ignored: &BTreeMap<String, String>) {
+    // A new reporter each time: one that was closed remembers its last report.
+    let health = health.child(IGNORED);
+    match ignored.len() {
+        0 => health.close(),
+        count => {
+            let lines = ignored.iter().map(|(name, reason)| format!("{name}: {reason}"));
+            let error = format!("{}; delete them", summarize(lines, SHOWN, "; "));
+            health.degraded(format_args!("Ignoring {count} CiliumIdentities"), error);
+        }
     }
 }
 

@@ -30,6 +30,10 @@
 //! id has other labels by now takes the identity away from this node's users, which get another one. Objects that are no
 //! identities of workloads are ignored, with a row of health. With `identity-management-mode` `operator` nothing is created.
 //!
+//! **Without an API server** CiliumIdentities of other sources, such as a folder of manifests, are the identities that packets
+//! of other nodes carry: they are rows of the table, so that policy selects them. An id that a workload of this node has with
+//! other labels stays the workload's; health names the object.
+//!
 //! ```
 //! use identity::testing;
 //! use labels::Labels;
@@ -43,7 +47,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Differences from Cilium.** Without Kubernetes and kvstore identities of workloads are allocated by this node alone. The
+//! **Differences from Cilium.** Without Kubernetes and kvstore identities of workloads are allocated by this node alone, and
+//! objects of them are read and never written. The
 //! labels determine where a search begins, so that a lost file seldom changes an identity. In a cluster two nodes do not create
 //! two identities for one label set, and the start does not fail while identities cannot be listed: packets keep the verdicts
 //! that they have.
@@ -55,6 +60,7 @@ mod cluster;
 mod config;
 mod crd;
 mod error;
+mod follow;
 mod identity;
 mod metrics;
 mod object;
