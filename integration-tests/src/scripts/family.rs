@@ -125,6 +125,17 @@ pub const FAMILIES: &[Family] = &[
         netns: false,
     },
     Family {
+        name: "ipam",
+        folders: &["pkg/ipam/podippool"],
+        cells: k8s_tables::pool_cells,
+        flags: false,
+        defaults: &[],
+        retry: DEFAULT_RETRY,
+        deadline: LONG,
+        clock: Some(TABLES_CLOCK),
+        netns: false,
+    },
+    Family {
         name: "k8s",
         folders: &["pkg/k8s/client/testutils"],
         cells: k8s::cells,

@@ -1,8 +1,9 @@
-//! Tables of cluster objects that follow the tracker, on a node called `testnode`.
+//! Tables of cluster objects that follow the tracker: namespaces and pods of a node called `testnode`; pools of addresses.
 
 use std::sync::Arc;
 
 use hive::prelude::*;
+use k8s_tables::cilium::CiliumPodIPPool;
 use k8s_tables::core::{Namespace, Pod};
 use k8s_tables::{Resource, Selection};
 use local_node::NodeName;
@@ -14,6 +15,15 @@ pub(super) fn cells() -> Vec<Cell> {
     vec![
         k8s_fake_apiserver::cell(),
         supply(Arc::new(NodeName::new("testnode"))),
+        module("k8s-tables", "Tables of cluster objects", tables),
+        module("health", "The table", status::table()),
+    ]
+}
+
+pub(super) fn pool_cells() -> Vec<Cell> {
+    let tables = [k8s_tables::table::<CiliumPodIPPool>()];
+    vec![
+        k8s_fake_apiserver::cell(),
         module("k8s-tables", "Tables of cluster objects", tables),
         module("health", "The table", status::table()),
     ]

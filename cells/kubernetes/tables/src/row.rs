@@ -27,17 +27,20 @@ pub trait Tabled: Resource {
         vec![row.key(), row.age()]
     }
 
-    /// Serializes the row for JSON and YAML: the object, and the time of its last write.
+    /// Serializes the row for JSON and YAML: the object with its kind, and the time of its last write.
     fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
         struct Shown<'r, T> {
+            kind: &'static str,
+            api_version: &'static str,
             #[serde(flatten)]
             object: &'r T,
             #[serde(serialize_with = "time")]
             updated_at: SystemTime,
         }
-        Shown { object: &row.object, updated_at: row.updated_at }.serialize(to)
+        let (kind, api_version) = (Self::KIND.name(), Self::KIND.api_version());
+        Shown { kind, api_version, object: &row.object, updated_at: row.updated_at }.serialize(to)
     }
 
     /// Interns strings that many objects share. Those of the metadata are interned already.
