@@ -168,19 +168,36 @@ impl Cluster {
     }
 
     fn add_pods(&mut self, index: usize) {
-        let member = MEMBERS[index];
-        let mut add = |app: &str| {
-            let name = format!("{app}-{}", member.name);
-            let pod = json!({
-                "apiVersion": "v1", "kind": "Pod",
-                "metadata": {"namespace": "default", "name": name, "labels": {"app": app}},
-                "spec": {"nodeName": member.name, "containers": [{"name": "main", "image": "none"}]},
-            });
-            self.apply(&format!("pod-{name}.json"), &[pod]);
-            self.nodes[index].add_unknown_pod("default", &name)
-        };
-        let (client, server) = (add("client"), add("server"));
+        let (client, server) = (self.add_pod(index, "client"), self.add_pod(index, "server"));
         self.pods.push(Pods { client, server });
+    }
+
+    /// Adds a pod with a label `app` to a node. Other nodes do not know its address or its identity.
+    pub(super) fn add_pod(&mut self, index: usize, app: &str) -> Pod {
+        let member = MEMBERS[index];
+        let name = format!("{app}-{}", member.name);
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "default", "name": name, "labels": {"app": app}},
+            "spec": {"nodeName": member.name, "containers": [{"name": "main", "image": "none"}]},
+        });
+        self.apply(&format!("pod-{name}.json"), &[pod]);
+        self.nodes[index].add_unknown_pod("default", &name)
+    }
+
+    /// Returns the CiliumEndpoint of a pod.
+    pub(super) fn endpoint(&self, index: usize, member: Member, pod: &Pod) -> Value {
+        json!({
+            "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint",
+            "metadata": {"namespace": "default", "name": pod.name},
+            "status": {
+                "identity": {"id": identity(&self.nodes[index], pod)},
+                "networking": {
+                    "node": member.addresses()[0],
+                    "addressing": [{"ipv4": pod.ipv4, "ipv6": pod.ipv6}],
+                },
+            },
+        })
     }
 
     /// Writes the objects of a node and of its pods, as its agent would do at an API server.
@@ -195,19 +212,7 @@ impl Cluster {
         let router = |family: &str| addressing[family]["ip"].as_str().unwrap().parse().unwrap();
         let mut objects = vec![member.object(&[router("ipv4"), router("ipv6")])];
         let Pods { client, server } = &self.pods[index];
-        for pod in [client, server] {
-            objects.push(json!({
-                "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint",
-                "metadata": {"namespace": "default", "name": pod.name},
-                "status": {
-                    "identity": {"id": identity(node, pod)},
-                    "networking": {
-                        "node": member.addresses()[0],
-                        "addressing": [{"ipv4": pod.ipv4, "ipv6": pod.ipv6}],
-                    },
-                },
-            }));
-        }
+        objects.extend([client, server].map(|pod| self.endpoint(index, member, pod)));
         self.apply(&format!("node-{}.json", member.name), &objects);
     }
 

@@ -101,7 +101,7 @@ fn packets_of_the_tunnel_from_no_node_are_judged_by_their_identity() {
     let cluster = Cluster::new(Routing::Tunnel);
     let (victim, other) = (&cluster.pods[0].server, &cluster.pods[1]);
     cluster.until_reached(&other.client.ns, &victim.ns, &victim.addresses());
-    cluster.apply("policy.json", &[policy()]);
+    cluster.apply("policy.json", &[policy("clients", "client")]);
     for node in &cluster.nodes {
         node.wait_policies(&["clients"]);
     }

@@ -24,16 +24,44 @@ fn ends(cluster: &Cluster) -> Vec<(String, NetNs, [IpAddr; 2])> {
     pods.chain(nodes).collect()
 }
 
-/// Only clients may send to servers.
-fn policy() -> Value {
+/// Lets pods with a label send to servers.
+fn policy(name: &str, app: &str) -> Value {
     json!({
         "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
-        "metadata": {"namespace": "default", "name": "clients"},
+        "metadata": {"namespace": "default", "name": name},
         "spec": {
             "endpointSelector": {"matchLabels": {"app": "server"}},
-            "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}],
+            "ingress": [{"fromEndpoints": [{"matchLabels": {"app": app}}]}],
         },
     })
+}
+
+/// Pods of another node are selected by the labels of their CiliumIdentity, also where no pod of the own node has these labels.
+fn a_visitor_is_known_by_its_identity(cluster: &mut Cluster) {
+    let visitor = cluster.add_pod(0, "visitor");
+    let endpoint = cluster.endpoint(0, MEMBERS[0], &visitor);
+    cluster.apply("visitors.json", &[policy("visitors", "visitor"), endpoint]);
+    let server = &cluster.pods[1].server;
+    cluster.nodes[1].wait_policies(&["clients", "visitors"]);
+    for ip in server.addresses() {
+        assert!(is_refused(&visitor.ns, &server.ns, ip), "{ip}");
+    }
+    let labels = json!({
+        "k8s:app": "visitor", "k8s:io.kubernetes.pod.namespace": "default",
+        "k8s:io.cilium.k8s.policy.cluster": "default",
+    });
+    let object = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumIdentity",
+        "metadata": {"name": identity(&cluster.nodes[0], &visitor).to_string()},
+        "security-labels": labels,
+    });
+    cluster.apply("identity.json", &[object]);
+    cluster.until_reached(&visitor.ns, &server.ns, &server.addresses());
+    cluster.nodes[1].stop();
+    cluster.start(1);
+    for ip in cluster.pods[1].server.addresses() {
+        assert!(!is_refused(&visitor.ns, &cluster.pods[1].server.ns, ip), "{ip} after a restart");
+    }
 }
 
 /// Packets of a server to a server of another node, which the policy refuses.
@@ -54,7 +82,7 @@ fn all_reach_each_other(routing: Routing, is_killed: [bool; 2]) {
     }
 
     // The receiver's policy is about the sender's identity.
-    cluster.apply("policy.json", &[policy()]);
+    cluster.apply("policy.json", &[policy("clients", "client")]);
     for node in &cluster.nodes {
         node.wait_policies(&["clients"]);
     }
@@ -88,6 +116,7 @@ fn all_reach_each_other(routing: Routing, is_killed: [bool; 2]) {
         cluster.assert_perfect(allowed, &situation);
         assert_nothing(refused, &situation, &cluster.nodes[victim]);
     }
+    a_visitor_is_known_by_its_identity(&mut cluster);
 }
 
 #[test]
