@@ -7,8 +7,8 @@
 //! hive::validate(operator::cells()).unwrap(); // runs nothing, reports every error of the composition
 //! ```
 //!
-//! **Not part of it yet**: taints and conditions of nodes, collection of identities, endpoints and nodes, endpoint slices,
-//! LB-IPAM. IPAM is that of cluster-pool and multi-pool; the other modes that need an operator are refused by name.
+//! **Not part of it yet**: collection of identities, endpoints and nodes, endpoint slices, LB-IPAM. IPAM is that of
+//! cluster-pool and multi-pool; the other modes that need an operator are refused by name.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ pub use known_options::known_options;
 use hive::prelude::*;
 use hive::scope;
 use k8s_types::cilium::CiliumNode;
+use k8s_types::core::{Node, Pod};
 
 /// The scope of the cells that only the leader runs.
 #[derive(Debug)]
@@ -59,8 +60,11 @@ pub fn leader() -> Cell {
     let cells = [
         operator_definitions::cell(),
         k8s_tables::table::<CiliumNode>(),
+        k8s_tables::table::<Node>(),
+        k8s_tables::table::<Pod>(),
         k8s_writer::cell(),
         operator_ipam::cell(),
+        operator_node_taints::cell(),
     ];
     scope::<Leader>("leader", "Cells of the replica that leads", cells)
 }

@@ -14,7 +14,13 @@ fn text(bytes: &[u8]) -> String {
 fn commands_show_cells_and_options() {
     let tree = operator(&["hive"]);
     assert!(tree.status.success());
-    for module in ["module leader-election: ", "module leader: ", "module create-crds: ", "module ipam: "] {
+    for module in [
+        "module leader-election: ",
+        "module leader: ",
+        "module create-crds: ",
+        "module ipam: ",
+        "module node-taint-sync: ",
+    ] {
         assert!(text(&tree.stdout).contains(module), "{module}");
     }
     let config = operator(&["config", "--cluster-pool-ipv4-mask-size=26"]);

@@ -49,7 +49,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["daemon-config", "status"],
     &["cilium-health"],
     &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
-    &["operator-ipam"],
+    &["operator-ipam", "operator-node-taints"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];
