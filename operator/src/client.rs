@@ -1,7 +1,9 @@
 //! The rate of requests, which is another one than an agent's.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use hive::Settings;
 use hive::prelude::*;
 use k8s_client::ClientProfile;
 use k8s_types::Kind;
@@ -32,14 +34,42 @@ impl OperatorClientConfig {
 
 /// Provides the settings of the client.
 pub(crate) fn cell() -> Cell {
-    let profile = |config: Config<OperatorClientConfig>| {
+    let profile = |config: Config<OperatorClientConfig>, settings: Arc<Settings>| {
+        let is_on = |option: &str| settings.value(option).is_some_and(|(_, value)| value == "true");
         Arc::new(ClientProfile {
             qps: config.operator_k8s_client_qps,
             burst: config.operator_k8s_client_burst,
-            // Without these objects nobody knows which ranges are taken.
-            required: [Kind::CiliumNode, Kind::CiliumPodIPPool].into(),
+            required: required_kinds(is_on),
         })
     };
     let cells = [config::<OperatorClientConfig>(), provide(profile)];
     module("k8s-client-profile", "Rate of requests of the operator", cells)
+}
+
+/// Returns the kinds that are not taken as empty lists while they are undefined: CiliumNodes and pools show which ranges are
+/// taken, the others which identities are used.
+fn required_kinds(is_on: impl Fn(&str) -> bool) -> BTreeSet<Kind> {
+    let mut kinds: BTreeSet<Kind> =
+        [Kind::CiliumNode, Kind::CiliumPodIPPool, Kind::CiliumIdentity, Kind::CiliumEndpoint].into();
+    if is_on("disable-endpoint-crd") {
+        kinds.remove(&Kind::CiliumEndpoint);
+    }
+    if is_on("enable-cilium-endpoint-slice") {
+        kinds.insert(Kind::CiliumEndpointSlice);
+    }
+    kinds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_and_slices_are_required_as_they_are_in_use() {
+        assert!(required_kinds(|_| false).contains(&Kind::CiliumEndpoint));
+        assert!(!required_kinds(|_| false).contains(&Kind::CiliumEndpointSlice));
+        assert!(!required_kinds(|option| option == "disable-endpoint-crd").contains(&Kind::CiliumEndpoint));
+        let slices = required_kinds(|option| option == "enable-cilium-endpoint-slice");
+        assert!(slices.contains(&Kind::CiliumEndpoint) && slices.contains(&Kind::CiliumEndpointSlice));
+    }
 }

@@ -7,8 +7,8 @@
 //! hive::validate(operator::cells()).unwrap(); // runs nothing, reports every error of the composition
 //! ```
 //!
-//! **Not part of it yet**: collection of identities, endpoints and nodes, endpoint slices, LB-IPAM. IPAM is that of
-//! cluster-pool and multi-pool; the other modes that need an operator are refused by name.
+//! **Not part of it yet**: writing of endpoint slices, identities for agents, LB-IPAM. IPAM is that of cluster-pool and
+//! multi-pool; the other modes that need an operator are refused by name.
 
 #![forbid(unsafe_code)]
 
@@ -65,6 +65,7 @@ pub fn leader() -> Cell {
         k8s_writer::cell(),
         operator_ipam::cell(),
         operator_node_taints::cell(),
+        operator_garbage_collection::cell(),
     ];
     scope::<Leader>("leader", "Cells of the replica that leads", cells)
 }

@@ -20,6 +20,7 @@ fn commands_show_cells_and_options() {
         "module create-crds: ",
         "module ipam: ",
         "module node-taint-sync: ",
+        "module garbage-collection: ",
     ] {
         assert!(text(&tree.stdout).contains(module), "{module}");
     }

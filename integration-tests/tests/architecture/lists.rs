@@ -49,7 +49,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["daemon-config", "status"],
     &["cilium-health"],
     &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
-    &["operator-ipam", "operator-node-taints"],
+    &["operator-garbage-collection", "operator-ipam", "operator-node-taints"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];
@@ -256,6 +256,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
     ),
     ("cells/config/daemon-config/src/table.rs", "shows where each option comes from"),
     ("cells/infra/status/src/cell.rs", "asks whether an option was set"),
+    (
+        "operator/src/client.rs",
+        "asks which kinds agents write, for all replicas: the leader's options are not read yet",
+    ),
     ("operator/src/main.rs", "shows all options that are in force"),
     (
         "cells/operator/definitions/src/cell.rs",

@@ -191,6 +191,9 @@ fn join(stage: &Stage, nodes: std::ops::Range<usize>) {
     stage.apply(&list.to_string()).unwrap();
 }
 
+/// The nodes of these tests are CiliumNodes alone, which the operator would collect.
+const KEEP_NODES: [&str; 1] = ["--nodes-gc-interval=0s"];
+
 fn until_served(stage: &Stage, count: usize, operator: &Operator) -> BTreeMap<String, String> {
     let served = || match cidrs(stage) {
         all if all.len() == count => Ok(all),
@@ -203,7 +206,7 @@ fn until_served(stage: &Stage, count: usize, operator: &Operator) -> BTreeMap<St
 fn nodes_get_cidrs_of_their_own_whichever_operator_leads() {
     require_root!();
     let cluster = Cluster::new();
-    let mut one = cluster.start(9234, &[]);
+    let mut one = cluster.start(9234, &KEEP_NODES);
     cluster.until_leads(&one);
     join(&cluster.stage, 0..1);
     until_served(&cluster.stage, 1, &one);
@@ -211,7 +214,7 @@ fn nodes_get_cidrs_of_their_own_whichever_operator_leads() {
     let before = until_served(&cluster.stage, 40, &one);
 
     // Killed while nodes join; what it had begun is the next one's to keep.
-    let two = cluster.start(9235, &[]);
+    let two = cluster.start(9235, &KEEP_NODES);
     join(&cluster.stage, 40..80);
     one.process.kill().unwrap();
     join(&cluster.stage, 80..100);
@@ -223,7 +226,7 @@ fn nodes_get_cidrs_of_their_own_whichever_operator_leads() {
     // A deleted node's CIDR is free, and the others' stay over a restart. An agent's change of its object changes nothing.
     cluster.stage.kubectl(&["delete", "ciliumnode", "n7"]).unwrap();
     two.process.terminate().unwrap();
-    let three = cluster.start(9236, &[]);
+    let three = cluster.start(9236, &KEEP_NODES);
     join(&cluster.stage, 100..101);
     cluster.stage.kubectl(&["label", "ciliumnode", "n8", "zone=a"]).unwrap();
     let after = until_served(&cluster.stage, 100, &three);

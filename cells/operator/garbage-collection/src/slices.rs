@@ -1,0 +1,52 @@
+//! The deletion of all objects of a kind that is not in use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hive::JobCx;
+use k8s_tables::{Row, Tabled};
+use k8s_types::{Key, SmolStr};
+use statedb::Table;
+use tokio::time::sleep;
+
+use crate::requests::{Requests, Run};
+
+/// The interval of attempts that have failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Deletes all objects of a kind once: those that an earlier configuration has left.
+pub(crate) async fn delete_all<T: Tabled>(
+    table: Arc<Table<Row<T>>>,
+    requests: Requests,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    let kind = T::KIND.plural();
+    cx.health.ok(format_args!("Waits for the list of {kind}"));
+    let deletion = async {
+        table.wait_initialized().await;
+        loop {
+            let mut run = Run::default();
+            for (key, uid) in objects(&table) {
+                if !run.count(requests.delete(T::KIND, &key, &uid, None).await) {
+                    break;
+                }
+            }
+            run.report(&cx.health, &format!("{} {kind} were deleted, as they are not in use", run.done));
+            if run.failures.is_empty() && run.changed == 0 {
+                return;
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
+    };
+    cx.token().run_until_cancelled(deletion).await;
+    Ok(())
+}
+
+fn objects<T: Tabled>(table: &Table<Row<T>>) -> Vec<(Key, SmolStr)> {
+    let snapshot = table.snapshot();
+    let object = |row: &statedb::Obj<Row<T>>| {
+        let metadata = row.object.metadata();
+        (Key::new(metadata.namespace.clone(), metadata.name.clone()), metadata.uid.clone())
+    };
+    table.all(&snapshot).map(object).collect()
+}

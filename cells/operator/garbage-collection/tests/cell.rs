@@ -1,0 +1,422 @@
+//! The leader's cell and an API server within the process, in virtual time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use hive::prelude::*;
+use k8s_fake_apiserver::Tracker;
+use k8s_types::cilium::CiliumNode;
+use k8s_types::core::{Node, Pod};
+use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
+use operator_election::Leadership;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use statedb::Db;
+use tokio::time::sleep;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A server that answers requests about some objects with an error. Operators may get none of the objects that they collect.
+#[derive(Clone)]
+struct Server {
+    tracker: Tracker,
+    errors: Arc<Mutex<BTreeMap<String, ApiError>>>,
+}
+
+impl Server {
+    fn new() -> Server {
+        Server { tracker: Tracker::new(&Db::new().table().unwrap()), errors: Arc::default() }
+    }
+
+    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Value> {
+        let json = Api::get(&self.tracker, kind, &Key::new(namespace, name)).now_or_never().unwrap().ok()?;
+        Some(serde_json::from_slice(&json).unwrap())
+    }
+
+    fn has(&self, kind: Kind, name: &str) -> bool {
+        let namespace = if kind.namespaced() { "default" } else { "" };
+        self.find(kind, namespace, name).is_some()
+    }
+
+    fn is_marked(&self, identity: &str) -> bool {
+        let object = self.find(Kind::CiliumIdentity, "", identity).unwrap();
+        object["metadata"]["annotations"]["io.cilium.heartbeat"].is_string()
+    }
+
+    fn add(&self, object: &Value) {
+        self.tracker.add(&object.to_string()).unwrap();
+    }
+
+    fn remove(&self, object: &Value) {
+        self.tracker.delete(&object.to_string()).unwrap();
+    }
+
+    fn answer<T: Send + 'static>(&self, name: &str, answer: Answer<T>) -> Answer<T> {
+        match self.errors.lock().get(name).cloned() {
+            Some(error) => std::future::ready(Err(error)).boxed(),
+            None => answer,
+        }
+    }
+}
+
+impl Api for Server {
+    fn get(&self, kind: Kind, _: &Key) -> Answer<Bytes> {
+        std::future::ready(Err(ApiError::Forbidden(format!("cannot get {}", kind.plural())))).boxed()
+    }
+
+    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        Api::create(&self.tracker, kind, object)
+    }
+
+    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        let value: Value = serde_json::from_slice(&object).unwrap();
+        let name = value["metadata"]["name"].as_str().unwrap().to_owned();
+        self.answer(&name, Api::update(&self.tracker, kind, object))
+    }
+
+    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
+        self.tracker.update_status(kind, object)
+    }
+
+    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
+        self.tracker.patch(kind, key, status, patch)
+    }
+
+    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
+        assert!(only_if.uid.is_some(), "{key} is deleted whatever it is");
+        self.answer(&key.name, Api::delete(&self.tracker, kind, key, only_if))
+    }
+}
+
+fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
+    let (api, source) = (server.clone(), server.tracker.clone());
+    let hive = TestHive::new([
+        statedb::cell(),
+        metrics::cell(),
+        supply::<Arc<dyn Api>>(Arc::new(api)),
+        provide(move || Member::<Arc<dyn Source>>(Arc::new(source.clone()))),
+        operator_definitions::cell(),
+        k8s_tables::table::<CiliumNode>(),
+        k8s_tables::table::<Node>(),
+        k8s_tables::table::<Pod>(),
+        supply(Arc::new(leadership)),
+        operator_garbage_collection::cell(),
+        invoke(|_: Arc<metrics::Metrics>| ()),
+    ]);
+    let defaults = [("skip-crd-creation", "true"), ("identity-allocation-mode", "crd")];
+    defaults.iter().chain(options).fold(hive, |hive, (key, value)| hive.set(key, value))
+}
+
+async fn started(server: &Server, options: &[(&str, &str)]) -> TestHive {
+    let mut hive = leader(server, Leadership::permanent(), options);
+    hive.start().await;
+    hive
+}
+
+fn identity(id: &str) -> Value {
+    json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumIdentity",
+        "metadata": {"name": id, "labels": {"io.kubernetes.pod.namespace": "default"}},
+        "security-labels": {"k8s:app": id},
+    })
+}
+
+fn endpoint(name: &str, identity: i64, owner: Option<&str>) -> Value {
+    let mut object = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": name, "namespace": "default"},
+        "status": {"identity": {"id": identity, "labels": []}},
+    });
+    if let Some(kind) = owner {
+        let owner = json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "u"});
+        object["metadata"]["ownerReferences"] = json!([owner]);
+    }
+    object
+}
+
+fn pod(name: &str, phase: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"k8s-app": "kube-dns"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "a", "image": "none"}]},
+        "status": {"phase": phase},
+    })
+}
+
+fn object(kind: Kind, name: &str, metadata: &Value) -> Value {
+    let mut object = json!({"apiVersion": kind.api_version(), "kind": kind.name(), "metadata": metadata});
+    object["metadata"]["name"] = name.into();
+    object
+}
+
+const OFF: [(&str, &str); 4] = [
+    ("identity-gc-interval", "0s"),
+    ("cilium-endpoint-gc-interval", "0s"),
+    ("nodes-gc-interval", "0s"),
+    ("unmanaged-pod-watcher-interval", "0s"),
+];
+
+/// The options with all collections off but those that are given.
+fn only<'o>(options: &[(&'o str, &'o str)]) -> Vec<(&'o str, &'o str)> {
+    OFF.iter().chain(options).copied().collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn unused_identities_are_marked_then_deleted_and_used_ones_stay() {
+    let server = Server::new();
+    for id in ["1001", "1002", "1003", "1004", "reserved"] {
+        server.add(&identity(id));
+    }
+    server.add(&endpoint("web", 1001, None));
+    let slice = json!([{"name": "db", "id": 1002, "networking": {"addressing": [], "node": "192.0.2.1"}}]);
+    let mut slices = object(Kind::CiliumEndpointSlice, "ces-1", &json!({}));
+    slices["endpoints"] = slice;
+    server.add(&slices);
+    let options = only(&[("identity-gc-interval", "16m"), ("enable-cilium-endpoint-slice", "true")]);
+    let hive = started(&server, &options).await;
+    sleep(31 * MINUTE).await;
+    assert!(!server.is_marked("1003"));
+    sleep(2 * MINUTE).await;
+    let marked = ["1001", "1002", "1003", "1004", "reserved"].map(|id| server.is_marked(id));
+    assert_eq!(marked, [false, false, true, true, false]);
+    let object = server.find(Kind::CiliumIdentity, "", "1003").unwrap();
+    assert_eq!(object["security-labels"], json!({"k8s:app": "1003"}));
+    assert_eq!(object["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "default"}));
+
+    // An agent takes one up again: without the mark it stays, although it has no endpoint yet.
+    sleep(3 * MINUTE).await;
+    server.add(&identity("1004"));
+    sleep(27 * MINUTE).await;
+    assert!(server.has(Kind::CiliumIdentity, "1003"));
+    sleep(2 * MINUTE).await;
+    assert!(!server.has(Kind::CiliumIdentity, "1003"));
+    server.add(&endpoint("late", 1004, None));
+    sleep(120 * MINUTE).await;
+    for id in ["1001", "1002", "1004", "reserved"] {
+        assert!(server.has(Kind::CiliumIdentity, id) && !server.is_marked(id), "{id}");
+    }
+    let message = hive.health("garbage-collection.job-identities").message;
+    assert!(message.starts_with("3 identities are alive, 0 were marked, 0 deleted"), "{message}");
+    let text = hive.get::<metrics::Metrics>().text();
+    assert!(text.contains("identity_gc_entries{status=\"alive\",identity_type=\"crd\"} 3"), "{text}");
+    assert!(text.contains("identity_gc_runs{outcome=\"success\""), "{text}");
+
+    // Its endpoint goes, and so does the identity.
+    server.remove(&endpoint("late", 1004, None));
+    sleep(100 * MINUTE).await;
+    assert!(!server.has(Kind::CiliumIdentity, "1004"));
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_or_a_refusal_of_one_identity_ends_no_run_and_an_outage_does() {
+    let server = Server::new();
+    for id in ["1001", "1002", "1003"] {
+        server.add(&identity(id));
+    }
+    server.errors.lock().insert("1001".to_owned(), ApiError::Conflict("modified".to_owned()));
+    server.errors.lock().insert("1002".to_owned(), ApiError::Forbidden("a policy forbids it".to_owned()));
+    let hive = started(&server, &only(&[("identity-gc-interval", "16m")])).await;
+    sleep(33 * MINUTE).await;
+    assert_eq!(["1001", "1002", "1003"].map(|id| server.is_marked(id)), [false, false, true]);
+    let health = hive.health("garbage-collection.job-identities");
+    assert_eq!(health.level, Level::Degraded);
+    assert_eq!(health.error, "update ciliumidentities/1002: a policy forbids it");
+
+    // Without a server nothing is known about the others either.
+    let away = ApiError::Unavailable { message: "connection refused".to_owned(), retry_after: None };
+    server.errors.lock().clear();
+    server.errors.lock().insert("1001".to_owned(), away);
+    sleep(16 * MINUTE).await;
+    assert!(!server.is_marked("1002"));
+    server.errors.lock().clear();
+    sleep(16 * MINUTE).await;
+    assert!(server.is_marked("1002"));
+    assert_eq!(hive.health("garbage-collection.job-identities").level, Level::Ok);
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletions_are_limited_and_an_identity_is_looked_up_again_before_its_own() {
+    let server = Server::new();
+    let ids: Vec<String> = (1000..1020).map(|id| id.to_string()).collect();
+    ids.iter().for_each(|id| server.add(&identity(id)));
+    let limited = [
+        ("identity-gc-interval", "31m"),
+        ("identity-gc-rate-interval", "1m"),
+        ("identity-gc-rate-limit", "2"),
+    ];
+    let hive = started(&server, &only(&limited)).await;
+    sleep(63 * MINUTE).await;
+    let count = || ids.iter().filter(|id| server.has(Kind::CiliumIdentity, id)).count();
+    let left = count();
+    assert!((14..=18).contains(&left), "two at once, then two a minute: {left}");
+    // The run still waits for its turns when an endpoint appears.
+    server.add(&endpoint("web", 1019, None));
+    sleep(20 * MINUTE).await;
+    assert_eq!(count(), 1);
+    assert!(server.has(Kind::CiliumIdentity, "1019"));
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_waits_for_signs_and_one_without_the_lease_writes_nothing() {
+    let server = Server::new();
+    server.add(&identity("1001"));
+    let options = only(&[("identity-gc-interval", "16m")]);
+    let hive = started(&server, &options).await;
+    sleep(50 * MINUTE).await;
+    assert!(server.is_marked("1001"));
+    hive.finish().await;
+    let hive = started(&server, &options).await;
+    sleep(29 * MINUTE).await;
+    assert!(server.has(Kind::CiliumIdentity, "1001"), "its mark is old, the leader is not");
+    hive.finish().await;
+
+    server.add(&object(Kind::CiliumNode, "n1", &json!({})));
+    server.add(&endpoint("gone", 1001, None));
+    let mut hive = leader(&server, Leadership::default(), &[]);
+    hive.start().await;
+    sleep(120 * MINUTE).await;
+    let all = [(Kind::CiliumIdentity, "1001"), (Kind::CiliumNode, "n1"), (Kind::CiliumEndpoint, "gone")];
+    assert!(all.iter().all(|(kind, name)| server.has(*kind, name)));
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_without_a_pod_are_deleted_after_an_interval() {
+    let server = Server::new();
+    let names = ["running", "ended", "missing", "owned", "foreign", "late"];
+    for name in names {
+        let owner = match name {
+            "owned" => Some("Pod"),
+            "foreign" => Some("VirtualMachine"),
+            _ => None,
+        };
+        server.add(&endpoint(name, 1001, owner));
+    }
+    server.add(&pod("running", "Running"));
+    server.add(&pod("ended", "Succeeded"));
+    let hive = started(&server, &only(&[("cilium-endpoint-gc-interval", "5m")])).await;
+    sleep(4 * MINUTE).await;
+    let left = || names.map(|name| server.has(Kind::CiliumEndpoint, name));
+    assert_eq!(left(), [true; 6]);
+    server.add(&pod("late", "Pending"));
+    sleep(2 * MINUTE).await;
+    assert_eq!(left(), [true, false, false, false, true, true]);
+    let text = hive.get::<metrics::Metrics>().text();
+    assert!(text.contains("endpoint_gc_objects{outcome=\"success\"} 3"), "{text}");
+
+    // One that is refused holds up no other one, and is named.
+    server.errors.lock().insert("foreign-1".to_owned(), ApiError::Forbidden("no".to_owned()));
+    server.add(&endpoint("foreign-1", 1, None));
+    server.add(&endpoint("gone", 1, None));
+    sleep(11 * MINUTE).await;
+    assert!(!server.has(Kind::CiliumEndpoint, "gone") && server.has(Kind::CiliumEndpoint, "foreign-1"));
+    let health = hive.health("garbage-collection.job-endpoints");
+    assert_eq!(health.error, "delete ciliumendpoints/default/foreign-1: no");
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_without_a_node_are_deleted_after_an_interval() {
+    let server = Server::new();
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "owned", "uid": "u"}]);
+    for (name, metadata) in [
+        ("there", json!({})),
+        ("gone", json!({})),
+        ("kept", json!({"annotations": {"cilium.io/do-not-gc": "true"}})),
+        ("owned", json!({"ownerReferences": owner})),
+        ("back", json!({})),
+    ] {
+        server.add(&object(Kind::CiliumNode, name, &metadata));
+    }
+    server.add(&object(Kind::Node, "there", &json!({})));
+    let hive = started(&server, &only(&[("nodes-gc-interval", "5m")])).await;
+    sleep(4 * MINUTE).await;
+    server.add(&object(Kind::Node, "back", &json!({})));
+    let left = || ["there", "gone", "kept", "owned", "back"].map(|name| server.has(Kind::CiliumNode, name));
+    assert_eq!(left(), [true; 5]);
+    sleep(2 * MINUTE).await;
+    assert_eq!(left(), [true, false, true, true, true]);
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_kinds_that_are_not_in_use_are_deleted_once() {
+    let server = Server::new();
+    let cluster = || {
+        server.add(&object(Kind::CiliumEndpointSlice, "ces-1", &json!({})));
+        server.add(&endpoint("web", 1, None));
+        server.add(&pod("web", "Running"));
+        server.add(&object(Kind::CiliumNode, "n1", &json!({})));
+        server.add(&object(Kind::Node, "n1", &json!({})));
+    };
+    let all = [(Kind::CiliumEndpointSlice, "ces-1"), (Kind::CiliumEndpoint, "web"), (Kind::CiliumNode, "n1")];
+    for (options, left) in [
+        (vec![("enable-cilium-endpoint-slice", "true")], [true, true, true]),
+        (vec![], [false, true, true]),
+        (vec![("disable-endpoint-crd", "true")], [false, false, true]),
+        (vec![("enable-ciliumnode-crd", "false")], [false, true, false]),
+    ] {
+        cluster();
+        let hive = started(&server, &only(&options)).await;
+        sleep(10 * MINUTE).await;
+        assert_eq!(all.map(|(kind, name)| server.has(kind, name)), left, "{options:?}");
+        hive.finish().await;
+    }
+    // Without endpoints no identity is known to be unused.
+    server.add(&identity("1001"));
+    let options = only(&[("identity-gc-interval", "16m"), ("disable-endpoint-crd", "true")]);
+    let hive = started(&server, &options).await;
+    sleep(120 * MINUTE).await;
+    assert!(server.has(Kind::CiliumIdentity, "1001") && !server.is_marked("1001"));
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_pods_without_an_endpoint_are_restarted_one_by_one() {
+    let server = Server::new();
+    for name in ["dns-1", "dns-2", "managed", "pending", "host", "other"] {
+        let mut object = pod(name, if name == "pending" { "Pending" } else { "Running" });
+        if name == "host" {
+            object["spec"]["hostNetwork"] = true.into();
+        }
+        if name == "other" {
+            object["metadata"]["labels"] = json!({"app": "web"});
+        }
+        server.add(&object);
+    }
+    server.add(&endpoint("managed", 1, None));
+    let hive = started(&server, &only(&[("unmanaged-pod-watcher-interval", "15s")])).await;
+    sleep(Duration::from_secs(29)).await;
+    let left = || ["dns-1", "dns-2"].map(|name| server.has(Kind::Pod, name));
+    assert_eq!(left(), [true, true]);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(left(), [false, true], "one in a run");
+    server.add(&pod("dns-1", "Running"));
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(left(), [true, false]);
+    sleep(4 * MINUTE).await;
+    assert_eq!(left(), [true, false], "a name has its turn every five minutes");
+    sleep(2 * MINUTE).await;
+    assert_eq!(left(), [false, false]);
+    let others = ["managed", "pending", "host", "other"];
+    assert!(others.iter().all(|name| server.has(Kind::Pod, name)));
+    hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_options_are_refused() {
+    for (option, value, expected) in [
+        ("identity-heartbeat-timeout", "0s", "identity-heartbeat-timeout: 0s is wrong"),
+        ("identity-gc-rate-limit", "0", "identity-gc-rate-limit: 0 within 60s is wrong"),
+    ] {
+        let cell = config::<operator_garbage_collection::GarbageCollectionConfig>();
+        let refused = hive::Hive::builder(cell).set(option, value).build();
+        let error = refused.err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
