@@ -237,3 +237,139 @@ fn nodes_get_cidrs_of_their_own_whichever_operator_leads() {
         three.log().lines().filter(|line| !line.contains("level=info")).map(str::to_owned).collect();
     assert_eq!(problems, Vec::<String>::new());
 }
+
+/// The taint of nodes without a ready agent.
+const TAINT: &str = "node.cilium.io/agent-not-ready";
+
+/// Short intervals; a watch that lags by less than ten seconds costs nothing that is in use.
+const COLLECT_OFTEN: [&str; 7] = [
+    "--identity-allocation-mode=crd",
+    "--identity-gc-interval=3s",
+    "--identity-heartbeat-timeout=10s",
+    "--cilium-endpoint-gc-interval=10s",
+    "--nodes-gc-interval=10s",
+    "--unmanaged-pod-watcher-interval=0s",
+    "--set-cilium-node-taints=true",
+];
+
+/// Makes the agent's pod of a node, not ready yet.
+fn agent_pod(node: &str) -> Value {
+    let metadata = json!({"name": format!("cilium-{node}"), "namespace": "kube-system", "labels": {"k8s-app": "cilium"}});
+    let spec =
+        json!({"nodeName": node, "hostNetwork": true, "containers": [{"name": "agent", "image": "none"}]});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+}
+
+fn set_ready(stage: &Stage, node: &str, ready: &str) {
+    let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
+    let pod = format!("cilium-{node}");
+    let arguments = ["-n=kube-system", "patch", "pod", &pod, "--subresource=status", "--type=merge", "-p"];
+    stage.kubectl(&[&arguments[..], &[&status.to_string()]].concat()).unwrap();
+}
+
+fn taints(stage: &Stage, node: &str) -> Vec<String> {
+    let node = stage.get(&["node", node]).unwrap();
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    taints.iter().map(|taint| taint["key"].as_str().unwrap().to_owned()).collect()
+}
+
+fn until_taints(stage: &Stage, operator: &Operator, node: &str, expected: &[&str]) {
+    let as_expected = || match taints(stage, node) {
+        // Others of the API server itself are left out.
+        found if found.iter().filter(|key| !key.starts_with("node.kubernetes.io/")).eq(expected) => Ok(()),
+        found => Err(format!("{node} has taints {found:?}, expected {expected:?}")),
+    };
+    try_wait_until(2 * LIMIT, as_expected).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()));
+}
+
+fn names(stage: &Stage, kind: &str) -> Vec<String> {
+    let list = stage.kubectl(&["get", kind, "-o=name"]).unwrap();
+    list.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect()
+}
+
+fn until_names(stage: &Stage, operator: &Operator, kind: &str, expected: &[&str]) {
+    let as_expected = || match names(stage, kind) {
+        found if found == expected => Ok(()),
+        found => Err(format!("{kind}: {found:?}, expected {expected:?}")),
+    };
+    try_wait_until(2 * LIMIT, as_expected).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()));
+}
+
+/// Makes an endpoint with an identity of its own.
+fn used_identity(stage: &Stage, name: &str, id: u32) {
+    let endpoint = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": name, "namespace": "default"},
+        "status": {"id": 7, "identity": {"id": id, "labels": ["k8s:app=web"]}, "state": "ready"},
+    });
+    stage.apply(&endpoint.to_string()).unwrap();
+    unused_identity(stage, id);
+}
+
+fn unused_identity(stage: &Stage, id: u32) {
+    let labels = json!({"k8s:app": format!("app-{id}")});
+    let metadata = json!({"name": id.to_string()});
+    let identity = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "metadata": metadata, "security-labels": labels,
+    });
+    stage.apply(&identity.to_string()).unwrap();
+}
+
+#[test]
+fn what_agents_left_is_collected_and_taints_follow_them_whichever_operator_leads() {
+    require_root!();
+    let cluster = Cluster::new();
+    let stage = &cluster.stage;
+    let mut one = cluster.start(9234, &COLLECT_OFTEN);
+    cluster.until_leads(&one);
+    let two = cluster.start(9235, &COLLECT_OFTEN);
+
+    // A node that waits for its agent, with a taint of another owner; one that has lost its agent.
+    let foreign = json!({"key": "dedicated", "value": "db", "effect": "NoSchedule"});
+    let own = json!({"key": TAINT, "effect": "NoExecute"});
+    for (name, taints) in [("n1", json!([foreign, own])), ("n2", json!([]))] {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": taints}});
+        stage.apply(&node.to_string()).unwrap();
+        stage.apply(&agent_pod(name).to_string()).unwrap();
+    }
+    until_taints(stage, &one, "n2", &[TAINT]);
+    until_taints(stage, &one, "n1", &["dedicated", TAINT]);
+    for name in ["n1", "n2"] {
+        set_ready(stage, name, "True");
+    }
+    until_taints(stage, &one, "n1", &["dedicated"]);
+    until_taints(stage, &one, "n2", &[]);
+    wait_until("the network of the node is up", LIMIT, || {
+        let node = stage.get(&["node", "n1"]).unwrap();
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|c| c["type"] == "NetworkUnavailable" && c["reason"] == "CiliumIsUp")
+    });
+
+    // Objects that are in use, and some that are not.
+    let web = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "web", "image": "none"}]},
+    });
+    stage.apply(&web.to_string()).unwrap();
+    join(stage, 1..4);
+    used_identity(stage, "web", 1001);
+    used_identity(stage, "gone", 1002);
+    unused_identity(stage, 1003);
+    until_names(stage, &one, "ciliumnodes", &["n1", "n2"]);
+    until_names(stage, &one, "ciliumendpoints", &["web"]);
+    until_names(stage, &one, "ciliumidentities", &["1001"]);
+
+    // The leader is killed while more are left: the other one goes on.
+    join(stage, 4..5);
+    used_identity(stage, "gone", 1004);
+    let first = cluster.holder();
+    one.process.kill().unwrap();
+    set_ready(stage, "n1", "False");
+    cluster.until_holder(&two, 2 * LIMIT, |holder| holder != first);
+    until_taints(stage, &two, "n1", &["dedicated", TAINT]);
+    until_names(stage, &two, "ciliumnodes", &["n1", "n2"]);
+    until_names(stage, &two, "ciliumendpoints", &["web"]);
+    until_names(stage, &two, "ciliumidentities", &["1001"]);
+    let problems: Vec<String> =
+        two.log().lines().filter(|line| !line.contains("level=info")).map(str::to_owned).collect();
+    assert_eq!(problems, Vec::<String>::new());
+}
