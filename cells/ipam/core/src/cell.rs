@@ -14,7 +14,9 @@ use statedb::RwTable;
 
 use crate::address::{Address, DEFAULT_POOL};
 use crate::chooser::Chooser;
+use crate::config::IpamConfig;
 use crate::handle::{Ipam, Node};
+use crate::listed::PoolSource;
 use crate::pools::{Pool, Pools};
 use crate::range::{Family, PodRange};
 use crate::{rest, router, withdrawn};
@@ -50,7 +52,14 @@ pub fn cell() -> Cell {
     module(
         "ipam",
         "Addresses of endpoints",
-        [statedb::table::<Address>(), provide(ipam), provide(routes), provide(status), provide(debug)],
+        [
+            config::<IpamConfig>(),
+            statedb::table::<Address>(),
+            provide(ipam),
+            provide(routes),
+            provide(status),
+            provide(debug),
+        ],
     )
 }
 
@@ -62,6 +71,7 @@ struct IpamParams {
     routers: Option<Arc<LocalRouters>>,
     restored: Group<Restored>,
     choosers: Group<Chooser>,
+    sources: Group<PoolSource>,
     metrics: Arc<metrics::Metrics>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -72,8 +82,10 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
     let is_delegated = p.config.is_some_and(|config| config.ipam == IpamMode::DelegatedPlugin);
     let chooser = p.choosers.iter().next().cloned();
     let is_multi = chooser.is_some();
+    let source = p.sources.iter().next().cloned();
+    let changes = source.as_ref().map(PoolSource::subscribe);
     let ipam = Ipam::new((*p.table).clone(), move || {
-        let node = node.node().map(|node| facts(&node, is_multi)).unwrap_or_default();
+        let node = node.node().map(|node| facts(&node, is_multi, source.as_ref())).unwrap_or_default();
         Node { is_delegated, ..node }
     });
     let ipam = Arc::new(ipam.with_chooser(chooser));
@@ -96,7 +108,7 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
         Ok(())
     }).add();
     let (allocator, node) = (ipam.clone(), follower.clone());
-    p.jobs.one_shot("router", move |cx: JobCx| router::follow(allocator, node, routers, cx)).add();
+    p.jobs.one_shot("router", move |cx: JobCx| router::follow(allocator, node, routers, changes, cx)).add();
     let (allocator, addresses) = (ipam.clone(), p.table.reader());
     p.jobs
         .one_shot("withdrawn-ranges", move |cx: JobCx| withdrawn::follow(allocator, addresses, follower, cx))
@@ -111,9 +123,13 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
     ipam
 }
 
-fn facts(node: &LocalNode, is_multi: bool) -> Node {
+fn facts(node: &LocalNode, is_multi: bool, source: Option<&PoolSource>) -> Node {
     Node {
-        pools: if is_multi { pools(node) } else { default_pool(node) },
+        pools: match source {
+            Some(source) => with_waits(source.pools(), node).keeping(&routers(node)),
+            None if is_multi => pools(node),
+            None => default_pool(node),
+        },
         is_delegated: false,
         waits: [(Family::V4, &node.ipv4_cidr_wait), (Family::V6, &node.ipv6_cidr_wait)]
             .into_iter()
@@ -134,7 +150,8 @@ fn pools(node: &LocalNode) -> Pools {
         let range = |cidr: &IpNetwork| PodRange::with_ends(*cidr, pool.allow_first_ip, pool.allow_last_ip);
         let of =
             |cidrs: &[IpNetwork]| pool.cidrs.iter().filter(|cidr| cidrs.contains(cidr)).map(range).collect();
-        (pool.name.as_str().into(), Pool { ranges: of(in_force), withdrawn: of(&node.withdrawn_alloc_cidrs) })
+        let withdrawn = of(&node.withdrawn_alloc_cidrs);
+        (pool.name.as_str().into(), Pool { ranges: of(in_force), withdrawn, listed: None })
     };
     let is_on = |family: &Family| match family {
         Family::V4 => node.ipv4_cidr_wait.is_some() || node.ipv4_alloc_cidr.is_some(),
@@ -149,13 +166,22 @@ fn default_pool(node: &LocalNode) -> Pools {
     let v4 = node.ipv4_alloc_cidrs().map(IpNetwork::V4);
     let ranges = v4.chain(node.ipv6_alloc_cidrs().map(IpNetwork::V6)).map(PodRange::new).collect();
     let withdrawn = node.withdrawn_alloc_cidrs.iter().copied().map(PodRange::new).collect();
-    let mut pools = Pools::new([(DEFAULT_POOL.into(), Pool { ranges, withdrawn })]);
+    with_waits(Pools::new([(DEFAULT_POOL.into(), Pool { ranges, withdrawn, listed: None })]), node)
+}
+
+/// Adds the families whose range the node does not know yet.
+fn with_waits(mut pools: Pools, node: &LocalNode) -> Pools {
     for (family, wait) in [(Family::V4, &node.ipv4_cidr_wait), (Family::V6, &node.ipv6_cidr_wait)] {
         if let Some(reason) = wait {
             pools = pools.waiting(family, reason);
         }
     }
     pools
+}
+
+fn routers(node: &LocalNode) -> Vec<IpAddr> {
+    let ipv4 = node.router_ipv4.map(IpAddr::V4);
+    ipv4.into_iter().chain(node.router_ipv6.map(IpAddr::V6)).collect()
 }
 
 /// Without pod ranges the whole agent is not ready: probes of the kubelet fail until the ranges are there.

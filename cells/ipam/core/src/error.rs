@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::listed::ListedBy;
 use crate::range::Family;
 
 /// An error of an allocation or release. Nothing has been changed.
@@ -75,6 +76,21 @@ pub enum Error {
         /// The family.
         family: Family,
     },
+    /// No address of a listed pool is free.
+    #[error("no IPs currently available on the node, allocation will be retried once {by}: {full}")]
+    NoneListed {
+        /// The writer of the list.
+        by: ListedBy,
+        /// The pool with the holder of most of its addresses.
+        #[source]
+        full: Box<Error>,
+    },
+    /// The address is not listed, is being released, or is for another owner.
+    #[error("IP {0} is not available")]
+    NotListed(IpAddr),
+    /// The address of a listed pool has an owner.
+    #[error("IP already in use")]
+    ListedInUse,
     /// The address has an owner.
     #[error("provided IP is already allocated")]
     Allocated,

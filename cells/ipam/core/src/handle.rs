@@ -393,10 +393,12 @@ fn status(table: &Table<Address>, pools: &Pools, default: &str, full: bool) -> I
     };
     let mut text = String::new();
     for (family, name) in [(Family::V4, "IPv4"), (Family::V6, "IPv6")] {
+        let used = || allocated.iter().filter(|row| Family::of(row.address) == family).count();
         if let Some(first) = pools.of(family).next() {
-            let used = allocated.iter().filter(|row| Family::of(row.address) == family).count();
             let capacity: u128 = pools.of(family).map(|range| range.capacity()).sum();
-            text += &format!("{name}: {used}/{capacity} allocated from {}, ", first.cidr());
+            text += &format!("{name}: {}/{capacity} allocated from {}, ", used(), first.cidr());
+        } else if let (true, Some(listed)) = (pools.enabled(family), pools.listed()) {
+            text += &format!("{name}: {}/{} allocated, ", used(), listed.count(family));
         }
     }
     let allocations = match full {

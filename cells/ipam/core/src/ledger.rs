@@ -11,6 +11,7 @@ use statedb::{RwTable, TableTxn};
 
 use crate::address::{Address, DEFAULT_POOL, Lease};
 use crate::error::{Error, Holder};
+use crate::listed::Listed;
 use crate::pools::{Pool, Pools};
 use crate::range::Family;
 
@@ -66,13 +67,14 @@ impl Ledger {
             }
             // An error drops the transaction, and with it an address of the family before.
             let name = pool_of(family)?;
-            let pool = pools.get(&name).filter(|pool| pool.of(family).next().is_some());
+            let pool = pools.get(&name).filter(|pool| pool.has(family));
             let pool = pool.ok_or_else(|| Error::NoSuchPool { pool: name.clone(), family })?;
-            let address = pick(&txn, pool, family, randomness.offset()).ok_or_else(|| {
+            let address = pick(&txn, pool, family, &owner, randomness.offset()).ok_or_else(|| {
                 let full = exhausted(&txn, name.clone(), pool, family);
-                match pools.is_multi() {
-                    true => Error::Exhausted(Box::new(full)),
-                    false => full,
+                match &pool.listed {
+                    Some(listed) => Error::NoneListed { by: listed.by(), full: Box::new(full) },
+                    None if pools.is_multi() => Error::Exhausted(Box::new(full)),
+                    None => full,
                 }
             })?;
             let lease = match expires {
@@ -98,8 +100,12 @@ impl Ledger {
         let mut txn = self.table.write();
         let pools = pools();
         let pools: &Pools = pools.borrow();
-        pools.check(address)?;
-        if txn.get(Address::by_address(address)).is_some_and(|row| row.allocated()) {
+        let is_allocated = txn.get(Address::by_address(address)).is_some_and(|row| row.allocated());
+        if is_allocated && pools.listed().is_some() {
+            return Err(Error::ListedInUse);
+        }
+        pools.check(address, owner)?;
+        if is_allocated {
             return Err(Error::Allocated);
         }
         txn.insert(Address { address, owner: owner.into(), pool: pool_name(pools, address), lease });
@@ -176,6 +182,10 @@ impl Ledger {
                 if pools.pool_of(address).is_none() {
                     return Ok(());
                 }
+                // One that is being released may be another node's soon.
+                if pools.listed().is_some_and(|listed| !listed.is_available(address, owner)) {
+                    return Err(Error::NotListed(address));
+                }
             }
         }
         // Keep the owner of the allocation: a restored endpoint may come under another name.
@@ -235,7 +245,16 @@ fn pool_name(pools: &Pools, address: IpAddr) -> Arc<str> {
 
 /// Returns a free address of the family: one that is not in quarantine if there is one, else the one that has been for the
 /// longest time.
-fn pick(txn: &TableTxn<'_, Address>, pool: &Pool, family: Family, offset: u128) -> Option<IpAddr> {
+fn pick(
+    txn: &TableTxn<'_, Address>,
+    pool: &Pool,
+    family: Family,
+    owner: &str,
+    offset: u128,
+) -> Option<IpAddr> {
+    if let Some(listed) = &pool.listed {
+        return pick_listed(txn, listed, family, owner, offset);
+    }
     let fresh = pool
         .of(family)
         .find_map(|range| range.next_free(offset, |address| txn.get(Address::by_address(address)).is_some()));
@@ -250,10 +269,36 @@ fn pick(txn: &TableTxn<'_, Address>, pool: &Pool, family: Family, offset: u128) 
     })
 }
 
+/// The same of a listed pool. An address that is reserved for the owner comes first, and has no quarantine: no other owner has
+/// had it.
+fn pick_listed(
+    txn: &TableTxn<'_, Address>,
+    listed: &Listed,
+    family: Family,
+    owner: &str,
+    offset: u128,
+) -> Option<IpAddr> {
+    let row = |address: &IpAddr| txn.get(Address::by_address(*address));
+    let is_free = |address: &IpAddr| row(address).is_none_or(|row| !row.allocated());
+    if let Some(reserved) = listed.reserved_for(owner, family).find(is_free) {
+        return Some(reserved);
+    }
+    let fresh: Vec<IpAddr> = listed.unreserved(family).filter(|address| row(address).is_none()).collect();
+    if !fresh.is_empty() {
+        return fresh.get((offset % fresh.len() as u128) as usize).copied();
+    }
+    let resting = listed.unreserved(family).filter_map(|address| match row(&address)?.lease {
+        Lease::Resting { since } => Some((since, address)),
+        _ => None,
+    });
+    resting.min().map(|(_, address)| address)
+}
+
 /// The error of a pool without a free address, with the holder of most.
 fn exhausted(txn: &TableTxn<'_, Address>, name: Arc<str>, pool: &Pool, family: Family) -> Error {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    let of_pool = |row: &Address| row.allocated() && pool.of(family).any(|range| range.contains(row.address));
+    let of_pool =
+        |row: &Address| row.allocated() && Family::of(row.address) == family && pool.gives(row.address);
     for row in txn.all().filter(|row| of_pool(row)) {
         let holder = match row.owner.split_once('/') {
             Some((namespace, _)) => format!("namespace {namespace}"),
@@ -263,8 +308,7 @@ fn exhausted(txn: &TableTxn<'_, Address>, name: Arc<str>, pool: &Pool, family: F
     }
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
     let (holder, count) = most.unwrap_or_default();
-    let capacity = pool.of(family).map(|range| range.capacity()).sum();
-    Error::Full { pool: name, family, capacity, most: Holder { name: holder, count } }
+    Error::Full { pool: name, family, capacity: pool.capacity(family), most: Holder { name: holder, count } }
 }
 
 #[cfg(test)]

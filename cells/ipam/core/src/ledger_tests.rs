@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use statedb::Db;
 
 use super::*;
+use crate::listed::{ListedAddress, ListedBy};
 
 struct Counting(u128);
 
@@ -125,7 +126,8 @@ fn a_withdrawn_range_keeps_its_owners_and_gives_nothing_new() {
     };
     let (held, released) = (one(&before), one(&before));
     let range = |cidr: &str| crate::PodRange::new(cidr.parse().unwrap());
-    let pool = Pool { ranges: vec![range("10.0.1.0/29")], withdrawn: vec![range("10.0.0.0/29")] };
+    let pool =
+        Pool { ranges: vec![range("10.0.1.0/29")], withdrawn: vec![range("10.0.0.0/29")], listed: None };
     let after = Pools::new([(DEFAULT_POOL.into(), pool)]);
     ledger.hand_over(|| &after, held, None, "pod", 7).unwrap();
     assert_eq!(ledger.release(released, None, now), Ok(true));
@@ -137,6 +139,81 @@ fn a_withdrawn_range_keeps_its_owners_and_gives_nothing_new() {
     assert!(matches!(full, Err(Error::Full { capacity: 6, .. })), "{full:?}");
     assert!(ledger.take(|| &after, released, "pod", Lease::Held).is_err());
     assert_eq!(rows(&ledger)[&held].lease, Lease::Endpoint(7));
+}
+
+fn listed(addresses: &[(&str, &str, bool)], by: ListedBy) -> Pools {
+    let one = |&(address, owner, is_releasing): &(&str, &str, bool)| {
+        (ip(address), ListedAddress { owner: owner.into(), is_releasing })
+    };
+    Pools::of_listed(Listed::new(addresses.iter().map(one).collect(), by), BOTH.to_vec())
+}
+
+#[test]
+fn listed_addresses_are_allocated_by_owner_then_the_free_ones() {
+    let (ledger, now, mut randomness) = (ledger(), Instant::now(), Counting(1));
+    let list = [
+        ("10.9.0.1", "a/1", false),
+        ("10.0.0.2", "", false),
+        ("192.0.2.3", "", true),
+        ("10.7.0.4", "a/4", true),
+        ("fd00::1", "", false),
+    ];
+    let users = listed(&list, ListedBy::Users);
+    let mut allocate = |pools: &Pools, owner: &str| {
+        let given = ledger.allocate(|| pools, &default_pool, &[Family::V4], owner, None, &mut randomness);
+        given.map(|given| given[0].address.to_string()).map_err(|error| error.to_string())
+    };
+    assert_eq!(allocate(&users, "a/1").unwrap(), "10.9.0.1");
+    // An owner whose address is being released gets another one.
+    assert_eq!(allocate(&users, "a/4").unwrap(), "10.0.0.2");
+    let none = "no IPs currently available on the node, allocation will be retried once IPs are added to CiliumNode \
+                spec.ipam.pool: range is full: pool default has 4 IPv4 addresses on this node, namespace a holds 2 of them";
+    assert_eq!(allocate(&users, "b/1").unwrap_err(), none);
+    // Its own address is free for its owner at once, and for no other.
+    assert_eq!(ledger.release(ip("10.9.0.1"), None, now), Ok(true));
+    assert_eq!(allocate(&users, "b/1").unwrap_err().split(": ").next(), none.split(": ").next());
+    assert_eq!(allocate(&users, "a/1").unwrap(), "10.9.0.1");
+    // A free one has its quarantine, unless there is no other.
+    assert_eq!(ledger.release(ip("10.0.0.2"), None, now), Ok(true));
+    assert_eq!(allocate(&users, "b/1").unwrap(), "10.0.0.2");
+
+    // The operator's owners are those of a cloud: none of them is an owner here.
+    assert_eq!(ledger.release(ip("10.9.0.1"), None, now), Ok(true));
+    let operator = listed(&list, ListedBy::Operator);
+    let error = allocate(&operator, "a/1").unwrap_err();
+    assert!(error.contains("will be retried once Cilium Operator allocates more IPs: "), "{error}");
+
+    // The router's address of before goes to the router alone.
+    let kept = listed(&[("10.1.0.1", "", false)], ListedBy::Users).keeping(&[ip("10.1.0.1")]);
+    allocate(&kept, "b/2").unwrap_err();
+    assert_eq!(ledger.take(|| &kept, ip("10.1.0.1"), "router", Lease::Held), Ok(()));
+}
+
+#[test]
+fn listed_addresses_by_number() {
+    let ledger = ledger();
+    let pools = listed(
+        &[("10.0.0.1", "", false), ("10.0.0.2", "a/2", false), ("10.0.0.3", "", true)],
+        ListedBy::Users,
+    );
+    let take = |address: &str, owner: &str| {
+        ledger.take(|| &pools, ip(address), owner, Lease::Held).map_err(|error| error.to_string())
+    };
+    assert_eq!(take("10.0.0.1", "a/1"), Ok(()));
+    assert_eq!(take("10.0.0.1", "a/1"), Err("IP already in use".to_owned()));
+    for (address, owner) in
+        [("10.0.0.2", "a/1"), ("10.0.0.3", "a/3"), ("10.0.0.4", "a/4"), ("fd00::1", "a/1")]
+    {
+        assert_eq!(take(address, owner), Err(format!("IP {address} is not available")));
+    }
+    assert_eq!(take("10.0.0.2", "a/2"), Ok(()));
+    // An endpoint that names its address: one of another allocator is its own affair, one in release is refused.
+    assert_eq!(ledger.hand_over(|| &pools, ip("203.0.113.1"), None, "a/5", 5), Ok(()));
+    let refused = ledger.hand_over(|| &pools, ip("10.0.0.3"), None, "a/5", 5);
+    assert_eq!(refused, Err(Error::NotListed(ip("10.0.0.3"))));
+    let waiting = pools.clone().waiting(Family::V4, "CiliumNode n1 has 0 addresses");
+    let refused = ledger.take(|| &waiting, ip("10.0.0.3"), "a/1", Lease::Held).unwrap_err().to_string();
+    assert_eq!(refused, "no IPv4 address can be allocated yet: CiliumNode n1 has 0 addresses");
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //!
 //! **Pools.** Outside of `ipam=multi-pool` there is one, `default`. With it another cell provides a [`Chooser`] and writes the
 //! node's pools into its row; a request that a pool cannot serve is passed to the chooser, which requests more of the pool.
+//! With `ipam=crd` another cell is the [`PoolSource`] of the one pool, whose addresses are [`Listed`] one by one.
 //!
 //! ```
 //! use ipam::{Ipam, Node};
@@ -34,9 +35,11 @@
 mod address;
 mod cell;
 mod chooser;
+mod config;
 mod error;
 mod handle;
 mod ledger;
+mod listed;
 mod metrics;
 mod pools;
 mod range;
@@ -47,7 +50,9 @@ mod withdrawn;
 pub use address::{Address, DEFAULT_POOL, Lease};
 pub use cell::{Restored, RestoredAddress, cell};
 pub use chooser::{ChoosePool, Chooser};
+pub use config::IpamConfig;
 pub use error::{Error, Holder};
 pub use handle::{Ipam, Node};
+pub use listed::{Listed, ListedAddress, ListedBy, NodeOwner, PoolSource};
 pub use pools::{Pool, Pools};
 pub use range::{Family, PodRange};

@@ -69,7 +69,12 @@ impl Collector for Usage {
         for family in [Family::V4, Family::V6] {
             let count = self.0.count(family);
             used.get_or_create(&OfFamily { family: family.name() }).set(number(count as u128));
-            for range in self.0.pools().of(family) {
+            let pools = self.0.pools();
+            if let (true, Some(listed)) = (pools.enabled(family), pools.listed()) {
+                let labels = OfRange { cidr: String::new(), family: family.name() };
+                capacity.get_or_create(&labels).set(number(listed.count(family)));
+            }
+            for range in pools.of(family) {
                 let labels = OfRange { cidr: range.cidr().to_string(), family: family.name() };
                 capacity.get_or_create(&labels).set(number(range.capacity()));
             }

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use hive::JobCx;
 use local_node::{LocalNode, LocalNodeStore, LocalRouters};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::address::DEFAULT_POOL;
 use crate::error::Error;
 use crate::handle::Ipam;
+use crate::pools::Pools;
 use crate::range::Family;
 
 /// A wait for ranges is logged at once, then after this time, which doubles.
@@ -67,12 +69,16 @@ pub(crate) async fn follow(
     ipam: Arc<Ipam>,
     store: Arc<LocalNodeStore>,
     configured: Arc<LocalRouters>,
+    mut pools: Option<watch::Receiver<Pools>>,
     cx: JobCx,
 ) -> anyhow::Result<()> {
     let table = store.table();
     // When the wait began, and when it is reported again.
     let mut reported: Option<(Instant, Instant, Duration)> = None;
     loop {
+        if let Some(pools) = &mut pools {
+            pools.mark_unchanged();
+        }
         let snapshot = table.snapshot();
         let (_, watch) = table.get_watch(&snapshot, LocalNode::query());
         match ensure(&ipam, &store, &configured) {
@@ -105,21 +111,33 @@ pub(crate) async fn follow(
         }
         tokio::select! {
             () = watch.changed() => {}
+            () = changed(&mut pools) => {}
             () = sleep_until(reported.map_or_else(Instant::now, |(_, due, _)| due)), if reported.is_some() => {}
             () = cx.cancelled() => return Ok(()),
         }
     }
 }
 
+/// Waits for other pools of a source; forever without one.
+async fn changed(pools: &mut Option<watch::Receiver<Pools>>) {
+    if let Some(pools) = pools
+        && pools.changed().await.is_ok()
+    {
+        return;
+    }
+    // A source that has ended: the agent stops.
+    std::future::pending().await
+}
+
 /// Describes the ranges that the node's own addresses and those of pods without another pool wait for.
 pub(crate) fn missing_ranges(ipam: &Ipam) -> Option<String> {
     let (pools, default) = (ipam.pools(), ipam.default_pool());
     let is_missing = |family: &Family| pools.enabled(*family) && !pools.has(&default, *family);
-    let reasons =
-        [Family::V4, Family::V6].into_iter().filter(is_missing).map(|family| match ipam.wait(family) {
-            Some(reason) => format!("{family}: {reason}"),
-            None => format!("{family}: this node has no range of the pool {default} yet"),
-        });
+    let wait = |family| pools.wait(family).map(ToString::to_string).or_else(|| ipam.wait(family));
+    let reasons = [Family::V4, Family::V6].into_iter().filter(is_missing).map(|family| match wait(family) {
+        Some(reason) => format!("{family}: {reason}"),
+        None => format!("{family}: this node has no range of the pool {default} yet"),
+    });
     let reasons: Vec<String> = reasons.collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hive::prelude::*;
-use ipam::{Address, Chooser, Ipam};
+use ipam::{Address, Chooser, Ipam, IpamConfig};
 use k8s_tables::Row;
 use k8s_types::Api;
 use k8s_types::cilium::{CiliumNode, CiliumPodIPPool};
@@ -75,6 +75,7 @@ fn chooser(p: ChooserParams) -> Members<Chooser> {
 struct FollowParams {
     mode: Arc<Mode>,
     config: Config<MultiPoolConfig>,
+    ipam_config: Config<IpamConfig>,
     families: Config<FamilyConfig>,
     name: Arc<NodeName>,
     store: Arc<LocalNodeStore>,
@@ -96,7 +97,7 @@ fn start(p: FollowParams) -> Result<(), Error> {
     let follower = Follower {
         name: p.name.to_string(),
         settings,
-        write_interval: p.config.ipam_cilium_node_update_rate,
+        write_interval: p.ipam_config.ipam_cilium_node_update_rate,
         store: p.store,
         objects: p.objects,
         addresses: p.addresses,

@@ -1,7 +1,6 @@
 //! The options.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use ipam::Family;
 use maps::FamilyConfig;
@@ -19,9 +18,6 @@ pub struct MultiPoolConfig {
     /// Free addresses that the node keeps by pool, with ipam=multi-pool
     #[flag(default = "default=8")]
     pub ipam_multi_pool_pre_allocation: BTreeMap<String, String>,
-    /// Shortest time between two writes of addresses into the CiliumNode
-    #[flag(default = "15s")]
-    pub ipam_cilium_node_update_rate: Duration,
     /// Masquerade addresses of the default pool alone, with ipam=multi-pool
     #[flag(default = false)]
     pub only_masquerade_default_pool: bool,
@@ -54,7 +50,6 @@ mod tests {
         MultiPoolConfig {
             ipam_default_ip_pool: pool.into(),
             ipam_multi_pool_pre_allocation: pairs.collect(),
-            ipam_cilium_node_update_rate: Duration::from_secs(15),
             only_masquerade_default_pool: false,
         }
     }
