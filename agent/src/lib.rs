@@ -93,6 +93,7 @@ pub fn control_plane() -> Cell {
             identity::cell(),
             ipam::cell(),
             ipam_multi_pool::cell(),
+            ipam_crd::cell(),
             ipcache::cell(),
             node_manager::cell(),
             node_routes::cell(),

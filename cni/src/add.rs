@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::Read as _;
 
 /// IPAM modes of the agent in which the node needs no routes and rules for cloud interfaces.
-const PLAIN_IPAM_MODES: [&str; 4] = ["", "kubernetes", "cluster-pool", "multi-pool"];
+const PLAIN_IPAM_MODES: [&str; 5] = ["", "kubernetes", "cluster-pool", "multi-pool", "crd"];
 const DELEGATED: &str = "delegated-plugin";
 
 pub(crate) fn run(invocation: &Invocation, config: &NetworkConfig, log: &mut Log) -> Result<String, Error> {

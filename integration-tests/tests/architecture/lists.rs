@@ -36,6 +36,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["ipcache", "loadbalancer"],
     &[
         "ipam",
+        "ipam-crd",
         "ipam-multi-pool",
         "policy",
         "node-manager",

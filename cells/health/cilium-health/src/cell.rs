@@ -9,7 +9,7 @@ use devices::{Device, NetlinkError};
 use endpoints::Endpoints;
 use hive::Backoff;
 use hive::prelude::*;
-use ipam::{Address, Ipam};
+use ipam::{Address, Ipam, NodeOwner};
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tunnel::{MtuConfig, Tunnel};
 
 use crate::config::CiliumHealthConfig;
-use crate::endpoint::{EndpointNamespaceSlot, HealthEndpoint, remove_leftovers};
+use crate::endpoint::{EndpointNamespaceSlot, HealthEndpoint, OWNER, remove_leftovers};
 use crate::error::Error;
 use crate::health_api::{Access, HealthApi, SOCKET};
 use crate::metrics::HealthMetrics;
@@ -45,6 +45,7 @@ pub fn cell() -> Cell {
         statedb::table::<NodeHealth>(),
         provide(new_state),
         provide(new_status),
+        provide(node_owner),
         invoke(start),
         invoke(start_endpoint),
     ];
@@ -56,6 +57,11 @@ struct ResponderState(watch::Sender<Listening>);
 
 fn new_state() -> Arc<ResponderState> {
     Arc::new(ResponderState(watch::Sender::default()))
+}
+
+/// The address that the endpoint needs of each family.
+fn node_owner(config: Config<CiliumHealthConfig>) -> Members<NodeOwner> {
+    Members(config.has_endpoint().then_some(NodeOwner(OWNER)).into_iter().collect())
 }
 
 /// The status of the agent's own part; without health checking there is none.

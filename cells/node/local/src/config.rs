@@ -13,16 +13,16 @@ pub enum IpamMode {
     /// Ranges of several pools that the operator assigns in the CiliumNode, `spec.ipam.pools`.
     #[flag(name = "multi-pool")]
     MultiPool,
-    /// Single addresses in the CiliumNode; not supported.
+    /// Single addresses in the CiliumNode, `spec.ipam.pool`.
     Crd,
     /// Another IPAM plugin of CNI; this agent allocates none.
     #[flag(name = "delegated-plugin")]
     DelegatedPlugin,
     /// Interfaces of AWS; not supported.
     Eni,
-    /// Interfaces of Azure; not supported.
+    /// As `Crd`, with addresses of Azure that the operator writes.
     Azure,
-    /// Interfaces of Alibaba Cloud; not supported.
+    /// As `Crd`, with addresses of Alibaba Cloud that the operator writes.
     Alibabacloud,
 }
 
@@ -71,7 +71,7 @@ pub struct LocalNodeConfig {
     /// Prefix of automatic IPv6 ranges
     #[flag(default = "f00d::/64")]
     pub ipv6_cluster_alloc_cidr: String,
-    /// Where pods' addresses come from: cluster-pool, multi-pool, kubernetes, delegated-plugin. Without a cluster the first three use the ranges of this node's options
+    /// Where pods' addresses come from: cluster-pool, multi-pool, kubernetes, crd, azure, alibabacloud, delegated-plugin. Without a cluster the first three use the ranges of this node's options
     #[flag(default = "cluster-pool")]
     pub ipam: IpamMode,
     /// Wait for an IPv4 pod range from Kubernetes in every IPAM mode; cluster-pool and kubernetes always do

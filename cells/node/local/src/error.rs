@@ -33,8 +33,8 @@ pub enum Error {
     },
     /// The IPAM mode is not supported.
     #[error(
-        "option ipam: '{mode}' is not supported: this agent takes no addresses of clouds, custom resources or several \
-         pools; use cluster-pool, kubernetes or delegated-plugin"
+        "option ipam: '{mode}' is not supported: this agent manages no interfaces of AWS; use cluster-pool, multi-pool, \
+         kubernetes, crd or delegated-plugin"
     )]
     UnsupportedIpam {
         /// The mode.

@@ -140,12 +140,10 @@ fn network<N, E>(
     Ok(Choice::Set(network))
 }
 
-/// Refuses modes that need interfaces of a cloud or addresses that this agent cannot ask for.
+/// Refuses the mode that needs interfaces of a cloud.
 fn check_ipam(mode: IpamMode) -> Result<(), Error> {
     match mode {
-        IpamMode::Crd | IpamMode::Eni | IpamMode::Azure | IpamMode::Alibabacloud => {
-            Err(Error::UnsupportedIpam { mode: mode.name() })
-        }
+        IpamMode::Eni => Err(Error::UnsupportedIpam { mode: mode.name() }),
         _ => Ok(()),
     }
 }
@@ -271,7 +269,7 @@ mod tests {
         );
         assert_eq!(
             error(|c| c.ipam = IpamMode::Eni),
-            "option ipam: 'eni' is not supported: this agent takes no addresses of clouds, custom resources or several pools; use cluster-pool, kubernetes or delegated-plugin"
+            "option ipam: 'eni' is not supported: this agent manages no interfaces of AWS; use cluster-pool, multi-pool, kubernetes, crd or delegated-plugin"
         );
         assert_eq!(
             Settings::new(&LocalNodeConfig::default(), false, false).unwrap_err().to_string(),

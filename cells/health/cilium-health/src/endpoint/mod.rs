@@ -10,6 +10,7 @@ mod follow;
 mod link;
 mod namespace;
 
+pub(crate) use addresses::OWNER;
 pub(crate) use follow::HealthEndpoint;
 pub(crate) use link::remove_leftovers;
 pub use namespace::{EndpointNamespace, EndpointNamespaceSlot};
