@@ -85,13 +85,7 @@ fn start(p: CollectionParams) -> Result<(), Error> {
 
 fn identities(p: &CollectionParams, requests: &Requests, numbers: &Numbers) {
     let config = &p.config;
-    let off = match config.identity_allocation_mode.as_str() {
-        _ if config.identity_gc_interval.is_zero() => Some("identity-gc-interval=0s"),
-        _ if config.disable_endpoint_crd => Some("disable-endpoint-crd=true"),
-        "crd" => None,
-        _ => Some("identity-allocation-mode is not crd"),
-    };
-    if let Some(reason) = off {
+    if let Some(reason) = config.identities_off() {
         p.health.child("identities").ok(format_args!("Off ({reason})"));
         return;
     }

@@ -42,6 +42,19 @@ pub struct GarbageCollectionConfig {
 }
 
 impl GarbageCollectionConfig {
+    /// Returns the option by which identities are not collected, if there is one.
+    pub(crate) fn identities_off(&self) -> Option<&'static str> {
+        if self.identity_gc_interval.is_zero() {
+            Some("identity-gc-interval=0s")
+        } else if self.disable_endpoint_crd {
+            Some("disable-endpoint-crd=true: nothing shows which identities are used")
+        } else if self.identity_allocation_mode != "crd" {
+            Some("identity-allocation-mode is not crd")
+        } else {
+            None
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let timeout = self.identity_heartbeat_timeout;
         if !self.identity_gc_interval.is_zero() && timeout.is_zero() {

@@ -367,13 +367,16 @@ async fn objects_of_kinds_that_are_not_in_use_are_deleted_once() {
         assert_eq!(all.map(|(kind, name)| server.has(kind, name)), left, "{options:?}");
         hive.finish().await;
     }
-    // Without endpoints no identity is known to be unused.
+    // Without endpoints no identity is known to be unused; those of a kvstore are no objects.
     server.add(&identity("1001"));
-    let options = only(&[("identity-gc-interval", "16m"), ("disable-endpoint-crd", "true")]);
-    let hive = started(&server, &options).await;
-    sleep(120 * MINUTE).await;
-    assert!(server.has(Kind::CiliumIdentity, "1001") && !server.is_marked("1001"));
-    hive.finish().await;
+    for off in [("disable-endpoint-crd", "true"), ("identity-allocation-mode", "kvstore")] {
+        let options = only(&[("identity-gc-interval", "16m"), off]);
+        let hive = started(&server, &options).await;
+        sleep(120 * MINUTE).await;
+        assert!(server.has(Kind::CiliumIdentity, "1001") && !server.is_marked("1001"), "{off:?}");
+        assert!(hive.health("garbage-collection.identities").message.contains(off.0));
+        hive.finish().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
