@@ -11,7 +11,7 @@ use maps::FamilyConfig;
 use statedb::Table;
 
 use crate::config::CiliumNodeConfig;
-use crate::desired::Settings;
+use crate::desired::{Demand, Settings};
 use crate::error::Error;
 use crate::publish::Publisher;
 
@@ -42,7 +42,12 @@ fn start(p: PublishParams) -> Result<(), Error> {
         p.health.ok("There is no API server");
         return Ok(());
     }
-    let settings = Settings { ipam: p.node_config.ipam, families: (*p.families).clone(), excluded_labels };
+    let settings = Settings {
+        ipam: p.node_config.ipam,
+        families: (*p.families).clone(),
+        excluded_labels,
+        demand: Demand::new(p.node_config.ipam, &p.config),
+    };
     let publisher =
         Publisher { settings, nodes: p.nodes, objects: p.objects, writer: p.writer, health: p.health };
     p.jobs.one_shot("publish", move |cx: JobCx| publisher.run(cx)).add();

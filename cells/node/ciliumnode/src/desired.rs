@@ -9,6 +9,8 @@ use maps::FamilyConfig;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
+use crate::config::CiliumNodeConfig;
+
 /// Members of `spec` and `status` that Cilium's clients always send, without content here.
 const EMPTY_SPEC: [&str; 6] = ["alibaba-cloud", "azure", "encryption", "eni", "health", "ingress"];
 
@@ -26,6 +28,9 @@ pub(crate) struct Desired {
     health: [Option<IpAddr>; 2],
     /// None in modes in which the operator writes them.
     pod_cidrs: Option<Vec<String>>,
+    demand: Demand,
+    /// The cloud's id of the node, where the operator asks the cloud for it.
+    instance_id: Option<String>,
 }
 
 /// The options that the fields depend on.
@@ -34,6 +39,31 @@ pub(crate) struct Settings {
     pub(crate) ipam: IpamMode,
     pub(crate) families: FamilyConfig,
     pub(crate) excluded_labels: Vec<Regex>,
+    pub(crate) demand: Demand,
+}
+
+/// The fields of `spec.ipam` by which the node asks for single addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand(Vec<(&'static str, Value)>);
+
+impl Demand {
+    /// Returns the fields that options set, in modes that have them.
+    pub(crate) fn new(ipam: IpamMode, config: &CiliumNodeConfig) -> Demand {
+        if !matches!(ipam, IpamMode::Crd | IpamMode::Azure | IpamMode::Alibabacloud) {
+            return Demand::default();
+        }
+        let numbers = [
+            ("min-allocate", config.ipam_min_allocate),
+            ("pre-allocate", config.ipam_pre_allocate),
+            ("max-allocate", config.ipam_max_allocate),
+        ];
+        let numbers = numbers.into_iter().filter(|(_, count)| *count > 0);
+        let mut fields: Vec<_> = numbers.map(|(name, count)| (name, json!(count))).collect();
+        if !config.ipam_static_ip_tags.is_empty() {
+            fields.push(("static-ip-tags", json!(config.ipam_static_ip_tags)));
+        }
+        Demand(fields)
+    }
 }
 
 impl Desired {
@@ -55,6 +85,10 @@ impl Desired {
             boot_id: node.boot_id.clone(),
             health: [node.health_ipv4.map(IpAddr::V4), node.health_ipv6.map(IpAddr::V6)],
             pod_cidrs: (settings.ipam == IpamMode::Kubernetes).then(|| pod_cidrs.collect()),
+            demand: settings.demand.clone(),
+            instance_id: (node.provider_id.strip_prefix("azure://"))
+                .filter(|_| settings.ipam == IpamMode::Azure)
+                .map(str::to_lowercase),
         }
     }
 
@@ -93,11 +127,15 @@ impl Desired {
         let health = ["ipv4", "ipv6"].into_iter().zip(self.health);
         let health = health.filter_map(|(family, ip)| Some((family.to_owned(), json!(ip?)))).collect();
         spec.insert("health".into(), Value::Object(health));
+        if let Some(id) = &self.instance_id {
+            spec.insert("instance-id".into(), json!(id));
+        }
         let ipam = member_of(spec, "ipam");
         ipam.entry("pools").or_insert_with(|| json!({}));
         if let Some(cidrs) = &self.pod_cidrs {
             ipam.insert("podCIDRs".into(), json!(cidrs));
         }
+        ipam.extend(self.demand.0.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     }
 
     /// Whether an address of the object is that of a router whose present address is not known yet.
@@ -124,6 +162,7 @@ impl Desired {
             "/spec/addresses",
             "/spec/bootid",
             "/spec/health",
+            "/spec/instance-id",
             "/spec/ipam",
         ];
         let member =
@@ -187,6 +226,7 @@ mod tests {
             ipam,
             families: FamilyConfig { enable_ipv4: true, enable_ipv6: false },
             excluded_labels: vec![Regex::new("^secret").unwrap()],
+            demand: Demand::default(),
         }
     }
 
@@ -273,5 +313,34 @@ mod tests {
         let ipam = |mode| Desired::new(&settings(mode), &node).object()["spec"]["ipam"].clone();
         assert_eq!(ipam(IpamMode::ClusterPool), json!({"pools": {}}));
         assert_eq!(ipam(IpamMode::Kubernetes), json!({"pools": {}, "podCIDRs": ["10.0.1.0/24"]}));
+    }
+
+    #[test]
+    fn the_demand_for_single_addresses_is_written_in_modes_that_have_it() {
+        let config = CiliumNodeConfig {
+            ipam_min_allocate: 4,
+            ipam_static_ip_tags: [("pool".to_owned(), "a".to_owned())].into(),
+            ..CiliumNodeConfig::default()
+        };
+        let node = LocalNode { provider_id: "azure:///Sub/VM-1".into(), ..node() };
+        let spec = |mode| {
+            let settings = Settings { demand: Demand::new(mode, &config), ..settings(mode) };
+            Desired::new(&settings, &node).object()["spec"].clone()
+        };
+        let demand = json!({"pools": {}, "min-allocate": 4, "static-ip-tags": {"pool": "a"}});
+        assert_eq!(spec(IpamMode::Crd)["ipam"], demand);
+        assert_eq!(spec(IpamMode::Crd)["instance-id"], Value::Null);
+        assert_eq!(
+            (&spec(IpamMode::Azure)["ipam"], &spec(IpamMode::Azure)["instance-id"]),
+            (&demand, &json!("/sub/vm-1"))
+        );
+        assert_eq!(spec(IpamMode::ClusterPool)["ipam"], json!({"pools": {}}));
+
+        // Fields of others stay: the addresses, and demands that no option names.
+        let mut present = json!({"spec": {"ipam": {"pre-allocate": 7, "pool": {"10.0.0.1": {}}}}});
+        let crd = Settings { demand: Demand::new(IpamMode::Crd, &config), ..settings(IpamMode::Crd) };
+        Desired::new(&crd, &node).apply(&mut present, &BTreeSet::new());
+        let ipam = &present["spec"]["ipam"];
+        assert_eq!((&ipam["pre-allocate"], &ipam["pool"]), (&json!(7), &json!({"10.0.0.1": {}})));
     }
 }

@@ -197,6 +197,7 @@ mod tests {
     use maps::FamilyConfig;
 
     use super::*;
+    use crate::desired::Demand;
 
     #[test]
     fn rows_that_are_older_than_the_last_write_are_no_news() {
@@ -204,6 +205,7 @@ mod tests {
             ipam: IpamMode::ClusterPool,
             families: FamilyConfig { enable_ipv4: true, enable_ipv6: false },
             excluded_labels: Vec::new(),
+            demand: Demand::default(),
         };
         let node = LocalNode { name: "n1".into(), uid: "u".into(), ..LocalNode::default() };
         let desired = Desired::new(&settings, &node);
