@@ -104,6 +104,7 @@ pub fn control_plane() -> Cell {
             policy::cell(),
             cni_config::cell(),
             endpoints::cell(),
+            endpoint_routes::cell(),
             ciliumendpoint::cell(),
             loadbalancer_redirectpolicy::cell(),
             cilium_health::cell(),

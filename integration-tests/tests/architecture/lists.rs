@@ -46,7 +46,14 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["iptables"],
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.
-    &["ciliumendpoint", "cni-config", "config-sources", "loadbalancer-redirectpolicy", "loader"],
+    &[
+        "ciliumendpoint",
+        "endpoint-routes",
+        "cni-config",
+        "config-sources",
+        "loadbalancer-redirectpolicy",
+        "loader",
+    ],
     &["daemon-config", "status"],
     &["cilium-health"],
     &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod chained;
+mod endpoint_routes;
 mod health_endpoint;
 mod host_identity;
 mod host_routing;

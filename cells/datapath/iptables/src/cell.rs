@@ -11,7 +11,7 @@ use maps::FamilyConfig;
 use node_manager::Node;
 use reconciler::Reconciler;
 use statedb::{RwTable, Table};
-use tunnel::Tunnel;
+use tunnel::{EndpointRoutesConfig, Tunnel};
 
 use crate::config::{IptablesConfig, MasqueradeConfig};
 use crate::desired::{alloc_cidr, missing_interfaces, needs_set};
@@ -44,6 +44,7 @@ struct RuleParams {
     masquerade: Config<MasqueradeConfig>,
     families: Config<FamilyConfig>,
     tunnel: Arc<Tunnel>,
+    endpoint_routes: Config<EndpointRoutesConfig>,
     node_config: Option<Config<LocalNodeConfig>>,
     tables: Tables,
     host_mark: Arc<HostMark>,
@@ -76,6 +77,7 @@ fn start(p: RuleParams) {
         config: (*p.config).clone(),
         masquerade: (*p.masquerade).clone(),
         tunnel: p.tunnel,
+        has_endpoint_routes: p.endpoint_routes.enable_endpoint_routes,
         families,
         tables: p.tables,
         host_mark: p.host_mark,

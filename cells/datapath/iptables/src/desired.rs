@@ -10,7 +10,7 @@ use tunnel::Tunnel;
 use crate::config::{IptablesConfig, MasqueradeConfig};
 use crate::ipset::node_set;
 use crate::pass::Desired;
-use crate::rules::{Family, Inputs, Masquerade, RouteSource};
+use crate::rules::{Family, Inputs, Masquerade, POD_INTERFACES, RouteSource};
 
 /// The kind of a route that delivers packets (`RTN_UNICAST`).
 const UNICAST: u8 = libc::RTN_UNICAST;
@@ -20,6 +20,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) config: &'a IptablesConfig,
     pub(crate) masquerade: &'a MasqueradeConfig,
     pub(crate) tunnel: &'a Tunnel,
+    /// Whether pods have routes of their own.
+    pub(crate) has_endpoint_routes: bool,
     /// The enabled families.
     pub(crate) families: &'a [Family],
     pub(crate) node: &'a LocalNode,
@@ -43,7 +45,7 @@ impl Facts<'_> {
         Inputs {
             tunnel_port: self.tunnel.is_tunnel().then_some(self.tunnel.port),
             socket_match: true,
-            delivery: HOST_DEVICE.to_owned(),
+            delivery: if self.has_endpoint_routes { POD_INTERFACES } else { HOST_DEVICE }.to_owned(),
             no_feeder: self.config.disable_iptables_feeder_rules.clone(),
             masquerade: self.masquerade(family),
         }

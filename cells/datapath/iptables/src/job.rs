@@ -49,6 +49,7 @@ pub(crate) struct Job {
     pub(crate) config: IptablesConfig,
     pub(crate) masquerade: MasqueradeConfig,
     pub(crate) tunnel: Arc<Tunnel>,
+    pub(crate) has_endpoint_routes: bool,
     pub(crate) families: Vec<Family>,
     pub(crate) tables: Tables,
     pub(crate) host_mark: Arc<HostMark>,
@@ -156,7 +157,9 @@ impl Job {
         }
         let desired = nodes.next().map(|node| {
             let (config, masquerade, tunnel) = (&self.config, &self.masquerade, &self.tunnel);
-            Facts { config, masquerade, tunnel, families: &self.families, node, routes, devices }.desired()
+            let (families, has_endpoint_routes) = (&self.families[..], self.has_endpoint_routes);
+            Facts { config, masquerade, tunnel, has_endpoint_routes, families, node, routes, devices }
+                .desired()
         });
         (desired, watches)
     }

@@ -129,7 +129,7 @@ const HOST_MARK_CHAIN: &str = "CILIUM_OUTPUT";
 const HOST_MARK_COMMENT: &str = "cilium: host->any mark as from host";
 
 /// Interfaces of pods, and those of the agent.
-const POD_INTERFACES: &str = "lxc+";
+pub(crate) const POD_INTERFACES: &str = "lxc+";
 const NET_DEVICE: &str = "cilium_net";
 const OWN_INTERFACES: &str = "cilium_+";
 

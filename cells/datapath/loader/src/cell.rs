@@ -11,7 +11,7 @@ use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::Table;
 use sysctl::Sysctl;
-use tunnel::{MtuConfig, Tunnel};
+use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig};
 use crate::endpoints::conntrack_purge::OwnAddresses;
@@ -55,6 +55,7 @@ struct LoaderParams {
     host_mark: Option<Arc<HostMark>>,
     tunnel: Arc<Tunnel>,
     mtu: Config<MtuConfig>,
+    endpoint_routes: Config<EndpointRoutesConfig>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
@@ -104,6 +105,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         host_mark: p.host_mark.clone(),
         tunnel: p.tunnel,
         mtu: *p.mtu,
+        endpoint_routes: *p.endpoint_routes,
     };
     p.jobs.one_shot("host-datapath", move |cx: JobCx| host.run(cx)).add();
     let (addressed, node) = (datapath.clone(), p.tables.node.clone());

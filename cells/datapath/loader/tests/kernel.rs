@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::tc::Tc;
 use bpf::{Direction, Link, Map, RawMap};
-use datapath_abi::{EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag};
+use datapath_abi::{EndpointInfo, EndpointKey, NodeConfig, PolicyEntry, PolicyKey, ep_flag};
 use datapath_api::{Datapath, DatapathError, EndpointDatapath};
 use devices::Netlink;
 use loader::device_links::{self, Attached, Place, Style};
@@ -75,6 +76,56 @@ fn an_endpoint_comes_and_goes_with_all_its_rows() {
     std::thread::sleep(Duration::from_millis(1050));
     datapath.pool().tend().unwrap();
     assert_eq!(datapath.pool().ready(), slots_before + 1, "the slot comes back after its rest");
+}
+
+/// A route by the interface of a pod would be a way past policy without the program.
+#[test]
+fn with_endpoint_routes_pods_have_a_program_that_goes_after_their_routes() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let datapath = start(&maps);
+    let (before, after) = (pod(&sandbox, 7), pod(&sandbox, 8));
+    datapath.attach(&before).unwrap();
+    let egress = |endpoint: &EndpointDatapath| -> Vec<String> {
+        let filters = Tc::new().unwrap().filters(endpoint.ifindex, Direction::Egress).unwrap();
+        filters.into_iter().map(|filter| filter.name).collect()
+    };
+    assert!(egress(&before).is_empty());
+
+    let mut nl = Netlink::open().unwrap();
+    let load = |config| Arc::new(ProgramSet::load(&maps, config, 2).unwrap());
+    let routed = NodeConfig { endpoint_routes: 1, redirect_peer: 0, ..node_config() };
+    datapath.switch(load(routed), &mut nl).unwrap();
+    datapath.attach(&after).unwrap();
+    for (endpoint, name) in [(&before, "cil_to_container-lxc00007"), (&after, "cil_to_container-lxc00008")] {
+        assert_eq!(egress(endpoint), [name]);
+        assert_eq!(filters(endpoint.ifindex).len(), 1);
+        datapath.up(endpoint).unwrap();
+    }
+    assert!(datapath.reattach(&mut nl).unwrap().is_empty());
+    Tc::new().unwrap().detach(before.ifindex, Direction::Egress, OPTIONS.filter_priority).unwrap();
+    assert_eq!(datapath.reattach(&mut nl).unwrap(), ["program to endpoint 7 on lxc00007"]);
+    assert_eq!(egress(&before).len(), 1);
+
+    let host = sandbox.host();
+    host.ip_batch(
+        "route add 10.0.0.7/32 dev lxc00007 proto kernel\nroute add fd00::7/128 dev lxc00007 proto kernel
+         route add 203.0.113.7/32 dev lxc00007\nroute add 10.0.0.7/32 dev lxc00008 metric 5\n",
+    )
+    .unwrap();
+    datapath.switch(load(node_config()), &mut nl).unwrap();
+    assert_eq!(egress(&before).len(), 1, "its routes are there");
+    assert_eq!(datapath.detach_to_pods(&mut nl).unwrap(), 2);
+    assert!(egress(&before).is_empty() && egress(&after).is_empty());
+    let left = host.ip("route show dev lxc00007").unwrap();
+    assert_eq!(left.split_whitespace().next(), Some("203.0.113.7"), "{left}");
+    assert!(!host.ip("-6 route show dev lxc00007").unwrap().contains("fd00::7"));
+    assert!(
+        host.ip("route show dev lxc00008").unwrap().contains("10.0.0.7"),
+        "of another endpoint's address"
+    );
+    assert_eq!(datapath.detach_to_pods(&mut nl).unwrap(), 0);
 }
 
 #[test]

@@ -5,14 +5,19 @@ use std::sync::Arc;
 use hive::prelude::*;
 use maps::FamilyConfig;
 
-use crate::{Error, MtuConfig, Tunnel, TunnelConfig};
+use crate::{EndpointRoutesConfig, Error, MtuConfig, Tunnel, TunnelConfig};
 
 /// Provides [`Tunnel`].
 pub fn cell() -> Cell {
     module(
         "tunnel",
         "Routing between nodes",
-        [config::<TunnelConfig>(), config::<MtuConfig>(), provide(new_tunnel)],
+        [
+            config::<TunnelConfig>(),
+            config::<MtuConfig>(),
+            config::<EndpointRoutesConfig>(),
+            provide(new_tunnel),
+        ],
     )
 }
 

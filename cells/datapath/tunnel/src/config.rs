@@ -35,3 +35,12 @@ pub struct TunnelConfig {
     #[flag(default = UnderlayProtocol::Auto)]
     pub underlay_protocol: UnderlayProtocol,
 }
+
+/// How packets reach the pods of this node. A change takes effect at the next start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Datapath")]
+pub struct EndpointRoutesConfig {
+    /// Route packets to each pod of this node by its own interface, not by cilium_host
+    #[flag(default = false)]
+    pub enable_endpoint_routes: bool,
+}

@@ -1,7 +1,7 @@
 //! How packets travel between nodes: by a tunnel or by the network's own routes.
 //!
-//! **Owns** the options of the tunnel and of the MTU. **Needs** the enabled families. **Provides** [`Tunnel`], the options
-//! as one value, and the MTU of devices and routes ([`MtuConfig`]).
+//! **Owns** the options of the tunnel, of the MTU and of routes to pods ([`EndpointRoutesConfig`]). **Needs** the enabled
+//! families. **Provides** [`Tunnel`], the options as one value, and the MTU of devices and routes ([`MtuConfig`]).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,7 +27,7 @@ mod model;
 mod mtu;
 
 pub use cell::cell;
-pub use config::{TunnelConfig, UnderlayProtocol};
+pub use config::{EndpointRoutesConfig, TunnelConfig, UnderlayProtocol};
 pub use error::Error;
 pub use model::{Family, Protocol, RoutingMode, SourcePorts, Tunnel};
 pub use mtu::MtuConfig;

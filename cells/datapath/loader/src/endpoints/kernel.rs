@@ -103,6 +103,12 @@ impl KernelDatapath {
         self.programs.switch(&self.table, programs, nl)
     }
 
+    /// Removes the programs for packets to pods that a run with endpoint routes has left, after the routes to the pods.
+    /// Returns the number of interfaces.
+    pub fn detach_to_pods(&self, nl: &mut Netlink) -> Result<usize, DatapathError> {
+        self.programs.detach_to_pods(&self.table, nl)
+    }
+
     /// Attaches the program to the interface of a pod that is not announced yet: its packets drop with 203 until it is.
     /// False if there is no such interface, if it has the program, or before the first load.
     pub fn guard(&self, ifindex: u32, ifname: &str) -> Result<bool, DatapathError> {

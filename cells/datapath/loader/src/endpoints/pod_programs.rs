@@ -1,19 +1,41 @@
 //! The programs on pods' interfaces: attached to new interfaces, replaced on all of them after a load.
+//!
+//! With `enable-endpoint-routes` there is one for packets to the pod, too. It is attached before the one for packets from
+//! the pod, since the latter, on any interface, leaves policy of the receiver to it; and it is removed after the routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bpf::tc::Tc;
-use bpf::{Direction, Link};
+use bpf::{Direction, Link, unpin};
 use datapath_abi::{EndpointConfig, ep_flag};
 use datapath_api::{DatapathError, EndpointDatapath, Step};
-use devices::Netlink;
+use devices::{Netlink, TABLE_MAIN};
+use ipnetwork::IpNetwork;
 use maps::Maps;
 
 use crate::endpoints::lock_order::{Mutex, Rank, RwLock};
 use crate::endpoints::pod_interface::{POD_INTERFACE_PREFIX, is_pod_interface};
 use crate::endpoints::table::{EndpointTable, LockedEndpoint};
 use crate::programs::set::ProgramSet;
+
+/// A program of pods' interfaces, with the direction in which packets pass it.
+#[derive(Clone, Copy, Debug)]
+struct PodProgram {
+    name: &'static str,
+    direction: Direction,
+}
+
+/// Packets from a pod.
+const FROM_POD: PodProgram =
+    PodProgram { name: datapath_object::FROM_CONTAINER, direction: Direction::Ingress };
+/// Packets to a pod by the route to it, only with `enable-endpoint-routes`.
+const TO_POD: PodProgram = PodProgram { name: datapath_object::TO_CONTAINER, direction: Direction::Egress };
+
+/// Returns the programs of an endpoint's interface, in the order in which they are attached.
+fn of_endpoint(programs: &ProgramSet) -> &'static [PodProgram] {
+    if programs.config().endpoint_routes != 0 { &[TO_POD, FROM_POD] } else { &[FROM_POD] }
+}
 
 /// The programs in use, and the interfaces that have them.
 #[derive(Debug)]
@@ -47,7 +69,8 @@ impl PodPrograms {
 
     /// Replaces the programs in use on every pod's interface, each endpoint whole. Returns the number of switched
     /// interfaces. Continues after a failure and returns [`DatapathError::NotSwitched`] at the end; until another call
-    /// succeeds, some interfaces may run the previous programs.
+    /// succeeds, some interfaces may run the previous programs. Any other error means that no program for packets from
+    /// pods was replaced.
     pub(crate) fn switch(
         &self,
         table: &EndpointTable,
@@ -63,7 +86,16 @@ impl PodPrograms {
         let tc = tc()?;
         let (mut switched, mut failed, mut first_error) = (0, 0, None);
         let mut of_endpoints = BTreeMap::new();
-        for link in nl.links()? {
+        let links = nl.links()?;
+        if programs.config().endpoint_routes != 0 {
+            // All of them first: the programs below send packets to any pod without its policy.
+            for link in &links {
+                if let Some(id) = endpoints.get(&link.index) {
+                    self.attach_one(TO_POD, &programs, &tc, link.index, &link.name, Some(*id))?;
+                }
+            }
+        }
+        for link in links {
             let endpoint = endpoints.get(&link.index).copied();
             if endpoint.is_none() && !is_pod_interface(&link) {
                 if !any_endpoint.contains(&link.index)
@@ -74,7 +106,7 @@ impl PodPrograms {
                 }
                 continue;
             }
-            let attached = self.attach_to(&programs, &tc, link.index, &link.name, endpoint);
+            let attached = self.attach_one(FROM_POD, &programs, &tc, link.index, &link.name, endpoint);
             let attached = attached.and_then(|attached| {
                 let Some(id) = endpoint.filter(|_| attached) else { return Ok(attached) };
                 let endpoint = table.lock(id);
@@ -152,31 +184,40 @@ impl PodPrograms {
         let Some(programs) = self.current() else { return Ok(Vec::new()) };
         let tc = tc()?;
         let links: BTreeMap<u32, String> = nl.links()?.into_iter().map(|l| (l.index, l.name)).collect();
-        let program = programs.id(datapath_object::FROM_CONTAINER)?;
+        let mut expected = Vec::new();
+        for program in of_endpoint(&programs) {
+            expected.push((*program, programs.id(program.name)?));
+        }
         let (mut repairs, mut first_error) = (Vec::new(), None);
         for config in table.all().into_iter().filter(|config| config.flags & ep_flag::LIVE != 0) {
             let Some(name) = links.get(&config.ifindex) else { continue };
-            match self.reattach_one(table, program, &tc, &config, name) {
-                Ok(true) => repairs.push(format!("program of endpoint {} on {name}", config.id)),
-                Ok(false) => {}
-                Err(error) => drop(first_error.get_or_insert(error)),
+            for expected in &expected {
+                match self.reattach_one(table, *expected, &tc, &config, name) {
+                    Ok(true) => repairs.push(match expected.0.direction {
+                        Direction::Ingress => format!("program of endpoint {} on {name}", config.id),
+                        Direction::Egress => format!("program to endpoint {} on {name}", config.id),
+                    }),
+                    Ok(false) => {}
+                    Err(error) => drop(first_error.get_or_insert(error)),
+                }
             }
         }
         first_error.map_or(Ok(repairs), Err)
     }
 
-    /// Attaches the program to one endpoint's interface if it is missing there. Returns whether it was missing.
+    /// Attaches a program, given with its id, to one endpoint's interface if it is missing there. Returns whether it was
+    /// missing.
     fn reattach_one(
         &self,
         table: &EndpointTable,
-        program: u32,
+        expected: (PodProgram, u32),
         tc: &Tc,
         config: &EndpointConfig,
         ifname: &str,
     ) -> Result<bool, DatapathError> {
         let (id, ifindex) = (config.id as u16, config.ifindex);
         // Check without the lock first: a round without repairs takes no lock.
-        if self.is_attached(tc, ifindex, ifname, id, program)? {
+        if self.is_attached(tc, ifindex, ifname, id, expected)? {
             return Ok(false);
         }
         let endpoint = table.lock(id);
@@ -184,11 +225,11 @@ impl PodPrograms {
         let Some(programs) = current.as_ref() else { return Ok(false) };
         // The endpoint may have been deleted, or be in creation.
         Ok(endpoint.config() == *config
-            && !self.is_attached(tc, ifindex, ifname, id, program)?
-            && self.attach_to(programs, tc, ifindex, ifname, Some(id))?)
+            && !self.is_attached(tc, ifindex, ifname, id, expected)?
+            && self.attach_one(expected.0, programs, tc, ifindex, ifname, Some(id))?)
     }
 
-    /// Whether the program with that id processes an endpoint's packets: by a link taken over from Cilium, which runs
+    /// Whether a program, given with its id, processes an endpoint's packets: by a link taken over from Cilium, which runs
     /// before filters, or by a filter.
     fn is_attached(
         &self,
@@ -196,16 +237,15 @@ impl PodPrograms {
         ifindex: u32,
         ifname: &str,
         id: u16,
-        program: u32,
+        (PodProgram { name, direction }, program): (PodProgram, u32),
     ) -> Result<bool, DatapathError> {
-        let name = datapath_object::FROM_CONTAINER;
         let link = Link::open(&self.maps.fs().endpoint_links(id).join(name)).and_then(|link| link.info());
         if let Ok(info) = link
             && info.ifindex == Some(ifindex)
         {
             return Ok(info.program == program);
         }
-        let filters = match tc.filters(ifindex, Direction::Ingress) {
+        let filters = match tc.filters(ifindex, direction) {
             // The interface is gone; its endpoint is updated with the next change of the table of devices.
             Err(e) if e.is_not_found() => return Ok(true),
             found => found.step(|| format!("list filters of {ifname}"))?,
@@ -215,8 +255,8 @@ impl PodPrograms {
         Ok(filters.iter().any(|found| found.program == program && found.name.starts_with(&prefix)))
     }
 
-    /// Attaches the program to an interface; false if the interface is gone. An endpoint taken over from Cilium keeps
-    /// its pinned tcx link.
+    /// Attaches the programs of an endpoint to its interface; false if the interface is gone. An interface without an
+    /// endpoint gets the one that drops its packets.
     fn attach_to(
         &self,
         programs: &ProgramSet,
@@ -225,7 +265,26 @@ impl PodPrograms {
         ifname: &str,
         endpoint: Option<u16>,
     ) -> Result<bool, DatapathError> {
-        let name = datapath_object::FROM_CONTAINER;
+        let all = if endpoint.is_some() { of_endpoint(programs) } else { &[FROM_POD] };
+        for program in all {
+            if !self.attach_one(*program, programs, tc, ifindex, ifname, endpoint)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Attaches one program to an interface; false if the interface is gone. An endpoint taken over from Cilium keeps
+    /// its pinned tcx link.
+    fn attach_one(
+        &self,
+        PodProgram { name, direction }: PodProgram,
+        programs: &ProgramSet,
+        tc: &Tc,
+        ifindex: u32,
+        ifname: &str,
+        endpoint: Option<u16>,
+    ) -> Result<bool, DatapathError> {
         let program = programs.program(name)?;
         if let Some(id) = endpoint {
             let pin = self.maps.fs().endpoint_links(id).join(name);
@@ -237,11 +296,55 @@ impl PodPrograms {
             }
         }
         let filter = filter_name(name, ifname);
-        match tc.attach_with_clsact(ifindex, Direction::Ingress, self.filter_priority, &filter, program) {
+        match tc.attach_with_clsact(ifindex, direction, self.filter_priority, &filter, program) {
             Ok(()) => Ok(true),
             Err(e) if e.is_not_found() => Ok(false),
             Err(e) => Err(e).step(|| format!("attach {filter}")),
         }
+    }
+
+    /// Removes the programs for packets to pods that a run with endpoint routes has left, and before them the routes to
+    /// the pods by their interfaces: packets by these would reach the pods without policy. Returns the number of
+    /// interfaces. Call it when no program redirects packets to those.
+    pub(crate) fn detach_to_pods(
+        &self,
+        table: &EndpointTable,
+        nl: &mut Netlink,
+    ) -> Result<usize, DatapathError> {
+        let tc = tc()?;
+        let mut left = BTreeMap::new();
+        for config in table.all().into_iter().filter(|config| config.flags & ep_flag::LIVE != 0) {
+            let pin = self.maps.fs().endpoint_links(config.id as u16).join(TO_POD.name);
+            let mut filters = match tc.filters(config.ifindex, TO_POD.direction) {
+                Err(e) if e.is_not_found() => continue,
+                found => found.step(|| format!("list filters of interface {}", config.ifindex))?,
+            };
+            filters.retain(|filter| filter.name.starts_with(&filter_name(TO_POD.name, "")));
+            if !filters.is_empty() || pin.exists() {
+                left.insert(config.ifindex, (config, filters, pin));
+            }
+        }
+        if left.is_empty() {
+            return Ok(0);
+        }
+        for route in nl.routes()?.iter().filter(|route| route.key.table == TABLE_MAIN) {
+            let Some((config, ..)) = left.get(&route.key.link_index) else { continue };
+            let mut addresses = EndpointDatapath::from_config(config).addresses();
+            if addresses.any(|ip| IpNetwork::from(ip) == route.key.dst) {
+                match nl.delete_listed_route(route) {
+                    Err(error) if !error.is_not_found() => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+        for (ifindex, (config, filters, pin)) in &left {
+            let step = || format!("detach the program to endpoint {}", config.id);
+            for filter in filters {
+                tc.detach(*ifindex, TO_POD.direction, filter.priority).step(step)?;
+            }
+            unpin(pin).step(step)?;
+        }
+        Ok(left.len())
     }
 
     /// Removes the program from a veth that is not a pod's by its name. Earlier builds guarded every veth with the name

@@ -13,7 +13,7 @@ use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
 use runtime_options::{Progress, RuntimeOption};
 use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
-use tunnel::{MtuConfig, Tunnel};
+use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 
 use crate::config::Notifications;
 use crate::endpoints::kernel::KernelDatapath;
@@ -69,6 +69,7 @@ pub(crate) struct HostJob {
     pub(crate) host_mark: Option<Arc<HostMark>>,
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) mtu: MtuConfig,
+    pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
 
 impl HostJob {
@@ -222,6 +223,7 @@ impl HostJob {
                 host_endpoint,
                 tunnel: &self.tunnel,
                 mtu: self.mtu,
+                endpoint_routes: self.endpoint_routes,
             };
             Desired::compute(&facts, devices.map(|d| &**d), addresses.map(|a| &**a))
         });

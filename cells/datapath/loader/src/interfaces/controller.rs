@@ -198,10 +198,17 @@ impl Controller {
             moving.finish().step(|| "end the change of a map's layout".to_owned())?;
         }
         self.moving = false;
+        self.datapath.set_ready();
+        // After the host's programs, the previous ones of which may redirect packets to those that are removed here.
+        if self.loaded.is_some() && programs.config().endpoint_routes == 0 {
+            let detached = self.datapath.detach_to_pods(&mut nl)?;
+            if detached > 0 {
+                tracing::info!(count = detached, "Pods have no routes of their own any more");
+            }
+        }
         if self.loaded.take().is_some() {
             self.replaced = Some(Instant::now());
         }
-        self.datapath.set_ready();
         Ok(report)
     }
 

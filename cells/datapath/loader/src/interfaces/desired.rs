@@ -8,7 +8,7 @@ use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
-use tunnel::{MtuConfig, Tunnel};
+use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
@@ -53,6 +53,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) host_endpoint: u16,
     pub(crate) tunnel: &'a Tunnel,
     pub(crate) mtu: MtuConfig,
+    pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
 
 impl Desired {
@@ -90,6 +91,8 @@ impl Desired {
 
 fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
     let (config, conntrack) = (facts.config, facts.conntrack);
+    let is_host_bypassed = config.host_routing() == HostRouting::Bpf;
+    let has_endpoint_routes = facts.endpoint_routes.enable_endpoint_routes;
     let ticks = |span| facts.clock.ticks(span);
     NodeConfig {
         router_ipv6: host.router_ipv6.map_or([0; 4], ipv6_words),
@@ -102,8 +105,11 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         // Always on here: the settings entry of each endpoint has its own switch.
         source_ip_verification: 1,
         arp_responder: facts.families.enable_ipv4.into(),
-        redirect_peer: (!config.enable_host_legacy_routing).into(),
-        host_routing: (config.host_routing() == HostRouting::Bpf).into(),
+        // With endpoint routes the host's stack delivers to pods, unless it is bypassed in both directions.
+        redirect_peer: (!config.enable_host_legacy_routing && (is_host_bypassed || !has_endpoint_routes))
+            .into(),
+        endpoint_routes: has_endpoint_routes.into(),
+        host_routing: is_host_bypassed.into(),
         drop_notify: facts.notifications.drops.into(),
         trace_notify: facts.notifications.traces.into(),
         identity_mark: config.enable_identity_mark.into(),
@@ -204,6 +210,14 @@ pub(crate) mod tests {
     }
 
     fn compute(node: &LocalNode, families: FamilyConfig) -> Option<Desired> {
+        compute_with(node, families, EndpointRoutesConfig { enable_endpoint_routes: false })
+    }
+
+    fn compute_with(
+        node: &LocalNode,
+        families: FamilyConfig,
+        endpoint_routes: EndpointRoutesConfig,
+    ) -> Option<Desired> {
         let notifications = config().notifications().unwrap();
         let facts = Facts {
             config: &config(),
@@ -217,6 +231,7 @@ pub(crate) mod tests {
             host_endpoint: 500,
             tunnel: &tunnel(),
             mtu: MtuConfig { mtu: 0 },
+            endpoint_routes,
         };
         let device = |index, name: &str, selected, mac: &[u8]| Device {
             link: Link {
@@ -269,6 +284,17 @@ pub(crate) mod tests {
         assert_eq!((constants.empty_services_drop, constants.empty_services_reject), (1, 1));
         assert_eq!((constants.tunnel, constants.tunnel_port), (1, 8472u16.to_be()));
         assert_eq!(desired.tunnel, TunnelSettings::new(&tunnel(), 1400));
+    }
+
+    #[test]
+    fn with_endpoint_routes_the_stack_delivers_to_pods() {
+        let constants = |enable_endpoint_routes| {
+            let routes = EndpointRoutesConfig { enable_endpoint_routes };
+            let constants = compute_with(&node(), FamilyConfig::default(), routes).unwrap().constants;
+            (constants.endpoint_routes, constants.redirect_peer)
+        };
+        assert_eq!(constants(false), (0, 1));
+        assert_eq!(constants(true), (1, 0));
     }
 
     #[test]

@@ -45,8 +45,11 @@ impl ProgramSet {
         object
             .set_global(datapath_object::NODE_CONFIG, config.as_bytes())
             .step(|| "set the node's constants".to_owned())?;
-        // Not attached yet: they are for endpoint routes and for features that process egress packets.
-        let unused = [datapath_object::TO_CONTAINER, datapath_object::TO_NETDEV];
+        // Not attached yet: it is for features that process egress packets.
+        let mut unused = vec![datapath_object::TO_NETDEV];
+        if config.endpoint_routes == 0 {
+            unused.push(datapath_object::TO_CONTAINER);
+        }
         let overlay: &[&str] = if config.tunnel == 0 { &datapath_object::OVERLAY } else { &[] };
         object.retain_programs(|name| !unused.contains(&name) && !overlay.contains(&name));
         let shared = shared_maps(&object, maps, threads)?;
