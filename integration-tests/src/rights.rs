@@ -1,10 +1,10 @@
-//! Permissions of the agent at an API server, and the requests that it has made.
+//! Permissions of the agent and the operator at an API server, and the requests that they have made.
 
 use std::collections::BTreeSet;
 
 use cluster_stage::{Stage, User};
 
-/// Something that the agent asks for, as roles say it.
+/// Something that a program asks for, as roles say it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
     /// `watch`, `update`.
@@ -23,15 +23,19 @@ impl Right {
     }
 }
 
-/// The permissions that `config/roles.yaml` grants the agent once it was applied.
+/// The permissions that roles of the chart, and `config/roles.yaml`, grant the user once they were applied.
 ///
 /// # Panics
 /// When the roles are not there.
 #[must_use]
-pub fn granted(stage: &Stage) -> BTreeSet<Right> {
+pub fn granted(stage: &Stage, user: User) -> BTreeSet<Right> {
+    let [of_cluster, of_namespace] = match user {
+        User::Operator => ["cilium-operator", "cilium-operator"],
+        User::Agent | User::Admin => ["cilium", "cilium-config-agent"],
+    };
     let roles = [
-        stage.get(&["clusterrole", "cilium"]).unwrap(),
-        stage.get(&["-n", "kube-system", "role", "cilium-config-agent"]).unwrap(),
+        stage.get(&["clusterrole", of_cluster]).unwrap(),
+        stage.get(&["-n", "kube-system", "role", of_namespace]).unwrap(),
     ];
     let mut rights = BTreeSet::new();
     for rule in roles.iter().flat_map(|role| role["rules"].as_array().unwrap()) {
@@ -48,18 +52,18 @@ pub fn granted(stage: &Stage) -> BTreeSet<Right> {
     rights
 }
 
-/// The agent's requests by the audit log of a stage, and those that were refused for lack of a permission.
+/// The user's requests by the audit log of a stage, and those that were refused for lack of a permission.
 ///
 /// # Panics
 /// When there is no audit log.
 #[must_use]
-pub fn asked(stage: &Stage) -> (BTreeSet<Right>, BTreeSet<Right>) {
+pub fn asked(stage: &Stage, user: User) -> (BTreeSet<Right>, BTreeSet<Right>) {
     let (mut asked, mut refused) = (BTreeSet::new(), BTreeSet::new());
     for request in stage.audit().unwrap() {
         let text = |pointer: &str| {
             request.pointer(pointer).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
         };
-        if text("/user/username") != User::Agent.name() {
+        if text("/user/username") != user.name() {
             continue;
         }
         let resource = match text("/objectRef/subresource") {

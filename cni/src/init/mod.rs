@@ -120,7 +120,8 @@ pub fn run(
             )
         }
         "mount-bpf-fs" => {
-            words.check(&[], true)?;
+            words.check(&["host-proc"], true)?;
+            mounts::enter_host(words.flags.get("host-proc").copied(), &["mnt"])?;
             mounts::mount(Path::new(words.path.unwrap_or("/sys/fs/bpf")), "bpf", out)
         }
         "clean-state" => {
@@ -221,7 +222,8 @@ mod tests {
     #[test]
     fn bad_arguments_are_named() {
         insta::assert_snapshot!(error("format-disk"), @r#"unknown step "format-disk", known are mount-cgroup, sysctl-overwrites, mount-bpf-fs, clean-state, wait-for-kube-proxy, install-plugin, remove-aws-chains, uninstall-plugin"#);
-        insta::assert_snapshot!(error("mount-bpf-fs --host-proc=/x"), @r#"step mount-bpf-fs has no argument "--host-proc""#);
+        insta::assert_snapshot!(error("mount-bpf-fs --proc=/x"), @r#"step mount-bpf-fs has no argument "--proc""#);
+        insta::assert_snapshot!(error("mount-bpf-fs --host-proc=/nonexistent"), @"unable to open /nonexistent/1/ns/mnt: No such file or directory (os error 2)");
         insta::assert_snapshot!(error("mount-bpf-fs /a /b"), @r#"step mount-bpf-fs has no argument "/b""#);
         insta::assert_snapshot!(error("clean-state /a"), @r#"step clean-state has no argument "/a""#);
         insta::assert_snapshot!(error("sysctl-overwrites --sysctl-conf-dir"), @r#"step sysctl-overwrites has no argument "--sysctl-conf-dir""#);

@@ -5,6 +5,7 @@ mod api;
 mod api_server;
 mod bad_input;
 mod build_config;
+mod chart;
 mod definitions;
 mod endpoint_objects;
 mod get;

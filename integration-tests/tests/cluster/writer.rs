@@ -95,10 +95,10 @@ fn an_agent_with_the_roles_of_the_chart_writes_all_it_has_to() {
     let writes = |rights: BTreeSet<Right>| -> Vec<Right> {
         rights.into_iter().filter(|right| !right.follows() && !reads_pod(right)).collect()
     };
-    let (asked, refused) = asked(&stage);
+    let (asked, refused) = asked(&stage, User::Agent);
     assert_eq!(refused.len(), 1, "only what the test is about: {refused:?}");
     let asked = asked.difference(&refused).cloned().collect();
-    assert_eq!(writes(granted(&stage)), writes(asked));
+    assert_eq!(writes(granted(&stage, User::Agent)), writes(asked));
 }
 
 #[test]

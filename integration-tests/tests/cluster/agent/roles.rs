@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
-use cluster_stage::StageOptions;
+use cluster_stage::{StageOptions, User};
 use integration_tests::{Cluster, Right, asked, granted};
 use k8s_types::schema::custom_resource_definitions;
 use test_kit::require_root;
@@ -67,9 +67,9 @@ fn the_agent_follows_what_its_roles_allow_and_they_allow_no_more() {
     cluster.start();
     cluster.until_equal();
 
-    let (asked, refused) = asked(&cluster.stage);
+    let (asked, refused) = asked(&cluster.stage, User::Agent);
     assert_eq!(refused, BTreeSet::new(), "the roles do not allow it");
-    let granted = granted(&cluster.stage);
+    let granted = granted(&cluster.stage, User::Agent);
     assert_eq!(asked.difference(&granted).next(), None, "another role allows it");
     // The node's own object; other writes are the matter of another test.
     let is_known = |right: &Right| right.follows() || right.resource == "ciliumnodes";

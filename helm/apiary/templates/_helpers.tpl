@@ -1,0 +1,176 @@
+{{- /* Labels of every object. */ -}}
+{{- define "apiary.labels" -}}
+app.kubernetes.io/part-of: cilium
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* The image of an `image` value. */ -}}
+{{- define "apiary.image" -}}
+{{- $image := .image -}}
+{{- if $image.override -}}
+{{ $image.override }}
+{{- else if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .appVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "apiary.chainingMode" -}}
+{{- if not (kindIs "invalid" .Values.cni.chainingMode) -}}
+{{ .Values.cni.chainingMode }}
+{{- else if not (kindIs "invalid" .Values.cni.chainingTarget) -}}
+generic-veth
+{{- else -}}
+none
+{{- end -}}
+{{- end }}
+
+{{- /* Whether nodes have a health endpoint: its addresses are no other plugin's. */ -}}
+{{- define "apiary.healthEndpoint" -}}
+{{- and .Values.healthChecking .Values.endpointHealthChecking.enabled (has (include "apiary.chainingMode" .) (list "none" "portmap")) -}}
+{{- end }}
+
+{{- /* The variables by which processes find an API server that is not behind the service of the cluster. */ -}}
+{{- define "apiary.apiServer" -}}
+{{- with .Values.k8sServiceHost }}
+- name: KUBERNETES_SERVICE_HOST
+  value: {{ . | quote }}
+{{- end }}
+{{- with .Values.k8sServicePort }}
+- name: KUBERNETES_SERVICE_PORT
+  value: {{ . | int64 | toString | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* Where a process runs, by which it finds its objects. */ -}}
+{{- define "apiary.place" -}}
+- name: K8S_NODE_NAME
+  valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}
+- name: CILIUM_K8S_NAMESPACE
+  valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}
+{{- end }}
+
+{{- /* The steps that enter the mount namespace of the host need these: setns(2), and to open /proc/1/ns. */ -}}
+{{- define "apiary.hostStep" -}}
+{{- if .Values.securityContext.privileged -}}
+{privileged: true}
+{{- else -}}
+allowPrivilegeEscalation: false
+capabilities:
+  add: [SYS_ADMIN, SYS_CHROOT, SYS_PTRACE]
+  drop: [ALL]
+{{- end -}}
+{{- end }}
+
+{{- /* The value at a path of .Values as JSON: {"value": null} if there is none. */ -}}
+{{- define "apiary.value" -}}
+{{- $value := .values -}}
+{{- $found := true -}}
+{{- range splitList "." .path -}}
+  {{- $found = and $found (kindIs "map" $value) -}}
+  {{- if $found -}}{{- $found = hasKey $value . -}}{{- end -}}
+  {{- if $found -}}{{- $value = get $value . -}}{{- end -}}
+{{- end -}}
+{{- if $found -}}{{- dict "value" $value | toJson -}}{{- else -}}{"value": null}{{- end -}}
+{{- end }}
+
+{{- /* The data of ConfigMap cilium-config: what is computed, the copies that options.tsv lists, extraConfig. */ -}}
+{{- define "apiary.config" -}}
+{{- $values := .Values -}}
+{{- $data := dict -}}
+{{- range .Files.Lines "options.tsv" -}}
+  {{- $columns := splitList "\t" . -}}
+  {{- if and (eq (len $columns) 3) (not (hasPrefix "#" .)) -}}
+    {{- $form := index $columns 2 -}}
+    {{- $value := get (include "apiary.value" (dict "values" $values "path" (index $columns 1)) | fromJson) "value" -}}
+    {{- if not (or (kindIs "invalid" $value) (and (hasSuffix "?" $form) (empty $value))) -}}
+      {{- $form = trimSuffix "?" $form -}}
+      {{- if eq $form "int" -}}{{- $value = int64 $value -}}
+      {{- else if and (eq $form "space") (kindIs "slice" $value) -}}{{- $value = join " " $value -}}
+      {{- else if and (eq $form "comma") (kindIs "slice" $value) -}}{{- $value = join "," $value -}}
+      {{- else if eq $form "json" -}}{{- $value = toJson $value -}}
+      {{- end -}}
+      {{- $_ := set $data (index $columns 0) (toString $value) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- with $values -}}
+  {{- $masquerade := .enableIPv4Masquerade -}}
+  {{- if kindIs "invalid" $masquerade -}}{{- $masquerade = true -}}{{- end -}}
+  {{- $_ := set $data "enable-ipv4-masquerade" (toString $masquerade) -}}
+  {{- if ne (int64 .healthPort) 9879 -}}{{- $_ := set $data "agent-health-port" (.healthPort | int64 | toString) -}}{{- end -}}
+  {{- $_ := set $data "routing-mode" (.routingMode | default "tunnel") -}}
+  {{- $_ := set $data "tunnel-protocol" (.tunnelProtocol | default "vxlan") -}}
+  {{- $_ := set $data "kube-proxy-replacement" (toString .kubeProxyReplacement) -}}
+  {{- if eq (toString .kubeProxyReplacement) "true" -}}
+    {{- $_ := set $data "kube-proxy-replacement-healthz-bind-address" (.kubeProxyReplacementHealthzBindAddr | default "") -}}
+  {{- end -}}
+  {{- $_ := set $data "enable-endpoint-health-checking" (include "apiary.healthEndpoint" $) -}}
+  {{- $chaining := include "apiary.chainingMode" $ -}}
+  {{- $legacy := .bpf.hostLegacyRouting -}}
+  {{- if ne $chaining "none" -}}
+    {{- $_ := set $data "cni-chaining-mode" $chaining -}}
+    {{- if kindIs "invalid" $legacy -}}{{- $legacy = true -}}{{- end -}}
+    {{- if ne $chaining "portmap" -}}{{- $_ := set $data "enable-local-node-route" "false" -}}{{- end -}}
+  {{- end -}}
+  {{- if not (kindIs "invalid" $legacy) -}}{{- $_ := set $data "enable-host-legacy-routing" (toString $legacy) -}}{{- end -}}
+  {{- if and .cni.install (not .cni.customConf) -}}
+    {{- $_ := set $data "write-cni-conf-when-ready" (printf "%s/05-cilium.conflist" .cni.hostConfDirMountPath) -}}
+    {{- $_ := set $data "cni-exclusive" (toString .cni.exclusive) -}}
+    {{- $_ := set $data "cni-log-file" .cni.logFile -}}
+  {{- end -}}
+  {{- if not .securityContext.privileged -}}{{- $_ := set $data "procfs" "/host/proc" -}}{{- end -}}
+  {{- with .prometheus -}}
+    {{- if .enabled -}}
+      {{- $_ := set $data "prometheus-serve-addr" (printf ":%d" (int64 .port)) -}}
+      {{- with .metrics -}}{{- $_ := set $data "metrics" (join " " .) -}}{{- end -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if .operator.prometheus.enabled -}}
+    {{- $_ := set $data "enable-metrics" "true" -}}
+    {{- $_ := set $data "operator-prometheus-serve-addr" (printf ":%d" (int64 .operator.prometheus.port)) -}}
+  {{- end -}}
+  {{- $_ := set $data "operator-api-serve-addr" (ternary "127.0.0.1:9234" "[::1]:9234" .ipv4.enabled) -}}
+  {{- with .ipam.operator -}}
+    {{- if eq $values.ipam.mode "cluster-pool" -}}
+      {{- if $values.ipv4.enabled -}}
+        {{- $_ := set $data "cluster-pool-ipv4-cidr" (join " " .clusterPoolIPv4PodCIDRList) -}}
+        {{- $_ := set $data "cluster-pool-ipv4-mask-size" (.clusterPoolIPv4MaskSize | int64 | toString) -}}
+        {{- if $values.nativeRoutingCIDRFromClusterPool -}}
+          {{- $_ := set $data "ipv4-native-routing-cidr" (first .clusterPoolIPv4PodCIDRList) -}}
+        {{- end -}}
+      {{- end -}}
+      {{- if $values.ipv6.enabled -}}
+        {{- $_ := set $data "cluster-pool-ipv6-cidr" (join " " .clusterPoolIPv6PodCIDRList) -}}
+        {{- $_ := set $data "cluster-pool-ipv6-mask-size" (.clusterPoolIPv6MaskSize | int64 | toString) -}}
+        {{- if $values.nativeRoutingCIDRFromClusterPool -}}
+          {{- $_ := set $data "ipv6-native-routing-cidr" (first .clusterPoolIPv6PodCIDRList) -}}
+        {{- end -}}
+      {{- end -}}
+    {{- else if and (eq $values.ipam.mode "multi-pool") .autoCreateCiliumPodIPPools -}}
+      {{- $pools := list -}}
+      {{- range $pool, $spec := .autoCreateCiliumPodIPPools -}}
+        {{- $parts := list -}}
+        {{- range $family := list "ipv4" "ipv6" -}}
+          {{- with get $spec $family -}}
+            {{- $parts = append $parts (printf "%s-cidrs:%s" $family (join "," .cidrs)) -}}
+            {{- $parts = append $parts (printf "%s-mask-size:%d" $family (int64 .maskSize)) -}}
+          {{- end -}}
+        {{- end -}}
+        {{- $pools = append $pools (printf "%s=%s" $pool (join ";" $parts)) -}}
+      {{- end -}}
+      {{- $_ := set $data "auto-create-cilium-pod-ip-pools" (join "," $pools) -}}
+    {{- end -}}
+  {{- end -}}
+  {{- range $key, $value := .extraConfig -}}
+    {{- $_ := set $data $key (kindIs "string" $value | ternary $value (toJson $value)) -}}
+  {{- end -}}
+{{- end -}}
+{{- range $key, $value := $data }}
+{{ $key }}: {{ $value | quote }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,74 @@
+{{- /* Fails with every value at fault: its path, and what to do instead. Types and unknown names are the matter of
+       values.schema.json, which is checked before. */ -}}
+{{- define "apiary.refuse" -}}
+{{- $faults := list -}}
+{{- $values := .Values -}}
+{{- range .Files.Lines "not-built.tsv" -}}
+  {{- $columns := splitList "\t" . -}}
+  {{- if and (eq (len $columns) 3) (not (hasPrefix "#" .)) -}}
+    {{- $value := get (include "apiary.value" (dict "values" $values "path" (index $columns 0)) | fromJson) "value" -}}
+    {{- $off := index $columns 1 -}}
+    {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "") (eq (toString $value) $off)) -}}
+      {{- $faults = append $faults (printf "%s: is not built: %s" (index $columns 0) (index $columns 2)) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- with $values -}}
+  {{- $config := include "apiary.config" $ | fromYaml -}}
+  {{- if not (or .ipv4.enabled .ipv6.enabled) -}}
+    {{- $faults = append $faults "ipv4.enabled: both families are off: set it or ipv6.enabled to true" -}}
+  {{- end -}}
+  {{- if and (eq .cluster.name "default") (ne (int64 .cluster.id) 0) -}}
+    {{- $faults = append $faults "cluster.name: a cluster with a cluster.id other than 0 must not be called default: give it another name" -}}
+  {{- end -}}
+  {{- if gt (int64 .cluster.id) (int64 .clustermesh.maxConnectedClusters) -}}
+    {{- $faults = append $faults (printf "cluster.id: %d is beyond clustermesh.maxConnectedClusters (%d): give a lower one" (int64 .cluster.id) (int64 .clustermesh.maxConnectedClusters)) -}}
+  {{- end -}}
+  {{- $risky := or (and (ge (int64 .cluster.id) 128) (le (int64 .cluster.id) 255)) (and (ge (int64 .cluster.id) 384) (le (int64 .cluster.id) 511)) -}}
+  {{- if and $risky (eq (include "apiary.chainingMode" $) "aws-cni") (ne (get $config "allow-unsafe-policy-skb-usage") "true") -}}
+    {{- $faults = append $faults "cluster.id: 128 to 255 and 384 to 511 use bits of the mark that the AWS plugin uses: give another one" -}}
+  {{- end -}}
+  {{- $pools := and .nativeRoutingCIDRFromClusterPool (eq .ipam.mode "cluster-pool") -}}
+  {{- if and .nativeRoutingCIDRFromClusterPool (ne .ipam.mode "cluster-pool") -}}
+    {{- $faults = append $faults "nativeRoutingCIDRFromClusterPool: needs ipam.mode cluster-pool" -}}
+  {{- end -}}
+  {{- range $family := list "4" "6" -}}
+    {{- $enabled := get (get $values (printf "ipv%s" $family)) "enabled" -}}
+    {{- $list := get $values.ipam.operator (printf "clusterPoolIPv%sPodCIDRList" $family) -}}
+    {{- if and $enabled (eq $values.ipam.mode "cluster-pool") (empty $list) -}}
+      {{- $faults = append $faults (printf "ipam.operator.clusterPoolIPv%sPodCIDRList: is empty: give a range" $family) -}}
+    {{- end -}}
+    {{- if and $pools $enabled (ne (len $list) 1) -}}
+      {{- $faults = append $faults (printf "nativeRoutingCIDRFromClusterPool: needs exactly one range in ipam.operator.clusterPoolIPv%sPodCIDRList" $family) -}}
+    {{- end -}}
+    {{- $option := printf "ipv%s-native-routing-cidr" $family -}}
+    {{- $masquerade := eq (get $config (printf "enable-ipv%s-masquerade" $family)) "true" -}}
+    {{- if and $enabled $masquerade (eq $values.routingMode "native") (not (get $config $option)) -}}
+      {{- $faults = append $faults (printf "ipv%sNativeRoutingCIDR: routingMode native with masquerading needs the range that is not masqueraded" $family) -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if and .autoDirectNodeRoutes (ne .routingMode "native") -}}
+    {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native" -}}
+  {{- end -}}
+  {{- if and .ciliumEndpointSlice.enabled .disableEndpointCRD -}}
+    {{- $faults = append $faults "ciliumEndpointSlice.enabled: there are no slices with disableEndpointCRD: set one of the two to false" -}}
+  {{- end -}}
+  {{- if ne (empty .k8sServiceHost) (kindIs "invalid" .k8sServicePort) -}}
+    {{- $faults = append $faults "k8sServiceHost: needs k8sServicePort, and the other way round" -}}
+  {{- end -}}
+  {{- range $key := list "agent" "operator" -}}
+    {{- $extra := eq $key "agent" | ternary $values.extraEnv $values.operator.extraEnv -}}
+    {{- range $extra -}}
+      {{- if has .name (list "K8S_NODE_NAME" "CILIUM_K8S_NAMESPACE" "KUBERNETES_SERVICE_HOST" "KUBERNETES_SERVICE_PORT") -}}
+        {{- $faults = append $faults (printf "%s: %s is set by the chart: leave it out" (eq $key "agent" | ternary "extraEnv" "operator.extraEnv") .name) -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if not (or .agent .operator.enabled) -}}
+    {{- $faults = append $faults "agent: nothing is installed: set it or operator.enabled to true" -}}
+  {{- end -}}
+{{- end -}}
+{{- with $faults -}}
+{{- fail (printf "the values are refused:\n%s" (join "\n" .)) -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,175 @@
+//! A cluster in which the chart is applied: agent and operator run with what it gives them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use cluster_stage::{StageOptions, User};
+use integration_tests::{Cluster, Node, Right, asked, binary, granted};
+use k8s_types::schema::custom_resource_definitions;
+use serde_json::{Value, json};
+use test_kit::{Process, require_root, try_wait_until, wait_until};
+
+use super::{config, render, require_helm};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Writes a ConfigMap's data as it is mounted.
+fn mount(folder: &Path, data: &BTreeMap<String, String>) {
+    fs::create_dir_all(folder).unwrap();
+    for (key, value) in data {
+        fs::write(folder.join(key), value).unwrap();
+    }
+}
+
+fn in_pod(command: &mut Command) -> &mut Command {
+    command
+        .env("K8S_NODE_NAME", Cluster::NODE)
+        .env("CILIUM_K8S_NAMESPACE", "kube-system")
+        .stdin(Stdio::null())
+}
+
+/// Starts the operator as its Deployment does.
+fn start_operator(cluster: &Cluster, data: &BTreeMap<String, String>) -> Process {
+    let dir = cluster.node.sandbox().dir();
+    mount(&dir.join("operator"), data);
+    let log = File::create(dir.join("operator.log")).unwrap();
+    let mut command = cluster.node.host().command(binary("operator"));
+    in_pod(&mut command)
+        .arg(format!("--config-dir={}", dir.join("operator").display()))
+        .arg(format!("--k8s-kubeconfig-path={}", cluster.gate.kubeconfig(User::Operator).unwrap().display()))
+        .arg("--shell-sock-path=") // a container has a folder of its own for it
+        .stdout(log.try_clone().unwrap())
+        .stderr(log);
+    Process::start(&mut command).unwrap()
+}
+
+/// Runs the step `config` of the agent's pod; returns the folder's keys.
+fn build_config(cluster: &Cluster) -> BTreeMap<String, String> {
+    let folder = cluster.node.sandbox().dir().join("config-map");
+    let mut command = cluster.node.host().command(binary("agent"));
+    let output = in_pod(&mut command)
+        .args(["build-config", "--timeout=60s"])
+        .arg(format!("--dest={}", folder.display()))
+        .arg(format!("--k8s-kubeconfig-path={}", cluster.gate.kubeconfig(User::Agent).unwrap().display()))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let keys = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with(".."));
+    keys.map(|entry| (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap()))
+        .collect()
+}
+
+/// A definition of a version that the operator updates.
+fn old_definition() -> Value {
+    let is_group = |definition: &Value| definition["metadata"]["name"] == "ciliumcidrgroups.cilium.io";
+    let mut definition = custom_resource_definitions().into_iter().find(is_group).unwrap();
+    definition["metadata"]["labels"]["io.cilium.k8s.crd.schema.version"] = json!("1.0.0");
+    definition
+}
+
+/// Has a node claim a range outside of the pool, until the operator reports it in the node's status.
+fn claim_foreign_range(cluster: &Cluster) {
+    let node = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": "other"},
+        "spec": {"addresses": [{"type": "InternalIP", "ip": "192.0.2.77"}], "ipam": {"podCIDRs": ["192.168.0.0/24"]}},
+    });
+    cluster.stage.apply(&node.to_string()).unwrap();
+    let error = || {
+        let node = cluster.stage.get(&["ciliumnode", "other"]).unwrap_or_default();
+        node["status"]["ipam"]["operator-status"]["error"].as_str().is_some_and(|error| !error.is_empty())
+    };
+    wait_until("the operator reports the range", LIMIT, error);
+}
+
+/// Has both programs join; returns the requests of the operator and what its roles grant.
+fn join(values: &Value) -> [BTreeSet<Right>; 2] {
+    let options = StageOptions { rbac: true, audit: true, ..StageOptions::default() };
+    let mut cluster = Cluster::with(&options, &[]);
+    let rendered = render(values).unwrap();
+    cluster.stage.apply(&rendered).unwrap();
+    cluster.stage.define(&[old_definition()]).unwrap();
+    let status =
+        json!({"status": {"addresses": [{"type": "InternalIP", "address": Node::IPV4}]}}).to_string();
+    cluster
+        .stage
+        .kubectl(&["patch", "node", Cluster::NODE, "--subresource=status", "--type=merge", "-p", &status])
+        .unwrap();
+
+    let operator = start_operator(&cluster, &config(&rendered));
+    let kinds = ["get", "ciliumnodes,ciliumendpoints,ciliumidentities,ciliumnodeconfigs", "-A"];
+    let registered = || cluster.stage.kubectl(&kinds).map(drop).map_err(|error| error.to_string());
+    if let Err(error) = try_wait_until(LIMIT, registered) {
+        let log = fs::read_to_string(cluster.node.sandbox().dir().join("operator.log")).unwrap();
+        panic!("kinds are not registered: {error}\n{log}");
+    }
+
+    let mut built = build_config(&cluster);
+    let sources: Value = serde_json::from_str(&built["config-sources"]).unwrap();
+    assert_eq!(sources[0]["name"], "cilium-config", "{sources}");
+    // Folders of the sandbox instead of those of a container.
+    let cni = cluster.node.sandbox().dir().join("cni/05-cilium.conflist");
+    for key in ["state-dir", "socket-path", "shell-sock-path", "bpf-root", "k8s-kubeconfig-path"] {
+        built.insert(key.to_owned(), cluster.node.config[key].clone());
+    }
+    built.insert("procfs".to_owned(), "/proc".to_owned());
+    built.insert("write-cni-conf-when-ready".to_owned(), cni.to_str().unwrap().to_owned());
+    cluster.node.config = built;
+    let mut command = cluster.node.agent_command();
+    in_pod(&mut command);
+    cluster.node.spawn_command(command);
+    cluster.node.wait_ready();
+    wait_until("the configuration of the plugin is there", LIMIT, || cni.is_file());
+    let object = || cluster.stage.get(&["ciliumnode", Cluster::NODE]).unwrap_or_default();
+    let is_router = |address: &Value| address["type"] == "CiliumInternalIP";
+    let has_router =
+        || object()["spec"]["addresses"].as_array().is_some_and(|list| list.iter().any(is_router));
+    wait_until("the node has the address of its router", LIMIT, has_router);
+    let options: Vec<String> =
+        cluster.unwell().into_iter().filter(|row| row.contains("no effect in this agent")).collect();
+    assert_eq!(options, [""; 0]);
+
+    if cluster.node.config["ipam"] == "cluster-pool" {
+        claim_foreign_range(&cluster);
+    }
+
+    let (of_agent, refused) = asked(&cluster.stage, User::Agent);
+    assert_eq!(refused, BTreeSet::new(), "the agent's roles do not allow it");
+    assert_eq!(
+        of_agent.difference(&granted(&cluster.stage, User::Agent)).next(),
+        None,
+        "another role allows it"
+    );
+    drop(operator);
+    let (of_operator, refused) = asked(&cluster.stage, User::Operator);
+    assert_eq!(refused, BTreeSet::new(), "the operator's roles do not allow it");
+    let granted = granted(&cluster.stage, User::Operator);
+    assert_eq!(of_operator.difference(&granted).next(), None, "another role allows it");
+    [of_operator, granted]
+}
+
+#[test]
+fn agent_and_operator_join_with_the_charts_options_and_its_roles_allow_no_more() {
+    require_root!();
+    require_helm!();
+    let pools = json!({"ipam": {"mode": "multi-pool", "operator": {
+        "autoCreateCiliumPodIPPools": {"default": {"ipv4": {"cidrs": ["10.50.0.0/16"], "maskSize": 27}}},
+    }}});
+    let (mut used, mut allowed) = (BTreeSet::new(), BTreeSet::new());
+    for values in [json!({}), pools] {
+        let [asked, granted] = join(&values);
+        used.extend(asked);
+        allowed.extend(granted);
+    }
+    let text = |right: &Right| format!("{} {}", right.verb, right.resource);
+    let unused: Vec<String> = allowed.difference(&used).filter(|right| !right.follows()).map(text).collect();
+    assert_eq!(unused, [""; 0], "the roles allow what the operator does not do");
+}

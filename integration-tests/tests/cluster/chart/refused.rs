@@ -1,0 +1,157 @@
+//! Values that are refused, and by which path.
+
+use serde_json::{Value, json};
+
+use super::{render, require_helm, root};
+
+/// Returns a value at a path as a file of values has it.
+fn at(path: &str, value: Value) -> Value {
+    path.rsplit('.').fold(value, |inner, name| json!({name: inner}))
+}
+
+#[test]
+fn values_of_another_type_or_name_are_refused_by_path() {
+    require_helm!();
+    for (path, value, expected) in [
+        ("ipv4.enabled", json!("yes"), "at '/ipv4/enabled': got string, want boolean"),
+        ("ipv4.enable", json!(true), "at '/ipv4': additional properties 'enable' not allowed"),
+        (
+            "enableCiliumEndpointSlice",
+            json!(true),
+            "additional properties 'enableCiliumEndpointSlice' not allowed",
+        ),
+        ("tunnel", json!("vxlan"), "additional properties 'tunnel' not allowed"),
+        ("cluster.id", json!("one"), "at '/cluster/id': got string, want integer"),
+        ("cluster.id", json!(512), "at '/cluster/id': maximum: got 512, want 511"),
+        ("cluster.name", json!(""), "at '/cluster/name': '' does not match pattern"),
+        ("cluster.name", json!("West"), "at '/cluster/name': 'West' does not match pattern"),
+        ("cluster.name", json!("a".repeat(33)), "at '/cluster/name': maxLength: got 33, want 32"),
+        (
+            "clustermesh.maxConnectedClusters",
+            json!(300),
+            "at '/clustermesh/maxConnectedClusters': value must be one of 255, 511",
+        ),
+        (
+            "kubeProxyReplacement",
+            json!("strict"),
+            "at '/kubeProxyReplacement': value must be one of 'true', 'false', true, false",
+        ),
+        ("ipam.mode", json!("eni"), "at '/ipam/mode': value must be one of 'cluster-pool'"),
+        ("tunnelProtocol", json!("geneve"), "at '/tunnelProtocol': value must be one of '', 'vxlan'"),
+        (
+            "ipam.ciliumNodeUpdateRate",
+            json!("15"),
+            "at '/ipam/ciliumNodeUpdateRate': '15' does not match pattern",
+        ),
+        (
+            "ipam.operator.clusterPoolIPv4MaskSize",
+            json!(33),
+            "at '/ipam/operator/clusterPoolIPv4MaskSize': maximum",
+        ),
+        ("operator.replicas", json!(0), "at '/operator/replicas': minimum: got 0, want 1"),
+        ("extraEnv", json!([{"value": "x"}]), "at '/extraEnv/0': missing property 'name'"),
+        ("healthPort", json!(70000), "at '/healthPort': maximum"),
+        ("policyEnforcementMode", json!("Always"), "at '/policyEnforcementMode': value must be one of"),
+    ] {
+        let error = render(&at(path, value)).expect_err(path);
+        assert!(error.contains(expected), "{path}: want {expected:?} in {error}");
+    }
+}
+
+#[test]
+fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
+    require_helm!();
+    let two = json!(["10.0.0.0/16", "10.1.0.0/16"]);
+    for (values, expected) in [
+        (json!({"cluster": {"id": 3}}), "cluster.name: a cluster with a cluster.id other than 0"),
+        (
+            json!({"cluster": {"name": "a", "id": 300}}),
+            "cluster.id: 300 is beyond clustermesh.maxConnectedClusters (255)",
+        ),
+        (
+            json!({"cluster": {"name": "a", "id": 200}, "cni": {"chainingMode": "aws-cni"}}),
+            "cluster.id: 128 to 255 and 384 to 511 use bits of the mark",
+        ),
+        (
+            json!({"routingMode": "native"}),
+            "ipv4NativeRoutingCIDR: routingMode native with masquerading needs",
+        ),
+        (
+            json!({"routingMode": "native", "ipv4NativeRoutingCIDR": "10.0.0.0/8", "ipv6": {"enabled": true}}),
+            "ipv6NativeRoutingCIDR: routingMode native with masquerading needs",
+        ),
+        (
+            json!({"nativeRoutingCIDRFromClusterPool": true, "ipam": {"operator": {"clusterPoolIPv4PodCIDRList": two}}}),
+            "nativeRoutingCIDRFromClusterPool: needs exactly one range in ipam.operator.clusterPoolIPv4PodCIDRList",
+        ),
+        (
+            json!({"nativeRoutingCIDRFromClusterPool": true, "ipam": {"mode": "kubernetes"}}),
+            "nativeRoutingCIDRFromClusterPool: needs ipam.mode cluster-pool",
+        ),
+        (
+            json!({"ipam": {"operator": {"clusterPoolIPv4PodCIDRList": []}}}),
+            "clusterPoolIPv4PodCIDRList: is empty",
+        ),
+        (json!({"autoDirectNodeRoutes": true}), "autoDirectNodeRoutes: needs routingMode native"),
+        (json!({"ipv4": {"enabled": false}}), "ipv4.enabled: both families are off"),
+        (
+            json!({"ciliumEndpointSlice": {"enabled": true}, "disableEndpointCRD": true}),
+            "ciliumEndpointSlice.enabled: there are no slices with disableEndpointCRD",
+        ),
+        (json!({"k8sServiceHost": "api"}), "k8sServiceHost: needs k8sServicePort"),
+        (json!({"k8sServicePort": 6443}), "k8sServiceHost: needs k8sServicePort"),
+        (
+            json!({"operator": {"extraEnv": [{"name": "K8S_NODE_NAME"}]}}),
+            "operator.extraEnv: K8S_NODE_NAME is set by the chart",
+        ),
+        (json!({"agent": false, "operator": {"enabled": false}}), "agent: nothing is installed"),
+    ] {
+        let error = render(&values).expect_err(expected);
+        assert!(error.contains(expected), "want {expected:?} in {error}");
+    }
+    let error =
+        render(&json!({"cluster": {"id": 3}, "autoDirectNodeRoutes": true, "hubble": {"enabled": true}}))
+            .unwrap_err();
+    for path in ["cluster.name: ", "autoDirectNodeRoutes: ", "hubble.enabled: "] {
+        assert!(error.contains(&format!("\n{path}")), "{path} in {error}");
+    }
+}
+
+/// Each row of the table, set to what asks for the feature and to what does not.
+#[test]
+fn values_of_features_that_are_not_built_are_refused_with_what_to_do_instead() {
+    require_helm!();
+    let table = std::fs::read_to_string(root().join("helm/apiary/not-built.tsv")).unwrap();
+    let rows: Vec<Vec<&str>> =
+        table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect()).collect();
+    let (mut asked, mut idle) = (json!({}), json!({}));
+    for row in &rows {
+        let [path, off, instead] = row[..] else { panic!("{row:?}") };
+        assert!(!instead.is_empty());
+        let value = match off {
+            "false" => json!(true),
+            _ => json!("x"),
+        };
+        merge(&mut asked, at(path, value));
+        if off != "-" {
+            merge(&mut idle, at(path, serde_json::from_str(off).unwrap_or(json!(off))));
+        }
+    }
+    let error = render(&asked).unwrap_err();
+    for row in &rows {
+        let line = format!("{}: is not built: {}", row[0], row[2]);
+        assert!(error.contains(&line), "{line}\nis not in\n{error}");
+    }
+    render(&idle).unwrap_or_else(|error| panic!("values that ask for nothing: {error}"));
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(json!({})), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

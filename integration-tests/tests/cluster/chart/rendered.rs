@@ -1,0 +1,253 @@
+//! Rendered objects and configurations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use integration_tests::binary;
+use serde_json::{Value, json};
+use test_kit::require_root;
+
+use super::{config, objects, render, require_helm, root, run};
+use crate::stage_with_definitions;
+
+/// Default values of the keys that Cilium's chart renders.
+const CILIUM: &str = include_str!("../../../../agent/tests/data/chart.tsv");
+/// Those of them that this chart leaves out, and why.
+const LEFT_OUT: &str = include_str!("left-out.tsv");
+
+/// Values as users give them, by what they are for.
+fn value_sets() -> Vec<(&'static str, Value)> {
+    vec![
+        ("defaults", json!({})),
+        (
+            "both families",
+            json!({"ipv6": {"enabled": true}, "underlayProtocol": "ipv6", "MTU": 9000, "tunnelPort": 8473}),
+        ),
+        ("IPv6 alone", json!({"ipv4": {"enabled": false}, "ipv6": {"enabled": true}})),
+        (
+            "native routing",
+            json!({"routingMode": "native", "ipv4NativeRoutingCIDR": "10.0.0.0/8", "autoDirectNodeRoutes": true,
+                "directRoutingSkipUnreachable": true, "devices": ["eth0", "eth1"], "l2NeighDiscovery": {"enabled": true}}),
+        ),
+        (
+            "native routing of the pool",
+            json!({"routingMode": "native", "nativeRoutingCIDRFromClusterPool": true}),
+        ),
+        (
+            "several pools",
+            json!({"ipam": {"mode": "multi-pool", "multiPoolPreAllocation": "default=8,blue=4", "operator": {
+            "autoCreateCiliumPodIPPools": {
+                "default": {"ipv4": {"cidrs": ["10.10.0.0/16", "10.11.0.0/16"], "maskSize": 27}},
+                "blue": {"ipv4": {"cidrs": ["10.20.0.0/16"], "maskSize": 24}, "ipv6": {"cidrs": ["fd00:20::/104"], "maskSize": 120}},
+            }}}}),
+        ),
+        (
+            "ranges of Kubernetes",
+            json!({"ipam": {"mode": "kubernetes"}, "k8s": {"requireIPv4PodCIDR": true}}),
+        ),
+        (
+            "behind another plugin",
+            json!({"cni": {"chainingMode": "generic-veth", "chainingTarget": "*", "exclusive": false}, "enableIPv4Masquerade": false}),
+        ),
+        ("host ports by another plugin", json!({"cni": {"chainingMode": "portmap"}})),
+        (
+            "an own plugin configuration",
+            json!({"cni": {"customConf": true, "readCniConf": "/host/etc/cni/net.d/own.conflist"}}),
+        ),
+        (
+            "metrics",
+            json!({"prometheus": {"enabled": true, "metricsService": true, "metrics": ["+a", "-b"]}, "rollOutCiliumPods": true,
+                "operator": {"prometheus": {"metricsService": true, "port": 9964}, "rollOutPods": true,
+                    "podDisruptionBudget": {"enabled": true}}}),
+        ),
+        (
+            "no metrics",
+            json!({"operator": {"prometheus": {"enabled": false}, "podDisruptionBudget": {"enabled": true, "minAvailable": 1}}}),
+        ),
+        (
+            "privileged",
+            json!({"securityContext": {"privileged": true}, "cgroup": {"autoMount": {"enabled": true}}}),
+        ),
+        (
+            "an API server elsewhere",
+            json!({"k8sServiceHost": "api.example.org", "k8sServicePort": 6443, "operator": {"replicas": 1},
+                "k8sClientRateLimit": {"qps": 12.5, "burst": 30, "operator": {"qps": 50, "burst": 100}}}),
+        ),
+        (
+            "several API servers",
+            json!({"k8s": {"apiServerURLs": "https://192.0.2.1:6443 https://192.0.2.2:6443"}}),
+        ),
+        (
+            "all steps",
+            json!({"cleanState": true, "cleanBpfState": true, "waitForKubeProxy": true, "cgroup": {"autoMount": {"enabled": true}},
+                "cni": {"uninstall": true, "iptablesRemoveAWSRules": true}, "initResources": {"requests": {"cpu": "10m"}}}),
+        ),
+        (
+            "no steps",
+            json!({"sysctlfix": {"enabled": false}, "bpf": {"autoMount": {"enabled": false}}, "cni": {"install": false}}),
+        ),
+        ("the agent alone", json!({"operator": {"enabled": false}})),
+        ("the operator alone", json!({"agent": false, "operator": {"skipCRDCreation": true}})),
+        (
+            "additions",
+            json!({"extraEnv": [{"name": "A", "value": "b"}], "extraArgs": ["--debug"], "podLabels": {"a": "b"}, "podAnnotations": {"c": "d"},
+                "commonLabels": {"e": "f"}, "extraVolumes": [{"name": "more", "emptyDir": {}}],
+                "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}], "resources": {"limits": {"memory": "512Mi"}},
+                "extraContainers": [{"name": "beside", "image": "none"}], "extraInitContainers": [{"name": "before", "image": "none"}],
+                "imagePullSecrets": [{"name": "key"}], "priorityClassName": "own",
+                "image": {"repository": "registry.example.org/apiary", "digest": format!("sha256:{}", "0".repeat(64))},
+                "operator": {"image": {"override": "registry.example.org/operator:1"}, "extraArgs": ["--debug"]},
+                "extraConfig": {"route-metric": 5, "policy-accounting": false, "trace-payloadlen": "64"}}),
+        ),
+        (
+            "services",
+            json!({"kubeProxyReplacement": true, "kubeProxyReplacementHealthzBindAddr": "0.0.0.0:10256",
+                "loadBalancer": {"algorithm": "maglev", "serviceTopology": true}, "maglev": {"tableSize": 2039},
+                "nodePort": {"range": "30000,32000", "addresses": ["192.0.2.0/24"]}, "bpf": {"lbMapMax": 1_000_000, "natMax": 1_048_576},
+                "localRedirectPolicies": {"enabled": true, "addressMatcherCIDRs": ["169.254.0.0/16"]},
+                "socketLB": {"enabled": true, "hostNamespaceOnly": true}}),
+        ),
+        (
+            "names and roles of others",
+            json!({"serviceAccounts": {"cilium": {"create": false, "name": "a"}, "operator": {"create": false, "name": "b"}},
+                "rbac": {"create": false}, "logOptions": {"format": "json"}, "debug": {"enabled": true},
+                "cluster": {"name": "west-1", "id": 7}}),
+        ),
+        (
+            "a file for Cilium that turns off what is not built",
+            json!({"hubble": {"enabled": false, "relay": {"enabled": false}, "metrics": {"port": 9965}}, "l7Proxy": false,
+                "envoy": {"enabled": false}, "encryption": {"enabled": false, "type": "wireguard"}, "clustermesh": {"useAPIServer": false},
+                "operator": {"removeNodeTaints": false, "setNodeTaints": false, "unmanagedPodWatcher": {"restart": false}}}),
+        ),
+    ]
+}
+
+#[test]
+fn a_server_accepts_every_object_and_the_programs_every_option() {
+    require_root!();
+    require_helm!();
+    let stage = stage_with_definitions();
+    for (what, values) in value_sets() {
+        let rendered = render(&values).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let arguments = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"];
+        match stage.kubectl_with(&arguments, &rendered) {
+            Ok(_) => assert_ne!(what, "privileged"),
+            // The server permits no privileged containers; nothing else is wrong with these.
+            Err(error) if what == "privileged" => {
+                let error = error.to_string();
+                let faults: Vec<&str> = error.lines().filter(|line| line.starts_with("* ")).collect();
+                let is_policy =
+                    |line: &&str| line.ends_with("privileged: Forbidden: disallowed by cluster policy");
+                assert!(!faults.is_empty() && faults.iter().all(is_policy), "{error}");
+            }
+            Err(error) => panic!("{what}: {error}\n{rendered}"),
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for (key, value) in config(&rendered) {
+            fs::write(folder.path().join(key), value).unwrap();
+        }
+        let [agent, operator] = ["agent", "operator"].map(|program| {
+            let option = format!("--config-dir={}", folder.path().display());
+            let output = Command::new(binary(program)).args(["config", &option]).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(
+                output.status.success(),
+                "{what}: {program}: {text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            text
+        });
+        // The operator prints its own options alone; the agent names those that it lacks.
+        let is_of_operator = |key: &str| operator.lines().any(|line| line.split(':').next() == Some(key));
+        let vain = agent.lines().filter(|line| line.contains("no effect") && line.contains("# file"));
+        let unknown = agent.lines().filter_map(|line| line.strip_prefix("# unknown: "));
+        let vain: Vec<&str> = vain
+            .map(|line| line.split(':').next().unwrap())
+            .chain(unknown.map(|line| line.split(' ').next().unwrap()))
+            // The step of the agent's pod reads it.
+            .filter(|key| !is_of_operator(key) && *key != "cni-uninstall")
+            .collect();
+        assert_eq!(vain, [""; 0], "{what}: options without effect");
+    }
+}
+
+#[test]
+fn default_options_are_those_of_ciliums_chart_but_for_what_is_not_built() {
+    require_helm!();
+    let rendered = config(&render(&json!({})).unwrap());
+    let rows = |text: &'static str| -> BTreeMap<&str, &str> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.split_once('\t').unwrap_or((line, ""))).collect()
+    };
+    let left_out = rows(LEFT_OUT);
+    let expected = rows(CILIUM);
+    let absent: BTreeSet<&str> = left_out
+        .keys()
+        .filter(|key| rendered.contains_key(**key) || !expected.contains_key(*key))
+        .copied()
+        .collect();
+    assert_eq!(absent, BTreeSet::new(), "left-out.tsv names keys that are rendered, or not Cilium's");
+    let expected: BTreeMap<&str, &str> =
+        expected.into_iter().filter(|(key, _)| !left_out.contains_key(key)).collect();
+    let rendered: BTreeMap<&str, &str> =
+        rendered.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(rendered, expected);
+    assert!(left_out.values().all(|reason| !reason.is_empty()));
+}
+
+#[test]
+fn the_folder_config_has_what_the_chart_renders() {
+    require_helm!();
+    let rendered = objects(&render(&json!({})).unwrap());
+    let mut of_config = BTreeMap::new();
+    for file in ["config/kubernetes/cilium-config.yaml", "config/roles.yaml"] {
+        of_config.extend(objects(&fs::read_to_string(root().join(file)).unwrap()));
+    }
+    assert!(of_config.len() >= 6, "{:?}", of_config.keys());
+    for (name, object) in of_config {
+        assert_eq!(Some(&object), rendered.get(&name), "{name}: run tools/chart-files");
+    }
+}
+
+#[test]
+fn no_container_of_the_default_chart_is_privileged_or_runs_a_shell() {
+    require_helm!();
+    let rendered = objects(&render(&json!({})).unwrap());
+    let spec = &rendered["DaemonSet/cilium"]["spec"]["template"]["spec"];
+    let all = ["initContainers", "containers"].into_iter().flat_map(|list| spec[list].as_array().unwrap());
+    let of_operator = &rendered["Deployment/cilium-operator"]["spec"]["template"]["spec"]["containers"][0];
+    let mut capabilities = BTreeMap::new();
+    for container in all.chain([of_operator]) {
+        let name = container["name"].as_str().unwrap();
+        let context = &container["securityContext"];
+        assert_eq!(context["allowPrivilegeEscalation"], false, "{name}");
+        assert_eq!(context["privileged"], Value::Null, "{name}");
+        assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{name}");
+        let program = container["command"][0].as_str().unwrap();
+        assert!(["agent", "apiary-cni", "operator"].contains(&program), "{name}: {program}");
+        let added = context["capabilities"]["add"]
+            .as_array()
+            .map_or(vec![], |list| list.iter().map(|name| name.as_str().unwrap().to_owned()).collect());
+        capabilities.insert(name.to_owned(), added);
+    }
+    let host = ["SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"].map(str::to_owned).to_vec();
+    let agent = ["BPF", "PERFMON", "NET_ADMIN", "NET_RAW", "CHOWN", "DAC_OVERRIDE", "SYS_ADMIN"];
+    let expected = [
+        ("config", vec![]),
+        ("apply-sysctl-overwrites", host.clone()),
+        ("mount-bpf-fs", host),
+        ("install-cni-binaries", vec![]),
+        ("cilium-agent", agent.map(str::to_owned).to_vec()),
+        ("cilium-operator", vec![]),
+    ];
+    assert_eq!(capabilities, expected.map(|(name, list)| (name.to_owned(), list)).into());
+}
+
+#[test]
+fn helm_finds_nothing_to_improve() {
+    require_helm!();
+    let output = run("lint", &json!({}));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && !text.contains("[WARNING]"), "{text}");
+}
