@@ -3,6 +3,7 @@
 mod joined;
 mod refused;
 mod rendered;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
