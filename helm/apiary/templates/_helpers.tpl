@@ -134,6 +134,12 @@ capabilities:
     {{- $_ := set $data "enable-metrics" "true" -}}
     {{- $_ := set $data "operator-prometheus-serve-addr" (printf ":%d" (int64 .operator.prometheus.port)) -}}
   {{- end -}}
+  {{- $taints := .operator.setNodeTaints -}}
+  {{- if kindIs "invalid" $taints -}}{{- $taints = .operator.removeNodeTaints -}}{{- end -}}
+  {{- $_ := set $data "set-cilium-node-taints" (toString $taints) -}}
+  {{- with .operator.unmanagedPodWatcher -}}
+    {{- $_ := set $data "unmanaged-pod-watcher-interval" (.restart | ternary (printf "%ds" (int64 .intervalSeconds)) "0") -}}
+  {{- end -}}
   {{- $_ := set $data "operator-api-serve-addr" (ternary "127.0.0.1:9234" "[::1]:9234" .ipv4.enabled) -}}
   {{- with .ipam.operator -}}
     {{- if eq $values.ipam.mode "cluster-pool" -}}

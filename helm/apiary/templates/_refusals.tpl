@@ -53,6 +53,9 @@
   {{- if and .ciliumEndpointSlice.enabled .disableEndpointCRD -}}
     {{- $faults = append $faults "ciliumEndpointSlice.enabled: there are no slices with disableEndpointCRD: set one of the two to false" -}}
   {{- end -}}
+  {{- if and .operator.setNodeTaints (not .operator.removeNodeTaints) -}}
+    {{- $faults = append $faults "operator.setNodeTaints: nothing removes the taints with operator.removeNodeTaints false: set both or neither" -}}
+  {{- end -}}
   {{- if ne (empty .k8sServiceHost) (kindIs "invalid" .k8sServicePort) -}}
     {{- $faults = append $faults "k8sServiceHost: needs k8sServicePort, and the other way round" -}}
   {{- end -}}

@@ -98,6 +98,10 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             json!({"ciliumEndpointSlice": {"enabled": true}, "disableEndpointCRD": true}),
             "ciliumEndpointSlice.enabled: there are no slices with disableEndpointCRD",
         ),
+        (
+            json!({"operator": {"removeNodeTaints": false, "setNodeTaints": true}}),
+            "operator.setNodeTaints: nothing removes the taints",
+        ),
         (json!({"k8sServiceHost": "api"}), "k8sServiceHost: needs k8sServicePort"),
         (json!({"k8sServicePort": 6443}), "k8sServiceHost: needs k8sServicePort"),
         (
