@@ -28,6 +28,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         (
             "native routing",
             json!({"routingMode": "native", "ipv4NativeRoutingCIDR": "10.0.0.0/8", "autoDirectNodeRoutes": true,
+                "endpointRoutes": {"enabled": true}, "ipam": {"mode": "crd"},
                 "directRoutingSkipUnreachable": true, "devices": ["eth0", "eth1"], "l2NeighDiscovery": {"enabled": true}}),
         ),
         (
