@@ -105,6 +105,7 @@ pub fn control_plane() -> Cell {
             cni_config::cell(),
             endpoints::cell(),
             endpoint_routes::cell(),
+            mtu::cell(),
             ciliumendpoint::cell(),
             loadbalancer_redirectpolicy::cell(),
             cilium_health::cell(),

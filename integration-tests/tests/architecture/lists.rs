@@ -49,6 +49,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &[
         "ciliumendpoint",
         "endpoint-routes",
+        "mtu",
         "cni-config",
         "config-sources",
         "loadbalancer-redirectpolicy",
@@ -220,6 +221,10 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "maps are made side by side; the threads end before the call returns",
     ),
     ("cells/infra/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
+    (
+        "cells/node/mtu/src/pod.rs",
+        "a thread that enters a pod's namespace never leaves it; it ends before the call returns",
+    ),
     (
         "cells/loadbalancer/sockets/src/namespaces.rs",
         "a thread that enters a pod's namespace never leaves it; it ends before the call returns",

@@ -15,6 +15,7 @@ mod label_filter;
 mod live_options;
 mod many_endpoints;
 mod memory_limit;
+mod mtu;
 mod pictures;
 mod playground_nodes;
 mod privileges;
