@@ -40,12 +40,8 @@ mod tests {
 
     fn endpoint(builds: u64, state: State) -> Endpoint {
         let record = r#"{"ID":7,"IPv4":"10.0.0.7","IPv6":"fd00::7","IfName":"lxc7","OpLabels":null}"#;
-        let record: Record = serde_json_record(record);
+        let record: Record = serde_json::from_str(record).unwrap();
         Endpoint { builds, state, ..Endpoint::restored(record, SystemTime::UNIX_EPOCH) }
-    }
-
-    fn serde_json_record(text: &str) -> Record {
-        serde_json::from_str(text).unwrap()
     }
 
     #[test]

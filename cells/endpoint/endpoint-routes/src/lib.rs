@@ -13,10 +13,7 @@
 //! know endpoint routes for all pods of a node or for none. Health names these endpoints.
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use hive::prelude::*;
-//! use statedb::RwTable;
 //!
 //! let endpoints = statedb::table::<endpoints::Endpoint>();
 //! let options = [config::<local_node::StateConfig>(), config::<maps::FamilyConfig>()];
