@@ -184,6 +184,7 @@ fn agent_and_operator_join_with_the_charts_options_and_its_roles_allow_no_more()
     }
     let text = |right: &Right| format!("{} {}", right.verb, right.resource);
     let unused: Vec<String> = allowed.difference(&used).filter(|right| !right.follows()).map(text).collect();
-    let unused: Vec<String> = unused.into_iter().filter(|right| !OF_OTHER_TESTS.contains(&right.as_str())).collect();
+    let unused: Vec<String> =
+        unused.into_iter().filter(|right| !OF_OTHER_TESTS.contains(&right.as_str())).collect();
     assert_eq!(unused, [""; 0], "the roles allow what the operator does not do");
 }
