@@ -13,11 +13,10 @@ use operator_definitions::{DefinitionsConfig, Registered};
 use operator_election::Leadership;
 use statedb::Table;
 
-use crate::endpoints::EndpointCollector;
 use crate::identities::{IdentityCollector, Tables};
+use crate::leftovers::LeftoverCollector;
 use crate::metrics::Numbers;
-use crate::nodes::NodeCollector;
-use crate::requests::Requests;
+use crate::requests::{Requests, Run};
 use crate::slices::delete_all;
 use crate::unmanaged_pods::PodRestarter;
 use crate::{Error, GarbageCollectionConfig};
@@ -110,8 +109,10 @@ fn endpoints(p: &CollectionParams, requests: &Requests, numbers: &Numbers) {
     } else if interval.is_zero() {
         p.health.child("endpoints").ok("Off (cilium-endpoint-gc-interval=0s)");
     } else {
-        let (pods, numbers) = (p.pods.clone(), numbers.clone());
-        let collector = EndpointCollector { endpoints, pods, requests, interval, numbers };
+        let (owners, numbers) = (p.pods.clone(), numbers.clone());
+        let count = Box::new(move |run: &Run| numbers.endpoints(run));
+        let is_left = crate::endpoints::is_left;
+        let collector = LeftoverCollector { objects: endpoints, owners, is_left, requests, interval, count };
         p.jobs.one_shot("endpoints", move |cx: JobCx| collector.run(cx)).add();
     }
 }
@@ -124,8 +125,10 @@ fn nodes(p: &CollectionParams, requests: &Requests) {
     } else if interval.is_zero() {
         p.health.child("nodes").ok("Off (nodes-gc-interval=0s)");
     } else {
-        let nodes = p.nodes.clone();
-        let collector = NodeCollector { cilium_nodes, nodes, requests, interval };
+        let (owners, is_left) = (p.nodes.clone(), crate::nodes::is_left);
+        let count = Box::new(|_: &Run| ());
+        let collector =
+            LeftoverCollector { objects: cilium_nodes, owners, is_left, requests, interval, count };
         p.jobs.one_shot("nodes", move |cx: JobCx| collector.run(cx)).add();
     }
 }

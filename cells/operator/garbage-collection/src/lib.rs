@@ -30,6 +30,7 @@ mod config;
 mod endpoints;
 mod error;
 mod identities;
+mod leftovers;
 mod life_signs;
 #[cfg(test)]
 mod life_signs_tests;

@@ -9,6 +9,7 @@ use k8s_types::{Key, SmolStr};
 use statedb::Table;
 use tokio::time::sleep;
 
+use crate::candidates::key_and_uid;
 use crate::requests::{Requests, Run};
 
 /// The interval of attempts that have failed.
@@ -44,9 +45,5 @@ pub(crate) async fn delete_all<T: Tabled>(
 
 fn objects<T: Tabled>(table: &Table<Row<T>>) -> Vec<(Key, SmolStr)> {
     let snapshot = table.snapshot();
-    let object = |row: &statedb::Obj<Row<T>>| {
-        let metadata = row.object.metadata();
-        (Key::new(metadata.namespace.clone(), metadata.name.clone()), metadata.uid.clone())
-    };
-    table.all(&snapshot).map(object).collect()
+    table.all(&snapshot).map(|row| key_and_uid(row.object.metadata())).collect()
 }

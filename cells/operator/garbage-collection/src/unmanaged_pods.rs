@@ -13,7 +13,7 @@ use k8s_types::{Key, Kind, SmolStr};
 use statedb::{ReadSource, Table};
 use tokio::time::{Instant, sleep};
 
-use crate::candidates::Candidates;
+use crate::candidates::{Candidates, key_and_uid};
 use crate::metrics::Numbers;
 use crate::requests::{Requests, Run};
 
@@ -64,7 +64,7 @@ impl PodRestarter {
         let found: Vec<(Key, SmolStr)> = {
             let snapshot = self.pods.snapshot();
             let unmanaged = self.pods.all(&snapshot).filter(|pod| self.is_unmanaged(pod, &snapshot));
-            unmanaged.map(|pod| (key(pod), pod.metadata.uid.clone())).collect()
+            unmanaged.map(|pod| key_and_uid(&pod.metadata)).collect()
         };
         let count = found.len();
         self.numbers.unmanaged.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -92,8 +92,4 @@ impl PodRestarter {
             && self.selector.matches(|label| metadata.labels.get(label).map(SmolStr::as_str))
             && self.endpoints.get(source, Row::by_name(&metadata.namespace, &metadata.name)).is_none()
     }
-}
-
-fn key(pod: &Pod) -> Key {
-    Key::new(pod.metadata.namespace.clone(), pod.metadata.name.clone())
 }
