@@ -172,6 +172,11 @@ fn update(pods: &[Pod], own: &[&str], device: u32) -> Report {
         }
     }
     for pod in pods {
+        if !report.refused.is_empty() {
+            // It is the process that lacks the right, for this pod as well.
+            report.refused.push(pod.id);
+            continue;
+        }
         match pod.update(&mut host) {
             Ok(_) => report.done.push(pod.id),
             Err(error) if error.is_permission_denied() => report.refused.push(pod.id),
