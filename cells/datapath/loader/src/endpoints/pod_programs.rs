@@ -4,6 +4,8 @@
 //! the pod, since the latter, on any interface, leaves policy of the receiver to it; and it is removed after the routes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bpf::tc::Tc;
@@ -31,6 +33,15 @@ const FROM_POD: PodProgram =
     PodProgram { name: datapath_object::FROM_CONTAINER, direction: Direction::Ingress };
 /// Packets to a pod by the route to it, only with `enable-endpoint-routes`.
 const TO_POD: PodProgram = PodProgram { name: datapath_object::TO_CONTAINER, direction: Direction::Egress };
+
+/// The folder of the BPF file system that is there while no pod has a program for packets to it: a start without endpoint routes
+/// need not look at each interface for those of an earlier run then. Pinned links, as Cilium may leave them, are looked for.
+const NO_PROGRAMS_TO_PODS: &str = "cilium/no_to_container";
+
+fn marker_error(operation: &'static str, path: PathBuf, source: io::Error) -> DatapathError {
+    let step = "note whether pods have programs for packets to them".to_owned();
+    DatapathError::Kernel { step, source: bpf::Error::File { operation, path, source } }
+}
 
 /// Returns the programs of an endpoint's interface, in the order in which they are attached.
 fn of_endpoint(programs: &ProgramSet) -> &'static [PodProgram] {
@@ -88,6 +99,13 @@ impl PodPrograms {
         let mut of_endpoints = BTreeMap::new();
         let links = nl.links()?;
         if programs.config().endpoint_routes != 0 {
+            let marker = self.maps.fs().root().join(NO_PROGRAMS_TO_PODS);
+            match std::fs::remove_dir(&marker) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(marker_error("remove folder", marker, error));
+                }
+                _ => {}
+            }
             // All of them first: the programs below send packets to any pod without its policy.
             for link in &links {
                 if let Some(id) = endpoints.get(&link.index) {
@@ -311,10 +329,18 @@ impl PodPrograms {
         table: &EndpointTable,
         nl: &mut Netlink,
     ) -> Result<usize, DatapathError> {
+        let fs = self.maps.fs();
+        let pin = |config: &EndpointConfig| fs.endpoint_links(config.id as u16).join(TO_POD.name);
+        let live: Vec<EndpointConfig> =
+            table.all().into_iter().filter(|config| config.flags & ep_flag::LIVE != 0).collect();
+        let marker = fs.root().join(NO_PROGRAMS_TO_PODS);
+        if marker.exists() && !live.iter().any(|config| pin(config).exists()) {
+            return Ok(0);
+        }
         let tc = tc()?;
         let mut left = BTreeMap::new();
-        for config in table.all().into_iter().filter(|config| config.flags & ep_flag::LIVE != 0) {
-            let pin = self.maps.fs().endpoint_links(config.id as u16).join(TO_POD.name);
+        for config in live {
+            let pin = pin(&config);
             let mut filters = match tc.filters(config.ifindex, TO_POD.direction) {
                 Err(e) if e.is_not_found() => continue,
                 found => found.step(|| format!("list filters of interface {}", config.ifindex))?,
@@ -324,10 +350,8 @@ impl PodPrograms {
                 left.insert(config.ifindex, (config, filters, pin));
             }
         }
-        if left.is_empty() {
-            return Ok(0);
-        }
-        for route in nl.routes()?.iter().filter(|route| route.key.table == TABLE_MAIN) {
+        let routes = if left.is_empty() { Vec::new() } else { nl.routes()? };
+        for route in routes.iter().filter(|route| route.key.table == TABLE_MAIN) {
             let Some((config, ..)) = left.get(&route.key.link_index) else { continue };
             let mut addresses = EndpointDatapath::from_config(config).addresses();
             if addresses.any(|ip| IpNetwork::from(ip) == route.key.dst) {
@@ -344,6 +368,7 @@ impl PodPrograms {
             }
             unpin(pin).step(step)?;
         }
+        std::fs::create_dir_all(&marker).map_err(|error| marker_error("create folder", marker, error))?;
         Ok(left.len())
     }
 
