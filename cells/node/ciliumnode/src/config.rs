@@ -15,13 +15,13 @@ pub struct CiliumNodeConfig {
     pub auto_create_cilium_node_resource: bool,
     /// Regular expressions of names of Node labels that the CiliumNode does not get
     pub exclude_node_label_patterns: Vec<String>,
-    /// Addresses that a node waits for at its start, with ipam=crd, azure or alibabacloud; 0 leaves the CiliumNode as it is
+    /// Number of addresses that a node waits for at its start, with ipam=crd, azure or alibabacloud; 0 leaves the CiliumNode as it is
     #[flag(default = 0)]
     pub ipam_min_allocate: u32,
-    /// Free addresses that the operator keeps allocated to the node, with these modes; 0 leaves the CiliumNode as it is
+    /// Number of free addresses that the operator keeps allocated to the node, with these modes; 0 leaves the CiliumNode as it is
     #[flag(default = 0)]
     pub ipam_pre_allocate: u32,
-    /// Most addresses that the operator allocates to the node, with these modes; 0 leaves the CiliumNode as it is
+    /// Largest number of addresses that the operator allocates to the node, with these modes; 0 leaves the CiliumNode as it is
     #[flag(default = 0)]
     pub ipam_max_allocate: u32,
     /// Tags of a static public address that the operator assigns to the node, with these modes

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use local_node::{AddressType, JsonAddress, JsonCidr, JsonNode};
+use parking_lot::Mutex;
 use state_file::StateFile;
 use statedb::Table;
 
@@ -22,11 +23,13 @@ const LIMIT: u64 = 256 << 20;
 pub(crate) struct Checkpoint {
     file: StateFile,
     table: Arc<Table<Node>>,
+    /// Held while the file is written: the last write of the job may still run when the stop's begins.
+    writing: Mutex<()>,
 }
 
 impl Checkpoint {
     pub(crate) fn new(state: &Path, table: Arc<Table<Node>>) -> Checkpoint {
-        Checkpoint { file: StateFile::new(state.join(FILE)).limit(LIMIT), table }
+        Checkpoint { file: StateFile::new(state.join(FILE)).limit(LIMIT), table, writing: Mutex::new(()) }
     }
 
     /// Returns the nodes of the previous run. A damaged file is quarantined: the cluster's objects have the nodes.
@@ -45,9 +48,10 @@ impl Checkpoint {
         }
     }
 
-    /// Writes the nodes of the table, unless the sources have not reported all of them yet: the file of the previous run
+    /// Writes the nodes of the table, after a write that runs, unless the sources have not reported all of them yet: the file of the previous run
     /// has more.
     pub(crate) fn write(&self) -> Result<(), state_file::Error> {
+        let _turn = self.writing.lock();
         let snapshot = self.table.snapshot();
         if !self.table.initialized(&snapshot) {
             return Ok(());
@@ -142,6 +146,25 @@ mod tests {
         n2.boot_id = "b".into();
         n2.encryption_key = 3;
         n2
+    }
+
+    /// The job's write may run when that of the stop begins.
+    #[test]
+    fn writes_at_the_same_time_all_succeed() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = Db::new().table::<Node>().unwrap();
+        let checkpoint = Checkpoint::new(dir.path(), Arc::new(table.reader()));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for round in 0..200 {
+                        let boot_id = round.to_string().into();
+                        table.transact(|txn| drop(txn.insert(Node { boot_id, ..n2() })));
+                        checkpoint.write().unwrap();
+                    }
+                });
+            }
+        });
     }
 
     #[test]
