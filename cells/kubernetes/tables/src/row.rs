@@ -27,19 +27,25 @@ pub trait Tabled: Resource {
         vec![row.key(), row.age()]
     }
 
-    /// Serializes the row for JSON and YAML: the object with its kind, and the time of its last write.
+    /// Whether the row names its kind in JSON and YAML, as rows of Cilium's own tables do.
+    const HAS_TYPE: bool = false;
+
+    /// Serializes the row for JSON and YAML: the object, and the time of its last write.
     fn write<S: Serializer>(row: &Row<Self>, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
         struct Shown<'r, T> {
-            kind: &'static str,
-            api_version: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            kind: Option<&'static str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            api_version: Option<&'static str>,
             #[serde(flatten)]
             object: &'r T,
             #[serde(serialize_with = "time")]
             updated_at: SystemTime,
         }
-        let (kind, api_version) = (Self::KIND.name(), Self::KIND.api_version());
+        let kind = Self::HAS_TYPE.then(|| Self::KIND.name());
+        let api_version = Self::HAS_TYPE.then(|| Self::KIND.api_version());
         Shown { kind, api_version, object: &row.object, updated_at: row.updated_at }.serialize(to)
     }
 

@@ -120,6 +120,7 @@ const MAX_SHOWN_CIDRS: usize = 2;
 /// Columns, name and order as in Cilium.
 impl Tabled for CiliumPodIPPool {
     const TABLE: &'static str = "podippools";
+    const HAS_TYPE: bool = true;
 
     fn columns() -> &'static [&'static str] {
         &["Name", "v4CIDRs", "v4MaskSize", "v6CIDRs", "v6MaskSize", "Flags"]
