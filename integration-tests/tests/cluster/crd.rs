@@ -8,6 +8,8 @@ use k8s_types::schema::custom_resource_definitions;
 use serde_json::{Value, json};
 use test_kit::{require_root, wait_until};
 
+use crate::join::{object, spawn};
+
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn cluster() -> Cluster {
@@ -17,18 +19,6 @@ fn cluster() -> Cluster {
         cluster.node.config.insert(key.to_owned(), value.to_owned());
     }
     cluster
-}
-
-/// Starts the agent and waits until it answers: without addresses it is not ready yet.
-fn spawn(cluster: &mut Cluster) {
-    let mut command = cluster.node.agent_command();
-    command.env("K8S_NODE_NAME", Cluster::NODE);
-    cluster.node.spawn_command(command);
-    wait_until("the agent answers", LIMIT, || cluster.node.request("GET", "/v1/config", None).is_ok());
-}
-
-fn object(cluster: &Cluster) -> Value {
-    cluster.stage.get(&["ciliumnode", Cluster::NODE]).unwrap_or_default()
 }
 
 /// Changes fields over whatever the agent has written meanwhile.

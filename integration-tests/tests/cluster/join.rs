@@ -37,14 +37,15 @@ fn cluster() -> Cluster {
 }
 
 /// Starts the agent and waits until it answers: without a range it is not ready yet.
-fn spawn(cluster: &mut Cluster) {
+pub(crate) fn spawn(cluster: &mut Cluster) {
     let mut command = cluster.node.agent_command();
     command.env("K8S_NODE_NAME", Cluster::NODE);
     cluster.node.spawn_command(command);
     wait_until("the agent answers", LIMIT, || cluster.node.request("GET", "/v1/config", None).is_ok());
 }
 
-fn object(cluster: &Cluster) -> Value {
+/// The node's CiliumNode; null if there is none.
+pub(crate) fn object(cluster: &Cluster) -> Value {
     cluster.stage.get(&["ciliumnode", Cluster::NODE]).unwrap_or_default()
 }
 

@@ -16,8 +16,7 @@ use super::{config, render, require_helm};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What the operator does about nodes whose agents come and go and about left-overs, of which there are none here; these
-/// requests are those of tests of their own.
+/// Requests of the operator that need a restarted agent or objects without an owner, which are not part of this test.
 const OF_OTHER_TESTS: [&str; 8] = [
     "delete ciliumendpoints",
     "delete ciliumendpointslices",
