@@ -70,6 +70,7 @@ pub fn datapath() -> Cell {
         sysctl::cell(),
         routes::cell(),
         tunnel::cell(),
+        masquerade::cell(),
         iptables::cell(),
         loader::cell(),
         conntrack_gc::cell(),

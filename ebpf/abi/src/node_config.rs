@@ -108,10 +108,16 @@ pub struct NodeConfig {
     pub tunnel_port: u16,
     /// Encapsulate packets to addresses with a tunnel endpoint (`routing-mode`).
     pub tunnel: u8,
+    /// Masquerade IPv4 packets of pods at the devices (`enable-bpf-masquerade` with `enable-ipv4-masquerade`).
+    pub masquerade_ipv4: u8,
+    /// The same for IPv6.
+    pub masquerade_ipv6: u8,
+    /// Serve frontends of services at the devices (`kube-proxy-replacement`).
+    pub nodeport: u8,
     /// Zero.
-    pub pad: u8,
+    pub pad: [u8; 6],
 }
-layout!(NodeConfig, 144, {
+layout!(NodeConfig, 152, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -121,7 +127,7 @@ layout!(NodeConfig, 144, {
     ct_service_tcp_grace: 80, ct_syn_timeout: 84, ct_close_timeout: 88,
     service_loopback_ipv6: 92, service_loopback_ipv4: 108, ticks_in_256_seconds: 112, per_packet_lb: 116, empty_services_drop: 117,
     empty_services_reject: 118, host_routing: 119, host_mac: 120, tunnel_mac: 128, tunnel_ifindex: 136, tunnel_port: 140,
-    tunnel: 142, pad: 143,
+    tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, pad: 146,
 });
 
 impl NodeConfig {

@@ -52,7 +52,10 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     tunnel_ifindex: 0,
     tunnel_port: 0,
     tunnel: 0,
-    pad: 0,
+    masquerade_ipv4: 0,
+    masquerade_ipv6: 0,
+    nodeport: 0,
+    pad: [0; 6],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -26,8 +26,8 @@
 //! - A packet to a service without backends that is left to the node's routes (`enable-no-service-endpoints-routable`
 //!   false) is subject to egress policy, which Cilium skips.
 //! - A policy entry that asks for authentication drops with 189 always: there is no authentication yet.
-//! - `cil_to_netdev` is not attached, so there are no TO_NETWORK events and metrics. Cilium attaches it for features on
-//!   egress (kube-proxy replacement, BPF masquerade, host firewall, encryption), none of which is implemented yet.
+//! - `cil_to_netdev` is attached, and TO_NETWORK events and metrics exist, with `kube-proxy-replacement` or
+//!   `enable-bpf-masquerade`; Cilium's host firewall and encryption, which need it as well, are not implemented.
 //!
 //! Rules that the verifier requires: no panics, no slices, packet pointers checked by [`packet::skb::Skb::header`] and
 //! reloaded after every helper that moves the packet, context and `.rodata` fields read one by one.

@@ -31,7 +31,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["maps", "devices", "sysctl"],
     &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
-    &["datapath-api", "conntrack-gc", "routes"],
+    &["datapath-api", "conntrack-gc", "masquerade", "routes"],
     &["identity", "k8s-node", "ciliumnode"],
     &["ipcache", "loadbalancer"],
     &[
@@ -277,6 +277,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
     (
         "cells/operator/definitions/src/cell.rs",
         "asks which features of agents are on, which have kinds of their own",
+    ),
+    (
+        "cells/datapath/loader/src/cell.rs",
+        "asks whether devices serve services, an option of the load balancer",
     ),
     ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
     (

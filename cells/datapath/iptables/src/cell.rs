@@ -8,12 +8,13 @@ use datapath_api::HostMark;
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeConfig};
 use maps::FamilyConfig;
+use masquerade::MasqueradeConfig;
 use node_manager::Node;
 use reconciler::Reconciler;
 use statedb::{RwTable, Table};
 use tunnel::{EndpointRoutesConfig, Tunnel};
 
-use crate::config::{IptablesConfig, MasqueradeConfig};
+use crate::config::IptablesConfig;
 use crate::desired::{alloc_cidr, missing_interfaces, needs_set};
 use crate::ipset::SetEntry;
 use crate::ipset::nodes::Follow;
@@ -28,7 +29,6 @@ pub fn cell() -> Cell {
         "Rules of iptables",
         [
             config::<IptablesConfig>(),
-            config::<MasqueradeConfig>(),
             provide(|| Arc::new(HostMark::default())),
             statedb::table::<SetEntry>(),
             provide(status),
@@ -65,7 +65,7 @@ struct SetParams {
 
 fn start(p: RuleParams) {
     let families = enabled(&p.families);
-    let is_masquerading = families.iter().any(|family| p.masquerade.is_enabled(*family));
+    let is_masquerading = families.iter().any(|family| p.masquerade.is_enabled(family.ip()));
     if p.config.install_iptables_rules
         && is_masquerading
         && let Some(missing) = p.node_config.and_then(|node| missing_interfaces(node.ipam, &p.masquerade))
@@ -127,7 +127,7 @@ fn status(
     Member(StatusSource::new("masquerading", move |status| {
         let families = enabled(&families);
         let is_on = |family| {
-            config.install_iptables_rules && families.contains(&family) && masquerade.is_enabled(family)
+            config.install_iptables_rules && families.contains(&family) && masquerade.is_enabled(family.ip())
         };
         let (ipv4, ipv6) = (is_on(Family::V4), is_on(Family::V6));
         if !ipv4 && !ipv6 {
@@ -135,8 +135,8 @@ fn status(
         }
         let snapshot = nodes.snapshot();
         let node = nodes.get(&snapshot, LocalNode::query());
-        let excluded = |family| {
-            let option = masquerade.native_routing_cidr(family).unwrap_or_default();
+        let excluded = |family: Family| {
+            let option = masquerade.native_routing_cidr(family.ip()).unwrap_or_default();
             let range = option.or_else(|| alloc_cidr(node?, family)).filter(|_| is_on(family));
             range.map(|range| range.to_string()).unwrap_or_default()
         };

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use devices::{Device, HOST_DEVICE, Route, TABLE_MAIN};
 use ipnetwork::IpNetwork;
 use local_node::{IpamMode, LocalNode};
+use masquerade::MasqueradeConfig;
 use tunnel::Tunnel;
 
-use crate::config::{IptablesConfig, MasqueradeConfig};
+use crate::config::IptablesConfig;
 use crate::ipset::node_set;
 use crate::pass::Desired;
 use crate::rules::{Family, Inputs, Masquerade, POD_INTERFACES, RouteSource};
@@ -52,7 +53,7 @@ impl Facts<'_> {
     }
 
     fn masquerade(&self, family: Family) -> Option<Masquerade> {
-        if !self.masquerade.is_enabled(family) {
+        if !self.masquerade.is_enabled(family.ip()) {
             return None;
         }
         let router: IpAddr = match family {
@@ -62,7 +63,7 @@ impl Facts<'_> {
         Some(Masquerade {
             alloc_cidr: alloc_cidr(self.node, family),
             // Options are checked before the start.
-            excluded: self.masquerade.native_routing_cidr(family).unwrap_or_default(),
+            excluded: self.masquerade.native_routing_cidr(family.ip()).unwrap_or_default(),
             router,
             interfaces: self.masquerade.egress_masquerade_interfaces.clone(),
             routes: self.masquerade.enable_masquerade_to_route_source.then(|| self.route_sources(family)),
@@ -103,7 +104,7 @@ pub(crate) fn needs_set(
     tunnel: &Tunnel,
     family: Family,
 ) -> bool {
-    config.install_iptables_rules && masquerade.is_enabled(family) && !tunnel.is_tunnel()
+    config.install_iptables_rules && masquerade.is_enabled(family.ip()) && !tunnel.is_tunnel()
 }
 
 /// Returns the range of the node's pods.

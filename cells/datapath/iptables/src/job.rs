@@ -10,12 +10,13 @@ use futures::future::{FutureExt as _, OptionFuture, select_all};
 use hive::JobCx;
 use hive::job::Backoff;
 use local_node::LocalNode;
+use masquerade::MasqueradeConfig;
 use statedb::{Table, Watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tunnel::Tunnel;
 
 use crate::backend::Backend;
-use crate::config::{IptablesConfig, MasqueradeConfig};
+use crate::config::IptablesConfig;
 use crate::desired::Facts;
 use crate::notifications::Notifications;
 use crate::pass::{self, Desired, Known, Report};

@@ -51,5 +51,5 @@ pub mod rules;
 pub mod saved;
 
 pub use cell::cell;
-pub use config::{IptablesConfig, MasqueradeConfig};
+pub use config::IptablesConfig;
 pub use error::Error;

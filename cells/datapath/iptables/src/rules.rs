@@ -31,6 +31,14 @@ impl Family {
         }
     }
 
+    /// Returns the IP family.
+    pub(crate) fn ip(self) -> tunnel::Family {
+        match self {
+            Family::V4 => tunnel::Family::Ipv4,
+            Family::V6 => tunnel::Family::Ipv6,
+        }
+    }
+
     fn loopback(self) -> &'static str {
         match self {
             Family::V4 => "127.0.0.1",

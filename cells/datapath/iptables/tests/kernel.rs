@@ -49,6 +49,7 @@ fn hive(options: &[(&str, &str)]) -> TestHive {
         invoke(|_: Arc<LocalNodeStore>, _: Arc<Nodes>| {}),
         node_manager::testing::given(vec![peer()]),
         tunnel::cell(),
+        masquerade::cell(),
         iptables::cell(),
     ];
     options.iter().fold(TestHive::needing::<HostMark>(cells), |hive, (key, value)| hive.set(key, value))
@@ -398,6 +399,7 @@ async fn modes_without_a_range_of_pods_need_devices() {
             invoke(|_: Arc<LocalNodeStore>| {}),
             node_manager::testing::given(vec![]),
             tunnel::cell(),
+            masquerade::cell(),
             iptables::cell(),
         ]
     };

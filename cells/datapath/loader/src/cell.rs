@@ -4,9 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath_api::{Datapath, HostMark};
+use hive::Settings;
 use hive::prelude::*;
 use local_node::LocalNode;
 use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
+use masquerade::MasqueradeConfig;
 use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::Table;
@@ -19,6 +21,7 @@ use crate::endpoints::jobs::{keep_pool, purge_deleted_endpoints};
 use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
 use crate::guard::{host_mark, unknown};
 use crate::host_job::run::{HostJob, Tables};
+use crate::programs::egress::EgressFeatures;
 use crate::programs::live::Live;
 use crate::services::ServicesConfig;
 use crate::status::new_status;
@@ -54,6 +57,8 @@ struct LoaderParams {
     sysctl: Arc<Sysctl>,
     host_mark: Option<Arc<HostMark>>,
     tunnel: Arc<Tunnel>,
+    masquerade: Config<MasqueradeConfig>,
+    settings: Arc<Settings>,
     mtu: Config<MtuConfig>,
     endpoint_routes: Config<EndpointRoutesConfig>,
     lifecycle: Lifecycle,
@@ -90,6 +95,8 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         let name = "adv_connect_and_lb_sctp_enabled";
         metrics.register_feature(name, "Whether SCTP is tracked", move || conntrack.get().enable_sctp);
     }
+    let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
+    let egress = EgressFeatures::new(&p.families, &p.masquerade, is_on("kube-proxy-replacement"));
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,
         options: p.options,
@@ -104,6 +111,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         repairs,
         host_mark: p.host_mark.clone(),
         tunnel: p.tunnel,
+        egress,
         mtu: *p.mtu,
         endpoint_routes: *p.endpoint_routes,
     };

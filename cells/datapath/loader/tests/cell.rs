@@ -40,6 +40,7 @@ fn cells() -> Vec<Cell> {
         devices::cell(),
         sysctl::cell(),
         tunnel::cell(),
+        masquerade::cell(),
         // The cells contribute routes, but there is no API server in this hive.
         module("node", "A node", [statedb::table::<LocalNode>(), invoke(node)]),
         loader::cell(),
@@ -334,4 +335,58 @@ fn the_watchdog_distinguishes_programs_by_their_id() {
         hive.until("the programs that are called", || slots().eq(before.iter().copied())).await;
         hive.stop().await;
     });
+}
+
+/// Returns the names of the programs at the egress of a device: of its pinned link, and of its filters.
+fn egress_programs(sandbox: &Sandbox, device: &str) -> Vec<String> {
+    let pin = sandbox.bpf_root().join(format!("cilium/devices/{device}/links/cil_to_netdev"));
+    let linked = Link::open(&pin).map(|link| link.info().unwrap()).ok();
+    let linked = linked.filter(|info| info.direction == Some(Direction::Egress)).map(|_| "link".to_owned());
+    let found = Tc::new().unwrap().filters(link_by_name(device).index, Direction::Egress).unwrap_or_default();
+    linked.into_iter().chain(found.into_iter().map(|filter| filter.name)).collect()
+}
+
+#[test]
+fn programs_are_at_the_egress_of_devices_as_long_as_a_feature_needs_them() {
+    require_root!();
+    let tcx = bpf::probe().unwrap().tcx;
+    for enable_tcx in [true, false] {
+        let sandbox = Sandbox::new().unwrap();
+        let world = sandbox.netns("world").unwrap();
+        sandbox.host().veth("eth0", &world, "eth0").unwrap();
+        let expected = if enable_tcx && tcx { "link" } else { "cil_to_netdev-eth0" };
+        for (masquerade, programs) in
+            [("false", &[][..]), ("true", &[expected]), ("true", &[expected]), ("false", &[])]
+        {
+            run(async {
+                let mut hive =
+                    hive(&sandbox).set("enable-tcx", enable_tcx).set("enable-bpf-masquerade", masquerade);
+                hive.start().await;
+                let datapath: Arc<dyn Datapath> = hive.get();
+                datapath.expect_host(500);
+                tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
+                let what = format!("programs at the egress, tcx {enable_tcx}, masquerade {masquerade}");
+                hive.until(&what, || egress_programs(&sandbox, "eth0") == programs).await;
+                hive.stop().await;
+            });
+            assert_eq!(egress_programs(&sandbox, "eth0"), programs, "nothing is taken down at stop");
+        }
+        // A filter of another program stays.
+        let bytecode = ["add", "dev", "eth0", "egress", "prio", "7", "bpf", "bytecode", "1,6 0 0 0"];
+        sandbox.host().exec("tc qdisc replace dev eth0 clsact").unwrap();
+        let added = sandbox.host().command("tc").arg("filter").args(bytecode).output().unwrap();
+        assert!(added.status.success(), "{added:?}");
+        for (masquerade, count) in [("true", 2), ("false", 1)] {
+            run(async {
+                let mut hive =
+                    hive(&sandbox).set("enable-tcx", enable_tcx).set("enable-bpf-masquerade", masquerade);
+                hive.start().await;
+                let datapath: Arc<dyn Datapath> = hive.get();
+                datapath.expect_host(500);
+                let what = format!("{count} programs at the egress, tcx {enable_tcx}");
+                hive.until(&what, || egress_programs(&sandbox, "eth0").len() == count).await;
+                hive.stop().await;
+            });
+        }
+    }
 }

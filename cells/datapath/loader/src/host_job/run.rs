@@ -25,6 +25,7 @@ use crate::interfaces::device_links::Style;
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
 use crate::interfaces::sysctls;
 use crate::interfaces::tunnel::{TunnelError, TunnelSettings};
+use crate::programs::egress::EgressFeatures;
 use crate::programs::live::Live;
 use crate::programs::set::ProgramSet;
 use crate::watchdog::alarms::Alarms;
@@ -68,6 +69,7 @@ pub(crate) struct HostJob {
     /// Whether rules of iptables mark the host's packets; none without a cell for iptables.
     pub(crate) host_mark: Option<Arc<HostMark>>,
     pub(crate) tunnel: Arc<Tunnel>,
+    pub(crate) egress: EgressFeatures,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
@@ -222,6 +224,7 @@ impl HostJob {
                 node,
                 host_endpoint,
                 tunnel: &self.tunnel,
+                egress: self.egress,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,
             };

@@ -18,6 +18,7 @@ use crate::interfaces::desired::{Desired, NativeDevice};
 use crate::interfaces::device_links::{self, Place, Style};
 use crate::interfaces::host::{self, HOST_DEVICE, HostDevices, HostSettings};
 use crate::interfaces::tunnel::{self, TunnelError, TunnelSettings};
+use crate::programs::egress;
 use crate::programs::set::ProgramSet;
 use datapath_api::{DatapathError, HostMark, Step};
 
@@ -137,7 +138,7 @@ impl Controller {
             constants.host_mac = mac(&devices.host);
             (constants.tunnel_ifindex, constants.tunnel_mac) = (tunnel.index, mac(tunnel));
         }
-        let places = places(&devices, tunnel.as_ref(), &desired.devices);
+        let places = places(&devices, tunnel.as_ref(), &desired.devices, egress::is_needed(&constants));
         let programs = match self.datapath.programs().filter(|p| *p.config() == constants) {
             Some(programs) => programs,
             None => {
@@ -191,6 +192,9 @@ impl Controller {
             programs.repin(self.maps.fs())?;
         }
         self.detach_others(&places, &mut nl)?;
+        if self.loaded.is_some() {
+            self.detach_egress(desired, &places)?;
+        }
         if report.not_switched.is_some() {
             return Ok(report);
         }
@@ -341,6 +345,15 @@ impl Controller {
         Ok(())
     }
 
+    /// Detaches programs of the previous run from the egress of devices that need none any more.
+    fn detach_egress(&self, desired: &Desired, places: &BTreeSet<Place>) -> Result<(), DatapathError> {
+        let egress = desired.devices.iter();
+        let egress = egress.map(|(name, device)| native(name, device, datapath_object::TO_NETDEV));
+        egress
+            .filter(|place| !places.contains(place))
+            .try_for_each(|place| device_links::detach(self.maps.fs(), self.style, &place))
+    }
+
     /// Compares the map entries that were written last and writes those that differ. Returns their descriptions.
     pub(crate) fn repair_entries(&self) -> Result<Vec<String>, DatapathError> {
         self.written.as_ref().map_or(Ok(Vec::new()), |written| self.write_entries(written))
@@ -442,12 +455,19 @@ fn entry(device: &NativeDevice) -> (u32, DeviceValue) {
     (device.ifindex, DeviceValue { mac, l3, ..DeviceValue::default() })
 }
 
+/// Returns the place of a program on a device that faces the network.
+fn native(name: &str, device: &NativeDevice, program: &'static str) -> Place {
+    let egress = program == datapath_object::TO_NETDEV;
+    Place { device: name.to_owned(), ifindex: device.ifindex, program, egress }
+}
+
 /// Returns the places of programs: packets to pods and to the host pass cilium_host and cilium_net, packets of the
 /// network pass the devices, those of other nodes the tunnel.
 fn places(
     host: &HostDevices,
     tunnel: Option<&devices::Link>,
     devices: &BTreeMap<String, NativeDevice>,
+    has_egress: bool,
 ) -> BTreeSet<Place> {
     let place = |link: &devices::Link, program, egress| Place {
         device: link.name.clone(),
@@ -460,17 +480,14 @@ fn places(
         place(&host.host, datapath_object::TO_HOST, false),
         place(&host.net, datapath_object::TO_HOST, false),
     ];
-    let native = devices.iter().map(|(name, device)| Place {
-        device: name.clone(),
-        ifindex: device.ifindex,
-        program: datapath_object::FROM_NETDEV,
-        egress: false,
-    });
+    let ingress = devices.iter().map(|(name, device)| native(name, device, datapath_object::FROM_NETDEV));
+    let egress = devices.iter().filter(|_| has_egress);
+    let egress = egress.map(|(name, device)| native(name, device, datapath_object::TO_NETDEV));
     let overlay = tunnel.into_iter().flat_map(|tunnel| {
         [
             place(tunnel, datapath_object::FROM_OVERLAY, false),
             place(tunnel, datapath_object::TO_OVERLAY, true),
         ]
     });
-    own.into_iter().chain(overlay).chain(native).collect()
+    own.into_iter().chain(overlay).chain(ingress).chain(egress).collect()
 }

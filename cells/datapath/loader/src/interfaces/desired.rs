@@ -13,6 +13,7 @@ use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
 use crate::interfaces::tunnel::TunnelSettings;
+use crate::programs::egress::EgressFeatures;
 use crate::services::ServiceSettings;
 
 /// A device that faces the network.
@@ -52,6 +53,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) node: &'a LocalNode,
     pub(crate) host_endpoint: u16,
     pub(crate) tunnel: &'a Tunnel,
+    pub(crate) egress: EgressFeatures,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
@@ -76,7 +78,8 @@ impl Desired {
         }
         let devices: Vec<&Device> = devices.filter(|device| device.selected).collect();
         let tunnel = TunnelSettings::new(facts.tunnel, facts.mtu.device_mtu(devices.iter().copied()));
-        let constants = constants(facts, &host);
+        let mut constants = constants(facts, &host);
+        facts.egress.apply(&mut constants);
         let selected = devices.into_iter().map(|device| {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
             (device.name.clone(), native)
@@ -230,6 +233,7 @@ pub(crate) mod tests {
             node,
             host_endpoint: 500,
             tunnel: &tunnel(),
+            egress: EgressFeatures::default(),
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
         };

@@ -2,5 +2,6 @@
 //!
 //! Sibling folders that it uses: none.
 
+pub(crate) mod egress;
 pub(crate) mod live;
 pub(crate) mod set;

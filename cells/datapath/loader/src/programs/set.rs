@@ -10,6 +10,8 @@ use maps::Maps;
 
 use datapath_api::{DatapathError, Step};
 
+use crate::programs::egress;
+
 /// The prefix of the pins of program arrays; the array's kernel id follows.
 const CALLS_PIN: &str = "cilium_calls_shared_";
 /// The pin of the array of the tunnel's programs under Cilium's name: the same array.
@@ -45,8 +47,10 @@ impl ProgramSet {
         object
             .set_global(datapath_object::NODE_CONFIG, config.as_bytes())
             .step(|| "set the node's constants".to_owned())?;
-        // Not attached yet: it is for features that process egress packets.
-        let mut unused = vec![datapath_object::TO_NETDEV];
+        let mut unused = Vec::new();
+        if !egress::is_needed(&config) {
+            unused.push(datapath_object::TO_NETDEV);
+        }
         if config.endpoint_routes == 0 {
             unused.push(datapath_object::TO_CONTAINER);
         }
