@@ -243,8 +243,7 @@ fn load_balancer_maps() {
     insta::assert_snapshot!("bpf-lb-list-json", run(&sandbox, "bpf lb list -o json"));
     assert!(run(&sandbox, "bpf lb list --revnat --backends").contains("cannot be used with"));
     // Ports of the node are marked by a note for interactive users.
-    let note =
-        "Note: 1 of these are ports of the node (NodePort, HostPort); the datapath does not serve them yet\n";
+    let note = "Note: 1 of these are ports of the node (NodePort, HostPort); devices serve them with kube-proxy-replacement, by backends of this node\n";
     let port = LbServiceKey4 { address: 0, dport: 30_080u16.to_be(), ..key };
     let row = LbService { flags: lb_flag::NODE_PORT, count: 0, ..row };
     services.update(&port, &row).unwrap();

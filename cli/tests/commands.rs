@@ -337,7 +337,7 @@ fn services_that_the_datapath_does_not_serve_yet() {
         "1    10.96.0.1:81/TCP   NodePort",
         "2    10.96.0.1:82/TCP   ClusterIP (Remote)",
         "3    10.96.0.1:83/TCP   HostPort",
-        "Note: 2 of these are ports of the node (NodePort, HostPort); the datapath does not serve them yet",
+        "Note: 2 of these are ports of the node (NodePort, HostPort); devices serve them with kube-proxy-replacement, by backends of this node",
         "",
     ];
     assert_eq!(agent.run("service list"), expected.join("\n"));

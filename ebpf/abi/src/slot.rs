@@ -39,3 +39,16 @@ pub const IPV6_NO_SERVICE: u32 = 46;
 pub const IPV4_FROM_LXC_CONT: u32 = 26;
 /// IPv6 from a pod, after service translation.
 pub const IPV6_FROM_LXC_CONT: u32 = 27;
+/// Replies of pods to IPv4 clients of services at devices.
+pub const IPV4_NODEPORT_REVNAT: u32 = 17;
+/// Replies of pods to IPv6 clients of services at devices.
+pub const IPV6_NODEPORT_REVNAT: u32 = 19;
+/// IPv4 that a device sends, with services at devices.
+pub const IPV4_NODEPORT_NAT_FWD: u32 = 20;
+/// IPv6 that a device sends, with services at devices.
+pub const IPV6_NODEPORT_NAT_FWD: u32 = 25;
+/// IPv4 packets of devices to a service without backends. Cilium has the slots of pods for them, which are taken in a
+/// shared array; these are its slots of connection tracking.
+pub const IPV4_NODEPORT_REFUSAL: u32 = 28;
+/// IPv6 packets of devices to a service without backends.
+pub const IPV6_NODEPORT_REFUSAL: u32 = 31;

@@ -76,12 +76,21 @@ pub const FROM_OVERLAY: &str = "cil_from_overlay";
 pub const TO_OVERLAY: &str = "cil_to_overlay";
 /// Programs that only a node with a tunnel needs.
 pub const OVERLAY: [&str; 4] = [FROM_OVERLAY, TO_OVERLAY, "tail_ipv4_from_overlay", "tail_ipv6_from_overlay"];
+/// Programs that only services at devices need (`kube-proxy-replacement`).
+pub const NODEPORT: [&str; 6] = [
+    "tail_nodeport_refusal_ipv4",
+    "tail_nodeport_refusal_ipv6",
+    "tail_rev_nodeport_lb4",
+    "tail_rev_nodeport_lb6",
+    "tail_handle_nat_fwd_ipv4",
+    "tail_handle_nat_fwd_ipv6",
+];
 /// The way into all pods for callers of another origin: it may stand in `cilium_call_policy` under every endpoint id and
 /// finds the endpoint by the packet's destination.
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 26] = [
+pub const PROGRAMS: [Program; 32] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -108,10 +117,16 @@ pub const PROGRAMS: [Program; 26] = [
     tail("tail_ipv6_from_overlay", slot::IPV6_FROM_OVERLAY),
     tail("tail_ipv4_from_netdev", slot::IPV4_FROM_NETDEV),
     tail("tail_ipv6_from_netdev", slot::IPV6_FROM_NETDEV),
+    tail("tail_nodeport_refusal_ipv4", slot::IPV4_NODEPORT_REFUSAL),
+    tail("tail_nodeport_refusal_ipv6", slot::IPV6_NODEPORT_REFUSAL),
+    tail("tail_rev_nodeport_lb4", slot::IPV4_NODEPORT_REVNAT),
+    tail("tail_rev_nodeport_lb6", slot::IPV6_NODEPORT_REVNAT),
+    tail("tail_handle_nat_fwd_ipv4", slot::IPV4_NODEPORT_NAT_FWD),
+    tail("tail_handle_nat_fwd_ipv6", slot::IPV6_NODEPORT_NAT_FWD),
 ];
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 26] = [
+pub const MAPS: [&str; 28] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -133,6 +148,8 @@ pub const MAPS: [&str; 26] = [
     "cilium_lb4_affinity",
     "cilium_lb6_affinity",
     "cilium_lb_affinity_match",
+    "cilium_lb4_source_range",
+    "cilium_lb6_source_range",
     "cilium_devices",
     "ep_config",
     "ep_by_ifindex",

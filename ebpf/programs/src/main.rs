@@ -11,6 +11,7 @@
 //! | [`device`] | devices of the node |
 //! | [`overlay`] | the tunnel between nodes: from and to it, encapsulation |
 //! | [`lb`], [`nat`] | services: choice of a backend, replies; addresses, ports and checksums in the packet |
+//! | [`nodeport`] | services for clients outside the cluster, at devices |
 //! | [`conntrack`] | connections |
 //! | [`policy`] | verdicts of an endpoint's policy map |
 //! | [`endpoint`] | endpoints, identities of addresses, delivery |
@@ -47,6 +48,7 @@ mod host;
 mod lb;
 mod maps;
 mod nat;
+mod nodeport;
 mod overlay;
 mod packet;
 mod pod;
@@ -54,6 +56,7 @@ mod policy;
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
+use nodeport::{refusal, reply};
 use packet::ipv4::V4;
 use packet::ipv6::V6;
 use pod::{arp, container, ndp, no_service};
@@ -188,6 +191,42 @@ pub fn tail_ipv6_from_netdev(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn cil_to_netdev(ctx: TcContext) -> i32 {
     device::to_netdev((&ctx).into())
+}
+
+/// Rejects an IPv4 packet from a device to a service without backends.
+#[classifier]
+pub fn tail_nodeport_refusal_ipv4(ctx: TcContext) -> i32 {
+    refusal::refuse_ipv4((&ctx).into())
+}
+
+/// Rejects an IPv6 packet from a device to a service without backends.
+#[classifier]
+pub fn tail_nodeport_refusal_ipv6(ctx: TcContext) -> i32 {
+    refusal::refuse_ipv6((&ctx).into())
+}
+
+/// Replies of pods to IPv4 clients of services at devices.
+#[classifier]
+pub fn tail_rev_nodeport_lb4(ctx: TcContext) -> i32 {
+    reply::from_pod::<V4>((&ctx).into())
+}
+
+/// Replies of pods to IPv6 clients of services at devices.
+#[classifier]
+pub fn tail_rev_nodeport_lb6(ctx: TcContext) -> i32 {
+    reply::from_pod::<V6>((&ctx).into())
+}
+
+/// IPv4 that a device sends, with services at devices.
+#[classifier]
+pub fn tail_handle_nat_fwd_ipv4(ctx: TcContext) -> i32 {
+    reply::at_device::<V4>((&ctx).into())
+}
+
+/// IPv6 that a device sends, with services at devices.
+#[classifier]
+pub fn tail_handle_nat_fwd_ipv6(ctx: TcContext) -> i32 {
+    reply::at_device::<V6>((&ctx).into())
 }
 
 /// Ingress of the tunnel device: packets of other nodes.

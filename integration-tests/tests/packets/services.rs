@@ -17,14 +17,19 @@ const IPV6: &str = "fd00:96::10";
 const SERVICE_PORT: u16 = 80;
 const BACKEND_PORT: u16 = 8080;
 /// Longer than any reply takes on a busy machine; requests that must fail wait this long.
-const PATIENCE: Duration = Duration::from_millis(700);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(700);
 
 /// Answers every request with the pod's name, until the test ends. A TCP connection may have several requests.
 fn serve(pod: &Pod) {
-    for ip in pod.addresses() {
+    serve_at(&pod.ns, &pod.addresses(), &pod.name);
+}
+
+/// The same in a namespace at these addresses.
+pub(crate) fn serve_at(ns: &NetNs, addresses: &[IpAddr], name: &str) {
+    for &ip in addresses {
         let address = SocketAddr::new(ip, BACKEND_PORT);
-        let name: Arc<str> = pod.name.as_str().into();
-        let udp = pod.ns.run(|| UdpSocket::bind(address)).unwrap();
+        let name: Arc<str> = name.into();
+        let udp = ns.run(|| UdpSocket::bind(address)).unwrap();
         let answer = name.clone();
         thread(move || {
             let mut request = [0; 64];
@@ -32,7 +37,7 @@ fn serve(pod: &Pod) {
                 let _ = udp.send_to(answer.as_bytes(), from);
             }
         });
-        let tcp = pod.ns.run(|| TcpListener::bind(address)).unwrap();
+        let tcp = ns.run(|| TcpListener::bind(address)).unwrap();
         thread(move || {
             for mut stream in tcp.incoming().flatten() {
                 let answer = name.clone();
@@ -49,12 +54,12 @@ fn serve(pod: &Pod) {
     }
 }
 
-fn thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+pub(crate) fn thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().spawn(work).unwrap()
 }
 
 /// One UDP request from a port of its own; the answer counts only if it comes from the address that was asked.
-fn udp(from: &NetNs, to: SocketAddr) -> Option<String> {
+pub(crate) fn udp(from: &NetNs, to: SocketAddr) -> Option<String> {
     let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
     let socket =
         from.run(|| UdpSocket::bind(any).and_then(|socket| socket.connect(to).map(|()| socket))).ok()?;
@@ -65,14 +70,14 @@ fn udp(from: &NetNs, to: SocketAddr) -> Option<String> {
     Some(String::from_utf8(answer[..length].to_vec()).unwrap())
 }
 
-fn connect(from: &NetNs, to: SocketAddr) -> Option<TcpStream> {
+pub(crate) fn connect(from: &NetNs, to: SocketAddr) -> Option<TcpStream> {
     let stream = from.run(|| TcpStream::connect_timeout(&to, PATIENCE)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
     Some(stream)
 }
 
-fn ask(stream: &mut TcpStream) -> Option<String> {
+pub(crate) fn ask(stream: &mut TcpStream) -> Option<String> {
     stream.write_all(b"?").ok()?;
     let mut answer = [0; 64];
     match stream.read(&mut answer).ok()? {
@@ -81,7 +86,7 @@ fn ask(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-fn tcp(from: &NetNs, to: SocketAddr) -> Option<String> {
+pub(crate) fn tcp(from: &NetNs, to: SocketAddr) -> Option<String> {
     ask(&mut connect(from, to)?)
 }
 
@@ -207,7 +212,7 @@ fn a_pod_reaches_itself_through_its_service() {
 }
 
 /// Returns the error of a request.
-fn refusal(from: &NetNs, to: SocketAddr) -> [ErrorKind; 2] {
+pub(crate) fn refusal(from: &NetNs, to: SocketAddr) -> [ErrorKind; 2] {
     // An ICMP error that arrives while connect(2) still holds the socket does not count; the next one, a second later, does.
     let tcp = from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(2500))).unwrap_err();
     let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };

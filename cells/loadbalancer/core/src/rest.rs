@@ -32,15 +32,16 @@ pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
 
 /// Sets the parts of kube-proxy that the agent replaces, in `GET /healthz`.
 ///
-/// The datapath serves services for packets of pods, so features for clients outside the cluster are off.
+/// Services are for pods in any case, for clients outside the cluster if the agent replaces kube-proxy.
 pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     let replaces = config.kube_proxy_replacement;
     let (off, replaced) = (Some(Switch::default()), replaces.then_some(Switch { enabled: true }));
+    let outside = Some(Switch { enabled: replaces });
     let features = KubeProxyReplacementFeatures {
         annotations: if replaces { annotations_in_use(config).into() } else { Default::default() },
         graceful_termination: replaced,
-        external_ips: off.clone(),
-        host_port: off.clone(),
+        external_ips: outside.clone(),
+        host_port: outside,
         nat46x64: Some(Nat46X64::default()),
         node_port: Some(if replaces { node_port(config) } else { NodePort::default() }),
         session_affinity: Some(Switch { enabled: true }),
@@ -53,7 +54,7 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     replacement.features = Some(features);
 }
 
-/// Returns the state of node ports in the maps; `enabled` is false because the datapath does not serve them yet.
+/// Returns how node ports are served.
 fn node_port(config: &ServicesConfig) -> NodePort {
     let ports = config.node_port_range.ports();
     let has_maglev = config.bpf_lb_algorithm == Algorithm::Maglev;
@@ -72,7 +73,7 @@ fn node_port(config: &ServicesConfig) -> NodePort {
         acceleration: "None".to_owned(),
         algorithm: if has_maglev { "Maglev" } else { "Random" }.to_owned(),
         dsr_mode: if has_dsr { dsr_mode } else { "" }.to_owned(),
-        enabled: false,
+        enabled: true,
         lut_size: if has_maglev { config.bpf_lb_maglev_table_size.positions().into() } else { 0 },
         mode: mode.to_owned(),
         port_max: (*ports.end()).into(),

@@ -12,9 +12,9 @@ use test_kit::Slice;
 type Switch = (&'static str, fn(&mut NodeConfig, bool));
 
 /// Those before this one decide where packets go, the others what is remembered and told of them.
-const FORWARDING: usize = 12;
+const FORWARDING: usize = 13;
 
-const SWITCHES: [Switch; 23] = [
+const SWITCHES: [Switch; 24] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -23,6 +23,7 @@ const SWITCHES: [Switch; 23] = [
     ("host_routing", |c, on| c.host_routing = on.into()),
     ("endpoint_routes", |c, on| c.endpoint_routes = on.into()),
     ("tunnel", |c, on| (c.tunnel, c.tunnel_ifindex) = (on.into(), if on { 7 } else { 0 })),
+    ("nodeport", |c, on| c.nodeport = on.into()),
     ("drop_notify", |c, on| c.drop_notify = on.into()),
     ("trace_notify", |c, on| c.trace_notify = on.into()),
     ("identity_mark", |c, on| c.identity_mark = on.into()),
@@ -45,7 +46,7 @@ const SWITCHES: [Switch; 23] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 28] = [
+const NAMED: [Named; 32] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
@@ -77,6 +78,13 @@ const NAMED: [Named; 28] = [
     ("tunnel-ipv4-only", |c| (c.tunnel, c.tunnel_ifindex, c.enable_ipv6) = (1, 7, 0)),
     ("tunnel-endpoint-routes", |c| {
         (c.tunnel, c.tunnel_ifindex, c.endpoint_routes, c.redirect_peer) = (1, 7, 1, 0);
+    }),
+    ("kube-proxy-replacement", |c| (c.nodeport, c.host_routing) = (1, 0)),
+    ("kube-proxy-replacement-host-routing", |c| c.nodeport = 1),
+    ("kube-proxy-replacement-ipv4-only", |c| (c.nodeport, c.host_routing, c.enable_ipv6) = (1, 0, 0)),
+    ("kube-proxy-replacement-tunnel", |c| {
+        (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 0);
+        (c.sctp, c.ct_accounting, c.trace_notify, c.monitor_aggregation) = (1, 1, 1, aggregation::NONE);
     }),
     ("fastest", |c| {
         (c.trace_notify, c.drop_notify, c.identity_mark) = (0, 0, 0);
@@ -148,7 +156,7 @@ fn each_switch_alone_loads() -> Result<()> {
 fn all_pairs_of_switches_of_forwarding_load() -> Result<()> {
     test_kit::require_root!();
     let pairs = (0..FORWARDING).flat_map(|a| (0..a).map(move |b| only(&[b, a]))).collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 66);
+    assert_eq!(pairs.len(), 78);
     load_slice(pairs)
 }
 

@@ -495,6 +495,21 @@ impl Datapath {
     }
 }
 
+impl Datapath {
+    /// Inserts a prefix, with a value of one byte; `key` has `K` bytes after the length.
+    pub(crate) fn put_prefix<const K: usize>(
+        &mut self,
+        map: &str,
+        prefixlen: u32,
+        key: &impl Plain,
+    ) -> Result<()> {
+        let mut data = [0; K];
+        data.copy_from_slice(&key.as_bytes()[4..]);
+        let mut rows = LpmTrie::<_, [u8; K], [u8; 1]>::try_from(self.map(map)?)?;
+        Ok(rows.insert(&lpm_trie::Key::new(prefixlen, data), [0], 0)?)
+    }
+}
+
 /// The program that gives a packet a tunnel's key.
 static REPLAY: &[u8] = {
     #[repr(C, align(8))]

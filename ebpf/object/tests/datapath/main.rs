@@ -11,6 +11,7 @@ mod host;
 mod kit;
 mod l4;
 mod neighbours;
+mod nodeport;
 mod overlay;
 mod packet;
 mod policy;

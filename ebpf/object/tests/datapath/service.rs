@@ -5,8 +5,8 @@ use crate::l4::*;
 use crate::packet::checksum;
 use anyhow::{Context as _, Result};
 use datapath_abi::{
-    LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, NodeConfig, Pod as Plain, ipv4_word,
-    ipv6_words, lb_flag, lb_flag2, lb_scope,
+    LbAffinityMatch, LbBackend, LbReverseNat, LbService, LbServiceKey, LbSourceRange, NodeConfig,
+    Pod as Plain, ipv4_word, ipv6_words, lb_flag, lb_flag2, lb_scope,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -271,6 +271,41 @@ impl Node {
         let backend_id = FIRST_BACKEND + index as u32;
         let key = LbAffinityMatch { backend_id, rev_nat_id: SERVICE_ID.to_be(), pad: 0 };
         self.datapath.remove::<8, 1>("cilium_lb_affinity_match", &key)
+    }
+
+    /// The frontend's row with these flags.
+    pub(crate) fn set_flags(&mut self, flags: u8, flags2: u8) -> Result<()> {
+        self.write(lb_scope::EXTERNAL, LbService { flags, flags2, ..Plain::zeroed() })
+    }
+
+    /// The address has nothing but services.
+    pub(crate) fn reserve_address(&mut self) -> Result<()> {
+        let row = LbService { flags: lb_flag::LOAD_BALANCER, ..Plain::zeroed() };
+        match self.family.vip().ip() {
+            IpAddr::V4(ip) => {
+                let key = LbServiceKey { address: ipv4_word(ip), ..Plain::zeroed() };
+                self.datapath.put::<12, 12>("cilium_lb4_services_v2", &key, &row)
+            }
+            IpAddr::V6(ip) => {
+                let key = LbServiceKey { address: ipv6_words(ip), ..Plain::zeroed() };
+                self.datapath.put::<24, 12>("cilium_lb6_services_v2", &key, &row)
+            }
+        }
+    }
+
+    /// Clients in this range are listed.
+    pub(crate) fn list_clients(&mut self, range: IpAddr, bits: u8) -> Result<()> {
+        let (prefixlen, rev_nat_id) = (32 + u32::from(bits), SERVICE_ID.to_be());
+        match range {
+            IpAddr::V4(ip) => {
+                let key = LbSourceRange { prefixlen, rev_nat_id, pad: 0, address: ipv4_word(ip) };
+                self.datapath.put_prefix::<8>("cilium_lb4_source_range", prefixlen, &key)
+            }
+            IpAddr::V6(ip) => {
+                let key = LbSourceRange { prefixlen, rev_nat_id, pad: 0, address: ipv6_words(ip) };
+                self.datapath.put_prefix::<20>("cilium_lb6_source_range", prefixlen, &key)
+            }
+        }
     }
 
     /// Rows of connections of every kind.

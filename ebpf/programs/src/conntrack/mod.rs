@@ -5,7 +5,9 @@
 //! reply first (with the direction bit of the other side), then as a packet in the direction of the first one.
 //!
 //! Steps for a packet: [`flow::of`](crate::packet::flow::of), [`now`] once, [`lookup`], and [`create`] for a new
-//! connection that is allowed. Services: [`lookup_service`] and [`create_service`].
+//! connection that is allowed. Services: [`lookup_service`] and [`create_service`]; at devices [`nodeport`].
+
+pub(crate) mod nodeport;
 
 use crate::maps::cilium_signals;
 use crate::monitor::drop::Drop;

@@ -7,7 +7,7 @@ use crate::host::{at_host, drop_incoming, is_of_host};
 use crate::maps::cilium_devices;
 use crate::monitor::drop::Drop;
 use crate::monitor::trace::{self, Trace};
-use crate::packet::family::Family;
+use crate::nodeport::{self, NodePort};
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use datapath_abi::mark;
 use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
@@ -21,12 +21,12 @@ const FILE: u8 = file::BPF_HOST;
 pub(crate) fn from_netdev(skb: Skb) -> i32 {
     skb.clear_cb();
     let traced = trace::wanted(FROM_NETWORK, 0);
-    let l3_device = (traced || enabled!(host_routing)) && is_l3_device(skb.ifindex());
+    let l3_device = (traced || enabled!(host_routing) || enabled!(nodeport)) && is_l3_device(skb.ifindex());
     // Packets without an event do not need this ipcache lookup.
     let src_label = if traced { sender(skb, l3_device) } else { identity::UNKNOWN };
     let at = at_host(FROM_NETWORK, src_label, identity::UNKNOWN);
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), l3_device, ..at });
-    if !enabled!(host_routing) || l3_device {
+    if !enabled!(host_routing) && !enabled!(nodeport) || l3_device {
         return PASS;
     }
     let missed = match skb.protocol() {
@@ -56,13 +56,13 @@ fn sender(skb: Skb, l3_device: bool) -> u32 {
 
 /// True for a device without Ethernet headers; the stack routes its packets.
 #[inline(always)]
-fn is_l3_device(ifindex: u32) -> bool {
+pub(crate) fn is_l3_device(ifindex: u32) -> bool {
     matches!(cilium_devices.get(&ifindex), Some(device) if device.l3 & 1 != 0)
 }
 
 /// Routes an IP packet from the network to a pod of this node, or passes it to the stack.
 #[inline(always)]
-pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
+pub(crate) fn to_pods<F: NodePort>(skb: Skb) -> i32 {
     match forward::<F>(skb) {
         Ok(verdict) => verdict,
         Err(why) => drop_incoming(skb, why, ipcache::sender_of::<F>(skb, F::world(), ETH_LEN)),
@@ -70,7 +70,13 @@ pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn forward<F: Family>(skb: Skb) -> Result<i32, Drop> {
+fn forward<F: NodePort>(skb: Skb) -> Result<i32, Drop> {
+    if enabled!(nodeport) {
+        nodeport::request::<F>(skb)?;
+        if !enabled!(host_routing) {
+            return Ok(PASS);
+        }
+    }
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: `header` checked the bounds; nothing writes or moves the packet while this borrow is used.
     let ip = unsafe { &*header };
@@ -85,6 +91,15 @@ fn forward<F: Family>(skb: Skb) -> Result<i32, Drop> {
 /// Handles packets that a device of the node sends.
 #[inline(always)]
 pub(crate) fn to_netdev(skb: Skb) -> i32 {
+    if enabled!(nodeport) {
+        nodeport::reply::dispatch(skb);
+    }
+    to_network(skb)
+}
+
+/// Sends a packet as it is.
+#[inline(always)]
+pub(crate) fn to_network(skb: Skb) -> i32 {
     let carried = skb.mark();
     let label = match carried & mark::MAGIC_MASK {
         mark::IDENTITY => mark::identity(carried),

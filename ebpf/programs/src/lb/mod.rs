@@ -150,7 +150,7 @@ impl Services for V6 {
 
 /// Returns a map entry, if it exists.
 #[inline(always)]
-fn row<K, V>(rows: &Rows<K, V>, key: &K) -> Option<&'static V> {
+pub(crate) fn row<K, V>(rows: &Rows<K, V>, key: &K) -> Option<&'static V> {
     // SAFETY: null or a map entry, which outlives the program's run. The agent replaces entries, never modifies them.
     unsafe { rows.pointer(key).as_ref() }
 }
@@ -182,32 +182,48 @@ pub(crate) fn translate<F: Services>(
         return Ok(Service::NONE);
     }
     let rev_nat = service.rev_nat_index;
-    let mut id = conntrack::lookup_service::<F>(skb, flow, rev_nat, now).unwrap_or(NO_BACKEND);
-    let mut backend = row(&F::backends(), &id);
-    // A connection keeps its backend; a new connection on its ports must not go to a terminating backend.
-    let opens = flow.tcp_flags() & SYN != 0;
-    let stays = backend.is_some_and(|it| it.state == lb_backend_state::ACTIVE || !opens);
-    if !stays {
-        id = choose::<F>(&mut key, service, &flow.source, now);
-        backend = row(&F::backends(), &id);
-        if backend.is_some() {
-            conntrack::create_service::<F>(skb, flow, rev_nat, id, now)?;
-        }
-    }
+    let backend = backend::<F>(skb, flow, &mut key, service, now, choose::<F>)?;
     let Some(backend) = backend else {
         if enabled!(empty_services_drop) {
             return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
         }
         return Ok(Service::NONE);
     };
-    if service.flags & lb_flag::SESSION_AFFINITY != 0 {
-        remember::<F>(&flow.source, rev_nat, id, now);
-    }
     let to = Socket { address: backend.address, port: backend.port };
     let loopback = F::same(to.address, flow.source);
     let source = if loopback { F::loopback() } else { flow.source };
     nat::to_destination::<F>(skb, flow, to, source, loopback)?;
     Ok(Service { rev_nat, loopback })
+}
+
+/// Returns the backend of a packet to a service: that of its connection, or one that `choose` returns. `None` if the
+/// service has none.
+#[inline(always)]
+pub(crate) fn backend<F: Services>(
+    skb: Skb,
+    flow: &Flow<F::Address>,
+    key: &mut LbServiceKey<F::Address>,
+    service: &LbService,
+    now: u32,
+    choose: impl FnOnce(&mut LbServiceKey<F::Address>, &LbService, &F::Address, u32) -> u32,
+) -> Result<Option<&'static LbBackend<F::Address>>, Drop> {
+    let rev_nat = service.rev_nat_index;
+    let mut id = conntrack::lookup_service::<F>(skb, flow, rev_nat, now).unwrap_or(NO_BACKEND);
+    let mut backend = row(&F::backends(), &id);
+    // A connection keeps its backend; a new connection on its ports must not go to a terminating backend.
+    let opens = flow.tcp_flags() & SYN != 0;
+    let stays = backend.is_some_and(|it| it.state == lb_backend_state::ACTIVE || !opens);
+    if !stays {
+        id = choose(key, service, &flow.source, now);
+        backend = row(&F::backends(), &id);
+        if backend.is_some() {
+            conntrack::create_service::<F>(skb, flow, rev_nat, id, now)?;
+        }
+    }
+    if backend.is_some() && service.flags & lb_flag::SESSION_AFFINITY != 0 {
+        remember::<F>(&flow.source, rev_nat, id, now);
+    }
+    Ok(backend)
 }
 
 /// No backend has this id.
@@ -227,7 +243,7 @@ fn lookup<F: Services>(key: &mut LbServiceKey<F::Address>) -> Option<&'static Lb
 /// Returns the id of a backend for a new connection: the client's by affinity, or a random active one. A separate
 /// function, so that the verifier only follows its result.
 #[inline(never)]
-fn choose<F: Services>(
+pub(crate) fn choose<F: Services>(
     key: &mut LbServiceKey<F::Address>,
     service: &LbService,
     client: &F::Address,
@@ -251,7 +267,7 @@ fn choose<F: Services>(
 }
 
 #[inline(always)]
-fn in_slot<F: Services>(key: &mut LbServiceKey<F::Address>, slot: u32) -> u32 {
+pub(crate) fn in_slot<F: Services>(key: &mut LbServiceKey<F::Address>, slot: u32) -> u32 {
     key.backend_slot = slot as u16;
     row(&F::services(), key).map_or(NO_BACKEND, |slot| slot.backend_id)
 }

@@ -56,6 +56,9 @@ maps! {
     cilium_lb6_affinity: Map<LbAffinityKey6, LbAffinity, LRU_HASH, 65536, 0>;
     /// Backends to which affinity applies.
     cilium_lb_affinity_match: Map<LbAffinityMatch, u8, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Clients that services admit or refuse.
+    cilium_lb4_source_range: Map<LbSourceRange4, u8, LPM_TRIE, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_lb6_source_range: Map<LbSourceRange6, u8, LPM_TRIE, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Programs of this load of the object.

@@ -21,7 +21,7 @@ const PSEUDO_HEADER: u64 = 1 << 4;
 const ZERO_IS_NONE: u64 = 1 << 5;
 
 /// Length of an ICMP header; the quoted packet follows it.
-const ICMP_LEN: usize = 8;
+pub(crate) const ICMP_LEN: usize = 8;
 const ICMP_CHECKSUM: usize = 2;
 
 /// An address or port before and after a change.
@@ -286,6 +286,34 @@ pub(crate) fn quoted<F: Translate>(
         replace(skb, icmp + ICMP_CHECKSUM, u64::from(from), u64::from(service.port), SIZE_2)?;
     }
     Ok(())
+}
+
+/// Translates forward the source of the packet quoted in an ICMP error, which the receiver of the error has sent by
+/// the address of a service, to its own address and port. The quoted packet is TCP or UDP.
+#[inline(always)]
+pub(crate) fn quoted_source<F: Translate>(
+    skb: Skb,
+    icmp: usize,
+    own: Socket<F::Address>,
+) -> Result<(), Drop> {
+    let header = icmp + ICMP_LEN;
+    let mut version_ihl = 0u8;
+    if !skb.load(header, &mut version_ihl) {
+        return Err(drop_here!(CT_TRUNCATED_OR_INVALID_HEADER));
+    }
+    let len = match F::CHECKSUM_OFFSET {
+        Some(_) => usize::from(version_ihl & 0xf) << 2,
+        None => F::HEADER_LEN,
+    };
+    set_quoted_address::<F>(skb, icmp, F::SOURCE_OFFSET, own.address)?;
+    let (at, mut from) = (header + len, 0u16);
+    if own.port == 0 {
+        return Ok(());
+    }
+    if !skb.load(at, &mut from) || !skb.store_quietly(at, &own.port) {
+        return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+    }
+    replace(skb, icmp + ICMP_CHECKSUM, u64::from(from), u64::from(own.port), SIZE_2)
 }
 
 /// Writes an address in the quoted header and updates the header checksum, if there is one, and ICMP's. In IPv4 the

@@ -2,11 +2,12 @@
 //!
 //! Owns: the context of a tc program ([`skb`]), header layouts and checksums ([`headers`]), the two implementations of
 //! an IP family ([`family`], [`ipv4`], [`ipv6`]), and addresses, protocol and ports of a packet with the ports of
-//! fragments ([`flow`]). Uses `maps` and `monitor`; of `pod` only the test for neighbour discovery.
+//! fragments ([`flow`]), also of the packet that an ICMP error quotes ([`quoted`]). Uses `maps` and `monitor`; of `pod` only the test for neighbour discovery.
 
 pub(crate) mod family;
 pub(crate) mod flow;
 pub(crate) mod headers;
 pub(crate) mod ipv4;
 pub(crate) mod ipv6;
+pub(crate) mod quoted;
 pub(crate) mod skb;

@@ -8,6 +8,7 @@ use crate::host::is_of_host;
 use crate::lb::{self, Service, Services};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
+use crate::nodeport::{self, NodePort};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
 use crate::packet::flow::{self, UDP};
@@ -18,7 +19,9 @@ use crate::pod::ndp;
 use crate::policy::{self, Way};
 use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
-use datapath_abi::trace::{FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_OVERLAY, TO_STACK, reason};
+use datapath_abi::trace::{
+    FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_NETWORK, TO_OVERLAY, TO_STACK, reason,
+};
 use datapath_abi::{EndpointConfig, FAMILY_V6, ct_flag, direction, ep_flag, file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_LXC;
@@ -124,7 +127,7 @@ fn admit<F: Services>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
 
 /// Forwards an IP packet of a pod after service translation: to a local pod, to the host, or by the host's routes.
 #[inline(always)]
-pub(crate) fn forward_from_lxc<F: Services>(skb: Skb) -> i32 {
+pub(crate) fn forward_from_lxc<F: NodePort>(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
@@ -144,7 +147,7 @@ pub(crate) fn forward_from_lxc<F: Services>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Result<i32, Drop> {
+fn forward<F: NodePort>(skb: Skb, me: &EndpointConfig, service: Service) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
@@ -172,6 +175,11 @@ fn forward<F: Services>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
             conntrack::create::<F>(skb, &flow, Direction::Egress, &state, now)?;
         }
     }
+    nodeport::reply::hand_over::<F>(
+        skb,
+        &found,
+        of_connection(TO_NETWORK, me, me.identity, dst_label, &found),
+    )?;
     // A pod's replies to itself go to its own address, not to the loopback address of services.
     let reply = matches!(found.status(), Status::Reply | Status::Related);
     let back = reply && found.flags() & ct_flag::LB_LOOPBACK != 0;
@@ -265,8 +273,13 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, from_tunnel
         }
         if found.status() == Status::New {
             let loopback = if rev_nat != 0 { ct_flag::LB_LOOPBACK } else { 0 };
+            let entered =
+                if enabled!(nodeport) { conntrack::nodeport::entered_by::<F>(skb, &flow) } else { 0 };
+            let node_port = if entered != 0 { ct_flag::NODE_PORT } else { 0 };
+            let rev_nat = rev_nat | entered;
             let tunnel = if enabled!(tunnel) && from_tunnel { ct_flag::FROM_TUNNEL } else { 0 };
-            let state = State { src_label, flags: loopback | tunnel, rev_nat, ..State::default() };
+            let flags = loopback | tunnel | node_port;
+            let state = State { src_label, flags, rev_nat, ..State::default() };
             conntrack::create::<F>(skb, &flow, Direction::Ingress, &state, now)?;
         }
     } else if found.rev_nat() != 0 {

@@ -4,7 +4,7 @@ use crate::endpoint;
 use crate::endpoint::deliver;
 use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
-use crate::packet::headers::{EthHeader, Ipv6Header, fold, mac};
+use crate::packet::headers::{EthHeader, Ipv6Header, Mac, fold, mac};
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_LEN, PASS, Skb};
 use crate::pod::container::drop_sent;
@@ -138,7 +138,14 @@ fn answer(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         option: TARGET_LINK_LAYER,
         mac: mac(me.node_mac),
     };
-    reply(skb, me, router, LINK_HOPS, message, |message, checksum| message.checksum = checksum)
+    reply(
+        skb,
+        |_| mac(me.node_mac),
+        router,
+        LINK_HOPS,
+        message,
+        |message, checksum| message.checksum = checksum,
+    )
 }
 
 /// An error about a packet: quotes its header and the following bytes, which suffice to find its socket.
@@ -169,7 +176,8 @@ pub(crate) fn time_exceeded(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
-    match refuse(skb, me, (TIME_EXCEEDED, 0), Some(node!(router_ipv6)), drop_here!(TTL_EXCEEDED)) {
+    let own = |_| mac(me.node_mac);
+    match refuse(skb, own, (TIME_EXCEEDED, 0), Some(node!(router_ipv6)), drop_here!(TTL_EXCEEDED)) {
         Ok(verdict) => verdict,
         Err(why) => drop_sent(skb, why, Some(me)),
     }
@@ -180,7 +188,7 @@ pub(crate) fn time_exceeded(skb: Skb) -> i32 {
 #[inline(always)]
 pub(crate) fn refuse(
     skb: Skb,
-    me: &EndpointConfig,
+    own_mac: impl FnOnce(Mac) -> Mac,
     (kind, code): (u8, u8),
     router: Option<[u32; 4]>,
     why: Drop,
@@ -205,14 +213,14 @@ pub(crate) fn refuse(
         None => quoted.header.destination,
     };
     let message = ErrorMessage { kind, code, checksum: 0, unused: 0, quoted };
-    reply(skb, me, source, ERROR_HOPS, message, |message, checksum| message.checksum = checksum)
+    reply(skb, own_mac, source, ERROR_HOPS, message, |message, checksum| message.checksum = checksum)
 }
 
 /// Turns a pod's packet into an ICMPv6 message to its sender and sends it back to the pod.
 #[inline(always)]
 fn reply<T>(
     skb: Skb,
-    me: &EndpointConfig,
+    own_mac: impl FnOnce(Mac) -> Mac,
     from: [u32; 4],
     hops: u8,
     mut message: T,
@@ -232,8 +240,9 @@ fn reply<T>(
         (*header).source = from;
         (*header).destination = asker;
         let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
+        let own = own_mac((*eth).destination);
         (*eth).destination = (*eth).source;
-        (*eth).source = mac(me.node_mac);
+        (*eth).source = own;
         asker
     };
     let pseudo = PseudoHeader {

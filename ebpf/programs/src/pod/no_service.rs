@@ -3,12 +3,12 @@
 use crate::endpoint;
 use crate::monitor::drop::Drop;
 use crate::packet::family::Family;
-use crate::packet::headers::{EthHeader, Ipv4Header, fold, mac};
+use crate::packet::headers::{EthHeader, Ipv4Header, Mac, fold, mac};
 use crate::packet::ipv4::V4;
 use crate::packet::skb::{ETH_LEN, Skb};
 use crate::pod::container::drop_sent;
 use crate::pod::ndp;
-use datapath_abi::{EndpointConfig, file};
+use datapath_abi::file;
 
 const FILE: u8 = file::LB;
 
@@ -45,7 +45,7 @@ pub(crate) fn handle_ipv4(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
-    refuse(skb, me).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
+    refuse(skb, |_| mac(me.node_mac)).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
 }
 
 /// Rejects an IPv6 packet.
@@ -54,14 +54,21 @@ pub(crate) fn handle_ipv6(skb: Skb) -> i32 {
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         return drop_sent(skb, drop_here!(EP_NOT_READY), None);
     };
-    let why = drop_here!(SERVICE_BACKEND_NOT_FOUND);
-    ndp::refuse(skb, me, PORT_UNREACHABLE_V6, None, why).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
+    refuse_v6(skb, |_| mac(me.node_mac)).unwrap_or_else(|why| drop_sent(skb, why, Some(me)))
 }
 
-/// Turns the packet into an error from its destination to its sender and redirects it to the pod. Packets with options
-/// and later fragments are dropped without a reply.
+/// As [`refuse`], for IPv6.
 #[inline(always)]
-fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
+pub(crate) fn refuse_v6(skb: Skb, own_mac: impl FnOnce(Mac) -> Mac) -> Result<i32, Drop> {
+    let why = drop_here!(SERVICE_BACKEND_NOT_FOUND);
+    ndp::refuse(skb, own_mac, PORT_UNREACHABLE_V6, None, why)
+}
+
+/// Turns the packet into an error from its destination to its sender and redirects it to its interface. `own_mac`
+/// returns the interface's MAC address, given the packet's destination. Packets with options and later fragments are
+/// dropped without a reply.
+#[inline(always)]
+pub(crate) fn refuse(skb: Skb, own_mac: impl FnOnce(Mac) -> Mac) -> Result<i32, Drop> {
     const MESSAGE_LEN: usize = size_of::<ErrorMessage>();
     const LEN: usize = size_of::<Ipv4Header>() + MESSAGE_LEN;
     let mut message = ErrorMessage {
@@ -112,8 +119,9 @@ fn refuse(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     // SAFETY: `header` checked the bounds; the Ethernet header precedes it, and nothing moves the packet in between.
     unsafe {
         let eth = header.byte_sub(ETH_LEN).cast::<EthHeader>();
+        let own = own_mac((*eth).destination);
         (*eth).destination = (*eth).source;
-        (*eth).source = mac(me.node_mac);
+        (*eth).source = own;
     }
     if !skb.store(ETH_LEN, &answer) || !skb.store(ETH_LEN + size_of::<Ipv4Header>(), &message) {
         return Err(drop_here!(ERROR_WRITING_TO_PACKET));

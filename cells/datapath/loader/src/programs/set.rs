@@ -51,6 +51,9 @@ impl ProgramSet {
         if !egress::is_needed(&config) {
             unused.push(datapath_object::TO_NETDEV);
         }
+        if config.nodeport == 0 {
+            unused.extend(datapath_object::NODEPORT);
+        }
         if config.endpoint_routes == 0 {
             unused.push(datapath_object::TO_CONTAINER);
         }

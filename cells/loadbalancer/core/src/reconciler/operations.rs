@@ -68,28 +68,34 @@ pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
     pub(crate) comparisons: Arc<DriftChecks>,
     pub(crate) context: ReconcileContext,
-    /// Reports node ports, which the datapath does not serve.
+    /// Reports ports of the node that the datapath does not serve, or not completely.
     pub(crate) unserved: Unserved,
 }
 
-/// A report of the number of frontends in the maps that the datapath does not serve.
+/// A report of the number of ports of the node in the maps that the datapath does not serve completely.
 #[derive(Default)]
 pub(crate) struct Unserved {
     health: Option<Health>,
+    /// Whether devices serve frontends (`kube-proxy-replacement`).
+    served_by_devices: bool,
     reported: usize,
 }
 
 impl Unserved {
-    pub(crate) fn new(health: Health) -> Unserved {
-        Unserved { health: Some(health), reported: 0 }
+    pub(crate) fn new(health: Health, served_by_devices: bool) -> Unserved {
+        Unserved { health: Some(health), served_by_devices, reported: 0 }
     }
 
     fn report(&mut self, count: usize) {
         let Some(health) = self.health.as_ref().filter(|_| count != self.reported) else { return };
         match count {
             0 => health.close(),
-            _ => health
-                .ok(format!("{count} port(s) of the node are in the maps; the datapath does not serve them")),
+            _ if self.served_by_devices => health.ok(format!(
+                "{count} port(s) of the node are served to clients outside by backends of this node only"
+            )),
+            _ => health.ok(format!(
+                "{count} port(s) of the node are in the maps; serving them needs kube-proxy-replacement"
+            )),
         }
         self.reported = count;
     }

@@ -210,14 +210,16 @@ fn health_reports_the_replaced_parts_of_kube_proxy() {
     assert!(off["features"]["annotations"].is_null(), "{off}");
     let on = replaced(&crate::ServicesConfig { kube_proxy_replacement: true, ..config.clone() });
     assert_eq!(on["mode"], "True");
-    // Not served yet, so not enabled.
     let ports = serde_json::json!({
-        "acceleration": "None", "algorithm": "Random", "mode": "SNAT", "portMax": 32767, "portMin": 30000,
+        "acceleration": "None", "algorithm": "Random", "enabled": true, "mode": "SNAT", "portMax": 32767,
+        "portMin": 30000,
     });
     let features = &on["features"];
     assert_eq!(features["nodePort"], ports);
     assert_eq!(features["gracefulTermination"], serde_json::json!({"enabled": true}));
-    assert_eq!(features["hostPort"], serde_json::json!({}));
+    assert_eq!(features["hostPort"], serde_json::json!({"enabled": true}));
+    assert_eq!(features["externalIPs"], serde_json::json!({"enabled": true}));
+    assert_eq!(off["features"]["hostPort"], serde_json::json!({}));
     let named = |features: &serde_json::Value| features["annotations"].as_array().unwrap().len();
     assert_eq!(named(features), 5);
     let on = replaced(&crate::ServicesConfig {

@@ -1,0 +1,104 @@
+//! Routes of the host, for packets that leave by a device without the host's stack.
+
+use crate::monitor::drop::Drop;
+use crate::packet::family::Family;
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
+use crate::packet::skb::Skb;
+use aya_ebpf::helpers::{bpf_fib_lookup, bpf_redirect_neigh};
+use datapath_abi::file;
+
+const FILE: u8 = file::NODEPORT;
+
+/// Address families (linux/socket.h).
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// Results of a lookup (linux/bpf.h) that name a next hop: with its MAC address, and without.
+const SUCCESS: i64 = 0;
+const NO_NEIGHBOUR: i64 = 7;
+
+/// `struct bpf_fib_lookup`.
+#[repr(C)]
+pub(crate) struct Lookup {
+    family: u8,
+    protocol: u8,
+    ports: [u16; 2],
+    len: u16,
+    /// The packet's interface, then that of the route.
+    ifindex: u32,
+    flow: u32,
+    source: [u32; 4],
+    /// The packet's destination, then the next hop.
+    destination: [u32; 4],
+    vlan: u32,
+    macs: [u32; 3],
+}
+const _: () = assert!(size_of::<Lookup>() == 64);
+
+/// `struct bpf_redir_neigh`.
+#[repr(C)]
+struct NextHop {
+    family: u32,
+    address: [u32; 4],
+}
+const _: () = assert!(size_of::<NextHop>() == 20);
+
+/// The families as routes have them.
+pub(crate) trait Routed: Family {
+    const AF: u8;
+}
+
+impl Routed for V4 {
+    const AF: u8 = AF_INET;
+}
+
+impl Routed for V6 {
+    const AF: u8 = AF_INET6;
+}
+
+/// A route of the host.
+pub(crate) struct Route(Lookup);
+
+impl Route {
+    /// Looks up the route of a packet at this interface, by its addresses. The MTU is not checked.
+    #[inline(always)]
+    pub(crate) fn of<F: Routed>(skb: Skb, source: F::Address, destination: F::Address) -> Result<Self, Drop> {
+        let mut lookup = Lookup {
+            family: F::AF,
+            protocol: 0,
+            ports: [0; 2],
+            len: 0,
+            ifindex: skb.ifindex(),
+            flow: 0,
+            source: F::words(source),
+            destination: F::words(destination),
+            vlan: 0,
+            macs: [0; 3],
+        };
+        // SAFETY: the context is valid; the parameters outlive the call and have the given length.
+        let result = unsafe {
+            bpf_fib_lookup(skb.raw().cast(), (&raw mut lookup).cast(), size_of::<Lookup>() as i32, 0)
+        };
+        if result != SUCCESS && result != NO_NEIGHBOUR {
+            return Err(drop_here!(FIB_LOOKUP_FAILED).with_detail(result as i8));
+        }
+        Ok(Self(lookup))
+    }
+
+    /// Returns the interface that it leaves by.
+    #[inline(always)]
+    pub(crate) fn ifindex(&self) -> u32 {
+        self.0.ifindex
+    }
+
+    /// Sends the packet to the next hop; the kernel resolves its MAC address.
+    #[inline(always)]
+    pub(crate) fn redirect(&self) -> i32 {
+        let mut hop = NextHop { family: u32::from(self.0.family), address: self.0.destination };
+        // SAFETY: the parameters outlive the call and have the given length.
+        unsafe {
+            bpf_redirect_neigh(self.0.ifindex, (&raw mut hop).cast(), size_of::<NextHop>() as i32, 0) as i32
+        }
+    }
+}

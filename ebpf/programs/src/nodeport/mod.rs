@@ -1,0 +1,221 @@
+//! Services for clients outside the cluster: NodePort, external and load balancer addresses, ports of pods on the node.
+//!
+//! A device's packet to a frontend is translated to a backend before anything else is decided about it ([`request`]).
+//! Later programs, and the host's stack, see only the backend. Replies are translated where they leave: at the pod's
+//! interface ([`reply::from_pod`]), or at the device if the backend uses the host's network ([`reply::at_device`]); they
+//! leave by the host's routes for the frontend's address ([`fib`]). Packets to frontends without backends are refused
+//! ([`refusal`]).
+//!
+//! Uses `conntrack`, `endpoint`, `lb`, `nat` and `packet`.
+
+pub(crate) mod fib;
+pub(crate) mod refusal;
+pub(crate) mod reply;
+
+use crate::conntrack;
+use crate::endpoint;
+use crate::lb::{self, Services, row};
+use crate::maps::btf::Rows;
+use crate::maps::{cilium_lb4_source_range, cilium_lb6_source_range};
+use crate::monitor::drop::Drop;
+use crate::nat::{self, Socket};
+use crate::nodeport::fib::Routed;
+use crate::packet::flow::{self, Flow, SCTP, TCP, UDP};
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
+use crate::packet::quoted::Quoted;
+use crate::packet::skb::Skb;
+use datapath_abi::drop::{FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND, IP_FRAGMENTATION_NOT_SUPPORTED};
+use datapath_abi::{LbService, LbServiceKey, LbSourceRange, file, lb_flag, lb_flag2, lb_scope, slot};
+
+const FILE: u8 = file::NODEPORT;
+
+/// The maps and programs of an IP family that only services at devices need.
+pub(crate) trait NodePort: Services + Routed {
+    /// The slot of the program that refuses packets to services without backends.
+    const REFUSAL_SLOT: u32;
+    /// The slot of the program that translates replies of pods.
+    const POD_REPLY_SLOT: u32;
+    /// The slot of the program that translates replies of the host, at devices.
+    const DEVICE_REPLY_SLOT: u32;
+
+    fn source_ranges() -> Rows<LbSourceRange<Self::Address>, u8>;
+}
+
+impl NodePort for V4 {
+    const REFUSAL_SLOT: u32 = slot::IPV4_NODEPORT_REFUSAL;
+    const POD_REPLY_SLOT: u32 = slot::IPV4_NODEPORT_REVNAT;
+    const DEVICE_REPLY_SLOT: u32 = slot::IPV4_NODEPORT_NAT_FWD;
+
+    #[inline(always)]
+    fn source_ranges() -> Rows<LbSourceRange<u32>, u8> {
+        cilium_lb4_source_range.rows()
+    }
+}
+
+impl NodePort for V6 {
+    const REFUSAL_SLOT: u32 = slot::IPV6_NODEPORT_REFUSAL;
+    const POD_REPLY_SLOT: u32 = slot::IPV6_NODEPORT_REVNAT;
+    const DEVICE_REPLY_SLOT: u32 = slot::IPV6_NODEPORT_NAT_FWD;
+
+    #[inline(always)]
+    fn source_ranges() -> Rows<LbSourceRange<[u32; 4]>, u8> {
+        cilium_lb6_source_range.rows()
+    }
+}
+
+/// Translates a packet that a device has received to a backend of this node if its destination is a frontend. Any other
+/// packet is left as it is. The caller must reload its packet pointers.
+#[inline(always)]
+pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<(), Drop> {
+    // Too short: the caller decides, as without services.
+    let Some(header) = F::header(skb) else { return Ok(()) };
+    // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
+    let ip = unsafe { &*header };
+    // The programs of the pod count fragments.
+    let mut flow = match flow::of::<F>(skb, ip, flow::UNCOUNTED) {
+        Ok(flow) => flow,
+        Err(why) => return unreadable::<F>(skb, F::destination(ip), why),
+    };
+    if flow.is_related() {
+        return error::<F>(skb, &mut flow);
+    }
+    if !matches!(flow.protocol(), TCP | UDP | SCTP) {
+        return Ok(());
+    }
+    let mut key = LbServiceKey {
+        address: flow.destination,
+        dport: flow.dport,
+        backend_slot: 0,
+        proto: flow.protocol(),
+        scope: lb_scope::EXTERNAL,
+        pad: [0; 2],
+    };
+    let Some(service) = row(&F::services(), &key) else {
+        if is_reserved::<F>(flow.destination) {
+            return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
+        }
+        return no_service::<F>(skb);
+    };
+    check::<F>(service, &flow)?;
+    // There is no proxy to send its packets to.
+    if service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
+        return Ok(());
+    }
+    let now = conntrack::now();
+    let Some(backend) = lb::backend::<F>(skb, &flow, &mut key, service, now, lb::choose::<F>)? else {
+        return without_backend::<F>(skb, service);
+    };
+    let host_port = service.flags & lb_flag::HOST_PORT != 0;
+    if endpoint::local::<F>(backend.address).is_none() {
+        if host_port {
+            return Err(drop_here!(INVALID_PACKET_DROPPED));
+        }
+        return Err(remote());
+    }
+    // The local proxy handles it, which finds the frontend's address in the packet.
+    if service.flags2 & lb_flag2::LOOPBACK != 0 && !host_port {
+        return Ok(());
+    }
+    // The checksum of SCTP is a CRC over its ports.
+    if flow.protocol() == SCTP && backend.port != 0 && backend.port != flow.dport {
+        return Err(drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM));
+    }
+    let rev_nat = service.rev_nat_index;
+    let (to, source) = (Socket { address: backend.address, port: backend.port }, flow.source);
+    nat::to_destination::<F>(skb, &mut flow, to, source, false)?;
+    conntrack::nodeport::admit::<F>(skb, &flow, rev_nat, now)
+}
+
+/// The place for packets of no service: they go on as they are.
+#[inline(always)]
+fn no_service<F: NodePort>(_: Skb) -> Result<(), Drop> {
+    Ok(())
+}
+
+/// The drop of a packet to a backend on another node: its reply has to come back here, by a translation of the source,
+/// for which there is no map.
+#[inline(always)]
+fn remote() -> Drop {
+    drop_here!(SNAT_NO_MAP_FOUND)
+}
+
+/// Decides about a packet without ports. Fragments of datagrams to an address with services only must not reach the
+/// stack, as the rest of the datagram does not. Any other packet is nothing to services.
+#[inline(always)]
+fn unreadable<F: NodePort>(skb: Skb, destination: F::Address, why: Drop) -> Result<(), Drop> {
+    let why = why.any(skb);
+    let fragment =
+        matches!(why.reason(), FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND | IP_FRAGMENTATION_NOT_SUPPORTED);
+    if fragment && is_reserved::<F>(destination) { Err(why) } else { Ok(()) }
+}
+
+/// True for an address that only has services: a load balancer's or a ClusterIP.
+#[inline(always)]
+fn is_reserved<F: NodePort>(address: F::Address) -> bool {
+    let (scope, pad) = (lb_scope::EXTERNAL, [0; 2]);
+    let key = LbServiceKey { address, dport: 0, backend_slot: 0, proto: 0, scope, pad };
+    row(&F::services(), &key).is_some()
+}
+
+/// Checks whether a frontend serves a client from outside.
+#[inline(always)]
+fn check<F: NodePort>(service: &LbService, flow: &Flow<F::Address>) -> Result<(), Drop> {
+    if service.flags & lb_flag::SOURCE_RANGE != 0 {
+        const STATIC_BITS: u32 = 32;
+        let prefixlen = STATIC_BITS + F::BITS;
+        let key =
+            LbSourceRange { prefixlen, rev_nat_id: service.rev_nat_index, pad: 0, address: flow.source };
+        let listed = row(&F::source_ranges(), &key).is_some();
+        let denies = service.flags2 & lb_flag2::QUARANTINED_OR_DENY != 0;
+        if listed == denies {
+            return Err(drop_here!(DENIED_BY_LB_SRC_RANGE_CHECK));
+        }
+    }
+    if service.flags & lb_flag::ROUTABLE == 0 {
+        return Err(drop_here!(IS_A_CLUSTERIP));
+    }
+    if service.flags2 & lb_flag2::NAT_46X64 != 0 {
+        return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
+    }
+    Ok(())
+}
+
+/// Decides about a packet to a frontend without backends.
+#[inline(always)]
+fn without_backend<F: NodePort>(skb: Skb, service: &LbService) -> Result<(), Drop> {
+    if enabled!(empty_services_drop) {
+        if enabled!(empty_services_reject) {
+            // The tail call does not return unless the program is missing.
+            skb.tail_call(F::REFUSAL_SLOT);
+        }
+        return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
+    }
+    const OF_THE_NODE: u8 = lb_flag::EXTERNAL_IP | lb_flag::NODE_PORT | lb_flag::LOAD_BALANCER;
+    let only_local = if service.flags & OF_THE_NODE != 0 {
+        service.flags & lb_flag::EXT_LOCAL_SCOPE != 0
+    } else {
+        service.flags2 & lb_flag2::INT_LOCAL_SCOPE != 0
+    };
+    // Another node may have backends, but its packets do not come here.
+    if only_local { Err(drop_here!(SERVICE_BACKEND_NOT_FOUND)) } else { Ok(()) }
+}
+
+/// Translates an ICMP error about a reply of a service to the backend that has sent the reply: its stack learns path
+/// MTUs and closed ports from it. An error about any other packet is left as it is.
+#[inline(always)]
+fn error<F: NodePort>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<(), Drop> {
+    let Some(quoted) = Quoted::of::<F>(skb, flow) else { return Ok(()) };
+    if !F::same(quoted.source, flow.destination) {
+        return Ok(());
+    }
+    let id = conntrack::nodeport::backend_of::<F>(&quoted);
+    let Some(backend) = row(&F::backends(), &id) else { return Ok(()) };
+    if endpoint::local::<F>(backend.address).is_none() {
+        return Ok(());
+    }
+    let to = Socket { address: backend.address, port: backend.port };
+    let source = flow.source;
+    nat::quoted_source::<F>(skb, flow.offset(), to)?;
+    nat::to_destination::<F>(skb, flow, Socket { port: 0, ..to }, source, false)
+}
