@@ -7,7 +7,7 @@
 //! hive::validate(operator::cells()).unwrap(); // runs nothing, reports every error of the composition
 //! ```
 //!
-//! **Not part of it yet**: writing of endpoint slices, identities for agents, LB-IPAM. IPAM is that of cluster-pool and
+//! **Not part of it yet**: identities for agents, LB-IPAM. IPAM is that of cluster-pool and
 //! multi-pool; the other modes that need an operator are refused by name.
 
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ pub use known_options::known_options;
 
 use hive::prelude::*;
 use hive::scope;
-use k8s_types::cilium::CiliumNode;
+use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
 use k8s_types::core::{Node, Pod};
 
 /// The scope of the cells that only the leader runs.
@@ -60,11 +60,14 @@ pub fn leader() -> Cell {
     let cells = [
         operator_definitions::cell(),
         k8s_tables::table::<CiliumNode>(),
+        k8s_tables::table::<CiliumEndpoint>(),
+        k8s_tables::table::<CiliumEndpointSlice>(),
         k8s_tables::table::<Node>(),
         k8s_tables::table::<Pod>(),
         k8s_writer::cell(),
         operator_ipam::cell(),
         operator_node_taints::cell(),
+        operator_endpoint_slices::cell(),
         operator_garbage_collection::cell(),
     ];
     scope::<Leader>("leader", "Cells of the replica that leads", cells)

@@ -134,6 +134,9 @@ capabilities:
     {{- $_ := set $data "enable-metrics" "true" -}}
     {{- $_ := set $data "operator-prometheus-serve-addr" (printf ":%d" (int64 .operator.prometheus.port)) -}}
   {{- end -}}
+  {{- with .ciliumEndpointSlice -}}
+    {{- if .enabled -}}{{- $_ := set $data "ces-rate-limits" (toJson .rateLimits) -}}{{- end -}}
+  {{- end -}}
   {{- $taints := .operator.setNodeTaints -}}
   {{- if kindIs "invalid" $taints -}}{{- $taints = .operator.removeNodeTaints -}}{{- end -}}
   {{- $_ := set $data "set-cilium-node-taints" (toString $taints) -}}

@@ -58,7 +58,8 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["daemon-config", "status"],
     &["cilium-health"],
     &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
-    &["operator-garbage-collection", "operator-ipam", "operator-node-taints"],
+    &["operator-endpoint-slices", "operator-ipam", "operator-node-taints"],
+    &["operator-garbage-collection"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
 ];

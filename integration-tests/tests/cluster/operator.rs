@@ -78,7 +78,7 @@ impl Cluster {
         let started = || {
             let definitions = self.stage.kubectl(&["get", "crd", "-o", "name"]);
             let count = definitions.map(|names| names.lines().count()).unwrap_or_default();
-            if leads() && count == 10 { Ok(()) } else { Err(format!("{count} definitions")) }
+            if leads() && count >= 10 { Ok(()) } else { Err(format!("{count} definitions")) }
         };
         try_wait_until(LIMIT, started).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()));
     }
@@ -372,4 +372,80 @@ fn what_agents_left_is_collected_and_taints_follow_them_whichever_operator_leads
     let problems: Vec<String> =
         two.log().lines().filter(|line| !line.contains("level=info")).map(str::to_owned).collect();
     assert_eq!(problems, Vec::<String>::new());
+}
+
+/// Makes an endpoint with addresses.
+fn sliced_endpoint(namespace: &str, name: &str, id: u32) -> Value {
+    let status = json!({
+        "id": 7, "identity": {"id": id, "labels": ["k8s:app=web"]}, "state": "ready",
+        "networking": {"addressing": [{"ipv4": "10.0.0.7"}], "node": "192.0.2.1"},
+    });
+    let metadata = json!({"name": name, "namespace": namespace});
+    json!({"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": metadata, "status": status})
+}
+
+/// Returns the endpoints of all slices, each with its slice.
+fn sliced(stage: &Stage) -> Vec<(String, String)> {
+    let slices = stage.get(&["ciliumendpointslices"]).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut found: Vec<(String, String)> = Vec::new();
+    for slice in slices["items"].as_array().unwrap() {
+        for endpoint in slice["endpoints"].as_array().unwrap() {
+            let name =
+                format!("{}/{}/{}", text(&slice["namespace"]), text(&endpoint["name"]), endpoint["id"]);
+            found.push((name, text(&slice["metadata"]["name"])));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn endpoints_are_in_one_slice_each_whichever_operator_leads() {
+    require_root!();
+    let cluster = Cluster::new();
+    let stage = &cluster.stage;
+    let options = [
+        "--enable-cilium-endpoint-slice=true",
+        "--ces-max-ciliumendpoints-per-ces=4",
+        "--cilium-endpoint-gc-interval=0s",
+    ];
+    let mut one = cluster.start(9234, &options);
+    cluster.until_leads(&one);
+    let two = cluster.start(9235, &options);
+    let list = |numbers: std::ops::Range<u32>| {
+        let items: Vec<Value> =
+            numbers.map(|i| sliced_endpoint("default", &format!("web-{i}"), 300 + i)).collect();
+        json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+    };
+    let expected = |numbers: &mut dyn Iterator<Item = u32>| {
+        let mut names: Vec<String> = numbers.map(|i| format!("default/web-{i}/{}", 300 + i)).collect();
+        names.sort();
+        names
+    };
+    let until_sliced = |operator: &Operator, names: &[String]| {
+        let as_expected = || match sliced(stage) {
+            found if found.iter().map(|(name, _)| name).eq(names) => Ok(found),
+            found => Err(format!("{found:?}, expected {names:?}")),
+        };
+        try_wait_until(2 * LIMIT, as_expected).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()))
+    };
+    stage.apply(&list(0..6)).unwrap();
+    let before = until_sliced(&one, &expected(&mut (0..6)));
+
+    // Killed while endpoints come; two go while no operator leads.
+    stage.apply(&list(6..12)).unwrap();
+    one.process.kill().unwrap();
+    stage.kubectl(&["delete", "ciliumendpoint", "web-0", "web-7"]).unwrap();
+    let after = until_sliced(&two, &expected(&mut (1..12).filter(|i| *i != 7)));
+    assert!(
+        before.iter().filter(|(name, _)| !name.contains("web-0/")).all(|moved| after.contains(moved)),
+        "{before:?}\n{after:?}"
+    );
+
+    // Another client deletes a slice; it is there again, under its name.
+    stage.kubectl(&["delete", "ciliumendpointslice", &after[0].1]).unwrap();
+    assert_eq!(until_sliced(&two, &expected(&mut (1..12).filter(|i| *i != 7))), after);
+    stage.kubectl(&["delete", "ciliumendpoints", "--all"]).unwrap();
+    until_names(stage, &two, "ciliumendpointslices", &[]);
 }

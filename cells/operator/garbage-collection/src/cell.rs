@@ -11,6 +11,7 @@ use k8s_types::core::{Node, Pod};
 use k8s_types::selector::LabelRequirements;
 use operator_definitions::{DefinitionsConfig, Registered};
 use operator_election::Leadership;
+use operator_endpoint_slices::EndpointSlicesConfig;
 use statedb::Table;
 
 use crate::identities::{IdentityCollector, Tables};
@@ -23,13 +24,7 @@ use crate::{Error, GarbageCollectionConfig};
 
 /// Collects what agents have left. A cell of the leader.
 pub fn cell() -> Cell {
-    let cells = [
-        config::<GarbageCollectionConfig>(),
-        k8s_tables::table::<CiliumIdentity>(),
-        k8s_tables::table::<CiliumEndpoint>(),
-        k8s_tables::table::<CiliumEndpointSlice>(),
-        invoke(start),
-    ];
+    let cells = [config::<GarbageCollectionConfig>(), k8s_tables::table::<CiliumIdentity>(), invoke(start)];
     module("garbage-collection", "Collection of objects that agents have left", cells)
 }
 
@@ -37,6 +32,7 @@ pub fn cell() -> Cell {
 struct CollectionParams {
     config: Config<GarbageCollectionConfig>,
     definitions: Config<DefinitionsConfig>,
+    slicing: Config<EndpointSlicesConfig>,
     api: Option<Arc<dyn Api>>,
     leadership: Arc<Leadership>,
     identities: Arc<Table<Row<CiliumIdentity>>>,
@@ -55,6 +51,9 @@ fn start(p: CollectionParams) -> Result<(), Error> {
     let value = &p.config.pod_restart_selector;
     let selector: LabelRequirements =
         value.parse().map_err(|source| Error::PodSelector { value: value.clone(), source })?;
+    if p.config.disable_endpoint_crd && p.slicing.enable_cilium_endpoint_slice {
+        return Err(Error::NoEndpoints);
+    }
     let Some(api) = p.api.clone() else {
         p.health.ok("There is no API server to collect objects of");
         return Ok(());
@@ -67,7 +66,7 @@ fn start(p: CollectionParams) -> Result<(), Error> {
     identities(&p, &requests, &numbers);
     endpoints(&p, &requests, &numbers);
     nodes(&p, &requests);
-    if !p.config.enable_cilium_endpoint_slice {
+    if !p.slicing.enable_cilium_endpoint_slice {
         let (slices, requests) = (p.slices.clone(), requests.clone());
         p.jobs.one_shot("endpoint-slices", move |cx| delete_all(slices, requests, cx)).add();
     }

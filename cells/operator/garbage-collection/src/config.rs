@@ -27,9 +27,6 @@ pub struct GarbageCollectionConfig {
     /// Whether agents write no CiliumEndpoints: all that there are are deleted once
     #[flag(default = false)]
     pub disable_endpoint_crd: bool,
-    /// Whether CiliumEndpointSlices are in use; otherwise all that there are are deleted once
-    #[flag(default = false)]
-    pub enable_cilium_endpoint_slice: bool,
     /// Interval of the collection of CiliumNodes without a Node; 0 for none
     #[flag(default = "5m")]
     pub nodes_gc_interval: Duration,

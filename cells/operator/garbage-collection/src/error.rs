@@ -16,6 +16,11 @@ pub enum Error {
         #[source]
         source: SelectorError,
     },
+    /// Slices of objects that agents do not write.
+    #[error(
+        "enable-cilium-endpoint-slice: there are no CiliumEndpoints with disable-endpoint-crd=true: set one of the two to false"
+    )]
+    NoEndpoints,
     /// The lease has passed to another process.
     #[error("this process does not lead any more")]
     NotLeading,
@@ -37,7 +42,7 @@ impl Error {
     pub(crate) fn ends_run(&self) -> bool {
         match self {
             Error::Request { error, .. } => error.is_temporary(),
-            Error::NotLeading | Error::PodSelector { .. } => true,
+            Error::NotLeading | Error::NoEndpoints | Error::PodSelector { .. } => true,
         }
     }
 }

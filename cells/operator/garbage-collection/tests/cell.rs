@@ -8,10 +8,11 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use hive::prelude::*;
 use k8s_fake_apiserver::Tracker;
-use k8s_types::cilium::CiliumNode;
+use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
 use k8s_types::core::{Node, Pod};
 use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
 use operator_election::Leadership;
+use operator_endpoint_slices::EndpointSlicesConfig;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use statedb::Db;
@@ -99,7 +100,10 @@ fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> 
         supply::<Arc<dyn Api>>(Arc::new(api)),
         provide(move || Member::<Arc<dyn Source>>(Arc::new(source.clone()))),
         operator_definitions::cell(),
+        config::<EndpointSlicesConfig>(),
         k8s_tables::table::<CiliumNode>(),
+        k8s_tables::table::<CiliumEndpoint>(),
+        k8s_tables::table::<CiliumEndpointSlice>(),
         k8s_tables::table::<Node>(),
         k8s_tables::table::<Pod>(),
         supply(Arc::new(leadership)),

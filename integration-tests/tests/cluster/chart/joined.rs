@@ -102,6 +102,24 @@ fn claim_foreign_range(cluster: &Cluster) {
     wait_until("the operator reports the range", LIMIT, error);
 }
 
+/// Has the operator create a slice and then update it.
+fn slice_endpoints(cluster: &Cluster) {
+    for (id, count) in [(300, 1), (301, 2)] {
+        let endpoint = json!({
+            "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint",
+            "metadata": {"name": format!("web-{id}"), "namespace": "default"},
+            "status": {"id": 7, "identity": {"id": id, "labels": ["k8s:app=web"]}, "state": "ready",
+                "networking": {"addressing": [{"ipv4": "10.9.0.1"}], "node": "192.0.2.77"}},
+        });
+        cluster.stage.apply(&endpoint.to_string()).unwrap();
+        let is_sliced = || {
+            let list = cluster.stage.get(&["ciliumendpointslices"]).unwrap_or_default();
+            list["items"][0]["endpoints"].as_array().is_some_and(|endpoints| endpoints.len() == count)
+        };
+        wait_until("the endpoint is in a slice", LIMIT, is_sliced);
+    }
+}
+
 /// Has both programs join; returns the requests of the operator and what its roles grant.
 fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     let options = StageOptions { rbac: true, audit: true, ..StageOptions::default() };
@@ -152,6 +170,9 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     if cluster.node.config["ipam"] == "cluster-pool" {
         claim_foreign_range(&cluster);
     }
+    if cluster.node.config.get("enable-cilium-endpoint-slice").is_some_and(|value| value == "true") {
+        slice_endpoints(&cluster);
+    }
 
     let (of_agent, refused) = asked(&cluster.stage, User::Agent);
     assert_eq!(refused, BTreeSet::new(), "the agent's roles do not allow it");
@@ -176,7 +197,8 @@ fn agent_and_operator_join_with_the_charts_options_and_its_roles_allow_no_more()
         "autoCreateCiliumPodIPPools": {"default": {"ipv4": {"cidrs": ["10.50.0.0/16"], "maskSize": 27}}},
     }}});
     let (mut used, mut allowed) = (BTreeSet::new(), BTreeSet::new());
-    for values in [json!({}), pools] {
+    let slices = json!({"ciliumEndpointSlice": {"enabled": true}});
+    for values in [slices, pools] {
         let [asked, granted] = join(&values);
         used.extend(asked);
         allowed.extend(granted);
