@@ -7,8 +7,8 @@
 //! hive::validate(operator::cells()).unwrap(); // runs nothing, reports every error of the composition
 //! ```
 //!
-//! **Not part of it yet**: identities for agents, LB-IPAM. IPAM is that of cluster-pool and
-//! multi-pool; the other modes that need an operator are refused by name.
+//! **Not part of it yet**: identities for agents. IPAM is that of cluster-pool and multi-pool; the other modes that need an
+//! operator are refused by name.
 
 #![forbid(unsafe_code)]
 
@@ -66,6 +66,7 @@ pub fn leader() -> Cell {
         k8s_tables::table::<Pod>(),
         k8s_writer::cell(),
         operator_ipam::cell(),
+        operator_lb_ipam::cell(),
         operator_node_taints::cell(),
         operator_endpoint_slices::cell(),
         operator_garbage_collection::cell(),

@@ -58,7 +58,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["daemon-config", "status"],
     &["cilium-health"],
     &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
-    &["operator-endpoint-slices", "operator-ipam", "operator-node-taints"],
+    &["operator-endpoint-slices", "operator-ipam", "operator-lb-ipam", "operator-node-taints"],
     &["operator-garbage-collection"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
@@ -282,6 +282,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
     (
         "cells/datapath/loader/src/cell.rs",
         "asks whether devices serve services, an option of the load balancer",
+    ),
+    (
+        "cells/operator/lb-ipam/src/cell.rs",
+        "asks which features of agents are on, which have classes of load balancers of their own",
     ),
     ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
     (

@@ -449,3 +449,130 @@ fn endpoints_are_in_one_slice_each_whichever_operator_leads() {
     stage.kubectl(&["delete", "ciliumendpoints", "--all"]).unwrap();
     until_names(stage, &two, "ciliumendpointslices", &[]);
 }
+
+/// Addresses and the condition of load balancers by name.
+fn load_balancers(stage: &Stage) -> BTreeMap<String, (Vec<String>, String)> {
+    let services = stage.get(&["-n=default", "services", "-l=lb"]).unwrap();
+    let outcome = |service: &Value| {
+        let name = service["metadata"]["name"].as_str().unwrap().to_owned();
+        let status = &service["status"];
+        let ingress = status["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
+        let ips =
+            ingress.iter().map(|ingress| ingress["ip"].as_str().unwrap_or_default().to_owned()).collect();
+        (name, (ips, status["conditions"][0]["reason"].as_str().unwrap_or_default().to_owned()))
+    };
+    services["items"].as_array().unwrap().iter().map(outcome).collect()
+}
+
+/// Makes load balancers with these annotations.
+fn make_load_balancers(
+    stage: &Stage,
+    names: impl Iterator<Item = String>,
+    annotations: &Value,
+    class: Option<&str>,
+) {
+    let service = |name: String| {
+        let metadata =
+            json!({"name": name, "namespace": "default", "labels": {"lb": "1"}, "annotations": annotations});
+        let mut spec =
+            json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false, "ports": [{"port": 80}]});
+        if let Some(class) = class {
+            spec["loadBalancerClass"] = class.into();
+        }
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+    };
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": names.map(service).collect::<Vec<_>>()});
+    stage.apply(&list.to_string()).unwrap();
+}
+
+fn until_balancers(
+    stage: &Stage,
+    operator: &Operator,
+    is: impl Fn(&BTreeMap<String, (Vec<String>, String)>) -> bool,
+) -> BTreeMap<String, (Vec<String>, String)> {
+    let found = || match load_balancers(stage) {
+        all if is(&all) => Ok(all),
+        all => Err(format!("{all:?}")),
+    };
+    try_wait_until(2 * LIMIT, found).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()))
+}
+
+fn pool_conditions(stage: &Stage, name: &str) -> BTreeMap<String, String> {
+    let pool = stage.get(&["ciliumloadbalancerippool", name]).unwrap();
+    let conditions = pool["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let pair = |condition: &Value| {
+        let [kind, status, message] = ["type", "status", "message"].map(|of| condition[of].as_str().unwrap());
+        let text = if kind == "cilium.io/PoolConflict" { status } else { message };
+        (kind.trim_start_matches("cilium.io/").to_owned(), text.to_owned())
+    };
+    conditions.iter().map(pair).collect()
+}
+
+#[test]
+fn load_balancers_get_addresses_of_pools_and_nodes_whichever_operator_leads() {
+    require_root!();
+    let cluster = Cluster::new();
+    let stage = &cluster.stage;
+    let options = ["--enable-node-ipam=true", "--nodes-gc-interval=0s"];
+    let mut one = cluster.start(9234, &options);
+    cluster.until_leads(&one);
+    let pool = |name: &str, cidr: &str| {
+        let spec = json!({"blocks": [{"cidr": cidr}], "allowFirstLastIPs": "No"});
+        let pool = json!({"apiVersion": "cilium.io/v2", "kind": "CiliumLoadBalancerIPPool",
+            "metadata": {"name": name}, "spec": spec});
+        stage.apply(&pool.to_string()).unwrap();
+    };
+    pool("blue", "192.0.2.0/26");
+    let shared = json!({"lbipam.cilium.io/sharing-key": "k", "lbipam.cilium.io/ips": "192.0.2.60"});
+    make_load_balancers(stage, (0..40).map(|i| format!("s{i}")), &json!({}), None);
+    make_load_balancers(stage, ["asks".to_owned()].into_iter(), &shared, None);
+    make_load_balancers(stage, ["collides".to_owned()].into_iter(), &shared, None);
+    let is_served = |count: usize| {
+        move |all: &BTreeMap<String, (Vec<String>, String)>| {
+            all.values().filter(|(ips, reason)| ips.len() == 1 && reason == "satisfied").count() == count
+        }
+    };
+    let incompatible = "already_allocated_incompatible_service";
+    let before = until_balancers(stage, &one, |all| is_served(41)(all) && all["collides"].1 == incompatible);
+
+    // Killed while services come; what it had given is kept by the next one, and nothing is given twice.
+    let two = cluster.start(9235, &options);
+    make_load_balancers(stage, (40..55).map(|i| format!("s{i}")), &json!({}), None);
+    one.process.kill().unwrap();
+    make_load_balancers(stage, (55..70).map(|i| format!("s{i}")), &json!({}), None);
+    let all = until_balancers(stage, &two, |all| {
+        is_served(62)(all) && all.values().filter(|(_, reason)| reason == "out_of_ips").count() == 9
+    });
+    assert!(before.iter().all(|(name, outcome)| all.get(name) == Some(outcome)), "{before:?}\n{all:?}");
+    let distinct: std::collections::BTreeSet<&String> = all.values().flat_map(|(ips, _)| ips).collect();
+    assert_eq!(distinct.len(), 62, "{all:?}");
+    let counted = [("IPsAvailable", "0"), ("IPsTotal", "62"), ("IPsUsed", "62"), ("PoolConflict", "False")];
+    let expected: BTreeMap<String, String> = counted.map(|(kind, text)| (kind.into(), text.into())).into();
+    wait_until("the pool counts its addresses", LIMIT, || pool_conditions(stage, "blue") == expected);
+
+    // Another pool serves those that wait; one that overlaps is marked.
+    pool("green", "198.51.100.0/24");
+    until_balancers(stage, &two, is_served(71));
+    pool("red", "198.51.100.128/25");
+    wait_until("the younger pool is in conflict", LIMIT, || {
+        pool_conditions(stage, "red").get("PoolConflict").is_some_and(|status| status == "True")
+    });
+    assert_eq!(pool_conditions(stage, "green")["PoolConflict"], "False");
+
+    // Addresses of nodes.
+    stage.apply(r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}"#).unwrap();
+    let status =
+        json!({"status": {"addresses": [{"type": "InternalIP", "address": "203.0.113.1"}]}}).to_string();
+    stage.kubectl(&["patch", "node", "n1", "--subresource=status", "--type=merge", "-p", &status]).unwrap();
+    make_load_balancers(stage, ["of-nodes".to_owned()].into_iter(), &json!({}), Some("io.cilium/node"));
+    until_balancers(stage, &two, |all| all["of-nodes"] == (vec!["203.0.113.1".to_owned()], String::new()));
+
+    // A service that is none any more keeps neither address nor condition.
+    let plain = r#"{"spec": {"type": "ClusterIP", "allocateLoadBalancerNodePorts": null}}"#;
+    stage.kubectl(&["-n=default", "patch", "service", "s1", "--type=merge", "-p", plain]).unwrap();
+    until_balancers(stage, &two, |all| all["s1"] == (vec![], String::new()));
+    let is_expected = |line: &str| line.contains("level=info") || line.contains("Pool conflicts since range");
+    let problems: Vec<String> =
+        two.log().lines().filter(|line| !is_expected(line)).map(str::to_owned).collect();
+    assert_eq!(problems, Vec::<String>::new());
+}

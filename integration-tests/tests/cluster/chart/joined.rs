@@ -120,6 +120,30 @@ fn slice_endpoints(cluster: &Cluster) {
     }
 }
 
+/// Has a load balancer get an address of a pool.
+fn serve_load_balancer(cluster: &Cluster) {
+    let pool = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumLoadBalancerIPPool", "metadata": {"name": "blue"},
+        "spec": {"blocks": [{"cidr": "192.0.2.128/30"}]},
+    });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [pool, service]});
+    cluster.stage.apply(&list.to_string()).unwrap();
+    let is_served = || {
+        let service = cluster.stage.get(&["-n=default", "service", "web"]).unwrap_or_default();
+        service["status"]["loadBalancer"]["ingress"][0]["ip"].is_string()
+    };
+    wait_until("the load balancer has an address", LIMIT, is_served);
+    let is_counted = || {
+        let pool = cluster.stage.get(&["ciliumloadbalancerippool", "blue"]).unwrap_or_default();
+        pool["status"]["conditions"].is_array()
+    };
+    wait_until("the addresses of the pool are counted", LIMIT, is_counted);
+}
+
 /// Has both programs join; returns the requests of the operator and what its roles grant.
 fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     let options = StageOptions { rbac: true, audit: true, ..StageOptions::default() };
@@ -173,6 +197,7 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     if cluster.node.config.get("enable-cilium-endpoint-slice").is_some_and(|value| value == "true") {
         slice_endpoints(&cluster);
     }
+    serve_load_balancer(&cluster);
 
     let (of_agent, refused) = asked(&cluster.stage, User::Agent);
     assert_eq!(refused, BTreeSet::new(), "the agent's roles do not allow it");
@@ -193,7 +218,7 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
 fn agent_and_operator_join_with_the_charts_options_and_its_roles_allow_no_more() {
     require_root!();
     require_helm!();
-    let pools = json!({"ipam": {"mode": "multi-pool", "operator": {
+    let pools = json!({"nodeIPAM": {"enabled": true}, "ipam": {"mode": "multi-pool", "operator": {
         "autoCreateCiliumPodIPPools": {"default": {"ipv4": {"cidrs": ["10.50.0.0/16"], "maskSize": 27}}},
     }}});
     let (mut used, mut allowed) = (BTreeSet::new(), BTreeSet::new());
