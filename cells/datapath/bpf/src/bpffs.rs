@@ -118,6 +118,11 @@ impl BpfFs {
         self.root.join("cilium/endpoints").join(id.to_string()).join("links")
     }
 
+    /// Returns the folder of the links of socket load balancing, `<root>/cilium/socketlb/links/cgroup`.
+    pub fn socket_links(&self) -> PathBuf {
+        self.root.join("cilium/socketlb/links/cgroup")
+    }
+
     /// Returns the folder of Apiary's own pins of policy maps, `<root>/cilium/policy_maps`.
     pub fn policy_maps(&self) -> PathBuf {
         self.root.join("cilium").join(POLICY_MAPS)

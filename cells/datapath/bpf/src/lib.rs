@@ -6,7 +6,7 @@
 //! - [`BpfFs`]: Cilium's pin paths, and pinned maps that are reused, migrated to a new layout or refused;
 //! - [`ObjectFile`]: programs linked by aya-obj and loaded with maps the caller chooses; [`Program`] runs them on
 //!   packets;
-//! - [`Link`] (tcx) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces;
+//! - [`Link`] (tcx, cgroup) and [`tc::Tc`] (cls_bpf filters): attachment of programs to interfaces and cgroups;
 //! - [`Clock`]: the clock that programs read, as they read it;
 //! - [`probe()`]: the kernel features the datapath needs.
 //!
@@ -34,6 +34,7 @@ mod error;
 mod link;
 mod map;
 mod moving;
+mod netns;
 mod object;
 mod probe;
 mod prog;
@@ -49,6 +50,7 @@ pub use error::{Error, LayoutMismatch, Result};
 pub use link::{Direction, Link, LinkInfo};
 pub use map::{Map, ObjectMap, PerCpuMap, bytes_of, values_of};
 pub use moving::{MOVING, Move};
+pub use netns::netns_cookie;
 pub use object::{Collection, ObjectFile};
 pub use probe::{Features, probe};
 pub use prog::{Program, ProgramInfo, TestRun};

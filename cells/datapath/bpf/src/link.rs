@@ -1,12 +1,15 @@
-//! bpf links: a program attached to an interface by tcx, held by a pin, replaced in place.
+//! bpf links: a program attached to an interface by tcx or to a cgroup, held by a pin, replaced in place.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::prog::Program;
 use crate::sys::{self, Command, FdAttr, LinkCreateAttr, LinkUpdateAttr, RawLinkInfo};
 
+/// `BPF_LINK_TYPE_CGROUP`.
+const LINK_TYPE_CGROUP: u32 = 3;
 /// `BPF_LINK_TYPE_TCX`.
 const LINK_TYPE_TCX: u32 = 11;
 
@@ -40,6 +43,9 @@ pub struct LinkInfo {
     pub ifindex: Option<u32>,
     /// The direction of a tcx link.
     pub direction: Option<Direction>,
+    /// The id of the cgroup of a cgroup link, which is the inode number of its folder; 0 once the cgroup is gone, `None`
+    /// for other kinds of links.
+    pub cgroup: Option<u64>,
 }
 
 /// A link. Dropping it detaches the program unless the link is pinned.
@@ -60,6 +66,21 @@ impl Link {
         };
         let fd = sys::plain_fd(Command::LinkCreate, &mut attr)
             .map_err(|e| Error::syscall("attach program by tcx to interface", ifindex.to_string(), e))?;
+        Ok(Link { fd })
+    }
+
+    /// Attaches a program to a cgroup by the folder of the cgroup, after the existing ones, at the hook that it was
+    /// loaded for.
+    pub fn cgroup(program: &Program, cgroup: &impl AsFd) -> Result<Link> {
+        let mut attr = LinkCreateAttr {
+            prog_fd: program.as_fd().as_raw_fd() as u32,
+            // The kernel's field is a union of the interface's index and a descriptor.
+            ifindex: cgroup.as_fd().as_raw_fd() as u32,
+            attach_type: program.attach_type(),
+            ..LinkCreateAttr::default()
+        };
+        let fd = sys::plain_fd(Command::LinkCreate, &mut attr)
+            .map_err(|e| Error::syscall("attach to a cgroup program", program.name(), e))?;
         Ok(Link { fd })
     }
 
@@ -101,7 +122,11 @@ impl Link {
             47 if tcx => Some(Direction::Egress),
             _ => None,
         };
-        Ok(LinkInfo { id: raw.id, program: raw.prog_id, ifindex: tcx.then_some(raw.ifindex), direction })
+        // A cgroup link has a 64-bit id in place of both words.
+        let id = u64::from(raw.attach_type) << 32 | u64::from(raw.ifindex);
+        let cgroup = (raw.link_type == LINK_TYPE_CGROUP).then_some(id);
+        let ifindex = tcx.then_some(raw.ifindex);
+        Ok(LinkInfo { id: raw.id, program: raw.prog_id, ifindex, direction, cgroup })
     }
 
     fn error(&self, operation: &'static str, source: io::Error) -> Error {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aya_obj::btf::BtfFeatures;
+use aya_obj::generated::bpf_attach_type;
 use aya_obj::{EbpfSectionKind, Function, Object, ProgramSection};
 
 use crate::error::{Error, Result};
@@ -250,7 +251,7 @@ fn load_program(
     // JUSTIFICATION: the kernel reads instructions, license and type information.
     // SAFETY: all buffers live across the call and have the given counts.
     let refused = match unsafe { sys::bpf_fd(Command::ProgLoad, &mut attr) } {
-        Ok(fd) => return Ok(Program::from_fd(fd, name)),
+        Ok(fd) => return Ok(Program::from_fd(fd, name).with_attach_type(attach_type)),
         Err(e) => e,
     };
     let mut log = vec![0u8; LOG_BYTES];
@@ -260,7 +261,7 @@ fn load_program(
     // JUSTIFICATION: as above, and the kernel writes the log.
     // SAFETY: as above; the log buffer has the given size and outlives the call.
     match unsafe { sys::bpf_fd(Command::ProgLoad, &mut attr) } {
-        Ok(fd) => Ok(Program::from_fd(fd, name)),
+        Ok(fd) => Ok(Program::from_fd(fd, name).with_attach_type(attach_type)),
         Err(_) => Err(Error::Verifier { program: name.to_owned(), log: log_end(&log), source: refused }),
     }
 }
@@ -270,8 +271,10 @@ fn kind(section: &ProgramSection) -> Option<(u32, u32)> {
     match section {
         ProgramSection::SchedClassifier => Some((3, 0)),
         ProgramSection::Xdp { .. } => Some((6, 0)),
-        ProgramSection::CgroupSock { attach_type } => Some((9, *attach_type as u32)),
-        ProgramSection::CgroupSockAddr { attach_type } => Some((18, *attach_type as u32)),
+        ProgramSection::CgroupSock { attach_type } => Some((9, bpf_attach_type::from(*attach_type) as u32)),
+        ProgramSection::CgroupSockAddr { attach_type } => {
+            Some((18, bpf_attach_type::from(*attach_type) as u32))
+        }
         _ => None,
     }
 }

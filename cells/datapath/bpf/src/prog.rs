@@ -47,11 +47,21 @@ pub struct TestRun {
 pub struct Program {
     fd: OwnedFd,
     name: String,
+    attach_type: u32,
 }
 
 impl Program {
     pub(crate) fn from_fd(fd: OwnedFd, name: &str) -> Program {
-        Program { fd, name: name.to_owned() }
+        Program { fd, name: name.to_owned(), attach_type: 0 }
+    }
+
+    /// Sets the hook that the program was loaded for (`enum bpf_attach_type`).
+    pub(crate) fn with_attach_type(self, attach_type: u32) -> Program {
+        Program { attach_type, ..self }
+    }
+
+    pub(crate) fn attach_type(&self) -> u32 {
+        self.attach_type
     }
 
     /// Loads a tc program from ready instructions (`struct bpf_insn` as eight bytes in memory order): probes, tests.
@@ -76,14 +86,14 @@ impl Program {
         let fd = sys::open_pin(path)
             .map_err(|e| Error::syscall("open pinned program", path.display().to_string(), e))?;
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Program { fd, name })
+        Ok(Program { fd, name, attach_type: 0 })
     }
 
     /// Opens the program with that kernel id. Needs `CAP_SYS_ADMIN`.
     pub fn open_id(id: u32) -> Result<Program> {
         let fd = sys::fd_by_id(Command::ProgFdById, id)
             .map_err(|e| Error::syscall("open program number", id.to_string(), e))?;
-        let mut program = Program { fd, name: String::new() };
+        let mut program = Program { fd, name: String::new(), attach_type: 0 };
         program.name = program.info()?.name;
         Ok(program)
     }
