@@ -73,6 +73,7 @@ pub fn datapath() -> Cell {
         masquerade::cell(),
         iptables::cell(),
         loader::cell(),
+        socket_lb::cell(),
         conntrack_gc::cell(),
     ];
     module("datapath", "Datapath", cells)

@@ -11,7 +11,8 @@ use cilium_health::{CiliumHealthConfig, EndpointNamespace, EndpointNamespaceSlot
 use hive::prelude::*;
 use hive::{ConfigError, Hive};
 use iptables::IptablesConfig;
-use loadbalancer_sockets::SocketConfig;
+use loadbalancer::ServicesConfig;
+use loadbalancer_sockets::{SocketConfig, SocketMode};
 use logging::LogLevel;
 use maps::MapsConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,6 +20,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities,
 };
+use socket_lb::SocketLbConfig;
 
 /// Capabilities of the agent once it runs.
 #[derive(hive::Config, Clone, Debug)]
@@ -87,7 +89,7 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
     NEEDED.into_iter().filter(|(_, capability, _)| !held.contains(*capability)).collect()
 }
 
-/// Mounts the bpf file system if it is missing and makes the namespace of the health endpoint, which need `CAP_SYS_ADMIN`;
+/// Mounts the bpf file system, and the cgroup of socket load balancing, if they are missing and makes the namespace of the health endpoint, which need `CAP_SYS_ADMIN`;
 /// then drops all capabilities that the agent does not use, and starts the thread of the log with what is left. Returns
 /// false, after logging the error, if there is no bpf file system. Call it before any cell is built: a cell may start threads, which would keep the capabilities of this one.
 pub(crate) fn drop_capabilities(
@@ -96,13 +98,21 @@ pub(crate) fn drop_capabilities(
     health_endpoint: &EndpointNamespaceSlot,
 ) -> Result<bool, ConfigError> {
     let remount = hive.config::<PrivilegeConfig>()?.bpf_root_remount;
-    let enters_pods = hive.config::<SocketConfig>()?.enters_pods();
+    let replaces_kube_proxy = hive.config::<ServicesConfig>()?.kube_proxy_replacement;
+    let sockets = hive.config::<SocketConfig>()?;
+    let enters_pods = sockets.enters_pods(replaces_kube_proxy);
     // Pings of nodes; the older backend of iptables.
     let health = hive.config::<CiliumHealthConfig>()?;
     let raw = health.enable_health_checking || hive.config::<IptablesConfig>()?.install_iptables_rules;
     if let Err(error) = maps::mount(&hive.config::<MapsConfig>()?.bpf_root) {
         tracing::error!(target: crate::FATAL_TARGET, %error, "The agent has no bpf file system");
         return Ok(false);
+    }
+    if sockets.mode(replaces_kube_proxy) != SocketMode::Off {
+        // The cell reports a missing cgroup with the remedy.
+        if let Err(error) = socket_lb::mount(&hive.config::<SocketLbConfig>()?.root()) {
+            tracing::debug!(%error, "The cgroup of socket load balancing was not mounted");
+        }
     }
     if health.has_endpoint() {
         health_endpoint.fill(EndpointNamespace::create(health.cluster_health_port));

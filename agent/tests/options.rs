@@ -34,8 +34,7 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 13] = [
-    "cgroup-root",
+const WITHOUT_EFFECT: [&str; 12] = [
     "dnsproxy-enable-transparent-mode",
     "enable-hubble",
     "enable-policy-secrets-sync",

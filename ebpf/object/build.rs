@@ -37,15 +37,17 @@ fn choose() -> Result<(), String> {
             prebuilt
         }
     };
-    let object = objects.join("datapath.o");
-    let object = object.canonicalize().map_err(|error| {
-        format!(
-            "no object {}: {error}; tools/build-ebpf DIR with {OBJECT_DIR}=DIR makes one",
-            object.display()
-        )
-    })?;
-    println!("cargo::rerun-if-changed={}", object.display());
-    println!("cargo::rustc-env=DATAPATH_OBJECT={}", object.display());
+    for (name, variable) in [("datapath.o", "DATAPATH_OBJECT"), ("sock.o", "SOCK_OBJECT")] {
+        let object = objects.join(name);
+        let object = object.canonicalize().map_err(|error| {
+            format!(
+                "no object {}: {error}; tools/build-ebpf DIR with {OBJECT_DIR}=DIR makes one",
+                object.display()
+            )
+        })?;
+        println!("cargo::rerun-if-changed={}", object.display());
+        println!("cargo::rustc-env={variable}={}", object.display());
+    }
     Ok(())
 }
 

@@ -71,6 +71,19 @@ impl Node {
         Self::inside(Sandbox::new().expect("a sandbox can be made as root"))
     }
 
+    /// The same, with a cgroup of its own, at which the agent attaches programs of sockets.
+    ///
+    /// # Panics
+    /// When the sandbox cannot be made.
+    #[must_use]
+    pub fn with_cgroup() -> Self {
+        let options = SandboxOptions { cgroup: true, ..SandboxOptions::default() };
+        let mut node = Self::inside(Sandbox::with(&options).expect("a sandbox can be made as root"));
+        let cgroup = node.sandbox.cgroup().unwrap().to_str().unwrap().to_owned();
+        node.config.insert("cgroup-root".to_owned(), cgroup);
+        node
+    }
+
     /// The same, with an agent that is started in a cgroup with a limit of memory; `None` if the machine does not let a
     /// test make one.
     ///

@@ -148,6 +148,50 @@ pub struct LbAffinity {
 }
 layout!(LbAffinity, 16, { last_used: 0, backend_id: 8, pad: 12 });
 
+/// Key of `cilium_lb4_reverse_sk` and `cilium_lb6_reverse_sk` (LRU_HASH, 16 or 32 bytes): a socket and the backend that
+/// it was translated to. `P` is `u16` or `[u16; 3]`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct LbReverseSkKey<A, P> {
+    /// Cookie of the socket.
+    pub cookie: u64,
+    /// The backend's address as on the wire.
+    pub address: A,
+    /// The backend's port as on the wire.
+    pub port: u16,
+    /// Zero.
+    pub pad: P,
+}
+
+/// Key of cilium_lb4_reverse_sk.
+pub type LbReverseSkKey4 = LbReverseSkKey<u32, u16>;
+/// Key of cilium_lb6_reverse_sk.
+pub type LbReverseSkKey6 = LbReverseSkKey<[u32; 4], [u16; 3]>;
+layout!(LbReverseSkKey4, 16, { cookie: 0, address: 8, port: 12, pad: 14 });
+layout!(LbReverseSkKey6, 32, { cookie: 0, address: 8, port: 24, pad: 26 });
+
+/// Value of `cilium_lb4_reverse_sk` and `cilium_lb6_reverse_sk` (8 or 20 bytes): the frontend that the socket was
+/// connected to.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct LbReverseSk<A> {
+    /// Frontend address as on the wire.
+    pub address: A,
+    /// Frontend port as on the wire.
+    pub port: u16,
+    /// Service id, big-endian.
+    pub rev_nat_index: u16,
+}
+
+/// Value of cilium_lb4_reverse_sk.
+pub type LbReverseSk4 = LbReverseSk<u32>;
+/// Value of cilium_lb6_reverse_sk.
+pub type LbReverseSk6 = LbReverseSk<[u32; 4]>;
+layout!(LbReverseSk4, 8, { address: 0, port: 4, rev_nat_index: 6 });
+layout!(LbReverseSk6, 20, { address: 0, port: 16, rev_nat_index: 18 });
+
 /// Key of `cilium_lb4_source_range` and `cilium_lb6_source_range` (LPM_TRIE, 12 or 24 bytes): clients that a service
 /// admits, or refuses. Its value is one unused byte.
 #[repr(C)]

@@ -37,6 +37,7 @@ mod pod;
 mod policy;
 pub mod signal;
 pub mod slot;
+mod sock_config;
 pub mod trace;
 
 pub use address::{
@@ -49,12 +50,14 @@ pub use endpoint::{EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey,
 pub use ipcache::{IpcacheKey, RemoteEndpointInfo, ipcache_flag};
 pub use lb::{
     LbAffinity, LbAffinityKey, LbAffinityKey4, LbAffinityKey6, LbAffinityMatch, LbBackend, LbBackend4,
-    LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbService, LbServiceKey, LbServiceKey4,
-    LbServiceKey6, LbSourceRange, LbSourceRange4, LbSourceRange6, SkipLb4Key, SkipLb6Key, lb_backend_state,
-    lb_flag, lb_flag2, lb_scope,
+    LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbReverseSk, LbReverseSk4, LbReverseSk6,
+    LbReverseSkKey, LbReverseSkKey4, LbReverseSkKey6, LbService, LbServiceKey, LbServiceKey4, LbServiceKey6,
+    LbSourceRange, LbSourceRange4, LbSourceRange6, SkipLb4Key, SkipLb6Key, lb_backend_state, lb_flag,
+    lb_flag2, lb_scope,
 };
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use node::{DeviceValue, NodeKey, NodeValue};
 pub use node_config::NodeConfig;
 pub use pod::Pod;
 pub use policy::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, policy_flag, policy_match};
+pub use sock_config::SockConfig;

@@ -3,7 +3,7 @@
 //! Owns: which object is used. Needs nothing at run time and no eBPF toolchain at build time: the object is in
 //! `prebuilt/`, and the build fails when it does not come from the sources beside it (`tools/build-ebpf
 //! --update-prebuilt` makes both equal again). `APIARY_EBPF_OBJECT_DIR` names a folder with another `datapath.o`.
-//! Provides: [`datapath`], the names in it, and which program belongs where.
+//! Provides: [`datapath`], the names in it, and which program belongs where; [`sock`] for socket load balancing.
 //!
 //! # What a loader does with it
 //! 1. Opens or creates the maps of [`MAPS`] and passes the pins to the parser by name. [`CALLS`] is created for
@@ -23,6 +23,8 @@
 //! assert!(entry.clone().any(|program| program.name == "cil_from_container"));
 //! assert_eq!(datapath_object::datapath().as_ptr() as usize % 8, 0);
 //! ```
+
+pub mod sock;
 
 use datapath_abi::{NodeConfig, slot};
 

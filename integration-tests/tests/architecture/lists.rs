@@ -54,6 +54,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "config-sources",
         "loadbalancer-redirectpolicy",
         "loader",
+        "socket-lb",
     ],
     &["daemon-config", "status"],
     &["cilium-health"],

@@ -51,7 +51,7 @@ fn a_load_balancer_learns_whether_the_node_has_backends() {
         service.status = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}});
         state_file(&[service])
     };
-    let mut node = Node::new();
+    let mut node = Node::with_cgroup();
     node.config.insert("kube-proxy-replacement".to_owned(), "true".to_owned());
     let address = format!(":{PROXY_PORT}");
     node.config.insert("kube-proxy-replacement-healthz-bind-address".to_owned(), address);
@@ -80,12 +80,12 @@ fn a_load_balancer_learns_whether_the_node_has_backends() {
     until(&node, Node::IPV4, Result::is_err);
 }
 
-/// The map entries are those that Cilium's programs would write: ours do not yet.
+/// The map entries are those that programs write for processes in the node's cgroup; the test's is not.
 #[test]
 fn sockets_end_with_their_backend_on_the_host_and_in_pods() {
     require_root!();
     let service = |backends: &[&str]| state_file(&[ServiceFixture::new("web", &["10.96.0.1"], backends)]);
-    let mut node = Node::new();
+    let mut node = Node::with_cgroup();
     node.config.insert("bpf-lb-sock".to_owned(), "true".to_owned());
     node.follow_services("lb.json");
     node.write_services(&service(&["192.0.2.2", "192.0.2.1"]));

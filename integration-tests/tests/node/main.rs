@@ -24,6 +24,7 @@ mod runtime_options;
 mod scripts;
 mod services;
 mod shell;
+mod socket_lb;
 mod start_order;
 mod unread_log;
 mod untouched;

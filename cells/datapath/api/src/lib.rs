@@ -17,9 +17,11 @@
 mod datapath;
 mod error;
 mod host_mark;
+mod socket_lb;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 
 pub use datapath::{Datapath, EndpointDatapath, PolicyWrite, Pruned};
 pub use error::{DatapathError, Step};
 pub use host_mark::HostMark;
+pub use socket_lb::{SocketCoverage, SocketLb};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use datapath_api::{Datapath, HostMark};
+use datapath_api::{Datapath, HostMark, SocketLb};
 use hive::Settings;
 use hive::prelude::*;
 use local_node::LocalNode;
@@ -56,6 +56,7 @@ struct LoaderParams {
     metrics: Option<Arc<Metrics>>,
     sysctl: Arc<Sysctl>,
     host_mark: Option<Arc<HostMark>>,
+    socket_lb: Option<Arc<SocketLb>>,
     tunnel: Arc<Tunnel>,
     masquerade: Config<MasqueradeConfig>,
     settings: Arc<Settings>,
@@ -110,6 +111,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         datapath: datapath.clone(),
         repairs,
         host_mark: p.host_mark.clone(),
+        socket_coverage: p.socket_lb.as_deref().map(SocketLb::subscribe),
         tunnel: p.tunnel,
         egress,
         mtu: *p.mtu,

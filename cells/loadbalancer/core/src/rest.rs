@@ -35,6 +35,9 @@ pub(crate) fn list(frontends: &Table<Frontend>) -> Vec<Model> {
 /// Services are for pods in any case, for clients outside the cluster if the agent replaces kube-proxy.
 pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     let replaces = config.kube_proxy_replacement;
+    let replacement = status.kube_proxy_replacement.get_or_insert_default();
+    // The cell of socket load balancing reports its part before or after this one.
+    let known = replacement.features.take().unwrap_or_default();
     let (off, replaced) = (Some(Switch::default()), replaces.then_some(Switch { enabled: true }));
     let outside = Some(Switch { enabled: replaces });
     let features = KubeProxyReplacementFeatures {
@@ -45,11 +48,11 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
         nat46x64: Some(Nat46X64::default()),
         node_port: Some(if replaces { node_port(config) } else { NodePort::default() }),
         session_affinity: Some(Switch { enabled: true }),
-        socket_lb: off.clone(),
+        socket_lb: known.socket_lb.or_else(|| off.clone()),
+        bpf_socket_lb_hostns_only: known.bpf_socket_lb_hostns_only,
         socket_lb_tracing: off,
         ..KubeProxyReplacementFeatures::default()
     };
-    let replacement = status.kube_proxy_replacement.get_or_insert_default();
     replacement.mode = if replaces { "True" } else { "False" }.to_owned();
     replacement.features = Some(features);
 }

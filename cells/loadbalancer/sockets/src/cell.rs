@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use hive::prelude::*;
-use loadbalancer::ServicesWriter;
+use loadbalancer::{ServicesConfig, ServicesWriter};
 use local_node::StateConfig;
 use maps::Maps;
 
-use crate::config::SocketConfig;
+use crate::config::{SocketConfig, SocketMode};
 use crate::diag::Transport;
 use crate::follow::follow;
 use crate::reverse::ReverseSockets;
@@ -28,15 +28,16 @@ pub fn termination() -> Cell {
 #[derive(Params)]
 struct Needs {
     config: Config<SocketConfig>,
+    services: Config<ServicesConfig>,
     state: Config<StateConfig>,
     writer: Arc<ServicesWriter>,
     reverse: Arc<ReverseSockets>,
     jobs: JobGroup,
-    health: Health,
 }
 
 fn start(p: Needs) {
-    if !p.config.is_on() {
+    let replaces_kube_proxy = p.services.kube_proxy_replacement;
+    if p.config.mode(replaces_kube_proxy) == SocketMode::Off {
         return;
     }
     let transports = match p.config.lb_sock_terminate_all_protos {
@@ -45,11 +46,7 @@ fn start(p: Needs) {
     };
     let (frontends, backends) = (p.writer.frontends(), p.writer.backends());
     let changes = backends.changes().named("socket-termination");
-    let namespaces = p.config.enters_pods().then(|| p.state.run().join("netns"));
+    let namespaces = p.config.enters_pods(replaces_kube_proxy).then(|| p.state.run().join("netns"));
     let sockets = Sockets { frontends, backends, reverse: p.reverse, namespaces, transports };
-    p.health.child("socket-lb").degraded(
-        "Services are not translated at sockets yet",
-        "bpf-lb-sock has no programs: services are translated at the pods' interfaces; sockets of others' programs are ended",
-    );
     p.jobs.one_shot("socket-termination", move |cx: JobCx| follow(sockets, changes, cx)).add();
 }

@@ -8,7 +8,7 @@
 //! `cilium_lb{4,6}_reverse_sk`, which identify the sockets that were translated to a backend: all others stay.
 //! **Provides** nothing to other cells.
 //!
-//! **Lifecycle.** Enabled by `bpf-lb-sock` or `bpf-lb-sock-hostns-only`. Changes of backends within 50 ms are one
+//! **Lifecycle.** Enabled by `bpf-lb-sock` or `kube-proxy-replacement`. Changes of backends within 50 ms are one
 //! round. A backend counts as removed when it was deleted, is neither active nor terminating, or was found unhealthy.
 //! UDP, and TCP with `lb-sock-terminate-all-protos`; in the agent's network namespace, and with
 //! `bpf-lb-sock-terminate-pod-connections` in those of pods, which are files of the folder `netns` below `state-dir`.
@@ -16,12 +16,10 @@
 //! start, all such sockets are checked: backends may have been removed while no agent ran. On a kernel without
 //! `SOCK_DESTROY` (`CONFIG_INET_DIAG_DESTROY`) health reports it and the job ends.
 //!
-//! **Not implemented yet.** The programs of this agent do not translate at sockets: only the programs of another agent
-//! on the node write the maps, which health reports (`socket-lb`). As long as they are empty, a round costs nothing.
+//! As long as the maps are empty, a round costs nothing.
 //!
 //! **Differences from Cilium.** A socket stays if the service whose address it was connected to still has the backend;
-//! Cilium terminates it when any service loses the backend. `kube-proxy-replacement` does not enable socket load
-//! balancing yet.
+//! Cilium terminates it when any service loses the backend.
 
 mod cell;
 mod config;
@@ -32,6 +30,6 @@ mod reverse;
 mod round;
 
 pub use cell::{cell, termination};
-pub use config::SocketConfig;
+pub use config::{SocketConfig, SocketMode};
 pub use diag::{Diag, InetSocket, Transport};
 pub use reverse::ReverseSockets;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath_api::HostMark;
+use datapath_api::{HostMark, SocketCoverage};
 use devices::{Device, NodeAddress};
 use futures::future::{FutureExt as _, OptionFuture, select_all};
 use hive::job::Backoff;
@@ -13,6 +13,7 @@ use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
 use runtime_options::{Progress, RuntimeOption};
 use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
+use tokio::sync::watch;
 use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 
 use crate::config::Notifications;
@@ -68,6 +69,8 @@ pub(crate) struct HostJob {
     pub(crate) repairs: Repairs,
     /// Whether rules of iptables mark the host's packets; none without a cell for iptables.
     pub(crate) host_mark: Option<Arc<HostMark>>,
+    /// Which sockets have services translated; none without a cell for them.
+    pub(crate) socket_coverage: Option<watch::Receiver<SocketCoverage>>,
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) egress: EgressFeatures,
     pub(crate) mtu: MtuConfig,
@@ -158,6 +161,9 @@ impl HostJob {
                     Event::Changed
                 }
                 _ = host_endpoint.changed() => Event::Changed,
+                Some(Ok(())) = OptionFuture::from(self.socket_coverage.as_mut().map(|c| c.changed())) => {
+                    Event::Changed
+                }
                 Some(()) = OptionFuture::from(timeout) => Event::Timeout,
                 () = alarms.next() => Event::Alarm,
                 () = drift_checks.any(), if machine.awaits_drift_repairs() => Event::DriftRepaired,
@@ -220,6 +226,7 @@ impl HostJob {
                 clock,
                 maps: &self.map_options,
                 notifications,
+                socket_coverage: self.socket_coverage.as_ref().map_or_else(Default::default, |c| *c.borrow()),
                 families: &self.families,
                 node,
                 host_endpoint,

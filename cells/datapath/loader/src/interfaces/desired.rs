@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
+use datapath_api::SocketCoverage;
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
@@ -49,6 +50,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) clock: &'a bpf::Clock,
     pub(crate) maps: &'a MapsConfig,
     pub(crate) notifications: Notifications,
+    pub(crate) socket_coverage: SocketCoverage,
     pub(crate) families: &'a FamilyConfig,
     pub(crate) node: &'a LocalNode,
     pub(crate) host_endpoint: u16,
@@ -139,14 +141,18 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         service_loopback_ipv6: facts.node.service_loopback_ipv6.map_or([0; 4], ipv6_words),
         service_loopback_ipv4: facts.node.service_loopback_ipv4.map_or(0, ipv4_word),
         ticks_in_256_seconds: ticks(Duration::from_secs(256)),
-        // There is no socket load balancing: each packet is translated.
-        per_packet_lb: 1,
+        per_packet_lb: needs_per_packet_lb(facts.socket_coverage, conntrack.enable_sctp).into(),
         empty_services_drop: facts.services.drop_empty.into(),
         empty_services_reject: facts.services.reject.into(),
         tunnel: facts.tunnel.is_tunnel().into(),
         tunnel_port: if facts.tunnel.is_tunnel() { facts.tunnel.port.to_be() } else { 0 },
         ..NodeConfig::default()
     }
+}
+
+/// Whether each packet of pods is translated: not if their sockets are. SCTP has no hooks at sockets.
+fn needs_per_packet_lb(coverage: SocketCoverage, has_sctp: bool) -> bool {
+    coverage != SocketCoverage::All || has_sctp
 }
 
 #[cfg(test)]
@@ -229,6 +235,7 @@ pub(crate) mod tests {
             clock: &bpf::Clock::Seconds,
             maps: &MapsConfig { enable_ipv6_fragment_tracking: false, ..MapsConfig::default() },
             notifications,
+            socket_coverage: SocketCoverage::None,
             families: &families,
             node,
             host_endpoint: 500,
@@ -317,6 +324,19 @@ pub(crate) mod tests {
         let desired = compute(&LocalNode { router_ipv6: None, ..node() }, off).unwrap();
         assert!(desired.addresses.iter().all(IpAddr::is_ipv4));
         assert_eq!(desired.constants.enable_ipv6, 0);
+    }
+
+    #[test]
+    fn packets_of_pods_are_translated_unless_their_sockets_are() {
+        for (coverage, has_sctp, expected) in [
+            (SocketCoverage::None, false, true),
+            (SocketCoverage::Host, false, true),
+            (SocketCoverage::All, false, false),
+            (SocketCoverage::All, true, true),
+        ] {
+            assert_eq!(needs_per_packet_lb(coverage, has_sctp), expected, "{coverage:?} {has_sctp}");
+        }
+        assert_eq!(compute(&node(), FamilyConfig::default()).unwrap().constants.per_packet_lb, 1);
     }
 
     #[test]

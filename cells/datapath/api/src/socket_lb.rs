@@ -1,0 +1,54 @@
+//! Which sockets have services translated by programs.
+
+use tokio::sync::watch;
+
+/// The sockets whose services are translated when they connect or send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SocketCoverage {
+    /// None: socket load balancing is off, or its programs are not attached.
+    #[default]
+    None,
+    /// Those of the host's network namespace.
+    Host,
+    /// Those of the host and of pods.
+    All,
+}
+
+/// The coverage of socket load balancing. Its cell sets it; while sockets of pods are not covered, the loader's programs
+/// translate each packet of pods, so that one of both always does.
+#[derive(Debug, Default)]
+pub struct SocketLb(watch::Sender<SocketCoverage>);
+
+impl SocketLb {
+    /// Reports which sockets are covered now.
+    pub fn set(&self, coverage: SocketCoverage) {
+        self.0.send_if_modified(|current| std::mem::replace(current, coverage) != coverage);
+    }
+
+    /// Returns which sockets are covered.
+    #[must_use]
+    pub fn coverage(&self) -> SocketCoverage {
+        *self.0.borrow()
+    }
+
+    /// Returns a receiver of changes.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<SocketCoverage> {
+        self.0.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_are_reported() {
+        let socket_lb = SocketLb::default();
+        let receiver = socket_lb.subscribe();
+        socket_lb.set(SocketCoverage::None);
+        assert!(!receiver.has_changed().unwrap());
+        socket_lb.set(SocketCoverage::All);
+        assert!(receiver.has_changed().unwrap() && socket_lb.coverage() == SocketCoverage::All);
+    }
+}

@@ -1,0 +1,98 @@
+//! The wiring: options, the hook that finds attached programs, the job, the status.
+
+use std::sync::Arc;
+
+use api::StatusSource;
+use api_models::Switch;
+use datapath_api::{SocketCoverage, SocketLb};
+use hive::prelude::*;
+use loadbalancer::ServicesConfig;
+use loadbalancer_sockets::{SocketConfig, SocketMode};
+use maps::{ClockConfig, FamilyConfig, Maps};
+
+use crate::cgroup::Cgroup;
+use crate::config::SocketLbConfig;
+use crate::job::{Job, has_ipv6, remove};
+use crate::links::Links;
+use crate::programs::Options;
+
+/// Attaches the programs of sockets; provides `Arc<SocketLb>`.
+pub fn cell() -> Cell {
+    module(
+        "socket-lb",
+        "Services translated at sockets",
+        [config::<SocketLbConfig>(), provide(new_socket_lb), provide(status)],
+    )
+}
+
+#[derive(Params)]
+struct Needs {
+    config: Config<SocketLbConfig>,
+    sockets: Config<SocketConfig>,
+    services: Config<ServicesConfig>,
+    empty_services: ConfigWatch<loader::ServicesConfig>,
+    families: Config<FamilyConfig>,
+    clock: Config<ClockConfig>,
+    maps: Arc<Maps>,
+    lifecycle: Lifecycle,
+    jobs: JobGroup,
+}
+
+fn new_socket_lb(p: Needs) -> Arc<SocketLb> {
+    let socket_lb = Arc::new(SocketLb::default());
+    let coverage = match p.sockets.mode(p.services.kube_proxy_replacement) {
+        SocketMode::Off => {
+            if p.sockets.bpf_lb_sock_hostns_only {
+                tracing::warn!("bpf-lb-sock-hostns-only has no effect without bpf-lb-sock");
+            }
+            let maps = p.maps.clone();
+            p.jobs.one_shot("programs", move |cx: JobCx| remove(maps, cx)).add();
+            return socket_lb;
+        }
+        SocketMode::Host => SocketCoverage::Host,
+        SocketMode::All => SocketCoverage::All,
+    };
+    let root = p.config.root();
+    let (attached, at, maps) = (socket_lb.clone(), root.clone(), p.maps.clone());
+    let options = Options {
+        config: (*p.config).clone(),
+        services: (*p.services).clone(),
+        families: (*p.families).clone(),
+        clock: (*p.clock).clone(),
+        host_only: coverage == SocketCoverage::Host,
+        host_netns_cookie: bpf::netns_cookie(),
+    };
+    let names = options.names(has_ipv6());
+    p.lifecycle
+        .hook("socket-lb")
+        .on_start(move |_| async move {
+            let found = move || {
+                Cgroup::open(&at).is_ok_and(|cgroup| Links::new(maps.fs()).are_attached(&cgroup, &names))
+            };
+            if hive::blocking(found).await {
+                attached.set(coverage);
+            }
+            Ok(())
+        })
+        .add();
+    let (empty_services, maps, socket_lb) = (p.empty_services, p.maps, socket_lb);
+    let job = Job { options, empty_services, maps, coverage, root, socket_lb: socket_lb.clone() };
+    p.jobs.one_shot("programs", move |cx: JobCx| job.run(cx)).add();
+    socket_lb
+}
+
+/// Reports the coverage in `GET /healthz`.
+fn status(
+    socket_lb: Arc<SocketLb>,
+    sockets: Config<SocketConfig>,
+    services: Config<ServicesConfig>,
+) -> Member<StatusSource> {
+    Member(StatusSource::new("socket-lb", move |status| {
+        let replacement = status.kube_proxy_replacement.get_or_insert_default();
+        let features = replacement.features.get_or_insert_default();
+        let enabled = socket_lb.coverage() != SocketCoverage::None;
+        features.socket_lb = Some(Switch { enabled });
+        features.bpf_socket_lb_hostns_only =
+            sockets.mode(services.kube_proxy_replacement) == SocketMode::Host;
+    }))
+}

@@ -1,0 +1,107 @@
+//! The pinned links of the programs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bpf::{BpfFs, Link, Program, names_in, unpin};
+
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+
+/// The folder of the links, which exist while no agent runs.
+#[derive(Debug)]
+pub(crate) struct Links {
+    fs: BpfFs,
+    folder: PathBuf,
+}
+
+impl Links {
+    pub(crate) fn new(fs: &BpfFs) -> Links {
+        Links { fs: fs.clone(), folder: fs.socket_links() }
+    }
+
+    fn pin(&self, program: &str) -> PathBuf {
+        self.folder.join(program)
+    }
+
+    /// Whether all programs are attached to this cgroup.
+    pub(crate) fn are_attached(&self, cgroup: &Cgroup, names: &[&str]) -> bool {
+        names.iter().all(|name| {
+            let info = Link::open(&self.pin(name)).and_then(|link| link.info());
+            info.is_ok_and(|info| info.cgroup == Some(cgroup.id))
+        })
+    }
+
+    /// Attaches a program to the cgroup. An existing link to it is updated in place, be it of the previous run or of
+    /// Cilium; any other is replaced after the new one is attached.
+    pub(crate) fn attach(&self, cgroup: &Cgroup, program: &Program) -> Result<(), Error> {
+        let pin = self.pin(program.name());
+        let old = match Link::open(&pin) {
+            Ok(link) => Some(link),
+            Err(error) if error.is_not_found() => None,
+            // Something else has this name, such as a pinned map.
+            Err(_) => {
+                unpin(&pin)?;
+                None
+            }
+        };
+        if let Some(link) = &old
+            && link.info().is_ok_and(|info| info.cgroup == Some(cgroup.id))
+            && link.update(program).is_ok()
+        {
+            return Ok(());
+        }
+        let failed =
+            |source| Error::Attach { program: program.name().to_owned(), path: cgroup.path.clone(), source };
+        let link = Link::cgroup(program, cgroup).map_err(failed)?;
+        fs::create_dir_all(&self.folder).map_err(|source| Error::Folder {
+            operation: "create folder",
+            path: self.folder.clone(),
+            source,
+        })?;
+        self.fs.replace_pin(&pin, |pending| link.pin(pending))?;
+        // The old one is still held by this process: end it now, not with the descriptor.
+        if let Some(link) = old {
+            let _ = link.detach();
+        }
+        Ok(())
+    }
+
+    /// Detaches the programs that are not among `names`: those that translate before those that translate back. Returns
+    /// their names.
+    pub(crate) fn retain(&self, names: &[&str]) -> Result<Vec<String>, Error> {
+        let mut others = names_in(&self.folder)?;
+        others.retain(|name| !names.contains(&&**name));
+        let is_forward = |name: &String| name.ends_with("_connect") || name.ends_with("_sendmsg");
+        others.sort_by_key(|name| !is_forward(name));
+        for name in &others {
+            remove(&self.pin(name))?;
+        }
+        if names.is_empty() {
+            self.remove_folders();
+        }
+        Ok(others)
+    }
+
+    /// Removes the folders up to that of all of Cilium's links.
+    fn remove_folders(&self) {
+        for folder in self.folder.ancestors().take(3) {
+            match fs::remove_dir(folder) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Others have pins there.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn remove(pin: &Path) -> Result<(), Error> {
+    if let Ok(link) = Link::open(pin) {
+        // Fails if the cgroup is gone, which has detached it.
+        let _ = link.detach();
+    }
+    unpin(pin)?;
+    Ok(())
+}

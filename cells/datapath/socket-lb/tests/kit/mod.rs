@@ -1,0 +1,336 @@
+//! A node whose cgroup has the test's process, and map entries of services.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bpf::{Link, LinkInfo, Map};
+use datapath_abi::{
+    FAMILY_V4, FAMILY_V6, IpcacheKey, LbAffinityMatch, LbBackend, LbReverseSkKey4, LbReverseSkKey6,
+    LbService, LbServiceKey, Pod, RemoteEndpointInfo, ipv4_word, ipv6_words, lb_flag,
+};
+use datapath_api::{SocketCoverage, SocketLb};
+use hive::TestHive;
+use hive::prelude::*;
+use loadbalancer_sockets::SocketConfig;
+use maps::Maps;
+use test_kit::{Sandbox, SandboxOptions};
+
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+
+/// The process is in one cgroup at a time.
+static CGROUP: Mutex<()> = Mutex::new(());
+
+pub(crate) fn on_a_runtime(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(test);
+}
+
+/// A service as the load balancer writes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    pub(crate) frontend: SocketAddr,
+    pub(crate) protocol: u8,
+    pub(crate) backends: Vec<SocketAddr>,
+    pub(crate) id: u16,
+    pub(crate) flags: u8,
+    pub(crate) flags2: u8,
+    /// The count in its entry.
+    pub(crate) count: u16,
+    pub(crate) first_backend: u32,
+    /// Seconds of session affinity.
+    pub(crate) affinity: Option<u32>,
+}
+
+impl Service {
+    pub(crate) fn new(frontend: &str, protocol: u8, backends: &[SocketAddr]) -> Service {
+        Service {
+            frontend: frontend.parse().unwrap(),
+            protocol,
+            backends: backends.to_vec(),
+            id: u16::from(protocol),
+            flags: 0,
+            flags2: 0,
+            count: backends.len() as u16,
+            first_backend: u32::from(protocol) * 10,
+            affinity: None,
+        }
+    }
+}
+
+/// A node with the cell. The test's process is in its cgroup until [`Node::finish`].
+pub(crate) struct Node {
+    hive: Option<TestHive>,
+    maps: Arc<Maps>,
+    /// The programs of the links before the last restart.
+    programs: Vec<u32>,
+    home: PathBuf,
+    sandbox: Option<Sandbox>,
+    _cgroup: MutexGuard<'static, ()>,
+}
+
+impl Node {
+    pub(crate) async fn start(options: &[(&str, &str)]) -> Node {
+        let guard = CGROUP.lock().unwrap_or_else(PoisonError::into_inner);
+        let home = own_cgroup();
+        let sandbox = Sandbox::with(&SandboxOptions { cgroup: true, ..SandboxOptions::default() }).unwrap();
+        enter(&sandbox.cgroup().unwrap());
+        let hive = run(&sandbox, options).await;
+        let maps = hive.get::<Maps>();
+        let node = Node {
+            hive: Some(hive),
+            maps,
+            programs: Vec::new(),
+            home,
+            sandbox: Some(sandbox),
+            _cgroup: guard,
+        };
+        node.until_attached().await;
+        node
+    }
+
+    fn hive(&self) -> &TestHive {
+        self.hive.as_ref().unwrap()
+    }
+
+    pub(crate) fn sandbox(&self) -> &Sandbox {
+        self.sandbox.as_ref().unwrap()
+    }
+
+    pub(crate) fn coverage(&self) -> SocketCoverage {
+        self.hive().get::<SocketLb>().coverage()
+    }
+
+    /// Waits until the job has attached its programs.
+    pub(crate) async fn until_attached(&self) {
+        let socket_lb = self.hive().get::<SocketLb>();
+        let attached = || socket_lb.coverage() != SocketCoverage::None;
+        self.hive().until("programs to be attached", attached).await;
+    }
+
+    /// Stops the agent and starts another one.
+    pub(crate) async fn restart(&mut self, options: &[(&str, &str)], killed: bool) {
+        self.programs = self.program_ids();
+        let mut old = self.hive.take().unwrap();
+        if killed {
+            old.kill();
+        } else {
+            old.stop().await;
+        }
+        let hive = run(self.sandbox(), options).await;
+        self.maps = hive.get::<Maps>();
+        self.hive = Some(hive);
+    }
+
+    fn links(&self) -> PathBuf {
+        self.maps.fs().socket_links()
+    }
+
+    pub(crate) fn link_names(&self) -> Vec<String> {
+        bpf::names_in(&self.links()).unwrap()
+    }
+
+    fn link_infos(&self) -> Vec<LinkInfo> {
+        let open = |name: &String| Link::open(&self.links().join(name)).ok()?.info().ok();
+        self.link_names().iter().filter_map(open).collect()
+    }
+
+    pub(crate) fn link_ids(&self) -> Vec<u32> {
+        self.link_infos().iter().map(|info| info.id).collect()
+    }
+
+    fn program_ids(&self) -> Vec<u32> {
+        self.link_infos().iter().map(|info| info.program).collect()
+    }
+
+    /// Waits until every link has a program of the running agent.
+    pub(crate) async fn until_replaced(&self) {
+        let is_replaced = || {
+            let now = self.program_ids();
+            now.len() == 9 && now.iter().all(|id| !self.programs.contains(id))
+        };
+        self.hive().until("programs to be replaced", is_replaced).await;
+    }
+
+    pub(crate) async fn until_links_are_gone(&self) {
+        self.hive().until("links to be removed", || !self.links().exists()).await;
+    }
+
+    /// Pins a link that no agent of ours has, replaces one by a map, and removes one.
+    pub(crate) fn spoil_links(&self) {
+        let pin = |name: &str| self.links().join(name);
+        Link::open(&pin("cil_sock4_connect")).unwrap().pin(&pin("cil_sock4_pre_bind")).unwrap();
+        bpf::unpin(&pin("cil_sock_release")).unwrap();
+        self.maps.ipcache().raw().pin(&pin("cil_sock_release")).unwrap();
+        bpf::unpin(&pin("cil_sock6_sendmsg")).unwrap();
+    }
+
+    pub(crate) async fn finish(mut self) {
+        self.hive.take().unwrap().stop().await;
+    }
+
+    fn map<K: Pod, V: Pod>(&self, name: &str) -> Map<K, V> {
+        Map::new(self.maps.shared(name).unwrap().unwrap()).unwrap()
+    }
+
+    /// Writes the entries of a service, its frontend last.
+    pub(crate) fn put(&mut self, service: &Service) {
+        match service.frontend.ip() {
+            IpAddr::V4(ip) => self.put_family(service, ipv4_word(ip), "4", |ip| match ip {
+                IpAddr::V4(ip) => ipv4_word(ip),
+                IpAddr::V6(_) => unreachable!(),
+            }),
+            IpAddr::V6(ip) => self.put_family(service, ipv6_words(ip), "6", |ip| match ip {
+                IpAddr::V6(ip) => ipv6_words(ip),
+                IpAddr::V4(_) => unreachable!(),
+            }),
+        }
+    }
+
+    fn put_family<A: Copy>(&self, service: &Service, address: A, family: &str, words: impl Fn(IpAddr) -> A)
+    where
+        LbServiceKey<A>: Pod,
+        LbBackend<A>: Pod,
+    {
+        let services = self.map::<LbServiceKey<A>, LbService>(&format!("cilium_lb{family}_services_v2"));
+        let backends = self.map::<u32, LbBackend<A>>(&format!("cilium_lb{family}_backends_v3"));
+        let mut key = LbServiceKey {
+            address,
+            dport: service.frontend.port().to_be(),
+            backend_slot: 0,
+            proto: service.protocol,
+            scope: 0,
+            pad: [0; 2],
+        };
+        let affinity = if service.affinity.is_some() { lb_flag::SESSION_AFFINITY } else { 0 };
+        let value = LbService {
+            backend_id: service.affinity.unwrap_or_default(),
+            count: service.count,
+            rev_nat_index: service.id.to_be(),
+            flags: service.flags | affinity,
+            flags2: service.flags2,
+            qcount: 0,
+        };
+        for (backend, slot) in service.backends.iter().zip(1..) {
+            let id = service.first_backend + u32::from(slot);
+            let row = LbBackend {
+                address: words(backend.ip()),
+                port: backend.port().to_be(),
+                proto: service.protocol,
+                state: 0,
+                cluster_id: 0,
+                zone: 0,
+                pad: 0,
+            };
+            backends.update(&id, &row).unwrap();
+            key.backend_slot = slot;
+            services.update(&key, &LbService { backend_id: id, ..value }).unwrap();
+            if service.affinity.is_some() {
+                let matches = LbAffinityMatch { backend_id: id, rev_nat_id: service.id.to_be(), pad: 0 };
+                self.map::<LbAffinityMatch, u8>("cilium_lb_affinity_match").update(&matches, &0).unwrap();
+            }
+        }
+        key.backend_slot = 0;
+        services.update(&key, &value).unwrap();
+    }
+
+    /// Deletes a service with its backends.
+    pub(crate) fn remove(&mut self, service: &Service) {
+        let IpAddr::V4(ip) = service.frontend.ip() else { unreachable!() };
+        let services = self.map::<LbServiceKey<u32>, LbService>("cilium_lb4_services_v2");
+        let backends = self.map::<u32, LbBackend<u32>>("cilium_lb4_backends_v3");
+        for slot in 0..=service.backends.len() as u16 {
+            let key = LbServiceKey {
+                address: ipv4_word(ip),
+                dport: service.frontend.port().to_be(),
+                backend_slot: slot,
+                proto: service.protocol,
+                scope: 0,
+                pad: [0; 2],
+            };
+            services.delete(&key).unwrap();
+            backends.delete(&(service.first_backend + u32::from(slot))).unwrap();
+        }
+    }
+
+    /// Gives an address an identity.
+    pub(crate) fn identify(&self, ip: &str, sec_identity: u32) {
+        let (family, bits, address) = match ip.parse().unwrap() {
+            IpAddr::V4(ip) => (FAMILY_V4, 32, [ipv4_word(ip), 0, 0, 0]),
+            IpAddr::V6(ip) => (FAMILY_V6, 128, ipv6_words(ip)),
+        };
+        let prefixlen = IpcacheKey::STATIC_BITS + bits;
+        let key = IpcacheKey { prefixlen, cluster_id: 0, pad1: 0, family, address };
+        let info = RemoteEndpointInfo { sec_identity, ..RemoteEndpointInfo::default() };
+        self.maps.ipcache().update(&key, &info).unwrap();
+    }
+
+    /// Returns the number of sockets with a row, by family.
+    pub(crate) fn socket_rows(&self) -> (usize, usize) {
+        let v4 = self.map::<LbReverseSkKey4, [u8; 8]>("cilium_lb4_reverse_sk").entries().unwrap().len();
+        let v6 = self.map::<LbReverseSkKey6, [u8; 20]>("cilium_lb6_reverse_sk").entries().unwrap().len();
+        (v4, v6)
+    }
+
+    /// Empties the maps of sockets.
+    pub(crate) fn forget_sockets(&self) {
+        let map = self.map::<LbReverseSkKey4, [u8; 8]>("cilium_lb4_reverse_sk");
+        for (key, _) in map.entries().unwrap() {
+            map.delete(&key).unwrap();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Its own cgroup is a folder of the machine, which the sandbox hides.
+        self.sandbox = None;
+        enter(&self.home);
+    }
+}
+
+async fn run(sandbox: &Sandbox, options: &[(&str, &str)]) -> TestHive {
+    let others = [
+        config::<SocketConfig>(),
+        config::<loadbalancer::ServicesConfig>(),
+        config::<loader::ServicesConfig>(),
+    ];
+    let cells = [
+        statedb::cell(),
+        maps::cell(),
+        module("options", "Options of other cells", others),
+        socket_lb::cell(),
+    ];
+    let mut hive = TestHive::needing::<SocketLb>(cells)
+        .set("bpf-root", sandbox.bpf_root().display())
+        .set("cgroup-root", sandbox.cgroup().unwrap().display())
+        .set("preallocate-bpf-maps", "false")
+        .set("bpf-map-dynamic-size-ratio", "0")
+        .set("bpf-sock-rev-map-max", "1024")
+        .set("bpf-lb-map-max", "1024");
+    for option in ["bpf-ct-global-tcp-max", "bpf-ct-global-any-max", "bpf-nat-global-max"] {
+        hive = hive.set(option, "1024");
+    }
+    for (option, value) in options {
+        hive = hive.set(option, value);
+    }
+    hive.start().await;
+    hive
+}
+
+/// Returns the folder of the process's cgroup.
+fn own_cgroup() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let is_root = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
+    let root = mounts.lines().find(is_root).unwrap().split(' ').nth(1).unwrap().to_owned();
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+    PathBuf::from(root).join(path)
+}
+
+/// Moves the process into a cgroup.
+fn enter(cgroup: &std::path::Path) {
+    fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+}

@@ -1,0 +1,39 @@
+//! The maps, under the names of Cilium's pins.
+
+use crate::btf::*;
+use datapath_abi::*;
+
+macro_rules! maps {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(link_section = ".maps")]
+            #[unsafe(no_mangle)]
+            pub(crate) static $name: $type = <$type>::new();
+        )*
+    };
+}
+
+maps! {
+    /// Identities of addresses.
+    cilium_ipcache_v2: Map<IpcacheKey, RemoteEndpointInfo, LPM_TRIE, 512000, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Events by reason, direction, file and line.
+    cilium_metrics: Map<MetricsKey, MetricsValue, PERCPU_HASH, 1024, NO_PREALLOC>;
+    /// Services by frontend, and their backends by slot.
+    cilium_lb4_services_v2: Map<LbServiceKey4, LbService, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_lb6_services_v2: Map<LbServiceKey6, LbService, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Backends by id.
+    cilium_lb4_backends_v3: Map<u32, LbBackend4, HASH, 65536, NO_PREALLOC>;
+    cilium_lb6_backends_v3: Map<u32, LbBackend6, HASH, 65536, NO_PREALLOC>;
+    /// The last backends of clients of services with session affinity.
+    cilium_lb4_affinity: Map<LbAffinityKey4, LbAffinity, LRU_HASH, 65536, 0>;
+    cilium_lb6_affinity: Map<LbAffinityKey6, LbAffinity, LRU_HASH, 65536, 0>;
+    /// Backends to which affinity applies.
+    cilium_lb_affinity_match: Map<LbAffinityMatch, u8, HASH, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    /// The frontends that sockets were connected to, by socket and backend.
+    cilium_lb4_reverse_sk: Map<LbReverseSkKey4, LbReverseSk4, LRU_HASH, 262144, 0>;
+    cilium_lb6_reverse_sk: Map<LbReverseSkKey6, LbReverseSk6, LRU_HASH, 262144, 0>;
+    /// Addresses that network namespaces reach without redirection to pods of the node.
+    cilium_skip_lb4: Map<SkipLb4Key, u8, HASH, 100, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_skip_lb6: Map<SkipLb6Key, u8, HASH, 100, { NO_PREALLOC | RDONLY_PROG }>;
+}
