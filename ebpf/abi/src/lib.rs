@@ -31,6 +31,7 @@ mod ipcache;
 mod lb;
 pub mod mark;
 mod metrics;
+mod nat;
 mod node;
 mod node_config;
 mod pod;
@@ -38,6 +39,7 @@ mod policy;
 pub mod signal;
 pub mod slot;
 mod sock_config;
+pub mod snat;
 pub mod trace;
 
 pub use address::{
@@ -56,6 +58,10 @@ pub use lb::{
     lb_flag2, lb_scope,
 };
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
+pub use nat::{
+    IpMasqKey, IpMasqKey4, IpMasqKey6, MasqueradeAddresses, NatEntry, NatEntry4, NatEntry6, NatKey, NatKey4,
+    NatKey6,
+};
 pub use node::{DeviceValue, NodeKey, NodeValue};
 pub use node_config::NodeConfig;
 pub use pod::Pod;

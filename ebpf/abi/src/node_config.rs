@@ -114,8 +114,14 @@ pub struct NodeConfig {
     pub masquerade_ipv6: u8,
     /// Serve frontends of services at the devices (`kube-proxy-replacement`).
     pub nodeport: u8,
+    /// Keep the address of packets to ranges of `cilium_ipmasq_v4` and `cilium_ipmasq_v6` (`enable-ip-masq-agent`).
+    pub ip_masq_agent: u8,
+    /// Masquerade packets to other nodes (`enable-remote-node-masquerade`).
+    pub remote_node_masquerade: u8,
+    /// The lowest port of translations, in the machine's byte order: behind `node-port-range`.
+    pub snat_min_port: u16,
     /// Zero.
-    pub pad: [u8; 6],
+    pub pad: [u8; 2],
 }
 layout!(NodeConfig, 152, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
@@ -127,7 +133,8 @@ layout!(NodeConfig, 152, {
     ct_service_tcp_grace: 80, ct_syn_timeout: 84, ct_close_timeout: 88,
     service_loopback_ipv6: 92, service_loopback_ipv4: 108, ticks_in_256_seconds: 112, per_packet_lb: 116, empty_services_drop: 117,
     empty_services_reject: 118, host_routing: 119, host_mac: 120, tunnel_mac: 128, tunnel_ifindex: 136, tunnel_port: 140,
-    tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, pad: 146,
+    tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, ip_masq_agent: 146,
+    remote_node_masquerade: 147, snat_min_port: 148, pad: 150,
 });
 
 impl NodeConfig {

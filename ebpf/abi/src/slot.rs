@@ -27,6 +27,14 @@ pub const IPV6_POLICY: u32 = 12;
 pub const IPV4_FROM_HOST: u32 = 23;
 /// IPv6 from the host.
 pub const IPV6_FROM_HOST: u32 = 24;
+/// IPv4 that a device of the node received, before delivery: replies to translated packets.
+pub const IPV4_NAT_INGRESS: u32 = 36;
+/// IPv6 that a device of the node received, before delivery.
+pub const IPV6_NAT_INGRESS: u32 = 37;
+/// IPv4 that leaves by a device of the node.
+pub const IPV4_SNAT_FORWARD: u32 = 38;
+/// IPv6 that leaves by a device of the node.
+pub const IPV6_SNAT_FORWARD: u32 = 39;
 /// IPv4 from a device of the node.
 pub const IPV4_FROM_NETDEV: u32 = 42;
 /// IPv6 from a device of the node.

@@ -87,12 +87,16 @@ pub const NODEPORT: [&str; 6] = [
     "tail_handle_nat_fwd_ipv4",
     "tail_handle_nat_fwd_ipv6",
 ];
+/// Programs that only a node with masquerading of IPv4 in eBPF needs.
+pub const MASQUERADE_IPV4: [&str; 2] = ["tail_ipv4_snat_fwd", "tail_ipv4_nat_ingress"];
+/// The same for IPv6.
+pub const MASQUERADE_IPV6: [&str; 2] = ["tail_ipv6_snat_fwd", "tail_ipv6_nat_ingress"];
 /// The way into all pods for callers of another origin: it may stand in `cilium_call_policy` under every endpoint id and
 /// finds the endpoint by the packet's destination.
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 32] = [
+pub const PROGRAMS: [Program; 36] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -115,6 +119,10 @@ pub const PROGRAMS: [Program; 32] = [
     tail("tail_ipv6_from_host", slot::IPV6_FROM_HOST),
     tail("tail_ipv4_no_service", slot::IPV4_NO_SERVICE),
     tail("tail_ipv6_no_service", slot::IPV6_NO_SERVICE),
+    tail(MASQUERADE_IPV4[0], slot::IPV4_SNAT_FORWARD),
+    tail(MASQUERADE_IPV4[1], slot::IPV4_NAT_INGRESS),
+    tail(MASQUERADE_IPV6[0], slot::IPV6_SNAT_FORWARD),
+    tail(MASQUERADE_IPV6[1], slot::IPV6_NAT_INGRESS),
     tail("tail_ipv4_from_overlay", slot::IPV4_FROM_OVERLAY),
     tail("tail_ipv6_from_overlay", slot::IPV6_FROM_OVERLAY),
     tail("tail_ipv4_from_netdev", slot::IPV4_FROM_NETDEV),
@@ -128,7 +136,7 @@ pub const PROGRAMS: [Program; 32] = [
 ];
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 28] = [
+pub const MAPS: [&str; 35] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -152,9 +160,16 @@ pub const MAPS: [&str; 28] = [
     "cilium_lb_affinity_match",
     "cilium_lb4_source_range",
     "cilium_lb6_source_range",
+    "cilium_snat_v4_external",
+    "cilium_snat_v6_external",
+    "cilium_snat_v4_alloc_retries",
+    "cilium_snat_v6_alloc_retries",
+    "cilium_ipmasq_v4",
+    "cilium_ipmasq_v6",
     "cilium_devices",
     "ep_config",
     "ep_by_ifindex",
     "ep_by_ifindex_hi",
     "ep_policies",
+    "ep_masquerade",
 ];

@@ -55,7 +55,10 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     masquerade_ipv4: 0,
     masquerade_ipv6: 0,
     nodeport: 0,
-    pad: [0; 6],
+    ip_masq_agent: 0,
+    remote_node_masquerade: 0,
+    snat_min_port: 0,
+    pad: [0; 2],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

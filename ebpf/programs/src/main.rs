@@ -12,6 +12,7 @@
 //! | [`overlay`] | the tunnel between nodes: from and to it, encapsulation |
 //! | [`lb`], [`nat`] | services: choice of a backend, replies; addresses, ports and checksums in the packet |
 //! | [`nodeport`] | services for clients outside the cluster, at devices |
+//! | [`snat`] | masquerading at the devices |
 //! | [`conntrack`] | connections |
 //! | [`policy`] | verdicts of an endpoint's policy map |
 //! | [`endpoint`] | endpoints, identities of addresses, delivery |
@@ -53,6 +54,7 @@ mod overlay;
 mod packet;
 mod pod;
 mod policy;
+mod snat;
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
@@ -60,6 +62,7 @@ use nodeport::{refusal, reply};
 use packet::ipv4::V4;
 use packet::ipv6::V6;
 use pod::{arp, container, ndp, no_service};
+use snat::masquerade;
 
 /// Ingress of a pod's host-side interface: all packets that a pod sends.
 #[classifier]
@@ -227,6 +230,30 @@ pub fn tail_handle_nat_fwd_ipv4(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_handle_nat_fwd_ipv6(ctx: TcContext) -> i32 {
     reply::at_device::<V6>((&ctx).into())
+}
+
+/// IPv4 that leaves by a device of the node.
+#[classifier]
+pub fn tail_ipv4_snat_fwd(ctx: TcContext) -> i32 {
+    masquerade::forward::<V4>((&ctx).into())
+}
+
+/// IPv6 that leaves by a device of the node.
+#[classifier]
+pub fn tail_ipv6_snat_fwd(ctx: TcContext) -> i32 {
+    masquerade::forward::<V6>((&ctx).into())
+}
+
+/// IPv4 that a device of the node received: replies to masqueraded packets.
+#[classifier]
+pub fn tail_ipv4_nat_ingress(ctx: TcContext) -> i32 {
+    masquerade::receive::<V4>((&ctx).into())
+}
+
+/// IPv6 that a device of the node received: replies to masqueraded packets.
+#[classifier]
+pub fn tail_ipv6_nat_ingress(ctx: TcContext) -> i32 {
+    masquerade::receive::<V6>((&ctx).into())
 }
 
 /// Ingress of the tunnel device: packets of other nodes.

@@ -14,7 +14,7 @@ type Switch = (&'static str, fn(&mut NodeConfig, bool));
 /// Those before this one decide where packets go, the others what is remembered and told of them.
 const FORWARDING: usize = 13;
 
-const SWITCHES: [Switch; 24] = [
+const SWITCHES: [Switch; 27] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -41,12 +41,17 @@ const SWITCHES: [Switch; 24] = [
     ("extended_protocols", |c, on| c.extended_protocols = on.into()),
     ("jiffies_clock", |c, on| c.jiffies_clock = on.into()),
     ("per_packet_lb", |c, on| c.per_packet_lb = on.into()),
+    ("masquerade", |c, on| {
+        (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (on.into(), on.into(), 32768);
+    }),
+    ("ip_masq_agent", |c, on| c.ip_masq_agent = on.into()),
+    ("remote_node_masquerade", |c, on| c.remote_node_masquerade = on.into()),
 ];
 
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 32] = [
+const NAMED: [Named; 37] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
@@ -85,6 +90,19 @@ const NAMED: [Named; 32] = [
     ("kube-proxy-replacement-tunnel", |c| {
         (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 0);
         (c.sctp, c.ct_accounting, c.trace_notify, c.monitor_aggregation) = (1, 1, 1, aggregation::NONE);
+    }),
+    ("masquerade", |c| {
+        (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port, c.host_routing) = (1, 1, 32768, 0)
+    }),
+    ("masquerade-ipv4", |c| (c.masquerade_ipv4, c.enable_ipv6, c.snat_min_port) = (1, 0, 32768)),
+    ("masquerade-ipv6", |c| (c.masquerade_ipv6, c.enable_ipv4, c.snat_min_port) = (1, 0, 32768)),
+    ("kube-proxy-replacement-masquerade", |c| {
+        (c.nodeport, c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 1, 32768);
+    }),
+    ("masquerade-everything", |c| {
+        (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);
+        (c.tunnel, c.tunnel_ifindex, c.sctp, c.extended_protocols) = (1, 7, 1, 1);
+        (c.ip_masq_agent, c.remote_node_masquerade, c.monitor_aggregation) = (1, 1, aggregation::NONE);
     }),
     ("fastest", |c| {
         (c.trace_notify, c.drop_notify, c.identity_mark) = (0, 0, 0);

@@ -177,12 +177,14 @@ pub(crate) struct Outcome {
 pub(crate) const ALLOW_ALL: [PolicyRow; 2] =
     [(PolicyKey::any(true), PolicyEntry::allow(0)), (PolicyKey::any(false), PolicyEntry::allow(0))];
 
-const LARGE_MAPS: [&str; 5] = [
+const LARGE_MAPS: [&str; 7] = [
     "cilium_ct4_global",
     "cilium_ct_any4_global",
     "cilium_ct6_global",
     "cilium_ct_any6_global",
     "cilium_policystats",
+    "cilium_snat_v4_external",
+    "cilium_snat_v6_external",
 ];
 
 /// The object in the kernel, nobody attached to it.

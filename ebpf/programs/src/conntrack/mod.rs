@@ -183,6 +183,31 @@ pub(crate) fn create<F: Family>(
     F::ct_any().insert(&errors, &entry).map_err(|errno| full::<F>(skb, errno))
 }
 
+/// Keeps the entry of a flow of the host, or creates it, without one for ICMP errors. No other program tracks the host's
+/// flows.
+#[inline(always)]
+pub(crate) fn keep<F: Family>(skb: Skb, flow: &Flow<F::Address>, now: u32) -> Result<(), Drop> {
+    let key = forward::<F>(flow, Direction::Egress);
+    if look::<F>(skb, &key, flow, Direction::Egress, now).is_some() {
+        return Ok(());
+    }
+    let mut entry = CtEntry::default();
+    begin(&mut entry, skb, flow, Direction::Egress, now);
+    insert::<F>(&key, &entry, flow.is_tcp()).map_err(|errno| full::<F>(skb, errno))
+}
+
+/// Refreshes the entry of a flow of the host by a reply to it.
+#[inline(always)]
+pub(crate) fn refresh_reply<F: Family>(skb: Skb, flow: &Flow<F::Address>, now: u32) {
+    look::<F>(skb, &reversed::<F>(flow, Direction::Ingress), flow, Direction::Ingress, now);
+}
+
+/// True for a packet that a pod sends as a reply, or as an ICMP error, to a connection that its peer has opened.
+#[inline(always)]
+pub(crate) fn is_reply<F: Family>(flow: &Flow<F::Address>) -> bool {
+    !row::<F>(&reversed::<F>(flow, Direction::Egress), flow.is_tcp()).is_null()
+}
+
 /// Returns the backend of a client's connection to a service, if there is an entry and the service is still the same.
 /// A new connection on the ports of a closed one counts as unknown. As in Cilium, only SYN|ACK may use the entry within
 /// the grace time, as it may belong to the closed connection.

@@ -5,15 +5,27 @@ use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
 use crate::host::{at_host, drop_incoming, is_of_host};
 use crate::maps::cilium_devices;
-use crate::monitor::drop::Drop;
+use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
 use crate::nodeport::{self, NodePort};
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
+use crate::snat::{Snat, masquerade};
 use datapath_abi::mark;
 use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
-use datapath_abi::{file, identity, lxc_flag, slot};
+use datapath_abi::{direction, file, identity, lxc_flag, slot};
 
 const FILE: u8 = file::BPF_HOST;
+
+/// The word of the context that is not zero if a packet was looked up among services and translations already.
+const LOOKED_UP: usize = 2;
+
+/// Marks a packet as one that only has to be delivered.
+#[inline(always)]
+pub(crate) fn set_looked_up(skb: Skb) {
+    skb.set_cb(LOOKED_UP, 1);
+}
 
 /// Handles packets that a device of the node receives. With BPF host routing packets for pods are delivered here, else
 /// the stack routes them to cilium_host.
@@ -21,26 +33,38 @@ const FILE: u8 = file::BPF_HOST;
 pub(crate) fn from_netdev(skb: Skb) -> i32 {
     skb.clear_cb();
     let traced = trace::wanted(FROM_NETWORK, 0);
-    let l3_device = (traced || enabled!(host_routing) || enabled!(nodeport)) && is_l3_device(skb.ifindex());
+    let l3_device = (traced || handles_received()) && is_l3_device(skb.ifindex());
     // Packets without an event do not need this ipcache lookup.
     let src_label = if traced { sender(skb, l3_device) } else { identity::UNKNOWN };
     let at = at_host(FROM_NETWORK, src_label, identity::UNKNOWN);
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), l3_device, ..at });
-    if !enabled!(host_routing) && !enabled!(nodeport) || l3_device {
+    if !handles_received() || l3_device {
         return PASS;
     }
     let missed = match skb.protocol() {
         ETH_IPV4 if enabled!(enable_ipv4) => {
-            skb.tail_call(slot::IPV4_FROM_NETDEV);
+            skb.tail_call(received::<V4>());
             drop_here!(MISSED_TAIL_CALL)
         }
         ETH_IPV6 if enabled!(enable_ipv6) => {
-            skb.tail_call(slot::IPV6_FROM_NETDEV);
+            skb.tail_call(received::<V6>());
             drop_here!(MISSED_TAIL_CALL)
         }
         _ => return PASS,
     };
     drop_incoming(skb, missed, src_label)
+}
+
+/// True if programs do more with packets that a device receives than to report them.
+#[inline(always)]
+fn handles_received() -> bool {
+    enabled!(host_routing) || enabled!(nodeport) || enabled!(masquerade_ipv4) || enabled!(masquerade_ipv6)
+}
+
+/// Returns the slot of the first program for packets of a family: services come before translations of the node.
+#[inline(always)]
+fn received<F: Snat>() -> u32 {
+    if F::is_masqueraded() && !enabled!(nodeport) { F::INGRESS_SLOT } else { F::DELIVERY_SLOT }
 }
 
 /// Returns the identity of the sender of a packet that a device of the node received.
@@ -62,7 +86,7 @@ pub(crate) fn is_l3_device(ifindex: u32) -> bool {
 
 /// Routes an IP packet from the network to a pod of this node, or passes it to the stack.
 #[inline(always)]
-pub(crate) fn to_pods<F: NodePort>(skb: Skb) -> i32 {
+pub(crate) fn to_pods<F: NodePort + Snat>(skb: Skb) -> i32 {
     match forward::<F>(skb) {
         Ok(verdict) => verdict,
         Err(why) => drop_incoming(skb, why, ipcache::sender_of::<F>(skb, F::world(), ETH_LEN)),
@@ -70,12 +94,17 @@ pub(crate) fn to_pods<F: NodePort>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn forward<F: NodePort>(skb: Skb) -> Result<i32, Drop> {
+fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
     if enabled!(nodeport) {
-        nodeport::request::<F>(skb)?;
-        if !enabled!(host_routing) {
-            return Ok(PASS);
+        let is_delivery = skb.cb(LOOKED_UP) != 0;
+        skb.set_cb(LOOKED_UP, 0);
+        if !is_delivery && !nodeport::request::<F>(skb)? && F::is_masqueraded() {
+            skb.tail_call(F::INGRESS_SLOT);
+            return Err(drop_here!(MISSED_TAIL_CALL));
         }
+    }
+    if !enabled!(host_routing) {
+        return Ok(PASS);
     }
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: `header` checked the bounds; nothing writes or moves the packet while this borrow is used.
@@ -94,19 +123,46 @@ pub(crate) fn to_netdev(skb: Skb) -> i32 {
     if enabled!(nodeport) {
         nodeport::reply::dispatch(skb);
     }
-    to_network(skb)
+    depart(skb)
 }
 
-/// Sends a packet as it is.
+/// Sends a packet that is no reply of a service: the source of one that leaves the cluster is translated.
 #[inline(always)]
-pub(crate) fn to_network(skb: Skb) -> i32 {
+pub(crate) fn depart(skb: Skb) -> i32 {
     let carried = skb.mark();
+    let masquerades = enabled!(masquerade_ipv4) || enabled!(masquerade_ipv6);
+    if masquerades && !masquerade::is_exempt(carried) && !is_l3_device(skb.ifindex()) {
+        match skb.protocol() {
+            ETH_IPV4 if enabled!(masquerade_ipv4) => {
+                skb.tail_call(slot::IPV4_SNAT_FORWARD);
+                return drop_outgoing(skb);
+            }
+            ETH_IPV6 if enabled!(masquerade_ipv6) => {
+                skb.tail_call(slot::IPV6_SNAT_FORWARD);
+                return drop_outgoing(skb);
+            }
+            _ => {}
+        }
+    }
+    to_network(skb, carried, [0; 4])
+}
+
+/// Drops a packet of which the next program is missing: its address must not leave the node untranslated.
+#[inline(always)]
+fn drop_outgoing(skb: Skb) -> i32 {
+    let parties = Parties { endpoint: node!(host_endpoint_id), ..Parties::default() };
+    dropped(skb, drop_here!(MISSED_TAIL_CALL), direction::EGRESS, parties)
+}
+
+/// Passes a packet with this mark on to the network. `orig_ip` is the source of a translated one before that.
+#[inline(always)]
+pub(crate) fn to_network(skb: Skb, carried: u32, orig_ip: [u32; 4]) -> i32 {
     let label = match carried & mark::MAGIC_MASK {
         mark::IDENTITY => mark::identity(carried),
         _ if is_of_host(skb, carried) => identity::HOST,
         _ => identity::UNKNOWN,
     };
     let at = at_host(TO_NETWORK, label, identity::UNKNOWN);
-    trace!(skb, Trace { ifindex: skb.ifindex(), ..at });
+    trace!(skb, Trace { ifindex: skb.ifindex(), orig_ip, ..at });
     PASS
 }

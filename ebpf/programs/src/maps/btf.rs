@@ -1,6 +1,6 @@
 //! Map definitions as BTF describes them: the loader reads type, sizes and flags from the types of these fields.
 
-use aya_ebpf::helpers::{bpf_map_lookup_elem, bpf_map_update_elem};
+use aya_ebpf::helpers::{bpf_map_delete_elem, bpf_map_lookup_elem, bpf_map_update_elem};
 use core::ffi::c_void;
 use core::marker::PhantomData;
 
@@ -74,10 +74,29 @@ impl<K, V> Rows<K, V> {
     /// Writes an entry; the error is a negative errno.
     #[inline(always)]
     pub(crate) fn insert(&self, key: &K, value: &V) -> Result<(), i8> {
+        self.insert_with(key, value, ANY)
+    }
+
+    /// Writes an entry that does not exist; the error is a negative errno.
+    #[inline(always)]
+    pub(crate) fn insert_new(&self, key: &K, value: &V) -> Result<(), i8> {
+        self.insert_with(key, value, NOEXIST)
+    }
+
+    #[inline(always)]
+    fn insert_with(&self, key: &K, value: &V, flags: u64) -> Result<(), i8> {
         // SAFETY: as above, and the value outlives the call and has the map's value type.
-        let answer =
-            unsafe { bpf_map_update_elem(self.0, (&raw const *key).cast(), (&raw const *value).cast(), 0) };
+        let answer = unsafe {
+            bpf_map_update_elem(self.0, (&raw const *key).cast(), (&raw const *value).cast(), flags)
+        };
         if answer == 0 { Ok(()) } else { Err(answer as i8) }
+    }
+
+    /// Removes an entry, if there is one.
+    #[inline(always)]
+    pub(crate) fn remove(&self, key: &K) {
+        // SAFETY: as above.
+        unsafe { bpf_map_delete_elem(self.0, (&raw const *key).cast()) };
     }
 }
 
@@ -121,12 +140,17 @@ impl<K, V, const T: usize, const S: usize, const F: usize, const N: usize>
     }
 }
 
+/// Flags of updates (linux/bpf.h).
+const ANY: u64 = 0;
+const NOEXIST: u64 = 1;
+
 /// Map types and flags (linux/bpf.h).
 pub(crate) const HASH: usize = 1;
 pub(crate) const ARRAY: usize = 2;
 pub(crate) const PROG_ARRAY: usize = 3;
 pub(crate) const PERF_EVENT_ARRAY: usize = 4;
 pub(crate) const PERCPU_HASH: usize = 5;
+pub(crate) const PERCPU_ARRAY: usize = 6;
 pub(crate) const LRU_HASH: usize = 9;
 pub(crate) const LRU_PERCPU_HASH: usize = 10;
 pub(crate) const LPM_TRIE: usize = 11;

@@ -61,6 +61,16 @@ maps! {
     cilium_lb6_source_range: Map<LbSourceRange6, u8, LPM_TRIE, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
+    /// Translations of sources, and how many occupied ports were tried for each.
+    cilium_snat_v4_external: Map<NatKey4, NatEntry4, LRU_HASH, 524288, 0>;
+    cilium_snat_v6_external: Map<NatKey6, NatEntry6, LRU_HASH, 524288, 0>;
+    cilium_snat_v4_alloc_retries: Map<u32, u32, PERCPU_ARRAY, { snat::MAX_TRIES as usize + 1 }, 0>;
+    cilium_snat_v6_alloc_retries: Map<u32, u32, PERCPU_ARRAY, { snat::MAX_TRIES as usize + 1 }, 0>;
+    /// Ranges that are not masqueraded.
+    cilium_ipmasq_v4: Map<IpMasqKey4, u8, LPM_TRIE, 16384, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_ipmasq_v6: Map<IpMasqKey6, u8, LPM_TRIE, 16384, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Addresses of packets that leave by a device, by its index.
+    ep_masquerade: Map<u32, MasqueradeAddresses, HASH, 512, { NO_PREALLOC | RDONLY_PROG }>;
     /// Programs of this load of the object.
     cilium_calls: Map<u32, u32, PROG_ARRAY, { slot::ENTRIES as usize }, 0>;
     /// Settings of endpoints by their id.

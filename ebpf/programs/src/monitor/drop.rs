@@ -30,6 +30,18 @@ impl Drop {
         Self(skb.forget(self.0))
     }
 
+    /// Returns it as an integer, for functions of the object that are called; the upper byte is zero.
+    #[inline(always)]
+    pub(crate) const fn packed(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the drop of such an integer.
+    #[inline(always)]
+    pub(crate) const fn unpacked(packed: u64) -> Self {
+        Self(packed)
+    }
+
     #[inline(always)]
     pub(crate) const fn reason(self) -> u8 {
         self.0 as u8

@@ -31,8 +31,8 @@ pub(crate) struct Trace {
     pub(crate) ifindex: u32,
     /// Whether the device's packets have no Ethernet header.
     pub(crate) l3_device: bool,
-    /// The packet's source address before reverse translation, in the format of map keys, at the only point after that:
-    /// into a pod. Zero elsewhere.
+    /// The packet's source address before a translation, in the format of map keys, at the points after that: into a
+    /// pod, and to the network. Zero elsewhere.
     pub(crate) orig_ip: [u32; 4],
 }
 
@@ -84,7 +84,9 @@ pub(crate) fn passed(skb: Skb, at: Trace, file: u8, line: u16) {
             | u64::from(at.l3_device) << L3_DEVICE_SHIFT;
         let labels = u64::from(at.src_label) | u64::from(at.dst_label) << 32;
         // Elsewhere null instead of a copy on the stack, which would cost the verifier additional states.
-        let orig_ip = if at.point == trace::TO_LXC { &raw const at.orig_ip } else { core::ptr::null() };
+        let is_translated = at.point == trace::TO_LXC
+            || at.point == trace::TO_NETWORK && (enabled!(masquerade_ipv4) || enabled!(masquerade_ipv6));
+        let orig_ip = if is_translated { &raw const at.orig_ip } else { core::ptr::null() };
         report(skb.raw(), what, labels, at.ifindex, orig_ip);
     }
 }

@@ -37,6 +37,8 @@ pub(crate) trait Translate: Family {
     const SOURCE_OFFSET: usize;
     const DESTINATION_OFFSET: usize;
     const CHECKSUM_OFFSET: Option<usize>;
+    /// An address that no packet has.
+    const NONE: Self::Address;
     /// Length of a header without options.
     const HEADER_LEN: usize;
 
@@ -61,7 +63,7 @@ fn carry(sum: u64) -> u32 {
 
 /// Returns a checksum after a change of its content.
 #[inline(always)]
-fn moved(checksum: u16, difference: u32) -> u16 {
+pub(crate) fn moved(checksum: u16, difference: u32) -> u16 {
     let sum = u32::from(!checksum) + (difference & 0xffff) + (difference >> 16);
     !fold(sum)
 }
@@ -70,6 +72,7 @@ impl Translate for V4 {
     const SOURCE_OFFSET: usize = 12;
     const DESTINATION_OFFSET: usize = 16;
     const CHECKSUM_OFFSET: Option<usize> = Some(10);
+    const NONE: u32 = 0;
     const HEADER_LEN: usize = size_of::<Ipv4Header>();
 
     #[inline(always)]
@@ -98,6 +101,7 @@ impl Translate for V6 {
     const SOURCE_OFFSET: usize = 8;
     const DESTINATION_OFFSET: usize = 24;
     const CHECKSUM_OFFSET: Option<usize> = None;
+    const NONE: [u32; 4] = [0; 4];
     const HEADER_LEN: usize = size_of::<Ipv6Header>();
 
     #[inline(always)]
@@ -250,6 +254,37 @@ fn replace(skb: Skb, at: usize, from: u64, to: u64, flags: u64) -> Result<(), Dr
     Ok(())
 }
 
+/// Returns the change of a sum that has changed by `difference` and by a 16-bit word.
+#[inline(always)]
+pub(crate) fn sum(difference: u32, word: Change<u16>) -> u32 {
+    carry(u64::from(difference) + u64::from(!word.from) + u64::from(word.to))
+}
+
+/// Updates the checksum at `at` after the change of a 16-bit word that it covers.
+#[inline(always)]
+pub(crate) fn word_replaced(skb: Skb, at: usize, word: Change<u16>) -> Result<(), Drop> {
+    replace(skb, at, u64::from(word.from), u64::from(word.to), SIZE_2)
+}
+
+/// Updates the checksum at `at` after a change of addresses in the pseudo header.
+#[inline(always)]
+pub(crate) fn pseudo_header_replaced(skb: Skb, at: usize, difference: u32) -> Result<(), Drop> {
+    replace(skb, at, 0, u64::from(difference), PSEUDO_HEADER)
+}
+
+/// Writes the identifier of an ICMP echo, unless the packet is a later fragment.
+#[inline(always)]
+pub(crate) fn set_echo_identifier<A>(skb: Skb, flow: &Flow<A>, identifier: Change<u16>) -> Result<(), Drop> {
+    const IDENTIFIER: usize = 4;
+    if identifier.from == identifier.to || !flow.has_upper_header() {
+        return Ok(());
+    }
+    if !skb.store_quietly(flow.offset() + IDENTIFIER, &identifier.to) {
+        return Err(drop_here!(ERROR_WRITING_TO_PACKET));
+    }
+    word_replaced(skb, flow.offset() + ICMP_CHECKSUM, identifier)
+}
+
 /// Translates back the packet quoted in an ICMP error, which the receiver of the error has sent: its destination to
 /// `service` with the original port, its source to `source`. The checksum of the quoted transport header is kept: the
 /// datagram is rarely quoted completely, and receivers only evaluate addresses and ports.
@@ -319,7 +354,12 @@ pub(crate) fn quoted_source<F: Translate>(
 /// Writes an address in the quoted header and updates the header checksum, if there is one, and ICMP's. In IPv4 the
 /// header checksum compensates for the address, so that ICMP's checksum stays valid.
 #[inline(always)]
-fn set_quoted_address<F: Translate>(skb: Skb, icmp: usize, at: usize, to: F::Address) -> Result<(), Drop> {
+pub(crate) fn set_quoted_address<F: Translate>(
+    skb: Skb,
+    icmp: usize,
+    at: usize,
+    to: F::Address,
+) -> Result<(), Drop> {
     let header = icmp + ICMP_LEN;
     let mut from = to;
     if !skb.load(header + at, &mut from) || !skb.store_quietly(header + at, &to) {

@@ -65,23 +65,26 @@ impl NodePort for V6 {
 }
 
 /// Translates a packet that a device has received to a backend of this node if its destination is a frontend. Any other
-/// packet is left as it is. The caller must reload its packet pointers.
+/// packet is left as it is. Returns whether it was translated. The caller must reload its packet pointers.
 #[inline(always)]
-pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<(), Drop> {
+pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     // Too short: the caller decides, as without services.
-    let Some(header) = F::header(skb) else { return Ok(()) };
+    let Some(header) = F::header(skb) else { return Ok(false) };
     // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
     // The programs of the pod count fragments.
     let mut flow = match flow::of::<F>(skb, ip, flow::UNCOUNTED) {
         Ok(flow) => flow,
-        Err(why) => return unreadable::<F>(skb, F::destination(ip), why),
+        Err(why) => {
+            unreadable::<F>(skb, F::destination(ip), why)?;
+            return Ok(false);
+        }
     };
     if flow.is_related() {
         return error::<F>(skb, &mut flow);
     }
     if !matches!(flow.protocol(), TCP | UDP | SCTP) {
-        return Ok(());
+        return Ok(false);
     }
     let mut key = LbServiceKey {
         address: flow.destination,
@@ -95,16 +98,17 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<(), Drop> {
         if is_reserved::<F>(flow.destination) {
             return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
         }
-        return no_service::<F>(skb);
+        return Ok(false);
     };
     check::<F>(service, &flow)?;
     // There is no proxy to send its packets to.
     if service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
-        return Ok(());
+        return Ok(false);
     }
     let now = conntrack::now();
     let Some(backend) = lb::backend::<F>(skb, &flow, &mut key, service, now, lb::choose::<F>)? else {
-        return without_backend::<F>(skb, service);
+        without_backend::<F>(skb, service)?;
+        return Ok(false);
     };
     let host_port = service.flags & lb_flag::HOST_PORT != 0;
     if endpoint::local::<F>(backend.address).is_none() {
@@ -115,7 +119,7 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<(), Drop> {
     }
     // The local proxy handles it, which finds the frontend's address in the packet.
     if service.flags2 & lb_flag2::LOOPBACK != 0 && !host_port {
-        return Ok(());
+        return Ok(false);
     }
     // The checksum of SCTP is a CRC over its ports.
     if flow.protocol() == SCTP && backend.port != 0 && backend.port != flow.dport {
@@ -124,13 +128,8 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<(), Drop> {
     let rev_nat = service.rev_nat_index;
     let (to, source) = (Socket { address: backend.address, port: backend.port }, flow.source);
     nat::to_destination::<F>(skb, &mut flow, to, source, false)?;
-    conntrack::nodeport::admit::<F>(skb, &flow, rev_nat, now)
-}
-
-/// The place for packets of no service: they go on as they are.
-#[inline(always)]
-fn no_service<F: NodePort>(_: Skb) -> Result<(), Drop> {
-    Ok(())
+    conntrack::nodeport::admit::<F>(skb, &flow, rev_nat, now)?;
+    Ok(true)
 }
 
 /// The drop of a packet to a backend on another node: its reply has to come back here, by a translation of the source,
@@ -202,20 +201,22 @@ fn without_backend<F: NodePort>(skb: Skb, service: &LbService) -> Result<(), Dro
 }
 
 /// Translates an ICMP error about a reply of a service to the backend that has sent the reply: its stack learns path
-/// MTUs and closed ports from it. An error about any other packet is left as it is.
+/// MTUs and closed ports from it. An error about any other packet is left as it is. Returns
+/// whether it was translated.
 #[inline(always)]
-fn error<F: NodePort>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<(), Drop> {
-    let Some(quoted) = Quoted::of::<F>(skb, flow) else { return Ok(()) };
+fn error<F: NodePort>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<bool, Drop> {
+    let Some(quoted) = Quoted::of::<F>(skb, flow) else { return Ok(false) };
     if !F::same(quoted.source, flow.destination) {
-        return Ok(());
+        return Ok(false);
     }
     let id = conntrack::nodeport::backend_of::<F>(&quoted);
-    let Some(backend) = row(&F::backends(), &id) else { return Ok(()) };
+    let Some(backend) = row(&F::backends(), &id) else { return Ok(false) };
     if endpoint::local::<F>(backend.address).is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let to = Socket { address: backend.address, port: backend.port };
     let source = flow.source;
     nat::quoted_source::<F>(skb, flow.offset(), to)?;
-    nat::to_destination::<F>(skb, flow, Socket { port: 0, ..to }, source, false)
+    nat::to_destination::<F>(skb, flow, Socket { port: 0, ..to }, source, false)?;
+    Ok(true)
 }

@@ -132,9 +132,9 @@ pub(crate) fn at_device<F: NodePort>(skb: Skb) -> i32 {
 #[inline(always)]
 fn depart<F: NodePort>(skb: Skb) -> Result<i32, Drop> {
     // Packets that programs cannot read, such as those of other protocols, are nothing to services.
-    let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(device::to_network(skb)) };
+    let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(device::depart(skb)) };
     let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &flow, conntrack::now());
-    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(device::to_network(skb)) };
+    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(device::depart(skb)) };
     let to = Socket { address: service.address, port: service.port };
     // The stack has chosen the device by the backend's address. The other device's program translates.
     let route = Route::of::<F>(skb, to.address, flow.destination)?;

@@ -77,6 +77,15 @@ pub(crate) struct Flow<A> {
 }
 
 impl<A> Flow<A> {
+    /// Returns a flow without content, to be written by a function that is called.
+    #[inline(always)]
+    pub(crate) fn none(address: A) -> Self
+    where
+        A: Copy,
+    {
+        Flow { source: address, destination: address, sport: 0, dport: 0, fields: 0 }
+    }
+
     #[inline(always)]
     pub(crate) fn protocol(&self) -> u8 {
         opaque(self.fields) as u8

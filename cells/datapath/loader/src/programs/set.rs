@@ -54,6 +54,12 @@ impl ProgramSet {
         if config.nodeport == 0 {
             unused.extend(datapath_object::NODEPORT);
         }
+        if config.masquerade_ipv4 == 0 {
+            unused.extend(datapath_object::MASQUERADE_IPV4);
+        }
+        if config.masquerade_ipv6 == 0 {
+            unused.extend(datapath_object::MASQUERADE_IPV6);
+        }
         if config.endpoint_routes == 0 {
             unused.push(datapath_object::TO_CONTAINER);
         }

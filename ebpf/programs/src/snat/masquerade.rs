@@ -1,0 +1,244 @@
+//! Which packets are translated, and to which address.
+
+use crate::conntrack;
+use crate::device::{set_looked_up, to_network};
+use crate::endpoint;
+use crate::endpoint::ipcache;
+use crate::host::{drop_incoming, is_of_host};
+use crate::maps::ep_masquerade;
+use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::packet::flow::{self, Flow, SCTP, TCP, UDP, UNCOUNTED};
+use crate::packet::skb::{PASS, Skb};
+use crate::snat::{Snat, destination, quote, source};
+use aya_ebpf::bindings::__sk_buff;
+use datapath_abi::{direction, drop, file, identity, lxc_flag, mark};
+
+const FILE: u8 = file::NODEPORT_EGRESS;
+
+/// True for packets that are not translated at a device: they are encapsulated, encrypted or translated already.
+#[inline(always)]
+pub(crate) fn is_exempt(carried: u32) -> bool {
+    matches!(carried & mark::MAGIC_MASK, mark::SNAT_DONE | mark::OVERLAY | mark::ENCRYPT)
+}
+
+/// Handles an IP packet that leaves by a device of the node. Its steps are functions, one after the other: together their
+/// variables would not fit on the stack of a program.
+#[inline(always)]
+pub(crate) fn forward<F: Snat>(skb: Skb) -> i32 {
+    let carried = skb.mark();
+    let mut flow = Flow::none(F::NONE);
+    let result = match decide::<F>(skb.raw(), &mut flow) {
+        UNTRANSLATED => UNTRANSLATED,
+        OF_POD => source::<F>(skb, &mut flow, false),
+        OF_HOST => source::<F>(skb, &mut flow, true),
+        ERROR => quote::translate::<F>(skb.raw(), flow.offset() as u64, true),
+        dropped => dropped,
+    };
+    match skb.forget(result) {
+        TRANSLATED => {
+            let verdict = to_network(skb, carried, F::words(flow.source));
+            skb.set_mark(mark::SNAT_DONE);
+            verdict
+        }
+        UNTRANSLATED => to_network(skb, carried, [0; 4]),
+        why => {
+            let parties = Parties { endpoint: node!(host_endpoint_id), ..Parties::default() };
+            dropped(skb, Drop::unpacked(why), direction::EGRESS, parties)
+        }
+    }
+}
+
+/// Results of the steps beside drops, which have a zero here.
+const STEP: u64 = 1 << 56;
+/// The packet leaves as it is.
+pub(super) const UNTRANSLATED: u64 = STEP;
+/// The packet was translated.
+pub(super) const TRANSLATED: u64 = 2 * STEP;
+/// The source of a pod's packet is translated.
+const OF_POD: u64 = 3 * STEP;
+/// A port of the host is reserved.
+const OF_HOST: u64 = 4 * STEP;
+/// The packet is an ICMP error.
+const ERROR: u64 = 5 * STEP;
+
+/// Returns how a packet that leaves is translated. Writes the flow of a translated one.
+#[inline(never)]
+fn decide<F: Snat>(raw: *mut __sk_buff, flow: &mut Flow<F::Address>) -> u64 {
+    match leave::<F>(Skb::from_raw(raw), flow) {
+        Ok(step) => step,
+        Err(why) => why.packed(),
+    }
+}
+
+/// The class of a packet's sender.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    /// The host, by an address that translations use: its ports are reserved.
+    Host,
+    /// A pod of this node.
+    Pod,
+    /// Another machine.
+    Other,
+}
+
+#[inline(always)]
+fn leave<F: Snat>(skb: Skb, leaving: &mut Flow<F::Address>) -> Result<u64, Drop> {
+    let carried = skb.mark();
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: `header` checked the bounds; nothing writes the packet while this borrow is used.
+    let ip = unsafe { &*header };
+    let (from, to) = (F::source(ip), F::destination(ip));
+    let Some(device) = ep_masquerade.get(&skb.ifindex()) else { return Ok(UNTRANSLATED) };
+    let own = F::masquerade_address(device);
+    let local = endpoint::local::<F>(from);
+    let is_own = F::same(from, own);
+    let sender = match local {
+        _ if is_own => Sender::Host,
+        Some(info) if info.flags & lxc_flag::HOST != 0 => Sender::Host,
+        _ if is_of_host(skb, carried) => Sender::Host,
+        Some(_) => Sender::Pod,
+        None => Sender::Other,
+    };
+    if sender != Sender::Host {
+        let keeps_address = match local {
+            Some(info) => info.flags & F::KEEPS_ADDRESS != 0,
+            None => false,
+        };
+        if F::is_excluded(device, to)
+            || keeps_address
+            || enabled!(ip_masq_agent) && F::is_excluded_by_agent(to)
+            || !leaves_cluster::<F>(to, sender == Sender::Pod)
+        {
+            return Ok(UNTRANSLATED);
+        }
+    }
+    let flow = match flow::of::<F>(skb, ip, UNCOUNTED) {
+        Ok(flow) => flow,
+        // Protocols without ports keep their address, as in Cilium. The host's packets are no reason for a drop.
+        Err(why) if sender == Sender::Host || why.reason() == drop::CT_UNKNOWN_L4_PROTOCOL => {
+            return Ok(UNTRANSLATED);
+        }
+        Err(why) => return Err(why),
+    };
+    if sender != Sender::Host && conntrack::is_reply::<F>(&flow) {
+        return Ok(UNTRANSLATED);
+    }
+    if sender != Sender::Host && F::is_unspecified(own) {
+        return Err(drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE));
+    }
+    *leaving = flow;
+    match class::<F>(&flow, sender) {
+        // Sockets of the host below the range can have no conflict with a translation.
+        Class::Ports if sender != Sender::Pod && u16::from_be(flow.sport) < node!(snat_min_port) => {
+            Ok(UNTRANSLATED)
+        }
+        Class::Echo if sender == Sender::Host && !is_own => Ok(UNTRANSLATED),
+        Class::Ports | Class::Echo if sender == Sender::Host => Ok(OF_HOST),
+        Class::Ports | Class::Echo => Ok(OF_POD),
+        Class::Error => Ok(ERROR),
+        Class::Untranslated => Ok(UNTRANSLATED),
+        Class::Unsupported => Err(drop_here!(UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE)),
+    }
+}
+
+/// How a flow is translated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// By its source port.
+    Ports,
+    /// By the identifier of an ICMP echo request.
+    Echo,
+    /// By the packet that an ICMP error quotes.
+    Error,
+    /// Not at all.
+    Untranslated,
+    /// It cannot be, and its source must not leave the node.
+    Unsupported,
+}
+
+#[inline(always)]
+fn class<F: Snat>(flow: &Flow<F::Address>, sender: Sender) -> Class {
+    let protocol = flow.protocol();
+    if matches!(protocol, TCP | UDP | SCTP) {
+        return Class::Ports;
+    }
+    if protocol != F::ICMP {
+        return Class::Untranslated;
+    }
+    let [kind, _] = flow.icmp();
+    if kind == F::ECHO_REQUEST {
+        Class::Echo
+    } else if flow.is_related() {
+        Class::Error
+    } else if F::is_untranslated(kind) || sender == Sender::Host {
+        Class::Untranslated
+    } else {
+        Class::Unsupported
+    }
+}
+
+/// True for destinations to which a sender's packets are translated: those outside of the cluster, and other nodes by the
+/// options of them and of routing.
+#[inline(always)]
+fn leaves_cluster<F: Snat>(to: F::Address, is_pod: bool) -> bool {
+    let (label, flags) = match ipcache::lookup::<F>(to) {
+        Some(info) => (info.sec_identity, info.flags),
+        None => (identity::UNKNOWN, 0),
+    };
+    if ipcache::is_remote_node(label) {
+        if enabled!(remote_node_masquerade) {
+            return true;
+        }
+        if !enabled!(tunnel) || flags & datapath_abi::ipcache_flag::SKIP_TUNNEL != 0 {
+            return false;
+        }
+    }
+    is_pod
+}
+
+/// Handles an IP packet that a device of the node received: a reply to a translated one gets the original destination.
+#[inline(always)]
+pub(crate) fn receive<F: Snat>(skb: Skb) -> i32 {
+    match enter::<F>(skb) {
+        Ok(true) => skb.set_mark(mark::SNAT_DONE),
+        Ok(false) => {}
+        Err(why) => return drop_incoming(skb, why.any(skb), identity::UNKNOWN),
+    }
+    if !enabled!(host_routing) {
+        return PASS;
+    }
+    set_looked_up(skb);
+    skb.tail_call(F::DELIVERY_SLOT);
+    drop_incoming(skb, drop_here!(MISSED_TAIL_CALL), identity::UNKNOWN)
+}
+
+/// Translates a packet that enters back. Returns whether it did.
+#[inline(always)]
+fn enter<F: Snat>(skb: Skb) -> Result<bool, Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: `header` checked the bounds; nothing writes the packet while this borrow is used.
+    let ip = unsafe { &*header };
+    // Translations have addresses of the host.
+    match endpoint::local::<F>(F::destination(ip)) {
+        Some(info) if info.flags & lxc_flag::HOST != 0 => {}
+        _ => return Ok(false),
+    }
+    // A packet without a mapping is the host's: its stack decides about fragments and unknown protocols.
+    let Ok(mut flow) = flow::of::<F>(skb, ip, UNCOUNTED) else { return Ok(false) };
+    let protocol = flow.protocol();
+    if protocol == F::ICMP {
+        if flow.is_related() {
+            return match skb.forget(quote::translate::<F>(skb.raw(), flow.offset() as u64, false)) {
+                TRANSLATED => Ok(true),
+                UNTRANSLATED => Ok(false),
+                why => Err(Drop::unpacked(why)),
+            };
+        }
+        if flow.icmp()[0] != F::ECHO_REPLY {
+            return Ok(false);
+        }
+    } else if !matches!(protocol, TCP | UDP | SCTP) || u16::from_be(flow.dport) < node!(snat_min_port) {
+        return Ok(false);
+    }
+    destination::<F>(skb, &mut flow)
+}
