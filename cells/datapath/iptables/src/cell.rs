@@ -8,7 +8,7 @@ use datapath_api::HostMark;
 use hive::prelude::*;
 use local_node::{LocalNode, LocalNodeConfig};
 use maps::FamilyConfig;
-use masquerade::MasqueradeConfig;
+use masquerade::{BpfMasquerading, MasqueradeConfig};
 use node_manager::Node;
 use reconciler::Reconciler;
 use statedb::{RwTable, Table};
@@ -42,6 +42,7 @@ pub fn cell() -> Cell {
 struct RuleParams {
     config: Config<IptablesConfig>,
     masquerade: Config<MasqueradeConfig>,
+    masquerading: Arc<BpfMasquerading>,
     families: Config<FamilyConfig>,
     tunnel: Arc<Tunnel>,
     endpoint_routes: Config<EndpointRoutesConfig>,
@@ -65,7 +66,7 @@ struct SetParams {
 
 fn start(p: RuleParams) {
     let families = enabled(&p.families);
-    let is_masquerading = families.iter().any(|family| p.masquerade.is_enabled(family.ip()));
+    let is_masquerading = families.iter().any(|family| p.masquerade.is_in_iptables(family.ip()));
     if p.config.install_iptables_rules
         && is_masquerading
         && let Some(missing) = p.node_config.and_then(|node| missing_interfaces(node.ipam, &p.masquerade))
@@ -76,6 +77,7 @@ fn start(p: RuleParams) {
     let job = Job {
         config: (*p.config).clone(),
         masquerade: (*p.masquerade).clone(),
+        masquerading: p.masquerading,
         tunnel: p.tunnel,
         has_endpoint_routes: p.endpoint_routes.enable_endpoint_routes,
         families,
@@ -127,7 +129,8 @@ fn status(
     Member(StatusSource::new("masquerading", move |status| {
         let families = enabled(&families);
         let is_on = |family| {
-            config.install_iptables_rules && families.contains(&family) && masquerade.is_enabled(family.ip())
+            let is_installed = config.install_iptables_rules || masquerade.enable_bpf_masquerade;
+            is_installed && families.contains(&family) && masquerade.is_enabled(family.ip())
         };
         let (ipv4, ipv6) = (is_on(Family::V4), is_on(Family::V6));
         if !ipv4 && !ipv6 {
@@ -143,7 +146,7 @@ fn status(
         status.masquerading = Some(Masquerading {
             enabled: true,
             enabled_protocols: Some(MasqueradingProtocols { ipv4, ipv6 }),
-            mode: "iptables".to_owned(),
+            mode: if masquerade.enable_bpf_masquerade { "BPF" } else { "iptables" }.to_owned(),
             snat_exclusion_cidr: excluded(Family::V4),
             snat_exclusion_cidr_v4: excluded(Family::V4),
             snat_exclusion_cidr_v6: excluded(Family::V6),

@@ -53,7 +53,7 @@ impl Facts<'_> {
     }
 
     fn masquerade(&self, family: Family) -> Option<Masquerade> {
-        if !self.masquerade.is_enabled(family.ip()) {
+        if !self.masquerade.is_in_iptables(family.ip()) {
             return None;
         }
         let router: IpAddr = match family {
@@ -104,7 +104,7 @@ pub(crate) fn needs_set(
     tunnel: &Tunnel,
     family: Family,
 ) -> bool {
-    config.install_iptables_rules && masquerade.is_enabled(family.ip()) && !tunnel.is_tunnel()
+    config.install_iptables_rules && masquerade.is_in_iptables(family.ip()) && !tunnel.is_tunnel()
 }
 
 /// Returns the range of the node's pods.

@@ -10,7 +10,7 @@ use futures::future::{FutureExt as _, OptionFuture, select_all};
 use hive::JobCx;
 use hive::job::Backoff;
 use local_node::LocalNode;
-use masquerade::MasqueradeConfig;
+use masquerade::{BpfMasquerading, MasqueradeConfig};
 use statedb::{Table, Watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tunnel::Tunnel;
@@ -49,6 +49,8 @@ pub(crate) struct Tables {
 pub(crate) struct Job {
     pub(crate) config: IptablesConfig,
     pub(crate) masquerade: MasqueradeConfig,
+    /// Whether the programs masquerade.
+    pub(crate) masquerading: Arc<BpfMasquerading>,
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) has_endpoint_routes: bool,
     pub(crate) families: Vec<Family>,
@@ -70,6 +72,14 @@ enum Reason {
 impl Job {
     /// Runs until the job is cancelled.
     pub(crate) async fn run(self, cx: JobCx) -> anyhow::Result<()> {
+        if self.masquerade.enable_bpf_masquerade {
+            // Rules of the previous run masquerade until the programs do.
+            cx.health.ok("waiting for the programs that masquerade");
+            tokio::select! {
+                () = self.masquerading.in_force() => {}
+                () = cx.cancelled() => return Ok(()),
+            }
+        }
         let runner = Runner::new(self.config.iptables_lock_timeout, cx.token().clone());
         let mut retries = Backoff::exponential(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
         let mut repairs = Backoff::exponential(DEBOUNCE, MAX_REPAIR_INTERVAL);

@@ -8,7 +8,7 @@ use hive::Settings;
 use hive::prelude::*;
 use local_node::LocalNode;
 use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
-use masquerade::MasqueradeConfig;
+use masquerade::{BpfMasquerading, MasqueradeConfig};
 use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::Table;
@@ -59,6 +59,7 @@ struct LoaderParams {
     socket_lb: Option<Arc<SocketLb>>,
     tunnel: Arc<Tunnel>,
     masquerade: Config<MasqueradeConfig>,
+    masquerading: Arc<BpfMasquerading>,
     settings: Arc<Settings>,
     mtu: Config<MtuConfig>,
     endpoint_routes: Config<EndpointRoutesConfig>,
@@ -96,8 +97,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         let name = "adv_connect_and_lb_sctp_enabled";
         metrics.register_feature(name, "Whether SCTP is tracked", move || conntrack.get().enable_sctp);
     }
-    let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
-    let egress = EgressFeatures::new(&p.families, &p.masquerade, is_on("kube-proxy-replacement"));
+    let egress = EgressFeatures::new(&p.families, &p.masquerade, &p.settings);
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,
         options: p.options,
@@ -114,6 +114,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         socket_coverage: p.socket_lb.as_deref().map(SocketLb::subscribe),
         tunnel: p.tunnel,
         egress,
+        masquerading: p.masquerading,
         mtu: *p.mtu,
         endpoint_routes: *p.endpoint_routes,
     };

@@ -367,6 +367,31 @@ fn programs_are_at_the_egress_of_devices_as_long_as_a_feature_needs_them() {
                 tokio::time::timeout(Duration::from_secs(20), datapath.ready()).await.unwrap();
                 let what = format!("programs at the egress, tcx {enable_tcx}, masquerade {masquerade}");
                 hive.until(&what, || egress_programs(&sandbox, "eth0") == programs).await;
+                if masquerade == "true" {
+                    // A change of the address rewrites a row: the programs stay.
+                    let maps: Arc<Maps> = hive.get();
+                    let calls = || {
+                        let names = maps.fs().map_names().unwrap();
+                        names.into_iter().find(|name| name.starts_with("cilium_calls_shared_"))
+                    };
+                    let (before, eth0) = (calls(), link_by_name("eth0").index);
+                    for address in ["10.99.0.1", "10.98.0.1"] {
+                        sandbox.host().ip("addr flush dev eth0 scope global").unwrap();
+                        sandbox.host().ip(&format!("addr add {address}/24 dev eth0")).unwrap();
+                        let ipv4: Ipv4Addr = address.parse().unwrap();
+                        let rows = || maps.masquerade().unwrap().unwrap().entries().unwrap();
+                        hive.until("the row of the device", || {
+                            rows()
+                                .iter()
+                                .any(|(index, row)| *index == eth0 && row.ipv4.to_ne_bytes() == ipv4.octets())
+                        })
+                        .await;
+                    }
+                    assert_eq!(calls(), before);
+                } else {
+                    let maps: Arc<Maps> = hive.get();
+                    assert!(maps.masquerade().unwrap().is_none(), "no map without masquerading");
+                }
                 hive.stop().await;
             });
             assert_eq!(egress_programs(&sandbox, "eth0"), programs, "nothing is taken down at stop");

@@ -29,6 +29,10 @@ pub enum Existence {
     Fragments4,
     /// With `enable-ipv6` and `enable-ipv6-fragment-tracking`.
     Fragments6,
+    /// With translations of IPv4 sources by the programs ([`NatSwitches`](crate::NatSwitches)).
+    Nat4,
+    /// With translations of IPv6 sources by the programs.
+    Nat6,
     /// The cell of a feature creates it; the option that switches the feature.
     Feature(&'static str),
     /// One for each endpoint, the name continued by `_` and the endpoint's id in five digits.
@@ -146,10 +150,10 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_signals", PerfEventArray, 4, 4, Cpus, NONE, Always),
     map("cilium_skip_lb4", Hash, 16, 1, Fixed(100), NO_PREALLOC_RO, Family4),
     map("cilium_skip_lb6", Hash, 32, 1, Fixed(100), NO_PREALLOC_RO, Family6),
-    map("cilium_snat_v4_alloc_retries", PerCpuArray, 4, 4, Fixed(33), NONE, Feature("kube-proxy-replacement")),
-    map("cilium_snat_v4_external", LruHash, 14, 40, Nat, LRU, Feature("kube-proxy-replacement")),
-    map("cilium_snat_v6_alloc_retries", PerCpuArray, 4, 4, Fixed(33), NONE, Feature("kube-proxy-replacement")),
-    map("cilium_snat_v6_external", LruHash, 38, 56, Nat, LRU, Feature("kube-proxy-replacement")),
+    map("cilium_snat_v4_alloc_retries", PerCpuArray, 4, 4, Fixed(33), NONE, Nat4),
+    map("cilium_snat_v4_external", LruHash, 14, 40, Nat, LRU, Nat4),
+    map("cilium_snat_v6_alloc_retries", PerCpuArray, 4, 4, Fixed(33), NONE, Nat6),
+    map("cilium_snat_v6_external", LruHash, 38, 56, Nat, LRU, Nat6),
     map("cilium_srv6_policy_v4", LpmTrie, 12, 16, Fixed(16384), NO_PREALLOC_RO, Feature("enable-srv6")),
     map("cilium_srv6_policy_v6", LpmTrie, 24, 16, Fixed(16384), NO_PREALLOC_RO, Feature("enable-srv6")),
     map("cilium_srv6_sid", Hash, 16, 4, Fixed(16384), NO_PREALLOC_RO, Feature("enable-srv6")),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Route, StatusSource};
+use hive::Settings;
 use hive::prelude::*;
 use memory_limit::MemoryLimit;
 use metrics::Metrics;
@@ -14,7 +15,7 @@ use crate::counters::Counters;
 use crate::fit::Fit;
 use crate::maps::Maps;
 use crate::runtime;
-use crate::specs::{POLICY_PREFIX, Specs};
+use crate::specs::{NatSwitches, POLICY_PREFIX, Specs};
 use crate::table::MapRow;
 
 /// Limit of the wait for forwarding before maps are created that forwarding does not need.
@@ -46,6 +47,7 @@ pub fn cell() -> Cell {
 struct MapsParams {
     config: Config<MapsConfig>,
     families: Config<FamilyConfig>,
+    settings: Arc<Settings>,
     table: Arc<RwTable<MapRow>>,
     memory: Option<Arc<MemoryLimit>>,
     metrics: Option<Arc<Metrics>>,
@@ -55,10 +57,18 @@ struct MapsParams {
 
 fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     let (config, families) = ((*p.config).clone(), (*p.families).clone());
+    // Cells that own these options are built on this one.
+    let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
+    let masquerades = |family| is_on("enable-bpf-masquerade") && is_on(family);
+    let nat = NatSwitches {
+        ipv4: masquerades("enable-ipv4-masquerade"),
+        ipv6: masquerades("enable-ipv6-masquerade"),
+    };
+    let specs = Specs::new(config, families).with_nat(nat);
     let (specs, fit) = match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {
-        None => (Specs::new(config, families), None),
+        None => (specs, None),
         Some((limit, budget)) => {
-            let (specs, fit) = Specs::within(config, families, budget);
+            let (specs, fit) = specs.fit(budget);
             report_fit(&fit, limit)?;
             (specs, Some(fit))
         }

@@ -59,5 +59,5 @@ pub use fit::Fit;
 pub use maps::{Maps, mount};
 pub use pins::Repinned;
 pub use schema::SCHEMA;
-pub use specs::{OWN_MAPS, POLICY_PREFIX, Specs, policy_name};
+pub use specs::{MASQUERADE_MAP, NatSwitches, OWN_MAPS, POLICY_PREFIX, Specs, policy_name};
 pub use table::MapRow;

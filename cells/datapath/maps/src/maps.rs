@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use bpf::{BpfFs, Features, Layout, Map, MapSpec, ObjectMap, Origin, PerCpuMap, RawMap};
 use datapath_abi::{
-    DeviceValue, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey, MetricsValue,
-    PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo,
+    DeviceValue, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MasqueradeAddresses, MetricsKey,
+    MetricsValue, PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use crate::drift_checks::DriftChecks;
 use crate::error::{Error, Result};
 use crate::events::Journals;
 use crate::schema;
-use crate::specs::Specs;
+use crate::specs::{MASQUERADE_MAP, Specs};
 
 /// The maps of a node under one bpf file system.
 ///
@@ -353,6 +353,12 @@ impl Maps {
         let name = "cilium_policystats";
         let map = self.shared(name)?.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
         Ok(PerCpuMap::new(map)?)
+    }
+
+    /// Returns `ep_masquerade`: addresses of packets that leave the cluster, by the device's index; `None` if the programs
+    /// translate no sources.
+    pub fn masquerade(&self) -> Result<Option<Map<u32, MasqueradeAddresses>>> {
+        Ok(self.shared(MASQUERADE_MAP)?.map(Map::new).transpose()?)
     }
 
     /// Returns `cilium_devices`: the node's devices by index.

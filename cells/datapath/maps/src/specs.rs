@@ -1,7 +1,7 @@
 //! The specs of a node's maps, computed from options and the machine's memory, without system calls on maps.
 
 use bpf::{MapFlags, MapSpec, MapType, possible_cpus};
-use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig};
+use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig, MasqueradeAddresses};
 
 use crate::catalog::{self, CATALOG, Existence, FlagRule, MapDef};
 use crate::config::{FamilyConfig, MapsConfig};
@@ -27,21 +27,47 @@ pub fn policy_name(endpoint: u16) -> String {
 pub struct Specs {
     config: MapsConfig,
     families: FamilyConfig,
+    nat: NatSwitches,
     sizes: Sizes,
 }
+
+/// The families of which the programs translate source addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NatSwitches {
+    /// IPv4.
+    pub ipv4: bool,
+    /// IPv6.
+    pub ipv6: bool,
+}
+
+/// The own map of masquerade addresses, which exists with translations of sources only.
+pub const MASQUERADE_MAP: &str = "ep_masquerade";
+/// Entries of that map: devices, as in `cilium_devices`.
+const MAX_DEVICES: u32 = 512;
 
 impl Specs {
     /// Creates specs for the memory and CPUs of this machine.
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Specs {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
-        Specs { config, families, sizes }
+        Specs { config, families, nat: NatSwitches::default(), sizes }
     }
 
-    /// Creates specs within a budget of kernel memory in bytes. If the maps do not fit, preallocation is disabled where
-    /// the kernel permits; then all sizes that no option sets are halved until the maps fit.
+    /// Returns the specs with the maps of translations of sources.
+    #[must_use]
+    pub fn with_nat(self, nat: NatSwitches) -> Specs {
+        Specs { nat, ..self }
+    }
+
+    /// Creates specs within a budget of kernel memory in bytes, as [`Specs::fit`].
     pub fn within(config: MapsConfig, families: FamilyConfig, budget: u64) -> (Specs, Fit) {
-        let mut specs = Specs::new(config, families);
+        Specs::new(config, families).fit(budget)
+    }
+
+    /// Returns the specs within a budget of kernel memory in bytes. If the maps do not fit, preallocation is disabled
+    /// where the kernel permits; then all sizes that no option sets are halved until the maps fit.
+    pub fn fit(self, budget: u64) -> (Specs, Fit) {
+        let mut specs = self;
         let wanted = specs.footprint();
         if wanted > budget {
             specs.config.preallocate_bpf_maps = false;
@@ -64,7 +90,7 @@ impl Specs {
     /// Returns the spec of a map by its name, with this node's size and flags: a name of the catalog, of a policy map
     /// of an endpoint, or of Apiary's own.
     pub fn find(&self, name: &str) -> Option<MapSpec> {
-        if OWN_MAPS.contains(&name) {
+        if OWN_MAPS.contains(&name) || name == MASQUERADE_MAP {
             return Some(self.own(name));
         }
         if let Some(id) = name.strip_prefix(POLICY_PREFIX) {
@@ -95,7 +121,7 @@ impl Specs {
         MapSpec::new(def.name, def.map_type, def.key_size, def.value_size, entries, MapFlags(flags))
     }
 
-    /// Returns the spec of one of [`OWN_MAPS`].
+    /// Returns the spec of one of [`OWN_MAPS`] or of [`MASQUERADE_MAP`].
     pub(crate) fn own(&self, name: &str) -> MapSpec {
         let entries = EP_CONFIG_ENTRIES;
         let row = size_of::<EndpointConfig>() as u32;
@@ -104,6 +130,10 @@ impl Specs {
             "ep_config" => MapSpec::new("ep_config", MapType::Array, 4, row, entries, read_only),
             "ep_by_ifindex" => MapSpec::new("ep_by_ifindex", MapType::Array, 4, 4, entries, read_only),
             "ep_schema" => schema::SPEC,
+            MASQUERADE_MAP => {
+                let row = size_of::<MasqueradeAddresses>() as u32;
+                MapSpec::new("ep_masquerade", MapType::Hash, 4, row, MAX_DEVICES, MapFlags(0x81))
+            }
             "ep_ids" => MapSpec::new("ep_ids", MapType::Hash, 4, 4, entries, MapFlags::NO_PREALLOC),
             "ep_by_ifindex_hi" => {
                 MapSpec::new("ep_by_ifindex_hi", MapType::Hash, 4, 4, entries, MapFlags(0x81))
@@ -122,9 +152,12 @@ impl Specs {
             Existence::Family6 => self.families.enable_ipv6,
             Existence::Fragments4 => self.families.enable_ipv4 && self.config.enable_ipv4_fragment_tracking,
             Existence::Fragments6 => self.families.enable_ipv6 && self.config.enable_ipv6_fragment_tracking,
+            Existence::Nat4 => self.families.enable_ipv4 && self.nat.ipv4,
+            Existence::Nat6 => self.families.enable_ipv6 && self.nat.ipv6,
             Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
         };
-        CATALOG.iter().filter(exists).map(|def| self.spec_of(def)).collect()
+        let masquerade = (self.nat != NatSwitches::default()).then(|| self.own(MASQUERADE_MAP));
+        CATALOG.iter().filter(exists).map(|def| self.spec_of(def)).chain(masquerade).collect()
     }
 
     /// Returns the options from which the specs are computed.
@@ -162,6 +195,20 @@ mod tests {
         assert!(!v4.iter().any(|n| n == "cilium_ct6_global" || n == "cilium_ipv6_frag_datagrams"));
         let both = names(true, true);
         assert!(both.len() > v4.len());
+    }
+
+    #[test]
+    fn maps_of_translations_exist_with_them() {
+        let names = |nat| -> Vec<String> {
+            let specs = Specs::new(MapsConfig::default(), FamilyConfig::default()).with_nat(nat);
+            specs.of_node().into_iter().map(|spec| spec.name.into_owned()).collect()
+        };
+        let is_of_nat = |name: &&String| name.contains("snat") || *name == MASQUERADE_MAP;
+        assert_eq!(names(NatSwitches::default()).iter().filter(is_of_nat).count(), 0);
+        let v4 = names(NatSwitches { ipv4: true, ipv6: false });
+        let v4: Vec<&String> = v4.iter().filter(is_of_nat).collect();
+        assert_eq!(v4, ["cilium_snat_v4_alloc_retries", "cilium_snat_v4_external", "ep_masquerade"]);
+        assert_eq!(names(NatSwitches { ipv4: true, ipv6: true }).iter().filter(is_of_nat).count(), 5);
     }
 
     #[test]

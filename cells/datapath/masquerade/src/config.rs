@@ -42,6 +42,12 @@ impl MasqueradeConfig {
         self.enable_bpf_masquerade && self.is_enabled(family)
     }
 
+    /// Whether rules of iptables masquerade packets of the family.
+    #[must_use]
+    pub fn is_in_iptables(&self, family: Family) -> bool {
+        !self.enable_bpf_masquerade && self.is_enabled(family)
+    }
+
     /// Whether packets of the family are masqueraded.
     #[must_use]
     pub fn is_enabled(&self, family: Family) -> bool {

@@ -1,12 +1,26 @@
 //! Which packets of pods get the node's address when they leave the cluster, and where: by the programs of the datapath
 //! (`enable-bpf-masquerade`) or by iptables.
 //!
-//! **Owns** the options of masquerading. **Provides** [`MasqueradeConfig`] to `iptables` and `loader`.
+//! **Owns** the options of masquerading; contradictions among them and with routing are refused at the start. **Needs**
+//! the enabled families and `Arc<Tunnel>`. **Provides** [`MasqueradeConfig`] to `iptables` and `loader`, and
+//! [`BpfMasquerading`]: the loader reports when its programs masquerade, and `iptables` removes its rules only then, so
+//! that no packet leaves with the address of a pod in between.
+//!
+//! **Differences from Cilium.** A device without an address drops packets of pods instead of sending them from 0.0.0.0.
+//! Fragments of pings pass, and ICMP messages of the host that Cilium cannot translate. ICMPv6 errors other than "too
+//! big" reach pods. Devices without Ethernet headers do not masquerade. Connections that the programs masquerade end
+//! when masquerading goes back to iptables: the kernel applies its rules to new connections only.
 
 #![forbid(unsafe_code)]
 
 mod cell;
 mod config;
+mod error;
+mod in_force;
 
 pub use cell::cell;
 pub use config::MasqueradeConfig;
+pub use error::Error;
+pub use in_force::BpfMasquerading;
+
+use error::check;

@@ -350,6 +350,7 @@ mod tests {
             constants: NodeConfig { trace_payload_len, ..NodeConfig::default() },
             tunnel: None,
             devices: BTreeMap::new(),
+            masquerade: BTreeMap::new(),
             addresses: BTreeSet::new(),
         }
     }

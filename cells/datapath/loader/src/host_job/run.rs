@@ -10,6 +10,7 @@ use hive::job::Backoff;
 use hive::{JobCx, Params};
 use local_node::LocalNode;
 use maps::{ClockConfig, FamilyConfig, Maps, MapsConfig};
+use masquerade::BpfMasquerading;
 use runtime_options::{Progress, RuntimeOption};
 use statedb::{Table, Watch};
 use sysctl::{Setting, Sysctl};
@@ -26,7 +27,7 @@ use crate::interfaces::device_links::Style;
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
 use crate::interfaces::sysctls;
 use crate::interfaces::tunnel::{TunnelError, TunnelSettings};
-use crate::programs::egress::EgressFeatures;
+use crate::programs::egress::{self, EgressFeatures};
 use crate::programs::live::Live;
 use crate::programs::set::ProgramSet;
 use crate::watchdog::alarms::Alarms;
@@ -73,6 +74,8 @@ pub(crate) struct HostJob {
     pub(crate) socket_coverage: Option<watch::Receiver<SocketCoverage>>,
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) egress: EgressFeatures,
+    /// Reports that the programs masquerade.
+    pub(crate) masquerading: Arc<BpfMasquerading>,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
@@ -231,7 +234,7 @@ impl HostJob {
                 node,
                 host_endpoint,
                 tunnel: &self.tunnel,
-                egress: self.egress,
+                egress: &self.egress,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,
             };
@@ -248,6 +251,7 @@ impl HostJob {
         tcx: bool,
         cx: &JobCx,
     ) -> (Controller, Applied) {
+        let masquerades = egress::is_masquerading(&desired.constants);
         let (controller, result) = blocking(controller, move |c| c.apply(&desired)).await;
         let unmarked = match result {
             Ok(mut report) => {
@@ -258,6 +262,9 @@ impl HostJob {
                     self.apply_settings(cx).await;
                 }
                 self.maps.set_forwarding();
+                if masquerades {
+                    self.masquerading.set();
+                }
                 match report.not_switched {
                     Some(error) => Err(error),
                     None => {

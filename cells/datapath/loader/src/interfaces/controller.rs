@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use bpf::Link;
 use bpf::tc::Tc;
-use datapath_abi::{DeviceValue, EndpointInfo, EndpointKey, NodeConfig, lxc_flag, mac_word};
+use datapath_abi::{
+    DeviceValue, EndpointInfo, EndpointKey, MasqueradeAddresses, NodeConfig, lxc_flag, mac_word,
+};
 use devices::Netlink;
-use maps::Maps;
+use maps::{MASQUERADE_MAP, Maps};
 
 use crate::endpoints::drift;
 use crate::endpoints::kernel::KernelDatapath;
@@ -395,7 +397,8 @@ impl Controller {
     /// that differed.
     fn write_entries(&self, desired: &Desired) -> Result<Vec<String>, DatapathError> {
         let addresses = write_addresses(&self.maps, &desired.addresses)?;
-        Ok([addresses, write_devices(&self.maps, &desired.devices)?].concat())
+        let masquerade = write_masquerade(&self.maps, &desired.masquerade)?;
+        Ok([addresses, write_devices(&self.maps, &desired.devices)?, masquerade].concat())
     }
 }
 
@@ -423,6 +426,29 @@ fn write_devices(
             map.update(&ifindex, &value).step(step)?;
             changed.push(format!("cilium_devices: interface {ifindex}"));
         }
+    }
+    Ok(changed)
+}
+
+/// Writes masquerade addresses into `ep_masquerade`, if the node has it: programs read a new address with the next
+/// packet. Returns descriptions of the changes.
+fn write_masquerade(
+    maps: &Maps,
+    desired: &BTreeMap<u32, MasqueradeAddresses>,
+) -> Result<Vec<String>, DatapathError> {
+    let step = || "write the masquerade addresses".to_owned();
+    let Some(map) = maps.masquerade()? else { return Ok(Vec::new()) };
+    let found = map.entries().step(step)?;
+    let mut changed = Vec::new();
+    for (ifindex, row) in desired {
+        if !found.contains(&(*ifindex, *row)) {
+            map.update(ifindex, row).step(step)?;
+            changed.push(format!("{MASQUERADE_MAP}: interface {ifindex}"));
+        }
+    }
+    for (ifindex, _) in found.iter().filter(|(ifindex, _)| !desired.contains_key(ifindex)) {
+        map.delete(ifindex).step(step)?;
+        changed.push(format!("{MASQUERADE_MAP}: interface {ifindex}"));
     }
     Ok(changed)
 }

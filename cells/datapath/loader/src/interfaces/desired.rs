@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use datapath_abi::{NodeConfig, ipv4_word, ipv6_words};
+use datapath_abi::{MasqueradeAddresses, NodeConfig, ipv4_word, ipv6_words};
 use datapath_api::SocketCoverage;
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
@@ -37,6 +37,8 @@ pub(crate) struct Desired {
     pub(crate) constants: NodeConfig,
     /// Devices that face the network, by name.
     pub(crate) devices: BTreeMap<String, NativeDevice>,
+    /// Rows of `ep_masquerade` by the device's index.
+    pub(crate) masquerade: BTreeMap<u32, MasqueradeAddresses>,
     /// The host's own addresses.
     pub(crate) addresses: BTreeSet<IpAddr>,
 }
@@ -55,7 +57,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) node: &'a LocalNode,
     pub(crate) host_endpoint: u16,
     pub(crate) tunnel: &'a Tunnel,
-    pub(crate) egress: EgressFeatures,
+    pub(crate) egress: &'a EgressFeatures,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
@@ -86,11 +88,14 @@ impl Desired {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
             (device.name.clone(), native)
         });
+        let selected: BTreeMap<String, NativeDevice> = selected.collect();
+        let addresses: Vec<&NodeAddress> = addresses.collect();
+        let masquerade = facts.egress.masquerade_rows(&selected, &addresses, node);
         let enabled = |ip: &IpAddr| if ip.is_ipv4() { families.enable_ipv4 } else { families.enable_ipv6 };
-        let own = addresses.filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
+        let own = addresses.into_iter().filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
         let routers = host.addresses().into_iter().map(|address| address.ip());
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
-        Some(Desired { constants, devices: selected.collect(), addresses, host, tunnel })
+        Some(Desired { constants, devices: selected, masquerade, addresses, host, tunnel })
     }
 }
 
@@ -240,7 +245,7 @@ pub(crate) mod tests {
             node,
             host_endpoint: 500,
             tunnel: &tunnel(),
-            egress: EgressFeatures::default(),
+            egress: &EgressFeatures::default(),
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
         };

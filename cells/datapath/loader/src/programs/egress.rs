@@ -1,39 +1,182 @@
 //! The features that process packets on their way out of the node's devices.
 
-use datapath_abi::NodeConfig;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use datapath_abi::{MasqueradeAddresses, NodeConfig, ipv4_word, ipv6_words};
+use devices::{NodeAddress, WILDCARD_DEVICE};
+use hive::Settings;
+use ipnetwork::IpNetwork;
+use local_node::LocalNode;
 use maps::FamilyConfig;
 use masquerade::MasqueradeConfig;
 use tunnel::Family;
 
+use crate::interfaces::desired::NativeDevice;
+
+/// The highest port of NodePort services without `node-port-range`.
+const MAX_NODE_PORT: u16 = 32767;
+
 /// The features that need `cil_to_netdev` on the devices of the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EgressFeatures {
     /// IPv4 packets of pods are masqueraded by the programs.
     masquerade_ipv4: bool,
     /// IPv6 packets of pods are masqueraded by the programs.
     masquerade_ipv6: bool,
+    /// The range of IPv4 destinations that are not masqueraded, the node's pods if there is none.
+    native_ipv4: Option<IpNetwork>,
+    /// The same for IPv6.
+    native_ipv6: Option<IpNetwork>,
     /// Devices serve frontends of services (`kube-proxy-replacement`).
     nodeport: bool,
+    /// The lowest port of translations.
+    snat_min_port: u16,
 }
 
 impl EgressFeatures {
-    pub(crate) fn new(families: &FamilyConfig, masquerade: &MasqueradeConfig, nodeport: bool) -> Self {
+    pub(crate) fn new(families: &FamilyConfig, masquerade: &MasqueradeConfig, settings: &Settings) -> Self {
+        let value = |option: &str| settings.get(option).map(|setting| setting.value.clone());
+        // The owner of the option has checked it: two ports, the first and the last.
+        let range = value("node-port-range").unwrap_or_default();
+        let last = range.rsplit([',', '-']).next().and_then(|port| port.trim().parse().ok());
+        let native = |family| masquerade.native_routing_cidr(family).unwrap_or_default();
         Self {
             masquerade_ipv4: families.enable_ipv4 && masquerade.is_in_bpf(Family::Ipv4),
             masquerade_ipv6: families.enable_ipv6 && masquerade.is_in_bpf(Family::Ipv6),
-            nodeport,
+            native_ipv4: native(Family::Ipv4),
+            native_ipv6: native(Family::Ipv6),
+            nodeport: value("kube-proxy-replacement").is_some_and(|value| value == "true"),
+            snat_min_port: last.unwrap_or(MAX_NODE_PORT).saturating_add(1),
         }
     }
 
     /// Writes the switches into the constants of the programs.
-    pub(crate) fn apply(self, constants: &mut NodeConfig) {
+    pub(crate) fn apply(&self, constants: &mut NodeConfig) {
         constants.masquerade_ipv4 = self.masquerade_ipv4.into();
         constants.masquerade_ipv6 = self.masquerade_ipv6.into();
         constants.nodeport = self.nodeport.into();
+        if self.is_masquerading() {
+            constants.snat_min_port = self.snat_min_port;
+        }
+    }
+
+    fn is_masquerading(&self) -> bool {
+        self.masquerade_ipv4 || self.masquerade_ipv6
+    }
+
+    /// Returns the rows of `ep_masquerade`: the primary address of each device, else the node's. A link-local address
+    /// cannot be that of packets that leave the link.
+    pub(crate) fn masquerade_rows(
+        &self,
+        devices: &BTreeMap<String, NativeDevice>,
+        addresses: &[&NodeAddress],
+        node: &LocalNode,
+    ) -> BTreeMap<u32, MasqueradeAddresses> {
+        if !self.is_masquerading() {
+            return BTreeMap::new();
+        }
+        let primary = |device: &str| {
+            let rows = addresses.iter().filter(|row| row.primary && row.device_name == device);
+            rows.map(|row| row.addr).collect::<Vec<IpAddr>>()
+        };
+        let fallback = primary(WILDCARD_DEVICE);
+        let excluded_ipv4 = self.native_ipv4.or(node.ipv4_alloc_cidr.map(IpNetwork::V4));
+        let excluded_ipv6 = self.native_ipv6.or(node.ipv6_alloc_cidr.map(IpNetwork::V6));
+        let row = |name: &str| {
+            let own = primary(name);
+            let all = || own.iter().chain(&fallback);
+            let ipv4 = all().find_map(|ip| match ip {
+                IpAddr::V4(ip) => Some(*ip),
+                IpAddr::V6(_) => None,
+            });
+            let ipv6 = all().find_map(|ip| match ip {
+                IpAddr::V6(ip) if !ip.is_unicast_link_local() => Some(*ip),
+                _ => None,
+            });
+            let mut row = MasqueradeAddresses {
+                ipv4: ipv4.map_or(0, ipv4_word),
+                ipv6: ipv6.map_or([0; 4], ipv6_words),
+                // No address is in a range with bits outside of its mask.
+                excluded_ipv4: ipv4_word(Ipv4Addr::BROADCAST),
+                excluded_ipv6: [u32::MAX; 4],
+                ..MasqueradeAddresses::default()
+            };
+            if let Some(IpNetwork::V4(range)) = excluded_ipv4 {
+                row.excluded_ipv4 = ipv4_word(range.network());
+                row.excluded_ipv4_mask = ipv4_word(range.mask());
+            }
+            if let Some(IpNetwork::V6(range)) = excluded_ipv6 {
+                row.excluded_ipv6 = ipv6_words(range.network());
+                row.excluded_ipv6_mask = ipv6_words(Ipv6Addr::from(range.mask()));
+            }
+            row
+        };
+        devices.iter().map(|(name, device)| (device.ifindex, row(name))).collect()
     }
 }
 
 /// Whether programs with these constants process packets that leave by the devices of the node.
 pub(crate) fn is_needed(constants: &NodeConfig) -> bool {
-    (constants.masquerade_ipv4 | constants.masquerade_ipv6 | constants.nodeport) != 0
+    is_masquerading(constants) || constants.nodeport != 0
+}
+
+/// Whether programs with these constants masquerade.
+pub(crate) fn is_masquerading(constants: &NodeConfig) -> bool {
+    (constants.masquerade_ipv4 | constants.masquerade_ipv6) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn features() -> EgressFeatures {
+        EgressFeatures { masquerade_ipv4: true, masquerade_ipv6: true, ..EgressFeatures::default() }
+    }
+
+    fn rows(features: &EgressFeatures, addresses: &[(&str, &str, bool)]) -> Vec<MasqueradeAddresses> {
+        let device = |ifindex| NativeDevice { ifindex, mac: None };
+        let devices = [("eth0".to_owned(), device(2)), ("eth1".to_owned(), device(3))].into();
+        let addresses: Vec<NodeAddress> = addresses
+            .iter()
+            .map(|(device_name, addr, primary)| NodeAddress {
+                addr: addr.parse().unwrap(),
+                device_name: (*device_name).to_owned(),
+                node_port: false,
+                primary: *primary,
+            })
+            .collect();
+        let addresses: Vec<&NodeAddress> = addresses.iter().collect();
+        let node = LocalNode {
+            ipv4_alloc_cidr: Some("10.244.0.0/16".parse().unwrap()),
+            ipv6_alloc_cidr: Some("fd00::/64".parse().unwrap()),
+            ..LocalNode::default()
+        };
+        features.masquerade_rows(&devices, &addresses, &node).into_values().collect()
+    }
+
+    #[test]
+    fn a_device_has_its_primary_address_or_the_nodes() {
+        let all = [
+            ("eth0", "192.0.2.1", true),
+            ("eth0", "192.0.2.2", false),
+            ("*", "192.0.2.1", true),
+            ("*", "2001:db8::1", true),
+        ];
+        let found = rows(&features(), &all);
+        assert_eq!(found[0].ipv4.to_ne_bytes(), [192, 0, 2, 1]);
+        assert_eq!(found[1].ipv4, found[0].ipv4, "the node's address");
+        assert_eq!(found[1].ipv6, ipv6_words("2001:db8::1".parse().unwrap()));
+        assert_eq!(found[0].excluded_ipv4.to_ne_bytes(), [10, 244, 0, 0]);
+        assert_eq!(found[0].excluded_ipv4_mask.to_ne_bytes(), [255, 255, 0, 0]);
+        let none = rows(&features(), &[("*", "fe80::1", true)]);
+        assert_eq!((none[0].ipv4, none[0].ipv6), (0, [0; 4]), "none, and not one of the link");
+    }
+
+    #[test]
+    fn the_option_replaces_the_range_of_the_nodes_pods() {
+        let features = EgressFeatures { native_ipv4: Some("10.0.0.0/8".parse().unwrap()), ..features() };
+        assert_eq!(rows(&features, &[])[0].excluded_ipv4_mask.to_ne_bytes(), [255, 0, 0, 0]);
+        assert_eq!(rows(&EgressFeatures::default(), &[]), []);
+    }
 }
