@@ -8,7 +8,7 @@ use hive::prelude::*;
 use maps::{ClockConfig, FamilyConfig, Maps};
 use metrics::Metrics;
 
-use crate::collect::{Collected, collect};
+use crate::collect::{Collected, collect_with};
 use crate::config::ConntrackGcConfig;
 use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
@@ -70,6 +70,11 @@ fn start(p: GcParams) {
     p.jobs.one_shot("collect", move |cx: JobCx| gc.run(cx)).add();
 }
 
+/// Returns the map of translations of a map of connections.
+fn nat_map(connections: &str) -> &'static str {
+    if connections.contains("6_global") { "cilium_snat_v6_external" } else { "cilium_snat_v4_external" }
+}
+
 struct Gc {
     config: ConfigWatch<ConntrackGcConfig>,
     interval: Interval,
@@ -124,7 +129,10 @@ impl Gc {
                 let begin = Instant::now();
                 let round = hive::blocking(move || -> anyhow::Result<(Collected, u32)> {
                     let Some(map) = maps.shared(name)? else { return Ok((Collected::default(), 1)) };
-                    let found = collect(&map, &clock, CHUNK_PAUSE, || !cancelled.is_cancelled())?;
+                    // Only with translations of sources by the programs.
+                    let nat = maps.shared(nat_map(name))?;
+                    let found =
+                        collect_with(&map, nat.as_ref(), &clock, CHUNK_PAUSE, || !cancelled.is_cancelled())?;
                     Ok((found, map.layout().max_entries))
                 });
                 let round = round.await;

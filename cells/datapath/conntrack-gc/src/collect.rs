@@ -7,6 +7,8 @@ use std::time::Duration;
 use bpf::{Clock, Pod, RawMap, UpdateMode};
 use datapath_abi::{CtEntry, CtTuple4, CtTuple6};
 
+use crate::translation;
+
 /// The maps of connections; a node has those of its families.
 pub const MAPS: [&str; 4] =
     ["cilium_ct4_global", "cilium_ct_any4_global", "cilium_ct6_global", "cilium_ct_any6_global"];
@@ -28,6 +30,17 @@ pub fn collect(
     map: &RawMap,
     clock: &Clock,
     rest: Duration,
+    go_on: impl FnMut() -> bool,
+) -> bpf::Result<Collected> {
+    collect_with(map, None, clock, rest, go_on)
+}
+
+/// As [`collect`], and removes the translations of deleted connections from a NAT map.
+pub fn collect_with(
+    map: &RawMap,
+    nat: Option<&RawMap>,
+    clock: &Clock,
+    rest: Duration,
     mut go_on: impl FnMut() -> bool,
 ) -> bpf::Result<Collected> {
     let mut found = Collected::default();
@@ -37,7 +50,7 @@ pub fn collect(
         if stopped || result.is_err() {
             return;
         }
-        result = chunk(map, clock, keys.chunks_exact(key_size), values, &mut found);
+        result = chunk(map, nat, clock, keys.chunks_exact(key_size), values, &mut found);
         if !keys.is_empty() {
             std::thread::sleep(rest);
         }
@@ -86,6 +99,7 @@ fn ends(key: &[u8]) -> impl Iterator<Item = IpAddr> {
 
 fn chunk<'a>(
     map: &RawMap,
+    nat: Option<&RawMap>,
     clock: &Clock,
     keys: impl Iterator<Item = &'a [u8]>,
     values: &[u8],
@@ -99,7 +113,15 @@ fn chunk<'a>(
             continue;
         }
         match delete(map, clock, key)? {
-            Deletion::Done => found.deleted += 1,
+            Deletion::Done => {
+                found.deleted += 1;
+                // A packet that has begun the connection again since keeps its translation.
+                if let Some(nat) = nat
+                    && !map.lookup(key, &mut [0; size_of::<CtEntry>()])?
+                {
+                    translation::remove(nat, key)?;
+                }
+            }
             Deletion::Lives => {
                 found.alive += 1;
                 found.saved += 1;

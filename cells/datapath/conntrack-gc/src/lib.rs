@@ -36,8 +36,9 @@ mod config;
 mod interval;
 mod metrics;
 mod signals;
+mod translation;
 
 pub use cell::cell;
-pub use collect::{Collected, MAPS, collect, ends_among, forget};
+pub use collect::{Collected, MAPS, collect, collect_with, ends_among, forget};
 pub use config::ConntrackGcConfig;
 pub use interval::{MAX_INTERVAL, MIN_INTERVAL, STARTING_INTERVAL, next_interval};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bpf::{Clock, Map, MapFlags, MapSpec, MapType, UpdateMode};
-use conntrack_gc::{collect, forget};
-use datapath_abi::{CtEntry, CtTuple4, CtTuple6, ipv4_word, ipv6_words};
+use conntrack_gc::{collect, collect_with, forget};
+use datapath_abi::{CtEntry, CtTuple4, CtTuple6, NatEntry4, ipv4_word, ipv6_words, tuple_flag};
 use hive::prelude::*;
 use maps::Maps;
 use metrics::Metrics;
@@ -56,6 +56,55 @@ fn rows_that_ended_go_and_the_others_stay() {
         false
     });
     assert!(found.unwrap().alive < 20_000 && chunks > 0);
+}
+
+/// Translations end with their connections, and only they.
+#[test]
+fn translations_go_with_their_connections() {
+    require_root!();
+    const NODE: u32 = 99;
+    let connections = map(1000);
+    let nat: Map<CtTuple4, NatEntry4> =
+        Map::create(&MapSpec::new("nat", MapType::LruHash, 14, 40, 1000, MapFlags::NONE)).unwrap();
+    let now = Clock::Seconds.now().unwrap();
+    let entry = |address, port| NatEntry4 { created: 0, needs_ct: 0, pad1: 0, pad2: 0, address, port, pad: [0; 2] };
+    // A connection of a pod, and the pair of its translation to the node's port.
+    let out = |pod, sport| CtTuple4 {
+        saddr: pod,
+        daddr: 1,
+        sport,
+        dport: 2,
+        nexthdr: 6,
+        flags: tuple_flag::OUT,
+    };
+    let reply = |port| CtTuple4 {
+        saddr: 1,
+        daddr: NODE,
+        sport: 2,
+        dport: port,
+        nexthdr: 6,
+        flags: tuple_flag::IN,
+    };
+    let add = |pod, sport, port, lifetime, flags| {
+        let connection = CtTuple4 { saddr: 1, daddr: pod, flags, ..out(pod, sport) };
+        connections.update(&connection, &row(lifetime)).unwrap();
+        nat.update(&out(pod, sport), &entry(NODE, port)).unwrap();
+        nat.update(&reply(port), &entry(pod, sport)).unwrap();
+    };
+    add(10, 5, 1005, now - 1, tuple_flag::OUT);
+    add(11, 6, 1006, now + 100, tuple_flag::OUT);
+    add(12, 7, 1007, now - 1, tuple_flag::IN);
+    // The port of an ended connection is another one's by now.
+    add(13, 8, 1008, now - 1, tuple_flag::OUT);
+    add(14, 9, 1008, now + 100, tuple_flag::OUT);
+    let clock = Clock::Seconds;
+    let found = collect_with(connections.raw(), Some(nat.raw()), &clock, Duration::ZERO, go_on).unwrap();
+    assert_eq!((found.alive, found.deleted), (2, 3));
+    let has = |key: &CtTuple4| nat.lookup(key).unwrap().is_some();
+    assert!(!has(&out(10, 5)) && !has(&reply(1005)), "the pair of an ended connection");
+    assert!(has(&out(11, 6)) && has(&reply(1006)), "that of a living one");
+    assert!(has(&out(12, 7)) && has(&reply(1007)), "rows of incoming connections have none");
+    assert!(!has(&out(13, 8)) && has(&out(14, 9)) && has(&reply(1008)), "the port's new owner");
 }
 
 #[test]
