@@ -78,6 +78,24 @@ layout!(CtEntry, 56, {
     tx_flags_seen: 42, rx_flags_seen: 43, src_sec_id: 44, last_tx_report: 48, last_rx_report: 52,
 });
 
+impl CtEntry {
+    /// Sets `nat_addr` and `nat_port`: the destination of the first packet, if it is not in the service's reverse
+    /// translation.
+    #[inline(always)]
+    pub fn set_nat(&mut self, address: [u32; 4], port: u16) {
+        self.reserved0 = u64::from(address[0]) | u64::from(address[1]) << 32;
+        self.backend_id = u64::from(address[2]) | u64::from(address[3]) << 32;
+        self.nat_port = port;
+    }
+
+    /// Returns `nat_addr`, in the format of map keys.
+    #[inline(always)]
+    pub fn nat_address(&self) -> [u32; 4] {
+        let (low, high) = (self.reserved0, self.backend_id);
+        [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32]
+    }
+}
+
 /// Bits of [`CtEntry::flags`].
 pub mod ct_flag {
     /// The other side is closing.

@@ -38,8 +38,8 @@ mod pod;
 mod policy;
 pub mod signal;
 pub mod slot;
-mod sock_config;
 pub mod snat;
+mod sock_config;
 pub mod trace;
 
 pub use address::{

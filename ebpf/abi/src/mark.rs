@@ -45,6 +45,8 @@ pub mod service_state {
     pub const SLOT: usize = 4;
     /// The pod sent the packet to itself.
     pub const LOOPBACK: u32 = 1;
+    /// The service was found by its port alone; `cb[0]` to `cb[3]` have the packet's original destination.
+    pub const SURROGATE: u32 = 2;
     /// Shift of the service's big-endian id.
     pub const REV_NAT_SHIFT: u32 = 16;
 }

@@ -120,10 +120,14 @@ pub struct NodeConfig {
     pub remote_node_masquerade: u8,
     /// The lowest port of translations, in the machine's byte order: behind `node-port-range`.
     pub snat_min_port: u16,
+    /// The first port of services at nodes (`node-port-range`), in the machine's byte order.
+    pub nodeport_min: u16,
+    /// The last one.
+    pub nodeport_max: u16,
     /// Zero.
-    pub pad: [u8; 2],
+    pub pad: [u8; 6],
 }
-layout!(NodeConfig, 152, {
+layout!(NodeConfig, 160, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -134,7 +138,7 @@ layout!(NodeConfig, 152, {
     service_loopback_ipv6: 92, service_loopback_ipv4: 108, ticks_in_256_seconds: 112, per_packet_lb: 116, empty_services_drop: 117,
     empty_services_reject: 118, host_routing: 119, host_mac: 120, tunnel_mac: 128, tunnel_ifindex: 136, tunnel_port: 140,
     tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, ip_masq_agent: 146,
-    remote_node_masquerade: 147, snat_min_port: 148, pad: 150,
+    remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152, pad: 154,
 });
 
 impl NodeConfig {

@@ -58,7 +58,9 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     ip_masq_agent: 0,
     remote_node_masquerade: 0,
     snat_min_port: 0,
-    pad: [0; 2],
+    nodeport_min: 0,
+    nodeport_max: 0,
+    pad: [0; 6],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -15,8 +15,10 @@ const VIP: &str = "10.96.0.1";
 /// it.
 fn ask(node: &Node) -> Result<(), String> {
     let procs = node.sandbox().cgroup().unwrap().join("cgroup.procs");
-    let script =
-        format!("echo 0 > {}; exec 3<>/dev/tcp/{VIP}/80 && read -t 20 -u 3 line && echo $line", procs.display());
+    let script = format!(
+        "echo 0 > {}; exec 3<>/dev/tcp/{VIP}/80 && read -t 20 -u 3 line && echo $line",
+        procs.display()
+    );
     let output = node.host().command("bash").args(["-c", &script]).output().unwrap();
     match String::from_utf8_lossy(&output.stdout).trim() {
         "web" => Ok(()),

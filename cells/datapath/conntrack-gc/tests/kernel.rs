@@ -67,24 +67,13 @@ fn translations_go_with_their_connections() {
     let nat: Map<CtTuple4, NatEntry4> =
         Map::create(&MapSpec::new("nat", MapType::LruHash, 14, 40, 1000, MapFlags::NONE)).unwrap();
     let now = Clock::Seconds.now().unwrap();
-    let entry = |address, port| NatEntry4 { created: 0, needs_ct: 0, pad1: 0, pad2: 0, address, port, pad: [0; 2] };
+    let entry =
+        |address, port| NatEntry4 { created: 0, needs_ct: 0, pad1: 0, pad2: 0, address, port, pad: [0; 2] };
     // A connection of a pod, and the pair of its translation to the node's port.
-    let out = |pod, sport| CtTuple4 {
-        saddr: pod,
-        daddr: 1,
-        sport,
-        dport: 2,
-        nexthdr: 6,
-        flags: tuple_flag::OUT,
-    };
-    let reply = |port| CtTuple4 {
-        saddr: 1,
-        daddr: NODE,
-        sport: 2,
-        dport: port,
-        nexthdr: 6,
-        flags: tuple_flag::IN,
-    };
+    let out =
+        |pod, sport| CtTuple4 { saddr: pod, daddr: 1, sport, dport: 2, nexthdr: 6, flags: tuple_flag::OUT };
+    let reply =
+        |port| CtTuple4 { saddr: 1, daddr: NODE, sport: 2, dport: port, nexthdr: 6, flags: tuple_flag::IN };
     let add = |pod, sport, port, lifetime, flags| {
         let connection = CtTuple4 { saddr: 1, daddr: pod, flags, ..out(pod, sport) };
         connections.update(&connection, &row(lifetime)).unwrap();

@@ -582,3 +582,72 @@ fn ifindex(name: &str) -> Result<u32> {
     let text = String::from_utf8(output.stdout)?;
     Ok(text.split(':').next().context("no interface")?.trim().parse()?)
 }
+
+/// Scenarios 75 to 77: a pod reaches a port of a node by the entry for all addresses, and is answered by that node.
+#[test]
+fn a_pod_reaches_ports_of_nodes_without_entries_of_their_own() -> Result<()> {
+    test_kit::require_root!();
+    let in_range = NodeConfig { nodeport_min: SERVICE_PORT, nodeport_max: SERVICE_PORT + 9, ..bypassing() };
+    let beside = NodeConfig { nodeport_min: 30_000, nodeport_max: 32_767, ..bypassing() };
+    let (port, host_port) = (NODE_PORT, lb_flag::HOST_PORT | lb_flag::ROUTABLE);
+    let other_node = identity::REMOTE_NODE;
+    for family in FAMILIES {
+        for (config, receiver, flags, flags2, served) in [
+            (in_range, other_node, port, 0, true),
+            (in_range, identity::KUBE_APISERVER, port, 0, true),
+            (in_range, identity::HOST, port, 0, true),
+            (in_range, identity::WORLD, port, 0, false),
+            (in_range, B.identity, port, 0, false),
+            (in_range, identity::HOST, host_port, 0, false),
+            (beside, identity::HOST, host_port, 0, true),
+            (beside, identity::HOST, host_port, lb_flag2::LOOPBACK, false),
+            (beside, identity::HOST, port, 0, false),
+            (beside, other_node, host_port, 0, false),
+            (NodeConfig { nodeport: 0, ..in_range }, other_node, port, 0, false),
+        ] {
+            let what = format!("{family:?} {receiver} {flags:#x} {flags2:#x} of {}", config.nodeport_min);
+            let mut node = Node::with(&config, family, TCP, &[family.b(BACKEND_PORT)])?;
+            node.at_any_address(flags, flags2)?;
+            node.datapath.set_identity(family.vip().ip(), receiver)?;
+            let sent = node.send(SYN)?;
+            let expected = if served { family.b(BACKEND_PORT) } else { family.vip() };
+            assert_eq!(seen_at(&sent).destination, expected, "{what}");
+            if served {
+                assert_eq!(sent.cb[mark::cb::FROM_HOST], 0, "{what}");
+                let reply = node.answer(family.b(BACKEND_PORT), family.client(), SYN | ACK)?;
+                let seen = seen_at(&reply);
+                assert_eq!(
+                    (reply.verdict, seen.source, seen.checksums),
+                    (PASS, family.vip(), true),
+                    "{what}"
+                );
+                assert_eq!(seen_at(&node.send(ACK)?).destination, expected, "{what}");
+            }
+        }
+        // A flow that was there before the service stays as it is.
+        let mut node = Node::with(&in_range, family, UDP, &[family.b(BACKEND_PORT)])?;
+        node.remove_frontend()?;
+        node.datapath.set_identity(family.vip().ip(), identity::REMOTE_NODE)?;
+        assert_eq!(seen_at(&node.send(0)?).destination, family.vip());
+        node.set_backends(&[family.b(BACKEND_PORT)])?;
+        node.at_any_address(NODE_PORT, 0)?;
+        assert_eq!(seen_at(&node.send(0)?).destination, family.vip());
+    }
+    Ok(())
+}
+
+/// A pod that is its own backend by a port of another node.
+#[test]
+fn a_pod_reaches_itself_by_a_port_of_another_node() -> Result<()> {
+    test_kit::require_root!();
+    let config = NodeConfig { nodeport_min: SERVICE_PORT, nodeport_max: SERVICE_PORT, ..bypassing() };
+    for family in FAMILIES {
+        let mut node = Node::with(&config, family, UDP, &[family.a(BACKEND_PORT)])?;
+        node.at_any_address(NODE_PORT, 0)?;
+        node.datapath.set_identity(family.vip().ip(), identity::REMOTE_NODE)?;
+        let sent = seen_at(&node.send(0)?);
+        let loopback = SocketAddr::new(family.loopback(), family.client().port());
+        assert_eq!((sent.source, sent.destination, sent.checksums), (loopback, family.a(BACKEND_PORT), true));
+    }
+    Ok(())
+}

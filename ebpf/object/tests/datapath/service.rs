@@ -121,6 +121,7 @@ pub(crate) struct Node {
     next_backend: u32,
     /// Backend ids by slot.
     slots: Vec<u32>,
+    is_at_vip: bool,
 }
 
 impl Node {
@@ -151,6 +152,7 @@ impl Node {
             backends: Vec::new(),
             next_backend: FIRST_BACKEND,
             slots: Vec::new(),
+            is_at_vip: true,
         };
         node.set_backends(backends)?;
         let port = SERVICE_PORT.to_be();
@@ -328,8 +330,30 @@ impl Node {
         LbServiceKey { address, dport, backend_slot, proto, scope, pad: [0; 2] }
     }
 
+    /// In place of the service's address its port at any address, with these flags.
+    pub(crate) fn at_any_address(&mut self, flags: u8, flags2: u8) -> Result<()> {
+        if self.is_at_vip {
+            self.remove_frontend()?;
+            self.is_at_vip = false;
+        }
+        let (id, port) = (SERVICE_ID.to_be(), SERVICE_PORT.to_be());
+        match self.family {
+            Family::V4 => {
+                let row = LbReverseNat { address: 0u32, port };
+                self.datapath.put::<2, 6>("cilium_lb4_reverse_nat", &id, &row)?;
+            }
+            Family::V6 => {
+                let row = LbReverseNat { address: [0u32; 4], port };
+                self.datapath.put::<2, 18>("cilium_lb6_reverse_nat", &id, &row)?;
+            }
+        }
+        self.write(lb_scope::EXTERNAL, LbService { flags, flags2, ..Plain::zeroed() })
+    }
+
     /// Writes a frontend and its slots.
     fn write(&mut self, scope: u8, frontend: LbService) -> Result<()> {
+        let any = self.family.of(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);
+        let address = if self.is_at_vip { self.family.vip().ip() } else { any };
         let rev_nat_index = SERVICE_ID.to_be();
         let frontend = LbService { count: self.slots.len() as u16, rev_nat_index, ..frontend };
         let slots =
@@ -337,7 +361,7 @@ impl Node {
         let rows: Vec<LbService> = std::iter::once(frontend).chain(slots).collect();
         let map = self.family.name("cilium_lb4_services_v2", "cilium_lb6_services_v2");
         for (slot, row) in rows.iter().enumerate() {
-            match self.family.vip().ip() {
+            match address {
                 IpAddr::V4(ip) => {
                     let key = self.key(ipv4_word(ip), slot as u16, scope);
                     self.datapath.put::<12, 12>(map, &key, row)?;

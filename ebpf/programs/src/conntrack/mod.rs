@@ -118,6 +118,8 @@ pub(crate) struct State {
     pub(crate) flags: u16,
     /// The id of the translated service, big-endian.
     pub(crate) rev_nat: u16,
+    /// The destination before a translation by the port alone, in the format of map keys; else zero.
+    pub(crate) nat_address: [u32; 4],
 }
 
 /// Returns the time on the clock of lifetimes. Call it once per program run: it costs 25 ns.
@@ -173,6 +175,9 @@ pub(crate) fn create<F: Family>(
         src_sec_id: state.src_label,
         ..CtEntry::default()
     };
+    if enabled!(nodeport) {
+        entry.set_nat(state.nat_address, 0);
+    }
     begin(&mut entry, skb, flow, direction, now);
     if let Err(errno) = insert::<F>(&key, &entry, flow.is_tcp()) {
         return Err(full::<F>(skb, errno));

@@ -97,3 +97,18 @@ fn service_of<F: Family>(key: &CtTuple<F::Address>, tcp: bool) -> u16 {
         _ => 0,
     }
 }
+
+/// True if a packet that a pod sends belongs to a connection that is not translated.
+#[inline(always)]
+pub(crate) fn is_direct<F: Family>(flow: &Flow<F::Address>) -> bool {
+    !row::<F>(&forward::<F>(flow, Direction::Egress), flow.is_tcp()).is_null()
+}
+
+/// Returns the destination that a pod has sent the first packet of a connection to, by a reply that enters the pod.
+#[inline(always)]
+pub(crate) fn original_destination<F: Family>(flow: &Flow<F::Address>) -> Option<F::Address> {
+    let key = reversed::<F>(flow, Direction::Ingress);
+    // SAFETY: null or a map entry, which outlives the program's run.
+    let entry = unsafe { row::<F>(&key, flow.is_tcp()).as_ref()? };
+    Some(F::from_words(entry.nat_address()))
+}

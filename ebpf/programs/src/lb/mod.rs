@@ -8,6 +8,8 @@
 
 use core::num::NonZeroU32;
 
+pub(crate) mod surrogate;
+
 use crate::conntrack;
 use crate::maps::btf::Rows;
 use crate::maps::*;
@@ -36,11 +38,13 @@ pub(crate) struct Service {
     pub(crate) rev_nat: u16,
     /// The pod is its own backend.
     pub(crate) loopback: bool,
+    /// It was found by its port alone: its address is that of any node.
+    pub(crate) surrogate: bool,
 }
 
 impl Service {
     /// No service: the packet goes to its own destination.
-    pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false };
+    pub(crate) const NONE: Self = Self { rev_nat: 0, loopback: false, surrogate: false };
 
     /// Reads the service that the previous program has stored in the context.
     #[inline(always)]
@@ -49,6 +53,7 @@ impl Service {
         Self {
             rev_nat: (state >> service_state::REV_NAT_SHIFT) as u16,
             loopback: state & service_state::LOOPBACK != 0,
+            surrogate: state & service_state::SURROGATE != 0,
         }
     }
 
@@ -56,7 +61,9 @@ impl Service {
     #[inline(always)]
     pub(crate) fn hand_over(self, skb: Skb) {
         let loopback = if self.loopback { service_state::LOOPBACK } else { 0 };
-        skb.set_cb(service_state::SLOT, u32::from(self.rev_nat) << service_state::REV_NAT_SHIFT | loopback);
+        let surrogate = if self.surrogate { service_state::SURROGATE } else { 0 };
+        let state = u32::from(self.rev_nat) << service_state::REV_NAT_SHIFT | loopback | surrogate;
+        skb.set_cb(service_state::SLOT, state);
     }
 
     /// True if the packet was translated.
@@ -175,7 +182,10 @@ pub(crate) fn translate<F: Services>(
         scope: lb_scope::EXTERNAL,
         pad: [0; 2],
     };
-    let Some(service) = lookup::<F>(&mut key) else { return Ok(Service::NONE) };
+    let found = lookup::<F>(&mut key);
+    let surrogate = enabled!(nodeport) && found.is_none();
+    let found = if surrogate { surrogate::lookup::<F>(flow, &mut key) } else { found };
+    let Some(service) = found else { return Ok(Service::NONE) };
     // Translated by the proxy or by another agent on this node.
     let delegated = service.flags2 & lb_flag2::LOOPBACK != 0 && service.flags & lb_flag::HOST_PORT == 0;
     if delegated || service.flags2 & lb_flag2::L7_LOAD_BALANCER != 0 {
@@ -192,8 +202,11 @@ pub(crate) fn translate<F: Services>(
     let to = Socket { address: backend.address, port: backend.port };
     let loopback = F::same(to.address, flow.source);
     let source = if loopback { F::loopback() } else { flow.source };
+    if surrogate {
+        surrogate::hand_over::<F>(skb, flow.destination);
+    }
     nat::to_destination::<F>(skb, flow, to, source, loopback)?;
-    Ok(Service { rev_nat, loopback })
+    Ok(Service { rev_nat, loopback, surrogate })
 }
 
 /// Returns the backend of a packet to a service: that of its connection, or one that `choose` returns. `None` if the
@@ -329,7 +342,11 @@ pub(crate) fn reply<F: Services>(
     loopback: bool,
 ) -> Result<(), Drop> {
     let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(()) };
-    let to = Socket { address: service.address, port: service.port };
+    let mut to = Socket { address: service.address, port: service.port };
+    if enabled!(nodeport) && F::same(to.address, F::from_words([0; 4])) {
+        let Some(original) = conntrack::nodeport::original_destination::<F>(flow) else { return Ok(()) };
+        to.address = original;
+    }
     let client = if loopback { flow.source } else { flow.destination };
     if flow.is_related() && flow.has_upper_header() {
         nat::quoted::<F>(skb, flow.offset(), to, client)?;

@@ -40,6 +40,8 @@ pub(crate) trait Family {
     fn same(a: Self::Address, b: Self::Address) -> bool;
     /// Returns the address in the format of map keys.
     fn words(address: Self::Address) -> [u32; 4];
+    /// Returns the address of the format of map keys.
+    fn from_words(words: [u32; 4]) -> Self::Address;
     /// Returns an endpoint's address of this family.
     fn own(endpoint: &EndpointConfig) -> Self::Address;
     /// True for neighbour discovery, which is answered by programs or passed to the stack.

@@ -68,6 +68,11 @@ impl Family for V4 {
     }
 
     #[inline(always)]
+    fn from_words(words: [u32; 4]) -> u32 {
+        words[0]
+    }
+
+    #[inline(always)]
     fn own(endpoint: &EndpointConfig) -> u32 {
         endpoint.ipv4
     }

@@ -85,6 +85,11 @@ impl Family for V6 {
     }
 
     #[inline(always)]
+    fn from_words(words: [u32; 4]) -> [u32; 4] {
+        words
+    }
+
+    #[inline(always)]
     fn own(endpoint: &EndpointConfig) -> [u32; 4] {
         endpoint.ipv6
     }

@@ -133,7 +133,8 @@ pub(crate) fn forward_from_lxc<F: NodePort>(skb: Skb) -> i32 {
     };
     let service = Service::of(skb);
     Service::NONE.hand_over(skb);
-    match forward::<F>(skb, me, service) {
+    let original = lb::surrogate::take(skb, service);
+    match forward::<F>(skb, me, service, original) {
         Ok(verdict) => verdict,
         Err(why) => {
             let why = why.any(skb);
@@ -147,7 +148,12 @@ pub(crate) fn forward_from_lxc<F: NodePort>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn forward<F: NodePort>(skb: Skb, me: &EndpointConfig, service: Service) -> Result<i32, Drop> {
+fn forward<F: NodePort>(
+    skb: Skb,
+    me: &EndpointConfig,
+    service: Service,
+    nat_address: [u32; 4],
+) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
@@ -169,7 +175,7 @@ fn forward<F: NodePort>(skb: Skb, me: &EndpointConfig, service: Service) -> Resu
             policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
         }
         let flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };
-        let state = State { src_label: me.identity, rev_nat: service.rev_nat, flags, ..State::default() };
+        let state = State { src_label: me.identity, rev_nat: service.rev_nat, flags, nat_address };
         // The entry may be of an earlier connection through a service: recreate it with this packet's service.
         if found.status() == Status::New || found.rev_nat() != state.rev_nat {
             conntrack::create::<F>(skb, &flow, Direction::Egress, &state, now)?;

@@ -90,7 +90,8 @@ impl Desired {
         });
         let selected: BTreeMap<String, NativeDevice> = selected.collect();
         let addresses: Vec<&NodeAddress> = addresses.collect();
-        let masquerade = facts.egress.masquerade_rows(&selected, &addresses, node);
+        let indexes = selected.iter().map(|(name, device)| (name.as_str(), device.ifindex));
+        let masquerade = facts.egress.masquerade_rows(indexes, &addresses, node);
         let enabled = |ip: &IpAddr| if ip.is_ipv4() { families.enable_ipv4 } else { families.enable_ipv6 };
         let own = addresses.into_iter().filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
         let routers = host.addresses().into_iter().map(|address| address.ip());

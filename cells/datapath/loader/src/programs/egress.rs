@@ -12,10 +12,8 @@ use maps::FamilyConfig;
 use masquerade::MasqueradeConfig;
 use tunnel::Family;
 
-use crate::interfaces::desired::NativeDevice;
-
-/// The highest port of NodePort services without `node-port-range`.
-const MAX_NODE_PORT: u16 = 32767;
+/// The ports of NodePort services without `node-port-range`.
+const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
 /// The features that need `cil_to_netdev` on the devices of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,16 +28,13 @@ pub(crate) struct EgressFeatures {
     native_ipv6: Option<IpNetwork>,
     /// Devices serve frontends of services (`kube-proxy-replacement`).
     nodeport: bool,
-    /// The lowest port of translations.
-    snat_min_port: u16,
+    /// The first and the last port of services at nodes (`node-port-range`). Translations have the ports behind them.
+    node_ports: (u16, u16),
 }
 
 impl EgressFeatures {
     pub(crate) fn new(families: &FamilyConfig, masquerade: &MasqueradeConfig, settings: &Settings) -> Self {
         let value = |option: &str| settings.get(option).map(|setting| setting.value.clone());
-        // The owner of the option has checked it: two ports, the first and the last.
-        let range = value("node-port-range").unwrap_or_default();
-        let last = range.rsplit([',', '-']).next().and_then(|port| port.trim().parse().ok());
         let native = |family| masquerade.native_routing_cidr(family).unwrap_or_default();
         Self {
             masquerade_ipv4: families.enable_ipv4 && masquerade.is_in_bpf(Family::Ipv4),
@@ -47,7 +42,7 @@ impl EgressFeatures {
             native_ipv4: native(Family::Ipv4),
             native_ipv6: native(Family::Ipv6),
             nodeport: value("kube-proxy-replacement").is_some_and(|value| value == "true"),
-            snat_min_port: last.unwrap_or(MAX_NODE_PORT).saturating_add(1),
+            node_ports: value("node-port-range").and_then(|range| node_ports(&range)).unwrap_or(NODE_PORTS),
         }
     }
 
@@ -57,7 +52,10 @@ impl EgressFeatures {
         constants.masquerade_ipv6 = self.masquerade_ipv6.into();
         constants.nodeport = self.nodeport.into();
         if self.is_masquerading() {
-            constants.snat_min_port = self.snat_min_port;
+            constants.snat_min_port = self.node_ports.1.saturating_add(1);
+        }
+        if self.nodeport {
+            (constants.nodeport_min, constants.nodeport_max) = self.node_ports;
         }
     }
 
@@ -65,11 +63,11 @@ impl EgressFeatures {
         self.masquerade_ipv4 || self.masquerade_ipv6
     }
 
-    /// Returns the rows of `ep_masquerade`: the primary address of each device, else the node's. A link-local address
+    /// Returns the rows of `ep_masquerade`: the primary address of each device (name, index), else the node's. A link-local address
     /// cannot be that of packets that leave the link.
-    pub(crate) fn masquerade_rows(
+    pub(crate) fn masquerade_rows<'a>(
         &self,
-        devices: &BTreeMap<String, NativeDevice>,
+        devices: impl IntoIterator<Item = (&'a str, u32)>,
         addresses: &[&NodeAddress],
         node: &LocalNode,
     ) -> BTreeMap<u32, MasqueradeAddresses> {
@@ -112,7 +110,7 @@ impl EgressFeatures {
             }
             row
         };
-        devices.iter().map(|(name, device)| (device.ifindex, row(name))).collect()
+        devices.into_iter().map(|(name, ifindex)| (ifindex, row(name))).collect()
     }
 }
 
@@ -126,17 +124,36 @@ pub(crate) fn is_masquerading(constants: &NodeConfig) -> bool {
     (constants.masquerade_ipv4 | constants.masquerade_ipv6) != 0
 }
 
+/// Parses the value of `node-port-range`, which its owner has checked: the first and the last port.
+fn node_ports(value: &str) -> Option<(u16, u16)> {
+    let (first, last) = value.split_once([',', '-'])?;
+    Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn node_ports_are_constants_only_if_programs_need_them() {
+        let constants = |masquerade_ipv4, nodeport| {
+            let mut constants = NodeConfig::default();
+            let node_ports = node_ports("30000, 31000").unwrap();
+            EgressFeatures { masquerade_ipv4, nodeport, node_ports, ..EgressFeatures::default() }
+                .apply(&mut constants);
+            [constants.snat_min_port, constants.nodeport_min, constants.nodeport_max]
+        };
+        assert_eq!(constants(false, true), [0, 30_000, 31_000]);
+        assert_eq!(constants(true, false), [31_001, 0, 0]);
+        assert_eq!(node_ports("30000"), None);
+    }
 
     fn features() -> EgressFeatures {
         EgressFeatures { masquerade_ipv4: true, masquerade_ipv6: true, ..EgressFeatures::default() }
     }
 
     fn rows(features: &EgressFeatures, addresses: &[(&str, &str, bool)]) -> Vec<MasqueradeAddresses> {
-        let device = |ifindex| NativeDevice { ifindex, mac: None };
-        let devices = [("eth0".to_owned(), device(2)), ("eth1".to_owned(), device(3))].into();
+        let devices = [("eth0", 2), ("eth1", 3)];
         let addresses: Vec<NodeAddress> = addresses
             .iter()
             .map(|(device_name, addr, primary)| NodeAddress {
@@ -152,7 +169,7 @@ mod tests {
             ipv6_alloc_cidr: Some("fd00::/64".parse().unwrap()),
             ..LocalNode::default()
         };
-        features.masquerade_rows(&devices, &addresses, &node).into_values().collect()
+        features.masquerade_rows(devices, &addresses, &node).into_values().collect()
     }
 
     #[test]
