@@ -1,7 +1,7 @@
 # Two commands do everything, on a fresh Debian or Ubuntu machine too (as root): make run, make test.
 SHELL := /bin/bash
 .DEFAULT_GOAL := run
-.PHONY: run exec test fuzz soak bench clean
+.PHONY: run exec test fuzz soak bench images clean
 
 run: ## the agent in a playground with pods, a service, a policy; ONCE=1 checks and leaves, KUBERNETES=1 with a real API server, NODES=3 makes several nodes, by ROUTING=tunnel or native, HOST=1 runs on the host
 	@KUBERNETES="$(KUBERNETES)" tools/setup run
@@ -28,6 +28,11 @@ bench: ## every benchmark: a table and target/bench/summary.tsv
 	@tools/setup bench
 	@tools/build
 	@tools/bench
+
+images: ## container images for the chart, and one for Cilium's own, as archives in target/images
+	@tools/setup images
+	@tools/build
+	@tools/images
 
 clean:
 	cargo clean

@@ -17,6 +17,10 @@ use serde_json::Value;
 
 const RELEASE: [&str; 5] = ["cilium", "helm/apiary", "--namespace", "kube-system", "--include-crds"];
 
+/// Files with what the chart renders by default, which `tools/chart-files` writes.
+const CONFIG_FILES: [&str; 3] =
+    ["config/kubernetes/cilium-config.yaml", "config/kubernetes/cilium.yaml", "config/roles.yaml"];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }

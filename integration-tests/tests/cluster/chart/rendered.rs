@@ -8,7 +8,7 @@ use integration_tests::binary;
 use serde_json::{Value, json};
 use test_kit::require_root;
 
-use super::{config, objects, render, require_helm, root, run};
+use super::{CONFIG_FILES, config, objects, render, require_helm, root, run};
 use crate::stage_with_definitions;
 
 /// Default values of the keys that Cilium's chart renders.
@@ -203,10 +203,10 @@ fn the_folder_config_has_what_the_chart_renders() {
     require_helm!();
     let rendered = objects(&render(&json!({})).unwrap());
     let mut of_config = BTreeMap::new();
-    for file in ["config/kubernetes/cilium-config.yaml", "config/roles.yaml"] {
+    for file in CONFIG_FILES {
         of_config.extend(objects(&fs::read_to_string(root().join(file)).unwrap()));
     }
-    assert!(of_config.len() >= 6, "{:?}", of_config.keys());
+    assert!(of_config.len() >= 8, "{:?}", of_config.keys());
     for (name, object) in of_config {
         assert_eq!(Some(&object), rendered.get(&name), "{name}: run tools/chart-files");
     }

@@ -1,0 +1,2 @@
+#!/bin/bash
+exec apiary-cni init uninstall-plugin /host/etc/cni/net.d

@@ -1,0 +1,2 @@
+#!/bin/bash
+exec apiary-cni init install-plugin /host/opt/cni/bin
