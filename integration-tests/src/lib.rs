@@ -11,7 +11,9 @@ pub mod costs;
 mod events;
 pub mod frames;
 mod http;
+mod image;
 mod kubelet;
+mod machine;
 pub mod measure;
 mod node;
 mod pod;
@@ -23,19 +25,23 @@ mod services;
 pub mod soak;
 mod spoiler;
 mod tls;
+mod workload;
 
 pub use api_server::ApiServer;
 pub use build::other_build;
 pub use cluster::Cluster;
 pub use events::{Dropped, Event, Events};
 pub use http::{Answer, request};
+pub use image::Image;
 pub use kubelet::{Kubelet, RunningPod};
+pub use machine::Machine;
 pub use node::{Node, binary, pod_manifest};
 pub use pod::{Pod, plugin, plugin_input};
 pub use rights::{Right, asked, granted};
 pub use services::{ServiceFixture, many_services, state_file};
 pub use spoiler::{Real, Spoiler};
 pub use tls::{Authority, Front, Identity, TlsServer, Valid};
+pub use workload::{RunningContainer, Workload};
 
 /// The example of CONTRIBUTING.md, so that it stays true.
 #[cfg(doctest)]

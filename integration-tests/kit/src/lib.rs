@@ -29,6 +29,7 @@
 //! assert!(report.is_perfect(), "{report:?}");
 //! ```
 
+mod container;
 mod fragments;
 mod keeper;
 mod machine;
@@ -46,6 +47,7 @@ mod trace;
 mod udp;
 mod wait;
 
+pub use container::{Container, Mount, Propagation};
 pub use fragments::FragmentedDatagram;
 pub use keeper::Keeper;
 pub use machine::MachineState;

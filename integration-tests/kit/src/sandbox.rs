@@ -167,7 +167,7 @@ fn furnish(dir: &Path, cgroups: &[(&str, Option<&Path>)]) -> io::Result<()> {
         sys::mount(&cgroup.to_string_lossy(), &dir.join(name), "", libc::MS_BIND)?;
     }
     for key in ["kernel", "vm", "net/core"] {
-        read_only(&Path::new("/proc/sys").join(key))?;
+        sys::read_only(&Path::new("/proc/sys").join(key))?;
     }
     // A new sysfs shows the links of the new network namespace.
     sys::mount("sysfs", Path::new("/sys"), "sysfs", 0)?;
@@ -177,13 +177,6 @@ fn furnish(dir: &Path, cgroups: &[(&str, Option<&Path>)]) -> io::Result<()> {
         sys::mount(&source.to_string_lossy(), default_root, "", libc::MS_BIND)?;
     }
     Ok(())
-}
-
-fn read_only(path: &Path) -> io::Result<()> {
-    sys::mount(&path.to_string_lossy(), path, "", libc::MS_BIND)?;
-    let flags = libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY;
-    let again = flags | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    sys::mount("", path, "", again)
 }
 
 /// Creates a cgroup named as the sandbox's folder below the machine's root.

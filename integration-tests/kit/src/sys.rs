@@ -55,13 +55,99 @@ pub(crate) fn end_with_thread(command: &mut Command) {
 
 /// mount(2); empty `source` and `kind` stand for none.
 pub(crate) fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong) -> io::Result<()> {
+    mount_with(source, target, kind, flags, "")
+}
+
+/// As [`mount`], with options of the file system.
+pub(crate) fn mount_with(
+    source: &str,
+    target: &Path,
+    kind: &str,
+    flags: libc::c_ulong,
+    options: &str,
+) -> io::Result<()> {
     let source = CString::new(source).map_err(io::Error::other)?;
     let kind = CString::new(kind).map_err(io::Error::other)?;
+    let options = CString::new(options).map_err(io::Error::other)?;
     let path = c_string(target)?;
     // JUSTIFICATION: std has no mount.
-    // SAFETY: the three strings outlive the call, the data pointer may be null.
-    check(unsafe { libc::mount(source.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) })
-        .map_err(|e| io::Error::new(e.kind(), format!("mount {} ({flags:#x}): {e}", target.display())))
+    // SAFETY: the four strings outlive the call, and file systems expect text as data.
+    check(unsafe {
+        libc::mount(source.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
+    })
+    .map_err(|e| io::Error::new(e.kind(), format!("mount {} ({flags:#x}): {e}", target.display())))
+}
+
+/// Makes a folder of a procfs read-only.
+pub(crate) fn read_only(path: &Path) -> io::Result<()> {
+    mount(&path.to_string_lossy(), path, "", libc::MS_BIND)?;
+    let flags = libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY;
+    let again = flags | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    mount("", path, "", again)
+}
+
+/// Makes a mounted folder the root of the calling process's mount namespace, and its working folder; the previous root is
+/// unmounted.
+pub(crate) fn pivot_root(root: &Path) -> io::Result<()> {
+    let previous = std::fs::File::open("/")?;
+    std::env::set_current_dir(root)?;
+    let here = c".".as_ptr();
+    // JUSTIFICATION: std and libc have no wrapper.
+    // SAFETY: both arguments are strings with a final zero that live through the call.
+    check(unsafe { libc::syscall(libc::SYS_pivot_root, here, here) } as libc::c_int)?;
+    // JUSTIFICATION: the previous root is mounted over the new one and has no path.
+    // SAFETY: takes no pointers; the descriptor is open.
+    check(unsafe { libc::fchdir(previous.as_raw_fd()) })?;
+    // Others keep what is unmounted here.
+    mount("", Path::new("."), "", libc::MS_REC | libc::MS_SLAVE)?;
+    unmount(Path::new("."))?;
+    std::env::set_current_dir("/")
+}
+
+/// Takes all capabilities but these from the calling thread and from programs that it executes.
+pub(crate) fn keep_capabilities(kept: &[u8]) -> io::Result<()> {
+    /// `_LINUX_CAPABILITY_VERSION_3` of capget(2), with two words a set.
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: libc::c_int,
+    }
+    #[repr(C)]
+    struct Words {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    for number in (0..64u8).filter(|number| !kept.contains(number)) {
+        // Fails beyond the last capability that the kernel knows.
+        // JUSTIFICATION: std knows no capabilities.
+        // SAFETY: takes no pointers.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(number), 0, 0, 0) } != 0 {
+            break;
+        }
+    }
+    // The surroundings of a test may lack some of them themselves.
+    // JUSTIFICATION: std knows no capabilities.
+    // SAFETY: takes no pointers.
+    let is_held =
+        |number: u8| unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(number)) } == 1;
+    let word = |index: u8| {
+        let of_word = kept.iter().filter(|number| **number / 32 == index && is_held(**number));
+        let bits = of_word.fold(0u32, |bits, number| bits | 1 << (number % 32));
+        Words { effective: bits, permitted: bits, inheritable: 0 }
+    };
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let words = [word(0), word(1)];
+    // JUSTIFICATION: std knows no capabilities.
+    // SAFETY: the header is of version 3, which reads two words; both live through the call.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, words.as_ptr()) } as libc::c_int)
+}
+
+/// Keeps programs that the calling process executes from getting more privileges.
+pub(crate) fn no_new_privileges() -> io::Result<()> {
+    // JUSTIFICATION: std has no wrapper.
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
 }
 
 /// umount2(2) with MNT_DETACH.
