@@ -24,7 +24,10 @@ fn value_sets() -> Vec<(&'static str, Value)> {
             "both families",
             json!({"ipv6": {"enabled": true}, "underlayProtocol": "ipv6", "MTU": 9000, "tunnelPort": 8473}),
         ),
-        ("IPv6 alone", json!({"ipv4": {"enabled": false}, "ipv6": {"enabled": true}})),
+        (
+            "IPv6 alone",
+            json!({"ipv4": {"enabled": false}, "ipv6": {"enabled": true}, "bpf": {"masquerade": true}}),
+        ),
         (
             "native routing",
             json!({"routingMode": "native", "ipv4NativeRoutingCIDR": "10.0.0.0/8", "autoDirectNodeRoutes": true,
