@@ -56,9 +56,12 @@ fn report_unused(
     }
 }
 
-/// Whether the option is set to a value other than the default.
+/// Options that the operator acts on: both programs read one ConfigMap.
+const OF_OPERATOR: [&str; 1] = ["enable-node-ipam"];
+
+/// Whether the option is set to a value other than the default, and is not for another program.
 fn is_wanted(setting: &&Setting) -> bool {
-    !setting.is_default()
+    !setting.is_default() && !OF_OPERATOR.contains(&setting.key.as_str())
 }
 
 /// Maximum bytes of a value and of the list: health truncates longer texts.
@@ -108,7 +111,12 @@ mod tests {
             String::new(),
         );
         assert_eq!(report(&[]).await, std::slice::from_ref(&all_well));
-        let defaults = [("enable-hubble", "F"), ("k8s-client-burst", "20"), ("tofqdns-min-ttl", "0")];
+        let defaults = [
+            ("enable-hubble", "F"),
+            ("k8s-client-burst", "20"),
+            ("tofqdns-min-ttl", "0"),
+            ("enable-node-ipam", "true"),
+        ];
         assert_eq!(report(&defaults).await, [all_well]);
         let rows = report(&[
             ("enable-hubble", "true"),

@@ -254,6 +254,7 @@ async fn services_get_addresses_once_there_is_a_pool_and_pools_count_them() {
     server.delete(Kind::CiliumLoadBalancerIPPool, "b");
     idle(&hive).await;
     server.delete(Kind::CiliumLoadBalancerIPPool, "c");
+    idle(&hive).await;
     server.add(&service("none", 6, &[]));
     idle(&hive).await;
     assert_eq!((server.ips("new"), server.condition("none")), (vec!["10.1.0.1".to_owned()], " ".to_owned()));

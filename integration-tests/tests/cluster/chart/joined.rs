@@ -218,7 +218,7 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
 fn agent_and_operator_join_with_the_charts_options_and_its_roles_allow_no_more() {
     require_root!();
     require_helm!();
-    let pools = json!({"nodeIPAM": {"enabled": true}, "ipam": {"mode": "multi-pool", "operator": {
+    let pools = json!({"ipam": {"mode": "multi-pool", "operator": {
         "autoCreateCiliumPodIPPools": {"default": {"ipv4": {"cidrs": ["10.50.0.0/16"], "maskSize": 27}}},
     }}});
     let (mut used, mut allowed) = (BTreeSet::new(), BTreeSet::new());
