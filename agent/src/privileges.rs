@@ -89,9 +89,10 @@ fn lacking(mut held: CapabilitySet) -> Vec<Needed> {
     NEEDED.into_iter().filter(|(_, capability, _)| !held.contains(*capability)).collect()
 }
 
-/// Mounts the bpf file system, and the cgroup of socket load balancing, if they are missing and makes the namespace of the health endpoint, which need `CAP_SYS_ADMIN`;
-/// then drops all capabilities that the agent does not use, and starts the thread of the log with what is left. Returns
-/// false, after logging the error, if there is no bpf file system. Call it before any cell is built: a cell may start threads, which would keep the capabilities of this one.
+/// Mounts the bpf file system, and the cgroup of socket load balancing, if they are missing, and makes the namespace of
+/// the health endpoint, which need `CAP_SYS_ADMIN`; then drops all capabilities that the agent does not use, and starts
+/// the thread of the log with what is left. Returns false, after logging the error, if there is no bpf file system. Call
+/// it before any cell is built: a cell may start threads, which would keep the capabilities of this one.
 pub(crate) fn drop_capabilities(
     hive: &Hive,
     log: &LogLevel,

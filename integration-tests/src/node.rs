@@ -227,12 +227,18 @@ impl Node {
     /// The same with other words in front of the agent's options.
     ///
     /// # Panics
-    /// When the folder cannot be written.
+    /// When the folder cannot be written, and if programs would be attached to the root of the machine's cgroups.
     #[must_use]
     pub fn agent_command_of(&self, words: &[&str]) -> Command {
         let folder = self.sandbox.dir().join("config");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();
+        let is_on = |option| self.config.get(option).is_some_and(|value| value == "true");
+        assert!(
+            self.config.contains_key("cgroup-root")
+                || !is_on("kube-proxy-replacement") && !is_on("bpf-lb-sock"),
+            "programs of sockets would be attached to the root of the machine's cgroups: use Node::with_cgroup"
+        );
         for (key, value) in &self.config {
             fs::write(folder.join(key), value).unwrap();
         }

@@ -51,6 +51,7 @@ fn processes_of_the_node_reach_services_by_their_sockets() {
     node.write_services(&state_file(&[ServiceFixture::new("web", &[VIP], &[Node::IPV4])]));
     // Ports of backends are 8000 above the service's.
     let listener = TcpListener::bind((Node::IPV4, 8080)).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a server of the test, which ends with it")]
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let _ = stream.and_then(|mut stream| stream.write_all(b"web\n"));
@@ -79,7 +80,7 @@ fn processes_of_the_node_reach_services_by_their_sockets() {
     node.config.remove("kube-proxy-replacement");
     node.spawn();
     node.wait_ready();
-    let gone = || if links(&node).exists() { Err("links are there") } else { Ok(()) };
+    let gone = || if links(&node).exists() { Err("links are there".to_owned()) } else { Ok(()) };
     try_wait_until(Duration::from_secs(30), gone).unwrap();
     assert!(!is_reported(&node), "{}", node.log());
 }

@@ -31,7 +31,7 @@ fn frontends() -> Vec<SocketAddr> {
 }
 
 fn node() -> Node {
-    let mut node = Node::new();
+    let mut node = Node::with_cgroup();
     node.config.insert("kube-proxy-replacement".to_owned(), "true".to_owned());
     node.start();
     node

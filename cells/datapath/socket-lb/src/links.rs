@@ -75,8 +75,14 @@ impl Links {
         others.retain(|name| !names.contains(&&**name));
         let is_forward = |name: &String| name.ends_with("_connect") || name.ends_with("_sendmsg");
         others.sort_by_key(|name| !is_forward(name));
+        let id = |name: &str| Some(Link::open(&self.pin(name)).ok()?.info().ok()?.id);
+        let kept: Vec<u32> = names.iter().filter_map(|name| id(name)).collect();
         for name in &others {
-            remove(&self.pin(name))?;
+            // Another pin of a link that stays is only a name.
+            if id(name).is_none_or(|id| !kept.contains(&id)) {
+                detach(&self.pin(name));
+            }
+            unpin(&self.pin(name))?;
         }
         if names.is_empty() {
             self.remove_folders();
@@ -97,11 +103,9 @@ impl Links {
     }
 }
 
-fn remove(pin: &Path) -> Result<(), Error> {
+fn detach(pin: &Path) {
     if let Ok(link) = Link::open(pin) {
         // Fails if the cgroup is gone, which has detached it.
         let _ = link.detach();
     }
-    unpin(pin)?;
-    Ok(())
 }

@@ -30,6 +30,7 @@ fn mapped(address: SocketAddr) -> SocketAddr {
 }
 
 /// A TCP server on loopback that answers each connection with its own address.
+#[expect(clippy::disallowed_methods, reason = "a server of the test, which ends with it")]
 fn server(ip: &str) -> SocketAddr {
     let listener = TcpListener::bind((ip, 0)).unwrap();
     let at = listener.local_addr().unwrap();
@@ -42,6 +43,7 @@ fn server(ip: &str) -> SocketAddr {
 }
 
 /// A UDP server on loopback that returns each datagram.
+#[expect(clippy::disallowed_methods, reason = "a server of the test, which ends with it")]
 fn echo(ip: &str) -> SocketAddr {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     let at = socket.local_addr().unwrap();
@@ -333,6 +335,7 @@ fn no_connection_fails_while_agents_and_backends_are_replaced() {
         node.put(&Service::new(VIP4, TCP, &backends));
         let done = Arc::new(AtomicBool::new(false));
         let is_done = done.clone();
+        #[expect(clippy::disallowed_methods, reason = "a client of the test, which waits for it")]
         let stream = std::thread::spawn(move || {
             let (mut count, mut failures) = (0, Vec::new());
             while !is_done.load(Ordering::Relaxed) {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bpf::{Link, LinkInfo, Map};
 use datapath_abi::{
@@ -16,12 +16,13 @@ use hive::prelude::*;
 use loadbalancer_sockets::SocketConfig;
 use maps::Maps;
 use test_kit::{Sandbox, SandboxOptions};
+use tokio::sync::{Mutex, MutexGuard};
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 
 /// The process is in one cgroup at a time.
-static CGROUP: Mutex<()> = Mutex::new(());
+static CGROUP: Mutex<()> = Mutex::const_new(());
 
 pub(crate) fn on_a_runtime(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -73,7 +74,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) async fn start(options: &[(&str, &str)]) -> Node {
-        let guard = CGROUP.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = CGROUP.lock().await;
         let home = own_cgroup();
         let sandbox = Sandbox::with(&SandboxOptions { cgroup: true, ..SandboxOptions::default() }).unwrap();
         enter(&sandbox.cgroup().unwrap());
