@@ -41,6 +41,12 @@ impl Machine {
         }
         symlink("/run", root.join("var/run")).unwrap();
         let programs = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
+        let is_built = programs.join("container").is_file();
+        assert!(
+            is_built,
+            "{}/container is not built: cargo build -p test-kit --examples",
+            programs.display()
+        );
         let read_only = |source: &Path, target: &str| Mount {
             source: source.to_owned(),
             target: target.into(),

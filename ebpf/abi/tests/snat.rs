@@ -348,7 +348,6 @@ fn halving_failures(percent: usize) -> u32 {
 fn the_search_fails_no_more_often_than_independent_draws() {
     for (percent, most) in [(50, 0), (70, 1), (80, 30), (90, 450), (95, 2300), (99, 7700)] {
         let (ours, theirs) = (failures(percent), halving_failures(percent));
-        println!("{percent} % full: {ours} of 10000 searches fail, by halving steps {theirs}");
         assert!(ours <= most, "{percent} %: {ours} of 10000");
         // At low fills both are a few by chance.
         assert!(ours <= theirs + 5, "{percent} %: {ours} and {theirs}");

@@ -285,6 +285,11 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "asks whether devices serve services, an option of the load balancer",
     ),
     (
+        "cells/datapath/loader/src/programs/egress.rs",
+        "asks for the ports of services, options of the load balancer",
+    ),
+    ("cells/datapath/maps/src/cell.rs", "asks which features have maps: each is an option of its own cell"),
+    (
         "cells/operator/lb-ipam/src/cell.rs",
         "asks which features of agents are on, which have classes of load balancers of their own",
     ),

@@ -41,7 +41,7 @@ pub(crate) fn new_status(
             firewall.devices = names.collect::<Vec<_>>().into();
         }
         let snapshot = devices.snapshot();
-        let served = devices.list(&snapshot, Device::by_selected(true)).map(|device| served(&device));
+        let served = devices.list(&snapshot, Device::by_selected(true)).map(|device| served(device));
         let served: Vec<ServedDevice> = served.collect();
         let replacement = status.kube_proxy_replacement.get_or_insert_default();
         replacement.devices = served.iter().map(|device| device.name.clone()).collect::<Vec<_>>().into();

@@ -23,6 +23,8 @@ fn config() -> NodeConfig {
         masquerade_ipv4: 1,
         masquerade_ipv6: 1,
         snat_min_port: 32768,
+        ipv4_fragments: 1,
+        ipv6_fragments: 1,
         identity_mark: 1,
         ct_tcp_lifetime: 8000,
         ct_any_lifetime: 60,

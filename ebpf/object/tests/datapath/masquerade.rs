@@ -39,6 +39,9 @@ fn addresses() -> MasqueradeAddresses {
     }
 }
 
+/// A row of the NAT map: flags, source, destination, new socket, `needs_ct`.
+type NatRow = (u8, SocketAddr, SocketAddr, SocketAddr, u64);
+
 struct Node {
     datapath: Datapath,
     family: Family,
@@ -108,8 +111,8 @@ impl Node {
         Ok(seen.destination)
     }
 
-    /// The rows of the NAT map: flags, source, destination, new socket, needs_ct.
-    fn rows(&mut self) -> Result<Vec<(u8, SocketAddr, SocketAddr, SocketAddr, u64)>> {
+    /// The rows of the NAT map.
+    fn rows(&mut self) -> Result<Vec<NatRow>> {
         let mut rows: Vec<_> = match self.family {
             Family::V4 => {
                 let rows = self.datapath.rows::<14, 40>("cilium_snat_v4_external")?.into_iter();
@@ -577,5 +580,21 @@ fn retries_are_counted() -> Result<()> {
     let counts = PerCpuArray::<_, u32>::try_from(node.datapath.take_map("cilium_snat_v4_alloc_retries")?)?;
     let count = |row| -> Result<u32> { Ok(counts.get(&row, 0).context("no row")?.iter().sum()) };
     assert_eq!((count(0)?, count(1)?, count(32)?), (1, 1, 0));
+    Ok(())
+}
+
+/// Packets of a device without Ethernet headers are not parsed as if they had them, whether they are reported or not.
+#[test]
+fn devices_without_ethernet_headers_are_left_alone() -> Result<()> {
+    test_kit::require_root!();
+    for trace_notify in [0, 1] {
+        let mut node =
+            Node::with(Family::V4, &NodeConfig { trace_notify, monitor_aggregation: 0, ..config() })?;
+        let outside = node.translated(node.pod(40000), node.peer(), UDP)?;
+        node.datapath.set_l3_device(IFINDEX)?;
+        let reply = frame(A.node_mac, A.mac, &segment(node.peer(), outside, UDP, 0));
+        assert_eq!(node.datapath.run(FROM_NETDEV, &reply)?.packet, reply);
+        node.unchanged(&segment(node.pod(40000), node.peer(), UDP, 0), "by such a device")?;
+    }
     Ok(())
 }

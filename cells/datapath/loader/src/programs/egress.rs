@@ -1,7 +1,7 @@
 //! The features that process packets on their way out of the node's devices.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use datapath_abi::{MasqueradeAddresses, NodeConfig, ipv4_word, ipv6_words};
 use devices::{NodeAddress, WILDCARD_DEVICE};
@@ -106,7 +106,7 @@ impl EgressFeatures {
             }
             if let Some(IpNetwork::V6(range)) = excluded_ipv6 {
                 row.excluded_ipv6 = ipv6_words(range.network());
-                row.excluded_ipv6_mask = ipv6_words(Ipv6Addr::from(range.mask()));
+                row.excluded_ipv6_mask = ipv6_words(range.mask());
             }
             row
         };
