@@ -1,4 +1,4 @@
-//! What the programs cost: connect(2) of a UDP socket, which sends nothing, to a service and to its backend, in the
+//! The cost of the programs: connect(2) of a UDP socket, which sends nothing, to a service and to its backend, in the
 //! cgroup and without programs.
 
 #[path = "../tests/kit/mod.rs"]

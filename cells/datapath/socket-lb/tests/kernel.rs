@@ -372,7 +372,7 @@ fn links_of_others_are_taken_over_and_all_go_when_the_option_is_off() {
         let mut node = Node::start(&[("bpf-lb-sock", "true")]).await;
         let names = node.link_names();
         assert_eq!(names.len(), 9, "{names:?}");
-        // A link of Cilium that has no counterpart, a pin to something else, and one that somebody has removed.
+        // A link of Cilium that has no counterpart, a pin to something else, and a pin that was removed.
         node.spoil_links();
         node.restart(&[("bpf-lb-sock", "true")], true).await;
         node.until_attached().await;

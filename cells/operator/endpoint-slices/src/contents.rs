@@ -1,4 +1,4 @@
-//! What is in a slice.
+//! The contents of slices.
 
 use std::collections::BTreeSet;
 

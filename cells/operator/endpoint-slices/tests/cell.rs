@@ -295,7 +295,7 @@ async fn slices_that_others_change_are_written_again() {
     server.put(&slice(&name, "shop", &["web-1", "web-9"]));
     sleep(SETTLED).await;
     assert_eq!(server.contents(), [(name.clone(), endpoints.clone())].into());
-    // What is not the operator's to decide stays.
+    // Metadata that the operator does not own is kept.
     assert_eq!(server.slices()[0]["metadata"]["labels"]["kept"], "yes");
 
     server.put(&slice(&name, "bank", &["web-1"]));

@@ -34,7 +34,7 @@ pub(crate) struct LbIpam {
     pub(crate) former: BTreeMap<Key, Vec<IpAddr>>,
     /// The counts of pools, at this revision of the allocator.
     pub(crate) counted: (u64, Vec<(SmolStr, PoolCounts)>),
-    /// What is wrong in pools.
+    /// The errors of pools.
     pub(crate) problems: Vec<String>,
 }
 

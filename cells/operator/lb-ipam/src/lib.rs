@@ -7,8 +7,8 @@
 //! LB-IPAM (`enable-lb-ipam`) serves load balancers without a class (`default-lb-service-ipam=lbipam`), and those of
 //! `io.cilium/bgp-control-plane` and `io.cilium/l2-announcer` when these features are on:
 //!
-//! - *restore*: nothing is given before all services and pools are known. Addresses in statuses are kept if a pool has them, whoever
-//!   has written them; of two services with one address, the older one keeps it. Others are removed.
+//! - *restore*: nothing is given before all services and pools are known. Addresses in statuses are kept if a pool has them,
+//!   also those that another client has written; of two services with one address, the older one keeps it. Others are removed.
 //! - *give*: services that request certain addresses get them before others get any, the older ones first; services with one
 //!   sharing key share an address as long as their ports differ. Freed addresses serve those that wait.
 //! - *pools*: one that is disabled or overlaps an older one gives nothing new, and those that have addresses of it keep them. A

@@ -36,7 +36,7 @@ pub(crate) struct NodeIpam {
     pub(crate) receivers: BTreeMap<SmolStr, NodeAddresses>,
     /// The slices of services.
     pub(crate) slices_of: BTreeMap<Key, BTreeSet<SmolStr>>,
-    /// What is wrong in services.
+    /// The errors of services.
     pub(crate) problems: BTreeMap<Key, String>,
 }
 

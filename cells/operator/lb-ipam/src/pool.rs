@@ -23,7 +23,7 @@ pub(crate) struct Pool {
     selector: Option<LabelRequirements>,
     /// The reason why it is in conflict; empty if it is not.
     pub(crate) conflict: String,
-    /// What is wrong in its object.
+    /// The errors of its object.
     pub(crate) problems: Vec<String>,
 }
 
