@@ -70,6 +70,7 @@ pub fn leader() -> Cell {
         operator_node_taints::cell(),
         operator_endpoint_slices::cell(),
         operator_garbage_collection::cell(),
+        operator_policy_status::cell(),
     ];
     scope::<Leader>("leader", "Cells of the replica that leads", cells)
 }

@@ -59,7 +59,14 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["daemon-config", "status"],
     &["cilium-health"],
     &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
-    &["operator-endpoint-slices", "operator-ipam", "operator-lb-ipam", "operator-node-taints"],
+    &["operator-status"],
+    &[
+        "operator-endpoint-slices",
+        "operator-ipam",
+        "operator-lb-ipam",
+        "operator-node-taints",
+        "operator-policy-status",
+    ],
     &["operator-garbage-collection"],
     &["agent", "operator", "apiary-cni", "apiary"],
     &["test-kit", "cluster-stage", "integration-tests", "fuzz"],
@@ -292,6 +299,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
     (
         "cells/operator/lb-ipam/src/cell.rs",
         "asks which features of agents are on, which have classes of load balancers of their own",
+    ),
+    (
+        "cells/operator/policy-status/src/cell.rs",
+        "asks for options of agents by which policies are valid or not",
     ),
     ("cells/endpoint/cni-config/src/cell.rs", "the plugin logs debug lines if the agent does"),
     (

@@ -84,6 +84,45 @@ impl Cluster {
     }
 }
 
+/// The status and the message of the condition `Valid` of a policy.
+fn validity(stage: &Stage, kind: &str, name: &str) -> (String, String) {
+    let policy = stage.get(&[kind, name]).unwrap();
+    let condition = &policy["status"]["conditions"][0];
+    let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+    assert!(condition.is_null() || condition["type"] == "Valid", "{condition}");
+    (text("status"), text("message"))
+}
+
+/// Makes a valid policy of each kind, and an invalid one that the schema accepts.
+fn make_policies(stage: &Stage) {
+    let policy = |kind: &str, name: &str, peers: Value| {
+        let spec = json!({"endpointSelector": {}, "ingress": [peers]});
+        json!({"apiVersion": "cilium.io/v2", "kind": kind, "metadata": {"name": name}, "spec": spec})
+    };
+    let both = json!({"fromEndpoints": [{}], "fromCIDR": ["10.0.0.0/8"]});
+    let policies = [
+        policy("CiliumNetworkPolicy", "right", json!({"fromEntities": ["world"]})),
+        policy("CiliumNetworkPolicy", "wrong", both),
+        policy("CiliumClusterwideNetworkPolicy", "all", json!({"fromEntities": ["cluster"]})),
+    ];
+    stage.apply(&json!({"apiVersion": "v1", "kind": "List", "items": policies}).to_string()).unwrap();
+}
+
+fn until_validated(stage: &Stage, operator: &Operator) {
+    let valid = ("True".to_owned(), "Policy validation succeeded".to_owned());
+    let validated = || {
+        let [right, wrong] = ["right", "wrong"].map(|name| validity(stage, "ciliumnetworkpolicy", name));
+        let all = validity(stage, "ciliumclusterwidenetworkpolicy", "all");
+        let is_named = wrong.0 == "False" && wrong.1.starts_with("spec.ingress[0]");
+        if right == valid && all == valid && is_named {
+            Ok(())
+        } else {
+            Err(format!("{right:?} {wrong:?} {all:?}"))
+        }
+    };
+    try_wait_until(LIMIT, validated).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()));
+}
+
 #[test]
 fn one_operator_leads_registers_kinds_and_is_followed_when_it_dies() {
     require_root!();
@@ -123,6 +162,10 @@ fn one_operator_leads_registers_kinds_and_is_followed_when_it_dies() {
     let second = cluster.until_holder(&two, 2 * LIMIT, |holder| holder != first);
     assert!(killed.elapsed() > Duration::from_secs(11), "{:?}", killed.elapsed());
 
+    // Policies that came meanwhile get their statuses.
+    make_policies(&cluster.stage);
+    until_validated(&cluster.stage, &two);
+
     // Stopped, the second one hands over at once.
     let three = cluster.start(9236, &[]);
     wait_until("the third waits", LIMIT, || three.log().contains("Leader re-election complete"));
@@ -131,8 +174,8 @@ fn one_operator_leads_registers_kinds_and_is_followed_when_it_dies() {
     cluster.until_holder(&three, LIMIT, |holder| holder != second);
     assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
     assert!(two.log().contains("Leader lease is released"), "{}", two.log());
-    let unwell: Vec<String> =
-        three.log().lines().filter(|line| !line.contains("level=info")).map(str::to_owned).collect();
+    let is_unwell = |line: &&str| !line.contains("level=info") && !line.contains("Agents refuse a policy");
+    let unwell: Vec<String> = three.log().lines().filter(is_unwell).map(str::to_owned).collect();
     assert_eq!(unwell, Vec::<String>::new());
 }
 

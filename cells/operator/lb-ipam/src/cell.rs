@@ -10,6 +10,7 @@ use k8s_types::core::{EndpointSlice, Node};
 use k8s_writer::Writer;
 use operator_definitions::Registered;
 use operator_election::Leadership;
+use operator_status::StatusWriter;
 use statedb::Table;
 
 use crate::allocator::Allocator;
@@ -18,7 +19,6 @@ use crate::job::LbIpam;
 use crate::node_job::NodeIpam;
 use crate::objects::{IpPool, LbService};
 use crate::range::Family;
-use crate::write::StatusWriter;
 
 /// Gives load balancers addresses of pools and of nodes. A cell of the leader.
 pub fn cell() -> Cell {
@@ -54,7 +54,7 @@ struct IpamParams {
 
 impl IpamParams {
     fn write(&self, part: &'static str) -> StatusWriter {
-        StatusWriter { writer: self.writer.clone(), leadership: Leadership::clone(&self.leadership), part }
+        StatusWriter::new(&self.writer, &self.leadership, part)
     }
 
     /// Whether an option of an agent is on, which no cell of an operator declares.

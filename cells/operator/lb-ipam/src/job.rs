@@ -8,6 +8,7 @@ use hive::JobCx;
 use jiff::Timestamp;
 use k8s_tables::Row;
 use k8s_types::{Key, Resource as _, SmolStr};
+use operator_status::StatusWriter;
 use statedb::{Batch, Table};
 
 use crate::allocator::{Allocator, PoolCounts};
@@ -16,7 +17,6 @@ use crate::pool::Pool;
 use crate::range::Family;
 use crate::request::Request;
 use crate::status;
-use crate::write::StatusWriter;
 
 /// Problems that health names at most.
 const MAX_REPORTED_PROBLEMS: usize = 5;

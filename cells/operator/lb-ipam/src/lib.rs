@@ -36,7 +36,6 @@ mod pool;
 mod range;
 mod request;
 mod status;
-mod write;
 
 pub use cell::cell;
 pub use config::{DefaultIpam, LbIpamConfig};

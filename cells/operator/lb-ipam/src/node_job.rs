@@ -8,6 +8,7 @@ use k8s_tables::{Row, SERVICE_NAME};
 use k8s_types::core::{EndpointSlice, Node};
 use k8s_types::selector::LabelRequirements;
 use k8s_types::{Key, SmolStr};
+use operator_status::StatusWriter;
 use statedb::{Batch, Table};
 
 use crate::node_addresses::{NodeAddresses, ingress, with_endpoints};
@@ -15,7 +16,6 @@ use crate::objects::LbService;
 use crate::range::Family;
 use crate::request::families;
 use crate::status;
-use crate::write::StatusWriter;
 
 /// The annotation that selects the nodes of a service by their labels.
 const MATCH_NODE_LABELS: &str = "io.cilium.nodeipam/match-node-labels";

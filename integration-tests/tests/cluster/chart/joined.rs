@@ -144,6 +144,22 @@ fn serve_load_balancer(cluster: &Cluster) {
     wait_until("the addresses of the pool are counted", LIMIT, is_counted);
 }
 
+/// Has policies of both kinds get their statuses.
+fn validate_policies(cluster: &Cluster) {
+    for kind in ["CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"] {
+        let policy = json!({
+            "apiVersion": "cilium.io/v2", "kind": kind, "metadata": {"name": "none"},
+            "spec": {"endpointSelector": {"matchLabels": {"app": "none"}}, "ingress": [{}]},
+        });
+        cluster.stage.apply(&policy.to_string()).unwrap();
+        let is_valid = || {
+            let policy = cluster.stage.get(&[&kind.to_lowercase(), "none"]).unwrap_or_default();
+            policy["status"]["conditions"][0]["status"] == "True"
+        };
+        wait_until("the policy is valid", LIMIT, is_valid);
+    }
+}
+
 /// Has both programs join; returns the requests of the operator and what its roles grant.
 fn join(values: &Value) -> [BTreeSet<Right>; 2] {
     let options = StageOptions { rbac: true, audit: true, ..StageOptions::default() };
@@ -198,6 +214,7 @@ fn join(values: &Value) -> [BTreeSet<Right>; 2] {
         slice_endpoints(&cluster);
     }
     serve_load_balancer(&cluster);
+    validate_policies(&cluster);
 
     let (of_agent, refused) = asked(&cluster.stage, User::Agent);
     assert_eq!(refused, BTreeSet::new(), "the agent's roles do not allow it");

@@ -11,16 +11,20 @@ use statedb::Table;
 
 /// Writes statuses while this process leads.
 #[derive(Clone, Debug)]
-pub(crate) struct StatusWriter {
-    pub(crate) writer: Arc<Writer>,
-    pub(crate) leadership: Leadership,
-    /// The owner of the writes: each withdraws its own alone.
-    pub(crate) part: &'static str,
+pub struct StatusWriter {
+    writer: Arc<Writer>,
+    leadership: Leadership,
+    part: &'static str,
 }
 
 impl StatusWriter {
+    /// Returns a writer for the owner `part` of statuses: each withdraws its own writes alone.
+    pub fn new(writer: &Arc<Writer>, leadership: &Leadership, part: &'static str) -> StatusWriter {
+        StatusWriter { writer: writer.clone(), leadership: leadership.clone(), part }
+    }
+
     /// Replaces the status of an object, if it is still at the version of this row. Otherwise the watch reports the object anew.
-    pub(crate) fn replace<T: Tabled>(&self, table: &Table<Row<T>>, row: &Row<T>, status: Value) {
+    pub fn replace<T: Tabled>(&self, table: &Table<Row<T>>, row: &Row<T>, status: Value) {
         let (metadata, leadership, table) = (row.metadata(), self.leadership.clone(), table.clone());
         let key = Key::new(metadata.namespace.clone(), metadata.name.clone());
         let (version, found) = (metadata.resource_version.clone(), key.clone());
@@ -46,7 +50,7 @@ impl StatusWriter {
     }
 
     /// Withdraws a status that is not desired any more.
-    pub(crate) fn forget<T: Tabled>(&self, key: &Key) {
+    pub fn forget<T: Tabled>(&self, key: &Key) {
         self.writer.forget(&self.target::<T>(key.clone()));
     }
 
