@@ -55,7 +55,8 @@ impl MachineState {
             }
         }
         if let Some(root) = cgroup_root() {
-            facts.insert("cgroups".to_owned(), folder(&root).join(" "));
+            let names: Vec<String> = folder(&root).into_iter().filter(|name| !is_in_use(name)).collect();
+            facts.insert("cgroups".to_owned(), names.join(" "));
         }
         // The root is read because a program that is started without a home directory may create folders there.
         for path in ["/sys/fs/bpf", "/"] {
@@ -99,6 +100,13 @@ impl MachineState {
     pub fn is_empty(&self) -> bool {
         self.facts.is_empty()
     }
+}
+
+/// Whether a cgroup belongs to a sandbox or playground of a process that runs: of a test beside this one.
+fn is_in_use(cgroup: &str) -> bool {
+    let owner = cgroup.strip_prefix("apiary-").map(|name| name.strip_prefix("playground-").unwrap_or(name));
+    let process = owner.and_then(|owner| owner.split('-').next()).unwrap_or_default();
+    !process.is_empty() && Path::new("/proc").join(process).is_dir()
 }
 
 /// Returns the mount point of the machine's cgroup v2 hierarchy.

@@ -24,6 +24,8 @@ fn the_playground_touches_nothing_outside() {
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}");
     assert!(text.contains("client reaches server") && text.contains("over IPv6"), "{text}");
+    let without_kube_proxy = ["world is answered by 203.0.113.10:80", "the world sees client as 192.0.2.1"];
+    assert!(without_kube_proxy.iter().all(|line| text.contains(line)), "{text}");
     let changes = before.changes(&MachineState::capture());
     assert!(changes.is_empty(), "{changes:?}");
     assert!(!target.join("playground").exists(), "its folder is gone");
