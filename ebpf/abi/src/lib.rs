@@ -59,8 +59,8 @@ pub use lb::{
 };
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use nat::{
-    IpMasqKey, IpMasqKey4, IpMasqKey6, MasqueradeAddresses, NatEntry, NatEntry4, NatEntry6, NatKey, NatKey4,
-    NatKey6,
+    DIRECT_ROUTING, IpMasqKey, IpMasqKey4, IpMasqKey6, MasqueradeAddresses, NatEntry, NatEntry4, NatEntry6,
+    NatKey, NatKey4, NatKey6,
 };
 pub use node::{DeviceValue, NodeKey, NodeValue};
 pub use node_config::NodeConfig;

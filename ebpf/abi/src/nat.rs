@@ -41,6 +41,10 @@ pub type NatEntry6 = NatEntry<[u32; 4], 6>;
 layout!(NatEntry4, 40, { created: 0, needs_ct: 8, pad1: 16, pad2: 24, address: 32, port: 36, pad: 38 });
 layout!(NatEntry6, 56, { created: 0, needs_ct: 8, pad1: 16, pad2: 24, address: 32, port: 48, pad: 50 });
 
+/// Key of `ep_masquerade` for the node: its direct-routing addresses, the sources of packets to backends of services on
+/// other nodes. No device has this index.
+pub const DIRECT_ROUTING: u32 = 0;
+
 /// Value of `ep_masquerade` (HASH, 64 bytes) by a device's index: the addresses of packets that leave the cluster by
 /// the device. Addresses as on the wire.
 #[repr(C)]

@@ -60,3 +60,12 @@ pub const IPV6_NODEPORT_NAT_FWD: u32 = 25;
 pub const IPV4_NODEPORT_REFUSAL: u32 = 28;
 /// IPv6 packets of devices to a service without backends.
 pub const IPV6_NODEPORT_REFUSAL: u32 = 31;
+/// IPv4 to backends of services on other nodes.
+pub const IPV4_NODEPORT_NAT_EGRESS: u32 = 15;
+/// IPv6 to backends of services on other nodes.
+pub const IPV6_NODEPORT_NAT_EGRESS: u32 = 16;
+/// IPv4 replies of backends on other nodes. Cilium has the slot of replies of pods for them, which is taken in a shared
+/// array; this is its slot of clusters.
+pub const IPV4_NODEPORT_REMOTE_REVNAT: u32 = 40;
+/// IPv6 replies of backends on other nodes.
+pub const IPV6_NODEPORT_REMOTE_REVNAT: u32 = 18;

@@ -79,13 +79,17 @@ pub const TO_OVERLAY: &str = "cil_to_overlay";
 /// Programs that only a node with a tunnel needs.
 pub const OVERLAY: [&str; 4] = [FROM_OVERLAY, TO_OVERLAY, "tail_ipv4_from_overlay", "tail_ipv6_from_overlay"];
 /// Programs that only services at devices need (`kube-proxy-replacement`).
-pub const NODEPORT: [&str; 6] = [
+pub const NODEPORT: [&str; 10] = [
     "tail_nodeport_refusal_ipv4",
     "tail_nodeport_refusal_ipv6",
     "tail_rev_nodeport_lb4",
     "tail_rev_nodeport_lb6",
     "tail_handle_nat_fwd_ipv4",
     "tail_handle_nat_fwd_ipv6",
+    "tail_nodeport_nat_egress_ipv4",
+    "tail_nodeport_nat_egress_ipv6",
+    "tail_nodeport_rev_dnat_ipv4",
+    "tail_nodeport_rev_dnat_ipv6",
 ];
 /// Programs that only a node with masquerading of IPv4 in eBPF needs.
 pub const MASQUERADE_IPV4: [&str; 2] = ["tail_ipv4_snat_fwd", "tail_ipv4_nat_ingress"];
@@ -96,7 +100,7 @@ pub const MASQUERADE_IPV6: [&str; 2] = ["tail_ipv6_snat_fwd", "tail_ipv6_nat_ing
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 36] = [
+pub const PROGRAMS: [Program; 40] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -133,6 +137,10 @@ pub const PROGRAMS: [Program; 36] = [
     tail("tail_rev_nodeport_lb6", slot::IPV6_NODEPORT_REVNAT),
     tail("tail_handle_nat_fwd_ipv4", slot::IPV4_NODEPORT_NAT_FWD),
     tail("tail_handle_nat_fwd_ipv6", slot::IPV6_NODEPORT_NAT_FWD),
+    tail("tail_nodeport_nat_egress_ipv4", slot::IPV4_NODEPORT_NAT_EGRESS),
+    tail("tail_nodeport_nat_egress_ipv6", slot::IPV6_NODEPORT_NAT_EGRESS),
+    tail("tail_nodeport_rev_dnat_ipv4", slot::IPV4_NODEPORT_REMOTE_REVNAT),
+    tail("tail_nodeport_rev_dnat_ipv6", slot::IPV6_NODEPORT_REMOTE_REVNAT),
 ];
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.

@@ -58,7 +58,7 @@ mod snat;
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use nodeport::{refusal, reply};
+use nodeport::{refusal, remote, reply};
 use packet::ipv4::V4;
 use packet::ipv6::V6;
 use pod::{arp, container, ndp, no_service};
@@ -230,6 +230,30 @@ pub fn tail_handle_nat_fwd_ipv4(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_handle_nat_fwd_ipv6(ctx: TcContext) -> i32 {
     reply::at_device::<V6>((&ctx).into())
+}
+
+/// IPv4 of clients to backends of services on other nodes.
+#[classifier]
+pub fn tail_nodeport_nat_egress_ipv4(ctx: TcContext) -> i32 {
+    remote::send::<V4>((&ctx).into())
+}
+
+/// IPv6 of clients to backends of services on other nodes.
+#[classifier]
+pub fn tail_nodeport_nat_egress_ipv6(ctx: TcContext) -> i32 {
+    remote::send::<V6>((&ctx).into())
+}
+
+/// IPv4 with the translation reversed: replies of backends on other nodes.
+#[classifier]
+pub fn tail_nodeport_rev_dnat_ipv4(ctx: TcContext) -> i32 {
+    remote::reply::<V4>((&ctx).into())
+}
+
+/// IPv6 with the translation reversed: replies of backends on other nodes.
+#[classifier]
+pub fn tail_nodeport_rev_dnat_ipv6(ctx: TcContext) -> i32 {
+    remote::reply::<V6>((&ctx).into())
 }
 
 /// IPv4 that leaves by a device of the node.

@@ -59,10 +59,11 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     let (config, families) = ((*p.config).clone(), (*p.families).clone());
     // Cells that own these options are built on this one.
     let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
-    let masquerades = |family| is_on("enable-bpf-masquerade") && is_on(family);
+    let translates =
+        |masquerade| is_on("kube-proxy-replacement") || is_on("enable-bpf-masquerade") && is_on(masquerade);
     let nat = NatSwitches {
-        ipv4: masquerades("enable-ipv4-masquerade"),
-        ipv6: masquerades("enable-ipv6-masquerade"),
+        ipv4: translates("enable-ipv4-masquerade"),
+        ipv6: translates("enable-ipv6-masquerade"),
     };
     let specs = Specs::new(config, families).with_nat(nat);
     let (specs, fit) = match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {

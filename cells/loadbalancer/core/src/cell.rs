@@ -302,7 +302,8 @@ async fn run(p: ReconcileParams, ids: Option<Arc<IdFile>>, cx: JobCx) -> anyhow:
         addresses: p.addresses,
         frontends: all.clone(),
     };
-    let unserved = Unserved::new(cx.health.child("node-ports"), p.config.kube_proxy_replacement);
+    let is_served = p.config.kube_proxy_replacement;
+    let unserved = Unserved::new((!is_served).then(|| cx.health.child("node-ports")));
     let ops = LbOps { balancer, comparisons: comparisons.clone(), context, unserved };
     let ops = Arc::new(Mutex::new(ops));
     let health = cx.health.clone();

@@ -40,8 +40,7 @@
 //! - A backend of several services has the best state that it has for any of them, not the latest.
 //! - Affinity matches are deleted with every backend that leaves a frontend, even if other frontends still use it.
 //! - Ports of the node (NodePort with `kube-proxy-replacement`, HostPort) have all their entries in the maps. Devices
-//!   serve them by backends of this node only, and HostPort only with `kube-proxy-replacement`, which health reports
-//!   (`node-ports`). At an address of the node they are restored at once when a frontend that had the address is deleted.
+//!   serve HostPort only with `kube-proxy-replacement`, which health reports (`node-ports`). At an address of the node they are restored at once when a frontend that had the address is deleted.
 //! - Of slots beyond the count of the previous run only those of active backends are restored as unhealthy; slices
 //!   report terminating backends again.
 //! - A refused service is retried once its addresses are released, by any source; not only when it changes itself.

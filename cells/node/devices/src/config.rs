@@ -19,6 +19,10 @@ pub struct DevicesConfig {
     /// Detect devices also when some are listed
     #[flag(default = false)]
     pub force_device_detection: bool,
+    /// Device of packets to backends of services on other nodes, by its name or as in devices; empty for the only device,
+    /// or the one with the node's address
+    #[flag(default = "")]
+    pub direct_routing_device: String,
 }
 
 impl DevicesConfig {
@@ -35,6 +39,13 @@ impl DevicesConfig {
                 value: name.clone(),
                 expected: "names of network interfaces separated by commas, for instance eth0,ens+",
             }),
+            None if !self.direct_routing_device.is_empty() && wrong(&&self.direct_routing_device) => {
+                Err(OptionError {
+                    option: "direct-routing-device",
+                    value: self.direct_routing_device.clone(),
+                    expected: "the name of a network interface, for instance eth0 or eth+",
+                })
+            }
             None => {
                 Ok(Selection { filter: self.devices.clone(), force_detection: self.force_device_detection })
             }
@@ -93,6 +104,7 @@ mod tests {
         let devices = |names: &[&str]| DevicesConfig {
             devices: names.iter().map(|n| (*n).to_owned()).collect(),
             force_device_detection: false,
+            direct_routing_device: String::new(),
         };
         assert_eq!(
             devices(&["eth0", "eth 1"]).selection().unwrap_err().to_string(),

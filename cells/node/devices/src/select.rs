@@ -29,6 +29,11 @@ impl DeviceRoutes for &[Route] {
     }
 }
 
+/// Returns the name of a device and its alternative ones.
+fn names(device: &Device) -> impl Iterator<Item = &str> + Clone {
+    std::iter::once(&*device.name).chain(device.alt_names.iter().map(|name| &**name))
+}
+
 /// Options `devices` and `force-device-detection` as rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -44,6 +49,12 @@ impl Selection {
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         self.verdict(std::iter::once(name)) == Some(true)
+    }
+
+    /// Whether a device is listed, by its name or an alternative one.
+    #[must_use]
+    pub fn lists(&self, device: &Device) -> bool {
+        self.verdict(names(device)) == Some(true)
     }
 
     /// Whether a device with these names is listed or excluded, by the first entry that matches one of them; `None` if
@@ -74,9 +85,8 @@ impl Selection {
             return Err("link not seen yet".to_owned());
         }
         if !self.filter.is_empty() {
-            let names = std::iter::once(&*device.name).chain(device.alt_names.iter().map(|name| &**name));
             let unmatched = || Err(format!("not matching user filter [{}]", self.filter.join(" ")));
-            match self.verdict(names) {
+            match self.verdict(names(device)) {
                 // Whatever it is: the kernel's state may follow later.
                 Some(true) => return Ok(()),
                 Some(false) => return unmatched(),

@@ -11,9 +11,9 @@ use datapath_abi::{
     ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Mutex;
 
 /// Verdicts (linux/pkt_cls.h).
 pub(crate) const PASS: u32 = 0;
@@ -526,7 +526,7 @@ pub(crate) const IPV6_KEY: u32 = 1;
 /// Packets as they come out of a tunnel.
 pub(crate) struct Peer {
     replay: Ebpf,
-    program: RefCell<ProgramArray<MapData>>,
+    program: Mutex<ProgramArray<MapData>>,
 }
 
 impl Peer {
@@ -547,7 +547,11 @@ impl Peer {
         key: (u32, u32),
         packet: &[u8],
     ) -> Result<Outcome> {
-        self.program.borrow_mut().set(0, datapath.program(to)?.fd()?, 0)?;
+        self.program.lock().unwrap_or_else(std::sync::PoisonError::into_inner).set(
+            0,
+            datapath.program(to)?.fd()?,
+            0,
+        )?;
         let cb = [key.0, key.1, 0, 0, 0];
         let incoming = Incoming { ingress_ifindex: IFINDEX, cb, ..Incoming::default() };
         run_program(self.replay.program("tunnelled").context("no program")?.try_into()?, packet, incoming)

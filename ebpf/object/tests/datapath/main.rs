@@ -13,6 +13,7 @@ mod l4;
 mod masquerade;
 mod neighbours;
 mod nodeport;
+mod nodeport_remote;
 mod overlay;
 mod packet;
 mod policy;

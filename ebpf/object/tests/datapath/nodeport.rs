@@ -10,12 +10,12 @@ use datapath_object::{FROM_CONTAINER, FROM_NETDEV, TO_NETDEV};
 use std::net::{IpAddr, SocketAddr};
 use test_kit::NetNs;
 
-const CLIENT_PORT: u16 = 41000;
-const BACKEND_PORT: u16 = 8080;
+pub(crate) const CLIENT_PORT: u16 = 41000;
+pub(crate) const BACKEND_PORT: u16 = 8080;
 /// MAC addresses of a device of the node and of its router.
-const DEVICE: [u8; 6] = [2, 0, 0, 0, 0, 0xd1];
-const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xd2];
-const NODE_PORT: u8 = lb_flag::NODE_PORT | lb_flag::ROUTABLE;
+pub(crate) const DEVICE: [u8; 6] = [2, 0, 0, 0, 0, 0xd1];
+pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xd2];
+pub(crate) const NODE_PORT: u8 = lb_flag::NODE_PORT | lb_flag::ROUTABLE;
 
 fn bypassing() -> NodeConfig {
     NodeConfig { nodeport: 1, ..default_config() }
@@ -26,7 +26,7 @@ fn through_the_stack() -> NodeConfig {
 }
 
 impl Family {
-    fn remote_client(self) -> SocketAddr {
+    pub(crate) fn remote_client(self) -> SocketAddr {
         SocketAddr::new(self.outside(), CLIENT_PORT)
     }
 
@@ -34,19 +34,24 @@ impl Family {
         SocketAddr::new(self.client().ip(), port)
     }
 
-    fn host(self, port: u16) -> SocketAddr {
+    pub(crate) fn host(self, port: u16) -> SocketAddr {
         let ip = if self == Family::V4 { IpAddr::from(HOST_V4) } else { HOST_V6.into() };
         SocketAddr::new(ip, port)
     }
 }
 
 /// A packet from the network.
-fn from_network(source: SocketAddr, destination: SocketAddr, protocol: u8, flags: u8) -> Vec<u8> {
+pub(crate) fn from_network(source: SocketAddr, destination: SocketAddr, protocol: u8, flags: u8) -> Vec<u8> {
     frame(DEVICE, ROUTER_MAC, &segment(source, destination, protocol, flags))
 }
 
 impl Node {
-    fn frontend(config: &NodeConfig, family: Family, protocol: u8, backends: &[SocketAddr]) -> Result<Node> {
+    pub(crate) fn frontend(
+        config: &NodeConfig,
+        family: Family,
+        protocol: u8,
+        backends: &[SocketAddr],
+    ) -> Result<Node> {
         let mut node = Node::with(config, family, protocol, backends)?;
         node.set_flags(NODE_PORT, 0)?;
         Ok(node)
@@ -57,18 +62,18 @@ impl Node {
         self.arrive(&from_network(family.remote_client(), family.vip(), protocol, flags))
     }
 
-    fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
+    pub(crate) fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
         self.datapath.run(FROM_NETDEV, packet)
     }
 
     /// The reason for which the packet is dropped.
-    fn refused(&mut self, packet: &[u8]) -> Result<Option<u8>> {
+    pub(crate) fn refused(&mut self, packet: &[u8]) -> Result<Option<u8>> {
         self.datapath.dropped(direction::INGRESS, |datapath| datapath.run(FROM_NETDEV, packet))
     }
 }
 
 /// A namespace with a route to the client by way of a next hop without a MAC address.
-fn routed() -> Result<NetNs> {
+pub(crate) fn routed() -> Result<NetNs> {
     let ns = NetNs::detached()?;
     for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
         ns.set_sysctl(key, "1")?;
@@ -388,15 +393,14 @@ fn connections_outlive_the_readiness_of_their_backend() -> Result<()> {
     Ok(())
 }
 
-/// A backend on another node cannot be served without a translation of the source, and says so.
+/// The port of a pod is one of its node.
 #[test]
-fn a_backend_on_another_node_is_a_drop_of_its_own() -> Result<()> {
+fn a_port_of_a_pod_elsewhere_is_refused() -> Result<()> {
     test_kit::require_root!();
     for family in FAMILIES {
         let remote = SocketAddr::new(if family == Family::V4 { REMOTE[0] } else { REMOTE[1] }, BACKEND_PORT);
         let mut node = Node::frontend(&bypassing(), family, TCP, &[remote])?;
         let packet = from_network(family.remote_client(), family.vip(), TCP, SYN);
-        assert_eq!(node.refused(&packet)?, Some(drop::SNAT_NO_MAP_FOUND));
         node.set_flags(lb_flag::HOST_PORT | lb_flag::ROUTABLE, 0)?;
         assert_eq!(node.refused(&packet)?, Some(drop::INVALID_PACKET_DROPPED), "a port of a pod elsewhere");
     }

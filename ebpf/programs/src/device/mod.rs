@@ -27,6 +27,12 @@ pub(crate) fn set_looked_up(skb: Skb) {
     skb.set_cb(LOOKED_UP, 1);
 }
 
+/// True for a packet that only has to be delivered.
+#[inline(always)]
+pub(crate) fn is_looked_up(skb: Skb) -> bool {
+    skb.cb(LOOKED_UP) != 0
+}
+
 /// Handles packets that a device of the node receives. With BPF host routing packets for pods are delivered here, else
 /// the stack routes them to cilium_host.
 #[inline(always)]
@@ -96,9 +102,9 @@ pub(crate) fn to_pods<F: NodePort + Snat>(skb: Skb) -> i32 {
 #[inline(always)]
 fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
     if enabled!(nodeport) {
-        let is_delivery = skb.cb(LOOKED_UP) != 0;
+        let is_delivery = is_looked_up(skb);
         skb.set_cb(LOOKED_UP, 0);
-        if !is_delivery && !nodeport::request::<F>(skb)? && F::is_masqueraded() {
+        if !is_delivery && !nodeport::request::<F>(skb)? && F::is_translated() {
             skb.tail_call(F::INGRESS_SLOT);
             return Err(drop_here!(MISSED_TAIL_CALL));
         }
@@ -130,14 +136,14 @@ pub(crate) fn to_netdev(skb: Skb) -> i32 {
 #[inline(always)]
 pub(crate) fn depart(skb: Skb) -> i32 {
     let carried = skb.mark();
-    let masquerades = enabled!(masquerade_ipv4) || enabled!(masquerade_ipv6);
-    if masquerades && !masquerade::is_exempt(carried) && !is_l3_device(skb.ifindex()) {
+    let translates = V4::is_translated() || V6::is_translated();
+    if translates && !masquerade::is_exempt(carried) && !is_l3_device(skb.ifindex()) {
         match skb.protocol() {
-            ETH_IPV4 if enabled!(masquerade_ipv4) => {
+            ETH_IPV4 if V4::is_translated() => {
                 skb.tail_call(slot::IPV4_SNAT_FORWARD);
                 return drop_outgoing(skb);
             }
-            ETH_IPV6 if enabled!(masquerade_ipv6) => {
+            ETH_IPV6 if V6::is_translated() => {
                 skb.tail_call(slot::IPV6_SNAT_FORWARD);
                 return drop_outgoing(skb);
             }

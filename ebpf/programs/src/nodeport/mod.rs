@@ -6,10 +6,14 @@
 //! leave by the host's routes for the frontend's address ([`fib`]). Packets to frontends without backends are refused
 //! ([`refusal`]).
 //!
-//! Uses `conntrack`, `endpoint`, `lb`, `nat` and `packet`.
+//! Packets to a backend of another node leave with an address of this node ([`remote`]), so that its replies come back
+//! here.
+//!
+//! Uses `conntrack`, `endpoint`, `lb`, `nat`, `overlay`, `packet` and `snat`.
 
 pub(crate) mod fib;
 pub(crate) mod refusal;
+pub(crate) mod remote;
 pub(crate) mod reply;
 
 use crate::conntrack;
@@ -38,6 +42,8 @@ pub(crate) trait NodePort: Services + Routed {
     const POD_REPLY_SLOT: u32;
     /// The slot of the program that translates replies of the host, at devices.
     const DEVICE_REPLY_SLOT: u32;
+    /// The slot of the program that sends packets to backends of other nodes.
+    const REMOTE_SLOT: u32;
 
     fn source_ranges() -> Rows<LbSourceRange<Self::Address>, u8>;
 }
@@ -46,6 +52,7 @@ impl NodePort for V4 {
     const REFUSAL_SLOT: u32 = slot::IPV4_NODEPORT_REFUSAL;
     const POD_REPLY_SLOT: u32 = slot::IPV4_NODEPORT_REVNAT;
     const DEVICE_REPLY_SLOT: u32 = slot::IPV4_NODEPORT_NAT_FWD;
+    const REMOTE_SLOT: u32 = slot::IPV4_NODEPORT_NAT_EGRESS;
 
     #[inline(always)]
     fn source_ranges() -> Rows<LbSourceRange<u32>, u8> {
@@ -57,6 +64,7 @@ impl NodePort for V6 {
     const REFUSAL_SLOT: u32 = slot::IPV6_NODEPORT_REFUSAL;
     const POD_REPLY_SLOT: u32 = slot::IPV6_NODEPORT_REVNAT;
     const DEVICE_REPLY_SLOT: u32 = slot::IPV6_NODEPORT_NAT_FWD;
+    const REMOTE_SLOT: u32 = slot::IPV6_NODEPORT_NAT_EGRESS;
 
     #[inline(always)]
     fn source_ranges() -> Rows<LbSourceRange<[u32; 4]>, u8> {
@@ -64,8 +72,9 @@ impl NodePort for V6 {
     }
 }
 
-/// Translates a packet that a device has received to a backend of this node if its destination is a frontend. Any other
-/// packet is left as it is. Returns whether it was translated. The caller must reload its packet pointers.
+/// Translates a packet that a device has received to a backend if its destination is a frontend. Any other packet is
+/// left as it is. Returns whether it was translated to a backend of this node; a packet to one of another node is passed
+/// to [`remote::send`]. The caller must reload its packet pointers.
 #[inline(always)]
 pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     // Too short: the caller decides, as without services.
@@ -111,16 +120,15 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
         return Ok(false);
     };
     let host_port = service.flags & lb_flag::HOST_PORT != 0;
-    if endpoint::local::<F>(backend.address).is_none() {
-        if host_port {
-            return Err(drop_here!(INVALID_PACKET_DROPPED));
-        }
-        return Err(remote());
+    let is_remote = endpoint::local::<F>(backend.address).is_none();
+    if is_remote && host_port {
+        return Err(drop_here!(INVALID_PACKET_DROPPED));
     }
     // The local proxy handles it, which finds the frontend's address in the packet.
-    if service.flags2 & lb_flag2::LOOPBACK != 0 && !host_port {
+    if !is_remote && service.flags2 & lb_flag2::LOOPBACK != 0 && !host_port {
         return Ok(false);
     }
+    let is_remote = skb.forget(u64::from(is_remote));
     // The checksum of SCTP is a CRC over its ports.
     if flow.protocol() == SCTP && backend.port != 0 && backend.port != flow.dport {
         return Err(drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM));
@@ -129,14 +137,7 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     let (to, source) = (Socket { address: backend.address, port: backend.port }, flow.source);
     nat::to_destination::<F>(skb, &mut flow, to, source, false)?;
     conntrack::nodeport::admit::<F>(skb, &flow, rev_nat, now)?;
-    Ok(true)
-}
-
-/// The drop of a packet to a backend on another node: its reply has to come back here, by a translation of the source,
-/// for which there is no map.
-#[inline(always)]
-fn remote() -> Drop {
-    drop_here!(SNAT_NO_MAP_FOUND)
+    if is_remote != 0 { Err(remote::hand_over::<F>(skb)) } else { Ok(true) }
 }
 
 /// Decides about a packet without ports. Fragments of datagrams to an address with services only must not reach the
@@ -211,12 +212,10 @@ fn error<F: NodePort>(skb: Skb, flow: &mut Flow<F::Address>) -> Result<bool, Dro
     }
     let id = conntrack::nodeport::backend_of::<F>(&quoted);
     let Some(backend) = row(&F::backends(), &id) else { return Ok(false) };
-    if endpoint::local::<F>(backend.address).is_none() {
-        return Ok(false);
-    }
+    let is_remote = skb.forget(u64::from(endpoint::local::<F>(backend.address).is_none()));
     let to = Socket { address: backend.address, port: backend.port };
     let source = flow.source;
     nat::quoted_source::<F>(skb, flow.offset(), to)?;
     nat::to_destination::<F>(skb, flow, Socket { port: 0, ..to }, source, false)?;
-    Ok(true)
+    if is_remote != 0 { Err(remote::hand_over::<F>(skb)) } else { Ok(true) }
 }

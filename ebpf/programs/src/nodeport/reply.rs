@@ -68,15 +68,41 @@ fn leave<F: NodePort>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         deliver::to_stack(skb, me.identity);
         return Ok(PASS);
     };
+    to_client::<F>(skb, &mut flow, Socket { address: service.address, port: service.port })
+}
+
+/// Sends a reply of another node's backend to the client, of which it has the address again. `None` for a packet that is
+/// no reply of a service.
+#[inline(always)]
+pub(crate) fn of_service<F: NodePort>(skb: Skb) -> Result<Option<i32>, Drop> {
+    let mut flow = flow_of::<F>(skb)?;
+    let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &flow, conntrack::now());
+    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(None) };
     let to = Socket { address: service.address, port: service.port };
+    to_client::<F>(skb, &mut flow, to).map(Some)
+}
+
+/// Gives a reply the frontend's address, and sends it by the host's route.
+#[inline(always)]
+fn to_client<F: NodePort>(
+    skb: Skb,
+    flow: &mut Flow<F::Address>,
+    to: Socket<F::Address>,
+) -> Result<i32, Drop> {
     let client = flow.destination;
-    translate::<F>(skb, &mut flow, to)?;
-    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
-    // SAFETY: `header` checked the bounds, and nothing has moved the packet since.
-    F::decrement_hops(skb, unsafe { &mut *header })?;
+    translate::<F>(skb, flow, to)?;
+    forward_hop::<F>(skb)?;
     skb.set_mark(mark::SNAT_DONE);
     let route = Route::of::<F>(skb, to.address, client)?;
     Ok(route.redirect())
+}
+
+/// Decrements the hop limit of a packet that is forwarded past the stack.
+#[inline(always)]
+pub(crate) fn forward_hop<F: NodePort>(skb: Skb) -> Result<(), Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: `header` checked the bounds, and nothing has moved the packet since.
+    F::decrement_hops(skb, unsafe { &mut *header })
 }
 
 /// Translates the source of a reply to the frontend; in an ICMP error also the destination of the quoted packet.
@@ -90,7 +116,7 @@ fn translate<F: NodePort>(skb: Skb, flow: &mut Flow<F::Address>, to: Socket<F::A
 }
 
 #[inline(always)]
-fn flow_of<F: NodePort>(skb: Skb) -> Result<Flow<F::Address>, Drop> {
+pub(crate) fn flow_of<F: NodePort>(skb: Skb) -> Result<Flow<F::Address>, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
     flow::of::<F>(skb, unsafe { &*header }, flow::UNCOUNTED)

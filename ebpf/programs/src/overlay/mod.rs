@@ -1,18 +1,22 @@
 //! The tunnel between nodes: packets from and to the tunnel device, and encapsulation.
 //!
 //! The identity of a packet's sender travels as the tunnel's key (the VNI). It is trusted: a node decides about its own
-//! pods, and the network between nodes is the cluster's. Uses `endpoint`, `monitor` and `packet`.
+//! pods, and the network between nodes is the cluster's. Replies to clients of services have the router's address, as
+//! have connections of the host: their ports must differ. Uses `device`, `endpoint`, `monitor`, `packet` and `snat`.
 
 pub(crate) mod encapsulate;
 
+use crate::device;
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
-use crate::packet::family::Family;
 use crate::packet::flow::Piece;
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
+use crate::snat::{Snat, masquerade};
 use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_OVERLAY, reason};
 use datapath_abi::{FAMILY_V4, direction, file, identity, lxc_flag, slot};
@@ -63,7 +67,7 @@ pub(crate) fn from_overlay(skb: Skb) -> i32 {
 
 /// Delivers an IP packet of another node to a pod of this node, or passes it to the host.
 #[inline(always)]
-pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
+pub(crate) fn to_pods<F: Snat>(skb: Skb) -> i32 {
     let label = skb.cb(cb::SRC_LABEL);
     match forward::<F>(skb, label) {
         Ok(verdict) => verdict,
@@ -72,7 +76,7 @@ pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
+fn forward<F: Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
@@ -90,6 +94,10 @@ fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
             deliver::to_pod::<F>(skb, header, pod, src_label, Origin::Tunnel)
         }
         _ => {
+            if enabled!(nodeport) && F::same(F::destination(ip), F::router()) && !device::is_looked_up(skb) {
+                skb.tail_call(F::INGRESS_SLOT);
+                return Err(drop_here!(MISSED_TAIL_CALL));
+            }
             F::route(skb, header, node!(tunnel_mac), node!(host_mac))?;
             skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));
             Ok(skb.redirect_ingress(node!(host_ifindex)))
@@ -102,6 +110,17 @@ fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
 #[inline(always)]
 pub(crate) fn to_overlay(skb: Skb) -> i32 {
     let label = skb.tunnel_id().unwrap_or(identity::UNKNOWN);
+    if enabled!(nodeport) && skb.mark() & mark::MAGIC_MASK != mark::SNAT_DONE {
+        let reserved = match skb.protocol() {
+            ETH_IPV4 if enabled!(enable_ipv4) => masquerade::reserve_router_port::<V4>(skb),
+            ETH_IPV6 if enabled!(enable_ipv6) => masquerade::reserve_router_port::<V6>(skb),
+            _ => Ok(()),
+        };
+        if let Err(why) = reserved {
+            let parties = Parties { src_label: label, ..Parties::default() };
+            return dropped(skb, why, direction::EGRESS, parties);
+        }
+    }
     skb.set_mark(mark::with_identity(mark::OVERLAY, label));
     PASS
 }

@@ -9,7 +9,7 @@ use crate::maps::ep_masquerade;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::packet::flow::{self, Flow, SCTP, TCP, UDP, UNCOUNTED};
 use crate::packet::skb::{PASS, Skb};
-use crate::snat::{Snat, destination, quote, source};
+use crate::snat::{Snat, destination, direct_routing_address, quote, source};
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::{direction, drop, file, identity, lxc_flag, mark};
 
@@ -48,12 +48,36 @@ pub(crate) fn forward<F: Snat>(skb: Skb) -> i32 {
     }
 }
 
+/// Reserves the port of a packet that the host sends by the tunnel from the router's address, which is that of clients
+/// of services there as well; a port that is taken is translated.
+#[inline(always)]
+pub(crate) fn reserve_router_port<F: Snat>(skb: Skb) -> Result<(), Drop> {
+    let mut flow = Flow::none(F::NONE);
+    let result = match decide_router::<F>(skb.raw(), &mut flow) {
+        OF_HOST => source::<F>(skb, &mut flow, true),
+        step => step,
+    };
+    match skb.forget(result) {
+        TRANSLATED | UNTRANSLATED => Ok(()),
+        why => Err(Drop::unpacked(why)),
+    }
+}
+
+/// Returns the step of a packet that leaves by the tunnel.
+#[inline(never)]
+fn decide_router<F: Snat>(raw: *mut __sk_buff, flow: &mut Flow<F::Address>) -> u64 {
+    let skb = Skb::from_raw(raw);
+    let Some(header) = F::header(skb) else { return UNTRANSLATED };
+    // SAFETY: `header` checked the bounds; nothing writes the packet while this borrow is used.
+    reserve::<F>(skb, unsafe { &*header }, flow, F::router())
+}
+
 /// Results of the steps beside drops, which have a zero here.
-const STEP: u64 = 1 << 56;
+pub(crate) const STEP: u64 = 1 << 56;
 /// The packet leaves as it is.
-pub(super) const UNTRANSLATED: u64 = STEP;
+pub(crate) const UNTRANSLATED: u64 = STEP;
 /// The packet was translated.
-pub(super) const TRANSLATED: u64 = 2 * STEP;
+pub(crate) const TRANSLATED: u64 = 2 * STEP;
 /// The source of a pod's packet is translated.
 const OF_POD: u64 = 3 * STEP;
 /// A port of the host is reserved.
@@ -88,6 +112,9 @@ fn leave<F: Snat>(skb: Skb, leaving: &mut Flow<F::Address>) -> Result<u64, Drop>
     // SAFETY: `header` checked the bounds; nothing writes the packet while this borrow is used.
     let ip = unsafe { &*header };
     let (from, to) = (F::source(ip), F::destination(ip));
+    if !F::is_masqueraded() {
+        return Ok(reserve::<F>(skb, ip, leaving, direct_routing_address::<F>()));
+    }
     let Some(device) = ep_masquerade.get(&skb.ifindex()) else { return Ok(UNTRANSLATED) };
     let own = F::masquerade_address(device);
     let local = endpoint::local::<F>(from);
@@ -139,6 +166,23 @@ fn leave<F: Snat>(skb: Skb, leaving: &mut Flow<F::Address>) -> Result<u64, Drop>
         Class::Untranslated => Ok(UNTRANSLATED),
         Class::Unsupported => Err(drop_here!(UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE)),
     }
+}
+
+/// Returns the step of a packet that leaves where only clients of services are translated, to `own`: the host's sockets
+/// with that address must not share a port with them.
+#[inline(always)]
+fn reserve<F: Snat>(skb: Skb, ip: &F::Header, leaving: &mut Flow<F::Address>, own: F::Address) -> u64 {
+    if !F::same(F::source(ip), own) {
+        return UNTRANSLATED;
+    }
+    // The host's packets are no reason for a drop.
+    let Ok(flow) = flow::of::<F>(skb, ip, UNCOUNTED) else { return UNTRANSLATED };
+    let has_ports = matches!(flow.protocol(), TCP | UDP | SCTP);
+    if !has_ports || u16::from_be(flow.sport) < node!(snat_min_port) {
+        return UNTRANSLATED;
+    }
+    *leaving = flow;
+    OF_HOST
 }
 
 /// How a flow is translated.
@@ -200,9 +244,26 @@ fn leaves_cluster<F: Snat>(to: F::Address, is_pod: bool) -> bool {
 #[inline(always)]
 pub(crate) fn receive<F: Snat>(skb: Skb) -> i32 {
     match enter::<F>(skb) {
-        Ok(true) => skb.set_mark(mark::SNAT_DONE),
+        Ok(true) => {
+            skb.set_mark(mark::SNAT_DONE);
+            if enabled!(nodeport) {
+                skb.tail_call(F::REMOTE_REPLY_SLOT);
+                return drop_incoming(skb, drop_here!(MISSED_TAIL_CALL), identity::UNKNOWN);
+            }
+        }
         Ok(false) => {}
         Err(why) => return drop_incoming(skb, why.any(skb), identity::UNKNOWN),
+    }
+    deliver::<F>(skb)
+}
+
+/// Delivers a packet after its translation, if it had one.
+#[inline(always)]
+pub(crate) fn deliver<F: Snat>(skb: Skb) -> i32 {
+    if enabled!(nodeport) && enabled!(tunnel) && skb.ifindex() == node!(tunnel_ifindex) {
+        set_looked_up(skb);
+        skb.tail_call(F::OVERLAY_SLOT);
+        return drop_incoming(skb, drop_here!(MISSED_TAIL_CALL), identity::UNKNOWN);
     }
     if !enabled!(host_routing) {
         return PASS;

@@ -1,12 +1,12 @@
 //! Source address translation at the devices of the node: packets of pods that leave the cluster get an address of the
-//! node, and replies to it get the pod's back.
+//! node, and replies to it get the pod's back. Packets of clients to backends of other nodes get one as well.
 //!
 //! Owns: the decision which packets are translated ([`masquerade`]), the rows of the NAT maps (here; the engine is
 //! [`datapath_abi::snat`]), and packets that ICMP errors quote ([`quote`]). Uses `conntrack`, `endpoint`, `maps`,
 //! `monitor`, `nat` and `packet`.
 
 pub(crate) mod masquerade;
-mod quote;
+pub(crate) mod quote;
 
 use crate::conntrack;
 use crate::maps::{
@@ -26,8 +26,8 @@ use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_perf_event_output};
 use datapath_abi::signal::{FillUp, NAT_FILL_UP};
 use datapath_abi::snat::{Failure, MAX_TRIES, Mapping, Range, SIGNAL_RETRIES, Table, restore, translate};
 use datapath_abi::{
-    IpMasqKey, MasqueradeAddresses, NatEntry4, NatEntry6, NatKey, NatKey4, NatKey6, file, lxc_flag, slot,
-    tuple_flag,
+    DIRECT_ROUTING, IpMasqKey, MasqueradeAddresses, NatEntry4, NatEntry6, NatKey, NatKey4, NatKey6, file,
+    lxc_flag, slot, tuple_flag,
 };
 
 const FILE: u8 = file::NODEPORT;
@@ -38,11 +38,19 @@ pub(crate) trait Snat: Translate {
     const DELIVERY_SLOT: u32;
     /// The slot of the program that translates packets that a device received.
     const INGRESS_SLOT: u32;
+    /// The slot of the program that delivers packets of the tunnel to pods and to the host.
+    const OVERLAY_SLOT: u32;
+    /// The slot of the program that sends replies of backends of other nodes to clients.
+    const REMOTE_REPLY_SLOT: u32;
     /// The bit of endpoints that keep their address.
     const KEEPS_ADDRESS: u32;
 
     /// True if packets of pods are masqueraded by the programs.
     fn is_masqueraded() -> bool;
+    /// True if the programs translate sources of this family: of pods, or of clients of services.
+    fn is_translated() -> bool;
+    /// Returns the router's address.
+    fn router() -> Self::Address;
     /// True for messages that a host or a router answers itself, which keep their source: redirects, echo replies,
     /// neighbour discovery.
     fn is_untranslated(icmp_type: u8) -> bool;
@@ -63,11 +71,23 @@ pub(crate) trait Snat: Translate {
 impl Snat for V4 {
     const DELIVERY_SLOT: u32 = slot::IPV4_FROM_NETDEV;
     const INGRESS_SLOT: u32 = slot::IPV4_NAT_INGRESS;
+    const OVERLAY_SLOT: u32 = slot::IPV4_FROM_OVERLAY;
+    const REMOTE_REPLY_SLOT: u32 = slot::IPV4_NODEPORT_REMOTE_REVNAT;
     const KEEPS_ADDRESS: u32 = lxc_flag::SKIP_MASQUERADE_V4;
 
     #[inline(always)]
     fn is_masqueraded() -> bool {
         enabled!(masquerade_ipv4)
+    }
+
+    #[inline(always)]
+    fn is_translated() -> bool {
+        enabled!(masquerade_ipv4) || enabled!(nodeport) && enabled!(enable_ipv4)
+    }
+
+    #[inline(always)]
+    fn router() -> u32 {
+        node!(router_ipv4)
     }
 
     #[inline(always)]
@@ -130,11 +150,23 @@ impl Snat for V4 {
 impl Snat for V6 {
     const DELIVERY_SLOT: u32 = slot::IPV6_FROM_NETDEV;
     const INGRESS_SLOT: u32 = slot::IPV6_NAT_INGRESS;
+    const OVERLAY_SLOT: u32 = slot::IPV6_FROM_OVERLAY;
+    const REMOTE_REPLY_SLOT: u32 = slot::IPV6_NODEPORT_REMOTE_REVNAT;
     const KEEPS_ADDRESS: u32 = lxc_flag::SKIP_MASQUERADE_V6;
 
     #[inline(always)]
     fn is_masqueraded() -> bool {
         enabled!(masquerade_ipv6)
+    }
+
+    #[inline(always)]
+    fn is_translated() -> bool {
+        enabled!(masquerade_ipv6) || enabled!(nodeport) && enabled!(enable_ipv6)
+    }
+
+    #[inline(always)]
+    fn router() -> [u32; 4] {
+        node!(router_ipv6)
     }
 
     #[inline(always)]
@@ -245,6 +277,12 @@ const ERRNO_SHIFT: u32 = 32;
 #[inline(never)]
 fn map<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>, is_host: bool) -> u64 {
     let skb = Skb::from_raw(raw);
+    map_to::<F>(skb, flow, target::<F>(skb, flow, is_host), is_host)
+}
+
+/// Returns the port of a flow's translation to a source.
+#[inline(always)]
+fn map_to<F: Snat>(skb: Skb, flow: &Flow<F::Address>, target: F::Address, needs_ct: bool) -> u64 {
     let table = NatMap::<F>(core::marker::PhantomData);
     let range = if flow.protocol() == F::ICMP { Range::IDENTIFIERS } else { ports() };
     let out = NatKey {
@@ -255,7 +293,7 @@ fn map<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>, is_host: bool) -> 
         nexthdr: flow.protocol(),
         flags: tuple_flag::OUT,
     };
-    let translated = translate(&table, &out, target::<F>(skb, flow, is_host), range, is_host);
+    let translated = translate(&table, &out, target, range, needs_ct);
     let (result, retries) = match translated {
         Ok(translated) => (u64::from(translated.port), translated.retries.unwrap_or(EXISTED)),
         Err(Failure::Occupied) => (OCCUPIED, MAX_TRIES),
@@ -306,11 +344,56 @@ fn source<F: Snat>(skb: Skb, flow: &mut Flow<F::Address>, is_host: bool) -> u64 
     }
     let mapped = skb.forget(map::<F>(skb.raw(), flow, is_host));
     if mapped & (OCCUPIED | REFUSED) != 0 {
-        let none = drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE);
-        let why = if mapped & REFUSED != 0 { none.with_detail((mapped >> ERRNO_SHIFT) as i8) } else { none };
-        return why.packed();
+        return unmapped(mapped).packed();
     }
     write::<F>(skb.raw(), flow, mapped as u16, is_host)
+}
+
+/// Gives a client's packet to a backend of another node this source, under a port in the range of translations. The
+/// connection has an entry already, which the rows live with. Returns the result of this step.
+#[inline(always)]
+pub(crate) fn to_backend<F: Snat>(skb: Skb, flow: &Flow<F::Address>, target: &F::Address) -> u64 {
+    let mapped = skb.forget(map_client::<F>(skb.raw(), flow, target));
+    if mapped & (OCCUPIED | REFUSED) != 0 {
+        return unmapped(mapped).packed();
+    }
+    write_client::<F>(skb.raw(), flow, target, mapped as u16)
+}
+
+/// A function of its own, as [`map`].
+#[inline(never)]
+fn map_client<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>, target: &F::Address) -> u64 {
+    map_to::<F>(Skb::from_raw(raw), flow, *target, false)
+}
+
+/// A function of its own, as [`map`].
+#[inline(never)]
+fn write_client<F: Snat>(
+    raw: *mut __sk_buff,
+    flow: &Flow<F::Address>,
+    target: &F::Address,
+    port: u16,
+) -> u64 {
+    if port != flow.sport && flow.protocol() == SCTP {
+        return drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM).packed();
+    }
+    write_to::<F>(Skb::from_raw(raw), flow, Socket { address: *target, port })
+}
+
+/// Returns the drop of a packet for which [`map`] found no port.
+#[inline(always)]
+fn unmapped(mapped: u64) -> Drop {
+    let none = drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE);
+    if mapped & REFUSED != 0 { none.with_detail((mapped >> ERRNO_SHIFT) as i8) } else { none }
+}
+
+/// Returns the address of the node from which other nodes get packets outside of the tunnel.
+#[inline(always)]
+pub(crate) fn direct_routing_address<F: Snat>() -> F::Address {
+    match ep_masquerade.get(&DIRECT_ROUTING) {
+        Some(node) => F::masquerade_address(node),
+        None => F::NONE,
+    }
 }
 
 /// Keeps the connection tracking entry of a flow of the host. A function of its own, as [`map`].
@@ -333,9 +416,14 @@ fn write<F: Snat>(raw: *mut __sk_buff, flow: &Flow<F::Address>, port: u16, is_ho
     if is_host && port == flow.sport {
         return UNTRANSLATED;
     }
-    let identifier = nat::Change { from: flow.sport, to: port };
+    write_to::<F>(skb, flow, Socket { address, port })
+}
+
+/// Writes a source into a packet.
+#[inline(always)]
+fn write_to<F: Snat>(skb: Skb, flow: &Flow<F::Address>, to: Socket<F::Address>) -> u64 {
+    let identifier = nat::Change { from: flow.sport, to: to.port };
     let mut translated = *flow;
-    let to = Socket { address, port };
     let written = nat::to_source::<F>(skb, &mut translated, to, flow.destination, false);
     let written = written.and_then(|()| match flow.protocol() == F::ICMP {
         true => nat::set_echo_identifier(skb, flow, identifier),

@@ -81,14 +81,22 @@ pub(super) struct Cluster {
 impl Cluster {
     /// All members with their agents and pods, known to each other.
     pub(super) fn new(routing: Routing) -> Self {
-        let cluster = Self::without_objects(routing);
+        Self::with_first(routing, Node::new())
+    }
+
+    /// The same with this node as the first member.
+    pub(super) fn with_first(routing: Routing, first: Node) -> Self {
+        let cluster = Self::unknown(routing, first);
         (0..MEMBERS.len()).for_each(|index| cluster.announce(index));
         cluster
     }
 
     /// All members with their agents and pods, which do not know each other.
     pub(super) fn without_objects(routing: Routing) -> Self {
-        let first = Node::new();
+        Self::unknown(routing, Node::new())
+    }
+
+    fn unknown(routing: Routing, first: Node) -> Self {
         let switch = first.sandbox().netns("switch").unwrap();
         switch.ip_batch("link add bridge type bridge\nlink set bridge up\n").unwrap();
         switch.set_sysctl("net/ipv6/conf/bridge/accept_dad", "0").unwrap();

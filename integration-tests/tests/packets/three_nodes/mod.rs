@@ -3,6 +3,7 @@
 mod changes;
 mod cluster;
 mod lies;
+mod node_ports;
 
 use std::net::IpAddr;
 use std::thread::sleep;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use bpf::Link;
 use bpf::tc::Tc;
 use datapath_abi::{
-    DeviceValue, EndpointInfo, EndpointKey, MasqueradeAddresses, NodeConfig, lxc_flag, mac_word,
+    DIRECT_ROUTING, DeviceValue, EndpointInfo, EndpointKey, MasqueradeAddresses, NodeConfig, lxc_flag,
+    mac_word,
 };
 use devices::Netlink;
 use maps::{MASQUERADE_MAP, Maps};
@@ -443,14 +444,22 @@ fn write_masquerade(
     for (ifindex, row) in desired {
         if !found.contains(&(*ifindex, *row)) {
             map.update(ifindex, row).step(step)?;
-            changed.push(format!("{MASQUERADE_MAP}: interface {ifindex}"));
+            changed.push(masquerade_row(*ifindex));
         }
     }
     for (ifindex, _) in found.iter().filter(|(ifindex, _)| !desired.contains_key(ifindex)) {
         map.delete(ifindex).step(step)?;
-        changed.push(format!("{MASQUERADE_MAP}: interface {ifindex}"));
+        changed.push(masquerade_row(*ifindex));
     }
     Ok(changed)
+}
+
+/// Describes a row of `ep_masquerade`.
+fn masquerade_row(ifindex: u32) -> String {
+    match ifindex {
+        DIRECT_ROUTING => format!("{MASQUERADE_MAP}: direct routing"),
+        _ => format!("{MASQUERADE_MAP}: interface {ifindex}"),
+    }
 }
 
 /// Writes the host's addresses into `cilium_lxc`. Returns descriptions of the changes.

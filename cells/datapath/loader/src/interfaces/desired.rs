@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use datapath_abi::{MasqueradeAddresses, NodeConfig, ipv4_word, ipv6_words};
+use datapath_abi::{DIRECT_ROUTING, MasqueradeAddresses, NodeConfig, ipv4_word, ipv6_words};
 use datapath_api::SocketCoverage;
 use devices::{Device, NodeAddress, WILDCARD_DEVICE};
 use local_node::LocalNode;
@@ -37,7 +37,7 @@ pub(crate) struct Desired {
     pub(crate) constants: NodeConfig,
     /// Devices that face the network, by name.
     pub(crate) devices: BTreeMap<String, NativeDevice>,
-    /// Rows of `ep_masquerade` by the device's index.
+    /// Rows of `ep_masquerade` by the device's index; that of the node by [`DIRECT_ROUTING`].
     pub(crate) masquerade: BTreeMap<u32, MasqueradeAddresses>,
     /// The host's own addresses.
     pub(crate) addresses: BTreeSet<IpAddr>,
@@ -84,6 +84,7 @@ impl Desired {
         let tunnel = TunnelSettings::new(facts.tunnel, facts.mtu.device_mtu(devices.iter().copied()));
         let mut constants = constants(facts, &host);
         facts.egress.apply(&mut constants);
+        let direct_routing = facts.egress.direct_routing_row(&devices, node);
         let selected = devices.into_iter().map(|device| {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
             (device.name.clone(), native)
@@ -91,7 +92,8 @@ impl Desired {
         let selected: BTreeMap<String, NativeDevice> = selected.collect();
         let addresses: Vec<&NodeAddress> = addresses.collect();
         let indexes = selected.iter().map(|(name, device)| (name.as_str(), device.ifindex));
-        let masquerade = facts.egress.masquerade_rows(indexes, &addresses, node);
+        let mut masquerade = facts.egress.masquerade_rows(indexes, &addresses, node);
+        masquerade.extend(direct_routing.map(|row| (DIRECT_ROUTING, row)));
         let enabled = |ip: &IpAddr| if ip.is_ipv4() { families.enable_ipv4 } else { families.enable_ipv6 };
         let own = addresses.into_iter().filter(|row| row.device_name != WILDCARD_DEVICE).map(|row| row.addr);
         let routers = host.addresses().into_iter().map(|address| address.ip());

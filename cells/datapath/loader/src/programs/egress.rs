@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use datapath_abi::{MasqueradeAddresses, NodeConfig, ipv4_word, ipv6_words};
-use devices::{NodeAddress, WILDCARD_DEVICE};
+use devices::{Device, NodeAddress, Selection, WILDCARD_DEVICE};
 use hive::Settings;
 use ipnetwork::IpNetwork;
 use local_node::LocalNode;
@@ -28,6 +28,8 @@ pub(crate) struct EgressFeatures {
     native_ipv6: Option<IpNetwork>,
     /// Devices serve frontends of services (`kube-proxy-replacement`).
     nodeport: bool,
+    /// Devices that may be the direct-routing device (`direct-routing-device`).
+    direct_routing: Selection,
     /// The first and the last port of services at nodes (`node-port-range`). Translations have the ports behind them.
     node_ports: (u16, u16),
 }
@@ -41,6 +43,13 @@ impl EgressFeatures {
             masquerade_ipv6: families.enable_ipv6 && masquerade.is_in_bpf(Family::Ipv6),
             native_ipv4: native(Family::Ipv4),
             native_ipv6: native(Family::Ipv6),
+            direct_routing: Selection {
+                filter: value("direct-routing-device")
+                    .into_iter()
+                    .filter(|value| !value.is_empty())
+                    .collect(),
+                force_detection: false,
+            },
             nodeport: value("kube-proxy-replacement").is_some_and(|value| value == "true"),
             node_ports: value("node-port-range").and_then(|range| node_ports(&range)).unwrap_or(NODE_PORTS),
         }
@@ -51,7 +60,7 @@ impl EgressFeatures {
         constants.masquerade_ipv4 = self.masquerade_ipv4.into();
         constants.masquerade_ipv6 = self.masquerade_ipv6.into();
         constants.nodeport = self.nodeport.into();
-        if self.is_masquerading() {
+        if self.is_masquerading() || self.nodeport {
             constants.snat_min_port = self.node_ports.1.saturating_add(1);
         }
         if self.nodeport {
@@ -61,6 +70,49 @@ impl EgressFeatures {
 
     fn is_masquerading(&self) -> bool {
         self.masquerade_ipv4 || self.masquerade_ipv6
+    }
+
+    /// Returns the row of `ep_masquerade` for the node: the first addresses of the direct-routing device. That of IPv6 is
+    /// one of the link only if there is no other.
+    pub(crate) fn direct_routing_row(
+        &self,
+        devices: &[&Device],
+        node: &LocalNode,
+    ) -> Option<MasqueradeAddresses> {
+        if !self.nodeport {
+            return None;
+        }
+        let device = self.direct_routing_device(devices, node);
+        let addresses = || device.into_iter().flat_map(|device| &device.addrs).map(|address| address.addr);
+        let ipv4 = addresses().find_map(|ip| match ip {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        });
+        let ipv6 = || {
+            addresses().filter_map(|ip| match ip {
+                IpAddr::V6(ip) => Some(ip),
+                IpAddr::V4(_) => None,
+            })
+        };
+        let ipv6 = ipv6().find(|ip| !ip.is_unicast_link_local()).or_else(|| ipv6().next());
+        Some(MasqueradeAddresses {
+            ipv4: ipv4.map_or(0, ipv4_word),
+            ipv6: ipv6.map_or([0; 4], ipv6_words),
+            ..MasqueradeAddresses::default()
+        })
+    }
+
+    /// Returns the device of packets to other nodes: that of the option, the only one, or the one with the node's address.
+    fn direct_routing_device<'a>(&self, devices: &[&'a Device], node: &LocalNode) -> Option<&'a Device> {
+        if let Some(device) = devices.iter().find(|device| self.direct_routing.lists(device)) {
+            return Some(device);
+        }
+        if let ([device], true) = (devices, self.direct_routing.filter.is_empty()) {
+            return Some(device);
+        }
+        let own = [node.ipv4.map(IpAddr::V4), node.ipv6.map(IpAddr::V6)];
+        let has = |device: &Device, ip: IpAddr| device.addrs.iter().any(|address| address.addr == ip);
+        own.into_iter().flatten().find_map(|ip| devices.iter().find(|device| has(device, ip)).copied())
     }
 
     /// Returns the rows of `ep_masquerade`: the primary address of each device (name, index), else the node's. A link-local address
@@ -119,6 +171,16 @@ pub(crate) fn is_needed(constants: &NodeConfig) -> bool {
     is_masquerading(constants) || constants.nodeport != 0
 }
 
+/// Whether programs with these constants translate sources of IPv4 packets: of pods, or of clients of services.
+pub(crate) fn is_translating_ipv4(constants: &NodeConfig) -> bool {
+    constants.masquerade_ipv4 != 0 || constants.nodeport != 0 && constants.enable_ipv4 != 0
+}
+
+/// The same for IPv6.
+pub(crate) fn is_translating_ipv6(constants: &NodeConfig) -> bool {
+    constants.masquerade_ipv6 != 0 || constants.nodeport != 0 && constants.enable_ipv6 != 0
+}
+
 /// Whether programs with these constants masquerade.
 pub(crate) fn is_masquerading(constants: &NodeConfig) -> bool {
     (constants.masquerade_ipv4 | constants.masquerade_ipv6) != 0
@@ -132,6 +194,8 @@ fn node_ports(value: &str) -> Option<(u16, u16)> {
 
 #[cfg(test)]
 mod tests {
+    use devices::DeviceAddress;
+
     use super::*;
 
     #[test]
@@ -143,7 +207,7 @@ mod tests {
                 .apply(&mut constants);
             [constants.snat_min_port, constants.nodeport_min, constants.nodeport_max]
         };
-        assert_eq!(constants(false, true), [0, 30_000, 31_000]);
+        assert_eq!(constants(false, true), [31_001, 30_000, 31_000]);
         assert_eq!(constants(true, false), [31_001, 0, 0]);
         assert_eq!(node_ports("30000"), None);
     }
@@ -195,5 +259,51 @@ mod tests {
         let features = EgressFeatures { native_ipv4: Some("10.0.0.0/8".parse().unwrap()), ..features() };
         assert_eq!(rows(&features, &[])[0].excluded_ipv4_mask.to_ne_bytes(), [255, 0, 0, 0]);
         assert_eq!(rows(&EgressFeatures::default(), &[]), []);
+    }
+
+    #[test]
+    fn the_direct_routing_device_is_that_of_the_option_the_only_one_or_that_of_the_node() {
+        let device = |name: &str, addresses: &[&str]| {
+            let addr = |text: &&str| DeviceAddress {
+                addr: text.parse().unwrap(),
+                secondary: false,
+                scope: 0,
+                prefix_len: 24,
+            };
+            let link = devices::Link {
+                name: name.into(),
+                alt_names: vec![format!("{name}-b")],
+                ..Default::default()
+            };
+            Device { link, addrs: addresses.iter().map(addr).collect(), ..Device::default() }
+        };
+        let all = [
+            device("eth0", &["192.0.2.1", "192.0.2.2", "fe80::1", "2001:db8::1"]),
+            device("eth1", &["203.0.113.1", "fe80::2"]),
+        ];
+        let node = LocalNode { ipv4: Some("203.0.113.1".parse().unwrap()), ..LocalNode::default() };
+        let row = |option: &str, devices: &[&Device], node: &LocalNode| {
+            let filter = Vec::from_iter((!option.is_empty()).then(|| option.to_owned()));
+            let direct_routing = Selection { filter, force_detection: false };
+            let features = EgressFeatures { nodeport: true, direct_routing, ..EgressFeatures::default() };
+            let row = features.direct_routing_row(devices, node).unwrap();
+            (Ipv4Addr::from(row.ipv4.to_ne_bytes()).to_string(), row.ipv6)
+        };
+        let words = |text: &str| ipv6_words(text.parse().unwrap());
+        let both = [&all[0], &all[1]];
+        let first = ("192.0.2.1".to_owned(), words("2001:db8::1"));
+        let second = ("203.0.113.1".to_owned(), words("fe80::2"));
+        let none = ("0.0.0.0".to_owned(), [0; 4]);
+        assert_eq!(row("", &both[..1], &node), first, "the only one");
+        assert_eq!(row("", &both, &node), second, "that of the node");
+        assert_eq!(row("eth0", &both, &node), first);
+        assert_eq!(row("eth0-b", &both, &node), first);
+        assert_eq!(row("eth+", &both, &node), first);
+        assert_eq!(row("!eth0", &both, &node), second, "no other is listed");
+        assert_eq!(row("wlan0", &both, &node), second, "no device has the name");
+        assert_eq!(row("wlan0", &both[..1], &node), none, "nor the node's address");
+        assert_eq!(row("", &both, &LocalNode::default()), none);
+        assert_eq!(row("", &[], &node), none);
+        assert_eq!(EgressFeatures::default().direct_routing_row(&both, &node), None);
     }
 }

@@ -54,10 +54,10 @@ impl ProgramSet {
         if config.nodeport == 0 {
             unused.extend(datapath_object::NODEPORT);
         }
-        if config.masquerade_ipv4 == 0 {
+        if !egress::is_translating_ipv4(&config) {
             unused.extend(datapath_object::MASQUERADE_IPV4);
         }
-        if config.masquerade_ipv6 == 0 {
+        if !egress::is_translating_ipv6(&config) {
             unused.extend(datapath_object::MASQUERADE_IPV6);
         }
         if config.endpoint_routes == 0 {

@@ -68,31 +68,27 @@ pub(crate) struct LbOps {
     pub(crate) balancer: Balancer,
     pub(crate) comparisons: Arc<DriftChecks>,
     pub(crate) context: ReconcileContext,
-    /// Reports ports of the node that the datapath does not serve, or not completely.
+    /// Reports ports of the node that the datapath does not serve.
     pub(crate) unserved: Unserved,
 }
 
-/// A report of the number of ports of the node in the maps that the datapath does not serve completely.
+/// A report of the number of ports of the node in the maps that the datapath does not serve.
 #[derive(Default)]
 pub(crate) struct Unserved {
+    /// None where devices serve frontends (`kube-proxy-replacement`).
     health: Option<Health>,
-    /// Whether devices serve frontends (`kube-proxy-replacement`).
-    served_by_devices: bool,
     reported: usize,
 }
 
 impl Unserved {
-    pub(crate) fn new(health: Health, served_by_devices: bool) -> Unserved {
-        Unserved { health: Some(health), served_by_devices, reported: 0 }
+    pub(crate) fn new(health: Option<Health>) -> Unserved {
+        Unserved { health, reported: 0 }
     }
 
     fn report(&mut self, count: usize) {
         let Some(health) = self.health.as_ref().filter(|_| count != self.reported) else { return };
         match count {
             0 => health.close(),
-            _ if self.served_by_devices => health.ok(format!(
-                "{count} port(s) of the node are served to clients outside by backends of this node only"
-            )),
             _ => health.ok(format!(
                 "{count} port(s) of the node are in the maps; serving them needs kube-proxy-replacement"
             )),

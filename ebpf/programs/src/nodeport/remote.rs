@@ -1,0 +1,135 @@
+//! Backends of other nodes: requests leave with an address of this node, and replies to it get the client's back.
+//!
+//! A request is translated to its backend already. Its source becomes the direct-routing address, or the router's if
+//! the backend is reached by the tunnel; the port stays if it is free. The rows of the translation live as long as the
+//! connection's entry, by which the reply finds its frontend.
+
+use crate::endpoint::ipcache;
+use crate::host::{at_host, drop_incoming};
+use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::monitor::trace::Trace;
+use crate::nodeport::NodePort;
+use crate::nodeport::fib::Route;
+use crate::nodeport::reply;
+use crate::overlay::encapsulate::encapsulate;
+use crate::packet::flow::Flow;
+use crate::packet::skb::Skb;
+use crate::snat::masquerade::{self, STEP, TRANSLATED, UNTRANSLATED};
+use crate::snat::{self, Snat, quote};
+use aya_ebpf::bindings::__sk_buff;
+use datapath_abi::trace::{TO_OVERLAY, reason};
+use datapath_abi::{RemoteEndpointInfo, direction, file, identity, mark};
+
+const FILE: u8 = file::NODEPORT;
+
+/// Passes a packet that was translated to a backend of another node to [`send`]. Returns if that program is missing.
+#[inline(always)]
+pub(crate) fn hand_over<F: NodePort>(skb: Skb) -> Drop {
+    skb.tail_call(F::REMOTE_SLOT);
+    drop_here!(MISSED_TAIL_CALL)
+}
+
+/// Sends a packet to a backend of another node, past the stack. Its steps are functions, as those of masquerading.
+#[inline(always)]
+pub(crate) fn send<F: NodePort + Snat>(skb: Skb) -> i32 {
+    let (mut flow, mut source) = (Flow::none(F::NONE), F::NONE);
+    let result = match decide::<F>(skb.raw(), &mut flow, &mut source) {
+        REQUEST => snat::to_backend::<F>(skb, &flow, &source),
+        // About a reply: the backend knows this node as its receiver.
+        ERROR => quote::translate::<F>(skb.raw(), flow.offset() as u64, true),
+        dropped => dropped,
+    };
+    let result = match skb.forget(result) {
+        TRANSLATED => depart::<F>(skb.raw()),
+        UNTRANSLATED => drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE).packed(),
+        dropped => dropped,
+    };
+    if result & VERDICT != 0 {
+        return result as u32 as i32;
+    }
+    let parties = Parties { endpoint: node!(host_endpoint_id), ..Parties::default() };
+    dropped(skb, Drop::unpacked(result), direction::EGRESS, parties)
+}
+
+/// Results of [`decide`] beside drops.
+const REQUEST: u64 = 3 * STEP;
+const ERROR: u64 = 4 * STEP;
+/// The bit of a verdict, which the lower half of a result is.
+const VERDICT: u64 = STEP;
+
+/// Writes the flow of a packet that is translated to a backend, and its new source.
+#[inline(never)]
+fn decide<F: NodePort + Snat>(
+    raw: *mut __sk_buff,
+    flow: &mut Flow<F::Address>,
+    source: &mut F::Address,
+) -> u64 {
+    match prepare::<F>(Skb::from_raw(raw), flow, source) {
+        Ok(step) => step,
+        Err(why) => why.packed(),
+    }
+}
+
+#[inline(always)]
+fn prepare<F: NodePort + Snat>(
+    skb: Skb,
+    flow: &mut Flow<F::Address>,
+    source: &mut F::Address,
+) -> Result<u64, Drop> {
+    *flow = reply::flow_of::<F>(skb)?;
+    *source = match behind_tunnel::<F>(flow.destination) {
+        Some(_) => F::router(),
+        None => snat::direct_routing_address::<F>(),
+    };
+    if F::is_unspecified(*source) {
+        return Err(drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE));
+    }
+    reply::forward_hop::<F>(skb)?;
+    Ok(if flow.is_related() { ERROR } else { REQUEST })
+}
+
+/// Redirects a packet to a backend: into the tunnel, or by the host's route.
+#[inline(never)]
+fn depart<F: NodePort + Snat>(raw: *mut __sk_buff) -> u64 {
+    let skb = Skb::from_raw(raw);
+    skb.set_mark(mark::SNAT_DONE);
+    let sent = match F::header(skb) {
+        // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
+        Some(header) => redirect::<F>(skb, unsafe { &*header }),
+        None => Err(drop_here!(INVALID_PACKET_DROPPED)),
+    };
+    match sent {
+        Ok(verdict) => VERDICT | u64::from(verdict as u32),
+        Err(why) => why.packed(),
+    }
+}
+
+#[inline(always)]
+fn redirect<F: NodePort>(skb: Skb, ip: &F::Header) -> Result<i32, Drop> {
+    let (source, backend) = (F::source(ip), F::destination(ip));
+    if let Some(info) = behind_tunnel::<F>(backend) {
+        let at = at_host(TO_OVERLAY, F::world(), info.sec_identity);
+        return encapsulate(skb, info, Trace { reason: reason::POLICY, ..at });
+    }
+    Ok(Route::of::<F>(skb, source, backend)?.redirect())
+}
+
+/// Returns the entry of a backend that is reached by the tunnel.
+#[inline(always)]
+fn behind_tunnel<F: NodePort>(backend: F::Address) -> Option<&'static RemoteEndpointInfo> {
+    if !enabled!(tunnel) {
+        return None;
+    }
+    ipcache::lookup::<F>(backend).filter(|info| ipcache::is_tunnelled(info.flags, false))
+}
+
+/// Handles a packet that had a translation back: the reply of another node's backend gets the frontend's address and
+/// leaves to the client. Any other packet is delivered.
+#[inline(always)]
+pub(crate) fn reply<F: NodePort + Snat>(skb: Skb) -> i32 {
+    match reply::of_service::<F>(skb) {
+        Ok(Some(verdict)) => verdict,
+        Ok(None) => masquerade::deliver::<F>(skb),
+        Err(why) => drop_incoming(skb, why.any(skb), identity::UNKNOWN),
+    }
+}
