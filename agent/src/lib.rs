@@ -71,6 +71,7 @@ pub fn datapath() -> Cell {
         routes::cell(),
         tunnel::cell(),
         masquerade::cell(),
+        masquerade::ip_masq_agent(),
         iptables::cell(),
         loader::cell(),
         socket_lb::cell(),

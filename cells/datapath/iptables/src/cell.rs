@@ -139,14 +139,15 @@ fn status(
         let snapshot = nodes.snapshot();
         let node = nodes.get(&snapshot, LocalNode::query());
         let excluded = |family: Family| {
-            let option = masquerade.native_routing_cidr(family.ip()).unwrap_or_default();
-            let range = option.or_else(|| alloc_cidr(node?, family)).filter(|_| is_on(family));
+            let pods = node.and_then(|node| alloc_cidr(node, family));
+            let range = masquerade.excluded_range(family.ip(), pods).filter(|_| is_on(family));
             range.map(|range| range.to_string()).unwrap_or_default()
         };
         status.masquerading = Some(Masquerading {
             enabled: true,
             enabled_protocols: Some(MasqueradingProtocols { ipv4, ipv6 }),
             mode: if masquerade.enable_bpf_masquerade { "BPF" } else { "iptables" }.to_owned(),
+            ip_masq_agent: masquerade.enable_ip_masq_agent,
             snat_exclusion_cidr: excluded(Family::V4),
             snat_exclusion_cidr_v4: excluded(Family::V4),
             snat_exclusion_cidr_v6: excluded(Family::V6),

@@ -40,7 +40,7 @@ fn maps(sandbox: &Sandbox) -> Arc<Maps> {
         preallocate_bpf_maps: false,
         ..MapsConfig::default()
     };
-    let nat = NatSwitches { ipv4: true, ipv6: true };
+    let nat = NatSwitches { ipv4: true, ipv6: true, ..NatSwitches::default() };
     let maps = Maps::of(Specs::new(options, FamilyConfig::default()).with_nat(nat));
     maps.open().unwrap();
     Arc::new(maps)

@@ -33,6 +33,10 @@ pub enum Existence {
     Nat4,
     /// With translations of IPv6 sources by the programs.
     Nat6,
+    /// With those of IPv4 and `enable-ip-masq-agent`.
+    IpMasq4,
+    /// With those of IPv6 and `enable-ip-masq-agent`.
+    IpMasq6,
     /// The cell of a feature creates it; the option that switches the feature.
     Feature(&'static str),
     /// One for each endpoint, the name continued by `_` and the endpoint's id in five digits.
@@ -104,8 +108,8 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_encrypt_state", Array, 4, 1, Fixed(1), RO, Feature("enable-ipsec")),
     map("cilium_events", PerfEventArray, 4, 4, Cpus, NONE, Always),
     map("cilium_ipcache_v2", LpmTrie, 24, 24, Fixed(512000), NO_PREALLOC_RO, Always),
-    map("cilium_ipmasq_v4", LpmTrie, 8, 1, Fixed(16384), NO_PREALLOC_RO, Feature("enable-ip-masq-agent")),
-    map("cilium_ipmasq_v6", LpmTrie, 20, 1, Fixed(16384), NO_PREALLOC_RO, Feature("enable-ip-masq-agent")),
+    map("cilium_ipmasq_v4", LpmTrie, 8, 1, Fixed(16384), NO_PREALLOC_RO, IpMasq4),
+    map("cilium_ipmasq_v6", LpmTrie, 20, 1, Fixed(16384), NO_PREALLOC_RO, IpMasq6),
     map("cilium_ipv4_frag_datagrams", LruHash, 12, 4, Fragments, LRU, Fragments4),
     map("cilium_ipv6_frag_datagrams", LruHash, 40, 4, Fragments, LRU, Fragments6),
     map("cilium_l2_responder_v4", Hash, 8, 8, Fixed(4096), NO_PREALLOC, Family4),

@@ -64,6 +64,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     let nat = NatSwitches {
         ipv4: translates("enable-ipv4-masquerade"),
         ipv6: translates("enable-ipv6-masquerade"),
+        ip_masq_agent: is_on("enable-ip-masq-agent"),
     };
     let specs = Specs::new(config, families).with_nat(nat);
     let (specs, fit) = match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {

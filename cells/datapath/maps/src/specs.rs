@@ -38,6 +38,8 @@ pub struct NatSwitches {
     pub ipv4: bool,
     /// IPv6.
     pub ipv6: bool,
+    /// Ranges of a file of ip-masq-agent are not translated.
+    pub ip_masq_agent: bool,
 }
 
 /// The own map of masquerade addresses, which exists with translations of sources only.
@@ -154,6 +156,8 @@ impl Specs {
             Existence::Fragments6 => self.families.enable_ipv6 && self.config.enable_ipv6_fragment_tracking,
             Existence::Nat4 => self.families.enable_ipv4 && self.nat.ipv4,
             Existence::Nat6 => self.families.enable_ipv6 && self.nat.ipv6,
+            Existence::IpMasq4 => self.families.enable_ipv4 && self.nat.ipv4 && self.nat.ip_masq_agent,
+            Existence::IpMasq6 => self.families.enable_ipv6 && self.nat.ipv6 && self.nat.ip_masq_agent,
             Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
         };
         let masquerade = (self.nat != NatSwitches::default()).then(|| self.own(MASQUERADE_MAP));
@@ -205,10 +209,18 @@ mod tests {
         };
         let is_of_nat = |name: &&String| name.contains("snat") || *name == MASQUERADE_MAP;
         assert_eq!(names(NatSwitches::default()).iter().filter(is_of_nat).count(), 0);
-        let v4 = names(NatSwitches { ipv4: true, ipv6: false });
+        let v4 = names(NatSwitches { ipv4: true, ..NatSwitches::default() });
         let v4: Vec<&String> = v4.iter().filter(is_of_nat).collect();
         assert_eq!(v4, ["cilium_snat_v4_alloc_retries", "cilium_snat_v4_external", "ep_masquerade"]);
-        assert_eq!(names(NatSwitches { ipv4: true, ipv6: true }).iter().filter(is_of_nat).count(), 5);
+        let both = NatSwitches { ipv4: true, ipv6: true, ip_masq_agent: false };
+        assert_eq!(names(both).iter().filter(is_of_nat).count(), 5);
+        let agent = |nat| names(NatSwitches { ip_masq_agent: true, ..nat });
+        let ranges =
+            |names: Vec<String>| names.into_iter().filter(|name| name.contains("ipmasq")).collect::<Vec<_>>();
+        assert_eq!(ranges(names(both)), [] as [&str; 0]);
+        assert_eq!(ranges(agent(both)), ["cilium_ipmasq_v4", "cilium_ipmasq_v6"]);
+        assert_eq!(ranges(agent(NatSwitches { ipv6: false, ..both })), ["cilium_ipmasq_v4"]);
+        assert_eq!(ranges(agent(NatSwitches::default())), [] as [&str; 0]);
     }
 
     #[test]

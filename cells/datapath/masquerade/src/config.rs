@@ -18,6 +18,15 @@ pub struct MasqueradeConfig {
     /// Masquerade by the programs of the datapath, not by iptables
     #[flag(default = false)]
     pub enable_bpf_masquerade: bool,
+    /// Masquerade packets to other nodes of the cluster as well
+    #[flag(default = false)]
+    pub enable_remote_node_masquerade: bool,
+    /// Keep the address of packets to the ranges of a file of ip-masq-agent
+    #[flag(default = false)]
+    pub enable_ip_masq_agent: bool,
+    /// The file of ranges, in YAML or JSON; it is followed
+    #[flag(default = "/etc/config/ip-masq-agent")]
+    pub ip_masq_agent_config_path: String,
     /// Masquerade to the source address of the route, not to the device's primary address
     #[flag(default = false)]
     pub enable_masquerade_to_route_source: bool,
@@ -80,9 +89,23 @@ impl MasqueradeConfig {
         parsed.map(Some).ok_or_else(|| OptionError { option, value: text.to_owned(), expected })
     }
 
+    /// Returns the range of the family that the programs never masquerade: that of the option, else the node's pods
+    /// (`pods`), unless the file of ip-masq-agent lists all such ranges.
+    pub fn excluded_range(&self, family: Family, pods: Option<IpNetwork>) -> Option<IpNetwork> {
+        let pods = pods.filter(|_| !self.enable_ip_masq_agent);
+        self.native_routing_cidr(family).unwrap_or_default().or(pods)
+    }
+
     fn validate(&self) -> Result<(), OptionError> {
         self.native_routing_cidr(Family::Ipv4)?;
         self.native_routing_cidr(Family::Ipv6)?;
+        if self.enable_ip_masq_agent && !self.ip_masq_agent_config_path.starts_with('/') {
+            return Err(OptionError {
+                option: "ip-masq-agent-config-path",
+                value: self.ip_masq_agent_config_path.clone(),
+                expected: "an absolute path such as /etc/config/ip-masq-agent",
+            });
+        }
         let wrong = |name: &&String| {
             let name = name.as_str();
             name.is_empty()
@@ -110,6 +133,9 @@ pub(crate) mod tests {
             enable_ipv4_masquerade: true,
             enable_ipv6_masquerade: true,
             enable_bpf_masquerade: false,
+            enable_remote_node_masquerade: false,
+            enable_ip_masq_agent: false,
+            ip_masq_agent_config_path: "/etc/config/ip-masq-agent".into(),
             enable_masquerade_to_route_source: false,
             egress_masquerade_interfaces: Vec::new(),
             iptables_random_fully: false,
@@ -135,8 +161,26 @@ pub(crate) mod tests {
                 MasqueradeConfig { egress_masquerade_interfaces: vec![wrong.into()], ..masquerade() };
             assert!(error(config).starts_with("option egress-masquerade-interfaces: "), "{wrong}");
         }
+        let relative = MasqueradeConfig {
+            enable_ip_masq_agent: true,
+            ip_masq_agent_config_path: "ranges".into(),
+            ..masquerade()
+        };
+        assert!(error(relative).starts_with("option ip-masq-agent-config-path: 'ranges' is wrong"));
         let good = MasqueradeConfig { ipv6_native_routing_cidr: " fd00::/8".into(), ..masquerade() };
         assert_eq!(good.native_routing_cidr(Family::Ipv6).unwrap(), Some("fd00::/8".parse().unwrap()));
         assert_eq!(good.native_routing_cidr(Family::Ipv4).unwrap(), None);
+    }
+
+    #[test]
+    fn pods_are_excluded_unless_a_file_lists_the_ranges() {
+        let pods = Some("10.244.1.0/24".parse().unwrap());
+        let native = MasqueradeConfig { ipv4_native_routing_cidr: "10.0.0.0/8".into(), ..masquerade() };
+        let excluded = |config: &MasqueradeConfig| config.excluded_range(Family::Ipv4, pods);
+        assert_eq!(excluded(&masquerade()), pods);
+        assert_eq!(excluded(&native), Some("10.0.0.0/8".parse().unwrap()));
+        let agent = |config| MasqueradeConfig { enable_ip_masq_agent: true, ..config };
+        assert_eq!(excluded(&agent(masquerade())), None);
+        assert_eq!(excluded(&agent(native)), Some("10.0.0.0/8".parse().unwrap()));
     }
 }

@@ -20,6 +20,12 @@ pub enum Error {
         /// Its value.
         value: String,
     },
+    /// The option is one of the programs.
+    #[error("option {option}: true needs enable-bpf-masquerade=true; give it, or remove {option}")]
+    OfPrograms {
+        /// The option.
+        option: &'static str,
+    },
     /// No family is masqueraded.
     #[error(
         "option enable-bpf-masquerade: true needs enable-ipv4-masquerade=true or enable-ipv6-masquerade=true; set one \
@@ -29,7 +35,8 @@ pub enum Error {
     /// Which addresses the network routes is unknown.
     #[error(
         "option {option}: '' is wrong with routing-mode=native and enable-bpf-masquerade=true; give the range of all \
-         pods that the network routes, such as {example}"
+         pods that the network routes, such as {example}, or the ranges in a \
+         file with enable-ip-masq-agent=true"
     )]
     NoNativeRange {
         /// The option.
@@ -46,7 +53,12 @@ pub(crate) fn check(
     tunnel: &Tunnel,
 ) -> Result<(), Error> {
     if !config.enable_bpf_masquerade {
-        return Ok(());
+        let of_programs = [
+            ("enable-ip-masq-agent", config.enable_ip_masq_agent),
+            ("enable-remote-node-masquerade", config.enable_remote_node_masquerade),
+        ];
+        let given = of_programs.into_iter().find(|(_, is_on)| *is_on);
+        return given.map_or(Ok(()), |(option, _)| Err(Error::OfPrograms { option }));
     }
     if !config.egress_masquerade_interfaces.is_empty() {
         let value = config.egress_masquerade_interfaces.join(",");
@@ -70,7 +82,7 @@ pub(crate) fn check(
     for family in enabled {
         // An invalid range was refused with the option itself.
         let range = config.native_routing_cidr(family).unwrap_or_default();
-        if range.is_none() && !tunnel.is_tunnel() {
+        if range.is_none() && !config.enable_ip_masq_agent && !tunnel.is_tunnel() {
             return Err(match family {
                 Family::Ipv4 => {
                     Error::NoNativeRange { option: "ipv4-native-routing-cidr", example: "10.0.0.0/8" }
@@ -123,6 +135,20 @@ mod tests {
             MasqueradeConfig { enable_ipv4_masquerade: false, enable_ipv6_masquerade: false, ..on.clone() };
         assert!(error(&none, RoutingMode::Tunnel).starts_with("option enable-bpf-masquerade: true needs"));
         assert!(error(&on, RoutingMode::Native).contains("ipv4-native-routing-cidr"));
+        let agent = MasqueradeConfig { enable_ip_masq_agent: true, ..on.clone() };
+        assert_eq!(error(&agent, RoutingMode::Native), "", "the file has the ranges");
+        for (option, config) in [
+            ("enable-ip-masq-agent", MasqueradeConfig { enable_ip_masq_agent: true, ..masquerade() }),
+            (
+                "enable-remote-node-masquerade",
+                MasqueradeConfig { enable_remote_node_masquerade: true, ..masquerade() },
+            ),
+        ] {
+            let text = format!(
+                "option {option}: true needs enable-bpf-masquerade=true; give it, or remove {option}"
+            );
+            assert_eq!(error(&config, RoutingMode::Tunnel), text);
+        }
         let ipv4 = MasqueradeConfig { ipv4_native_routing_cidr: "10.0.0.0/8".into(), ..on };
         assert!(error(&ipv4, RoutingMode::Native).contains("ipv6-native-routing-cidr"));
     }

@@ -39,6 +39,8 @@ use crate::watchdog::reports::Reports;
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest wait after a failed round.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// The maximum wait for the file of ip-masq-agent.
+const MAX_RANGES_WAIT: Duration = Duration::from_secs(2);
 
 /// The health message on kernels without nftables.
 const UNMARKED: &str = "The host's packets cannot be marked: policy takes them for the world's";
@@ -93,6 +95,14 @@ impl HostJob {
         tokio::select! {
             () = known => {}
             () = cx.cancelled() => return Ok(()),
+        }
+        if self.egress.needs_ranges() {
+            // A disk that does not answer must not keep the node from forwarding.
+            tokio::select! {
+                () = self.masquerading.ranges() => {}
+                () = tokio::time::sleep(MAX_RANGES_WAIT) => {}
+                () = cx.cancelled() => return Ok(()),
+            }
         }
         let mut alarms = Alarms::new(self.maps.path("ep_config"));
         let drift_checks = self.maps.comparisons().clone();

@@ -26,6 +26,10 @@ pub(crate) struct EgressFeatures {
     native_ipv4: Option<IpNetwork>,
     /// The same for IPv6.
     native_ipv6: Option<IpNetwork>,
+    /// Ranges of a file are not masqueraded; without an option's range the node's pods are none.
+    ip_masq_agent: bool,
+    /// Packets to other nodes are masqueraded.
+    remote_node_masquerade: bool,
     /// Devices serve frontends of services (`kube-proxy-replacement`).
     nodeport: bool,
     /// Devices that may be the direct-routing device (`direct-routing-device`).
@@ -43,6 +47,8 @@ impl EgressFeatures {
             masquerade_ipv6: families.enable_ipv6 && masquerade.is_in_bpf(Family::Ipv6),
             native_ipv4: native(Family::Ipv4),
             native_ipv6: native(Family::Ipv6),
+            ip_masq_agent: masquerade.enable_ip_masq_agent,
+            remote_node_masquerade: masquerade.enable_remote_node_masquerade,
             direct_routing: Selection {
                 filter: value("direct-routing-device")
                     .into_iter()
@@ -60,12 +66,21 @@ impl EgressFeatures {
         constants.masquerade_ipv4 = self.masquerade_ipv4.into();
         constants.masquerade_ipv6 = self.masquerade_ipv6.into();
         constants.nodeport = self.nodeport.into();
+        if self.is_masquerading() {
+            constants.ip_masq_agent = self.ip_masq_agent.into();
+            constants.remote_node_masquerade = self.remote_node_masquerade.into();
+        }
         if self.is_masquerading() || self.nodeport {
             constants.snat_min_port = self.node_ports.1.saturating_add(1);
         }
         if self.nodeport {
             (constants.nodeport_min, constants.nodeport_max) = self.node_ports;
         }
+    }
+
+    /// Whether programs must not be loaded before the ranges of ip-masq-agent are in the maps.
+    pub(crate) fn needs_ranges(&self) -> bool {
+        self.is_masquerading() && self.ip_masq_agent
     }
 
     fn is_masquerading(&self) -> bool {
@@ -131,8 +146,10 @@ impl EgressFeatures {
             rows.map(|row| row.addr).collect::<Vec<IpAddr>>()
         };
         let fallback = primary(WILDCARD_DEVICE);
-        let excluded_ipv4 = self.native_ipv4.or(node.ipv4_alloc_cidr.map(IpNetwork::V4));
-        let excluded_ipv6 = self.native_ipv6.or(node.ipv6_alloc_cidr.map(IpNetwork::V6));
+        let pods_ipv4 = node.ipv4_alloc_cidr.filter(|_| !self.ip_masq_agent);
+        let pods_ipv6 = node.ipv6_alloc_cidr.filter(|_| !self.ip_masq_agent);
+        let excluded_ipv4 = self.native_ipv4.or(pods_ipv4.map(IpNetwork::V4));
+        let excluded_ipv6 = self.native_ipv6.or(pods_ipv6.map(IpNetwork::V6));
         let row = |name: &str| {
             let own = primary(name);
             let all = || own.iter().chain(&fallback);
@@ -212,6 +229,23 @@ mod tests {
         assert_eq!(node_ports("30000"), None);
     }
 
+    #[test]
+    fn options_of_masquerading_are_constants_with_it() {
+        let constants = |masquerade_ipv4| {
+            let mut constants = NodeConfig::default();
+            let (ip_masq_agent, remote_node_masquerade) = (true, true);
+            EgressFeatures {
+                masquerade_ipv4,
+                ip_masq_agent,
+                remote_node_masquerade,
+                ..EgressFeatures::default()
+            }
+            .apply(&mut constants);
+            [constants.ip_masq_agent, constants.remote_node_masquerade]
+        };
+        assert_eq!((constants(true), constants(false)), ([1, 1], [0, 0]));
+    }
+
     fn features() -> EgressFeatures {
         EgressFeatures { masquerade_ipv4: true, masquerade_ipv6: true, ..EgressFeatures::default() }
     }
@@ -259,6 +293,11 @@ mod tests {
         let features = EgressFeatures { native_ipv4: Some("10.0.0.0/8".parse().unwrap()), ..features() };
         assert_eq!(rows(&features, &[])[0].excluded_ipv4_mask.to_ne_bytes(), [255, 0, 0, 0]);
         assert_eq!(rows(&EgressFeatures::default(), &[]), []);
+        // Only the file has ranges then, but for one of the option.
+        let agent = |features| EgressFeatures { ip_masq_agent: true, ..features };
+        let none = rows(&agent(self::features()), &[])[0];
+        assert_eq!((none.excluded_ipv4, none.excluded_ipv4_mask), (u32::MAX, 0), "a range without addresses");
+        assert_eq!(rows(&agent(features), &[])[0].excluded_ipv4_mask.to_ne_bytes(), [255, 0, 0, 0]);
     }
 
     #[test]
