@@ -62,12 +62,20 @@ impl Cluster {
     /// When it cannot be made.
     #[must_use]
     pub fn with(options: &StageOptions, definitions: &[Value]) -> Self {
+        Self::of(Node::new(), options, definitions)
+    }
+
+    /// The same of this node.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn of(mut node: Node, options: &StageOptions, definitions: &[Value]) -> Self {
         let stage = Stage::with(options).unwrap();
         if !definitions.is_empty() {
             stage.define(definitions).unwrap();
         }
         stage.apply(&format!("{{apiVersion: v1, kind: Node, metadata: {{name: {}}}}}", Self::NODE)).unwrap();
-        let mut node = Node::new();
         let gate = stage.gate().unwrap();
         let kubeconfig = gate.kubeconfig(User::Agent).unwrap();
         node.config.remove("cluster-folder");

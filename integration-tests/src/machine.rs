@@ -22,6 +22,7 @@ const CONTAINERS: &str = "/containers";
 #[derive(Debug)]
 pub struct Machine {
     _first: Process,
+    _cgroup: Option<EmptyAtDrop>,
     /// The first process, as this process sees it.
     pid: u32,
     root: PathBuf,
@@ -29,7 +30,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine in the network namespace of a node, with images that are folders of `images`.
+    /// Starts a machine in the network namespace of a node, and in its cgroup if it has one, with images that are folders of
+    /// `images`.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -82,18 +84,31 @@ impl Machine {
         let file = root.join("containers/machine");
         fs::write(&file, first.to_text()).unwrap();
         let ns = node.host().clone();
-        let mut command = ns.command("unshare");
-        command
-            .args(["--mount", "--propagation=private", "--pid", "--fork", "--kill-child=KILL"])
-            .arg(programs.join("container"))
-            .arg(file);
+        let options = ["--mount", "--propagation=private", "--pid", "--fork", "--kill-child=KILL"];
+        let mut command = match node.sandbox().cgroup() {
+            // The root of a cgroup v2 that is mounted on the machine is this cgroup, not the one of this whole machine.
+            Some(cgroup) => {
+                let mut command = ns.command("bash");
+                command
+                    .args(["-c", "echo 0 >$0/cgroup.procs && exec unshare --cgroup \"$@\""])
+                    .arg(cgroup)
+                    .args(options);
+                command
+            }
+            None => {
+                let mut command = ns.command("unshare");
+                command.args(options);
+                command
+            }
+        };
+        command.arg(programs.join("container")).arg(file);
         let process = Process::start(&mut command).unwrap();
         let find = || match descendants(process.id()).first() {
             Some(pid) if name(*pid) == "sleep" => Ok(*pid),
             _ => Err("the machine's first process does not sleep".to_owned()),
         };
         let pid = try_wait_until(LIMIT, find).unwrap();
-        Machine { _first: process, pid, root, ns }
+        Machine { _first: process, _cgroup: node.sandbox().cgroup().map(EmptyAtDrop), pid, root, ns }
     }
 
     /// Returns its root folder. File systems that it mounts are not seen there.
@@ -160,6 +175,21 @@ impl Machine {
     fn write(&self, name: &str, container: &Container) -> String {
         fs::write(self.root.join(format!("containers/{name}.container")), container.to_text()).unwrap();
         format!("{CONTAINERS}/{name}.container")
+    }
+}
+
+/// A cgroup that has no processes any more once this is dropped, as its folder cannot be removed before. Those of the machine
+/// are killed with its first process, but not at once.
+#[derive(Debug)]
+struct EmptyAtDrop(PathBuf);
+
+impl Drop for EmptyAtDrop {
+    fn drop(&mut self) {
+        let is_empty = || match fs::read_to_string(self.0.join("cgroup.procs")) {
+            Ok(list) if !list.trim().is_empty() => Err(format!("{} has {list}", self.0.display())),
+            _ => Ok(()),
+        };
+        let _ = try_wait_until(LIMIT, is_empty);
     }
 }
 

@@ -34,6 +34,11 @@ none
 {{- and .Values.healthChecking .Values.endpointHealthChecking.enabled (has (include "apiary.chainingMode" .) (list "none" "portmap")) -}}
 {{- end }}
 
+{{- /* Whether programs of a cgroup translate services at sockets. */ -}}
+{{- define "apiary.socketPrograms" -}}
+{{- or .Values.socketLB.enabled (eq (toString .Values.kubeProxyReplacement) "true") -}}
+{{- end }}
+
 {{- /* The variables by which processes find an API server that is not behind the service of the cluster. */ -}}
 {{- define "apiary.apiServer" -}}
 {{- with .Values.k8sServiceHost }}

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
 use cluster_stage::{StageOptions, User};
 use integration_tests::{Cluster, Image, Machine, Node, RunningContainer, Workload, binary};
 use serde_json::{Value, json};
-use test_kit::{require, require_command, require_root, wait_until};
+use test_kit::{require, require_command, require_root, try_wait_until, wait_until};
 
 use super::{CONFIG_FILES, objects, render, require_helm, root};
 
@@ -46,7 +48,9 @@ fn committed() -> BTreeMap<String, Value> {
 /// A cluster with these objects and these options over those of the ConfigMap; its Node has an address.
 fn cluster(objects: &BTreeMap<String, Value>, options: &[(&str, &str)]) -> Cluster {
     let options: BTreeMap<_, _> = options.iter().copied().collect();
-    let cluster = Cluster::with(&StageOptions { rbac: true, ..StageOptions::default() }, &[]);
+    // A step of the pod mounts the machine's cgroup, to which an agent may attach programs.
+    let stage = StageOptions { rbac: true, ..StageOptions::default() };
+    let cluster = Cluster::of(Node::with_cgroup(), &stage, &[]);
     for object in objects.values() {
         cluster.stage.apply(&object.to_string()).unwrap();
     }
@@ -207,7 +211,7 @@ fn the_default_chart_runs_from_images_without_packages_of_a_distribution() {
     let (steps, running) = start_agent(&agent);
     assert_eq!(
         steps.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
-        ["config", "apply-sysctl-overwrites", "mount-bpf-fs", "install-cni-binaries"]
+        ["config", "mount-cgroup", "apply-sysctl-overwrites", "mount-bpf-fs", "install-cni-binaries"]
     );
     assert_eq!(machine.exec("stat -f -c %T /sys/fs/bpf").trim(), "bpf_fs", "mounted on the host");
     let pod = Pod::create(&cluster, &machine, "web");
@@ -244,6 +248,86 @@ fn the_default_chart_runs_from_images_without_packages_of_a_distribution() {
     let cleaned = agent.run(&clean);
     pod.remove();
     assert_eq!(new_leftovers(&machine, &before), LEFT, "{cleaned}");
+    operator.stop(leader);
+}
+
+/// Connects a process of the machine, in its cgroup, and one that is in another; returns whether each gets the answer of the
+/// server.
+fn ask(machine: &Machine, address: &str, port: u16) -> [bool; 2] {
+    let connect =
+        format!("exec 3<>/dev/tcp/{address}/{port} && read -t 20 -u 3 line && test \"$line\" = web");
+    let inside = format!("echo 0 >{CGROUP}/cgroup.procs; {connect}");
+    let outside = format!("timeout 1 bash -c '{connect}'");
+    [inside, outside]
+        .map(|script| machine.command("bash").args(["-c", &script]).output().unwrap().status.success())
+}
+
+const CGROUP: &str = "/run/cilium/cgroupv2";
+const LINKS: &str = "/sys/fs/bpf/cilium/socketlb/links/cgroup";
+
+#[test]
+fn the_chart_that_replaces_kube_proxy_translates_services_for_processes_of_the_machine() {
+    require_root!();
+    require_helm!();
+    let folder = tempfile::tempdir().unwrap();
+    let images = images(&["--bare"], folder.path(), &IMAGES);
+    let objects = objects(&render(&json!({"kubeProxyReplacement": true})).unwrap());
+    // These images have no iptables.
+    let cluster = cluster(&objects, &[("install-iptables-rules", "false")]);
+    let machine = Machine::start(&cluster.node, folder.path());
+    let [operator, agent] = workloads(&machine, &images, &objects, &cluster);
+    let leader = start_operator(&operator);
+    let (_, running) = start_agent(&agent);
+    // Backends of the node's network, in the namespace of this thread.
+    let listener = TcpListener::bind((Node::IPV4, 8080)).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a server of the test, which ends with it")]
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| stream.write_all(b"web\n"));
+        }
+    });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "web-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+        "endpoints": [{"addresses": [Node::IPV4], "conditions": {"ready": true}}], "ports": [{"port": 8080}],
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]});
+    cluster.stage.apply(&list.to_string()).unwrap();
+    let service = cluster.stage.get(&["-n=default", "service", "web"]).unwrap();
+    let address = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let translated = || ask(&machine, &address, 80) == [true, false];
+    let reached = || translated().then_some(()).ok_or_else(|| format!("{address} is not translated"));
+    if let Err(error) = try_wait_until(LIMIT, reached) {
+        panic!("{error}: {:?}\n{}", ask(&machine, &address, 80), running.log());
+    }
+    assert!(ask(&machine, "127.0.0.1", 30080)[0], "a node port on loopback");
+    assert_eq!(machine.exec(&format!("ls {LINKS}")).lines().count(), 11);
+    assert_eq!(machine.exec(&format!("stat -f -c %T {CGROUP}")).trim(), "cgroup2fs");
+
+    // The next pod of the agent, between the two none.
+    let (_, code) = agent.stop(running);
+    assert!(code.success(), "{code}");
+    assert!(translated(), "while no agent runs");
+    let (_, running) = start_agent(&agent);
+    assert!(translated(), "with the next agent");
+
+    // Switched off, as an update of the chart does.
+    let (_, code) = agent.stop(running);
+    assert!(code.success(), "{code}");
+    let patch = json!({"data": {"kube-proxy-replacement": "false"}}).to_string();
+    let words = ["patch", "-n", "kube-system", "configmap", "cilium-config", "--type=merge", "-p", &patch];
+    cluster.stage.kubectl(&words).unwrap();
+    let (_, running) = start_agent(&agent);
+    wait_until("the links are removed", LIMIT, || {
+        !machine.command("ls").arg(LINKS).output().unwrap().status.success()
+    });
+    assert!(!translated(), "control: without programs");
+    let (_, code) = agent.stop(running);
+    assert!(code.success(), "{code}");
     operator.stop(leader);
 }
 

@@ -91,6 +91,11 @@ fn value_sets() -> Vec<(&'static str, Value)> {
             "no steps",
             json!({"sysctlfix": {"enabled": false}, "bpf": {"autoMount": {"enabled": false}}, "cni": {"install": false}}),
         ),
+        (
+            "services at sockets, with a cgroup of others",
+            json!({"socketLB": {"enabled": true}, "loadBalancer": {"mode": "snat", "acceleration": "disabled"},
+                "cgroup": {"autoMount": {"enabled": false}, "hostRoot": "/sys/fs/cgroup"}}),
+        ),
         ("the agent alone", json!({"operator": {"enabled": false}})),
         ("the operator alone", json!({"agent": false, "operator": {"skipCRDCreation": true}})),
         (
@@ -108,7 +113,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
             "services",
             json!({"kubeProxyReplacement": true, "kubeProxyReplacementHealthzBindAddr": "0.0.0.0:10256",
                 "loadBalancer": {"algorithm": "maglev", "serviceTopology": true}, "maglev": {"tableSize": 2039},
-                "nodePort": {"range": "30000,32000", "addresses": ["192.0.2.0/24"]}, "bpf": {"lbMapMax": 1_000_000, "natMax": 1_048_576},
+                "nodePort": {"range": "30000,32000", "addresses": ["192.0.2.0/24"], "bindProtection": false, "autoProtectPortRange": false}, "bpf": {"lbMapMax": 1_000_000, "natMax": 1_048_576},
                 "localRedirectPolicies": {"enabled": true, "addressMatcherCIDRs": ["169.254.0.0/16"]},
                 "nodeIPAM": {"enabled": true}, "enableLBIPAM": false, "defaultLBServiceIPAM": "nodeipam",
                 "socketLB": {"enabled": true, "hostNamespaceOnly": true}}),
@@ -240,6 +245,7 @@ fn no_container_of_the_default_chart_is_privileged_or_runs_a_shell() {
     let agent = ["BPF", "PERFMON", "NET_ADMIN", "NET_RAW", "CHOWN", "DAC_OVERRIDE", "SYS_ADMIN"];
     let expected = [
         ("config", vec![]),
+        ("mount-cgroup", host.clone()),
         ("apply-sysctl-overwrites", host.clone()),
         ("mount-bpf-fs", host),
         ("install-cni-binaries", vec![]),
