@@ -103,6 +103,7 @@ pub fn control_plane() -> Cell {
             neighbors::cell(),
             loadbalancer::cell(),
             loadbalancer_healthserver::cell(),
+            loadbalancer_port_range::cell(),
             loadbalancer_sockets::cell(),
             policy::cell(),
             cni_config::cell(),

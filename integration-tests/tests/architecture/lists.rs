@@ -41,6 +41,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "policy",
         "node-manager",
         "loadbalancer-healthserver",
+        "loadbalancer-port-range",
         "loadbalancer-sockets",
     ],
     &["iptables"],
