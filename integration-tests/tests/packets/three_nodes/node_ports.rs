@@ -17,7 +17,8 @@ const EXTERNAL: [&str; 2] = ["203.0.113.7", "2001:db8:6::7"];
 
 /// The service with a pod as its only backend.
 fn service(backend: &Pod, on: &str) -> [Value; 3] {
-    let back = |protocol: &str| json!({"name": protocol.to_lowercase(), "protocol": protocol, "port": BACKEND_PORT});
+    let back =
+        |protocol: &str| json!({"name": protocol.to_lowercase(), "protocol": protocol, "port": BACKEND_PORT});
     let front = |protocol: &str| {
         let name = protocol.to_lowercase();
         json!({"name": name, "protocol": protocol, "port": PORT, "nodePort": NODE_PORT, "targetPort": BACKEND_PORT})
@@ -110,7 +111,7 @@ fn backends_of_other_nodes_answer(routing: Routing) {
     all_answer(&cluster, "without an agent");
     cluster.start(0);
     all_answer(&cluster, "after a start");
-    drop(cluster.nodes[0].kill());
+    cluster.nodes[0].kill();
     all_answer(&cluster, "after a kill");
     cluster.start(0);
     all_answer(&cluster, "at last");

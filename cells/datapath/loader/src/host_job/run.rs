@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datapath_abi::DIRECT_ROUTING;
 use datapath_api::{HostMark, SocketCoverage};
 use devices::{Device, NodeAddress};
 use futures::future::{FutureExt as _, OptionFuture, select_all};
@@ -47,6 +48,9 @@ const UNMARKED: &str = "The host's packets cannot be marked: policy takes them f
 
 /// The health message without tunnel device.
 const NO_TUNNEL: &str = "No tunnel device: packets to pods of other nodes are dropped, trying again";
+
+/// The health message without an address for packets to backends of services on other nodes.
+const UNADDRESSED: &str = "No direct-routing address: services do not reach backends of other nodes";
 
 /// The tables that the desired state is computed from.
 #[derive(Params, Clone)]
@@ -262,10 +266,16 @@ impl HostJob {
         cx: &JobCx,
     ) -> (Controller, Applied) {
         let masquerades = egress::is_masquerading(&desired.constants);
+        let unaddressed = desired.masquerade.get(&DIRECT_ROUTING);
+        // Devices may be known later than the node.
+        let unaddressed = unaddressed
+            .filter(|_| !desired.devices.is_empty())
+            .and_then(|row| egress::unaddressed(row, &desired.constants));
         let (controller, result) = blocking(controller, move |c| c.apply(&desired)).await;
         let unmarked = match result {
             Ok(mut report) => {
                 self.report_tunnel(report.tunnel.take(), cx);
+                report_direct_routing(unaddressed, cx);
                 if report.loaded.is_some() {
                     self.refuse_unknown_pods().await;
                     // Recreated host devices have the kernel's defaults.
@@ -349,6 +359,15 @@ impl HostJob {
             tracing::warn!(%error, "Could not make a kernel setting");
             cx.health.degraded("Could not make a kernel setting", &error);
         }
+    }
+}
+
+/// Reports the families, if there are any, for which the node has no direct-routing address.
+fn report_direct_routing(unaddressed: Option<&str>, cx: &JobCx) {
+    let health = cx.health.child("direct-routing");
+    match unaddressed {
+        None => health.close(),
+        Some(families) => health.degraded(UNADDRESSED, format!("no address of {families}")),
     }
 }
 

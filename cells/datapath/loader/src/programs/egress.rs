@@ -198,6 +198,18 @@ pub(crate) fn is_translating_ipv6(constants: &NodeConfig) -> bool {
     constants.masquerade_ipv6 != 0 || constants.nodeport != 0 && constants.enable_ipv6 != 0
 }
 
+/// Returns the families for which the node has no direct-routing address, in words; `None` if it has them.
+pub(crate) fn unaddressed(node: &MasqueradeAddresses, constants: &NodeConfig) -> Option<&'static str> {
+    let no_ipv4 = constants.enable_ipv4 != 0 && node.ipv4 == 0;
+    let no_ipv6 = constants.enable_ipv6 != 0 && node.ipv6 == [0; 4];
+    match (no_ipv4, no_ipv6) {
+        (true, true) => Some("IPv4 and IPv6"),
+        (true, false) => Some("IPv4"),
+        (false, true) => Some("IPv6"),
+        (false, false) => None,
+    }
+}
+
 /// Whether programs with these constants masquerade.
 pub(crate) fn is_masquerading(constants: &NodeConfig) -> bool {
     (constants.masquerade_ipv4 | constants.masquerade_ipv6) != 0
@@ -344,5 +356,11 @@ mod tests {
         assert_eq!(row("", &both, &LocalNode::default()), none);
         assert_eq!(row("", &[], &node), none);
         assert_eq!(EgressFeatures::default().direct_routing_row(&both, &node), None);
+        let constants =
+            |enable_ipv4, enable_ipv6| NodeConfig { enable_ipv4, enable_ipv6, ..NodeConfig::default() };
+        let some = MasqueradeAddresses { ipv4: 1, ..MasqueradeAddresses::default() };
+        assert_eq!(unaddressed(&some, &constants(1, 0)), None);
+        assert_eq!(unaddressed(&some, &constants(1, 1)), Some("IPv6"));
+        assert_eq!(unaddressed(&MasqueradeAddresses::default(), &constants(1, 1)), Some("IPv4 and IPv6"));
     }
 }
