@@ -2,10 +2,10 @@
 
 use bpf::{Layout, Map, MapFlags, MapSpec, MapType, PerCpuMap, RawMap, UpdateMode, bytes_of, possible_cpus};
 use datapath_abi::{
-    CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpcacheKey, LbBackend4, LbReverseNat4, LbService,
-    LbServiceKey4, LbSourceRange4, MetricsKey, MetricsValue, PolicyEntry, PolicyKey, PolicyStatsKey,
-    PolicyStatsValue, RemoteEndpointInfo, direction, drop, ipv4_word, lb_flag, lb_flag2, lxc_flag, mac_word,
-    tuple_flag,
+    CtEntry, CtTuple4, CtTuple6, EndpointInfo, EndpointKey, IpMasqKey4, IpMasqKey6, IpcacheKey, LbBackend4,
+    LbReverseNat4, LbService, LbServiceKey4, LbSourceRange4, MetricsKey, MetricsValue, NatEntry4, NatEntry6,
+    PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo, direction, drop, ipv4_word,
+    ipv6_words, lb_flag, lb_flag2, lxc_flag, mac_word, tuple_flag,
 };
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -198,6 +198,97 @@ fn connections_of_all_and_of_an_endpoint() {
     }
     assert!(run(&sandbox, "bpf ct list 10").contains("Error: there is no endpoint 10"));
     assert!(run(&sandbox, "bpf ct list everything").contains("unknown type everything"));
+}
+
+#[test]
+fn translations_are_listed_and_flushed() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let missing = run(&sandbox, "bpf nat list");
+    assert!(missing.starts_with("Error: there is no map of translations"), "{missing}");
+    assert!(run(&sandbox, "bpf nat flush").ends_with("[exit code 1]\n"));
+    let spec = MapSpec::new("cilium_snat_v4_external", MapType::LruHash, 14, 40, 16, MapFlags::NONE);
+    let ipv4: Map<CtTuple4, NatEntry4> = Map::new(make(&sandbox, &spec)).unwrap();
+    let word = |octets: [u8; 4]| u32::from_ne_bytes(octets);
+    let (pod, node, world) = (word([10, 0, 0, 5]), word([192, 0, 2, 1]), word([198, 51, 100, 7]));
+    let (port, chosen, web) = (40_000_u16.to_be(), 50_000_u16.to_be(), 80_u16.to_be());
+    let entry =
+        |address, port| NatEntry4 { created: 77, needs_ct: 0, pad1: 0, pad2: 0, address, port, pad: [0; 2] };
+    let out =
+        CtTuple4 { saddr: pod, daddr: world, sport: port, dport: web, nexthdr: 6, flags: tuple_flag::OUT };
+    ipv4.update(&out, &entry(node, chosen)).unwrap();
+    let reply =
+        CtTuple4 { saddr: world, daddr: node, sport: web, dport: chosen, nexthdr: 6, flags: tuple_flag::IN };
+    ipv4.update(&reply, &entry(pod, port)).unwrap();
+    let spec = MapSpec::new("cilium_snat_v6_external", MapType::LruHash, 38, 56, 16, MapFlags::NONE);
+    let ipv6: Map<CtTuple6, NatEntry6> = Map::new(make(&sandbox, &spec)).unwrap();
+    let words = |text: &str| ipv6_words(text.parse().unwrap());
+    let host = CtTuple6 {
+        saddr: words("2001:db8::1"),
+        daddr: words("2001:db8::2"),
+        sport: port,
+        dport: 53_u16.to_be(),
+        nexthdr: 17,
+        flags: tuple_flag::OUT,
+    };
+    let own = NatEntry6 {
+        created: 78,
+        needs_ct: 1,
+        pad1: 0,
+        pad2: 0,
+        address: words("2001:db8::1"),
+        port,
+        pad: [0; 6],
+    };
+    ipv6.update(&host, &own).unwrap();
+    let listed = run(&sandbox, "bpf nat list");
+    let mut lines: Vec<&str> = listed.lines().collect();
+    lines.sort_unstable();
+    // Without an agent the clock of the entries is unknown.
+    assert_eq!(
+        lines,
+        [
+            "TCP IN 198.51.100.7:80 -> 192.0.2.1:50000 XLATE_DST 10.0.0.5:40000 Created=77 NeedsCT=0",
+            "TCP OUT 10.0.0.5:40000 -> 198.51.100.7:80 XLATE_SRC 192.0.2.1:50000 Created=77 NeedsCT=0",
+            "UDP OUT [2001:db8::1]:40000 -> [2001:db8::2]:53 XLATE_SRC [2001:db8::1]:40000 Created=78 NeedsCT=1",
+        ]
+    );
+    let json: serde_json::Value = serde_json::from_str(&run(&sandbox, "bpf nat list -o json")).unwrap();
+    let rows = json.as_array().unwrap();
+    let row = rows.iter().find(|row| row["Key"]["Flags"] == 0 && row["Key"]["NextHeader"] == 6).unwrap();
+    assert_eq!(row["Key"]["SourceAddr"], serde_json::json!([10, 0, 0, 5]));
+    assert_eq!(
+        row["Value"],
+        serde_json::json!({"Created": 77, "NeedsCT": 0, "Addr": [192, 0, 2, 1], "Port": chosen})
+    );
+    assert_eq!(
+        run(&sandbox, "bpf nat flush"),
+        "Flushed 2 entries from cilium_snat_v4_external\nFlushed 1 entries from cilium_snat_v6_external\n"
+    );
+    assert_eq!(run(&sandbox, "bpf nat list"), "");
+    assert_eq!(run(&sandbox, "bpf nat list -o json"), "[]\n");
+}
+
+#[test]
+fn ranges_that_are_not_masqueraded() {
+    test_kit::require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let missing = run(&sandbox, "bpf ipmasq list");
+    assert!(missing.starts_with("Error: there are no ranges: an agent has them with"), "{missing}");
+    let spec = MapSpec::new("cilium_ipmasq_v4", MapType::LpmTrie, 8, 1, 16, MapFlags::NO_PREALLOC);
+    let ipv4: Map<IpMasqKey4, u8> = Map::new(make(&sandbox, &spec)).unwrap();
+    assert_eq!(run(&sandbox, "bpf ipmasq list").trim_end(), "IP PREFIX/ADDRESS");
+    for (address, prefixlen) in [([10, 0, 0, 0], 8), ([169, 254, 0, 0], 16)] {
+        ipv4.update(&IpMasqKey4 { prefixlen, address: u32::from_ne_bytes(address) }, &0).unwrap();
+    }
+    let spec = MapSpec::new("cilium_ipmasq_v6", MapType::LpmTrie, 20, 1, 16, MapFlags::NO_PREALLOC);
+    let ipv6: Map<IpMasqKey6, u8> = Map::new(make(&sandbox, &spec)).unwrap();
+    ipv6.update(&IpMasqKey6 { prefixlen: 10, address: ipv6_words("fe80::".parse().unwrap()) }, &0).unwrap();
+    let listed = run(&sandbox, "bpf ipmasq list");
+    let lines: Vec<&str> = listed.lines().map(str::trim_end).collect();
+    assert_eq!(lines, ["IP PREFIX/ADDRESS", "10.0.0.0/8", "169.254.0.0/16", "fe80::/10"]);
+    let json: serde_json::Value = serde_json::from_str(&run(&sandbox, "bpf ipmasq list -o json")).unwrap();
+    assert_eq!(json["10.0.0.0/8"], serde_json::json!([""]));
 }
 
 #[test]

@@ -91,15 +91,33 @@ struct Record {
     value: Value,
 }
 
+/// A key of connections or translations, in the form of Cilium's JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Key {
+pub(super) struct Key {
     dest_addr: Vec<u8>,
     source_addr: Vec<u8>,
     dest_port: u16,
     source_port: u16,
     next_header: u8,
     flags: u8,
+}
+
+impl Key {
+    /// Returns a key of destination and source: addresses, and ports in network byte order.
+    pub(super) fn new(addresses: [IpAddr; 2], ports: [u16; 2], next_header: u8, flags: u8) -> Key {
+        let [dest_addr, source_addr] = addresses.map(octets);
+        let [dest_port, source_port] = ports;
+        Key { dest_addr, source_addr, dest_port, source_port, next_header, flags }
+    }
+}
+
+/// Returns the bytes of an address.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
 }
 
 #[derive(Serialize)]
@@ -135,7 +153,7 @@ struct Row {
 }
 
 /// The bytes of an address in a key.
-trait Address: Copy {
+pub(super) trait Address: Copy {
     fn address(self) -> IpAddr;
 }
 
@@ -218,7 +236,7 @@ fn addresses_of(id: u16) -> anyhow::Result<HashSet<IpAddr>> {
 }
 
 /// The current time, in the clock of the entries.
-struct Now {
+pub(super) struct Now {
     now: u32,
     /// Jiffies per second, if the clock counts them.
     hz: Option<i64>,
@@ -226,16 +244,21 @@ struct Now {
 
 impl Now {
     fn read(agent: &mut Agent, options: &CtListOptions) -> anyhow::Result<Now> {
-        let (jiffies, hz) = match options.clock_mode {
-            Some(ClockMode::Ktime) => (false, 0),
-            Some(ClockMode::Jiffies) => (true, options.clock_hz),
-            None => {
-                let status: StatusResponse =
-                    agent.get("/healthz").context("could not determine clocksource")?;
-                let source = status.clock_source.unwrap_or_default();
-                (source.mode == "jiffies", source.hertz)
-            }
-        };
+        match options.clock_mode {
+            Some(ClockMode::Ktime) => Now::of_clock(false, 0),
+            Some(ClockMode::Jiffies) => Now::of_clock(true, options.clock_hz),
+            None => Now::of_agent(agent),
+        }
+    }
+
+    /// Reads the clock that the agent uses.
+    pub(super) fn of_agent(agent: &mut Agent) -> anyhow::Result<Now> {
+        let status: StatusResponse = agent.get("/healthz").context("could not determine clocksource")?;
+        let source = status.clock_source.unwrap_or_default();
+        Now::of_clock(source.mode == "jiffies", source.hertz)
+    }
+
+    fn of_clock(jiffies: bool, hz: i64) -> anyhow::Result<Now> {
         if !jiffies {
             return Ok(Now { now: Clock::Seconds.now()?, hz: None });
         }
@@ -249,7 +272,7 @@ impl Now {
     }
 
     /// Returns the seconds until `then`; negative if it is in the past.
-    fn seconds_to(&self, then: u32) -> i64 {
+    pub(super) fn seconds_to(&self, then: u32) -> i64 {
         let seconds = |time: u32| match self.hz {
             None => i64::from(time),
             Some(hz) => (i64::from(time) << 8) / hz,
@@ -328,20 +351,9 @@ fn flags(flags: u16) -> String {
 
 impl From<&Row> for Record {
     fn from(row: &Row) -> Record {
-        let bytes = |address: IpAddr| match address {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
-        };
         let entry = &row.entry;
         Record {
-            key: Key {
-                dest_addr: bytes(row.daddr),
-                source_addr: bytes(row.saddr),
-                dest_port: row.dport,
-                source_port: row.sport,
-                next_header: row.protocol,
-                flags: row.flags,
-            },
+            key: Key::new([row.daddr, row.saddr], [row.dport, row.sport], row.protocol, row.flags),
             value: Value {
                 union0: [entry.reserved0, entry.backend_id],
                 packets: entry.packets,

@@ -6,9 +6,11 @@ mod ct;
 mod endpoint;
 mod format;
 mod ipcache;
+mod ipmasq;
 mod lb;
 mod maglev;
 mod metrics;
+mod nat;
 mod pinned;
 mod policy;
 
@@ -38,6 +40,12 @@ pub(crate) enum BpfCommand {
     /// Connection tracking tables
     #[command(subcommand)]
     Ct(ct::CtCommand),
+    /// ip-masq-agent CIDRs
+    #[command(subcommand)]
+    Ipmasq(List<Listing>),
+    /// NAT mapping tables
+    #[command(subcommand)]
+    Nat(nat::NatCommand),
     /// Load-balancing configuration
     #[command(subcommand)]
     Lb(lb::LbCommand),
@@ -51,6 +59,8 @@ pub(crate) fn run(agent: &mut Agent, command: &BpfCommand, out: &mut dyn Write) 
         BpfCommand::Ipcache(command) => return ipcache::run(command, out),
         BpfCommand::Metrics(List::List(options)) => metrics::list(&options.output, out),
         BpfCommand::Policy(command) => policy::run(agent, command, out),
+        BpfCommand::Ipmasq(List::List(options)) => ipmasq::list(&options.output, out),
+        BpfCommand::Nat(command) => nat::run(agent, command, out),
         BpfCommand::Lb(command) => lb::run(command, out),
         BpfCommand::Ct(command) => ct::run(agent, command, out),
     };
