@@ -36,6 +36,8 @@ pub enum Kind {
     CiliumNetworkPolicy,
     /// CiliumClusterwideNetworkPolicy: every endpoint.
     CiliumClusterwideNetworkPolicy,
+    /// NetworkPolicy, of Kubernetes: pods of one namespace.
+    NetworkPolicy,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
         match self {
             Kind::CiliumNetworkPolicy => "CiliumNetworkPolicy",
             Kind::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
+            Kind::NetworkPolicy => "NetworkPolicy",
         }
     }
 
@@ -52,7 +55,21 @@ impl Kind {
         match self {
             Kind::CiliumNetworkPolicy => "cnp",
             Kind::CiliumClusterwideNetworkPolicy => "ccnp",
+            Kind::NetworkPolicy => "knp",
         }
+    }
+
+    /// Returns the kind's `apiVersion`.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy => "cilium.io/v2",
+            Kind::NetworkPolicy => "networking.k8s.io/v1",
+        }
+    }
+
+    /// Whether its objects are in a namespace.
+    pub fn is_namespaced(self) -> bool {
+        self != Kind::CiliumClusterwideNetworkPolicy
     }
 }
 

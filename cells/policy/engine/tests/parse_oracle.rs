@@ -63,6 +63,7 @@ fn kind(manifest: &Value) -> Option<Kind> {
     match manifest["kind"].as_str() {
         Some("CiliumNetworkPolicy") => Some(Kind::CiliumNetworkPolicy),
         Some("CiliumClusterwideNetworkPolicy") => Some(Kind::CiliumClusterwideNetworkPolicy),
+        Some("NetworkPolicy") => Some(Kind::NetworkPolicy),
         _ => None,
     }
 }
@@ -146,15 +147,20 @@ fn assert_names_unbuilt(id: &Value, manifest: &Value, result: &Result<Policy, Re
 
 /// Objects that Cilium's agent accepts although its CRD schema refuses them, with the field. A folder has no API server
 /// in front of it, and the agent would store another number than the written one.
-const REFUSED_BY_SCHEMA: [(&str, &str); 8] = [
+const REFUSED_BY_SCHEMA: [(&str, &str); 13] = [
     ("invalid-0071", "spec.egressDeny[0].toPorts[0].ports[0].port"), // port 80 of `gre`
+    ("invalid-0087", "spec.ingress[0].ports[0].port"),               // 70000, in a NetworkPolicy
     ("invalid-0115", "spec.egressDeny[0].icmps[0].fields[0].type"),  // -1
+    ("invalid-0119", "spec.ingress[0].ports[0].port"),               // -1
     ("invalid-0137", "spec.ingress[0].toPorts[0].ports[0].endPort"), // -1
     ("invalid-0144", "spec.ingressDeny[0].icmps[0].fields[0].type"), // 256
+    ("invalid-0151", "spec.ingress[0].from[0].ipBlock.cidr"),        // 10.0.0.1
     ("invalid-0167", "spec.ingressDeny[0].toPorts[0].ports[0].endPort"), // 65536
     ("invalid-0186", "spec.ingressDeny[0].toPorts[0].ports[0].endPort"), // -1
     ("invalid-0190", "spec.ingress[0].icmps[0].fields[0].type"),     // 70000
     ("invalid-0226", "spec.egress[0].toPorts[0].ports[0].endPort"),  // 65536
+    ("invalid-0238", "spec.ingress[0].from[0].ipBlock.except[0]"),   // outside of the block
+    ("invalid-0271", "spec.ingress[0].ports[0].port"),               // `no such name`
 ];
 
 #[test]

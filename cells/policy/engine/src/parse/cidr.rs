@@ -56,7 +56,32 @@ pub(super) fn cidr_rule(
             "make each an element of its own",
         ),
     }
-    let prefix = cidr.as_ref().and_then(|field| prefix_field(field, problems));
+    block(&rule, cidr.as_ref(), context, problems)
+}
+
+/// Reads an `ipBlock` of a NetworkPolicy: a prefix and its exceptions.
+pub(super) fn ip_block(
+    field: &Field<'_>,
+    context: &Context<'_>,
+    problems: &mut Problems,
+) -> Option<Selector> {
+    let object = field.object(problems)?;
+    object.check_names(problems, &["cidr", "except"], &[]);
+    let cidr = object.field("cidr");
+    if cidr.is_none() {
+        problems.add(&object.path_of("cidr"), "missing", "name a prefix");
+    }
+    block(&object, cidr.as_ref(), context, problems)
+}
+
+/// Reads a prefix, with the exceptions beside it.
+fn block(
+    rule: &Object<'_>,
+    cidr: Option<&Field<'_>>,
+    context: &Context<'_>,
+    problems: &mut Problems,
+) -> Option<Selector> {
+    let prefix = cidr.and_then(|field| prefix_field(field, problems));
     let except = rule.field("except").and_then(|field| field.list(problems)).unwrap_or_default();
     let except: Vec<Option<IpNetwork>> = except
         .iter()

@@ -3,6 +3,7 @@
 mod cidr;
 mod cursor;
 mod icmp;
+mod network_policy;
 mod peers;
 mod ports;
 mod rule;
@@ -116,7 +117,10 @@ pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy
             kind,
             origin: origin_labels(&resource, &uid),
         };
-        entries = read_rules(&object, &context, &mut problems);
+        entries = match kind {
+            Kind::NetworkPolicy => network_policy::network_policy(&object, &context, &mut problems),
+            _ => read_rules(&object, &context, &mut problems),
+        };
     } else {
         problems.add("(object)", format!("{}: must be an object", quoted(manifest)), "");
     }
@@ -127,8 +131,12 @@ pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy
 }
 
 fn read_head(object: &Object<'_>, kind: Kind, problems: &mut Problems) {
-    object.check_names(problems, &["apiVersion", "kind", "metadata", "spec", "specs", "status"], &[]);
-    for (name, wanted) in [("apiVersion", "cilium.io/v2"), ("kind", kind.name())] {
+    let known: &[&str] = match kind {
+        Kind::NetworkPolicy => &["apiVersion", "kind", "metadata", "spec", "status"],
+        _ => &["apiVersion", "kind", "metadata", "spec", "specs", "status"],
+    };
+    object.check_names(problems, known, &[]);
+    for (name, wanted) in [("apiVersion", kind.api_version()), ("kind", kind.name())] {
         if let Some(field) = object.field(name)
             && let Some(text) = field.text(problems)
             && text != wanted
@@ -146,14 +154,14 @@ fn read_metadata(object: &Object<'_>, kind: Kind, problems: &mut Problems) -> (R
     if name.is_empty() && problems.count() == before {
         problems.add("metadata.name", "missing", "every policy has a name");
     }
-    let namespace = match (kind, text("namespace", problems)) {
-        (Kind::CiliumClusterwideNetworkPolicy, "") => "",
-        (Kind::CiliumClusterwideNetworkPolicy, _) => {
+    let namespace = match (kind.is_namespaced(), text("namespace", problems)) {
+        (false, "") => "",
+        (false, _) => {
             problems.warn("metadata.namespace", "not looked at: the policy is of the whole cluster", "");
             ""
         }
-        (Kind::CiliumNetworkPolicy, "") => "default",
-        (Kind::CiliumNetworkPolicy, namespace) => namespace,
+        (true, "") => "default",
+        (true, namespace) => namespace,
     };
     let uid = text("uid", problems).into();
     (ResourceId { kind, namespace: namespace.into(), name: name.into() }, uid)

@@ -47,13 +47,43 @@ pub(super) fn port_rule(
     ports.iter().filter_map(|field| port_protocol(field, context, problems)).flatten().collect()
 }
 
+/// Reads an element of `ports` of a NetworkPolicy: the port may be absent, a number or a name, the protocol is TCP
+/// unless given.
+pub(super) fn network_policy_port(field: &Field<'_>, problems: &mut Problems) -> Option<Vec<PortSpec>> {
+    let object = field.object(problems)?;
+    object.check_names(problems, &["port", "endPort", "protocol"], &[]);
+    let protocols = match object.field("protocol") {
+        None => Some(vec![TCP]),
+        Some(field) => network_policy_protocols(&field, problems),
+    };
+    let end = end_port(&object, problems);
+    let port = match object.field("port") {
+        None => Some(Number::All),
+        Some(field) => match field.value.as_i64() {
+            Some(number) => named_or_number(&number.to_string(), &field.path, problems),
+            None => field.text(problems).and_then(|text| named_or_number(text, &field.path, problems)),
+        },
+    };
+    specs(&object, protocols?, port?, end?, problems)
+}
+
 fn port_protocol(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Vec<PortSpec>> {
     let object = field.object(problems)?;
     object.check_names(problems, &["port", "endPort", "protocol"], &[]);
     let protocols = protocols(&object, context, problems);
     let end = end_port(&object, problems);
     let port = port(&object, context, problems)?;
-    let (protocols, end) = (protocols?, end?);
+    specs(&object, protocols?, port, end?, problems)
+}
+
+/// Returns the specs of an element, one for each protocol.
+fn specs(
+    object: &Object<'_>,
+    protocols: Vec<u8>,
+    port: Number,
+    end: Option<u16>,
+    problems: &mut Problems,
+) -> Option<Vec<PortSpec>> {
     match (&port, end) {
         (Number::All, Some(_)) => {
             problems.warn(&object.path_of("endPort"), "not looked at: port 0 stands for all ports", "");
@@ -87,12 +117,8 @@ fn protocols(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems
         None => "",
     };
     let upper = name.to_ascii_uppercase();
-    match upper.as_str() {
-        "" | "ANY" => return Some(vec![TCP, UDP, SCTP]),
-        "TCP" => return Some(vec![TCP]),
-        "UDP" => return Some(vec![UDP]),
-        "SCTP" => return Some(vec![SCTP]),
-        _ => {}
+    if let Some(known) = transport(if upper.is_empty() { "ANY" } else { &upper }) {
+        return Some(known);
     }
     let extended = EXTENDED.iter().find(|(known, _)| *known == upper);
     if extended.is_none() {
@@ -108,6 +134,28 @@ fn protocols(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems
         );
     }
     extended.map(|(_, number)| vec![*number])
+}
+
+/// Reads the protocol of a NetworkPolicy's port.
+fn network_policy_protocols(field: &Field<'_>, problems: &mut Problems) -> Option<Vec<u8>> {
+    let name = field.text(problems)?;
+    let known = transport(&name.to_ascii_uppercase());
+    if known.is_none() {
+        let reason = format!("{}: not a protocol", quoted(field.value));
+        problems.add(&field.path, reason, "TCP, UDP or SCTP");
+    }
+    known
+}
+
+/// Returns the numbers of a protocol with ports; `ANY` is all of them.
+fn transport(name: &str) -> Option<Vec<u8>> {
+    match name {
+        "ANY" => Some(vec![TCP, UDP, SCTP]),
+        "TCP" => Some(vec![TCP]),
+        "UDP" => Some(vec![UDP]),
+        "SCTP" => Some(vec![SCTP]),
+        _ => None,
+    }
 }
 
 /// The value of the field `port`.
@@ -130,6 +178,11 @@ fn port(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> 
         problems.add(&object.path_of("port"), "missing", "a number, a name, or 0 for all ports");
         return None;
     }
+    named_or_number(text, &object.path_of("port"), problems)
+}
+
+/// Reads the name or the number of a port.
+fn named_or_number(text: &str, path: &str, problems: &mut Problems) -> Option<Number> {
     if is_service_name(text) {
         return Some(Number::Name(text.to_ascii_lowercase().into()));
     }
@@ -139,7 +192,7 @@ fn port(object: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> 
         None => {
             let reason = format!("{}: not a port (0-65535) and not a port's name", quoted(&text.into()));
             let remedy = "names have at most 15 letters, digits and single dashes, and a letter";
-            problems.add(&object.path_of("port"), reason, remedy);
+            problems.add(path, reason, remedy);
             None
         }
     }

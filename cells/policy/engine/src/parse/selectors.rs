@@ -21,27 +21,35 @@ pub(super) struct LabelSelector {
 }
 
 impl LabelSelector {
-    /// Reads `{matchLabels, matchExpressions}`.
+    /// Reads `{matchLabels, matchExpressions}` with keys that may name a source.
     pub(super) fn read(field: &Field<'_>, problems: &mut Problems) -> Option<LabelSelector> {
+        LabelSelector::read_keys(field, split_key, problems)
+    }
+
+    /// Reads a selector of Kubernetes: keys are those of labels of Kubernetes, without a source.
+    pub(super) fn read_k8s(field: &Field<'_>, problems: &mut Problems) -> Option<LabelSelector> {
+        LabelSelector::read_keys(field, k8s_key, problems)
+    }
+
+    fn read_keys(field: &Field<'_>, read_key: ReadKey, problems: &mut Problems) -> Option<LabelSelector> {
         let before = problems.count();
         let object = field.object(problems)?;
         object.check_names(problems, &["matchLabels", "matchExpressions"], &[]);
         let mut selector = LabelSelector::default();
         if let Some(labels) = object.field("matchLabels").and_then(|field| field.object(problems)) {
             for (key, value) in labels.fields() {
-                selector.read_equals(key, &value, problems);
+                selector.read_equals(read_key(key, &value.path, problems), &value, problems);
             }
         }
         let list = object.field("matchExpressions").and_then(|field| field.list(problems));
         for expression in list.unwrap_or_default() {
-            selector.expressions.extend(read_expression(&expression, problems));
+            selector.expressions.extend(read_expression(&expression, read_key, problems));
         }
         (problems.count() == before).then_some(selector)
     }
 
-    fn read_equals(&mut self, key: &str, field: &Field<'_>, problems: &mut Problems) {
+    fn read_equals(&mut self, key: Option<(String, String)>, field: &Field<'_>, problems: &mut Problems) {
         let value = read_value(field, problems);
-        let key = split_key(key, &field.path, problems);
         let (Some((source, key)), Some(value)) = (key, value) else { return };
         let requirement = Requirement { source, key, test: Test::Equals(value) };
         match self.equals.get(&requirement.name()) {
@@ -120,16 +128,43 @@ impl LabelSelector {
         self.finish()
     }
 
+    /// Returns the selector of the pods that a NetworkPolicy names by their labels and, if given, by those of their
+    /// namespaces; without these, in the policy's namespace.
+    pub(super) fn into_pod_peer(
+        mut self,
+        namespaces: Option<LabelSelector>,
+        context: &Context<'_>,
+    ) -> Selector {
+        if context.settings.default_local_cluster && !self.names_k8s(|key| key == POLICY_CLUSTER) {
+            self.set(POLICY_CLUSTER, &context.settings.cluster);
+        }
+        match namespaces {
+            None => self.set(POD_NAMESPACE, context.namespace),
+            Some(any) if any.equals.is_empty() && any.expressions.is_empty() => {
+                let (source, key) = (K8S.to_owned(), POD_NAMESPACE.to_owned());
+                self.expressions.insert(0, Requirement { source, key, test: Test::Exists });
+            }
+            Some(namespaces) => {
+                let of_namespace =
+                    |r: Requirement| Requirement { key: format!("{NAMESPACE_LABELS}{}", r.key), ..r };
+                let equals = namespaces.equals.into_values().map(of_namespace);
+                self.equals.extend(equals.map(|requirement| (requirement.name(), requirement)));
+                self.expressions.splice(0..0, namespaces.expressions.into_iter().map(of_namespace));
+            }
+        }
+        self.finish()
+    }
+
     fn finish(self) -> Selector {
         Selector::Labels(self.equals.into_values().chain(self.expressions).collect())
     }
 }
 
-fn read_expression(field: &Field<'_>, problems: &mut Problems) -> Option<Requirement> {
+fn read_expression(field: &Field<'_>, read_key: ReadKey, problems: &mut Problems) -> Option<Requirement> {
     let object = field.object(problems)?;
     object.check_names(problems, &["key", "operator", "values"], &[]);
     let key = object.text("key", problems);
-    let key = split_key(key, &object.path_of("key"), problems);
+    let key = read_key(key, &object.path_of("key"), problems);
     let values: Option<Vec<String>> = match object.field("values") {
         None => Some(Vec::new()),
         Some(field) => field
@@ -159,6 +194,14 @@ fn read_expression(field: &Field<'_>, problems: &mut Problems) -> Option<Require
     Some(Requirement { source, key, test: test.ok()? })
 }
 
+/// Reads a label's key into source and key.
+type ReadKey = fn(&str, &str, &mut Problems) -> Option<(String, String)>;
+
+/// Reads the key of a label of Kubernetes.
+fn k8s_key(text: &str, path: &str, problems: &mut Problems) -> Option<(String, String)> {
+    valid_key(text, text, path, problems).then(|| (K8S.to_owned(), text.to_owned()))
+}
+
 /// Splits a label's key into source and key; without a source, it is `any`. A dot before the first colon makes the
 /// whole text a key.
 fn split_key(text: &str, path: &str, problems: &mut Problems) -> Option<(String, String)> {
@@ -171,16 +214,21 @@ fn split_key(text: &str, path: &str, problems: &mut Problems) -> Option<(String,
         problems.add(path, reason, "write it as k8s:app or app");
         return None;
     }
-    if names::qualified_name(key).is_err() {
+    valid_key(key, text, path, problems).then(|| (source.to_owned(), key.to_owned()))
+}
+
+/// Whether a key is valid; reports `text`, the whole as written, if not.
+fn valid_key(key: &str, text: &str, path: &str, problems: &mut Problems) -> bool {
+    let is_valid = names::qualified_name(key).is_ok();
+    if !is_valid {
         let reason = format!("{}: not a label's key", quoted(&text.into()));
         problems.add(
             path,
             reason,
             "at most 63 letters, digits, dashes, dots after an optional domain and slash",
         );
-        return None;
     }
-    Some((source.to_owned(), key.to_owned()))
+    is_valid
 }
 
 fn read_value(field: &Field<'_>, problems: &mut Problems) -> Option<String> {
