@@ -195,6 +195,7 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "cells/datapath/conntrack-gc/src/collect.rs",
         "the rest between two chunks of rows, in `hive::blocking`",
     ),
+    ("cells/datapath/conntrack-gc/src/orphans.rs", "as above"),
     (
         "cells/infra/cleanup/src/leftover.rs",
         "waits until the kernel has freed rules that use a set, in a command without a runtime",

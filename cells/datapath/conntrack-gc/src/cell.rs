@@ -12,6 +12,7 @@ use crate::collect::{Collected, collect_with};
 use crate::config::ConntrackGcConfig;
 use crate::interval::{Interval, MIN_INTERVAL};
 use crate::metrics::{Kind, Numbers};
+use crate::orphans::{Orphans, purge_orphans};
 use crate::signals::{self, Families, Requests};
 
 /// Limit of a pass through one map with millions of entries and a pause after each chunk.
@@ -87,6 +88,27 @@ struct Gc {
 }
 
 impl Gc {
+    /// Deletes translations of a family without a connection, after those of ended connections have gone.
+    async fn purge_orphans(&self, family: Families, cx: &JobCx) -> Result<(), (&'static str, anyhow::Error)> {
+        let names: Vec<&'static str> =
+            self.collected.iter().filter(|(of, ..)| *of == family).map(|(_, name, _)| *name).collect();
+        let Some(nat_name) = names.first().map(|name| nat_map(name)) else { return Ok(()) };
+        let (maps, cancelled) = (self.maps.clone(), cx.token().clone());
+        let purged = hive::blocking(move || -> anyhow::Result<Orphans> {
+            let Some(nat) = maps.shared(nat_name)? else { return Ok(Orphans::default()) };
+            let mut connections = Vec::new();
+            for name in names {
+                connections.extend(maps.shared(name)?);
+            }
+            Ok(purge_orphans(&nat, &connections, CHUNK_PAUSE, || !cancelled.is_cancelled())?)
+        });
+        let Orphans { owned, deleted } = purged.await.map_err(|error| (nat_name, error))?;
+        if deleted > 0 {
+            tracing::info!(mapName = nat_name, owned, deleted, "Purged translations without a connection");
+        }
+        Ok(())
+    }
+
     async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         let clock = self.clock.clock();
         self.numbers.interval(self.interval.current());
@@ -149,6 +171,12 @@ impl Gc {
                     }
                     Err(error) => failed = Some((name, error)),
                 }
+            }
+            for family in [Families::IPV4, Families::IPV6].into_iter().filter(|f| requested.contains(*f)) {
+                if let Err((map, error)) = self.purge_orphans(family, &cx).await {
+                    failed = Some((map, error));
+                }
+                working.step();
             }
             drop(working);
             if !std::mem::take(&mut requested).is_empty() {

@@ -173,10 +173,10 @@ fn delete(map: &RawMap, clock: &Clock, key: &[u8]) -> bpf::Result<Deletion> {
     }
 }
 
-const EEXIST: i32 = 17;
+pub(crate) const EEXIST: i32 = 17;
 
 /// Whether the error means that the kernel cannot delete and return an entry of this map type.
-fn cannot_take(errno: i32) -> bool {
+pub(crate) fn cannot_take(errno: i32) -> bool {
     const EINVAL: i32 = 22;
     const EOPNOTSUPP: i32 = 95;
     const ENOTSUPP: i32 = 524;

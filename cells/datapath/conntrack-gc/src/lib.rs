@@ -13,6 +13,9 @@
 //! A signal of the datapath that a map is full (perf ring `cilium_signals`) requests a run through the maps of
 //! that family before the interval ends. Signals are coalesced: such runs are at least ten seconds apart.
 //!
+//! Such a run also purges translations of that family without a connection, which a crash between two rows or an
+//! eviction has left: they hold ports.
+//!
 //! An expired entry is deleted and its value returned: if a packet has refreshed it since it was read, it is written
 //! back, unless the datapath has recreated it. A live connection therefore keeps its entry.
 //!
@@ -35,6 +38,7 @@ mod collect;
 mod config;
 mod interval;
 mod metrics;
+mod orphans;
 mod signals;
 mod translation;
 
@@ -42,3 +46,4 @@ pub use cell::cell;
 pub use collect::{Collected, MAPS, collect, collect_with, ends_among, forget};
 pub use config::ConntrackGcConfig;
 pub use interval::{MAX_INTERVAL, MIN_INTERVAL, STARTING_INTERVAL, next_interval};
+pub use orphans::{Orphans, purge_orphans};

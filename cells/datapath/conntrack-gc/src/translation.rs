@@ -4,9 +4,9 @@ use bpf::RawMap;
 use datapath_abi::{CtTuple4, CtTuple6, tuple_flag};
 
 /// The offset of address and port in a row of a NAT map.
-const ADDRESS: usize = 32;
+pub(crate) const ADDRESS: usize = 32;
 /// Bytes of a port.
-const PORT: usize = 2;
+pub(crate) const PORT: usize = 2;
 
 /// Removes the pair of rows of a connection from a NAT map, by the connection's key. A row of replies that another flow
 /// has got stays. Returns whether there was a pair.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bpf::{Clock, Map, MapFlags, MapSpec, MapType, UpdateMode};
-use conntrack_gc::{collect, collect_with, forget};
-use datapath_abi::{CtEntry, CtTuple4, CtTuple6, NatEntry4, ipv4_word, ipv6_words, tuple_flag};
+use conntrack_gc::{Orphans, collect, collect_with, forget, purge_orphans};
+use datapath_abi::{CtEntry, CtTuple4, CtTuple6, NatEntry4, NatEntry6, ipv4_word, ipv6_words, tuple_flag};
 use hive::prelude::*;
 use maps::Maps;
 use metrics::Metrics;
@@ -94,6 +94,119 @@ fn translations_go_with_their_connections() {
     assert!(has(&out(11, 6)) && has(&reply(1006)), "that of a living one");
     assert!(has(&out(12, 7)) && has(&reply(1007)), "rows of incoming connections have none");
     assert!(!has(&out(13, 8)) && has(&out(14, 9)) && has(&reply(1008)), "the port's new owner");
+}
+
+/// Rows of translations whose connection is missing go, alone or in pairs; those of connections stay.
+#[test]
+fn translations_without_a_connection_are_purged() {
+    require_root!();
+    const NODE: u32 = 99;
+    let (tcp, any) = (map(1000), map(1000));
+    let nat: Map<CtTuple4, NatEntry4> =
+        Map::create(&MapSpec::new("nat", MapType::LruHash, 14, 40, 1000, MapFlags::NONE)).unwrap();
+    let entry =
+        |address, port| NatEntry4 { created: 0, needs_ct: 0, pad1: 0, pad2: 0, address, port, pad: [0; 2] };
+    let out = |pod, sport, nexthdr| CtTuple4 {
+        saddr: pod,
+        daddr: 1,
+        sport,
+        dport: 2,
+        nexthdr,
+        flags: tuple_flag::OUT,
+    };
+    let reply = |port, nexthdr| CtTuple4 {
+        saddr: 1,
+        daddr: NODE,
+        sport: 2,
+        dport: port,
+        nexthdr,
+        flags: tuple_flag::IN,
+    };
+    // Keys of connections have the addresses reversed.
+    let connection = |pod, sport, nexthdr| CtTuple4 { saddr: 1, daddr: pod, ..out(pod, sport, nexthdr) };
+    let pair = |pod, sport, port, nexthdr| {
+        nat.update(&out(pod, sport, nexthdr), &entry(NODE, port)).unwrap();
+        nat.update(&reply(port, nexthdr), &entry(pod, sport)).unwrap();
+    };
+    pair(10, 5, 1005, 6);
+    tcp.update(&connection(10, 5, 6), &row(0)).unwrap();
+    pair(10, 5, 1005, 17);
+    any.update(&connection(10, 5, 17), &row(0)).unwrap();
+    pair(11, 6, 1006, 6);
+    // An entry of incoming packets, and one of another protocol, own nothing.
+    tcp.update(&CtTuple4 { flags: tuple_flag::IN, ..connection(11, 6, 6) }, &row(0)).unwrap();
+    any.update(&connection(11, 6, 17), &row(0)).unwrap();
+    // A crash between two rows has left a row of replies; the flow has another port by now.
+    pair(12, 7, 1007, 6);
+    nat.delete(&out(12, 7, 6)).unwrap();
+    // A connection of direct server return: its addresses are those of the row.
+    nat.update(&out(13, 8, 6), &entry(NODE, 80)).unwrap();
+    tcp.update(&CtTuple4 { sport: 2, dport: 8, ..out(13, 8, 6) }, &row(0)).unwrap();
+    // A row of another agent's kind.
+    let foreign = CtTuple4 { flags: 0x80, ..out(14, 9, 6) };
+    nat.update(&foreign, &entry(NODE, 81)).unwrap();
+    let connections = [tcp.raw().try_clone().unwrap(), any.raw().try_clone().unwrap()];
+    let purge = || purge_orphans(nat.raw(), &connections, Duration::ZERO, go_on).unwrap();
+    assert_eq!(purge(), Orphans { owned: 6, deleted: 3 });
+    let has = |key: &CtTuple4| nat.lookup(key).unwrap().is_some();
+    assert!(has(&out(10, 5, 6)) && has(&reply(1005, 6)) && has(&out(10, 5, 17)) && has(&reply(1005, 17)));
+    assert!(!has(&out(11, 6, 6)) && !has(&reply(1006, 6)) && !has(&reply(1007, 6)));
+    assert!(has(&out(13, 8, 6)) && has(&foreign));
+    assert_eq!(purge(), Orphans { owned: 6, deleted: 0 });
+
+    // The other family.
+    let nat: Map<CtTuple6, NatEntry6> =
+        Map::create(&MapSpec::new("nat", MapType::LruHash, 38, 56, 1000, MapFlags::NONE)).unwrap();
+    let connections: Map<CtTuple6, CtEntry> =
+        Map::create(&MapSpec::new("ct", MapType::LruHash, 38, 56, 1000, MapFlags::NONE)).unwrap();
+    let words = |text: &str| ipv6_words(text.parse().unwrap());
+    let (world, node) = (words("2001:db8::2"), words("2001:db8::1"));
+    for (pod, lives) in [(words("fd00::1"), true), (words("fd00::2"), false)] {
+        let port = u16::from(lives);
+        let out =
+            CtTuple6 { saddr: pod, daddr: world, sport: 5, dport: 2, nexthdr: 17, flags: tuple_flag::OUT };
+        let reply =
+            CtTuple6 { saddr: world, daddr: node, sport: 2, dport: port, nexthdr: 17, flags: tuple_flag::IN };
+        let entry = NatEntry6 { created: 0, needs_ct: 0, pad1: 0, pad2: 0, address: node, port, pad: [0; 6] };
+        nat.update(&out, &entry).unwrap();
+        nat.update(&reply, &NatEntry6 { address: pod, port: 5, ..entry }).unwrap();
+        if lives {
+            connections.update(&CtTuple6 { saddr: world, daddr: pod, ..out }, &row(0)).unwrap();
+        }
+    }
+    let all = [connections.raw().try_clone().unwrap()];
+    let purged = purge_orphans(nat.raw(), &all, Duration::ZERO, go_on).unwrap();
+    assert_eq!(purged, Orphans { owned: 2, deleted: 2 });
+    // The pass ends early when requested.
+    assert_eq!(purge_orphans(nat.raw(), &all, Duration::ZERO, || false).unwrap().owned, 2);
+}
+
+/// Connections come back while the rows of their translations are purged: none of them loses its rows.
+#[test]
+fn a_connection_that_comes_back_keeps_its_translation() {
+    require_root!();
+    const ROWS: u32 = 10_000;
+    let connections = map(4 * ROWS);
+    let nat: Map<CtTuple4, NatEntry4> =
+        Map::create(&MapSpec::new("nat", MapType::LruHash, 14, 40, 4 * ROWS, MapFlags::NONE)).unwrap();
+    let out = |pod| CtTuple4 { saddr: pod, daddr: 1, sport: 3, dport: 2, nexthdr: 6, flags: tuple_flag::OUT };
+    let entry = NatEntry4 { created: 0, needs_ct: 0, pad1: 0, pad2: 0, address: 99, port: 9, pad: [0; 2] };
+    nat.update_batch(&(100..100 + ROWS).map(|pod| (out(pod), entry)).collect::<Vec<_>>()).unwrap();
+    let all = [connections.raw().try_clone().unwrap()];
+    std::thread::scope(|scope| {
+        let packets = scope.spawn(|| {
+            for pod in (100..100 + ROWS).step_by(2) {
+                // As the programs do: the connection first, then the row if there is none.
+                connections.update(&CtTuple4 { saddr: 1, daddr: pod, ..out(pod) }, &row(1)).unwrap();
+                let _ = nat.update_mode(&out(pod), &entry, UpdateMode::Create);
+            }
+        });
+        purge_orphans(nat.raw(), &all, Duration::ZERO, go_on).unwrap();
+        packets.join().unwrap();
+    });
+    let missing =
+        (100..100 + ROWS).step_by(2).filter(|pod| nat.lookup(&out(*pod)).unwrap().is_none()).count();
+    assert_eq!(missing, 0);
 }
 
 #[test]
