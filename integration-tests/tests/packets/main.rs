@@ -6,6 +6,7 @@ mod endpoint_routes;
 mod health_endpoint;
 mod host_identity;
 mod host_routing;
+mod masquerade;
 mod nodeport;
 mod overlay;
 mod pods;

@@ -9,10 +9,12 @@
 //!
 //! **Differences from Cilium.** A device without an address drops packets of pods instead of sending them from 0.0.0.0.
 //! Fragments of pings pass, and ICMP messages of the host that Cilium cannot translate. ICMPv6 errors other than "too
-//! big" reach pods. A
-//! file of ip-masq-agent with an unknown key is applied and reported; one that is wrong from the start of a node leaves
-//! the maps empty, as in Cilium, but is named in health. Devices without Ethernet headers do not masquerade. Connections that the programs masquerade end
-//! when masquerading goes back to iptables: the kernel applies its rules to new connections only.
+//! big" reach pods. Devices without Ethernet headers do not masquerade. Unknown keys of a file of ip-masq-agent are
+//! reported; a file that is wrong at the first start leaves the maps empty, as in Cilium, and is named in health.
+//!
+//! **Changes of the option.** Connections that the programs masquerade end when masquerading goes back to iptables: the
+//! kernel applies its rules to new connections only. The other way they stay, as long as another rule of the node tracks
+//! connections, as those of kube-proxy do: without any the kernel stops to translate the connections that it knows.
 
 #![forbid(unsafe_code)]
 
