@@ -365,7 +365,6 @@ fn hop_limits_end_in_both_directions() -> Result<()> {
     Ok(())
 }
 
-/// Scenario 13: the second service has its own entry, and replies have its address.
 #[test]
 fn without_a_route_packets_are_dropped_in_both_directions() -> Result<()> {
     test_kit::require_root!();
@@ -406,7 +405,7 @@ fn errors_reach_both_ends_of_a_connection() -> Result<()> {
             let ends = (family.host(0).ip(), family.remote().ip());
             assert_eq!((seen.source.ip(), seen.destination.ip()), ends);
             assert_eq!(quoted(&outcome.packet), (family.remote(), source));
-            // The twin: about a packet that nobody has sent.
+            // The twin: about a packet to another port of the backend.
             let other = SocketAddr::new(family.remote().ip(), BACKEND_PORT + 1);
             let about = family.error_about(&segment(source, other, protocol, ACK));
             let outcome = entry.arrive(&about)?;
