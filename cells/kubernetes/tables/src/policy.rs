@@ -8,11 +8,12 @@ use serde::Serialize;
 use serde_json::Value;
 use statedb::{KeyBuf, Query, TableDisplay, TableSpec, age};
 
+use k8s_types::core::NetworkPolicy;
 use k8s_types::schema::{Strictness, check};
-use k8s_types::{Key, Kind, Problem, Refusal};
+use k8s_types::{Key, Kind, Problem, Refusal, with_type};
 
 use crate::events::Origin;
-use crate::row::Reflected;
+use crate::row::{Reflected, Row};
 
 /// Kinds of policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -22,6 +23,9 @@ pub enum PolicyKind {
     CiliumNetworkPolicy,
     /// A policy of the whole cluster.
     CiliumClusterwideNetworkPolicy,
+    /// A policy of a namespace, of Kubernetes itself. Not in the table: these have one of their own, from which
+    /// [`PolicyObject::from`] makes them.
+    NetworkPolicy,
 }
 
 impl PolicyKind {
@@ -35,6 +39,7 @@ impl PolicyKind {
         match self {
             PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
             PolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
+            PolicyKind::NetworkPolicy => Kind::NetworkPolicy,
         }
     }
 
@@ -42,6 +47,7 @@ impl PolicyKind {
         match kind {
             Kind::CiliumNetworkPolicy => Some(PolicyKind::CiliumNetworkPolicy),
             Kind::CiliumClusterwideNetworkPolicy => Some(PolicyKind::CiliumClusterwideNetworkPolicy),
+            Kind::NetworkPolicy => Some(PolicyKind::NetworkPolicy),
             _ => None,
         }
     }
@@ -117,6 +123,21 @@ impl PolicyObject {
     /// Queries the policy of this source, kind and name.
     pub fn by_name(source: &str, kind: PolicyKind, namespace: &str, name: &str) -> Query<PolicyObject> {
         Query::primary(key(source, kind, namespace, name))
+    }
+}
+
+impl From<&Row<NetworkPolicy>> for PolicyObject {
+    fn from(row: &Row<NetworkPolicy>) -> PolicyObject {
+        PolicyObject {
+            source: row.source.clone(),
+            kind: PolicyKind::NetworkPolicy,
+            namespace: row.metadata.namespace.as_str().into(),
+            name: row.metadata.name.as_str().into(),
+            uid: row.metadata.uid.as_str().into(),
+            origin: row.origin.to_string(),
+            body: Arc::new(with_type(&row.object)),
+            updated_at: Some(row.updated_at),
+        }
     }
 }
 

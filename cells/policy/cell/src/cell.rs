@@ -8,7 +8,8 @@ use datapath_api::Datapath;
 use hive::prelude::*;
 use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
-use k8s_tables::PolicyObject;
+use k8s_tables::core::NetworkPolicy;
+use k8s_tables::{PolicyObject, Row};
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
@@ -83,6 +84,7 @@ struct PolicyParams {
     selectors: Arc<RwTable<PeerSelector>>,
     subject_selectors: Arc<RwTable<SubjectSelector>>,
     objects: Arc<Table<PolicyObject>>,
+    network_policies: Arc<Table<Row<NetworkPolicy>>>,
     identities: Arc<Table<Identity>>,
     options: Option<Arc<Table<RuntimeOption>>>,
     prefixes: Arc<Prefixes>,
@@ -108,6 +110,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
         inputs: Inputs {
             endpoints: p.endpoints.reader(),
             objects: p.objects,
+            network_policies: config.enable_k8s_networkpolicy.then_some(p.network_policies),
             identities: p.identities,
             options: p.options,
             settings,

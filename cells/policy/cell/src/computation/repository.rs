@@ -173,6 +173,7 @@ pub(crate) fn id(object: &PolicyObject) -> ObjectId {
     let kind = match object.kind {
         PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
         PolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
+        PolicyKind::NetworkPolicy => Kind::NetworkPolicy,
     };
     ObjectId {
         source: object.source.clone(),

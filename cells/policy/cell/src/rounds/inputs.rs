@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures::future::OptionFuture;
 use identity::Identity;
-use k8s_tables::{PolicyKind, PolicyObject};
+use k8s_tables::core::NetworkPolicy;
+use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr};
 use policy_engine::Settings;
 use runtime_options::{POLICY_ENFORCEMENT, RuntimeOption};
 use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
@@ -17,6 +18,8 @@ use crate::model::endpoint::EndpointPolicy;
 pub(crate) struct Inputs {
     pub(crate) endpoints: Table<EndpointPolicy>,
     pub(crate) objects: Arc<Table<PolicyObject>>,
+    /// NetworkPolicies; `None` if they are not enforced.
+    pub(crate) network_policies: Option<Arc<Table<Row<NetworkPolicy>>>>,
     pub(crate) identities: Arc<Table<Identity>>,
     pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
     /// The configured settings; the table of options may change the enforcement.
@@ -30,14 +33,31 @@ pub(crate) struct Inputs {
 /// The position up to which changes have been read.
 pub(crate) struct Cursor {
     objects: Changes<PolicyObject>,
+    network_policies: Option<NetworkPolicies>,
     identities: Changes<Identity>,
     /// The identities as they were read last.
     known_identities: HashMap<u32, Obj<Identity>>,
 }
 
+/// The changes of NetworkPolicies.
+struct NetworkPolicies {
+    changes: Changes<Row<NetworkPolicy>>,
+    /// The sources of the rows as they were read last, by namespace and name: a row is of one source, and may become
+    /// that of another.
+    sources: HashMap<(SmolStr, SmolStr), Arc<str>>,
+}
+
+/// A change of a policy object.
+pub(crate) struct ObjectChange {
+    /// The object as it is now, or as it was before its deletion.
+    pub(crate) object: PolicyObject,
+    /// Whether it was deleted.
+    pub(crate) deleted: bool,
+}
+
 /// The input of a round: the changes since the last one, and the current endpoints and settings.
 pub(crate) struct Input {
-    pub(crate) objects: Vec<Change<PolicyObject>>,
+    pub(crate) objects: Vec<ObjectChange>,
     pub(crate) identities: Vec<Change<Identity>>,
     pub(crate) endpoints: Vec<Obj<EndpointPolicy>>,
     pub(crate) settings: Settings,
@@ -59,6 +79,7 @@ type EndpointVersion = (u16, u64, u64);
 pub(crate) struct InputWatch {
     endpoints: Watch,
     objects: Watch,
+    network_policies: Option<Watch>,
     identities: Watch,
     options: Option<Watch>,
 }
@@ -69,6 +90,7 @@ impl InputWatch {
             () = self.endpoints.changed() => {}
             () = self.objects.changed() => {}
             () = self.identities.changed() => {}
+            Some(()) = OptionFuture::from(self.network_policies.as_ref().map(Watch::changed)) => {}
             Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
         }
     }
@@ -96,6 +118,10 @@ impl Inputs {
     pub(crate) fn cursor(&self) -> Cursor {
         Cursor {
             objects: self.objects.changes(),
+            network_policies: self
+                .network_policies
+                .as_ref()
+                .map(|table| NetworkPolicies { changes: table.changes(), sources: HashMap::new() }),
             identities: self.identities.changes(),
             known_identities: HashMap::new(),
         }
@@ -104,6 +130,9 @@ impl Inputs {
     /// Waits until the sources of policies and identities are complete.
     pub(crate) async fn complete(&self) {
         self.objects.wait_initialized().await;
+        if let Some(network_policies) = &self.network_policies {
+            network_policies.wait_initialized().await;
+        }
         self.identities.wait_initialized().await;
     }
 
@@ -114,12 +143,21 @@ impl Inputs {
         let endpoints = rows.cloned().collect();
         let options_watch = self.options.as_ref().map(|options| options.all_watch(&snapshot).1);
         let (objects, objects_watch) = cursor.objects.read(&snapshot, usize::MAX);
-        let objects = objects.into_iter().filter(|change| self.is_enforced(&change.object)).collect();
+        let objects = objects.into_iter().filter(|change| self.is_enforced(&change.object));
+        let mut objects: Vec<ObjectChange> = objects
+            .map(|change| ObjectChange { object: (*change.object).clone(), deleted: change.deleted })
+            .collect();
+        let network_policies_watch = cursor.network_policies.as_mut().map(|network_policies| {
+            let (changes, watch) = network_policies.read(&snapshot);
+            objects.extend(changes);
+            watch
+        });
         let (identities, identities_watch) = cursor.identities(&snapshot);
         let (settings, options_revision) = self.settings(&snapshot);
         let watch = InputWatch {
             endpoints: endpoints_watch,
             objects: objects_watch,
+            network_policies: network_policies_watch,
             identities: identities_watch,
             options: options_watch,
         };
@@ -135,6 +173,7 @@ impl Inputs {
         match object.kind {
             PolicyKind::CiliumNetworkPolicy => self.enable_cnp,
             PolicyKind::CiliumClusterwideNetworkPolicy => self.enable_ccnp,
+            PolicyKind::NetworkPolicy => self.network_policies.is_some(),
         }
     }
 
@@ -144,6 +183,29 @@ impl Inputs {
         let mode = options.all(snapshot).find(|option| option.name == POLICY_ENFORCEMENT);
         let enforcement = mode.map_or(self.settings.enforcement, |option| enforcement(&option.value));
         (Settings { enforcement, ..self.settings.clone() }, options.revision(snapshot))
+    }
+}
+
+impl NetworkPolicies {
+    /// Reads the changes as those of policy objects, each of its source.
+    fn read(&mut self, snapshot: &Snapshot) -> (Vec<ObjectChange>, Watch) {
+        let (batch, watch) = self.changes.read(snapshot, usize::MAX);
+        let mut changes = Vec::new();
+        for change in batch {
+            let row = &*change.object;
+            let object = PolicyObject::from(row);
+            let key = (row.metadata.namespace.clone(), row.metadata.name.clone());
+            let before = match change.deleted {
+                true => self.sources.remove(&key),
+                false => self.sources.insert(key, row.source.clone()),
+            };
+            if let Some(before) = before.filter(|before| *before != row.source) {
+                let object = PolicyObject { source: before, ..object.clone() };
+                changes.push(ObjectChange { object, deleted: true });
+            }
+            changes.push(ObjectChange { object, deleted: change.deleted });
+        }
+        (changes, watch)
     }
 }
 

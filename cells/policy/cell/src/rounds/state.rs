@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hive::health::summarize;
 use identity::Identity;
-use k8s_tables::PolicyObject;
 use parking_lot::{Mutex, MutexGuard};
 use policy_engine::Settings;
 use statedb::Change;
@@ -13,6 +12,7 @@ use statedb::Change;
 use crate::computation::core::Core;
 use crate::computation::keep::Keep;
 use crate::computation::repository::{Repository, Staged, id};
+use crate::rounds::inputs::ObjectChange;
 use crate::rounds::metrics::Counters;
 
 /// Engine, maps and objects.
@@ -49,13 +49,13 @@ impl State {
     /// Validates changed objects, and stages those that are valid or removed.
     pub(crate) fn stage_objects(
         &mut self,
-        objects: &[Change<PolicyObject>],
+        objects: &[ObjectChange],
         settings: &Settings,
         staged: &mut Staged,
         counters: &Counters,
     ) {
         for change in objects {
-            let object = &*change.object;
+            let object = &change.object;
             if change.deleted {
                 self.repository.remove(object, staged);
                 counters.object_changed("delete", &object.source, true);

@@ -10,7 +10,8 @@ use hive::prelude::*;
 use identity::{Identities, Identity, Prefixes};
 use ipcache::IpcacheWriter;
 use ipcache::testing::FakeMap;
-use k8s_tables::{PolicyKind, PolicyObject};
+use k8s_tables::core::NetworkPolicy;
+use k8s_tables::{PolicyKind, PolicyObject, Row, decode};
 use labels::{LabelArray, Labels};
 use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
@@ -37,6 +38,7 @@ pub(crate) struct World {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) identity_table: Arc<Table<Identity>>,
     pub(crate) objects: Arc<Table<PolicyObject>>,
+    network_policies: RwTable<Row<NetworkPolicy>>,
 }
 
 impl World {
@@ -65,6 +67,7 @@ impl World {
             folder: policies.clone(),
             initializer: Some(initializer),
             options: db.table().unwrap(),
+            network_policies: db.table().unwrap(),
             metrics: Arc::new(Metrics::default()),
             identity_table: Arc::new(identity_table),
             objects: Arc::new(policies.reader()),
@@ -97,6 +100,7 @@ impl World {
             supply(self.prefixes.clone()),
             supply(self.identity_table.clone()),
             supply(self.objects.clone()),
+            supply(Arc::new(self.network_policies.reader())),
             config::<LocalNodeConfig>(),
             config::<FamilyConfig>(),
             module("ipcache", "An ipcache", [provide(make_ipcache)]),
@@ -132,6 +136,23 @@ impl World {
             if let Some(initializer) = initializer {
                 initializer.done(w);
             }
+        });
+    }
+
+    /// Writes a NetworkPolicy of a source; `Null` deletes.
+    pub(crate) fn write_network_policy(&self, source: &str, name: &str, spec: &Value) {
+        self.network_policies.transact(|w| {
+            if spec.is_null() {
+                w.delete(Row::by_name("shop", name));
+                return;
+            }
+            let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec});
+            let object: NetworkPolicy = decode(manifest.to_string().as_bytes()).unwrap();
+            w.insert(Row {
+                source: source.into(),
+                origin: format!("{name}.yaml, document 1").into(),
+                ..Row::of(object)
+            });
         });
     }
 

@@ -3,5 +3,6 @@
 mod kernel;
 mod kit;
 mod life;
+mod network_policies;
 mod prefixes;
 mod surfaces;
