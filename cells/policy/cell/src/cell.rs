@@ -8,6 +8,7 @@ use datapath_api::Datapath;
 use hive::prelude::*;
 use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
+use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::NetworkPolicy;
 use k8s_tables::{PolicyObject, Row};
 use local_node::{LocalNodeConfig, StateConfig};
@@ -85,6 +86,7 @@ struct PolicyParams {
     subject_selectors: Arc<RwTable<SubjectSelector>>,
     objects: Arc<Table<PolicyObject>>,
     network_policies: Arc<Table<Row<NetworkPolicy>>>,
+    cidr_groups: Arc<Table<Row<CiliumCIDRGroup>>>,
     identities: Arc<Table<Identity>>,
     options: Option<Arc<Table<RuntimeOption>>>,
     prefixes: Arc<Prefixes>,
@@ -111,6 +113,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
             endpoints: p.endpoints.reader(),
             objects: p.objects,
             network_policies: config.enable_k8s_networkpolicy.then_some(p.network_policies),
+            cidr_groups: p.cidr_groups,
             identities: p.identities,
             options: p.options,
             settings,

@@ -3,8 +3,9 @@
 //! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (an endpoint's
 //! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of
 //! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
-//! `k8s-policies`, `identities` and perhaps `runtime-options`, `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides**
-//! [`Policies`] to owners of endpoints, the operations under `/policy`, `GET /apiary/why` ([`why`]).
+//! `k8s-policies`, `k8s-networkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps `runtime-options`,
+//! `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners of endpoints, the operations under
+//! `/policy`, `GET /apiary/why` ([`why`]).
 //!
 //! **Lifecycle.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled
 //! with the rules, in place. From then on a job runs a round for each change of rules, identities, endpoints or
@@ -30,7 +31,8 @@
 //! **Differences from Cilium.** Changes are not delayed to be coalesced (`policy-trigger-interval`). A full map always
 //! denies all traffic of its endpoint (`enable-endpoint-lockdown-on-policy-overflow`); a part of a policy is never
 //! enforced. An object with an invalid rule is listed with its problems. Objects of one name from two sources are one
-//! entry of the repository with the rules of both. The host has no policy.
+//! entry of the repository with the rules of both. The host has no policy. Only the policy engine knows the labels of
+//! CIDR groups: the API lists identities of prefixes without them.
 
 mod api;
 mod cell;

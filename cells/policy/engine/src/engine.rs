@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
 
+use crate::groups::{CidrGroups, cidr_group_prefixes};
 use crate::identities::{Identities, Identity};
 use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject};
 use crate::selections::{Selections, SelectorId};
@@ -20,6 +21,7 @@ pub struct Engine {
     pub(crate) settings: Settings,
     revision: u64,
     policies: BTreeMap<ResourceId, Stored>,
+    pub(crate) groups: CidrGroups,
     pub(crate) identities: Identities,
     pub(crate) peers: Selections<Selector>,
     pub(crate) subjects: Selections<Subject>,
@@ -98,6 +100,7 @@ impl Engine {
             settings,
             revision: 1,
             policies: BTreeMap::new(),
+            groups: CidrGroups::new(),
             identities: Identities::default(),
             peers: Selections::default(),
             subjects: Selections::default(),
@@ -170,10 +173,14 @@ impl Engine {
 
     /// Adds an identity, or replaces its labels and the ports of its endpoints.
     pub fn add_identity(&mut self, id: u32, labels: LabelArray, ports: NamedPorts) -> Change {
-        let identity = Identity::new(labels, ports);
+        let identity = Identity::new(labels, ports, &self.groups, &self.settings);
         if self.identities.get(id) == Some(&identity) {
             return self.unchanged();
         }
+        self.replace_identity(id, identity)
+    }
+
+    pub(crate) fn replace_identity(&mut self, id: u32, identity: Identity) -> Change {
         let relabelled = self.identities.get(id).is_none_or(|old| old.labels != identity.labels);
         if relabelled {
             self.subjects.update(id, Some(&identity));
@@ -204,12 +211,10 @@ impl Engine {
     /// Returns the prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length
     /// 0 are the world of the family, with a reserved identity.
     pub fn prefixes(&self) -> BTreeSet<IpNetwork> {
-        let named = self.peers.iter().filter_map(|(_, selection)| match &*selection.selector {
-            Selector::Cidr(cidr) => Some(std::iter::once(cidr.prefix).chain(cidr.except.iter().copied())),
-            _ => None,
-        });
-        let masked = |prefix: IpNetwork| IpNetwork::new(prefix.network(), prefix.prefix()).ok();
-        named.flatten().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
+        let named = self.peers.iter().flat_map(|(_, selection)| selection.selector.prefixes());
+        let by_group = self.peers.iter().any(|(_, selection)| selection.selector.is_of_cidr_groups());
+        let of_groups = by_group.then(|| cidr_group_prefixes(&self.groups)).into_iter().flatten();
+        named.chain(of_groups).collect()
     }
 
     /// Returns the rules that apply to an identity, by policy, then in the order of its entries. Costs a binary search
@@ -239,7 +244,7 @@ impl Engine {
         self.uses.get(&peer).into_iter().flat_map(|uses| uses.keys().copied())
     }
 
-    fn unchanged(&self) -> Change {
+    pub(crate) fn unchanged(&self) -> Change {
         Change { revision: self.revision, ..Change::default() }
     }
 

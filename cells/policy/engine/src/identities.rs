@@ -7,13 +7,17 @@ use ipnetwork::IpNetwork;
 use labels::{CIDR, LabelArray};
 
 use crate::Test;
+use crate::groups::{CidrGroups, with_groups};
 use crate::selector::{Selector, contains, prefix_of_key};
+use crate::settings::Settings;
 use labels::NamedPorts;
 
 /// An identity that is in use somewhere in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
+    /// Its own labels, and those of the CIDR groups that it is in.
     pub(crate) labels: LabelArray,
+    own: LabelArray,
     /// Container ports of its endpoints.
     pub(crate) ports: NamedPorts,
     /// The prefixes among the labels.
@@ -21,10 +25,24 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn new(labels: LabelArray, ports: NamedPorts) -> Identity {
-        let of_prefix = labels.iter().filter(|label| label.source == CIDR);
+    pub(crate) fn new(
+        own: LabelArray,
+        ports: NamedPorts,
+        groups: &CidrGroups,
+        settings: &Settings,
+    ) -> Identity {
+        let of_prefix = own.iter().filter(|label| label.source == CIDR);
         let prefixes = of_prefix.filter_map(|label| prefix_of_key(&label.key)).collect();
-        Identity { labels, ports, prefixes }
+        Identity { labels: own.clone(), own, ports, prefixes }.in_groups(groups, settings)
+    }
+
+    /// Returns the identity with the labels of the groups that it is in.
+    pub(crate) fn in_groups(&self, groups: &CidrGroups, settings: &Settings) -> Identity {
+        let labels = match groups.is_empty() {
+            true => self.own.clone(),
+            false => with_groups(&self.own, &self.prefixes, groups, settings),
+        };
+        Identity { labels, ..self.clone() }
     }
 
     /// Whether the selector selects it.

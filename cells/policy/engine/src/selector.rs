@@ -7,6 +7,8 @@ use ipnetwork::IpNetwork;
 use k8s_types::selector::Test;
 use labels::{ANY, CIDR, LabelArray, RESERVED, UNSPECIFIED};
 
+use crate::groups::CIDR_GROUP;
+
 /// A selector with the implied namespace and cluster added.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Selector {
@@ -52,6 +54,26 @@ impl Selector {
     /// Whether it selects every identity.
     pub fn is_wildcard(&self) -> bool {
         matches!(self, Selector::Labels(requirements) if requirements.is_empty())
+    }
+
+    /// Returns the prefixes that it names, exceptions included, as networks: each needs an identity. Prefixes of length 0
+    /// are the world of the family, with a reserved identity.
+    pub fn prefixes(&self) -> Vec<IpNetwork> {
+        let named: Vec<IpNetwork> = match self {
+            Selector::Cidr(cidr) => std::iter::once(cidr.prefix).chain(cidr.except.iter().copied()).collect(),
+            Selector::Labels(requirements) if self.is_of_cidr_groups() => {
+                let except = requirements.iter().filter(|requirement| requirement.source == CIDR);
+                except.filter_map(|requirement| requirement.key.parse().ok()).collect()
+            }
+            Selector::Labels(_) | Selector::None => Vec::new(),
+        };
+        let masked = |prefix: IpNetwork| IpNetwork::new(prefix.network(), prefix.prefix()).ok();
+        named.into_iter().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
+    }
+
+    /// Whether it selects by CIDR groups: all of their prefixes need identities then.
+    pub fn is_of_cidr_groups(&self) -> bool {
+        matches!(self, Selector::Labels(requirements) if requirements.iter().any(|r| r.source == CIDR_GROUP))
     }
 
     /// Whether an identity with these labels is selected. Linear in the requirements.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use labels::{Label, LabelArray};
 use policy_engine::{
-    Action, Change, CidrSelector, Decision, Direction, Enforcement, Engine, Entry, HOST, Kind, NamedPorts,
-    Peers, Policy, Port, PortSpec, Ports, Reason, Requirement, Resolved, ResourceId, Selector, SelectorRow,
-    Settings, Subject, Test,
+    Action, Change, CidrGroup, CidrGroups, CidrSelector, Decision, Direction, Enforcement, Engine, Entry,
+    HOST, Kind, NamedPorts, Peers, Policy, Port, PortSpec, Ports, Reason, Requirement, Resolved, ResourceId,
+    Selector, SelectorRow, Settings, Subject, Test,
 };
 use proptest::prelude::*;
 
@@ -24,6 +24,7 @@ enum Step {
     Remove(ResourceId),
     Add(u32, LabelArray, NamedPorts),
     Gone(u32),
+    Groups(CidrGroups),
     Settings(Settings),
 }
 
@@ -33,6 +34,7 @@ struct World {
     settings: Settings,
     policies: BTreeMap<ResourceId, Policy>,
     identities: BTreeMap<u32, (LabelArray, NamedPorts)>,
+    groups: CidrGroups,
 }
 
 impl World {
@@ -54,6 +56,10 @@ impl World {
                 self.identities.remove(&id);
                 engine.remove_identity(id)
             }
+            Step::Groups(groups) => {
+                self.groups = groups.clone();
+                engine.set_cidr_groups(&groups)
+            }
             Step::Settings(settings) => {
                 self.settings = settings.clone();
                 engine.set_settings(settings)
@@ -67,7 +73,29 @@ impl World {
             engine.add_identity(*id, labels.clone(), ports.clone());
         }
         self.policies.values().for_each(|policy| drop(engine.set(policy.clone())));
+        engine.set_cidr_groups(&self.groups);
         engine
+    }
+
+    /// Returns the labels of an identity, with those of the groups that contain its prefix.
+    fn labels(&self, id: u32) -> Option<LabelArray> {
+        let own = &self.identities.get(&id)?.0;
+        let prefix = PREFIXES.iter().find(|prefix| own.iter().any(|label| label.key == **prefix));
+        let prefix: Option<ipnetwork::IpNetwork> = prefix.map(|text| text.parse().unwrap());
+        let is_in = |group: &CidrGroup| {
+            let inside = |outer: &ipnetwork::IpNetwork| {
+                prefix.is_some_and(|inner| outer.prefix() <= inner.prefix() && outer.contains(inner.ip()))
+            };
+            group.prefixes.iter().any(inside)
+        };
+        let mut all: Vec<Label> = own.iter().cloned().collect();
+        for (name, group) in self.groups.iter().filter(|(_, group)| is_in(group)) {
+            let (_, kind) = group.labels.first_key_value().unwrap();
+            let name = format!("cidrgroup:io.cilium.policy.cidrgroupname/{name}");
+            let texts = [name, format!("cidrgroup:kind={kind}"), format!("cidrgroup:kind+{kind}")];
+            all.extend(texts.iter().map(|text| Label::parse(text)));
+        }
+        Some(all.into_iter().collect())
     }
 }
 
@@ -121,6 +149,10 @@ fn any_selector() -> impl Strategy<Value = Selector> {
         1 => Just(requirement("any", "app", Test::DoesNotExist)),
         1 => Just(Selector::reserved("host")),
         3 => any_cidr(),
+        1 => "[gh]".prop_map(move |name| {
+            requirement("cidrgroup", &format!("io.cilium.policy.cidrgroupname/{name}"), Test::Exists)
+        }),
+        1 => "[op]".prop_map(move |kind| requirement("cidrgroup", &format!("kind+{kind}"), Test::Exists)),
         1 => Just(Selector::None),
     ]
 }
@@ -182,8 +214,18 @@ fn any_policy() -> impl Strategy<Value = Policy> {
     })
 }
 
+fn any_groups() -> impl Strategy<Value = CidrGroups> {
+    let prefixes = proptest::collection::btree_set(0..PREFIXES.len(), 0..3);
+    let group = ("[op]", prefixes).prop_map(|(kind, prefixes)| CidrGroup {
+        labels: BTreeMap::from([("kind".to_owned(), kind)]),
+        prefixes: prefixes.into_iter().map(|index| PREFIXES[index].parse().unwrap()).collect(),
+    });
+    proptest::collection::btree_map("[gh]".prop_map(Arc::from), group, 0..3)
+}
+
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
+        2 => any_groups().prop_map(Step::Groups),
         4 => any_policy().prop_map(Step::Set),
         1 => "[pqr]".prop_map(|name| Step::Remove(resource(&name))),
         6 => (any_identity(), any_ports()).prop_map(|((id, labels), ports)| Step::Add(id, labels, ports)),
@@ -224,7 +266,7 @@ struct Naive<'a> {
 
 impl Naive<'_> {
     fn decide(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Decision {
-        let subject = &self.world.identities[&self.subject].0;
+        let subject = &self.world.labels(self.subject).unwrap();
         if self.subject == HOST && !self.world.settings.host_firewall
             || self.world.settings.enforcement == Enforcement::Never
         {
@@ -259,12 +301,13 @@ impl Naive<'_> {
 
     fn matches(&self, rule: &Entry, peer: u32, protocol: u8, port: u16) -> bool {
         let known = self.world.identities.get(&peer);
+        let labels = self.world.labels(peer);
         let everyone = Selector::Labels(Vec::new());
         let by_peer = match &rule.peers {
             Peers::All => true,
             Peers::Nothing => false,
             Peers::Of(list) => list.iter().any(|selector| {
-                *selector == everyone || known.is_some_and(|(labels, _)| selector.matches(labels))
+                *selector == everyone || labels.as_ref().is_some_and(|labels| selector.matches(labels))
             }),
         };
         let by_port = |spec: &PortSpec| {
@@ -305,7 +348,7 @@ proptest! {
         let mut listed: [BTreeMap<Arc<str>, SelectorRow>; 2] = Default::default();
         for (n, step) in steps.into_iter().enumerate() {
             let before = engine.revision();
-            let of_identity = matches!(step, Step::Add(..) | Step::Gone(_));
+            let of_identity = matches!(step, Step::Add(..) | Step::Gone(_) | Step::Groups(_));
             let change = world.apply(&mut engine, step);
             prop_assert_eq!(change.revision, engine.revision());
             prop_assert!(!of_identity || before == engine.revision());
@@ -379,6 +422,7 @@ proptest! {
         own in any_ports(),
         identities in proptest::collection::vec((any_identity(), any_ports()), 1..8),
         policies in proptest::collection::vec(any_policy(), 0..4),
+        groups in any_groups(),
     ) {
         let mut world = World { settings, ..World::default() };
         let mut engine = Engine::new(world.settings.clone());
@@ -388,6 +432,7 @@ proptest! {
         for policy in policies {
             world.apply(&mut engine, Step::Set(policy));
         }
+        world.apply(&mut engine, Step::Groups(groups));
         for subject in world.identities.keys().copied() {
             let resolved = engine.resolve(subject, &own, LIMIT).unwrap();
             let naive = Naive { world: &world, subject, ports: &own };

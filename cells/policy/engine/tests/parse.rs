@@ -1,8 +1,8 @@
 //! Accepted and refused rules, and the texts of refusals.
 
 use policy_engine::{
-    Action, Direction, Kind, Peers, Policy, Port, PortSpec, Ports, Refusal, Selector, Settings, Subject,
-    parse,
+    Action, Direction, Kind, Peers, Policy, Port, PortSpec, Ports, Refusal, Requirement, Selector, Settings,
+    Subject, Test, parse,
 };
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -256,14 +256,6 @@ fn unimplemented_fields_are_refused_by_name_and_never_ignored() {
         ("ingress[0].fromGroups", json!({"ingress": [{"fromGroups": [{}]}]})),
         ("ingress[0].fromRequires", json!({"ingress": [{"fromRequires": [{}]}]})),
         ("ingress[0].authentication", json!({"ingress": [{"authentication": {"mode": "required"}}]})),
-        (
-            "ingress[0].fromCIDRSet[0].cidrGroupRef",
-            json!({"ingress": [{"fromCIDRSet": [{"cidrGroupRef": "g"}]}]}),
-        ),
-        (
-            "egress[0].toCIDRSet[0].cidrGroupSelector",
-            json!({"egress": [{"toCIDRSet": [{"cidrGroupSelector": {}}]}]}),
-        ),
         ("ingress[0].toPorts[0].rules", json!({"ingress": [{"toPorts": [{"rules": {"http": [{}]}}]}]})),
         ("ingress[0].toPorts[0].listener", json!({"ingress": [{"toPorts": [{"listener": {}}]}]})),
         ("egress[0].toPorts[0].serverNames", json!({"egress": [{"toPorts": [{"serverNames": ["a.io"]}]}]})),
@@ -280,6 +272,52 @@ fn unimplemented_fields_are_refused_by_name_and_never_ignored() {
             "{path}: {found:?}"
         );
     }
+}
+
+#[test]
+fn references_to_cidr_groups_are_requirements_on_their_labels() {
+    let selectors = |rule: Value| -> Vec<String> {
+        let spec = json!({"endpointSelector": {}, "egress": [{"toCIDRSet": [rule]}]});
+        let policy = cnp(spec).unwrap();
+        let Peers::Of(selectors) = &policy.entries[0].peers else { panic!("{policy:?}") };
+        assert!(selectors.iter().all(Selector::is_of_cidr_groups), "{selectors:?}");
+        let name = |r: &Requirement| format!("{}{}", if r.test == Test::Exists { "" } else { "!" }, r.name());
+        let all = |selector: &Selector| match selector {
+            Selector::Labels(all) => all.iter().map(name).collect::<Vec<_>>().join(" "),
+            other => panic!("{other:?}"),
+        };
+        selectors.iter().map(all).collect()
+    };
+    let name = "cidrgroup:io.cilium.policy.cidrgroupname/offices";
+    assert_eq!(selectors(json!({"cidrGroupRef": "offices"})), [name]);
+    let except = json!({"cidrGroupRef": "offices", "except": ["10.0.0.0/8"]});
+    assert_eq!(selectors(except), [format!("{name} !cidr:10.0.0.0/8")]);
+    let labels = |labels: Value| json!({"cidrGroupSelector": labels});
+    assert_eq!(selectors(labels(json!({"matchLabels": {"kind": "vpn"}}))), ["cidrgroup:kind+vpn"]);
+    let test =
+        |operator: &str, values: &[&str]| json!({"key": "site", "operator": operator, "values": values});
+    let several = json!({"matchLabels": {"kind": "vpn"}, "matchExpressions": [test("In", &["a", "b"]), test("NotIn", &["c"])]});
+    assert_eq!(
+        selectors(labels(several)),
+        [
+            "cidrgroup:kind+vpn cidrgroup:site+a !cidrgroup:site+c",
+            "cidrgroup:kind+vpn cidrgroup:site+b !cidrgroup:site+c",
+        ]
+    );
+    let exists = json!({"matchExpressions": [test("Exists", &[]), {"key": "x", "operator": "DoesNotExist"}]});
+    assert_eq!(selectors(labels(exists)), ["cidrgroup:site !cidrgroup:x"]);
+
+    // Requirements of absence alone hold for pods, too.
+    for wrong in [json!({}), json!({"matchExpressions": [test("NotIn", &["a"])]})] {
+        let spec = json!({"endpointSelector": {}, "ingress": [{"fromCIDRSet": [labels(wrong)]}]});
+        let found = problems(cnp(spec));
+        assert!(found[0].starts_with("spec.ingress[0].fromCIDRSet[0].cidrGroupSelector: "), "{found:?}");
+    }
+    let values: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    let many = json!({"matchExpressions": [test("In", &values), test("In", &values)]});
+    let spec = json!({"endpointSelector": {}, "ingress": [{"fromCIDRSet": [labels(many)]}]});
+    assert!(problems(cnp(spec))[0].contains("more than 64 alternatives"));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use datapath_abi::{PolicyEntry, policy_flag};
 use datapath_api::Datapath;
 use identity::Identity;
 use policy_engine::{
-    Basis, Change, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row, SelectorChanges,
-    Settings,
+    Basis, Change, CidrGroups, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row,
+    SelectorChanges, Settings,
 };
 
 use crate::computation::repository::Staged;
@@ -153,6 +153,12 @@ impl Core {
             };
             self.change.merge(change);
         }
+    }
+
+    /// Sets the CIDR groups that are in force from the next write of the maps on.
+    pub(crate) fn set_cidr_groups(&mut self, groups: &CidrGroups) {
+        let change = self.engine.set_cidr_groups(groups);
+        self.change.merge(change);
     }
 
     /// Sets the options that are in force from the next write of the maps on.

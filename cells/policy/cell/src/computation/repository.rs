@@ -6,7 +6,10 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use k8s_tables::{PolicyKind, PolicyObject};
 use labels::{Label, LabelArray};
-use policy_engine::{Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, Settings, parse};
+use policy_engine::{
+    CidrGroup, CidrGroups, Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, Settings,
+    cidr_group_prefixes, parse,
+};
 
 use crate::computation::keep::Keep;
 use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
@@ -34,6 +37,10 @@ pub(crate) struct Repository {
     keep: Keep,
     /// Prefixes that have identities and are in the ipcache because of rules.
     held: BTreeSet<IpNetwork>,
+    /// CIDR groups, the last valid version of each.
+    groups: CidrGroups,
+    /// Reasons of refusals of CIDR groups, by name.
+    refused_groups: BTreeMap<Arc<str>, String>,
 }
 
 /// Policies to be committed; `None` for a removed one.
@@ -130,8 +137,56 @@ impl Repository {
 
     /// Returns the prefixes of staged policies that have no identity yet.
     pub(crate) fn missing(&self, staged: &Staged) -> Vec<IpNetwork> {
-        let named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
+        let mut named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
+        named.extend(self.group_prefixes());
         named.difference(&self.held).copied().collect()
+    }
+
+    /// Returns the prefixes of all CIDR groups if a policy selects by groups.
+    fn group_prefixes(&self) -> impl Iterator<Item = IpNetwork> {
+        let by_group = |known: &Known| {
+            known.good.as_ref().is_some_and(|policy| selectors(policy).any(Selector::is_of_cidr_groups))
+        };
+        let needed = !self.groups.is_empty() && self.objects.values().any(by_group);
+        needed.then(|| cidr_group_prefixes(&self.groups)).into_iter().flatten()
+    }
+
+    /// Upserts a CIDR group. One with an invalid prefix leaves the previous version in force and is listed by
+    /// [`refused_groups`](Self::refused_groups).
+    pub(crate) fn upsert_group(&mut self, name: &str, labels: BTreeMap<String, String>, prefixes: &[&str]) {
+        let parsed: Result<BTreeSet<IpNetwork>, &str> =
+            prefixes.iter().map(|text| text.parse().map_err(|_| *text)).collect();
+        match parsed {
+            Ok(prefixes) => {
+                self.refused_groups.remove(name);
+                self.groups.insert(name.into(), CidrGroup { labels, prefixes });
+            }
+            Err(text) => {
+                let reason = format!("CIDR group {name}: {text:?} is not a prefix");
+                tracing::warn!(
+                    group = name,
+                    prefix = text,
+                    "CIDR group refused; its previous version stays in force"
+                );
+                self.refused_groups.insert(name.into(), reason);
+            }
+        }
+    }
+
+    /// Removes a CIDR group.
+    pub(crate) fn remove_group(&mut self, name: &str) {
+        self.groups.remove(name);
+        self.refused_groups.remove(name);
+    }
+
+    /// Returns the CIDR groups that are to be in force.
+    pub(crate) fn groups(&self) -> &CidrGroups {
+        &self.groups
+    }
+
+    /// Iterates over the reasons why the current versions of CIDR groups are refused.
+    pub(crate) fn refused_groups(&self) -> impl Iterator<Item = &String> {
+        self.refused_groups.values()
     }
 
     /// Adds prefixes that have identities and are in the ipcache.
@@ -143,6 +198,7 @@ impl Repository {
     pub(crate) fn drop_unnamed(&mut self, named: BTreeSet<IpNetwork>, waiting: &Staged) -> Vec<IpNetwork> {
         let mut wanted = named;
         wanted.extend(waiting.values().flatten().flat_map(prefixes));
+        wanted.extend(self.group_prefixes());
         let gone: Vec<IpNetwork> = self.held.difference(&wanted).copied().collect();
         self.held.retain(|held| wanted.contains(held));
         gone
@@ -185,19 +241,16 @@ pub(crate) fn id(object: &PolicyObject) -> ObjectId {
 
 /// Returns the prefixes that rules of a policy name, exceptions included, as networks; not those of length zero.
 pub(crate) fn prefixes(policy: &Policy) -> BTreeSet<IpNetwork> {
+    selectors(policy).flat_map(Selector::prefixes).collect()
+}
+
+/// Returns the selectors of the peers of a policy.
+fn selectors(policy: &Policy) -> impl Iterator<Item = &Selector> {
     let peers = policy.entries.iter().filter_map(|entry| match &entry.peers {
         Peers::Of(selectors) => Some(selectors),
         Peers::All | Peers::Nothing => None,
     });
-    let cidrs = peers.flatten().filter_map(|selector| match selector {
-        Selector::Cidr(cidr) => Some(cidr),
-        _ => None,
-    });
-    let named = cidrs.flat_map(|cidr| std::iter::once(cidr.prefix).chain(cidr.except.iter().copied()));
-    named
-        .filter(|prefix| prefix.prefix() > 0)
-        .filter_map(|prefix| IpNetwork::new(prefix.network(), prefix.prefix()).ok())
-        .collect()
+    peers.flatten()
 }
 
 /// Adds the labels that rules of a file in `static-cnp-path` carry, as in Cilium.

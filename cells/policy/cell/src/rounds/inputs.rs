@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::future::OptionFuture;
 use identity::Identity;
+use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::NetworkPolicy;
 use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr};
 use policy_engine::Settings;
@@ -20,6 +21,7 @@ pub(crate) struct Inputs {
     pub(crate) objects: Arc<Table<PolicyObject>>,
     /// NetworkPolicies; `None` if they are not enforced.
     pub(crate) network_policies: Option<Arc<Table<Row<NetworkPolicy>>>>,
+    pub(crate) cidr_groups: Arc<Table<Row<CiliumCIDRGroup>>>,
     pub(crate) identities: Arc<Table<Identity>>,
     pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
     /// The configured settings; the table of options may change the enforcement.
@@ -34,6 +36,7 @@ pub(crate) struct Inputs {
 pub(crate) struct Cursor {
     objects: Changes<PolicyObject>,
     network_policies: Option<NetworkPolicies>,
+    cidr_groups: Changes<Row<CiliumCIDRGroup>>,
     identities: Changes<Identity>,
     /// The identities as they were read last.
     known_identities: HashMap<u32, Obj<Identity>>,
@@ -58,6 +61,7 @@ pub(crate) struct ObjectChange {
 /// The input of a round: the changes since the last one, and the current endpoints and settings.
 pub(crate) struct Input {
     pub(crate) objects: Vec<ObjectChange>,
+    pub(crate) cidr_groups: Vec<Change<Row<CiliumCIDRGroup>>>,
     pub(crate) identities: Vec<Change<Identity>>,
     pub(crate) endpoints: Vec<Obj<EndpointPolicy>>,
     pub(crate) settings: Settings,
@@ -80,6 +84,7 @@ pub(crate) struct InputWatch {
     endpoints: Watch,
     objects: Watch,
     network_policies: Option<Watch>,
+    cidr_groups: Watch,
     identities: Watch,
     options: Option<Watch>,
 }
@@ -89,6 +94,7 @@ impl InputWatch {
         tokio::select! {
             () = self.endpoints.changed() => {}
             () = self.objects.changed() => {}
+            () = self.cidr_groups.changed() => {}
             () = self.identities.changed() => {}
             Some(()) = OptionFuture::from(self.network_policies.as_ref().map(Watch::changed)) => {}
             Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
@@ -97,9 +103,9 @@ impl InputWatch {
 }
 
 impl Input {
-    /// Whether objects or identities have changed.
+    /// Whether objects, CIDR groups or identities have changed.
     pub(crate) fn has_changes(&self) -> bool {
-        !self.objects.is_empty() || !self.identities.is_empty()
+        !self.objects.is_empty() || !self.cidr_groups.is_empty() || !self.identities.is_empty()
     }
 
     /// Returns the versions of endpoints and options.
@@ -122,6 +128,7 @@ impl Inputs {
                 .network_policies
                 .as_ref()
                 .map(|table| NetworkPolicies { changes: table.changes(), sources: HashMap::new() }),
+            cidr_groups: self.cidr_groups.changes(),
             identities: self.identities.changes(),
             known_identities: HashMap::new(),
         }
@@ -133,6 +140,7 @@ impl Inputs {
         if let Some(network_policies) = &self.network_policies {
             network_policies.wait_initialized().await;
         }
+        self.cidr_groups.wait_initialized().await;
         self.identities.wait_initialized().await;
     }
 
@@ -152,16 +160,19 @@ impl Inputs {
             objects.extend(changes);
             watch
         });
+        let (cidr_groups, cidr_groups_watch) = cursor.cidr_groups.read(&snapshot, usize::MAX);
         let (identities, identities_watch) = cursor.identities(&snapshot);
         let (settings, options_revision) = self.settings(&snapshot);
         let watch = InputWatch {
             endpoints: endpoints_watch,
             objects: objects_watch,
             network_policies: network_policies_watch,
+            cidr_groups: cidr_groups_watch,
             identities: identities_watch,
             options: options_watch,
         };
-        (Input { objects, identities, endpoints, settings, options_revision }, watch)
+        let cidr_groups = cidr_groups.into_iter().collect();
+        (Input { objects, cidr_groups, identities, endpoints, settings, options_revision }, watch)
     }
 
     /// Reads changes of identities only: those that have just been allocated.

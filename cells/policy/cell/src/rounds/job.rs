@@ -188,6 +188,7 @@ impl Job {
         let at_startup = rounds.schedule.mode() == Mode::Startup;
         let stage = move |state: &mut State| {
             state.stage_objects(&input.objects, &input.settings, &mut staged, &counters);
+            state.stage_groups(&input.cidr_groups);
             if at_startup {
                 state.repository.sources_complete();
             }
@@ -238,9 +239,14 @@ impl Job {
                 Phase::CommitRules | Phase::CommitRulesKeepPrefixes => {
                     let Some((settings, staged)) = commit.take() else { continue };
                     let held = if identities.is_some() { new_prefixes.clone() } else { Vec::new() };
+                    // Without identities for the prefixes of groups the previous groups stay in force.
+                    let are_groups_ready = error.is_none();
                     let (revision, keep) = (self.revision.clone(), *phase == Phase::CommitRulesKeepPrefixes);
                     let write = move |state: &mut State| {
                         state.repository.hold(held);
+                        if are_groups_ready {
+                            state.commit_groups();
+                        }
                         state.commit(settings, staged, &revision);
                         match keep {
                             true => state.core.write_maps_keep_prefixes(),

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hive::health::summarize;
 use identity::Identity;
+use k8s_tables::Row;
+use k8s_tables::cilium::CiliumCIDRGroup;
 use parking_lot::{Mutex, MutexGuard};
 use policy_engine::Settings;
 use statedb::Change;
@@ -77,6 +79,27 @@ impl State {
         }
     }
 
+    /// Validates changed CIDR groups.
+    pub(crate) fn stage_groups(&mut self, groups: &[Change<Row<CiliumCIDRGroup>>]) {
+        for change in groups {
+            let group = &change.object;
+            let name = group.metadata.name.as_str();
+            if change.deleted {
+                self.repository.remove_group(name);
+                continue;
+            }
+            let labels =
+                group.metadata.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+            let prefixes: Vec<&str> = group.spec.external_cidrs.iter().map(|text| text.as_str()).collect();
+            self.repository.upsert_group(name, labels.collect(), &prefixes);
+        }
+    }
+
+    /// Commits the CIDR groups.
+    pub(crate) fn commit_groups(&mut self) {
+        self.core.set_cidr_groups(self.repository.groups());
+    }
+
     /// Applies changes of identities to the engine.
     pub(crate) fn apply_identity_changes(&mut self, identities: &[Change<Identity>]) {
         for change in identities {
@@ -99,6 +122,7 @@ impl State {
     pub(crate) fn refused(&self) -> Option<String> {
         const MAX_SHOWN: usize = 5;
         let all = self.repository.refused().map(|(_, origin, refusal)| format!("{origin}: {refusal}"));
+        let all = all.chain(self.repository.refused_groups().cloned());
         Some(summarize(all, MAX_SHOWN, "; ")).filter(|text| !text.is_empty())
     }
 }

@@ -10,6 +10,7 @@ use hive::prelude::*;
 use identity::{Identities, Identity, Prefixes};
 use ipcache::IpcacheWriter;
 use ipcache::testing::FakeMap;
+use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::NetworkPolicy;
 use k8s_tables::{PolicyKind, PolicyObject, Row, decode};
 use labels::{LabelArray, Labels};
@@ -39,6 +40,7 @@ pub(crate) struct World {
     pub(crate) identity_table: Arc<Table<Identity>>,
     pub(crate) objects: Arc<Table<PolicyObject>>,
     network_policies: RwTable<Row<NetworkPolicy>>,
+    cidr_groups: RwTable<Row<CiliumCIDRGroup>>,
 }
 
 impl World {
@@ -68,6 +70,7 @@ impl World {
             initializer: Some(initializer),
             options: db.table().unwrap(),
             network_policies: db.table().unwrap(),
+            cidr_groups: db.table().unwrap(),
             metrics: Arc::new(Metrics::default()),
             identity_table: Arc::new(identity_table),
             objects: Arc::new(policies.reader()),
@@ -101,6 +104,7 @@ impl World {
             supply(self.identity_table.clone()),
             supply(self.objects.clone()),
             supply(Arc::new(self.network_policies.reader())),
+            supply(Arc::new(self.cidr_groups.reader())),
             config::<LocalNodeConfig>(),
             config::<FamilyConfig>(),
             module("ipcache", "An ipcache", [provide(make_ipcache)]),
@@ -153,6 +157,21 @@ impl World {
                 origin: format!("{name}.yaml, document 1").into(),
                 ..Row::of(object)
             });
+        });
+    }
+
+    /// Writes a CIDR group with a label `kind`; one without prefixes is deleted.
+    pub(crate) fn write_cidr_group(&self, name: &str, kind: &str, prefixes: &[&str]) {
+        self.cidr_groups.transact(|w| {
+            if prefixes.is_empty() {
+                w.delete(Row::by_name("", name));
+                return;
+            }
+            let manifest = json!({
+                "metadata": {"name": name, "labels": {"kind": kind}},
+                "spec": {"externalCIDRs": prefixes},
+            });
+            w.insert(Row::of(decode::<CiliumCIDRGroup>(manifest.to_string().as_bytes()).unwrap()));
         });
     }
 

@@ -52,6 +52,60 @@ async fn prefixes_get_identities_in_maps_and_ipcache_and_lose_them() {
     agent.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cidr_groups_are_selected_by_name_and_by_labels_as_they_change() {
+    let mut world = World::new();
+    world.write_cidr_group("offices", "office", &["10.0.0.0/8"]);
+    world.write_cidr_group("unused", "vpn", &["192.168.0.0/16"]);
+    world.write(&[], true);
+    let agent = world.start().await;
+    agent.policies.enforce(world.pod(7, "web"));
+    agent.policies.realized(7).await.unwrap();
+    assert!(world.ipcache.prefixes().is_empty(), "no policy selects by groups");
+
+    let allow = |rule: Value| {
+        json!({
+            "endpointSelector": {"matchLabels": {"app": "web"}},
+            "ingress": [{"fromCIDRSet": [rule]}],
+        })
+    };
+    let by_name = json!({"cidrGroupRef": "offices", "except": ["10.9.0.0/16"]});
+    world.write(&[("web", allow(by_name))], false);
+    agent.hive.until("the policy", || passes(&world, "10.1.2.3") && !passes(&world, "10.9.2.3")).await;
+    assert!(!passes(&world, "192.168.1.1") && !passes(&world, "11.0.0.1"));
+
+    // The group changes, the policy does not.
+    world.write_cidr_group("offices", "office", &["10.0.0.0/8", "11.0.0.0/8", "fd00::/32"]);
+    agent.hive.until("the new prefixes", || passes(&world, "11.0.0.1") && passes(&world, "fd00::1")).await;
+    assert!(passes(&world, "10.1.2.3"));
+    world.write_cidr_group("offices", "office", &["11.0.0.0/8"]);
+    agent.hive.until("a prefix less", || !passes(&world, "10.1.2.3")).await;
+    assert!(passes(&world, "11.0.0.1"));
+
+    // An invalid prefix: the previous version stays in force.
+    world.write_cidr_group("offices", "office", &["12.0.0.0/8", "nonsense"]);
+    world.write_cidr_group("later", "office", &["13.0.0.0/8"]);
+    agent
+        .hive
+        .until("another group", || world.ipcache.prefixes().iter().any(|p| p.to_string() == "13.0.0.0/8"))
+        .await;
+    assert!(passes(&world, "11.0.0.1") && !passes(&world, "12.0.0.1") && !passes(&world, "13.0.0.1"));
+
+    let by_labels = json!({"cidrGroupSelector": {"matchLabels": {"kind": "office"}}});
+    world.write(&[("web", allow(by_labels))], false);
+    agent.hive.until("both groups", || passes(&world, "11.0.0.1") && passes(&world, "13.0.0.1")).await;
+    assert!(!passes(&world, "192.168.1.1"));
+    world.write_cidr_group("later", "vpn", &["13.0.0.0/8"]);
+    agent.hive.until("another label", || !passes(&world, "13.0.0.1")).await;
+
+    // A missing group selects nothing: its policy denies.
+    world.write_cidr_group("offices", "", &[]);
+    agent.hive.until("no group", || !passes(&world, "11.0.0.1")).await;
+    world.write(&[("web", Value::Null)], false);
+    agent.hive.until("an empty ipcache", || world.ipcache.prefixes().is_empty()).await;
+    agent.end().await;
+}
+
 /// 10.0.0.5 is allowed before and after, by prefixes of different lengths: it must never be denied in between; 11.0.0.5
 /// must never pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use super::Context;
+use super::cidr_group::{by_labels, by_name};
 use super::cursor::{Field, Object, Problems, quoted};
-use super::{Context, cidr_group_fields};
 use crate::model::world_label;
 use crate::selector::{CidrSelector, Selector, contains};
 
@@ -36,27 +37,36 @@ pub(super) fn cidr(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
     }))
 }
 
-/// Reads an element of `fromCIDRSet` or `toCIDRSet`: a prefix and its exceptions.
-pub(super) fn cidr_rule(
-    field: &Field<'_>,
-    context: &Context<'_>,
-    problems: &mut Problems,
-) -> Option<Selector> {
-    let rule = field.object(problems)?;
-    let unbuilt = cidr_group_fields();
-    rule.check_names(problems, &["cidr", "except"], unbuilt);
-    let groups = unbuilt.iter().filter(|(name, _)| is_given(&rule, name)).count();
-    let cidr = rule.field("cidr").filter(|field| field.value.as_str() != Some(""));
-    match groups + usize::from(cidr.is_some()) {
-        0 => problems.add(&rule.path_of("cidr"), "missing", "name a prefix"),
-        1 => {}
-        _ => problems.add(
-            &rule.path,
-            "more than one of cidr, cidrGroupRef and cidrGroupSelector",
-            "make each an element of its own",
-        ),
+/// Reads an element of `fromCIDRSet` or `toCIDRSet`: a prefix, or CIDR groups, and exceptions. Several selectors are
+/// alternatives.
+pub(super) fn cidr_rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Vec<Selector> {
+    let Some(rule) = field.object(problems) else { return Vec::new() };
+    rule.check_names(problems, &["cidr", "cidrGroupRef", "cidrGroupSelector", "except"], &[]);
+    // Go's API types cannot distinguish an empty string from an absent field.
+    let given = |name| rule.field(name).filter(|field| field.value.as_str() != Some(""));
+    match (given("cidr"), given("cidrGroupRef"), given("cidrGroupSelector")) {
+        (None, None, None) => {
+            problems.add(&rule.path_of("cidr"), "missing", "name a prefix, or groups of prefixes");
+            Vec::new()
+        }
+        (Some(cidr), None, None) => block(&rule, Some(&cidr), context, problems).into_iter().collect(),
+        (None, Some(group), None) => match exceptions(&rule, None, problems) {
+            Some(except) => by_name(&group, &except, problems).into_iter().collect(),
+            None => Vec::new(),
+        },
+        (None, None, Some(groups)) => match exceptions(&rule, None, problems) {
+            Some(except) => by_labels(&groups, &except, problems),
+            None => Vec::new(),
+        },
+        _ => {
+            problems.add(
+                &rule.path,
+                "more than one of cidr, cidrGroupRef and cidrGroupSelector",
+                "make each an element of its own",
+            );
+            Vec::new()
+        }
     }
-    block(&rule, cidr.as_ref(), context, problems)
 }
 
 /// Reads an `ipBlock` of a NetworkPolicy: a prefix and its exceptions.
@@ -82,6 +92,22 @@ fn block(
     problems: &mut Problems,
 ) -> Option<Selector> {
     let prefix = cidr.and_then(|field| prefix_field(field, problems));
+    let except = exceptions(rule, prefix, problems);
+    let prefix = prefix?;
+    Some(Selector::Cidr(CidrSelector {
+        prefix,
+        except: except?,
+        world: world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
+        bare: false,
+    }))
+}
+
+/// Reads the exceptions of an element, which lie inside its prefix if it has one; `None` if one is invalid.
+fn exceptions(
+    rule: &Object<'_>,
+    prefix: Option<IpNetwork>,
+    problems: &mut Problems,
+) -> Option<Vec<IpNetwork>> {
     let except = rule.field("except").and_then(|field| field.list(problems)).unwrap_or_default();
     let except: Vec<Option<IpNetwork>> = except
         .iter()
@@ -97,19 +123,7 @@ fn block(
             Some(inner)
         })
         .collect();
-    let prefix = prefix?;
-    Some(Selector::Cidr(CidrSelector {
-        prefix,
-        except: except.into_iter().collect::<Option<_>>()?,
-        world: world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6),
-        bare: false,
-    }))
-}
-
-/// Whether a field is present and not the empty string: Go's API types cannot distinguish an empty string from an
-/// absent field.
-fn is_given(object: &Object<'_>, name: &str) -> bool {
-    object.field(name).is_some_and(|field| field.value.as_str() != Some(""))
+    except.into_iter().collect()
 }
 
 /// Reads a field that must be a prefix; reports any other value.

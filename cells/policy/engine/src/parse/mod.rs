@@ -1,6 +1,7 @@
 //! Parses a manifest into a policy, in one pass that reports all problems.
 
 mod cidr;
+mod cidr_group;
 mod cursor;
 mod icmp;
 mod network_policy;
@@ -24,11 +25,6 @@ const MAX_FILTERS: usize = 40;
 /// Maximum number of JSON values in one object, nested ones included: about ten times what fits into an object that the
 /// API server stores.
 const MAX_VALUES: usize = 1_000_000;
-
-/// Returns the fields of a CIDR rule that refer to groups of prefixes, with descriptions.
-const fn cidr_group_fields() -> &'static [(&'static str, &'static str)] {
-    &[("cidrGroupRef", "groups of prefixes by name"), ("cidrGroupSelector", "groups of prefixes by labels")]
-}
 
 /// The context that all rules of an object share.
 struct Context<'a> {

@@ -155,8 +155,13 @@ impl LabelSelector {
         self.finish()
     }
 
+    /// Returns the requirements as written, those of `matchLabels` first.
+    pub(super) fn into_requirements(self) -> impl Iterator<Item = Requirement> {
+        self.equals.into_values().chain(self.expressions)
+    }
+
     fn finish(self) -> Selector {
-        Selector::Labels(self.equals.into_values().chain(self.expressions).collect())
+        Selector::Labels(self.into_requirements().collect())
     }
 }
 
