@@ -13,6 +13,7 @@ use test_kit::{NetNs, require_root, wait_until};
 
 mod generate;
 mod model;
+mod network_policies;
 mod probe;
 
 /// Minimum number of tested verdicts.
