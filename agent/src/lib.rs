@@ -66,6 +66,7 @@ pub fn infrastructure() -> Cell {
 pub fn datapath() -> Cell {
     let cells = [
         maps::cell(),
+        monitor::cell(),
         devices::cell(),
         sysctl::cell(),
         routes::cell(),

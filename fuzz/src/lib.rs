@@ -20,11 +20,13 @@
 //! | `answers` | the API server, and proxies before it | lists and events, in chunks |
 //! | `names` | all of these | short texts: addresses, labels, names, options, durations |
 //! | `netlink` | the kernel | packets, attributes, responses to requests |
+//! | `events` | pods, by their packets; what serves the monitor's socket | events, the stream, the lines that are printed |
 
 mod answers;
 mod bodies;
 mod cni;
 mod config;
+mod events;
 mod filter;
 mod http;
 mod input;
@@ -49,7 +51,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "http", longest: 2048, run: http::run },
     Target { name: "bodies", longest: 2048, run: bodies::run },
     Target { name: "cni", longest: 2048, run: cni::run },
@@ -64,6 +66,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "answers", longest: 2048, run: answers::run },
     Target { name: "names", longest: 256, run: names::run },
     Target { name: "netlink", longest: 1024, run: netlink::run },
+    Target { name: "events", longest: 512, run: events::run },
 ];
 
 /// Returns the target of this name.

@@ -18,6 +18,7 @@ mod ip;
 mod list;
 mod lrp;
 mod map;
+mod monitor;
 mod node;
 mod policy;
 mod service;
@@ -89,6 +90,9 @@ enum Command {
     /// Access userspace cached content of BPF maps
     #[command(subcommand)]
     Map(map::MapCommand),
+    /// Display BPF program events: packets that are dropped or pass a point, verdicts of policies, and notifications of
+    /// the agent
+    Monitor(monitor::MonitorOptions),
     /// Direct access to local BPF maps
     #[command(subcommand)]
     Bpf(bpf::BpfCommand),
@@ -131,6 +135,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
         Command::Health(command) => health::run(arguments.host.as_deref(), command, out),
         Command::Node(List::List(options)) => node::list(agent, options, out),
         Command::Map(command) => map::run(agent, command, out),
+        Command::Monitor(options) => monitor::run(agent, options, out),
         Command::Bpf(command) => return bpf::run(agent, command, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),

@@ -7,6 +7,7 @@ mod health_endpoint;
 mod host_identity;
 mod host_routing;
 mod masquerade;
+mod monitor;
 mod nodeport;
 mod overlay;
 mod pods;

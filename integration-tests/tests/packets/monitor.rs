@@ -1,0 +1,249 @@
+//! Events of real packets, as the command `monitor` and other listeners of the socket get them.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use datapath_abi::event::TRACE;
+use integration_tests::cast::identity;
+use integration_tests::{Node, Pod};
+use monitor_events::gob::{LOST, Payload, Reader, SAMPLE};
+use serde_json::{Value, json};
+use test_kit::{NetNs, require_root, wait_until};
+
+/// Generous: nothing here depends on the time it takes.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The command, with its output in a file.
+struct Follower {
+    child: Child,
+    file: PathBuf,
+}
+
+impl Follower {
+    fn start(node: &Node, name: &str, options: &[&str]) -> Self {
+        let file = node.sandbox().dir().join(name);
+        let words = [&["monitor"], options].concat();
+        let output = File::create(&file).unwrap();
+        let mut command = node.apiary_command(&words);
+        let errors = output.try_clone().unwrap();
+        let child = command.stdout(output).stderr(errors).stdin(Stdio::null()).spawn().unwrap();
+        let follower = Self { child, file };
+        wait_until("the command has connected", LIMIT, || follower.text().contains("Press Ctrl-C to quit"));
+        wait_until("the rings are open", LIMIT, || node_monitor(node).is_object());
+        follower
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.file).unwrap()
+    }
+
+    /// Waits for a line that contains all of these.
+    fn line(&self, parts: &[&str]) -> String {
+        let find = || {
+            let text = self.text();
+            text.lines().find(|line| parts.iter().all(|part| line.contains(part))).map(str::to_owned)
+        };
+        wait_until(&format!("a line with {parts:?} in\n{}", self.text()), LIMIT, || find().is_some());
+        find().unwrap()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn node_monitor(node: &Node) -> Value {
+    node.get("/v1/healthz")["nodeMonitor"].clone()
+}
+
+fn endpoint_id(node: &Node, pod: &Pod) -> u64 {
+    let path = format!("/v1/endpoint/cni-attachment-id:{}:eth0", pod.container());
+    node.get(&path)["id"].as_u64().unwrap()
+}
+
+/// Sends echo requests; whether they are answered.
+fn ping(from: &NetNs, to: IpAddr, count: u32) -> bool {
+    let mut ping = from.command("ping");
+    ping.args(["-c", &count.to_string(), "-i0.01", "-W1", "-q", &to.to_string()]).stdout(Stdio::null());
+    ping.status().unwrap().success()
+}
+
+fn pods(node: &mut Node) -> (Pod, Pod) {
+    (node.add_pod("a"), node.add_pod("b"))
+}
+
+/// Lets none of the pods send to this one.
+fn close(node: &Node, name: &str) {
+    let policy = json!({
+        "apiVersion": "cilium.io/v2",
+        "kind": "CiliumNetworkPolicy",
+        "metadata": {"name": "closed", "namespace": "default"},
+        "spec": {"endpointSelector": {"matchLabels": {"name": name}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"name": "other"}}]}]},
+    });
+    node.apply("closed.yaml", &policy.to_string());
+    node.wait_policies(&["closed"]);
+}
+
+#[test]
+fn the_command_shows_traces_and_drops_with_identities_and_endpoints() {
+    require_root!();
+    let mut node = Node::started();
+    let (a, b) = pods(&mut node);
+    assert_eq!(node_monitor(&node), Value::Null, "no ring is open without a listener");
+    let all = Follower::start(&node, "all", &[]);
+    let drops =
+        Follower::start(&node, "drops", &["-j", "-t", "drop", "--to", &endpoint_id(&node, &b).to_string()]);
+    let monitor = node_monitor(&node);
+    assert_eq!(monitor["npages"], 64, "{monitor}");
+
+    assert!(ping(&a.ns, b.ipv4, 2), "{}", node.log());
+    let (from, to) = (identity(&node, &a), identity(&node, &b));
+    let link = b.result["interfaces"][0]["name"].as_str().unwrap();
+    let traced = all.line(&[&format!("-> endpoint {} flow", endpoint_id(&node, &b)), "EchoRequest"]);
+    let expected = format!(
+        " , identity {from}->{to} state new ifindex {link} orig-ip {a}: {a} -> {b} icmp EchoRequest",
+        a = a.ipv4,
+        b = b.ipv4
+    );
+    assert!(traced.ends_with(&expected), "{traced}\nends not with {expected}");
+    all.line(&[&format!("-> endpoint {}", endpoint_id(&node, &a)), "state reply", "EchoReply"]);
+
+    close(&node, "b");
+    wait_until("the policy is in force", LIMIT, || !ping(&a.ns, b.ipv4, 1));
+    let dropped = all.line(&["xx drop (Policy denied)", "EchoRequest"]);
+    let expected = format!(", identity {from}->{to}: {} -> {} icmp EchoRequest", a.ipv4, b.ipv4);
+    assert!(dropped.ends_with(&expected), "{dropped}\nends not with {expected}");
+    assert!(dropped.contains(&format!("to endpoint {}, ifindex ", endpoint_id(&node, &b))), "{dropped}");
+    let json: Value = serde_json::from_str(&drops.line(&["{", "EchoRequest"])).unwrap();
+    assert_eq!(json["type"], "drop", "{json}");
+    assert_eq!((&json["srcLabel"], &json["dstLabel"]), (&json!(from), &json!(to)), "{json}");
+    assert_eq!(json["summary"]["l3"]["src"], a.ipv4.to_string(), "{json}");
+    assert!(!drops.text().contains("endpoint"), "only drops: {}", drops.text());
+
+    drop((all, drops));
+    wait_until("the rings are closed with the last listener", LIMIT, || node_monitor(&node).is_null());
+}
+
+#[test]
+fn a_follower_goes_on_after_a_restart_of_the_agent() {
+    require_root!();
+    let mut node = Node::started();
+    let (a, b) = pods(&mut node);
+    let follower = Follower::start(&node, "follower", &["-t", "trace"]);
+    assert!(ping(&a.ns, b.ipv4, 1), "{}", node.log());
+    follower.line(&["-> endpoint", "EchoRequest", "state new"]);
+    node.kill();
+    node.start();
+    follower.line(&["Connected again"]);
+    wait_until("the rings are open", LIMIT, || node_monitor(&node).is_object());
+    assert!(ping(&b.ns, a.ipv4, 1), "{}", node.log());
+    follower.line(&[&format!("{} -> {} icmp EchoRequest", b.ipv4, a.ipv4)]);
+}
+
+/// A listener in this process.
+struct Listener {
+    stream: UnixStream,
+    reader: Reader,
+    /// Whether it was accepted: the stream has begun.
+    has_begun: bool,
+    /// Whether it has seen the first event of the marker, from which on events are counted.
+    counts: bool,
+    /// Events of packets.
+    samples: u64,
+    /// Events that were reported as lost.
+    lost: u64,
+}
+
+/// Bytes of data in an echo request that no other packet has, and the length of its frame.
+const MARKER: u32 = 77;
+const MARKER_LEN: u32 = 14 + 20 + 8 + MARKER;
+
+impl Listener {
+    fn connect(node: &Node) -> Self {
+        let stream = UnixStream::connect(node.socket().with_file_name("monitor1_2.sock")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        Self { stream, reader: Reader::default(), has_begun: false, counts: false, samples: 0, lost: 0 }
+    }
+
+    /// Reads what is there.
+    fn read(&mut self) {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => panic!("the agent has closed the connection"),
+                Ok(count) => {
+                    self.has_begun = true;
+                    self.reader.push(&buffer[..count]);
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return,
+                Err(error) => panic!("{error}"),
+            }
+            while let Some(value) = self.reader.next_value().unwrap() {
+                let payload = Payload::from(value);
+                match payload.kind {
+                    // Notifications of the agent are left out.
+                    SAMPLE if payload.data[0] < 128 => {
+                        let len =
+                            payload.data.get(8..12).map(|len| u32::from_ne_bytes(len.try_into().unwrap()));
+                        self.counts |= payload.data[0] == TRACE && len == Some(MARKER_LEN);
+                        self.samples += u64::from(self.counts);
+                    }
+                    SAMPLE => {}
+                    LOST => self.lost += if self.counts { payload.lost } else { 0 },
+                    other => panic!("type {other}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_event_is_delivered_or_counted_whoever_reads_or_not() {
+    require_root!();
+    let mut node = Node::new();
+    node.config.insert("monitor-queue-size".into(), "32".into());
+    node.config.insert("monitor-aggregation".into(), "none".into());
+    node.start();
+    let (a, b) = pods(&mut node);
+    let mut listeners: Vec<Listener> = (0..20).map(|_| Listener::connect(&node)).collect();
+    // One sends garbage, more than is read of it.
+    let garbage = listeners[0].stream.try_clone().unwrap();
+    garbage.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    let _full_in_the_end = (0..1000).try_for_each(|_| (&garbage).write_all(&[0xff; 4096]));
+    wait_until("the rings are open", LIMIT, || node_monitor(&node).is_object());
+
+    wait_until("all are accepted", LIMIT, || {
+        listeners.iter_mut().filter(|listener| !listener.has_begun).for_each(Listener::read);
+        listeners.iter().all(|listener| listener.has_begun)
+    });
+    // Events before this packet are those of different times for each.
+    let marker = format!("ping -c 1 -W 1 -s {MARKER} {}", b.ipv4);
+    a.ns.exec(&marker).unwrap();
+
+    // Ten read while packets flow, ten do not.
+    let mut unread = listeners.split_off(10);
+    for _ in 0..10 {
+        assert!(ping(&a.ns, b.ipv4, 50), "packets never wait for listeners\n{}", node.log());
+        listeners.iter_mut().for_each(Listener::read);
+    }
+    listeners.append(&mut unread);
+    wait_until("all have got or lost the same number of events", LIMIT, || {
+        listeners.iter_mut().for_each(Listener::read);
+        let total = |listener: &Listener| listener.samples + listener.lost;
+        listeners.iter().all(|listener| listener.counts && total(listener) == total(&listeners[0]))
+    });
+    let (reader, sleeper) = (&listeners[5], &listeners[15]);
+    // Requests and replies of 500 echoes: into and out of each pod.
+    assert!(reader.samples + reader.lost >= 2000, "{} and {}", reader.samples, reader.lost);
+    assert!(sleeper.lost > 0, "a queue of 32 messages cannot hold {} events", sleeper.samples);
+    assert!(reader.samples >= sleeper.samples, "{} {}", reader.samples, sleeper.samples);
+    assert!(ping(&b.ns, a.ipv4, 1));
+}

@@ -1,0 +1,130 @@
+//! The lines of `cilium-dbg monitor`.
+//!
+//! [`Printer`] chooses the form; [`line`] has the short lines, [`verbose`] the long form with all layers, [`json`] the
+//! objects, [`debug`] the texts of debug messages and captures, [`names`] those of codes.
+
+mod debug;
+mod filter;
+mod json;
+mod line;
+mod names;
+mod verbose;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use filter::{Filter, Kind};
+
+use crate::decode::{Event, decode};
+use crate::gob::{LOST, Payload, SAMPLE};
+
+/// The form in which events are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// A line an event, without debug messages.
+    #[default]
+    Brief,
+    /// The same with debug messages and translations at sockets.
+    Verbose,
+    /// All layers of packets.
+    Debug,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Names of links.
+pub trait LinkNames: fmt::Debug {
+    /// Returns the name of the link with this ifindex, if it is known.
+    fn name(&self, ifindex: u32) -> Option<String>;
+}
+
+impl LinkNames for BTreeMap<u32, String> {
+    fn name(&self, ifindex: u32) -> Option<String> {
+        self.get(&ifindex).cloned()
+    }
+}
+
+/// Formats events.
+#[derive(Debug)]
+pub struct Printer {
+    /// The form.
+    pub format: Format,
+    /// Reserved identities are printed as numbers, too.
+    pub numeric: bool,
+    /// In the form [`Format::Debug`], packets are printed as hexadecimal numbers.
+    pub hex: bool,
+    /// Names of links; others are printed as their number.
+    pub links: Box<dyn LinkNames>,
+}
+
+impl Default for Printer {
+    fn default() -> Self {
+        let links = Box::new(BTreeMap::new());
+        Self { format: Format::default(), numeric: false, hex: false, links }
+    }
+}
+
+impl Printer {
+    /// Formats a value of the stream, with its newline; `None` if nothing is printed.
+    #[must_use]
+    pub fn payload(&self, payload: &Payload, filter: &Filter) -> Option<String> {
+        match payload.kind {
+            SAMPLE => self.event(&payload.data, payload.cpu, filter),
+            LOST => Some(format!("{} Lost {} events\n", prefix(payload.cpu), payload.lost)),
+            kind => Some(format!(
+                "Unknown payload type: {kind}, {} Lost {} events\n",
+                prefix(payload.cpu),
+                payload.lost
+            )),
+        }
+    }
+
+    /// Formats an event of the ring of `cpu`, with its newline; `None` if the filter or the form omits it.
+    #[must_use]
+    pub fn event(&self, data: &[u8], cpu: i64, filter: &Filter) -> Option<String> {
+        let event = match decode(data) {
+            Ok(event) => event,
+            Err(error) => {
+                let kind = data.first().copied().unwrap_or_default();
+                return Some(format!("cannot decode message type '{kind}': {error}\n"));
+            }
+        };
+        if !filter.matches(&event) {
+            return None;
+        }
+        let cpu = prefix(cpu);
+        let text = match (&event, self.format) {
+            (Event::Unknown(data), _) => Some(format!("{cpu} Unknown event: {}", names::go_bytes(data))),
+            (_, Format::Json) => json::format(self, &event, &cpu),
+            (_, Format::Debug) => verbose::format(self, &event, &cpu),
+            (_, Format::Brief | Format::Verbose) => line::format(self, &event, &cpu),
+        };
+        text.map(|mut text| {
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text
+        })
+    }
+
+    /// Returns the name of an identity.
+    fn identity(&self, identity: u32) -> String {
+        match datapath_abi::identity::label(identity) {
+            Some(name) if !self.numeric => name.to_owned(),
+            _ => identity.to_string(),
+        }
+    }
+
+    /// Returns the name of a link.
+    fn link(&self, ifindex: u32) -> String {
+        self.links.name(ifindex).map_or_else(|| ifindex.to_string(), |name| names::printable(&name))
+    }
+}
+
+/// Returns the beginning of a line.
+fn prefix(cpu: i64) -> String {
+    format!("CPU {cpu:02}:")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! Lines as the real Cilium has printed them (`tests/samples`), of events that are built from their fields.
+
+use super::*;
+use crate::gob;
+
+const MONITOR: &str = include_str!("../../tests/samples/monitor.txt");
+const MONITOR_JSON: &str = include_str!("../../tests/samples/monitor_j.txt");
+
+/// An ICMP echo over Ethernet as in the samples: 98 bytes, and two of the kernel's padding.
+struct Echo {
+    src_mac: [u8; 6],
+    dst_mac: [u8; 6],
+    id: u16,
+    df: bool,
+    checksum: u16,
+    src: [u8; 4],
+    dst: [u8; 4],
+    is_reply: bool,
+    icmp_checksum: u16,
+    icmp_id: u16,
+}
+
+impl Echo {
+    fn bytes(&self) -> Vec<u8> {
+        let mut out = [self.dst_mac, self.src_mac].concat();
+        out.extend([8, 0, 0x45, 0, 0, 84]);
+        out.extend(self.id.to_be_bytes());
+        out.extend([if self.df { 0x40 } else { 0 }, 0, 63, 1]);
+        out.extend(self.checksum.to_be_bytes());
+        out.extend(self.src);
+        out.extend(self.dst);
+        out.extend([if self.is_reply { 0 } else { 8 }, 0]);
+        out.extend(self.icmp_checksum.to_be_bytes());
+        out.extend(self.icmp_id.to_be_bytes());
+        out.extend([0, 1]);
+        out.resize(98, 0x41);
+        out.extend([0xaa, 0xbb]);
+        out
+    }
+}
+
+fn request() -> Echo {
+    Echo {
+        src_mac: [0xc6, 0x79, 0x43, 0xb2, 0x7a, 0xc9],
+        dst_mac: [0xba, 0xaa, 0xc5, 0xd2, 0x58, 0x0d],
+        id: 27,
+        df: true,
+        checksum: 9570,
+        src: [10, 244, 0, 2],
+        dst: [10, 244, 0, 67],
+        is_reply: false,
+        icmp_checksum: 19204,
+        icmp_id: 2935,
+    }
+}
+
+fn reply() -> Echo {
+    Echo {
+        src_mac: [0x9e, 0x89, 0xf1, 0x1e, 0xb2, 0x5d],
+        dst_mac: [0x16, 0x97, 0x50, 0x2b, 0x24, 0x89],
+        id: 49770,
+        df: false,
+        checksum: 41746,
+        src: [10, 244, 0, 67],
+        dst: [10, 244, 0, 2],
+        is_reply: true,
+        icmp_checksum: 21252,
+        icmp_id: 2935,
+    }
+}
+
+fn denied() -> Echo {
+    Echo {
+        id: 15407,
+        checksum: 59487,
+        src: [10, 244, 0, 240],
+        icmp_checksum: 61320,
+        icmp_id: 2936,
+        ..request()
+    }
+}
+
+/// The common header of events with packets.
+fn header(kind: u8, subtype: u8, source: u16, version: u8) -> Vec<u8> {
+    let mut out = vec![kind, subtype];
+    out.extend(source.to_ne_bytes());
+    out.extend(0_u32.to_ne_bytes());
+    out.extend(98_u32.to_ne_bytes());
+    out.extend(98_u16.to_ne_bytes());
+    out.extend([version, 0]);
+    out
+}
+
+struct TraceOf {
+    source: u16,
+    labels: (u32, u32),
+    reason: u8,
+    ifindex: u32,
+    orig_ip: [u8; 4],
+}
+
+fn trace(of: &TraceOf, packet: &[u8]) -> Vec<u8> {
+    let mut out = header(4, 0, of.source, 2);
+    out.extend(of.labels.0.to_ne_bytes());
+    out.extend(of.labels.1.to_ne_bytes());
+    out.extend(of.source.to_ne_bytes());
+    out.extend([of.reason, 0]);
+    out.extend(of.ifindex.to_ne_bytes());
+    out.extend(of.orig_ip);
+    out.resize(56, 0);
+    out.extend(packet);
+    out
+}
+
+fn verdict(remote: u32, verdict: i32, match_type: u8, packet: &[u8]) -> Vec<u8> {
+    let mut out = header(5, 0, 1976, 1);
+    out.extend(remote.to_ne_bytes());
+    out.extend(verdict.to_ne_bytes());
+    out.extend([0, 0, 1, 1 | match_type << 3]);
+    out.resize(40, 0);
+    out.extend(packet);
+    out
+}
+
+fn dropped(packet: &[u8]) -> Vec<u8> {
+    let mut out = header(1, 133, 1976, 3);
+    out.extend(11463_u32.to_ne_bytes());
+    out.extend(2044_u32.to_ne_bytes());
+    out.extend(1976_u32.to_ne_bytes());
+    out.extend(2421_u16.to_ne_bytes());
+    out.extend([2, 0]);
+    out.extend(13_u32.to_ne_bytes());
+    out.resize(48, 0);
+    out.extend(packet);
+    out
+}
+
+/// The events of the samples in their order.
+fn events() -> [Vec<u8>; 5] {
+    let to_pod =
+        TraceOf { source: 1976, labels: (6126, 2044), reason: 0, ifindex: 13, orig_ip: [10, 244, 0, 2] };
+    let to_peer =
+        TraceOf { source: 1772, labels: (2044, 6126), reason: 2, ifindex: 11, orig_ip: [10, 244, 0, 67] };
+    [
+        verdict(6126, 0, 1, &request().bytes()),
+        trace(&to_pod, &request().bytes()),
+        trace(&to_peer, &reply().bytes()),
+        verdict(11463, -133, 0, &denied().bytes()),
+        dropped(&denied().bytes()),
+    ]
+}
+
+fn printer(format: Format) -> Printer {
+    let links = [(13, "lxcc1a86b6221ba"), (11, "lxc66da2a01a005")];
+    let links: BTreeMap<u32, String> = links.map(|(index, name)| (index, name.to_owned())).into();
+    Printer { format, links: Box::new(links), ..Printer::default() }
+}
+
+/// The lines of a sample below its three lines of greeting.
+fn sample(text: &str) -> Vec<&str> {
+    text.lines().skip(3).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn lines_are_those_of_cilium() {
+    let printer = printer(Format::Brief);
+    let ours: Vec<String> =
+        events().iter().filter_map(|event| printer.event(event, 1, &Filter::default())).collect();
+    let ours = ours.concat();
+    assert_eq!(ours.lines().collect::<Vec<_>>(), sample(MONITOR));
+}
+
+#[test]
+fn json_is_that_of_cilium() {
+    let printer = printer(Format::Json);
+    let ours: Vec<String> =
+        events().iter().filter_map(|event| printer.event(event, 1, &Filter::default())).collect();
+    let ours = ours.concat();
+    for (ours, theirs) in ours.lines().zip(sample(MONITOR_JSON)) {
+        assert_eq!(ours, theirs);
+    }
+    assert_eq!(ours.lines().count(), 5);
+}
+
+#[test]
+fn types_and_endpoints_choose_events() {
+    let printer = printer(Format::Brief);
+    let chosen = |filter: &Filter| -> Vec<usize> {
+        let events = events();
+        let numbered = events.iter().enumerate();
+        numbered.filter_map(|(number, event)| printer.event(event, 0, filter).map(|_| number)).collect()
+    };
+    assert_eq!(chosen(&Filter { kinds: vec![Kind::Drop], ..Filter::default() }), [4]);
+    assert_eq!(chosen(&Filter { kinds: vec![Kind::Drop, Kind::Trace], ..Filter::default() }), [1, 2, 4]);
+    assert_eq!(chosen(&Filter { from: vec![1772], ..Filter::default() }), [2]);
+    assert_eq!(chosen(&Filter { to: vec![1976], ..Filter::default() }), [1, 4]);
+    assert_eq!(chosen(&Filter { related: vec![1772, 5], ..Filter::default() }), [2]);
+    assert_eq!(chosen(&Filter { from: vec![1772], to: vec![1976], ..Filter::default() }), [0; 0]);
+}
+
+#[test]
+fn losses_and_notifications_have_their_lines() {
+    let printer = printer(Format::Brief);
+    let lost = Payload { kind: LOST, lost: 7, cpu: 1, data: Vec::new() };
+    assert_eq!(printer.payload(&lost, &Filter::default()).unwrap(), "CPU 01: Lost 7 events\n");
+    let notify = gob::agent_notify(7, r#"{"id":5}"#);
+    let line = printer.event(&notify, 0, &Filter::default()).unwrap();
+    assert_eq!(line, ">> Endpoint created: {\"id\":5}\n");
+    let json = self::printer(Format::Json).event(&notify, 0, &Filter::default()).unwrap();
+    assert_eq!(json, "{\"type\":\"agent\",\"subtype\":\"Endpoint created\",\"message\":{\"id\":5}}\n");
+    let unknown = printer.event(&[77, 1, 2], 0, &Filter::default()).unwrap();
+    assert_eq!(unknown, "CPU 00: Unknown event: [77 1 2]\n");
+    let short = printer.event(&[1, 2, 3], 0, &Filter::default()).unwrap();
+    assert_eq!(short, "cannot decode message type '1': expected at least 36 but got 3\n");
+}
+
+#[test]
+fn text_of_the_agent_cannot_control_the_terminal() {
+    let notify = gob::agent_notify(7, "{\"pod\":\"\u{1b}[2J\r\n\u{202e}x\"}");
+    for format in [Format::Brief, Format::Debug, Format::Json] {
+        let line = printer(format).event(&notify, 0, &Filter::default()).unwrap();
+        assert!(line.trim_end_matches('\n').chars().all(|c| !c.is_control() && c != '\u{202e}'), "{line:?}");
+    }
+    let links = Box::new(BTreeMap::from([(13, "lxc\u{1b}[2J".to_owned())]));
+    let line = Printer { links, ..Printer::default() }.event(&events()[1], 0, &Filter::default()).unwrap();
+    assert!(line.contains("ifindex lxc\\u001b[2J orig-ip"), "{line}");
+}
+
+#[test]
+fn older_versions_are_read() {
+    let mut old = dropped(&[]);
+    (old[14], old[40]) = (1, 0);
+    old.truncate(36);
+    let printer = printer(Format::Brief);
+    let line = printer.event(&old, 0, &Filter::default()).unwrap();
+    assert!(line.ends_with("identity 11463->2044: [unknown]\n"), "{line}");
+    old[14] = 4;
+    let line = printer.event(&old, 0, &Filter::default()).unwrap();
+    assert_eq!(line, "cannot decode message type '1': unrecognized event version 4\n");
+}
+
+#[test]
+fn tunnelled_packets_are_their_inner_flow() {
+    let inner = request().bytes();
+    let mut outer = [request().dst_mac, request().src_mac].concat();
+    let udp_len = 8 + 8 + inner.len();
+    outer.extend([8, 0, 0x45, 0]);
+    outer.extend((20 + udp_len as u16).to_be_bytes());
+    outer.extend([0, 1, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    outer.extend(4000_u16.to_be_bytes());
+    outer.extend(8472_u16.to_be_bytes());
+    outer.extend((udp_len as u16).to_be_bytes());
+    outer.extend([0, 0, 8, 0, 0, 0, 0, 7, 0xfc, 0]);
+    outer.extend(&inner);
+    let mut event = dropped(&outer);
+    event[36] = 4;
+    let line = printer(Format::Brief).event(&event, 0, &Filter::default()).unwrap();
+    let expected =
+        ": 10.244.0.2 -> 10.244.0.67 icmp EchoRequest [tunnel 192.0.2.1:4000 -> 192.0.2.2:8472 vxlan]\n";
+    assert!(line.ends_with(expected), "{line}");
+    let json = printer(Format::Json).event(&event, 0, &Filter::default()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["summary"]["l3"]["dst"], "10.244.0.67");
+    assert_eq!(json["summary"]["tunnel"]["l4"]["dst"], "8472");
+    assert!(json["summary"]["tunnel"]["vxlan"].as_str().unwrap().contains("VNI=2044"));
+}
+
+#[test]
+fn the_long_form_has_layers_and_hexadecimal_numbers_if_asked() {
+    let event = &events()[4];
+    let mut printer = printer(Format::Debug);
+    let text = printer.event(event, 1, &Filter::default()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "-".repeat(78));
+    assert_eq!(
+        lines[1],
+        "CPU 01: MARK 0x0 FROM 1976 DROP: 98 bytes, reason Policy denied, identity 11463->2044, to endpoint 1976"
+    );
+    assert!(lines[2].starts_with("Ethernet\t{Contents=[..14..] Payload=[..86..] "), "{text}");
+    assert_eq!(lines.len(), 5);
+    printer.hex = true;
+    let text = printer.event(event, 1, &Filter::default()).unwrap();
+    let first = "00000000  ba aa c5 d2 58 0d c6 79  43 b2 7a c9 08 00 45 00  |....X..yC.z...E.|";
+    assert_eq!(text.lines().nth(2), Some(first));
+}
