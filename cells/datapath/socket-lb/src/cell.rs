@@ -10,10 +10,8 @@ use loadbalancer::ServicesConfig;
 use loadbalancer_sockets::{SocketConfig, SocketMode};
 use maps::{ClockConfig, FamilyConfig, Maps};
 
-use crate::cgroup::Cgroup;
 use crate::config::SocketLbConfig;
-use crate::job::{Job, has_ipv6, remove};
-use crate::links::Links;
+use crate::job::{Job, are_attached, remove};
 use crate::programs::Options;
 
 /// Attaches the programs of sockets; provides `Arc<SocketLb>`.
@@ -31,6 +29,7 @@ struct Needs {
     sockets: Config<SocketConfig>,
     services: Config<ServicesConfig>,
     empty_services: ConfigWatch<loader::ServicesConfig>,
+    watchdog: ConfigWatch<loader::LoaderConfig>,
     families: Config<FamilyConfig>,
     clock: Config<ClockConfig>,
     maps: Arc<Maps>,
@@ -62,21 +61,18 @@ fn new_socket_lb(p: Needs) -> Arc<SocketLb> {
         host_only: coverage == SocketCoverage::Host,
         host_netns_cookie: bpf::netns_cookie(),
     };
-    let names = options.names(has_ipv6());
+    let of_hook = options.clone();
     p.lifecycle
         .hook("socket-lb")
         .on_start(move |_| async move {
-            let found = move || {
-                Cgroup::open(&at).is_ok_and(|cgroup| Links::new(maps.fs()).are_attached(&cgroup, &names))
-            };
-            if hive::blocking(found).await {
+            if hive::blocking(move || are_attached(&maps, &at, &of_hook)).await {
                 attached.set(coverage);
             }
             Ok(())
         })
         .add();
-    let (empty_services, maps, socket_lb) = (p.empty_services, p.maps, socket_lb);
-    let job = Job { options, empty_services, maps, coverage, root, socket_lb: socket_lb.clone() };
+    let (empty_services, watchdog, maps) = (p.empty_services, p.watchdog, p.maps);
+    let job = Job { options, empty_services, watchdog, maps, coverage, root, socket_lb: socket_lb.clone() };
     p.jobs.one_shot("programs", move |cx: JobCx| job.run(cx)).add();
     socket_lb
 }

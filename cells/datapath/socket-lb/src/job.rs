@@ -10,7 +10,7 @@ use maps::Maps;
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::links::Links;
+use crate::links::{Attached, Links};
 use crate::programs::{Options, load};
 
 /// The first and the longest wait after a failure.
@@ -19,10 +19,13 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 const FAILED: &str = "Services are not translated at sockets";
 
-/// Loads and attaches the programs, and again when an option has changed.
+/// Loads and attaches the programs, and again when an option or, at the watchdog's next round, another process has changed
+/// them.
 pub(crate) struct Job {
     pub(crate) options: Options,
     pub(crate) empty_services: ConfigWatch<loader::ServicesConfig>,
+    /// The interval of the watchdog.
+    pub(crate) watchdog: ConfigWatch<loader::LoaderConfig>,
     pub(crate) maps: Arc<Maps>,
     pub(crate) coverage: SocketCoverage,
     pub(crate) root: PathBuf,
@@ -32,25 +35,40 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
         let mut backoff = Backoff::exponential(RETRY_INTERVAL, MAX_RETRY_INTERVAL);
+        let mut repairs = 0_u64;
         loop {
             let working = cx.working();
             let (maps, root, options) = (self.maps.clone(), self.root.clone(), self.options.clone());
             let refuses_empty = self.empty_services.get().enable_no_service_endpoints_routable;
-            let attached = hive::blocking(move || attach(&maps, &root, &options, refuses_empty)).await;
+            let attach = move || {
+                let attached = attach(&maps, &root, &options, refuses_empty);
+                let covers = attached.is_ok() || are_attached(&maps, &root, &options);
+                (attached, covers)
+            };
+            let (attached, covers) = hive::blocking(attach).await;
             drop(working);
-            let wait = match attached {
-                Ok(count) => {
+            // Without programs packets of pods are translated at their interfaces.
+            self.socket_lb.set(if covers { self.coverage } else { SocketCoverage::None });
+            let mut wait = None;
+            let attached = match attached {
+                Ok(attached) => {
                     backoff.reset();
-                    self.socket_lb.set(self.coverage);
-                    cx.health.ok(format_args!("{count} programs on {}", self.root.display()));
-                    None
+                    let (count, root) = (attached.len(), self.root.display());
+                    match repairs {
+                        0 => cx.health.ok(format_args!("{count} programs on {root}")),
+                        _ => cx.health.ok(format_args!(
+                            "{count} programs on {root}, attached again after {repairs} changes by other processes"
+                        )),
+                    }
+                    Some(attached)
                 }
                 Err(error) => {
                     let error = anyhow::Error::from(error);
                     if cx.health.degraded_anew(FAILED, format_args!("{error:#}")) {
                         tracing::error!(error = format!("{error:#}"), "{FAILED}, trying again");
                     }
-                    Some(backoff.next_wait().unwrap_or(MAX_RETRY_INTERVAL))
+                    wait = Some(backoff.next_wait().unwrap_or(MAX_RETRY_INTERVAL));
+                    None
                 }
             };
             let retry = async {
@@ -59,10 +77,49 @@ impl Job {
                     None => std::future::pending().await,
                 }
             };
+            let watched = Watched { maps: &self.maps, root: &self.root, attached };
             tokio::select! {
                 () = retry => {}
+                drift = watched.drift(&mut self.watchdog) => {
+                    repairs += 1;
+                    let changes = drift.join(", ");
+                    tracing::warn!(changes, "Programs of sockets were changed by another process, attaching them again");
+                }
                 () = self.empty_services.changed() => {}
                 () = cx.cancelled() => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Programs that the watchdog compares.
+struct Watched<'a> {
+    maps: &'a Arc<Maps>,
+    root: &'a Path,
+    /// None if they could not be attached.
+    attached: Option<Attached>,
+}
+
+impl Watched<'_> {
+    /// Waits until other processes have changed the links. Returns the changes.
+    async fn drift(self, config: &mut ConfigWatch<loader::LoaderConfig>) -> Vec<String> {
+        let Some(attached) = self.attached else { return std::future::pending().await };
+        loop {
+            let interval = config.get().endpoint_bpf_prog_watchdog_interval;
+            let round = async {
+                match interval.is_zero() {
+                    true => std::future::pending().await,
+                    false => tokio::time::sleep(interval).await,
+                }
+            };
+            tokio::select! {
+                () = round => {}
+                () = config.changed() => continue,
+            }
+            let (maps, root, attached) = (self.maps.clone(), self.root.to_owned(), attached.clone());
+            let drift = hive::blocking(move || Links::new(maps.fs()).drift(&root, &attached)).await;
+            if !drift.is_empty() {
+                return drift;
             }
         }
     }
@@ -73,20 +130,27 @@ pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }
 
-/// Loads the programs and attaches them. Returns their number.
-fn attach(maps: &Maps, root: &Path, options: &Options, refuses_empty: bool) -> Result<usize, Error> {
+/// Whether all programs are attached to the cgroup at this path.
+pub(crate) fn are_attached(maps: &Maps, root: &Path, options: &Options) -> bool {
+    let names = options.names(has_ipv6());
+    Cgroup::open(root).is_ok_and(|cgroup| Links::new(maps.fs()).are_attached(&cgroup, &names))
+}
+
+/// Loads the programs and attaches them.
+fn attach(maps: &Maps, root: &Path, options: &Options, refuses_empty: bool) -> Result<Attached, Error> {
     let cgroup = Cgroup::open(root)?;
     let names = options.names(has_ipv6());
     let loaded = load(maps, options.constants(refuses_empty), &names)?;
     let links = Links::new(maps.fs());
+    let mut attached = Attached::new(&cgroup);
     for name in &names {
-        links.attach(&cgroup, loaded.program(name)?)?;
+        links.attach_to(&cgroup, name, loaded.program(name)?, &mut attached)?;
     }
     let removed = links.retain(&names)?;
     if !removed.is_empty() {
         tracing::info!(programs = removed.join(","), "Detached programs of sockets that are not needed");
     }
-    Ok(names.len())
+    Ok(attached)
 }
 
 /// Detaches the programs of a previous run, now that the option is off.

@@ -10,7 +10,9 @@
 //! alone. The start hook reports sockets as covered if the links of the previous run, or of Cilium, are there. A job
 //! loads the programs and attaches them: a link is updated in place, so that each system call meets the old or the new
 //! program. Without a cgroup, or if the kernel refuses a program, health names the remedy, the job tries again with
-//! backoff, and packets of pods are translated at their interfaces meanwhile. `enable-no-service-endpoints-routable` is
+//! backoff, and packets of pods are translated at their interfaces meanwhile. Every `endpoint-bpf-prog-watchdog-interval` the
+//! links are compared with what was attached: a pin that was removed, a link that was detached or runs another program, a
+//! cgroup that was made again at the same path are logged and repaired, and counted in health. `enable-no-service-endpoints-routable` is
 //! a constant of the programs: a change loads them again. Nothing is detached at stop. The next start with the option
 //! off removes the links, programs that translate before those that translate back.
 //!

@@ -9,6 +9,25 @@ use bpf::{BpfFs, Link, Program, names_in, unpin};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 
+/// Programs as they were attached.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attached {
+    /// The kernel's id of the cgroup.
+    cgroup: u64,
+    /// The programs by name, with the kernel's ids.
+    programs: Vec<(&'static str, u32)>,
+}
+
+impl Attached {
+    pub(crate) fn new(cgroup: &Cgroup) -> Attached {
+        Attached { cgroup: cgroup.id, programs: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.programs.len()
+    }
+}
+
 /// The folder of the links, which exist while no agent runs.
 #[derive(Debug)]
 pub(crate) struct Links {
@@ -31,6 +50,42 @@ impl Links {
             let info = Link::open(&self.pin(name)).and_then(|link| link.info());
             info.is_ok_and(|info| info.cgroup == Some(cgroup.id))
         })
+    }
+
+    /// Attaches a program of this name and adds it to `attached`; see [`attach`](Self::attach).
+    pub(crate) fn attach_to(
+        &self,
+        cgroup: &Cgroup,
+        name: &'static str,
+        program: &Program,
+        attached: &mut Attached,
+    ) -> Result<(), Error> {
+        self.attach(cgroup, program)?;
+        attached.programs.push((name, program.info()?.id));
+        Ok(())
+    }
+
+    /// Compares the links with the programs that were attached to the cgroup that is at `root` now. Returns what other
+    /// processes have changed.
+    pub(crate) fn drift(&self, root: &Path, attached: &Attached) -> Vec<String> {
+        match Cgroup::open(root) {
+            Err(error) => return vec![error.to_string()],
+            Ok(cgroup) if cgroup.id != attached.cgroup => {
+                return vec![format!("another cgroup is at {}", root.display())];
+            }
+            Ok(_) => {}
+        }
+        let drifted = attached.programs.iter().filter_map(|(name, program)| {
+            let change = match Link::open(&self.pin(name)).and_then(|link| link.info()) {
+                Err(error) if error.is_not_found() => "its pin was removed",
+                Err(_) => "its pin is of something else",
+                Ok(info) if info.cgroup != Some(attached.cgroup) => "its link was detached",
+                Ok(info) if info.program != *program => "its link runs another program",
+                Ok(_) => return None,
+            };
+            Some(format!("{name}: {change}"))
+        });
+        drifted.collect()
     }
 
     /// Attaches a program to the cgroup. An existing link to it is updated in place, be it of the previous run or of

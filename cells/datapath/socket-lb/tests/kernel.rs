@@ -12,7 +12,7 @@ use datapath_abi::{identity, lb_flag, lb_flag2};
 use datapath_api::SocketCoverage;
 use test_kit::require_root;
 
-use kit::{Node, Service, TCP, UDP, on_a_runtime};
+use kit::{Change, Node, Service, TCP, UDP, enter, on_a_runtime};
 
 const VIP4: &str = "10.96.0.1:80";
 const VIP6: &str = "[fd00:96::1]:80";
@@ -387,6 +387,67 @@ fn links_of_others_are_taken_over_and_all_go_when_the_option_is_off() {
         assert_eq!(node.coverage(), SocketCoverage::None);
         let failed = TcpStream::connect_timeout(&address(VIP4), Duration::from_millis(200)).unwrap_err();
         assert!(failed.kind() == ErrorKind::TimedOut || failed.raw_os_error() == Some(101), "{failed}");
+        node.finish().await;
+    });
+}
+
+/// The rounds of the watchdog in tests.
+const WATCHDOG: (&str, &str) = ("endpoint-bpf-prog-watchdog-interval", "20ms");
+
+#[test]
+fn changes_by_other_processes_are_repaired_and_counted() {
+    require_root!();
+    on_a_runtime(async {
+        let mut node = Node::start(&[("bpf-lb-sock", "true"), WATCHDOG]).await;
+        node.until_attached().await;
+        let backend = server("127.0.0.1");
+        node.put(&Service::new(VIP4, TCP, &[backend]));
+        let (names, mut repairs) = (node.link_names(), 0);
+        for change in [Change::Unpin, Change::Detach, Change::Update, Change::Occupy] {
+            node.change(change);
+            repairs = node.until_repaired(repairs).await;
+            assert_eq!(ask(address(VIP4)).unwrap().0, backend.to_string(), "{change:?}");
+            assert_eq!(node.link_names(), names, "{change:?}");
+            assert_eq!(node.coverage(), SocketCoverage::All, "{change:?}");
+        }
+        // A control: without changes nothing is written.
+        let before = node.link_infos();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(node.link_infos(), before);
+        node.finish().await;
+    });
+}
+
+#[test]
+fn a_cgroup_that_goes_and_comes_again_has_the_programs_again() {
+    require_root!();
+    on_a_runtime(async {
+        let mut node = Node::start(&[("bpf-lb-sock", "true")]).await;
+        let (home, cgroup) = (node.cgroup(), node.cgroup().join("child"));
+        let root = cgroup.to_str().unwrap().to_owned();
+        std::fs::create_dir(&cgroup).unwrap();
+        node.restart(&[("bpf-lb-sock", "true"), WATCHDOG, ("cgroup-root", &root)], false).await;
+        node.until_attached().await;
+        node.until_replaced().await;
+        let backend = server("127.0.0.1");
+        node.put(&Service::new(VIP4, TCP, &[backend]));
+        let ask_inside = || {
+            enter(&cgroup);
+            let answer = ask(address(VIP4));
+            enter(&home);
+            answer.unwrap().0
+        };
+        assert_eq!(ask_inside(), backend.to_string());
+        for _ in 0..2 {
+            std::fs::remove_dir(&cgroup).unwrap();
+            let error = node.until_uncovered().await;
+            assert!(error.contains(&format!("option cgroup-root: {root} is not a cgroup v2")), "{error}");
+            std::fs::create_dir(&cgroup).unwrap();
+            node.until_attached().await;
+            assert_eq!(ask_inside(), backend.to_string());
+        }
+        // The sandbox hides the folder once it is gone.
+        std::fs::remove_dir(&cgroup).unwrap();
         node.finish().await;
     });
 }

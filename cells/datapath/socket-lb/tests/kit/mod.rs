@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bpf::{Link, LinkInfo, Map};
+use bpf::{Link, LinkInfo, Map, Program};
 use datapath_abi::{
     FAMILY_V4, FAMILY_V6, IpcacheKey, LbAffinityMatch, LbBackend, LbReverseSkKey4, LbReverseSkKey6,
     LbService, LbServiceKey, Pod, RemoteEndpointInfo, ipv4_word, ipv6_words, lb_flag,
@@ -27,6 +27,19 @@ static CGROUP: Mutex<()> = Mutex::const_new(());
 pub(crate) fn on_a_runtime(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(test);
+}
+
+/// A change of a link by another process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// The pin is removed.
+    Unpin,
+    /// The program is detached.
+    Detach,
+    /// The link runs another program.
+    Update,
+    /// Something else is pinned in its place.
+    Occupy,
 }
 
 /// A service as the load balancer writes it.
@@ -133,7 +146,7 @@ impl Node {
         bpf::names_in(&self.links()).unwrap()
     }
 
-    fn link_infos(&self) -> Vec<LinkInfo> {
+    pub(crate) fn link_infos(&self) -> Vec<LinkInfo> {
         let open = |name: &String| Link::open(&self.links().join(name)).ok()?.info().ok();
         self.link_names().iter().filter_map(open).collect()
     }
@@ -166,6 +179,57 @@ impl Node {
         bpf::unpin(&pin("cil_sock_release")).unwrap();
         self.maps.ipcache().raw().pin(&pin("cil_sock_release")).unwrap();
         bpf::unpin(&pin("cil_sock6_sendmsg")).unwrap();
+    }
+
+    /// Makes a change to the link of `cil_sock4_connect`, as another process could.
+    pub(crate) fn change(&self, change: Change) {
+        let pin = self.links().join("cil_sock4_connect");
+        let link = Link::open(&pin).unwrap();
+        match change {
+            Change::Unpin => drop(bpf::unpin(&pin).unwrap()),
+            Change::Detach => link.detach().unwrap(),
+            Change::Update => {
+                let other = Link::open(&self.links().join("cil_sock4_sendmsg")).unwrap().info().unwrap();
+                link.update(&Program::open_id(other.program).unwrap()).unwrap();
+            }
+            Change::Occupy => {
+                bpf::unpin(&pin).unwrap();
+                self.maps.ipcache().raw().pin(&pin).unwrap();
+            }
+        }
+    }
+
+    /// Waits until the links are repaired after more than `repairs` changes. Returns the number of changes in health.
+    pub(crate) async fn until_repaired(&self, repairs: u64) -> u64 {
+        let count = || {
+            let message = self.hive().health("socket-lb.job-programs").message.to_string();
+            let words =
+                message.split_once(" after ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+            words.unwrap_or(0)
+        };
+        self.hive().until("a repair", || count() > repairs).await;
+        let is_whole = || {
+            let (infos, mut programs) = (self.link_infos(), self.program_ids());
+            programs.sort_unstable();
+            programs.dedup();
+            let cgroup = infos.first().and_then(|info| info.cgroup);
+            programs.len() == 9 && infos.iter().all(|info| info.cgroup == cgroup) && cgroup != Some(0)
+        };
+        self.hive().until("all links", is_whole).await;
+        count()
+    }
+
+    /// Waits until sockets are not covered, which health explains. Returns the explanation.
+    pub(crate) async fn until_uncovered(&self) -> String {
+        self.hive().until("no coverage", || self.coverage() == SocketCoverage::None).await;
+        let status = || self.hive().health("socket-lb.job-programs");
+        self.hive().until("an explanation", || status().level == Level::Degraded).await;
+        status().error.to_string()
+    }
+
+    /// Returns the cgroup of the node.
+    pub(crate) fn cgroup(&self) -> PathBuf {
+        self.sandbox().cgroup().unwrap()
     }
 
     pub(crate) async fn finish(mut self) {
@@ -297,6 +361,7 @@ async fn run(sandbox: &Sandbox, options: &[(&str, &str)]) -> TestHive {
         config::<SocketConfig>(),
         config::<loadbalancer::ServicesConfig>(),
         config::<loader::ServicesConfig>(),
+        config::<loader::LoaderConfig>(),
     ];
     let cells = [
         statedb::cell(),
@@ -332,6 +397,6 @@ fn own_cgroup() -> PathBuf {
 }
 
 /// Moves the process into a cgroup.
-fn enter(cgroup: &std::path::Path) {
+pub(crate) fn enter(cgroup: &std::path::Path) {
     fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
 }
