@@ -21,7 +21,7 @@
 //! ```
 //!
 //! **Differences from Cilium**: ids of debug messages 66 to 68 have their own texts, packets of drops are printed by
-//! layer with `-vv` and as hexadecimal numbers with `--hex` alone, verdicts are JSON with `-j` only if asked.
+//! layer with `-vv` and as hexadecimal numbers with `--hex` alone.
 
 #![forbid(unsafe_code)]
 

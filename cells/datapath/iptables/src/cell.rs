@@ -151,7 +151,6 @@ fn status(
             snat_exclusion_cidr: excluded(Family::V4),
             snat_exclusion_cidr_v4: excluded(Family::V4),
             snat_exclusion_cidr_v6: excluded(Family::V6),
-            ..Default::default()
         });
     }))
 }
