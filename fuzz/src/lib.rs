@@ -20,7 +20,7 @@
 //! | `answers` | the API server, and proxies before it | lists and events, in chunks |
 //! | `names` | all of these | short texts: addresses, labels, names, options, durations |
 //! | `netlink` | the kernel | packets, attributes, responses to requests |
-//! | `events` | pods, by their packets; what serves the monitor's socket | events, the stream, the lines that are printed |
+//! | `events` | pods, by their packets; the server of the monitor's socket | events, the stream, the lines that are printed |
 
 mod answers;
 mod bodies;

@@ -84,7 +84,7 @@ fn a_file_is_followed_through_errors_and_restarts() {
         fs::write(&file, "nonMasqueradeCIDRs: [10.1.0.0/16, 'fd00::/8']\nmasqLinkLocal: true\n").unwrap();
         until_ranges(&hive, &["10.1.0.0/16", "fd00::/8", "fe80::/10"]).await;
 
-        // What is wrong is named and changes nothing.
+        // A wrong file is named and changes nothing.
         fs::write(&file, "nonMasqueradeCIDRs:\n- 10.2.0.0/16\n- 10.3.0.0\n").unwrap();
         hive.until("the fault to be reported", || hive.health(JOB).level == Level::Degraded).await;
         let error = hive.health(JOB).error;

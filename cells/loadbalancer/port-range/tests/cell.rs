@@ -79,7 +79,7 @@ fn the_range_is_reserved_beside_others_and_released() {
         assert_eq!((reserved().as_str(), fs::read(&record).unwrap()), ("80,30000-32767,50000", first));
         assert_eq!(run(&state, &[("node-port-range", "40000,40009")]).await, "40000-40009 are reserved");
         assert_eq!(reserved(), "80,31000-31009,40000-40009,50000");
-        // Without automatic protection what is reserved suffices, and stays.
+        // Without automatic protection ports that are reserved already suffice, and stay.
         let manual = [("node-port-range", "40000,40009"), ("enable-auto-protect-node-port-range", "false")];
         let mut hive = hive(&state, &manual);
         hive.start().await;

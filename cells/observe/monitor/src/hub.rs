@@ -1,4 +1,4 @@
-//! Subscriptions: what is published goes to the queue of each.
+//! Subscriptions: published messages go to the queue of each.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Monitor {
         }
     }
 
-    /// Subscribes to the events from now on.
+    /// Subscribes to the events that follow.
     pub fn subscribe(self: &Arc<Self>) -> Subscription {
         let queue = Arc::new(Queue::new(self.capacity));
         self.queues.lock().push(queue.clone());

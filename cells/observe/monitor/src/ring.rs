@@ -102,8 +102,8 @@ async fn read(rings: &mut [Ring], monitor: &Monitor, cx: &JobCx) -> anyhow::Resu
     }
 }
 
-/// Opens the rings of all online CPUs. The map is opened anew from its pin: the kernel removes rings from a map when the
-/// descriptor by which they were set is closed, also that of a process that was killed.
+/// Opens the rings of all online CPUs. The map is opened by its pin for each use: the kernel removes rings from a map
+/// when the descriptor by which they were set is closed, also that of a process that was killed.
 fn open(maps: &Maps) -> anyhow::Result<Vec<(u32, PerfEventArrayBuffer<MapData>)>> {
     let pinned = RawMap::open(&maps.path("cilium_events"))?;
     anyhow::ensure!(pinned.id() == maps.events().id(), "the pin cilium_events is that of another map");
@@ -118,7 +118,7 @@ fn open(maps: &Maps) -> anyhow::Result<Vec<(u32, PerfEventArrayBuffer<MapData>)>
     cpus.into_iter().map(open).collect()
 }
 
-/// Returns the size of a page, of which the kernel tells each process in its auxiliary vector (getauxval(3)).
+/// Returns the size of a page, from the auxiliary vector of the process (getauxval(3)).
 fn page_size() -> anyhow::Result<usize> {
     const AT_PAGESZ: usize = 6;
     const WORD: usize = size_of::<usize>();

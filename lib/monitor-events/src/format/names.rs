@@ -122,7 +122,7 @@ pub(super) fn auth(verdict: &Verdict<'_>) -> String {
     }
 }
 
-/// Returns what of the packet a verdict's rule has matched.
+/// Returns the fields of the packet that a verdict's rule has matched.
 pub(super) fn matched(verdict: &Verdict<'_>) -> String {
     use datapath_abi::event::verdict_flag;
     match verdict.flags >> verdict_flag::MATCH_SHIFT & 7 {

@@ -7,7 +7,7 @@ mod icmp;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What the packet begins with.
+/// The first layer of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum First {
     /// An Ethernet header.

@@ -15,7 +15,7 @@ use super::file::{self, FileError, Ranges};
 use super::rows::{self, Families};
 use crate::BpfMasquerading;
 
-/// The interval of attempts to read or write what could not be, or to watch the file.
+/// The interval of retries after the file or a map could not be read, written or watched.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A file of ranges to follow.
