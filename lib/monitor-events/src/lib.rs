@@ -1,7 +1,7 @@
 //! Events of the datapath and of the agent: their bytes, the monitor's stream of them, and the lines that it prints.
 //!
 //! **Owns** nothing: pure functions without kernel, clock and sockets, which the agent's monitor and the command
-//! `monitor` share. [`decode`] reads an event of any version (drop, trace, policy verdict, debug message, capture,
+//! `monitor` share. [`decode()`] reads an event of any version (drop, trace, policy verdict, debug message, capture,
 //! socket trace, agent notification); [`Printer`] formats it as `cilium-dbg monitor` does, by line, with all layers of
 //! the packet, or as JSON; [`gob`] has the stream of `monitor1_2.sock`.
 //!

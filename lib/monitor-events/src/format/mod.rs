@@ -1,6 +1,6 @@
 //! The lines of `cilium-dbg monitor`.
 //!
-//! [`Printer`] chooses the form; [`line`] has the short lines, [`verbose`] the long form with all layers, [`json`] the
+//! [`Printer`] chooses the form; [`mod@line`] has the short lines, [`verbose`] the long form with all layers, [`json`] the
 //! objects, [`debug`] the texts of debug messages and captures, [`names`] those of codes.
 
 mod debug;

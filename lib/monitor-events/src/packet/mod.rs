@@ -1,6 +1,6 @@
 //! Layers of a packet, as far as its captured bytes go.
 //!
-//! Uses nothing; [`icmp`] has the names of types and codes.
+//! Uses nothing; `icmp` has the names of types and codes.
 
 mod icmp;
 
