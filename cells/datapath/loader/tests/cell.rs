@@ -371,9 +371,11 @@ fn programs_are_at_the_egress_of_devices_as_long_as_a_feature_needs_them() {
                     // A change of the address rewrites a row: the programs stay.
                     let maps: Arc<Maps> = hive.get();
                     let calls = || {
-                        let names = maps.fs().map_names().unwrap();
-                        names.into_iter().find(|name| name.starts_with("cilium_calls_shared_"))
+                        let mut names = maps.fs().map_names().unwrap();
+                        names.retain(|name| name.starts_with("cilium_calls_shared_"));
+                        names
                     };
+                    hive.until("the previous run's programs are gone", || calls().len() == 1).await;
                     let (before, eth0) = (calls(), link_by_name("eth0").index);
                     for address in ["10.99.0.1", "10.98.0.1"] {
                         sandbox.host().ip("addr flush dev eth0 scope global").unwrap();
