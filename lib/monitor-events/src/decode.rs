@@ -58,7 +58,7 @@ pub enum Event<'a> {
 
 /// A dropped packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the event's struct")]
+#[expect(missing_docs, reason = "the fields are those of the event's struct")]
 pub struct Drop<'a> {
     pub reason: u8,
     pub source: u16,
@@ -78,7 +78,7 @@ pub struct Drop<'a> {
 
 /// A packet at a point of the datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the event's struct")]
+#[expect(missing_docs, reason = "the fields are those of the event's struct")]
 pub struct Trace<'a> {
     pub point: u8,
     pub source: u16,
@@ -99,7 +99,7 @@ pub struct Trace<'a> {
 
 /// The verdict of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the event's struct")]
+#[expect(missing_docs, reason = "the fields are those of the event's struct")]
 pub struct Verdict<'a> {
     pub source: u16,
     pub hash: u32,
@@ -113,7 +113,7 @@ pub struct Verdict<'a> {
 
 /// A debug message: its id and three arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the event's struct")]
+#[expect(missing_docs, reason = "the fields are those of the event's struct")]
 pub struct Debug {
     pub id: u8,
     pub source: u16,
@@ -123,7 +123,7 @@ pub struct Debug {
 
 /// A packet captured for debugging.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the event's struct")]
+#[expect(missing_docs, reason = "the fields are those of the event's struct")]
 pub struct Capture<'a> {
     pub id: u8,
     pub source: u16,
@@ -135,7 +135,7 @@ pub struct Capture<'a> {
 
 /// A translation of an address at a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the event's struct")]
+#[expect(missing_docs, reason = "the fields are those of the event's struct")]
 pub struct SocketTrace {
     pub point: u8,
     pub protocol: u8,

@@ -4,7 +4,7 @@ use crate::decode::Event;
 
 /// A kind of event, by the words of `--type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the words of --type")]
+#[expect(missing_docs, reason = "the words of --type")]
 pub enum Kind {
     Agent,
     Capture,

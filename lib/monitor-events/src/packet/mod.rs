@@ -19,7 +19,7 @@ pub enum First {
 
 /// A tunnel in which a packet travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "protocols")]
+#[expect(missing_docs, reason = "protocols")]
 pub enum Tunnel {
     Vxlan,
     Geneve,
@@ -27,7 +27,7 @@ pub enum Tunnel {
 
 /// A kind of layer, in the order of JSON keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "protocols")]
+#[expect(missing_docs, reason = "protocols")]
 pub enum LayerKind {
     Ethernet,
     Ipv4,
