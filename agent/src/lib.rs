@@ -61,7 +61,7 @@ pub fn infrastructure() -> Cell {
 }
 
 /// Returns the datapath cells: maps, devices, sysctls, routing between nodes, routes, iptables, programs, garbage collection of
-/// conntrack.
+/// conntrack, statistics of translations.
 #[must_use]
 pub fn datapath() -> Cell {
     let cells = [
@@ -77,6 +77,7 @@ pub fn datapath() -> Cell {
         loader::cell(),
         socket_lb::cell(),
         conntrack_gc::cell(),
+        nat_stats::cell(),
     ];
     module("datapath", "Datapath", cells)
 }

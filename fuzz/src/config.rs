@@ -84,6 +84,7 @@ fn options() -> Vec<Cell> {
     vec![
         config::<api::ApiConfig>(),
         config::<conntrack_gc::ConntrackGcConfig>(),
+        config::<nat_stats::NatStatsConfig>(),
         config::<daemon_config::CniConfig>(),
         config::<devices::DevicesConfig>(),
         config::<devices::NodeAddressConfig>(),

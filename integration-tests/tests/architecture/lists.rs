@@ -43,6 +43,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "node-manager",
         "loadbalancer-healthserver",
         "loadbalancer-port-range",
+        "nat-stats",
         "loadbalancer-sockets",
     ],
     &["iptables"],
@@ -197,6 +198,7 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "the rest between two chunks of rows, in `hive::blocking`",
     ),
     ("cells/datapath/conntrack-gc/src/orphans.rs", "as above"),
+    ("cells/datapath/nat-stats/src/count.rs", "as above"),
     (
         "cells/infra/cleanup/src/leftover.rs",
         "waits until the kernel has freed rules that use a set, in a command without a runtime",
