@@ -110,9 +110,16 @@ impl ServicesConfig {
         used.then(|| self.bpf_lb_maglev_table_size.positions())
     }
 
-    /// Returns options that are set, with their values, for which the datapath has no programs yet.
+    /// Returns options that are set, with their values and remedies, for which the datapath has no programs yet.
     pub(crate) fn without_effect(&self) -> Vec<String> {
         let mut options = Vec::new();
+        if self.bpf_lb_mode != LbMode::Snat {
+            let mode = self.bpf_lb_mode.render();
+            options.push(format!("bpf-lb-mode={mode} (replies return through this node; set snat)"));
+        }
+        if self.bpf_lb_mode_annotation {
+            options.push("bpf-lb-mode-annotation=true (as with snat; set false)".to_owned());
+        }
         if self.bpf_lb_dsr_dispatch != DsrDispatch::Opt {
             options.push(format!("bpf-lb-dsr-dispatch={}", self.bpf_lb_dsr_dispatch.render()));
         }
@@ -219,11 +226,18 @@ mod tests {
     fn options_without_programs_are_reported() {
         assert_eq!(ServicesConfig::default().without_effect(), [] as [String; 0]);
         let config = ServicesConfig {
+            bpf_lb_mode: LbMode::Dsr,
+            bpf_lb_mode_annotation: true,
             bpf_lb_dsr_dispatch: DsrDispatch::Geneve,
             enable_dynamic_source_lookup_nodeport: true,
             ..Default::default()
         };
-        let expected = ["bpf-lb-dsr-dispatch=geneve", "enable-dynamic-source-lookup-nodeport=true"];
+        let expected = [
+            "bpf-lb-mode=dsr (replies return through this node; set snat)",
+            "bpf-lb-mode-annotation=true (as with snat; set false)",
+            "bpf-lb-dsr-dispatch=geneve",
+            "enable-dynamic-source-lookup-nodeport=true",
+        ];
         assert_eq!(config.without_effect(), expected);
     }
 }

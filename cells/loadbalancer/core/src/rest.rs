@@ -17,7 +17,6 @@ use crate::model::frontend::{Frontend, FrontendType};
 use crate::model::name::ServiceName;
 use crate::model::service::{Algorithm, NatPolicy};
 use crate::model::source::Source;
-use crate::option_values::{DsrDispatch, LbMode};
 
 pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
     Response::json(200, &list(frontends))
@@ -57,28 +56,18 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     replacement.features = Some(features);
 }
 
-/// Returns how node ports are served.
+/// Returns how node ports are served: packets to backends of other nodes are translated to an address of this node in any
+/// case, by programs of tc.
 fn node_port(config: &ServicesConfig) -> NodePort {
     let ports = config.node_port_range.ports();
     let has_maglev = config.bpf_lb_algorithm == Algorithm::Maglev;
-    let mode = match config.bpf_lb_mode {
-        LbMode::Dsr => "DSR",
-        LbMode::Hybrid => "Hybrid",
-        LbMode::Snat => "SNAT",
-    };
-    let dsr_mode = match config.bpf_lb_dsr_dispatch {
-        DsrDispatch::Geneve => "Geneve",
-        DsrDispatch::Ipip => "IPIP",
-        DsrDispatch::Opt => "IP Option/Extension",
-    };
-    let has_dsr = config.bpf_lb_mode != LbMode::Snat || config.bpf_lb_mode_annotation;
     NodePort {
-        acceleration: "None".to_owned(),
+        acceleration: "Disabled".to_owned(),
         algorithm: if has_maglev { "Maglev" } else { "Random" }.to_owned(),
-        dsr_mode: if has_dsr { dsr_mode } else { "" }.to_owned(),
+        dsr_mode: String::new(),
         enabled: true,
-        lut_size: if has_maglev { config.bpf_lb_maglev_table_size.positions().into() } else { 0 },
-        mode: mode.to_owned(),
+        lut_size: config.table_size().map_or(0, i64::from),
+        mode: "SNAT".to_owned(),
         port_max: (*ports.end()).into(),
         port_min: (*ports.start()).into(),
     }
@@ -86,11 +75,7 @@ fn node_port(config: &ServicesConfig) -> NodePort {
 
 /// Returns the annotations of services that have an effect, in order.
 fn annotations_in_use(config: &ServicesConfig) -> Vec<String> {
-    let optional = [
-        (annotations::FORWARDING_MODE, config.bpf_lb_mode_annotation),
-        (annotations::ALGORITHM, config.bpf_lb_algorithm_annotation),
-    ];
-    let optional = optional.into_iter().filter(|(_, on)| *on).map(|(name, _)| name);
+    let optional = config.bpf_lb_algorithm_annotation.then_some(annotations::ALGORITHM);
     let always = [
         annotations::NODE,
         annotations::NODE_SELECTOR,

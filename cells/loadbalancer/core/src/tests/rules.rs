@@ -211,7 +211,7 @@ fn health_reports_the_replaced_parts_of_kube_proxy() {
     let on = replaced(&crate::ServicesConfig { kube_proxy_replacement: true, ..config.clone() });
     assert_eq!(on["mode"], "True");
     let ports = serde_json::json!({
-        "acceleration": "None", "algorithm": "Random", "enabled": true, "mode": "SNAT", "portMax": 32767,
+        "acceleration": "Disabled", "algorithm": "Random", "enabled": true, "mode": "SNAT", "portMax": 32767,
         "portMin": 30000,
     });
     let features = &on["features"];
@@ -231,6 +231,17 @@ fn health_reports_the_replaced_parts_of_kube_proxy() {
         ..config
     });
     let ports = &on["features"]["nodePort"];
-    assert_eq!([&ports["algorithm"], &ports["mode"], &ports["dsrMode"]], ["Maglev", "DSR", "Geneve"]);
+    // There are no programs of DSR.
+    assert_eq!((&ports["algorithm"], &ports["mode"]), (&"Maglev".into(), &"SNAT".into()));
+    assert_eq!(ports.get("dsrMode"), None);
     assert_eq!((&ports["lutSize"], named(&on["features"])), (&16381.into(), 6));
+    let chosen = replaced(&crate::ServicesConfig {
+        kube_proxy_replacement: true,
+        bpf_lb_algorithm_annotation: true,
+        bpf_lb_mode_annotation: true,
+        ..crate::ServicesConfig::default()
+    });
+    let ports = &chosen["features"]["nodePort"];
+    assert_eq!((&ports["algorithm"], &ports["lutSize"]), (&"Random".into(), &16381.into()));
+    assert_eq!(named(&chosen["features"]), 6, "those of modes have no effect");
 }
