@@ -290,6 +290,19 @@ pub mod lb_flag2 {
     pub const FORWARDING_DSR: u8 = 128;
 }
 
+/// Algorithms in the upper eight bits of [`LbService::backend_id`] in slot 0; another value stands for the node's.
+pub mod lb_algorithm {
+    /// A random backend.
+    pub const RANDOM: u32 = 1;
+    /// By the Maglev table.
+    pub const MAGLEV: u32 = 2;
+    /// Number of bits below it.
+    pub const SHIFT: u32 = 24;
+}
+
+/// Positions of the Maglev tables of the object. The kernel's maps have the size of `bpf-lb-maglev-table-size`.
+pub const MAGLEV_TEMPLATE_SIZE: u32 = 251;
+
 /// Values of [`LbBackend::state`].
 pub mod lb_backend_state {
     /// Takes connections.

@@ -54,8 +54,8 @@ pub use lb::{
     LbAffinity, LbAffinityKey, LbAffinityKey4, LbAffinityKey6, LbAffinityMatch, LbBackend, LbBackend4,
     LbBackend6, LbReverseNat, LbReverseNat4, LbReverseNat6, LbReverseSk, LbReverseSk4, LbReverseSk6,
     LbReverseSkKey, LbReverseSkKey4, LbReverseSkKey6, LbService, LbServiceKey, LbServiceKey4, LbServiceKey6,
-    LbSourceRange, LbSourceRange4, LbSourceRange6, SkipLb4Key, SkipLb6Key, lb_backend_state, lb_flag,
-    lb_flag2, lb_scope,
+    LbSourceRange, LbSourceRange4, LbSourceRange6, MAGLEV_TEMPLATE_SIZE, SkipLb4Key, SkipLb6Key,
+    lb_algorithm, lb_backend_state, lb_flag, lb_flag2, lb_scope,
 };
 pub use metrics::{MetricsKey, MetricsValue, direction, metric};
 pub use nat::{

@@ -124,10 +124,18 @@ pub struct NodeConfig {
     pub nodeport_min: u16,
     /// The last one.
     pub nodeport_max: u16,
-    /// Zero.
-    pub pad: [u8; 6],
+    /// Devices choose backends by Maglev tables unless the service's entry says otherwise (`bpf-lb-algorithm`).
+    pub maglev: u8,
+    /// The algorithm in a service's entry decides (`bpf-lb-algorithm-annotation`).
+    pub algorithm_annotation: u8,
+    /// Positions of a Maglev table (`bpf-lb-maglev-table-size`); 0 if there are no tables.
+    pub maglev_table_size: u32,
+    /// Seed of the hash of IPv4 flows (the second word of `bpf-lb-maglev-hash-seed`).
+    pub maglev_seed_ipv4: u32,
+    /// The same for IPv6 (the third word).
+    pub maglev_seed_ipv6: u32,
 }
-layout!(NodeConfig, 160, {
+layout!(NodeConfig, 168, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -138,7 +146,8 @@ layout!(NodeConfig, 160, {
     service_loopback_ipv6: 92, service_loopback_ipv4: 108, ticks_in_256_seconds: 112, per_packet_lb: 116, empty_services_drop: 117,
     empty_services_reject: 118, host_routing: 119, host_mac: 120, tunnel_mac: 128, tunnel_ifindex: 136, tunnel_port: 140,
     tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, ip_masq_agent: 146,
-    remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152, pad: 154,
+    remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
+    maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
 });
 
 impl NodeConfig {

@@ -144,7 +144,7 @@ pub const PROGRAMS: [Program; 40] = [
 ];
 
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
-pub const MAPS: [&str; 35] = [
+pub const MAPS: [&str; 37] = [
     "cilium_lxc",
     "cilium_ipcache_v2",
     "cilium_metrics",
@@ -168,6 +168,8 @@ pub const MAPS: [&str; 35] = [
     "cilium_lb_affinity_match",
     "cilium_lb4_source_range",
     "cilium_lb6_source_range",
+    "cilium_lb4_maglev",
+    "cilium_lb6_maglev",
     "cilium_snat_v4_external",
     "cilium_snat_v6_external",
     "cilium_snat_v4_alloc_retries",

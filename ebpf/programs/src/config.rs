@@ -60,7 +60,11 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     snat_min_port: 0,
     nodeport_min: 0,
     nodeport_max: 0,
-    pad: [0; 6],
+    maglev: 0,
+    algorithm_annotation: 0,
+    maglev_table_size: 0,
+    maglev_seed_ipv4: 0,
+    maglev_seed_ipv6: 0,
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

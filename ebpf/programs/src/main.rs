@@ -28,6 +28,7 @@
 //! - A packet to a service without backends that is left to the node's routes (`enable-no-service-endpoints-routable`
 //!   false) is subject to egress policy, which Cilium skips.
 //! - A policy entry that asks for authentication drops with 189 always: there is no authentication yet.
+//! - A service without a Maglev table gets random backends, where Cilium drops packets with 158.
 //! - `cil_to_netdev` is attached, and TO_NETWORK events and metrics exist, with `kube-proxy-replacement` or
 //!   `enable-bpf-masquerade`; Cilium's host firewall and encryption, which need it as well, are not implemented.
 //!

@@ -119,10 +119,9 @@ pub(super) fn kernel_maps() -> Cell {
         // There are as many at once as scripts.
         let config = MapsConfig { preallocate_bpf_maps: false, ..(*config).clone() };
         let families = (*families).clone();
-        let specs = Specs::new(config, families.clone());
-        let tables = services.table_size();
+        let specs = Specs::new(config, families.clone()).with_maglev(services.table_size());
         Arc::new(LbMapsProvider::new(move || {
-            let maps = KernelMaps::unpinned(&specs, &families, tables)?;
+            let maps = KernelMaps::unpinned(&specs, &families)?;
             Ok(Arc::new(maps.with_operations(operations.clone())))
         }))
     };

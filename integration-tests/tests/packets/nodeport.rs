@@ -321,3 +321,57 @@ fn connections_outlive_readiness_restarts_and_kills() {
         assert_eq!(world_asks(&node, to), both("two"), "{to} at last");
     }
 }
+
+/// With Maglev tables a flow has the same backend at every frontend with these backends and this port: the hash leaves the
+/// address out, and each frontend has a table of its own. A start with tables of another size makes them again.
+#[test]
+fn flows_have_the_same_backend_at_every_frontend() {
+    require_root!();
+    let mut node = Node::with_cgroup();
+    let options = [
+        ("kube-proxy-replacement", "true"),
+        ("bpf-lb-algorithm", "maglev"),
+        ("bpf-lb-maglev-table-size", "251"),
+    ];
+    node.config.extend(options.map(|(option, value)| (option.to_owned(), value.to_owned())));
+    node.start();
+    let pods = [node.add_pod("one"), node.add_pod("two")];
+    for pod in &pods {
+        serve_at(&pod.ns, &pod.addresses(), &pod.name);
+    }
+    serve(&node, &pods.each_ref().map(|pod| (pod.addresses(), State::Ready)), &json!({}));
+    for (size, ports) in [("251", 20_000..20_012_u16), ("1021", 21_000..21_012)] {
+        if size != "251" {
+            node.stop();
+            node.config.insert("bpf-lb-maglev-table-size".to_owned(), size.to_owned());
+            node.start();
+        }
+        wait_until("the tables are in the maps", LIMIT, || {
+            node.apiary(&["bpf", "lb", "maglev", "list"]).lines().count() > 2 * frontends().len()
+        });
+        for (external, balancer) in at(EXTERNAL, PORT).into_iter().zip(at(BALANCER, PORT)) {
+            let answers =
+                |to| ports.clone().map(move |port| (port, to)).map(|(port, to)| udp_from(&node, port, to));
+            let found: Vec<Option<String>> = answers(external).collect();
+            assert!(
+                answers(balancer).eq(found.iter().cloned()),
+                "{size} {external} {found:?}\n{}",
+                node.log()
+            );
+            let both = ["one", "two"].map(|name| found.iter().any(|answer| answer.as_deref() == Some(name)));
+            assert_eq!(both, [true; 2], "{external}: {found:?}");
+        }
+    }
+}
+
+/// Asks a frontend from this port.
+fn udp_from(node: &Node, port: u16, to: SocketAddr) -> Option<String> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let socket = node.world().run(|| UdpSocket::bind((any, port))).unwrap();
+    socket.connect(to).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket.send(b"?").unwrap();
+    let mut answer = [0; 64];
+    let length = socket.recv(&mut answer).ok()?;
+    Some(String::from_utf8_lossy(&answer[..length]).into_owned())
+}

@@ -21,6 +21,7 @@ use crate::endpoints::jobs::{keep_pool, purge_deleted_endpoints};
 use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
 use crate::guard::{host_mark, unknown};
 use crate::host_job::run::{HostJob, Tables};
+use crate::programs::balancing::Balancing;
 use crate::programs::egress::EgressFeatures;
 use crate::programs::live::Live;
 use crate::services::ServicesConfig;
@@ -98,6 +99,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         metrics.register_feature(name, "Whether SCTP is tracked", move || conntrack.get().enable_sctp);
     }
     let egress = EgressFeatures::new(&p.families, &p.masquerade, &p.settings);
+    let balancing = Balancing::new(&p.settings, maps.specs().maglev());
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,
         options: p.options,
@@ -114,6 +116,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         socket_coverage: p.socket_lb.as_deref().map(SocketLb::subscribe),
         tunnel: p.tunnel,
         egress,
+        balancing,
         masquerading: p.masquerading,
         mtu: *p.mtu,
         endpoint_routes: *p.endpoint_routes,

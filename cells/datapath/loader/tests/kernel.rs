@@ -13,7 +13,7 @@ use devices::Netlink;
 use loader::device_links::{self, Attached, Place, Style};
 use loader::host::{self, HostSettings};
 use loader::{KernelDatapath, ProgramSet, READY_FIRST};
-use maps::{Maps, policy_name};
+use maps::{FamilyConfig, Maps, MapsConfig, Specs, policy_name};
 use test_kit::{Sandbox, require_root};
 
 mod kit;
@@ -337,6 +337,35 @@ fn an_unknown_interface_is_guarded_once() {
     assert!(!datapath.guard(9999, "lxcgone").unwrap());
     datapath.attach(&endpoint).unwrap();
     assert_eq!(filters(endpoint.ifindex).len(), 1);
+}
+
+/// The programs are loaded with the pinned maps of tables, whatever their size, and with no others.
+#[test]
+fn programs_have_the_maglev_tables_of_the_option() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let config = || MapsConfig {
+        bpf_root: sandbox.bpf_root().to_str().unwrap().to_owned(),
+        preallocate_bpf_maps: false,
+        ..MapsConfig::default()
+    };
+    for positions in [251, 131_071] {
+        let maps = Maps::of(Specs::new(config(), FamilyConfig::default()).with_maglev(Some(positions)));
+        maps.open().unwrap();
+        let load = |maglev_table_size| {
+            ProgramSet::load(
+                &maps,
+                NodeConfig { nodeport: 1, maglev: 1, maglev_table_size, ..node_config() },
+                2,
+            )
+        };
+        let programs = load(positions).unwrap();
+        let pinned = bpf::RawMap::open(&maps.path("cilium_lb4_maglev")).unwrap();
+        assert_eq!(pinned.id(), maps.shared("cilium_lb4_maglev").unwrap().unwrap().id());
+        drop(programs);
+        // The control: a constant beyond the tables.
+        assert!(load(positions + 1).is_err());
+    }
 }
 
 #[test]

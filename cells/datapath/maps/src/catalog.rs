@@ -37,6 +37,10 @@ pub enum Existence {
     IpMasq4,
     /// With those of IPv6 and `enable-ip-masq-agent`.
     IpMasq6,
+    /// With `enable-ipv4` and Maglev tables ([`Specs::with_maglev`](crate::Specs::with_maglev)).
+    Maglev4,
+    /// With `enable-ipv6` and Maglev tables.
+    Maglev6,
     /// The cell of a feature creates it; the option that switches the feature.
     Feature(&'static str),
     /// One for each endpoint, the name continued by `_` and the endpoint's id in five digits.
@@ -117,7 +121,7 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_lb4_affinity", LruHash, 16, 16, LbAffinity, LRU, Family4),
     map("cilium_lb4_backends_v3", Hash, 4, 12, LbBackends, PREALLOC, Family4),
     map("cilium_lb4_health", LruHash, 8, 12, LbBackends, LRU, Feature("enable-health-datapath")),
-    map("cilium_lb4_maglev", HashOfMaps, 2, 4, LbMaglev, PREALLOC_RO, Feature("bpf-lb-algorithm")),
+    map("cilium_lb4_maglev", HashOfMaps, 2, 4, LbMaglev, PREALLOC_RO, Maglev4),
     map("cilium_lb4_reverse_nat", Hash, 2, 6, LbRevNat, PREALLOC, Family4),
     map("cilium_lb4_reverse_sk", LruHash, 16, 8, SockRev, LRU, Family4),
     map("cilium_lb4_services_v2", Hash, 12, 12, LbServices, PREALLOC_RO, Family4),
@@ -125,7 +129,7 @@ pub const CATALOG: &[MapDef] = &[
     map("cilium_lb6_affinity", LruHash, 24, 16, LbAffinity, LRU, Family6),
     map("cilium_lb6_backends_v3", Hash, 4, 24, LbBackends, PREALLOC, Family6),
     map("cilium_lb6_health", LruHash, 8, 24, LbBackends, LRU, Feature("enable-health-datapath")),
-    map("cilium_lb6_maglev", HashOfMaps, 2, 4, LbMaglev, PREALLOC_RO, Feature("bpf-lb-algorithm")),
+    map("cilium_lb6_maglev", HashOfMaps, 2, 4, LbMaglev, PREALLOC_RO, Maglev6),
     map("cilium_lb6_reverse_nat", Hash, 2, 18, LbRevNat, PREALLOC, Family6),
     map("cilium_lb6_reverse_sk", LruHash, 32, 20, SockRev, LRU, Family6),
     map("cilium_lb6_services_v2", Hash, 24, 12, LbServices, PREALLOC_RO, Family6),

@@ -66,7 +66,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         ipv6: translates("enable-ipv6-masquerade"),
         ip_masq_agent: is_on("enable-ip-masq-agent"),
     };
-    let specs = Specs::new(config, families).with_nat(nat);
+    let specs = Specs::new(config, families).with_nat(nat).with_maglev(maglev_positions(&p.settings));
     let (specs, fit) = match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {
         None => (specs, None),
         Some((limit, budget)) => {
@@ -126,6 +126,14 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         })
         .add();
     Ok(maps)
+}
+
+/// Returns the number of positions of a Maglev table, if options that the load balancer has checked let services have
+/// such tables.
+fn maglev_positions(settings: &Settings) -> Option<u32> {
+    let is = |option, value| settings.get(option).is_some_and(|setting| setting.value == value);
+    let used = is("bpf-lb-algorithm", "maglev") || is("bpf-lb-algorithm-annotation", "true");
+    settings.get("bpf-lb-maglev-table-size").filter(|_| used)?.value.parse().ok()
 }
 
 const TOO_LARGE: &str =

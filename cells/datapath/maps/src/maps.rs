@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bpf::{BpfFs, Features, Layout, Map, MapSpec, ObjectMap, Origin, PerCpuMap, RawMap};
+use bpf::{BpfFs, Features, Layout, Map, MapSpec, MapType, ObjectMap, Origin, PerCpuMap, RawMap};
 use datapath_abi::{
     DeviceValue, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MasqueradeAddresses, MetricsKey,
     MetricsValue, PolicyStatsKey, PolicyStatsValue, RemoteEndpointInfo,
@@ -240,6 +240,20 @@ impl Maps {
             return Ok(map);
         }
         let (map, origin) = fs.open_or_create(spec)?;
+        if let (Origin::Reused, MapType::HashOfMaps, Some(inner)) =
+            (origin, spec.layout.map_type, &spec.inner)
+        {
+            return match inner_layout(&map)? {
+                Some(found) if found == *inner => Ok(map),
+                found => {
+                    if let Some(found) = found {
+                        let size = found.value_size;
+                        tracing::info!(mapName = %spec.name, size, "Map has inner maps of another size and is created again");
+                    }
+                    Ok(fs.remake(spec)?)
+                }
+            };
+        }
         match origin {
             Origin::Migrated { entries } => {
                 tracing::info!(mapName = %spec.name, entries, "Map has a new size or flags, its entries were copied");
@@ -406,6 +420,14 @@ impl Maps {
     pub fn ep_policies(&self) -> &ObjectMap {
         &self.opened().ep_policies
     }
+}
+
+/// Returns the layout of the maps in a map of maps; `None` if it is empty. The kernel reports it of maps that are there
+/// only, and refuses those of another layout.
+fn inner_layout(map: &RawMap) -> Result<Option<Layout>> {
+    let (_, ids) = map.entries()?;
+    let Some(id) = ids.first_chunk() else { return Ok(None) };
+    Ok(Some(RawMap::open_id(u32::from_ne_bytes(*id))?.layout()))
 }
 
 /// Whether the pin of a map is used independent of its size, as in Cilium: keeping its entries is more important than

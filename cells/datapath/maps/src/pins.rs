@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bpf::{MOVING, MapType, RawMap};
+use bpf::{MOVING, RawMap};
 
 use crate::error::Result;
 use crate::maps::Maps;
@@ -64,10 +64,7 @@ impl Maps {
         let path = self.path(name);
         if !done.found.contains(name) {
             map.pin(&path)?;
-        } else if map.layout().map_type == MapType::HashOfMaps
-            || RawMap::open(&path).is_ok_and(|pinned| pinned.id() == map.id())
-        {
-            // Not the outer map of Maglev tables: its owner replaces it when their size changes.
+        } else if RawMap::open(&path).is_ok_and(|pinned| pinned.id() == map.id()) {
             return Ok(());
         } else {
             self.fs().replace_pin(&path, |pending| map.pin(pending))?;

@@ -1,6 +1,6 @@
 //! The specs of a node's maps, computed from options and the machine's memory, without system calls on maps.
 
-use bpf::{MapFlags, MapSpec, MapType, possible_cpus};
+use bpf::{Layout, MapFlags, MapSpec, MapType, possible_cpus};
 use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig, MasqueradeAddresses};
 
 use crate::catalog::{self, CATALOG, Existence, FlagRule, MapDef};
@@ -28,6 +28,7 @@ pub struct Specs {
     config: MapsConfig,
     families: FamilyConfig,
     nat: NatSwitches,
+    maglev: Option<u32>,
     sizes: Sizes,
 }
 
@@ -52,13 +53,24 @@ impl Specs {
     pub fn new(config: MapsConfig, families: FamilyConfig) -> Specs {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
-        Specs { config, families, nat: NatSwitches::default(), sizes }
+        Specs { config, families, nat: NatSwitches::default(), maglev: None, sizes }
     }
 
     /// Returns the specs with the maps of translations of sources.
     #[must_use]
     pub fn with_nat(self, nat: NatSwitches) -> Specs {
         Specs { nat, ..self }
+    }
+
+    /// Returns the specs with the maps of Maglev tables of this number of positions, or without these maps.
+    #[must_use]
+    pub fn with_maglev(self, positions: Option<u32>) -> Specs {
+        Specs { maglev: positions, ..self }
+    }
+
+    /// Returns the number of positions of a Maglev table, if the node has such tables.
+    pub fn maglev(&self) -> Option<u32> {
+        self.maglev
     }
 
     /// Creates specs within a budget of kernel memory in bytes, as [`Specs::fit`].
@@ -120,7 +132,14 @@ impl Specs {
             FlagRule::Lru => 0,
         };
         let entries = self.sizes.entries(def.size, def.flags == FlagRule::Lru);
-        MapSpec::new(def.name, def.map_type, def.key_size, def.value_size, entries, MapFlags(flags))
+        let spec =
+            MapSpec::new(def.name, def.map_type, def.key_size, def.value_size, entries, MapFlags(flags));
+        match (def.existence, self.maglev) {
+            (Existence::Maglev4 | Existence::Maglev6, Some(positions)) => {
+                spec.with_inner(maglev_table(positions))
+            }
+            _ => spec,
+        }
     }
 
     /// Returns the spec of one of [`OWN_MAPS`] or of [`MASQUERADE_MAP`].
@@ -158,6 +177,8 @@ impl Specs {
             Existence::Nat6 => self.families.enable_ipv6 && self.nat.ipv6,
             Existence::IpMasq4 => self.families.enable_ipv4 && self.nat.ipv4 && self.nat.ip_masq_agent,
             Existence::IpMasq6 => self.families.enable_ipv6 && self.nat.ipv6 && self.nat.ip_masq_agent,
+            Existence::Maglev4 => self.families.enable_ipv4 && self.maglev.is_some(),
+            Existence::Maglev6 => self.families.enable_ipv6 && self.maglev.is_some(),
             Existence::Feature(_) | Existence::PerEndpoint | Existence::PerObject => false,
         };
         let masquerade = (self.nat != NatSwitches::default()).then(|| self.own(MASQUERADE_MAP));
@@ -167,6 +188,17 @@ impl Specs {
     /// Returns the options from which the specs are computed.
     pub(crate) fn config(&self) -> &MapsConfig {
         &self.config
+    }
+}
+
+/// Returns the layout of the map of one Maglev table: the table is its only value.
+fn maglev_table(positions: u32) -> Layout {
+    Layout {
+        map_type: MapType::Array,
+        key_size: 4,
+        value_size: positions * size_of::<u32>() as u32,
+        max_entries: 1,
+        flags: MapFlags::NONE,
     }
 }
 
@@ -221,6 +253,20 @@ mod tests {
         assert_eq!(ranges(agent(both)), ["cilium_ipmasq_v4", "cilium_ipmasq_v6"]);
         assert_eq!(ranges(agent(NatSwitches { ipv6: false, ..both })), ["cilium_ipmasq_v4"]);
         assert_eq!(ranges(agent(NatSwitches::default())), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn maps_of_maglev_tables_have_tables_of_the_size_of_the_option() {
+        let of_tables = |positions, families| -> Vec<(String, Option<u32>)> {
+            let specs = Specs::new(MapsConfig::default(), families).with_maglev(positions).of_node();
+            let tables = specs.into_iter().filter(|spec| spec.name.ends_with("maglev"));
+            tables.map(|spec| (spec.name.into_owned(), spec.inner.map(|inner| inner.value_size))).collect()
+        };
+        assert_eq!(of_tables(None, FamilyConfig::default()), []);
+        let both = ["cilium_lb4_maglev", "cilium_lb6_maglev"].map(|name| (name.to_owned(), Some(65_524)));
+        assert_eq!(of_tables(Some(16_381), FamilyConfig::default()), both);
+        let only_ipv6 = FamilyConfig { enable_ipv4: false, enable_ipv6: true };
+        assert_eq!(of_tables(Some(16_381), only_ipv6), both[1..]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn maglev() {
 fn kernel() -> Arc<dyn LbMaps> {
     let families = FamilyConfig { enable_ipv4: true, enable_ipv6: true };
     let specs = Specs::new(MapsConfig { bpf_lb_map_max: ROWS, ..MapsConfig::default() }, families.clone());
-    Arc::new(KernelMaps::unpinned(&specs, &families, None).unwrap())
+    Arc::new(KernelMaps::unpinned(&specs, &families).unwrap())
 }
 
 /// Maps that accept and discard all writes.

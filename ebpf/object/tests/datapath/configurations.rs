@@ -5,7 +5,7 @@ use crate::kit::{Datapath, default_config};
 use anyhow::{Context as _, Result};
 use aya::util::KernelVersion;
 use aya::{EbpfLoader, VerifierLogLevel};
-use datapath_abi::{NodeConfig, Pod, trace::aggregation};
+use datapath_abi::{MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod, trace::aggregation};
 use datapath_object::{NODE_CONFIG, PROGRAMS};
 use test_kit::Slice;
 
@@ -14,7 +14,7 @@ type Switch = (&'static str, fn(&mut NodeConfig, bool));
 /// Those before this one decide where packets go, the others what is remembered and told of them.
 const FORWARDING: usize = 13;
 
-const SWITCHES: [Switch; 27] = [
+const SWITCHES: [Switch; 28] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -46,12 +46,16 @@ const SWITCHES: [Switch; 27] = [
     }),
     ("ip_masq_agent", |c, on| c.ip_masq_agent = on.into()),
     ("remote_node_masquerade", |c, on| c.remote_node_masquerade = on.into()),
+    ("maglev", |c, on| {
+        (c.maglev, c.algorithm_annotation) = (on.into(), on.into());
+        c.maglev_table_size = if on { MAGLEV_TEMPLATE_SIZE } else { 0 };
+    }),
 ];
 
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 37] = [
+const NAMED: [Named; 39] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
@@ -90,6 +94,12 @@ const NAMED: [Named; 37] = [
     ("kube-proxy-replacement-tunnel", |c| {
         (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 0);
         (c.sctp, c.ct_accounting, c.trace_notify, c.monitor_aggregation) = (1, 1, 1, aggregation::NONE);
+    }),
+    ("kube-proxy-replacement-maglev", |c| {
+        (c.nodeport, c.maglev, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);
+    }),
+    ("kube-proxy-replacement-maglev-by-service", |c| {
+        (c.nodeport, c.algorithm_annotation, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);
     }),
     ("masquerade", |c| {
         (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port, c.host_routing) = (1, 1, 32768, 0)
@@ -185,7 +195,7 @@ fn all_pairs_of_switches_of_connections_load() -> Result<()> {
     let others = FORWARDING..SWITCHES.len();
     let pairs = others.flat_map(|a| (FORWARDING..a).map(move |b| only(&[0, 1, b, a])));
     let pairs = pairs.collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 91);
+    assert_eq!(pairs.len(), 105);
     load_slice(pairs)
 }
 

@@ -1,14 +1,16 @@
 //! A loaded datapath, two pods on it, and packets to run through it.
 
 use anyhow::{Context as _, Result};
-use aya::maps::{Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie};
+use aya::maps::{
+    Array, ArrayOfMaps, HashMap, HashOfMaps, LpmTrie, Map, MapData, PerCpuHashMap, ProgramArray, lpm_trie,
+};
 use aya::programs::tc::qdisc_add_clsact;
 use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use datapath_abi::{
-    DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey, MetricsKey,
-    NodeConfig, Pod as Plain, PolicyEntry, PolicyKey, RemoteEndpointInfo, ep_flag, identity, ipcache_flag,
-    ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
+    DeviceValue, EP_CONFIG_ENTRIES, EndpointConfig, EndpointInfo, EndpointKey, IpcacheKey,
+    MAGLEV_TEMPLATE_SIZE, MetricsKey, NodeConfig, Pod as Plain, PolicyEntry, PolicyKey, RemoteEndpointInfo,
+    ep_flag, identity, ipcache_flag, ipv4_word, ipv6_words, lxc_flag, mac_word, mark,
 };
 use datapath_object::{CALLS, NODE_CONFIG, PROGRAMS};
 use std::collections::BTreeMap;
@@ -195,6 +197,9 @@ pub(crate) struct Datapath {
     /// Policy maps by endpoint id, which is also their slot.
     policies: BTreeMap<u16, PolicyMap>,
 }
+
+/// Ids of backends by position.
+pub(crate) type MaglevTable = [u32; MAGLEV_TEMPLATE_SIZE as usize];
 
 type PolicyMap = LpmTrie<MapData, [u8; 8], [u8; 12]>;
 
@@ -498,6 +503,14 @@ impl Datapath {
 }
 
 impl Datapath {
+    /// Gives a service, by its big-endian id, a Maglev table.
+    pub(crate) fn put_maglev(&mut self, map: &str, id: u16, ids: MaglevTable) -> Result<()> {
+        let mut table = Array::<_, MaglevTable>::create(1, 0)?;
+        table.set(0, ids, 0)?;
+        let mut tables = HashOfMaps::<_, u16, Array<MapData, MaglevTable>>::try_from(self.map(map)?)?;
+        Ok(tables.insert(id, &table, 0)?)
+    }
+
     /// Inserts a prefix, with a value of one byte; `key` has `K` bytes after the length.
     pub(crate) fn put_prefix<const K: usize>(
         &mut self,

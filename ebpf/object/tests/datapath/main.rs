@@ -10,6 +10,7 @@ mod from_pod;
 mod host;
 mod kit;
 mod l4;
+mod maglev;
 mod masquerade;
 mod neighbours;
 mod nodeport;

@@ -280,6 +280,18 @@ impl Node {
         self.write(lb_scope::EXTERNAL, LbService { flags, flags2, ..Plain::zeroed() })
     }
 
+    /// The frontend's row with these flags and this first word: an affinity timeout and an algorithm.
+    pub(crate) fn set_first_word(&mut self, flags: u8, backend_id: u32) -> Result<()> {
+        self.write(lb_scope::EXTERNAL, LbService { backend_id, flags, ..Plain::zeroed() })
+    }
+
+    /// A Maglev table with the backends that came `order`-th, again and again.
+    pub(crate) fn set_table(&mut self, order: impl Fn(usize) -> usize) -> Result<()> {
+        let map = self.family.name("cilium_lb4_maglev", "cilium_lb6_maglev");
+        let ids = std::array::from_fn(|position| FIRST_BACKEND + order(position) as u32);
+        self.datapath.put_maglev(map, SERVICE_ID.to_be(), ids)
+    }
+
     /// The address has nothing but services.
     pub(crate) fn reserve_address(&mut self) -> Result<()> {
         let row = LbService { flags: lb_flag::LOAD_BALANCER, ..Plain::zeroed() };

@@ -8,9 +8,11 @@
 
 use core::num::NonZeroU32;
 
+pub(crate) mod maglev;
 pub(crate) mod surrogate;
 
 use crate::conntrack;
+use crate::lb::maglev::Maglev;
 use crate::maps::btf::Rows;
 use crate::maps::*;
 use crate::monitor::drop::Drop;
@@ -74,7 +76,7 @@ impl Service {
 }
 
 /// The service maps of an IP family.
-pub(crate) trait Services: Translate {
+pub(crate) trait Services: Translate + Maglev {
     /// A client in the keys of the affinity map.
     type Client: Copy;
 
@@ -192,7 +194,15 @@ pub(crate) fn translate<F: Services>(
         return Ok(Service::NONE);
     }
     let rev_nat = service.rev_nat_index;
-    let backend = backend::<F>(skb, flow, &mut key, service, now, choose::<F>)?;
+    let sport = flow.sport;
+    let backend = backend::<F>(skb, flow, &mut key, service, now, |key, service, client, now| {
+        // Only an annotation gives a service of pods a table.
+        if enabled!(algorithm_annotation) && maglev::is_algorithm_of(service, false) {
+            maglev::choose::<F>(key, service, client, sport, now)
+        } else {
+            choose::<F>(key, service, client, now)
+        }
+    })?;
     let Some(backend) = backend else {
         if enabled!(empty_services_drop) {
             return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
@@ -262,12 +272,25 @@ pub(crate) fn choose<F: Services>(
     client: &F::Address,
     now: u32,
 ) -> u32 {
+    let id = recalled::<F>(client, service, now);
+    if id != NO_BACKEND { id } else { random::<F>(key, service) }
+}
+
+/// Returns the id of the client's backend by affinity.
+#[inline(always)]
+fn recalled<F: Services>(client: &F::Address, service: &LbService, now: u32) -> u32 {
     if service.flags & lb_flag::SESSION_AFFINITY != 0
         && let Some(id) = recall::<F>(client, service, now)
         && row(&F::backends(), &id).is_some()
     {
         return id;
     }
+    NO_BACKEND
+}
+
+/// Returns the id of a random active backend.
+#[inline(always)]
+fn random<F: Services>(key: &mut LbServiceKey<F::Address>, service: &LbService) -> u32 {
     let Some(count) = NonZeroU32::new(u32::from(service.count)) else { return NO_BACKEND };
     // SAFETY: the helper takes no arguments.
     let first = unsafe { bpf_get_prandom_u32() } % count;

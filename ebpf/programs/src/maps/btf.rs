@@ -140,6 +140,46 @@ impl<K, V, const T: usize, const S: usize, const F: usize, const N: usize>
     }
 }
 
+/// Up to `N` maps of type `I` by keys `K`.
+#[repr(C)]
+pub(crate) struct HashOfMaps<K, I, const N: usize, const F: usize> {
+    r#type: *const [i32; HASH_OF_MAPS],
+    key: *const K,
+    value: *const u32,
+    max_entries: *const [i32; N],
+    map_flags: *const [i32; F],
+    values: [*const I; 0],
+}
+
+// SAFETY: as for `Map`.
+unsafe impl<K, I, const N: usize, const F: usize> Sync for HashOfMaps<K, I, N, F> {}
+
+impl<K, I, const N: usize, const F: usize> HashOfMaps<K, I, N, F> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            r#type: core::ptr::null(),
+            key: core::ptr::null(),
+            value: core::ptr::null(),
+            max_entries: core::ptr::null(),
+            map_flags: core::ptr::null(),
+            values: [],
+        }
+    }
+}
+
+impl<O, K, V, const T: usize, const S: usize, const G: usize, const N: usize, const F: usize>
+    HashOfMaps<O, Map<K, V, T, S, G>, N, F>
+{
+    /// Returns the map of a key.
+    #[inline(always)]
+    pub(crate) fn get(&self, key: &O) -> Option<Rows<K, V>> {
+        let outer = (&raw const *self).cast_mut().cast();
+        // SAFETY: the key outlives the call; the kernel returns null or a map of the declared type.
+        let inner = unsafe { bpf_map_lookup_elem(outer, (&raw const *key).cast()) };
+        if inner.is_null() { None } else { Some(Rows(inner, PhantomData)) }
+    }
+}
+
 /// Flags of updates (linux/bpf.h).
 const ANY: u64 = 0;
 const NOEXIST: u64 = 1;
@@ -155,6 +195,7 @@ pub(crate) const LRU_HASH: usize = 9;
 pub(crate) const LRU_PERCPU_HASH: usize = 10;
 pub(crate) const LPM_TRIE: usize = 11;
 pub(crate) const ARRAY_OF_MAPS: usize = 12;
+pub(crate) const HASH_OF_MAPS: usize = 13;
 pub(crate) const NO_PREALLOC: usize = 1;
 pub(crate) const NO_COMMON_LRU: usize = 2;
 pub(crate) const RDONLY_PROG: usize = 0x80;

@@ -21,6 +21,9 @@ macro_rules! maps {
 /// The policy of one endpoint.
 pub(crate) type PolicyMap = Map<PolicyKey, PolicyEntry, LPM_TRIE, 16384, { NO_PREALLOC | RDONLY_PROG }>;
 
+/// The backends of one service by the hash of a flow, in the only value.
+pub(crate) type MaglevTable = Map<u32, [u32; MAGLEV_TEMPLATE_SIZE as usize], ARRAY, 1, 0>;
+
 maps! {
     /// Local addresses.
     cilium_lxc: Map<EndpointKey, EndpointInfo, HASH, 65535, { NO_PREALLOC | RDONLY_PROG }>;
@@ -59,6 +62,9 @@ maps! {
     /// Clients that services admit or refuse.
     cilium_lb4_source_range: Map<LbSourceRange4, u8, LPM_TRIE, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     cilium_lb6_source_range: Map<LbSourceRange6, u8, LPM_TRIE, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    /// Maglev tables by the service's big-endian id.
+    cilium_lb4_maglev: HashOfMaps<u16, MaglevTable, 65536, { NO_PREALLOC | RDONLY_PROG }>;
+    cilium_lb6_maglev: HashOfMaps<u16, MaglevTable, 65536, { NO_PREALLOC | RDONLY_PROG }>;
     /// Devices of the node by interface index.
     cilium_devices: Map<u32, DeviceValue, HASH, 512, NO_PREALLOC>;
     /// Translations of sources, and how many occupied ports were tried for each.

@@ -18,7 +18,7 @@ pub(crate) mod reply;
 
 use crate::conntrack;
 use crate::endpoint;
-use crate::lb::{self, Services, row};
+use crate::lb::{self, Services, maglev, row};
 use crate::maps::btf::Rows;
 use crate::maps::{cilium_lb4_source_range, cilium_lb6_source_range};
 use crate::monitor::drop::Drop;
@@ -115,7 +115,15 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
         return Ok(false);
     }
     let now = conntrack::now();
-    let Some(backend) = lb::backend::<F>(skb, &flow, &mut key, service, now, lb::choose::<F>)? else {
+    let sport = flow.sport;
+    let backend = lb::backend::<F>(skb, &flow, &mut key, service, now, |key, service, client, now| {
+        if maglev::is_algorithm_of(service, enabled!(maglev)) {
+            maglev::choose::<F>(key, service, client, sport, now)
+        } else {
+            lb::choose::<F>(key, service, client, now)
+        }
+    })?;
+    let Some(backend) = backend else {
         without_backend::<F>(skb, service)?;
         return Ok(false);
     };

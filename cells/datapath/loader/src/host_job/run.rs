@@ -28,6 +28,7 @@ use crate::interfaces::device_links::Style;
 use crate::interfaces::host::{HOST_DEVICE, NET_DEVICE};
 use crate::interfaces::sysctls;
 use crate::interfaces::tunnel::{TunnelError, TunnelSettings};
+use crate::programs::balancing::Balancing;
 use crate::programs::egress::{self, EgressFeatures};
 use crate::programs::live::Live;
 use crate::programs::set::ProgramSet;
@@ -80,6 +81,7 @@ pub(crate) struct HostJob {
     pub(crate) socket_coverage: Option<watch::Receiver<SocketCoverage>>,
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) egress: EgressFeatures,
+    pub(crate) balancing: Balancing,
     /// Reports that the programs masquerade.
     pub(crate) masquerading: Arc<BpfMasquerading>,
     pub(crate) mtu: MtuConfig,
@@ -249,6 +251,7 @@ impl HostJob {
                 host_endpoint,
                 tunnel: &self.tunnel,
                 egress: &self.egress,
+                balancing: &self.balancing,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,
             };

@@ -14,6 +14,7 @@ use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
 use crate::interfaces::tunnel::TunnelSettings;
+use crate::programs::balancing::Balancing;
 use crate::programs::egress::EgressFeatures;
 use crate::services::ServiceSettings;
 
@@ -58,6 +59,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) host_endpoint: u16,
     pub(crate) tunnel: &'a Tunnel,
     pub(crate) egress: &'a EgressFeatures,
+    pub(crate) balancing: &'a Balancing,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
 }
@@ -84,6 +86,7 @@ impl Desired {
         let tunnel = TunnelSettings::new(facts.tunnel, facts.mtu.device_mtu(devices.iter().copied()));
         let mut constants = constants(facts, &host);
         facts.egress.apply(&mut constants);
+        facts.balancing.apply(&mut constants);
         let direct_routing = facts.egress.direct_routing_row(&devices, node);
         let selected = devices.into_iter().map(|device| {
             let native = NativeDevice { ifindex: device.index, mac: device.hardware_addr.ethernet() };
@@ -249,6 +252,7 @@ pub(crate) mod tests {
             host_endpoint: 500,
             tunnel: &tunnel(),
             egress: &EgressFeatures::default(),
+            balancing: &Balancing::default(),
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
         };

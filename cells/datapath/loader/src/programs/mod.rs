@@ -2,6 +2,7 @@
 //!
 //! Sibling folders that it uses: none.
 
+pub(crate) mod balancing;
 pub(crate) mod egress;
 pub(crate) mod live;
 pub(crate) mod set;

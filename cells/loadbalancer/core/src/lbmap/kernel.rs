@@ -74,34 +74,30 @@ impl Address for [u32; 4] {
 }
 
 impl KernelMaps {
-    /// Opens or creates the pinned maps. Maps of Maglev tables exist only if `tables` is set, with tables of this size.
-    pub fn open(maps: &Maps, families: &FamilyConfig, tables: Option<u32>) -> Result<KernelMaps, MapError> {
+    /// Opens or creates the pinned maps. Without Maglev tables ([`Specs::with_maglev`]) the pins of their maps are removed.
+    pub fn open(maps: &Maps, families: &FamilyConfig) -> Result<KernelMaps, MapError> {
         // The same open maps that the programs are loaded with, even if a map was just replaced by one of another size.
         let opened = |map: LbMap| {
             Ok(maps.shared(map.name())?.ok_or_else(|| format!("there is no map {}", map.name()))?)
         };
-        let of_tables = |enabled: bool, family: Family| match tables.filter(|_| enabled) {
-            Some(size) => MaglevMap::pinned(maps, family, size).map(Some),
-            None => {
-                bpf::unpin(&maps.path(LbMap::Maglev(family).name()))?;
-                Ok(None)
+        let of_tables = |enabled: bool, family: Family| {
+            if enabled && maps.specs().maglev().is_some() {
+                return MaglevMap::pinned(maps, family).map(Some);
             }
+            bpf::unpin(&maps.path(LbMap::Maglev(family).name()))?;
+            Ok(None)
         };
         KernelMaps::of(families, &opened, &of_tables)
     }
 
     /// Creates maps of this form without pins: the kernel frees them when this value is dropped.
-    pub fn unpinned(
-        specs: &Specs,
-        families: &FamilyConfig,
-        tables: Option<u32>,
-    ) -> Result<KernelMaps, MapError> {
+    pub fn unpinned(specs: &Specs, families: &FamilyConfig) -> Result<KernelMaps, MapError> {
         let created = |map: LbMap| {
             let spec = specs.find(map.name()).ok_or_else(|| format!("there is no map {}", map.name()))?;
             Ok(RawMap::create(&spec)?)
         };
         let of_tables = |enabled: bool, family: Family| {
-            tables.filter(|_| enabled).map(|size| MaglevMap::unpinned(specs, family, size)).transpose()
+            (enabled && specs.maglev().is_some()).then(|| MaglevMap::unpinned(specs, family)).transpose()
         };
         KernelMaps::of(families, &created, &of_tables)
     }

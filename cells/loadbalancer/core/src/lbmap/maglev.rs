@@ -320,6 +320,17 @@ mod tests {
         assert_eq!(maglev.table(&[]), [] as [u32; 0]);
     }
 
+    /// Of ten backends one leaves: a tenth of the flows must move, and few others do.
+    #[test]
+    fn few_positions_move_when_a_backend_leaves() {
+        let maglev = tables(16_381);
+        let all: Vec<Share> = (1..=10).map(|n| share(&format!("10.55.0.{n}"), 9696, 100, n)).collect();
+        let (before, after) = (maglev.table(&all), maglev.table(&all[..9]));
+        let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
+        let others = moved.filter(|(before, _)| **before != 10).count();
+        assert!(others * 100 < 16_381 * 5, "{others}");
+    }
+
     #[test]
     fn the_largest_table_is_exact() {
         let maglev = tables(131_071);

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use bpf::{Layout, Map, MapFlags, MapSpec, MapType, RawMap, UpdateMode, bytes_of, values_of};
+use bpf::{Map, MapSpec, RawMap, UpdateMode, bytes_of, values_of};
 use maps::{Maps, Specs};
 
 use crate::lbmap::maglev::digest;
@@ -20,34 +20,22 @@ pub(crate) struct MaglevMap {
 }
 
 impl MaglevMap {
-    /// Opens or creates the pinned map with tables of this size. A map with tables of another size is replaced by an
-    /// empty one.
-    pub(crate) fn pinned(maps: &Maps, family: Family, size: u32) -> Result<MaglevMap, MapError> {
-        let spec = spec(maps.specs(), family, size)?;
-        let (outer, _) = maps.fs().open_or_create(&spec)?;
-        let map = MaglevMap::of(outer, size)?;
-        match map.try_size() {
-            Ok(()) => Ok(map),
-            Err(_) => MaglevMap::of(maps.fs().remake(&spec)?, size),
-        }
+    /// Opens or creates the pinned map, the one that the programs are loaded with.
+    pub(crate) fn pinned(maps: &Maps, family: Family) -> Result<MaglevMap, MapError> {
+        let name = LbMap::Maglev(family).name();
+        let outer = maps.shared(name)?.ok_or_else(|| format!("there is no map {name}"))?;
+        MaglevMap::of(outer, &spec(maps.specs(), family)?)
     }
 
     /// Creates a map without a pin: the kernel frees it when this value is dropped.
-    pub(crate) fn unpinned(specs: &Specs, family: Family, size: u32) -> Result<MaglevMap, MapError> {
-        MaglevMap::of(RawMap::create(&spec(specs, family, size)?)?, size)
+    pub(crate) fn unpinned(specs: &Specs, family: Family) -> Result<MaglevMap, MapError> {
+        let spec = spec(specs, family)?;
+        MaglevMap::of(RawMap::create(&spec)?, &spec)
     }
 
-    fn of(outer: RawMap, size: u32) -> Result<MaglevMap, MapError> {
-        let layout = inner(size);
+    fn of(outer: RawMap, spec: &MapSpec) -> Result<MaglevMap, MapError> {
+        let layout = spec.inner.ok_or_else(|| format!("map {} has no tables", spec.name))?;
         Ok(MaglevMap { outer: Map::new(outer)?, inner: MapSpec { name: INNER.into(), layout, inner: None } })
-    }
-
-    /// Checks the size of the tables. The kernel does not report it, but refuses an inner map of another size; no
-    /// frontend has the id 0 that the probe uses.
-    fn try_size(&self) -> Result<(), MapError> {
-        self.set(&[(0, RawMap::create(&self.inner)?)])?;
-        self.outer.delete(&0)?;
-        Ok(())
     }
 
     /// Sets several tables in one batch, because each system call on a map of maps waits for a grace period of the
@@ -102,18 +90,7 @@ fn read(map: u32) -> Result<Arc<[u32]>, MapError> {
     Ok(values_of(&value).into())
 }
 
-fn inner(size: u32) -> Layout {
-    Layout {
-        map_type: MapType::Array,
-        key_size: 4,
-        value_size: 4 * size,
-        max_entries: 1,
-        flags: MapFlags::NONE,
-    }
-}
-
-fn spec(specs: &Specs, family: Family, size: u32) -> Result<MapSpec, MapError> {
+fn spec(specs: &Specs, family: Family) -> Result<MapSpec, MapError> {
     let name = LbMap::Maglev(family).name();
-    let spec = specs.find(name).ok_or_else(|| format!("there is no map {name}"))?;
-    Ok(spec.with_inner(inner(size)))
+    Ok(specs.find(name).ok_or_else(|| format!("there is no map {name}"))?)
 }

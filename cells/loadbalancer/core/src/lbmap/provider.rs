@@ -7,7 +7,6 @@ use hive::prelude::*;
 use maps::{DriftChecks, FamilyConfig, Maps};
 use metrics::Metrics;
 
-use crate::config::ServicesConfig;
 use crate::lbmap::kernel::KernelMaps;
 use crate::lbmap::rows::{LbMaps, MapError};
 use crate::metrics::MapOperations;
@@ -30,19 +29,14 @@ impl LbMapsProvider {
     }
 
     /// Returns a provider of the node's pinned maps.
-    pub fn pinned(maps: Arc<Maps>, families: FamilyConfig, tables: Option<u32>) -> LbMapsProvider {
-        LbMapsProvider::counting(maps, families, tables, MapOperations::default())
+    pub fn pinned(maps: Arc<Maps>, families: FamilyConfig) -> LbMapsProvider {
+        LbMapsProvider::counting(maps, families, MapOperations::default())
     }
 
-    fn counting(
-        maps: Arc<Maps>,
-        families: FamilyConfig,
-        tables: Option<u32>,
-        operations: MapOperations,
-    ) -> LbMapsProvider {
+    fn counting(maps: Arc<Maps>, families: FamilyConfig, operations: MapOperations) -> LbMapsProvider {
         let comparisons = maps.comparisons().clone();
         let open = move || {
-            let opened = KernelMaps::open(&maps, &families, tables)?.with_operations(operations.clone());
+            let opened = KernelMaps::open(&maps, &families)?.with_operations(operations.clone());
             Ok(Arc::new(opened) as Arc<dyn LbMaps>)
         };
         LbMapsProvider { open: Box::new(open), comparisons }
@@ -61,15 +55,12 @@ impl fmt::Debug for LbMapsProvider {
 
 /// Provides the pinned maps to the reconciler.
 pub(crate) fn pinned() -> Cell {
-    let provider = |maps: Arc<Maps>,
-                    families: Config<FamilyConfig>,
-                    config: Config<ServicesConfig>,
-                    metrics: Option<Arc<Metrics>>| {
+    let provider = |maps: Arc<Maps>, families: Config<FamilyConfig>, metrics: Option<Arc<Metrics>>| {
         let operations = MapOperations::default();
         if let Some(metrics) = metrics {
             operations.register(&metrics);
         }
-        Arc::new(LbMapsProvider::counting(maps, (*families).clone(), config.table_size(), operations))
+        Arc::new(LbMapsProvider::counting(maps, (*families).clone(), operations))
     };
     module("loadbalancer-maps", "The pinned maps of the load balancer", [provide(provider)])
 }

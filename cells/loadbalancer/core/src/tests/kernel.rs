@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ::maps::{FamilyConfig, Maps, MapsConfig};
+use ::maps::{FamilyConfig, Maps, MapsConfig, Specs};
 use test_kit::{Sandbox, require_root};
 
 use super::model::{actual, expected};
@@ -14,9 +14,14 @@ const FAMILIES: FamilyConfig = FamilyConfig { enable_ipv4: true, enable_ipv6: tr
 
 fn opened(sandbox: &Sandbox, rows: u32) -> (Maps, Arc<KernelMaps>) {
     let bpf_root = sandbox.bpf_root().to_str().unwrap().to_owned();
-    let maps = Maps::new(MapsConfig { bpf_root, bpf_lb_map_max: rows, ..MapsConfig::default() }, FAMILIES);
+    with_tables(&bpf_root, rows, Some(251))
+}
+
+fn with_tables(bpf_root: &str, rows: u32, positions: Option<u32>) -> (Maps, Arc<KernelMaps>) {
+    let config = MapsConfig { bpf_root: bpf_root.to_owned(), bpf_lb_map_max: rows, ..MapsConfig::default() };
+    let maps = Maps::of(Specs::new(config, FAMILIES).with_maglev(positions));
     maps.open().unwrap();
-    let kernel = Arc::new(KernelMaps::open(&maps, &FAMILIES, Some(251)).unwrap());
+    let kernel = Arc::new(KernelMaps::open(&maps, &FAMILIES).unwrap());
     (maps, kernel)
 }
 
@@ -163,12 +168,16 @@ fn tables_are_maps_of_their_own_and_of_the_size_of_the_option() {
     assert_eq!(kernel.table(&keys[0]).unwrap(), None);
     drop(kernel);
     // The next agent finds them; one with larger tables finds none, but can write its own.
-    let again = KernelMaps::open(&maps, &FAMILIES, Some(251)).unwrap();
+    let bpf_root = sandbox.bpf_root().to_str().unwrap().to_owned();
+    let pinned = || bpf::RawMap::open(&maps.path("cilium_lb6_maglev")).unwrap().id();
+    let (_, again) = with_tables(&bpf_root, 64, Some(251));
     assert_eq!(again.table(&keys[1]).unwrap(), Some(table.clone()));
-    let larger = KernelMaps::open(&maps, &FAMILIES, Some(509)).unwrap();
+    assert_eq!(pinned(), raw.id());
+    let (_, larger) = with_tables(&bpf_root, 64, Some(509));
     assert_eq!(rows(&larger), BTreeMap::new());
+    assert_ne!(pinned(), raw.id());
     larger.put_tables(&[(keys[0], vec![7; 509].into())]).unwrap();
     // Without tables there is no map, either.
-    KernelMaps::open(&maps, &FAMILIES, None).unwrap();
+    with_tables(&bpf_root, 64, None);
     assert!(!maps.path("cilium_lb4_maglev").exists());
 }

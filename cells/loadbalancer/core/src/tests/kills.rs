@@ -428,8 +428,9 @@ fn every_crash_of_every_kind_of_change_converges_to_the_model() {
 fn every_crash_on_kernel_maps_converges_to_the_model() {
     require_root!();
     let families = FamilyConfig { enable_ipv4: true, enable_ipv6: true };
-    let specs = Specs::new(MapsConfig { bpf_lb_map_max: 1024, ..MapsConfig::default() }, families.clone());
-    let kernel: Arc<dyn LbMaps> = Arc::new(KernelMaps::unpinned(&specs, &families, Some(251)).unwrap());
+    let specs = Specs::new(MapsConfig { bpf_lb_map_max: 1024, ..MapsConfig::default() }, families.clone())
+        .with_maglev(Some(251));
+    let kernel: Arc<dyn LbMaps> = Arc::new(KernelMaps::unpinned(&specs, &families).unwrap());
     let kinds = ["service", "a step of a rollover", "addresses of the node", "algorithm", "scopes"];
     for (name, one, other) in changes().into_iter().filter(|(name, ..)| kinds.contains(name)) {
         all_kills(name, &|| kernel.clone(), &one, &other);
