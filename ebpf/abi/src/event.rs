@@ -12,7 +12,7 @@ pub const DEBUG_CAPTURE: u8 = 3;
 pub const TRACE: u8 = 4;
 /// Message type of [`PolicyVerdictNotify`].
 pub const POLICY_VERDICT: u8 = 5;
-/// Message type of a socket trace.
+/// Message type of [`TraceSockNotify`].
 pub const TRACE_SOCK: u8 = 7;
 
 /// Version written into drop events.
@@ -167,4 +167,52 @@ pub struct PolicyVerdictNotify {
 layout!(PolicyVerdictNotify, 40, {
     header: 0, remote_label: 16, verdict: 20, dport: 24, proto: 26, flags: 27, auth_type: 28, pad1: 29, cookie: 32,
     pad2: 36,
+});
+
+/// Points of a translation at a socket (constants: xlate_point).
+pub mod xlate {
+    /// Before the service's address is replaced.
+    pub const PRE_FWD: u8 = 1;
+    /// After it was replaced by a backend's.
+    pub const POST_FWD: u8 = 2;
+    /// Before the backend's address is replaced.
+    pub const PRE_REV: u8 = 3;
+    /// After it was replaced by the service's.
+    pub const POST_REV: u8 = 4;
+}
+
+/// Protocols in socket trace events (constants: trace_sock_l4).
+pub mod sock_protocol {
+    /// TCP.
+    pub const TCP: u8 = 1;
+    /// UDP, UDP-Lite too.
+    pub const UDP: u8 = 2;
+}
+
+/// A translation of an address at a socket (40 bytes).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(feature = "user", derive(Debug, PartialEq, Eq, Hash))]
+pub struct TraceSockNotify {
+    /// [`TRACE_SOCK`].
+    pub kind: u8,
+    /// [Point](xlate) of the translation.
+    pub point: u8,
+    /// [Protocol](sock_protocol).
+    pub protocol: u8,
+    /// Bit 0: the address is IPv6.
+    pub is_ipv6: u8,
+    /// Port in host order.
+    pub dport: u16,
+    /// Zero.
+    pub pad: u16,
+    /// Cookie of the socket.
+    pub cookie: u64,
+    /// Id of the cgroup of the process.
+    pub cgroup: u64,
+    /// Address, an IPv4 address in the first four bytes.
+    pub address: [u32; 4],
+}
+layout!(TraceSockNotify, 40, {
+    kind: 0, point: 1, protocol: 2, is_ipv6: 3, dport: 4, pad: 6, cookie: 8, cgroup: 16, address: 24,
 });

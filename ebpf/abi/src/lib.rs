@@ -36,6 +36,7 @@ mod node;
 mod node_config;
 mod pod;
 mod policy;
+pub mod ratelimit;
 pub mod signal;
 pub mod slot;
 pub mod snat;

@@ -31,13 +31,19 @@ pub struct SockConfig {
     pub jiffies_clock: u8,
     /// The kernel has `bpf_set_retval` (Linux 5.18): refusals have an errno of their own instead of EPERM.
     pub set_retval: u8,
+    /// Emit trace events of sockets (`trace-sock`).
+    pub trace_sock: u8,
+    /// Interval of these events with aggregation, in nanoseconds (`monitor-aggregation-interval`).
+    pub trace_interval: u64,
+    /// [Aggregation level](crate::trace::aggregation) of these events (`monitor-aggregation`).
+    pub monitor_aggregation: u32,
     /// Zero.
-    pub pad: u8,
+    pub pad: u32,
 }
-layout!(SockConfig, 24, {
+layout!(SockConfig, 40, {
     host_netns_cookie: 0, ticks_in_256_seconds: 8, node_port_first: 12, node_port_last: 14, enable_ipv4: 16,
     enable_ipv6: 17, host_only: 18, empty_services_drop: 19, external_ip_mitigation: 20, jiffies_clock: 21,
-    set_retval: 22, pad: 23,
+    set_retval: 22, trace_sock: 23, trace_interval: 24, monitor_aggregation: 32, pad: 36,
 });
 
 impl SockConfig {

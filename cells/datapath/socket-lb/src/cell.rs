@@ -12,6 +12,7 @@ use maps::{ClockConfig, FamilyConfig, Maps};
 
 use crate::config::SocketLbConfig;
 use crate::job::{Job, are_attached, remove};
+use crate::live::Live;
 use crate::programs::Options;
 
 /// Attaches the programs of sockets; provides `Arc<SocketLb>`.
@@ -29,7 +30,8 @@ struct Needs {
     sockets: Config<SocketConfig>,
     services: Config<ServicesConfig>,
     empty_services: ConfigWatch<loader::ServicesConfig>,
-    watchdog: ConfigWatch<loader::LoaderConfig>,
+    loader: ConfigWatch<loader::LoaderConfig>,
+    conntrack: ConfigWatch<loader::ConntrackConfig>,
     families: Config<FamilyConfig>,
     clock: Config<ClockConfig>,
     maps: Arc<Maps>,
@@ -71,8 +73,14 @@ fn new_socket_lb(p: Needs) -> Arc<SocketLb> {
             Ok(())
         })
         .add();
-    let (empty_services, watchdog, maps) = (p.empty_services, p.watchdog, p.maps);
-    let job = Job { options, empty_services, watchdog, maps, coverage, root, socket_lb: socket_lb.clone() };
+    let live = Live {
+        empty_services: p.empty_services,
+        monitor: p.loader.clone(),
+        conntrack: p.conntrack,
+        trace_sock: p.config.trace_sock,
+    };
+    let (watchdog, maps) = (p.loader, p.maps);
+    let job = Job { options, live, watchdog, maps, coverage, root, socket_lb: socket_lb.clone() };
     p.jobs.one_shot("programs", move |cx: JobCx| job.run(cx)).add();
     socket_lb
 }

@@ -20,6 +20,9 @@ pub struct SocketLbConfig {
     /// Refuse that processes of the host bind ports of services, with kube-proxy-replacement
     #[flag(default = true)]
     pub node_port_bind_protection: bool,
+    /// Emit events of translations at sockets to monitors
+    #[flag(default = true)]
+    pub trace_sock: bool,
 }
 
 impl SocketLbConfig {

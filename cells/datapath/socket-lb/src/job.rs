@@ -11,6 +11,7 @@ use maps::Maps;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::links::{Attached, Links};
+use crate::live::{Live, LiveValues};
 use crate::programs::{Options, load};
 
 /// The first and the longest wait after a failure.
@@ -23,7 +24,7 @@ const FAILED: &str = "Services are not translated at sockets";
 /// them.
 pub(crate) struct Job {
     pub(crate) options: Options,
-    pub(crate) empty_services: ConfigWatch<loader::ServicesConfig>,
+    pub(crate) live: Live,
     /// The interval of the watchdog.
     pub(crate) watchdog: ConfigWatch<loader::LoaderConfig>,
     pub(crate) maps: Arc<Maps>,
@@ -39,9 +40,9 @@ impl Job {
         loop {
             let working = cx.working();
             let (maps, root, options) = (self.maps.clone(), self.root.clone(), self.options.clone());
-            let refuses_empty = self.empty_services.get().enable_no_service_endpoints_routable;
+            let values = self.live.values();
             let attach = move || {
-                let attached = attach(&maps, &root, &options, refuses_empty);
+                let attached = attach(&maps, &root, &options, &values);
                 let covers = attached.is_ok() || are_attached(&maps, &root, &options);
                 (attached, covers)
             };
@@ -85,7 +86,7 @@ impl Job {
                     let changes = drift.join(", ");
                     tracing::warn!(changes, "Programs of sockets were changed by another process, attaching them again");
                 }
-                () = self.empty_services.changed() => {}
+                () = self.live.changed(&values) => {}
                 () = cx.cancelled() => return Ok(()),
             }
         }
@@ -137,10 +138,10 @@ pub(crate) fn are_attached(maps: &Maps, root: &Path, options: &Options) -> bool 
 }
 
 /// Loads the programs and attaches them.
-fn attach(maps: &Maps, root: &Path, options: &Options, refuses_empty: bool) -> Result<Attached, Error> {
+fn attach(maps: &Maps, root: &Path, options: &Options, live: &LiveValues) -> Result<Attached, Error> {
     let cgroup = Cgroup::open(root)?;
     let names = options.names(has_ipv6());
-    let loaded = load(maps, options.constants(refuses_empty), &names)?;
+    let loaded = load(maps, options.constants(live), &names)?;
     let links = Links::new(maps.fs());
     let mut attached = Attached::new(&cgroup);
     for name in &names {

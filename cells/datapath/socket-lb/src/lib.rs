@@ -12,14 +12,19 @@
 //! program. Without a cgroup, or if the kernel refuses a program, health names the remedy, the job tries again with
 //! backoff, and packets of pods are translated at their interfaces meanwhile. Every `endpoint-bpf-prog-watchdog-interval` the
 //! links are compared with what was attached: a pin that was removed, a link that was detached or runs another program, a
-//! cgroup that was made again at the same path are logged and repaired, and counted in health. `enable-no-service-endpoints-routable` is
-//! a constant of the programs: a change loads them again. Nothing is detached at stop. The next start with the option
+//! cgroup that was made again at the same path are logged and repaired, and counted in health. Live
+//! options that are constants of the programs load them again when they change: `enable-no-service-endpoints-routable`
+//! and, with `trace-sock`, `monitor-aggregation` and `monitor-aggregation-interval`. Nothing is detached at stop. The next start with the option
 //! off removes the links, programs that translate before those that translate back.
 //!
 //! **Differences from Cilium.** There are no programs for health probes (`cil_sock4_pre_bind`, `cil_sock6_pre_bind`):
 //! links of Cilium under these names are removed. Cilium does not start without a cgroup. Socket load balancing that is
 //! switched on for pods that run breaks their connections to services in Cilium and here alike: these were translated at
 //! the interface, which ends once sockets are covered.
+//!
+//! **Events.** With `trace-sock` translations are reported to monitors: at aggregation `none` each address before and
+//! after a translation, from `lowest` on those of connect and sendmsg, from `medium` on those of connect. With
+//! aggregation a node emits one event an interval, as Cilium does. Without the option the programs have no code for it.
 
 mod cell;
 mod cgroup;
@@ -27,6 +32,7 @@ mod config;
 mod error;
 mod job;
 mod links;
+mod live;
 mod programs;
 
 pub use cell::cell;

@@ -10,6 +10,7 @@ use maps::{ClockConfig, FamilyConfig, Maps};
 
 use crate::config::SocketLbConfig;
 use crate::error::Error;
+use crate::live::LiveValues;
 
 /// Threads that verify programs.
 const LOAD_THREADS: usize = 2;
@@ -29,7 +30,9 @@ pub(crate) struct Options {
 
 impl Options {
     /// Returns the constants of the programs. Blocks while the kernel reports its clock.
-    pub(crate) fn constants(&self, refuses_empty: bool) -> SockConfig {
+    pub(crate) fn constants(&self, live: &LiveValues) -> SockConfig {
+        let trace = live.trace.map(|trace| (trace.aggregation, trace.interval.as_nanos() as u64));
+        let (monitor_aggregation, trace_interval) = trace.unwrap_or_default();
         let (ports, clock) = (self.services.node_port_range.ports(), self.clock.clock());
         SockConfig {
             host_netns_cookie: self.host_netns_cookie.unwrap_or_default(),
@@ -39,10 +42,13 @@ impl Options {
             enable_ipv4: self.families.enable_ipv4.into(),
             enable_ipv6: self.families.enable_ipv6.into(),
             host_only: self.host_only.into(),
-            empty_services_drop: refuses_empty.into(),
+            empty_services_drop: live.refuses_empty.into(),
             external_ip_mitigation: (!self.config.disable_external_ip_mitigation).into(),
             jiffies_clock: clock.is_jiffies().into(),
             set_retval: 1,
+            trace_sock: trace.is_some().into(),
+            trace_interval,
+            monitor_aggregation,
             pad: 0,
         }
     }
@@ -105,6 +111,7 @@ fn stand_in(spec: &MapSpec) -> bpf::Result<RawMap> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::Trace;
 
     #[test]
     fn programs_follow_the_options_and_the_ways_back_come_first() {
@@ -113,6 +120,7 @@ mod tests {
                 cgroup_root: String::new(),
                 disable_external_ip_mitigation: false,
                 node_port_bind_protection: true,
+                trace_sock: true,
             },
             services: ServicesConfig::default(),
             families: FamilyConfig { enable_ipv4: true, enable_ipv6: false },
@@ -130,7 +138,11 @@ mod tests {
         assert_eq!(options.names(true).len(), 11);
         options.config.node_port_bind_protection = false;
         assert_eq!(options.names(true).len(), 9);
-        let constants = options.constants(true);
+        let trace = Trace { aggregation: 3, interval: Duration::from_secs(5) };
+        let constants = options.constants(&LiveValues { refuses_empty: true, trace: Some(trace) });
+        let traced = (constants.trace_sock, constants.monitor_aggregation, constants.trace_interval);
+        assert_eq!((constants.empty_services_drop, traced), (1, (1, 3, 5_000_000_000)));
+        assert_eq!(options.constants(&LiveValues::default()).trace_sock, 0);
         assert_eq!((constants.enable_ipv4, constants.enable_ipv6), (1, 0));
         assert_eq!((constants.node_port_first, constants.node_port_last), (30_000, 32_767));
         assert_eq!((constants.external_ip_mitigation, constants.ticks_in_256_seconds), (1, 256));

@@ -4,10 +4,12 @@ mod kit;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use datapath_abi::event::{sock_protocol, xlate};
 use datapath_abi::{identity, lb_flag, lb_flag2};
 use datapath_api::SocketCoverage;
 use test_kit::require_root;
@@ -387,6 +389,73 @@ fn links_of_others_are_taken_over_and_all_go_when_the_option_is_off() {
         assert_eq!(node.coverage(), SocketCoverage::None);
         let failed = TcpStream::connect_timeout(&address(VIP4), Duration::from_millis(200)).unwrap_err();
         assert!(failed.kind() == ErrorKind::TimedOut || failed.raw_os_error() == Some(101), "{failed}");
+        node.finish().await;
+    });
+}
+
+#[test]
+fn translations_are_reported_with_each_address() {
+    require_root!();
+    on_a_runtime(async {
+        let mut node = Node::start(&[("bpf-lb-sock", "true"), ("monitor-aggregation", "none")]).await;
+        let (one, two) = (server("127.0.0.1"), echo("::1"));
+        node.put(&Service::new(VIP4, TCP, &[one]));
+        node.put(&Service::new(VIP6, UDP, &[two]));
+        let (vip4, vip6, mut events) = (address(VIP4), address(VIP6), node.events());
+        let expected = |vip, backend| {
+            [
+                (xlate::PRE_FWD, vip),
+                (xlate::POST_FWD, backend),
+                (xlate::PRE_REV, backend),
+                (xlate::POST_REV, vip),
+            ]
+        };
+        ask(vip4).unwrap();
+        let traces = events.read();
+        let cgroup = std::fs::metadata(node.cgroup()).unwrap().ino();
+        for trace in &traces {
+            let of_socket = (trace.protocol, trace.cookie, trace.cgroup);
+            assert_eq!(of_socket, (sock_protocol::TCP, traces[0].cookie, cgroup), "{trace:?}");
+        }
+        let addresses: Vec<(u8, SocketAddr)> =
+            traces.iter().map(|trace| (trace.point, SocketAddr::new(trace.address, trace.port))).collect();
+        assert_eq!(addresses, expected(vip4, one));
+        ask(mapped(vip4)).unwrap();
+        assert_eq!(events.addresses(), expected(vip4, one), "an IPv4 address of an IPv6 socket");
+        let (free, mut buffer) = (udp(ANY6), [0; 64]);
+        free.send_to(b"free", vip6).unwrap();
+        free.recv_from(&mut buffer).unwrap();
+        assert_eq!(events.addresses(), expected(vip6, two));
+        // A control: without a translation there is nothing to report.
+        ask(one).unwrap();
+        assert_eq!(events.read(), []);
+        node.restart(&[("bpf-lb-sock", "true"), ("trace-sock", "false")], false).await;
+        node.until_replaced().await;
+        ask(vip4).unwrap();
+        assert_eq!(events.read(), []);
+        node.finish().await;
+    });
+}
+
+#[test]
+fn with_aggregation_one_connect_an_interval_is_reported_and_the_others_are_counted() {
+    require_root!();
+    on_a_runtime(async {
+        let interval = ("monitor-aggregation-interval", "1h");
+        let options = [("bpf-lb-sock", "true"), ("monitor-aggregation", "medium"), interval];
+        let mut node = Node::start(&options).await;
+        let (one, two) = (server("127.0.0.1"), echo("127.0.0.1"));
+        node.put(&Service::new(VIP4, TCP, &[one]));
+        node.put(&Service::new(VIP4, UDP, &[two]));
+        let (vip, mut events) = (address(VIP4), node.events());
+        // Not a connect.
+        udp(ANY4).send_to(b"free", vip).unwrap();
+        assert_eq!((events.read(), node.suppressed_events()), (Vec::new(), 0));
+        for _ in 0..3 {
+            ask(vip).unwrap();
+        }
+        assert_eq!(events.addresses(), [(xlate::PRE_FWD, vip)]);
+        assert_eq!(node.suppressed_events(), 5);
         node.finish().await;
     });
 }

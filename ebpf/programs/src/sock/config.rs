@@ -16,6 +16,9 @@ pub(crate) static SOCK_CONFIG: SockConfig = SockConfig {
     external_ip_mitigation: 0,
     jiffies_clock: 0,
     set_retval: 0,
+    trace_sock: 0,
+    trace_interval: 0,
+    monitor_aggregation: 0,
     pad: 0,
 };
 

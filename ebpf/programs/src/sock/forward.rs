@@ -3,6 +3,7 @@
 use core::num::NonZeroU32;
 
 use aya_ebpf::helpers::bpf_get_prandom_u32;
+use datapath_abi::event::xlate;
 use datapath_abi::{
     LbAffinity, LbAffinityKey, LbAffinityMatch, LbReverseSk, LbReverseSkKey, LbService, LbServiceKey,
     direction, lb_flag, lb_flag2, metric,
@@ -12,6 +13,7 @@ use crate::context::{Address, EHOSTUNREACH, ENOMEM, PROCEED, TCP, count, is_host
 use crate::family::{Family, View, row};
 use crate::maps::cilium_lb_affinity_match;
 use crate::service::{self, is_delegated, is_host_address, is_l7};
+use crate::trace::{self, Call};
 
 /// No backend has this id.
 const NO_BACKEND: u32 = 0;
@@ -21,7 +23,7 @@ const AFFINITY_TIMEOUT_MASK: u32 = 0x00ff_ffff;
 
 /// Translates the destination of a system call if it is a service. Returns the verdict.
 #[inline(always)]
-pub(crate) fn translate<V: View>(ctx: Address) -> i32 {
+pub(crate) fn translate<V: View>(ctx: Address, call: Call) -> i32 {
     let Some(protocol) = ctx.protocol() else { return PROCEED };
     if enabled!(host_only) && !is_host(ctx.netns_cookie()) {
         return PROCEED;
@@ -35,6 +37,7 @@ pub(crate) fn translate<V: View>(ctx: Address) -> i32 {
         let refused = enabled!(empty_services_drop) || is_local_only(service);
         return if refused { refuse(EHOSTUNREACH) } else { PROCEED };
     }
+    trace::translation::<V::Family>(ctx, xlate::PRE_FWD, call, protocol, address, port);
     if is_delegated(service) || service.flags2 & lb_flag2::NAT_46X64 != 0 {
         return PROCEED;
     }
@@ -51,7 +54,9 @@ pub(crate) fn translate<V: View>(ctx: Address) -> i32 {
             return PROCEED;
         }
         // The proxy's port, big-endian, in a word of the host's byte order.
-        return redirect::<V>(ctx, &from, V::Family::LOOPBACK, service.backend_id as u16);
+        let proxy = service.backend_id as u16;
+        trace::translation::<V::Family>(ctx, xlate::POST_FWD, call, protocol, V::Family::LOOPBACK, proxy);
+        return redirect::<V>(ctx, &from, V::Family::LOOPBACK, proxy);
     }
     let Some(id) = choose::<V::Family>(ctx, protocol, service, &mut key) else {
         count(metric::LB_NO_BACKEND_SLOT, direction::EGRESS);
@@ -62,6 +67,7 @@ pub(crate) fn translate<V: View>(ctx: Address) -> i32 {
         return refuse(EHOSTUNREACH);
     };
     let to_port = if backend.port == 0 { port } else { backend.port };
+    trace::translation::<V::Family>(ctx, xlate::POST_FWD, call, protocol, backend.address, to_port);
     redirect::<V>(ctx, &from, backend.address, to_port)
 }
 

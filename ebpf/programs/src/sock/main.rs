@@ -6,6 +6,7 @@
 //! | `forward.rs` | connect, sendmsg: choice of a backend |
 //! | `reverse.rs` | recvmsg, getpeername: the service's address again; release of a socket |
 //! | `bind.rs` | bind: ports of services |
+//! | `trace.rs` | events for monitors |
 //! | `service.rs` | which service a destination is |
 //! | `family.rs` | IP families: maps, and where the context has an address |
 //! | `context.rs` | contexts, clock, verdicts, counters |
@@ -17,6 +18,7 @@
 //!
 //! Differences from Cilium 1.20:
 //! - A slot whose backend was just removed is skipped for the next one, where Cilium refuses the connection.
+//! - Reverse translations are reported where one takes place, not for each datagram of any socket.
 //! - Health probes through the datapath (`SO_MARK` 0xd00, programs `pre_bind`) do not exist.
 #![no_std]
 #![no_main]
@@ -34,34 +36,36 @@ mod forward;
 mod maps;
 mod reverse;
 mod service;
+mod trace;
 
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr};
 use aya_ebpf::programs::{SockAddrContext, SockContext};
 use context::{Address, PROCEED, Socket};
 use family::{Mapped, V4, V6};
+use trace::Call;
 
 /// connect(2) of an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
 pub fn cil_sock4_connect(ctx: SockAddrContext) -> i32 {
-    forward::translate::<V4>(Address(ctx.sock_addr))
+    forward::translate::<V4>(Address(ctx.sock_addr), Call::Connect)
 }
 
 /// connect(2) of an IPv6 socket.
 #[cgroup_sock_addr(connect6)]
 pub fn cil_sock6_connect(ctx: SockAddrContext) -> i32 {
-    forward_ipv6(Address(ctx.sock_addr))
+    forward_ipv6(Address(ctx.sock_addr), Call::Connect)
 }
 
 /// sendmsg(2) of an unconnected UDP socket to an IPv4 address.
 #[cgroup_sock_addr(sendmsg4)]
 pub fn cil_sock4_sendmsg(ctx: SockAddrContext) -> i32 {
-    forward::translate::<V4>(Address(ctx.sock_addr))
+    forward::translate::<V4>(Address(ctx.sock_addr), Call::Message)
 }
 
 /// sendmsg(2) of an unconnected UDP socket to an IPv6 address.
 #[cgroup_sock_addr(sendmsg6)]
 pub fn cil_sock6_sendmsg(ctx: SockAddrContext) -> i32 {
-    forward_ipv6(Address(ctx.sock_addr))
+    forward_ipv6(Address(ctx.sock_addr), Call::Message)
 }
 
 /// The sender's address in recvmsg(2) of a UDP socket, IPv4.
@@ -108,11 +112,11 @@ pub fn cil_sock_release(ctx: SockContext) -> i32 {
 }
 
 #[inline(always)]
-fn forward_ipv6(address: Address) -> i32 {
+fn forward_ipv6(address: Address, call: Call) -> i32 {
     if address.is_mapped() {
-        if enabled!(enable_ipv4) { forward::translate::<Mapped>(address) } else { PROCEED }
+        if enabled!(enable_ipv4) { forward::translate::<Mapped>(address, call) } else { PROCEED }
     } else if enabled!(enable_ipv6) {
-        forward::translate::<V6>(address)
+        forward::translate::<V6>(address, call)
     } else {
         PROCEED
     }

@@ -1,6 +1,7 @@
 //! The maps, under the names of Cilium's pins.
 
 use crate::btf::*;
+use datapath_abi::ratelimit::{RatelimitBucket, RatelimitKey};
 use datapath_abi::*;
 
 macro_rules! maps {
@@ -15,6 +16,12 @@ macro_rules! maps {
 }
 
 maps! {
+    /// Events for monitors, a ring for each CPU.
+    cilium_events: Map<u32, u32, PERF_EVENT_ARRAY, 0, 0>;
+    /// Token buckets by usage.
+    cilium_ratelimit: Map<RatelimitKey, RatelimitBucket, LRU_HASH, 1024, 0>;
+    /// Events that a token bucket has suppressed, by usage.
+    cilium_ratelimit_metrics: Map<u32, u64, HASH, 64, 0>;
     /// Identities of addresses.
     cilium_ipcache_v2: Map<IpcacheKey, RemoteEndpointInfo, LPM_TRIE, 512000, { NO_PREALLOC | RDONLY_PROG }>;
     /// Events by reason, direction, file and line.

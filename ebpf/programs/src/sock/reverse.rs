@@ -1,10 +1,12 @@
 //! recvmsg and getpeername: replaces a backend's address by that of the service. Release: removes a socket's row.
 
+use datapath_abi::event::xlate;
 use datapath_abi::{LbReverseSkKey, direction, metric};
 
 use crate::context::{Address, PROCEED, Socket, count, is_host, is_mapped};
 use crate::family::{Family, V4, V6, View, remove_socket, row};
 use crate::service::{self, is_l7};
+use crate::trace::{self, Call};
 
 /// Address families of sockets.
 const AF_INET: u32 = 2;
@@ -18,6 +20,7 @@ pub(crate) fn translate<V: View>(ctx: Address) -> i32 {
     let socket = LbReverseSkKey { cookie: ctx.cookie(), address, port, pad: Default::default() };
     let Some(from) = row(&V::Family::sockets(), &socket) else { return PROCEED };
     let Some(protocol) = ctx.protocol() else { return PROCEED };
+    let seen = (address, port);
     let (address, port, rev_nat_index) = (from.address, from.port, from.rev_nat_index);
     let mut key = service::key::<V::Family>(address, port, protocol);
     let found = service::of_destination::<V::Family>(&mut key, || is_host(ctx.netns_cookie()));
@@ -25,6 +28,8 @@ pub(crate) fn translate<V: View>(ctx: Address) -> i32 {
         service.rev_nat_index == rev_nat_index && (service.count != 0 || is_l7(service))
     });
     if is_current {
+        trace::translation::<V::Family>(ctx, xlate::PRE_REV, Call::Reverse, protocol, seen.0, seen.1);
+        trace::translation::<V::Family>(ctx, xlate::POST_REV, Call::Reverse, protocol, address, port);
         V::set_address(ctx, address);
         ctx.set_port(port);
     } else if remove_socket::<V::Family>(&socket) {

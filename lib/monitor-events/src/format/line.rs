@@ -1,5 +1,7 @@
 //! A line an event.
 
+use datapath_abi::event::{sock_protocol, xlate};
+
 use super::names::{self, printable};
 use super::{Format, Printer, debug};
 use crate::decode::{Agent, Drop, Event, SocketTrace, Trace, Verdict};
@@ -78,15 +80,15 @@ pub(super) fn decided(printer: &Printer, verdict: &Verdict<'_>) -> String {
 
 fn at_socket(trace: &SocketTrace, cpu: &str) -> String {
     let point = match trace.point {
-        1 => "pre-xlate-fwd".to_owned(),
-        2 => "post-xlate-fwd".to_owned(),
-        3 => "pre-xlate-rev".to_owned(),
-        4 => "post-xlate-rev".to_owned(),
+        xlate::PRE_FWD => "pre-xlate-fwd".to_owned(),
+        xlate::POST_FWD => "post-xlate-fwd".to_owned(),
+        xlate::PRE_REV => "pre-xlate-rev".to_owned(),
+        xlate::POST_REV => "post-xlate-rev".to_owned(),
         point => point.to_string(),
     };
     let protocol = match trace.protocol {
-        1 => "tcp",
-        2 => "udp",
+        sock_protocol::TCP => "tcp",
+        sock_protocol::UDP => "udp",
         _ => "unknown",
     };
     // Cilium brackets IPv4 addresses, too.

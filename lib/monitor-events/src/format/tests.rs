@@ -283,3 +283,32 @@ fn the_long_form_has_layers_and_hexadecimal_numbers_if_asked() {
     let first = "00000000  ba aa c5 d2 58 0d c6 79  43 b2 7a c9 08 00 45 00  |....X..yC.z...E.|";
     assert_eq!(text.lines().nth(2), Some(first));
 }
+
+#[test]
+fn translations_at_sockets_are_lines_of_the_verbose_form() {
+    use datapath_abi::Pod as _;
+    use datapath_abi::event::{TRACE_SOCK, TraceSockNotify, sock_protocol, xlate};
+    let event = TraceSockNotify {
+        kind: TRACE_SOCK,
+        point: xlate::POST_FWD,
+        protocol: sock_protocol::TCP,
+        dport: 8080,
+        cookie: 77,
+        cgroup: 4711,
+        address: [u32::from_ne_bytes([10, 244, 0, 67]), 0, 0, 0],
+        ..TraceSockNotify::default()
+    };
+    let line = |format, event: &TraceSockNotify| {
+        printer(format).event(event.as_bytes(), 1, &Filter::default()).unwrap_or_default()
+    };
+    let expected =
+        "CPU 01: [post-xlate-fwd] cgroup_id: 4711 sock_cookie: 77, dst [10.244.0.67]:8080 proto tcp\n";
+    assert_eq!(line(Format::Verbose, &event), expected);
+    let ipv6 =
+        TraceSockNotify { point: xlate::PRE_REV, is_ipv6: 1, address: [0, 0, 0, 1_u32.to_be()], ..event };
+    let expected = "CPU 01: [pre-xlate-rev] cgroup_id: 4711 sock_cookie: 77, dst [::1]:8080 proto tcp\n";
+    assert_eq!(line(Format::Verbose, &ipv6), expected);
+    for format in [Format::Brief, Format::Debug, Format::Json] {
+        assert_eq!(line(format, &event), "", "as in Cilium");
+    }
+}

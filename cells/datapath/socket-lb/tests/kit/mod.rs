@@ -1,5 +1,7 @@
 //! A node whose cgroup has the test's process, and map entries of services.
 
+mod events;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -17,6 +19,8 @@ use loadbalancer_sockets::SocketConfig;
 use maps::Maps;
 use test_kit::{Sandbox, SandboxOptions};
 use tokio::sync::{Mutex, MutexGuard};
+
+pub(crate) use events::Events;
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
@@ -115,6 +119,17 @@ impl Node {
 
     pub(crate) fn coverage(&self) -> SocketCoverage {
         self.hive().get::<SocketLb>().coverage()
+    }
+
+    /// Opens the rings of events.
+    pub(crate) fn events(&self) -> Events {
+        Events::open(&self.maps)
+    }
+
+    /// Returns the number of trace events that the interval has suppressed.
+    pub(crate) fn suppressed_events(&self) -> u64 {
+        let map = self.map::<u32, u64>("cilium_ratelimit_metrics");
+        map.lookup(&datapath_abi::ratelimit::SOCKET_EVENTS).unwrap().unwrap_or_default()
     }
 
     /// Waits until the job has attached its programs.
@@ -362,6 +377,7 @@ async fn run(sandbox: &Sandbox, options: &[(&str, &str)]) -> TestHive {
         config::<loadbalancer::ServicesConfig>(),
         config::<loader::ServicesConfig>(),
         config::<loader::LoaderConfig>(),
+        config::<loader::ConntrackConfig>(),
     ];
     let cells = [
         statedb::cell(),
