@@ -8,7 +8,7 @@ use labels::LabelArray;
 
 use crate::groups::{CidrGroups, cidr_group_prefixes};
 use crate::identities::{Identities, Identity};
-use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject};
+use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject, Tier};
 use crate::selections::{Selections, SelectorId};
 use crate::selector::Selector;
 use crate::settings::Settings;
@@ -43,6 +43,9 @@ struct Stored {
 pub(crate) struct StoredRule {
     pub(crate) rule: Arc<Rule>,
     pub(crate) subject: SelectorId,
+    pub(crate) tier: Tier,
+    /// The priority in the tier; lower numbers take precedence over higher ones.
+    pub(crate) priority: u32,
     pub(crate) default_deny: bool,
     /// Empty if the rule matches no peer.
     pub(crate) peers: Vec<SelectorId>,
@@ -295,8 +298,15 @@ impl Engine {
                 action: entry.action,
                 labels: entry.labels.clone(),
             });
-            let (default_deny, ports) = (entry.default_deny, entry.ports.clone());
-            rules.push(StoredRule { rule, subject, default_deny, peers, ports });
+            rules.push(StoredRule {
+                rule,
+                subject,
+                tier: entry.tier,
+                priority: entry.priority,
+                default_deny: entry.default_deny,
+                peers,
+                ports: entry.ports.clone(),
+            });
         }
         Stored { policy, rules }
     }

@@ -57,6 +57,7 @@ impl fmt::Display for Explanation {
         match reason {
             Reason::NotEnforced => write!(f, "{verb}: policy is not enforced in this direction")?,
             Reason::NoDefaultDeny => write!(f, "{verb}: no selecting rule denies by default")?,
+            Reason::DefaultDeny => write!(f, "{verb}: passed on, and no rule of the next tiers matches")?,
             Reason::Localhost => write!(f, "{verb}: the node reaches its own endpoints")?,
             Reason::Rules(matches) => {
                 write!(f, "{verb} by ")?;

@@ -3,14 +3,9 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::model::{Direction, PortSpec};
+use crate::model::{Action, Direction, PortSpec, Tier};
 use crate::plan::{Effect, Reason, Rules, filters};
 use crate::selector::Selector;
-
-/// The API's number for the tier of rules of policy objects.
-const NORMAL_TIER: u8 = 200;
-/// The API's number for the tier of the engine's additions.
-const DEFAULT_TIER: u8 = 255;
 
 /// The filters of an identity, per direction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,8 +19,8 @@ pub struct Filters {
 /// The rules for one protocol and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// 200 for rules, 255 for the engine's additions.
-    pub tier: u8,
+    /// The tier of the rules.
+    pub tier: Tier,
     /// The traffic; `None` is all traffic.
     pub ports: Option<PortSpec>,
     /// The peers, in the order of the selectors' texts; never empty.
@@ -37,8 +32,10 @@ pub struct Filter {
 pub struct FilterPeer {
     /// The selector's text.
     pub selector: Arc<str>,
-    /// Whether they are denied.
-    pub deny: bool,
+    /// The action on their traffic.
+    pub action: Action,
+    /// The number of the rules' priority, counted over all tiers.
+    pub priority: u32,
     /// The labels of each of the rules, in order, without repetitions.
     pub rules: Vec<Arc<[String]>>,
 }
@@ -55,39 +52,48 @@ impl Engine {
 
     fn side_filters(&self, rules: &Rules<'_>, direction: Direction) -> Vec<Filter> {
         let rules = rules.side(direction);
+        let levels = rules.levels().unwrap_or_default();
         let mut found = Vec::new();
-        for (ports, effects) in filters(&rules.rules) {
-            let peer = |(id, effect)| Some(FilterPeer::new(self.peers.get(id)?.text.clone(), effect));
+        for ((tier, ports), effects) in filters(&rules.rules) {
+            let peer = |(id, effect): (_, Effect<'_>)| {
+                let number = levels.number(tier, effect.priority);
+                Some(FilterPeer::new(self.peers.get(id)?.text.clone(), number, effect))
+            };
             let mut peers: Vec<FilterPeer> = effects.into_iter().filter_map(peer).collect();
             peers.sort_unstable_by(|a, b| a.selector.cmp(&b.selector));
             if !peers.is_empty() {
-                found.push(Filter { tier: NORMAL_TIER, ports, peers });
+                found.push(Filter { tier, ports, peers });
             }
         }
-        found.extend(rules.addition.as_ref().and_then(|reason| added(reason, direction)));
+        let additions = (0..).zip(&rules.additions);
+        let number = |priority| levels.number(Tier::Default, priority);
+        found.extend(additions.filter_map(|(priority, reason)| added(reason, number(priority), direction)));
         found
     }
 }
 
 impl FilterPeer {
-    fn new(selector: Arc<str>, effect: Effect<'_>) -> FilterPeer {
+    fn new(selector: Arc<str>, priority: u32, effect: Effect<'_>) -> FilterPeer {
         let mut rules: Vec<_> = effect.rules.iter().map(|rule| rule.labels.clone()).collect();
         rules.sort_unstable();
         rules.dedup();
-        FilterPeer { selector, deny: effect.deny, rules }
+        FilterPeer { selector, action: effect.action, priority, rules }
     }
 }
 
 /// Returns the filter that the API lists for an addition of the engine; `None` if the reason adds none. The names are
 /// those of Cilium's built-in rules.
-fn added(reason: &Reason, direction: Direction) -> Option<Filter> {
-    let (selector, name) = match (reason, direction) {
-        (Reason::NoDefaultDeny, Direction::Ingress) => (Selector::Labels(Vec::new()), "allow-any-ingress"),
-        (Reason::NoDefaultDeny, Direction::Egress) => (Selector::Labels(Vec::new()), "allow-any-egress"),
-        (Reason::Localhost, _) => (Selector::reserved("host"), "allow-localhost-ingress"),
+fn added(reason: &Reason, priority: u32, direction: Direction) -> Option<Filter> {
+    let everyone = || Selector::Labels(Vec::new());
+    let (selector, action, name) = match (reason, direction) {
+        (Reason::NoDefaultDeny, Direction::Ingress) => (everyone(), Action::Allow, "allow-any-ingress"),
+        (Reason::NoDefaultDeny, Direction::Egress) => (everyone(), Action::Allow, "allow-any-egress"),
+        (Reason::DefaultDeny, Direction::Ingress) => (everyone(), Action::Deny, "deny-any-ingress"),
+        (Reason::DefaultDeny, Direction::Egress) => (everyone(), Action::Deny, "deny-any-egress"),
+        (Reason::Localhost, _) => (Selector::reserved("host"), Action::Allow, "allow-localhost-ingress"),
         (Reason::NotEnforced | Reason::Rules(_), _) => return None,
     };
-    let labels = [format!("reserved:io.cilium.policy.derived-from={name}")].into();
-    let peer = FilterPeer { selector: selector.key().into(), deny: false, rules: vec![labels] };
-    Some(Filter { tier: DEFAULT_TIER, ports: None, peers: vec![peer] })
+    let rules = vec![[format!("reserved:io.cilium.policy.derived-from={name}")].into()];
+    let peer = FilterPeer { selector: selector.key().into(), action, priority, rules };
+    Some(Filter { tier: Tier::Default, ports: None, peers: vec![peer] })
 }

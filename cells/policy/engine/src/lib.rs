@@ -52,6 +52,7 @@ mod listing;
 mod lookup;
 mod model;
 mod parse;
+mod passes;
 mod plan;
 mod priority;
 mod refusal;
@@ -71,7 +72,7 @@ pub use labels::NamedPorts;
 pub use listing::{SelectorChanges, SelectorRow};
 pub use lookup::{Decision, Verdict, lookup};
 pub use model::{
-    Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject,
+    Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject, Tier,
     world_label,
 };
 pub use parse::parse;

@@ -38,6 +38,8 @@ pub enum Kind {
     CiliumClusterwideNetworkPolicy,
     /// NetworkPolicy, of Kubernetes: pods of one namespace.
     NetworkPolicy,
+    /// ClusterNetworkPolicy, of Kubernetes: pods of every namespace, before or after the policies of other kinds.
+    ClusterNetworkPolicy,
 }
 
 impl Kind {
@@ -47,6 +49,7 @@ impl Kind {
             Kind::CiliumNetworkPolicy => "CiliumNetworkPolicy",
             Kind::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
             Kind::NetworkPolicy => "NetworkPolicy",
+            Kind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
         }
     }
 
@@ -56,6 +59,7 @@ impl Kind {
             Kind::CiliumNetworkPolicy => "cnp",
             Kind::CiliumClusterwideNetworkPolicy => "ccnp",
             Kind::NetworkPolicy => "knp",
+            Kind::ClusterNetworkPolicy => "kcnp",
         }
     }
 
@@ -64,12 +68,13 @@ impl Kind {
         match self {
             Kind::CiliumNetworkPolicy | Kind::CiliumClusterwideNetworkPolicy => "cilium.io/v2",
             Kind::NetworkPolicy => "networking.k8s.io/v1",
+            Kind::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
         }
     }
 
     /// Whether its objects are in a namespace.
     pub fn is_namespaced(self) -> bool {
-        self != Kind::CiliumClusterwideNetworkPolicy
+        !matches!(self, Kind::CiliumClusterwideNetworkPolicy | Kind::ClusterNetworkPolicy)
     }
 }
 
@@ -100,11 +105,38 @@ pub enum Direction {
 pub enum Action {
     /// The traffic passes.
     Allow,
-    /// The traffic is dropped, even if another entry allows it.
+    /// The traffic is dropped, even if another entry of its priority allows it.
     Deny,
+    /// The entries of the next tiers decide; further entries of this tier do not apply.
+    Pass,
 }
 
-/// One element of `ingress`, `ingressDeny`, `egress` or `egressDeny`.
+/// A class of entries. Those of an earlier tier take precedence over those of a later one, whatever their priorities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// ClusterNetworkPolicies of the tier `Admin`.
+    Admin,
+    /// Policies of all other kinds.
+    Normal,
+    /// ClusterNetworkPolicies of the tier `Baseline`.
+    Baseline,
+    /// Additions of the engine: the allow or deny of all traffic, the allow of the host.
+    Default,
+}
+
+impl Tier {
+    /// Returns Cilium's number of the tier.
+    pub fn number(self) -> u8 {
+        match self {
+            Tier::Admin => 100,
+            Tier::Normal => 200,
+            Tier::Baseline => 250,
+            Tier::Default => 255,
+        }
+    }
+}
+
+/// One element of `ingress`, `ingressDeny`, `egress` or `egressDeny`, or one of its peers in a ClusterNetworkPolicy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// The endpoints or the node that it applies to.
@@ -113,6 +145,10 @@ pub struct Entry {
     pub direction: Direction,
     /// The action on that traffic.
     pub action: Action,
+    /// Its tier.
+    pub tier: Tier,
+    /// Its priority in the tier; lower numbers take precedence over higher ones.
+    pub priority: u32,
     /// Whether traffic in this direction that no entry matches is dropped.
     pub default_deny: bool,
     /// The other end of the traffic.

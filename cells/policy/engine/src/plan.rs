@@ -6,8 +6,9 @@ use std::sync::Arc;
 use labels::RESERVED;
 
 use crate::engine::{Engine, Rule, StoredRule};
-use crate::model::{Action, Direction, Port, PortSpec, Ports};
-use crate::priority::{FIRST, Tier, first_priority, precedence};
+use crate::model::{Action, Direction, Port, PortSpec, Ports, Tier};
+use crate::priority::Levels;
+use crate::resolve::ResolveError;
 use crate::rows::L4;
 use crate::selections::{HOST, SelectorId};
 use crate::settings::Enforcement;
@@ -22,6 +23,8 @@ pub enum Reason {
     NoDefaultDeny,
     /// The node reaches its own endpoints (option `allow-localhost`).
     Localhost,
+    /// Traffic that a rule passes on is denied if no rule of a later tier matches it.
+    DefaultDeny,
     /// These rules, each with the selector that selects the peer.
     Rules(Vec<Match>),
 }
@@ -54,6 +57,8 @@ pub(crate) struct Side {
     pub(crate) any: Vec<Part>,
     /// Parts for the peers of a selector.
     pub(crate) peers: BTreeMap<Peer, Vec<Part>>,
+    /// The numbers of the rules' priorities.
+    pub(crate) levels: Levels,
 }
 
 /// The peers to which a part of a plan applies.
@@ -65,12 +70,13 @@ pub(crate) enum Peer {
     Host,
 }
 
-/// An allow or deny of some traffic, with its precedence and the index of its reason.
+/// An action on some traffic, with the number of its priority and the index of its reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) traffic: Traffic,
-    pub(crate) deny: bool,
-    pub(crate) precedence: u32,
+    pub(crate) action: Action,
+    pub(crate) tier: Tier,
+    pub(crate) number: u32,
     pub(crate) origin: u32,
 }
 
@@ -81,13 +87,13 @@ pub(crate) enum Traffic {
     Named(Arc<str>, u8),
 }
 
-/// The effects of rules of one priority, by protocol and port, then by selector of peers.
-pub(crate) type Effects<'a> = BTreeMap<Option<PortSpec>, BTreeMap<SelectorId, Effect<'a>>>;
+/// The effects of rules, by tier, protocol and port, then by selector of peers.
+pub(crate) type Effects<'a> = BTreeMap<(Tier, Option<PortSpec>), BTreeMap<SelectorId, Effect<'a>>>;
 
 /// The effect on the peers of one selector, with the rules that have it.
-#[derive(Default)]
 pub(crate) struct Effect<'a> {
-    pub(crate) deny: bool,
+    pub(crate) action: Action,
+    pub(crate) priority: u32,
     pub(crate) rules: Vec<&'a Arc<Rule>>,
 }
 
@@ -104,8 +110,8 @@ pub(crate) struct Rules<'a> {
 pub(crate) struct SideRules<'a> {
     pub(crate) rules: Vec<&'a StoredRule>,
     enforced: bool,
-    /// The reason of the allow that the engine adds to the rules.
-    pub(crate) addition: Option<Reason>,
+    /// The reasons of what the engine adds to the rules, in the order of their priorities.
+    pub(crate) additions: Vec<Reason>,
 }
 
 impl Rules<'_> {
@@ -125,28 +131,43 @@ impl Rules<'_> {
             self.rules.iter().copied().filter(|rule| rule.rule.direction == direction).collect();
         let enforced = self.always || !rules.is_empty();
         let default_deny = self.always || rules.iter().any(|rule| rule.default_deny);
-        let addition = if !enforced {
-            Some(Reason::NotEnforced)
-        } else if !default_deny && !rules.is_empty() {
-            Some(Reason::NoDefaultDeny)
-        } else if direction == Direction::Ingress && self.localhost && !rules.is_empty() {
-            Some(Reason::Localhost)
+        let additions = if !enforced {
+            vec![Reason::NotEnforced]
+        } else if rules.is_empty() {
+            Vec::new()
+        } else if !default_deny {
+            vec![Reason::NoDefaultDeny]
         } else {
-            None
+            let localhost = direction == Direction::Ingress && self.localhost;
+            let passes = rules.iter().any(|rule| rule.rule.action == Action::Pass);
+            [localhost.then_some(Reason::Localhost), passes.then_some(Reason::DefaultDeny)]
+                .into_iter()
+                .flatten()
+                .collect()
         };
-        SideRules { rules, enforced, addition }
+        SideRules { rules, enforced, additions }
+    }
+}
+
+impl SideRules<'_> {
+    /// Returns the numbers of the priorities; `None` if they do not fit into the precedence of rows.
+    pub(crate) fn levels(&self) -> Option<Levels> {
+        let pass = |rule: &StoredRule| rule.rule.action == Action::Pass;
+        let used = self.rules.iter().map(|rule| (rule.tier, rule.priority, pass(rule)));
+        let added = (0..).zip(&self.additions).map(|(priority, _)| (Tier::Default, priority, false));
+        Levels::new(used.chain(added))
     }
 }
 
 impl Plan {
-    /// Returns the plan of an identity, `None` if it is unknown; `ports` are the named ports of the endpoint.
-    pub(crate) fn new(engine: &Engine, identity: u32, ports: &NamedPorts) -> Option<Plan> {
-        let rules = Rules::about(engine, identity)?;
+    /// Returns the plan of an identity; `ports` are the named ports of the endpoint.
+    pub(crate) fn new(engine: &Engine, identity: u32, ports: &NamedPorts) -> Result<Plan, ResolveError> {
+        let rules = Rules::about(engine, identity).ok_or(ResolveError::UnknownIdentity(identity))?;
         let mut builder = Builder { engine, ports, plan: Plan::empty() };
         for direction in [Direction::Ingress, Direction::Egress] {
-            builder.side(direction, &rules.side(direction));
+            builder.side(direction, &rules.side(direction))?;
         }
-        Some(builder.plan)
+        Ok(builder.plan)
     }
 
     fn empty() -> Plan {
@@ -168,35 +189,33 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn side(&mut self, direction: Direction, rules: &SideRules<'_>) {
-        let SideRules { rules, enforced, addition } = rules;
-        let mut side = Side { enforced: *enforced, rules: rules.len(), ..Side::default() };
-        if let Some(reason) = addition {
-            let priority = match reason {
-                Reason::NotEnforced => FIRST,
-                _ => first_priority(Tier::Default, [1, 0]),
+    fn side(&mut self, direction: Direction, rules: &SideRules<'_>) -> Result<(), ResolveError> {
+        let levels = rules.levels().ok_or(ResolveError::TooManyPriorities)?;
+        let SideRules { rules, enforced, additions } = rules;
+        let mut side = Side { enforced: *enforced, rules: rules.len(), levels, ..Side::default() };
+        for (priority, reason) in (0..).zip(additions) {
+            let part = Part {
+                traffic: Traffic::Blocks([L4::ALL].into()),
+                action: if *reason == Reason::DefaultDeny { Action::Deny } else { Action::Allow },
+                tier: Tier::Default,
+                number: side.levels.number(Tier::Default, priority),
+                origin: self.origin(reason.clone()),
             };
-            let everything = self.everything(priority, reason.clone());
             match reason {
                 Reason::Localhost => {
-                    side.peers.insert(Peer::Host, vec![everything]);
+                    side.peers.insert(Peer::Host, vec![part]);
                 }
-                _ => side.any.push(everything),
+                _ => side.any.push(part),
             }
         }
-        for (spec, effects) in filters(rules) {
-            self.filter(&mut side, direction, spec.as_ref(), effects);
+        for ((tier, spec), effects) in filters(rules) {
+            self.filter(&mut side, direction, tier, spec.as_ref(), effects);
         }
         match direction {
             Direction::Ingress => self.plan.ingress = side,
             Direction::Egress => self.plan.egress = side,
         }
-    }
-
-    fn everything(&mut self, priority: u32, reason: Reason) -> Part {
-        let origin = self.origin(reason);
-        let traffic = Traffic::Blocks([L4::ALL].into());
-        Part { traffic, deny: false, precedence: precedence(priority, false), origin }
+        Ok(())
     }
 
     fn origin(&mut self, reason: Reason) -> u32 {
@@ -208,19 +227,19 @@ impl Builder<'_> {
         &mut self,
         side: &mut Side,
         direction: Direction,
+        tier: Tier,
         spec: Option<&PortSpec>,
         effects: BTreeMap<SelectorId, Effect<'_>>,
     ) {
         let Some(traffic) = self.traffic(direction, spec) else { return };
         let named = matches!(traffic, Traffic::Named(..));
         let everyone = effects.iter().find(|(id, _)| self.is_everyone(**id));
-        let same_for_all = everyone.map(|(_, effect)| effect.deny);
+        let same_for_all = everyone.map(|(_, effect)| (effect.action, effect.priority));
         let all_ports = matches!(spec, None | Some(PortSpec { port: Port::All, .. }));
-        let priority = first_priority(Tier::Normal, [1, 0]);
         for (id, effect) in &effects {
             let everyone = self.is_everyone(*id);
             // An effect that the wildcard selector has, too, needs no rows per peer, except where it covers all ports.
-            if !everyone && !all_ports && same_for_all == Some(effect.deny) {
+            if !everyone && !all_ports && same_for_all == Some((effect.action, effect.priority)) {
                 continue;
             }
             let Some(selection) = self.engine.peers.get(*id) else { continue };
@@ -230,8 +249,8 @@ impl Builder<'_> {
                 .map(|rule| Match { rule: Arc::clone(rule), selector: selection.text.clone() })
                 .collect();
             let origin = self.origin(Reason::Rules(matches));
-            let precedence = precedence(priority, effect.deny);
-            let part = Part { traffic: traffic.clone(), deny: effect.deny, precedence, origin };
+            let number = side.levels.number(tier, effect.priority);
+            let part = Part { traffic: traffic.clone(), action: effect.action, tier, number, origin };
             match everyone && !named {
                 true => side.any.push(part),
                 false => side.peers.entry(Peer::Selected(*id)).or_default().push(part),
@@ -263,7 +282,8 @@ impl Builder<'_> {
     }
 }
 
-/// Groups rules of one direction by traffic and selector of peers. A deny replaces an allow of the same group.
+/// Groups rules of one direction by tier, traffic and selector of peers. Of a group only the rules of the first priority
+/// are effective, and of these the denies, if there are any, else the allows.
 pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Effects<'a> {
     let mut filters = Effects::new();
     for rule in rules {
@@ -271,22 +291,32 @@ pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Effects<'a> {
             Ports::All => vec![None],
             Ports::Of(list) => list.iter().map(|spec| Some(plain(spec))).collect(),
         };
-        let deny = rule.rule.action == Action::Deny;
+        let (action, priority) = (rule.rule.action, rule.priority);
         for spec in specs {
-            let effects = filters.entry(spec).or_default();
+            let effects = filters.entry((rule.tier, spec)).or_default();
             for peer in &rule.peers {
-                let effect = effects.entry(*peer).or_default();
-                if deny && !effect.deny {
-                    *effect = Effect { deny, rules: Vec::new() };
+                let new = || Effect { action, priority, rules: Vec::new() };
+                let effect = effects.entry(*peer).or_insert_with(new);
+                if (priority, order(action)) < (effect.priority, order(effect.action)) {
+                    *effect = new();
                 }
                 let known = effect.rules.last().is_some_and(|last| Arc::ptr_eq(last, &rule.rule));
-                if deny == effect.deny && !known {
+                if (priority, action) == (effect.priority, effect.action) && !known {
                     effect.rules.push(&rule.rule);
                 }
             }
         }
     }
     filters
+}
+
+/// Returns the order of actions of one priority: the first one is effective.
+fn order(action: Action) -> u8 {
+    match action {
+        Action::Deny => 0,
+        Action::Allow => 1,
+        Action::Pass => 2,
+    }
 }
 
 /// Normalizes a port, so that equal traffic compares equal.

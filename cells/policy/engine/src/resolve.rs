@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::model::Direction;
+use crate::model::{Action, Direction};
+use crate::passes::{Candidate, PeerRules};
 use crate::plan::{Match, Part, Peer, Plan, Reason, Side, Traffic};
+use crate::priority::{Levels, precedence};
 use crate::rows::{Key, L4, Row};
 use crate::selections::HOST;
 use labels::NamedPorts;
@@ -41,6 +43,12 @@ pub enum ResolveError {
         /// The capacity of the policy map.
         limit: usize,
     },
+    /// The precedence of rows has too few bits for its priorities and the room that each Pass needs after itself.
+    #[error(
+        "the ClusterNetworkPolicies of the endpoint use Pass at too many priorities; the endpoint is denied wholly until \
+         they use it at fewer"
+    )]
+    TooManyPriorities,
 }
 
 /// A row that was inserted, replaced or, if `None`, removed.
@@ -54,7 +62,7 @@ impl Engine {
     /// depends only on the arguments and on state with changes reported as a [`Change`](crate::Change). Costs a few
     /// microseconds per rule and some nanoseconds per row; peers that the same selectors select are computed once.
     pub fn resolve(&self, identity: u32, ports: &NamedPorts, limit: usize) -> Result<Resolved, ResolveError> {
-        let plan = Arc::new(Plan::new(self, identity, ports).ok_or(ResolveError::UnknownIdentity(identity))?);
+        let plan = Arc::new(Plan::new(self, identity, ports)?);
         let mut reasons = Reasons::new(&plan);
         let mut sides = Vec::new();
         let mut needed = 0;
@@ -95,12 +103,12 @@ impl Engine {
         let mut changes = Vec::new();
         for direction in [Direction::Ingress, Direction::Egress] {
             let side = plan.side(direction);
-            let any = any_rows(side, &mut resolved.reasons);
+            let any = Any::new(side, &mut resolved.reasons);
             for peer in peers.iter().copied().filter(|peer| *peer != 0) {
                 let parts = side.peers.iter().filter(|(peers, _)| self.is_selected(**peers, peer));
                 let parts = parts.flat_map(|(_, parts)| parts);
                 let names = self.identities.get(peer).map(|identity| &identity.ports);
-                let new = peer_rows(parts, names, &any, &mut resolved.reasons);
+                let new = peer_rows(parts, names, &any, &side.levels, &mut resolved.reasons);
                 let new: BTreeMap<Key, Row> =
                     new.into_iter().map(|(l4, row)| (Key { direction, identity: peer, l4 }, row)).collect();
                 replace(&mut resolved.rows, direction, peer, new, &mut changes);
@@ -123,7 +131,7 @@ impl Engine {
     /// Returns the rows of a direction by identity, in the order of identities; rows for any peer come first, as
     /// identity 0.
     fn side_rows(&self, side: &Side, reasons: &mut Reasons) -> Vec<(u32, Arc<PeerRows>)> {
-        let any = any_rows(side, reasons);
+        let any = Any::new(side, reasons);
         // Pairs of an identity and the index of a selector that selects it. Identities with the same set of selectors
         // form a class with the same rows; named ports belong to the class key only if a part of the class uses them.
         let mut counts: Vec<(u32, u32)> = Vec::new();
@@ -147,40 +155,71 @@ impl Engine {
             let names = named.then(|| self.identities.get(identity).map(|known| &known.ports)).flatten();
             let made = made.entry((class, names)).or_insert_with_key(|(class, names)| {
                 let parts = class.iter().flat_map(|index| parts[*index as usize]);
-                Arc::new(peer_rows(parts, *names, &any, reasons))
+                Arc::new(peer_rows(parts, *names, &any, &side.levels, reasons))
             });
             rows.push((identity, made.clone()));
         }
-        rows.insert(0, (0, Arc::new(any)));
+        rows.insert(0, (0, Arc::new(any.rows)));
         rows
     }
 }
 
-/// Returns the rows for any peer.
-fn any_rows(side: &Side, reasons: &mut Reasons) -> PeerRows {
-    peer_rows(side.any.iter(), None, &Vec::new(), reasons)
+/// The rules and rows for any peer.
+#[derive(Default)]
+struct Any {
+    rules: PeerRules,
+    rows: PeerRows,
 }
 
-/// Returns the rows of one peer from the parts of a plan that apply to it; `any` are the rows for any peer. Rows that
-/// cannot decide a lookup are removed.
+impl Any {
+    fn new(side: &Side, reasons: &mut Reasons) -> Any {
+        let rules = peer_rules(side.any.iter(), None);
+        let candidates = rules.clone().passed(&PeerRules::default(), &side.levels);
+        Any { rows: rows(candidates, &PeerRows::new(), reasons), rules }
+    }
+}
+
+/// Returns the rows of one peer from the parts of a plan that apply to it.
 fn peer_rows<'a>(
     parts: impl Iterator<Item = &'a Part>,
     names: Option<&NamedPorts>,
-    any: &PeerRows,
+    any: &Any,
+    levels: &Levels,
     reasons: &mut Reasons,
 ) -> PeerRows {
-    let mut candidates: Vec<(L4, Reverse<u32>, u32, bool)> = Vec::new();
+    rows(peer_rules(parts, names).passed(&any.rules, levels), &any.rows, reasons)
+}
+
+/// Returns the rules of a peer with these named ports.
+fn peer_rules<'a>(parts: impl Iterator<Item = &'a Part>, names: Option<&NamedPorts>) -> PeerRules {
+    let mut rules = PeerRules::default();
     for part in parts {
-        let mut add = |l4: &L4| candidates.push((*l4, Reverse(part.precedence), part.origin, part.deny));
+        let Part { tier, number, origin, .. } = *part;
+        let mut add = |l4: L4| match part.action {
+            Action::Pass => rules.add_pass(l4, tier, number),
+            action => {
+                rules.candidates.push(Candidate { l4, tier, number, deny: action == Action::Deny, origin });
+            }
+        };
         match &part.traffic {
-            Traffic::Blocks(blocks) => blocks.iter().for_each(add),
+            Traffic::Blocks(blocks) => blocks.iter().copied().for_each(add),
             Traffic::Named(name, protocol) => {
                 if let Some(port) = names.and_then(|names| names.port(name, *protocol)) {
-                    add(&L4::port(*protocol, port));
+                    add(L4::port(*protocol, port));
                 }
             }
         }
     }
+    rules
+}
+
+/// Returns the rows of candidates; `any` are the rows for any peer. Rows that cannot decide a lookup are removed.
+fn rows(candidates: Vec<Candidate>, any: &PeerRows, reasons: &mut Reasons) -> PeerRows {
+    let sortable = |candidate: Candidate| {
+        let precedence = precedence(candidate.number, candidate.deny);
+        (candidate.l4, Reverse(precedence), candidate.origin, candidate.deny)
+    };
+    let mut candidates: Vec<(L4, Reverse<u32>, u32, bool)> = candidates.into_iter().map(sortable).collect();
     candidates.sort_unstable();
     candidates.dedup();
     let same_key = candidates.chunk_by(|a, b| a.0 == b.0);

@@ -7,7 +7,7 @@ use labels::{Label, LabelArray};
 use policy_engine::{
     Action, Change, CidrGroup, CidrGroups, CidrSelector, Decision, Direction, Enforcement, Engine, Entry,
     HOST, Kind, NamedPorts, Peers, Policy, Port, PortSpec, Ports, Reason, Requirement, Resolved, ResourceId,
-    Selector, SelectorRow, Settings, Subject, Test,
+    Selector, SelectorRow, Settings, Subject, Test, Tier,
 };
 use proptest::prelude::*;
 
@@ -170,6 +170,16 @@ fn any_spec() -> impl Strategy<Value = PortSpec> {
     prop_oneof![6 => with_ports, 1 => icmp].prop_map(|(protocol, port)| PortSpec { protocol, port })
 }
 
+/// Returns an action with tier, priority and default deny.
+fn any_rank() -> impl Strategy<Value = (Action, Tier, u32, bool)> {
+    let normal = (prop_oneof![3 => Just(Action::Allow), 1 => Just(Action::Deny)], prop::bool::weighted(0.7))
+        .prop_map(|(action, default_deny)| (action, Tier::Normal, 0, default_deny));
+    let action = prop_oneof![1 => Just(Action::Allow), 1 => Just(Action::Deny), 2 => Just(Action::Pass)];
+    let other = (action, prop_oneof![Just(Tier::Admin), Just(Tier::Baseline)], 0u32..4)
+        .prop_map(|(action, tier, priority)| (action, tier, priority, false));
+    prop_oneof![3 => normal, 2 => other]
+}
+
 fn any_entry() -> impl Strategy<Value = Entry> {
     let subject = prop_oneof![
         5 => any_selector().prop_map(Subject::Endpoints),
@@ -185,12 +195,13 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         5 => proptest::collection::vec(any_spec(), 0..4).prop_map(Ports::Of),
     ];
     let direction = prop_oneof![Just(Direction::Ingress), Just(Direction::Egress)];
-    let action = prop_oneof![3 => Just(Action::Allow), 1 => Just(Action::Deny)];
-    (subject, direction, action, prop::bool::weighted(0.7), peers, ports).prop_map(
-        |(subject, direction, action, default_deny, peers, ports)| Entry {
+    (subject, direction, any_rank(), peers, ports).prop_map(
+        |(subject, direction, (action, tier, priority, default_deny), peers, ports)| Entry {
             subject,
             direction,
             action,
+            tier,
+            priority,
             default_deny,
             peers,
             ports,
@@ -285,16 +296,25 @@ impl Naive<'_> {
         if rules.is_empty() {
             return if always { Decision::NoMatch } else { Decision::Allow };
         }
-        let matching = |action: Action| {
-            rules.iter().any(|rule| rule.action == action && self.matches(rule, peer, protocol, port))
-        };
+        for tier in [Tier::Admin, Tier::Normal, Tier::Baseline] {
+            let of_tier = rules.iter().filter(|rule| rule.tier == tier);
+            let matching: Vec<_> = of_tier.filter(|rule| self.matches(rule, peer, protocol, port)).collect();
+            let first = matching.iter().map(|rule| rule.priority).min();
+            let has =
+                |action| matching.iter().any(|rule| Some(rule.priority) == first && rule.action == action);
+            match () {
+                () if has(Action::Deny) => return Decision::Deny,
+                () if has(Action::Allow) => return Decision::Allow,
+                () => {}
+            }
+        }
         let localhost =
             self.world.settings.allow_localhost && self.subject != HOST && direction == Direction::Ingress;
         let default_deny = always || rules.iter().any(|rule| rule.default_deny);
         match () {
-            () if matching(Action::Deny) => Decision::Deny,
-            () if matching(Action::Allow) || !default_deny => Decision::Allow,
+            () if !default_deny => Decision::Allow,
             () if localhost && peer == HOST => Decision::Allow,
+            () if rules.iter().any(|rule| rule.action == Action::Pass) => Decision::Deny,
             () => Decision::NoMatch,
         }
     }

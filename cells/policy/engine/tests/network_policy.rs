@@ -1,8 +1,9 @@
-//! NetworkPolicies of Kubernetes as entries: what is selected, and which mistakes are reported where.
+//! NetworkPolicies and ClusterNetworkPolicies of Kubernetes as entries: what is selected, and which mistakes are
+//! reported where.
 
 use policy_engine::{
     Action, Direction, Kind, Peers, Policy, Port, PortSpec, Ports, Refusal, Selector, Settings, Subject,
-    parse,
+    Tier, parse,
 };
 use serde_json::{Value, json};
 
@@ -177,4 +178,161 @@ fn nothing_of_a_policy_with_a_mistake_is_taken() {
     assert!(read(json!({"podSelector": {}, "ingress": [{"from": from}]})).is_err());
     let subject = json!({"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]});
     assert!(read(json!({"podSelector": subject})).is_err());
+}
+
+fn read_cluster(spec: Value) -> Result<Policy, Refusal> {
+    let manifest = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "p", "uid": "u"},
+        "spec": spec,
+    });
+    parse(Kind::ClusterNetworkPolicy, &manifest, &Settings::default())
+}
+
+/// Returns the policy with a valid head and these rules for egress.
+fn egress(rules: Value) -> Result<Policy, Refusal> {
+    read_cluster(json!({"tier": "Admin", "priority": 7, "subject": {"namespaces": {}}, "egress": rules}))
+}
+
+#[test]
+fn rules_of_the_cluster_have_tiers_priorities_and_actions() {
+    let rule = |action: &str| json!({"name": "r", "action": action, "from": [{"namespaces": {}}]});
+    let policy = read_cluster(json!({
+        "tier": "Baseline",
+        "priority": 30,
+        "subject": {"pods": {
+            "namespaceSelector": {"matchLabels": {"team": "red"}},
+            "podSelector": {"matchLabels": {"app": "web"}},
+        }},
+        "ingress": [rule("Accept"), rule("Pass"), rule("Deny")],
+        "egress": [{"action": "Deny", "to": [
+            {"networks": ["10.0.0.0/8", "fd00::/8"]},
+            {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "db"}}}},
+        ]}],
+    }))
+    .unwrap();
+    let found: Vec<_> =
+        policy.entries.iter().map(|entry| (&*entry.path, entry.action, entry.tier, entry.priority)).collect();
+    assert_eq!(
+        found,
+        [
+            ("spec.ingress[0].from[0]", Action::Allow, Tier::Baseline, 3000),
+            ("spec.ingress[1].from[0]", Action::Pass, Tier::Baseline, 3001),
+            ("spec.ingress[2].from[0]", Action::Deny, Tier::Baseline, 3002),
+            ("spec.egress[0].to[0]", Action::Deny, Tier::Baseline, 3000),
+            ("spec.egress[0].to[1]", Action::Deny, Tier::Baseline, 3000),
+        ]
+    );
+    assert!(policy.entries.iter().all(|entry| !entry.default_deny));
+    assert_eq!(policy.resource.to_string(), "kcnp/p");
+    // Only peers given as pods are restricted to this cluster, as in Cilium.
+    let cluster = "io.cilium.k8s.policy.cluster";
+    let Subject::Endpoints(subject) = &policy.entries[0].subject else { panic!() };
+    assert!(subject.key().contains("k8s:io.cilium.k8s.namespace.labels.team: red,"), "{}", subject.key());
+    let keys: Vec<String> = policy
+        .entries
+        .iter()
+        .flat_map(|entry| match &entry.peers {
+            Peers::Of(peers) => peers.iter().map(Selector::key).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(!subject.key().contains(cluster) && !keys[0].contains(cluster) && keys[5].contains(cluster));
+    assert_eq!(keys[3..5], ["cidr:10.0.0.0/8", "cidr:fd00::/8"]);
+}
+
+#[test]
+fn protocols_of_the_cluster_are_numbers_ranges_or_names() {
+    let ports = |protocols: Value| {
+        let policy = egress(json!([{"action": "Accept", "protocols": protocols}])).unwrap();
+        let [entry] = &policy.entries[..] else { panic!("{policy:?}") };
+        assert_eq!(entry.peers, Peers::All, "a rule without peers is for all of them");
+        entry.ports.clone()
+    };
+    let spec = |protocol, port| PortSpec { protocol, port };
+    let range = json!({"range": {"start": 80, "end": 90}});
+    assert_eq!(
+        ports(json!([{"tcp": {"destinationPort": {"number": 443}}}, {"sctp": {"destinationPort": range}}])),
+        Ports::Of(vec![spec(6, Port::Range(443, 443)), spec(132, Port::Range(80, 90))])
+    );
+    let name = Port::Named { name: "web".into(), end: None };
+    let named = [6, 17, 132].map(|protocol| spec(protocol, name.clone()));
+    assert_eq!(ports(json!([{"destinationNamedPort": "Web"}])), Ports::Of(named.into()));
+}
+
+/// The API demands it: an unknown kind of peer accepts nothing, and denies everything.
+#[test]
+fn peers_of_an_unknown_kind_fail_closed() {
+    for (action, effect) in [("Accept", None), ("Deny", Some(Action::Deny)), ("Pass", Some(Action::Deny))] {
+        for peer in [json!({}), json!({"serviceAccounts": {}})] {
+            let policy = egress(json!([{"action": action, "to": [peer]}])).unwrap();
+            let found = policy.entries.first().map(|entry| (entry.action, entry.peers.clone()));
+            assert_eq!(found, effect.map(|action| (action, Peers::All)), "{action}");
+            assert_eq!(policy.warnings[0].path, "spec.egress[0].to[0]");
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_policies_of_the_cluster_are_reported_by_path() {
+    let paths = |result: Result<Policy, Refusal>| -> Vec<String> {
+        result.unwrap_err().problems.into_iter().map(|problem| problem.path).collect()
+    };
+    let head = |field: &str, value: Value| {
+        let mut spec = json!({"tier": "Admin", "priority": 0, "subject": {"namespaces": {}}});
+        spec[field] = value;
+        paths(read_cluster(spec))
+    };
+    assert_eq!(paths(read_cluster(json!({}))), ["spec.tier", "spec.priority", "spec.subject"]);
+    for (field, value, path) in [
+        ("tier", json!("admin"), "spec.tier"),
+        ("priority", json!(1001), "spec.priority"),
+        ("priority", json!(-1), "spec.priority"),
+        ("priority", json!("1"), "spec.priority"),
+        ("subject", json!({}), "spec.subject"),
+        ("subject", json!({"namespaces": {}, "pods": {}}), "spec.subject"),
+        ("subject", json!({"pods": {"podSelector": {}}}), "spec.subject.pods.namespaceSelector"),
+        ("subject", json!({"pods": {"namespaceSelector": {}}}), "spec.subject.pods.podSelector"),
+        ("subject", json!({"nodes": {}, "namespaces": {}}), "spec.subject.nodes"),
+        ("ingress", json!({}), "spec.ingress"),
+        ("ingress", json!(vec![json!({"action": "Deny"}); 26]), "spec.ingress"),
+        (
+            "ingress",
+            json!([{"action": "Deny", "from": [{"networks": ["10.0.0.0/8"], "namespaces": {}}]}]),
+            "spec.ingress[0].from[0].networks",
+        ),
+        ("podSelector", json!({}), "spec.podSelector"),
+    ] {
+        assert_eq!(head(field, value.clone())[0], path, "{value}");
+    }
+    let port = |port: Value| json!({"protocols": [{"tcp": {"destinationPort": port}}], "action": "Deny"});
+    let peer = |peer: Value| json!({"to": [peer], "action": "Deny"});
+    for (rule, path) in [
+        (json!({}), "action"),
+        (json!({"action": "Allow"}), "action"),
+        (json!({"action": "Deny", "from": []}), "from"),
+        (peer(json!({"networks": ["10.0.0.1"]})), "to[0].networks[0]"),
+        (peer(json!({"networks": []})), "to[0].networks"),
+        (peer(json!({"nodes": {}})), "to[0].nodes"),
+        (peer(json!({"domainNames": ["a.io"]})), "to[0].domainNames"),
+        (peer(json!({"namespaces": {}, "networks": ["::/0"]})), "to[0]"),
+        (peer(json!({"namespaces": {}, "other": 1})), "to[0].other"),
+        (peer(json!({"namespaces": {"matchLabels": {"a": "b c"}}})), "to[0].namespaces.matchLabels.a"),
+        (json!({"action": "Deny", "protocols": [{}]}), "protocols[0]"),
+        (json!({"action": "Deny", "protocols": [{"icmp": {}}]}), "protocols[0].icmp"),
+        (json!({"action": "Deny", "protocols": [{"tcp": {}}]}), "protocols[0].tcp.destinationPort"),
+        (
+            json!({"action": "Deny", "protocols": [{"destinationNamedPort": "80"}]}),
+            "protocols[0].destinationNamedPort",
+        ),
+        (port(json!({})), "protocols[0].tcp.destinationPort"),
+        (port(json!({"number": 0})), "protocols[0].tcp.destinationPort.number"),
+        (port(json!({"number": 65536})), "protocols[0].tcp.destinationPort.number"),
+        (port(json!({"number": 1, "range": {}})), "protocols[0].tcp.destinationPort"),
+        (port(json!({"range": {"start": 80}})), "protocols[0].tcp.destinationPort.range.end"),
+        (port(json!({"range": {"start": 80, "end": 80}})), "protocols[0].tcp.destinationPort.range"),
+    ] {
+        assert_eq!(paths(egress(json!([rule]))), [format!("spec.egress[0].{path}")], "{rule}");
+    }
 }

@@ -7,7 +7,7 @@ use api_models::{L4Policy, List, PolicyRule};
 use policy_engine::{Filter, FilterPeer, Filters, Port};
 use serde::Serialize;
 
-use crate::api::rest::protocol_name;
+use crate::api::rest::{protocol_name, verdict};
 
 /// The text of a filter, with fields in Cilium's order.
 #[derive(Serialize)]
@@ -20,13 +20,21 @@ struct Text<'a> {
     #[serde(rename = "port-name", skip_serializing_if = "Option::is_none")]
     port_name: Option<&'a str>,
     #[serde(rename = "l7-rules")]
-    peers: Vec<BTreeMap<&'a str, Option<Denied>>>,
+    peers: Vec<BTreeMap<&'a str, Option<PeerPolicy>>>,
 }
 
-/// The policy of denied peers; for allowed ones it is absent.
+/// The policy of peers; for those that the first priority allows it is absent.
 #[derive(Serialize)]
-struct Denied {
-    verdict: u8,
+struct PeerPolicy {
+    #[serde(skip_serializing_if = "is_zero")]
+    priority: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    verdict: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde demands")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Returns the field `l4` of an endpoint's policy.
@@ -62,9 +70,12 @@ fn text(filter: &Filter) -> String {
         Some(Port::Range(first, last)) => (*first, (last > first).then_some(*last), None),
         Some(Port::Named { name, end }) => (0, *end, Some(&**name)),
     };
-    let peer = |peer: &'_ FilterPeer| peer.deny.then_some(Denied { verdict: 1 });
+    let peer = |peer: &'_ FilterPeer| {
+        let policy = PeerPolicy { priority: peer.priority, verdict: verdict(peer.action).into() };
+        (policy.priority != 0 || policy.verdict != 0).then_some(policy)
+    };
     let text = Text {
-        tier: filter.tier,
+        tier: filter.tier.number(),
         port,
         end_port,
         protocol: protocol_name(filter.ports.as_ref().map_or(0, |spec| spec.protocol)),

@@ -13,9 +13,6 @@ use serde::Serialize;
 
 use crate::model::selectors::model;
 
-/// The tier of policies of both kinds.
-const NORMAL_TIER: u8 = 200;
-
 /// Returns the response of `GET /policy`: all rules as JSON inside a string.
 pub(crate) fn policy(engine: &Engine) -> Response {
     let rules: Vec<Rule> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
@@ -34,7 +31,7 @@ pub(crate) fn selectors<'a>(rows: impl Iterator<Item = &'a SelectorRow>) -> Resp
 #[serde(rename_all = "PascalCase")]
 struct Rule {
     tier: u8,
-    priority: u32,
+    priority: serde_json::Number,
     authentication: Option<()>,
     log: BTreeMap<(), ()>,
     subject: LabelSelector,
@@ -92,6 +89,23 @@ struct PortProtocol {
     protocol: String,
 }
 
+/// Returns Cilium's number of an action.
+pub(crate) fn verdict(action: Action) -> u8 {
+    match action {
+        Action::Allow => 0,
+        Action::Deny => 1,
+        Action::Pass => 2,
+    }
+}
+
+/// Returns the priority as Cilium writes it: that of the object, with the index of the rule as hundredths.
+fn priority(entry: &Entry) -> serde_json::Number {
+    match entry.priority % 100 {
+        0 => (entry.priority / 100).into(),
+        _ => serde_json::Number::from_f64(f64::from(entry.priority) / 100.0).unwrap_or_else(|| 0.into()),
+    }
+}
+
 impl From<&Entry> for Rule {
     fn from(entry: &Entry) -> Rule {
         let (node, subject) = match &entry.subject {
@@ -112,8 +126,8 @@ impl From<&Entry> for Rule {
             RuleLabel { key, value, source }
         };
         Rule {
-            tier: NORMAL_TIER,
-            priority: 0,
+            tier: entry.tier.number(),
+            priority: priority(entry),
             authentication: None,
             log: BTreeMap::new(),
             subject: LabelSelector::from(subject),
@@ -121,7 +135,7 @@ impl From<&Entry> for Rule {
             l4,
             labels: entry.labels.iter().map(rule_label).collect(),
             default_deny: entry.default_deny,
-            verdict: (entry.action == Action::Deny).into(),
+            verdict: verdict(entry.action),
             ingress: entry.direction == Direction::Ingress,
             node,
         }

@@ -337,7 +337,11 @@ impl Decision {
                 object: rule.resource.to_string(),
                 origins: origins.iter().map(|origin| origin.to_string()).collect(),
                 path: rule.path.to_string(),
-                action: if rule.action == policy_engine::Action::Deny { "deny" } else { "allow" },
+                action: match rule.action {
+                    policy_engine::Action::Allow => "allow",
+                    policy_engine::Action::Deny => "deny",
+                    policy_engine::Action::Pass => "pass",
+                },
                 selector: found.selector.to_string(),
                 labels: rule.labels.to_vec(),
             });

@@ -69,6 +69,13 @@ pub(super) fn cidr_rule(field: &Field<'_>, context: &Context<'_>, problems: &mut
     }
 }
 
+/// Reads a network of a ClusterNetworkPolicy: a prefix.
+pub(super) fn network(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
+    let prefix = prefix_field(field, problems)?;
+    let world = world_label(prefix.ip(), context.settings.ipv4, context.settings.ipv6);
+    Some(Selector::Cidr(CidrSelector { prefix, except: Vec::new(), world, bare: false }))
+}
+
 /// Reads an `ipBlock` of a NetworkPolicy: a prefix and its exceptions.
 pub(super) fn ip_block(
     field: &Field<'_>,

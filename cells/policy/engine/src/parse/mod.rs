@@ -2,6 +2,7 @@
 
 mod cidr;
 mod cidr_group;
+mod cluster_network_policy;
 mod cursor;
 mod icmp;
 mod network_policy;
@@ -115,6 +116,9 @@ pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy
         };
         entries = match kind {
             Kind::NetworkPolicy => network_policy::network_policy(&object, &context, &mut problems),
+            Kind::ClusterNetworkPolicy => {
+                cluster_network_policy::cluster_network_policy(&object, &context, &mut problems)
+            }
             _ => read_rules(&object, &context, &mut problems),
         };
     } else {
@@ -128,7 +132,9 @@ pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy
 
 fn read_head(object: &Object<'_>, kind: Kind, problems: &mut Problems) {
     let known: &[&str] = match kind {
-        Kind::NetworkPolicy => &["apiVersion", "kind", "metadata", "spec", "status"],
+        Kind::NetworkPolicy | Kind::ClusterNetworkPolicy => {
+            &["apiVersion", "kind", "metadata", "spec", "status"]
+        }
         _ => &["apiVersion", "kind", "metadata", "spec", "specs", "status"],
     };
     object.check_names(problems, known, &[]);

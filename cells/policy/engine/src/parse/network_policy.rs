@@ -9,7 +9,7 @@ use super::cursor::{Field, Object, Problems, quoted};
 use super::ports::network_policy_port;
 use super::selectors::LabelSelector;
 use super::{Context, label_texts};
-use crate::model::{Action, Direction, Entry, Peers, PortSpec, Ports, Subject};
+use crate::model::{Action, Direction, Entry, Peers, PortSpec, Ports, Subject, Tier};
 use crate::selector::Selector;
 
 /// Reads the entries of a NetworkPolicy, in the order ingress, egress. A direction that the policy has without rules
@@ -113,6 +113,8 @@ impl Rules<'_> {
             subject: self.subject.clone()?,
             direction,
             action: Action::Allow,
+            tier: Tier::Normal,
+            priority: 0,
             default_deny: true,
             peers,
             ports,

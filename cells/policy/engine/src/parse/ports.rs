@@ -6,9 +6,9 @@ use super::cursor::{Field, Object, Problems, quoted};
 use super::{Context, MAX_FILTERS, Section};
 use crate::model::{Port, PortSpec};
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const SCTP: u8 = 132;
 
 /// Protocols without ports, accepted with `enable-extended-ip-protocols` only.
 const EXTENDED: &[(&str, u8)] =
@@ -211,7 +211,7 @@ fn end_port(object: &Object<'_>, problems: &mut Problems) -> Option<Option<u16>>
 }
 
 /// Whether a text is a service name (RFC 6335 5.1): 1-15 letters, digits and inner single dashes, at least one letter.
-fn is_service_name(text: &str) -> bool {
+pub(super) fn is_service_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     (1..=15).contains(&bytes.len())
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')

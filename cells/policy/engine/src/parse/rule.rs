@@ -10,7 +10,7 @@ use super::peers::peers;
 use super::ports::port_rule;
 use super::selectors::LabelSelector;
 use super::{Context, Section, label_texts};
-use crate::model::{Direction, Entry, Kind, Peers, PortSpec, Ports, Subject};
+use crate::model::{Direction, Entry, Kind, Peers, PortSpec, Ports, Subject, Tier};
 
 const FIELDS: [&str; 9] = [
     "description",
@@ -48,6 +48,8 @@ pub(super) fn rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
                 subject: subject.clone(),
                 direction: section.direction(),
                 action: section.action(),
+                tier: Tier::Normal,
+                priority: 0,
                 default_deny: default_deny.of(section.direction()),
                 peers,
                 ports,

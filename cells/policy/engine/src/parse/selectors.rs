@@ -122,36 +122,41 @@ impl LabelSelector {
                 self.set(POD_NAMESPACE, context.namespace);
             }
         }
-        if context.settings.default_local_cluster && !self.names_k8s(|key| key == POLICY_CLUSTER) {
-            self.set(POLICY_CLUSTER, &context.settings.cluster);
-        }
-        self.finish()
+        self.in_cluster(context).finish()
     }
 
     /// Returns the selector of the pods that a NetworkPolicy names by their labels and, if given, by those of their
     /// namespaces; without these, in the policy's namespace.
-    pub(super) fn into_pod_peer(
-        mut self,
-        namespaces: Option<LabelSelector>,
-        context: &Context<'_>,
-    ) -> Selector {
+    pub(super) fn into_pod_peer(self, namespaces: Option<LabelSelector>, context: &Context<'_>) -> Selector {
+        let mut pods = self.in_cluster(context);
+        match namespaces {
+            None => {
+                pods.set(POD_NAMESPACE, context.namespace);
+                pods.finish()
+            }
+            Some(namespaces) => pods.in_namespaces(namespaces),
+        }
+    }
+
+    /// Restricts it to this cluster, unless it names one.
+    pub(super) fn in_cluster(mut self, context: &Context<'_>) -> LabelSelector {
         if context.settings.default_local_cluster && !self.names_k8s(|key| key == POLICY_CLUSTER) {
             self.set(POLICY_CLUSTER, &context.settings.cluster);
         }
-        match namespaces {
-            None => self.set(POD_NAMESPACE, context.namespace),
-            Some(any) if any.equals.is_empty() && any.expressions.is_empty() => {
-                let (source, key) = (K8S.to_owned(), POD_NAMESPACE.to_owned());
-                self.expressions.insert(0, Requirement { source, key, test: Test::Exists });
-            }
-            Some(namespaces) => {
-                let of_namespace =
-                    |r: Requirement| Requirement { key: format!("{NAMESPACE_LABELS}{}", r.key), ..r };
-                let equals = namespaces.equals.into_values().map(of_namespace);
-                self.equals.extend(equals.map(|requirement| (requirement.name(), requirement)));
-                self.expressions.splice(0..0, namespaces.expressions.into_iter().map(of_namespace));
-            }
+        self
+    }
+
+    /// Returns the selector of pods with these labels in namespaces with those; without labels, in every namespace.
+    pub(super) fn in_namespaces(mut self, namespaces: LabelSelector) -> Selector {
+        if namespaces.equals.is_empty() && namespaces.expressions.is_empty() {
+            let (source, key) = (K8S.to_owned(), POD_NAMESPACE.to_owned());
+            self.expressions.insert(0, Requirement { source, key, test: Test::Exists });
+            return self.finish();
         }
+        let of_namespace = |r: Requirement| Requirement { key: format!("{NAMESPACE_LABELS}{}", r.key), ..r };
+        let equals = namespaces.equals.into_values().map(of_namespace);
+        self.equals.extend(equals.map(|requirement| (requirement.name(), requirement)));
+        self.expressions.splice(0..0, namespaces.expressions.into_iter().map(of_namespace));
         self.finish()
     }
 
