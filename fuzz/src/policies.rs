@@ -59,6 +59,8 @@ fn read(manifest: &Value, settings: &Settings) -> Option<policy_engine::Policy> 
     let kinds = [
         (PolicyKind::CiliumNetworkPolicy, Kind::CiliumNetworkPolicy),
         (PolicyKind::CiliumClusterwideNetworkPolicy, Kind::CiliumClusterwideNetworkPolicy),
+        (PolicyKind::NetworkPolicy, Kind::NetworkPolicy),
+        (PolicyKind::ClusterNetworkPolicy, Kind::ClusterNetworkPolicy),
     ];
     let said = manifest.get("kind").and_then(Value::as_str).unwrap_or_default();
     let (object, kind) = kinds.into_iter().find(|(kind, _)| kind.name() == said).unwrap_or(kinds[0]);

@@ -1,4 +1,4 @@
-//! The kinds of `cilium.io` that are defined in the cluster.
+//! The kinds that CustomResourceDefinitions define in the cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,8 +6,10 @@ use std::sync::Arc;
 use k8s_types::{Kind, SmolStr};
 use tokio::sync::watch;
 
-/// The API group of kinds with a CustomResourceDefinition.
-pub(crate) const GROUP: &str = "cilium.io";
+/// Whether a kind has a CustomResourceDefinition: without one, a server does not know it.
+pub(crate) fn is_custom(kind: Kind) -> bool {
+    matches!(kind.group(), "cilium.io" | "policy.networking.k8s.io")
+}
 
 /// The existing definitions, kept up to date.
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ impl Definitions {
     /// Returns whether a kind is defined.
     pub(crate) fn of(&self, kind: Kind) -> Defined {
         match &*self.known.borrow() {
-            _ if kind.group() != GROUP => Defined::Yes,
+            _ if !is_custom(kind) => Defined::Yes,
             None => Defined::Unknown,
             Some(known) if known.contains(name(kind).as_str()) => Defined::Yes,
             Some(_) => Defined::No,
@@ -141,8 +143,10 @@ mod tests {
             (definitions.of(Kind::Pod), definitions.of(Kind::CiliumNode)),
             (Defined::Yes, Defined::Unknown)
         );
+        assert_eq!(definitions.of(Kind::ClusterNetworkPolicy), Defined::Unknown);
         let mut changes = definitions.changes();
         definitions.are(&["ciliumnodes.cilium.io".into()].into());
+        assert_eq!(definitions.of(Kind::ClusterNetworkPolicy), Defined::No);
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
         assert_eq!(definitions.missing(), ["ciliumidentities.cilium.io"]);

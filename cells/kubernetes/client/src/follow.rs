@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::access::root_of;
-use crate::definitions::{Defined, Definitions, GROUP, name};
+use crate::definitions::{Defined, Definitions, is_custom, name};
 use crate::link::{Lease, Link, request};
 use crate::metrics::WatchState;
 use crate::request_error::{ErrorKind, RequestError};
@@ -243,7 +243,7 @@ impl Follow {
 
     /// Whether its kind may be defined while the cluster runs.
     fn is_defined_late(&self) -> bool {
-        self.target.kind.is_some_and(|kind| kind.group() == GROUP)
+        self.target.kind.is_some_and(is_custom)
     }
 
     /// Waits until the kind is defined. Returns false if it is not, which is sent as an empty list.

@@ -97,7 +97,7 @@ impl Type {
 impl From<Kind> for Type {
     fn from(kind: Kind) -> Type {
         let domains = match (kind.group(), kind) {
-            ("cilium.io", _) => ANY,
+            ("cilium.io" | "policy.networking.k8s.io", _) => ANY,
             (_, Kind::ConfigMap | Kind::Lease) => CORE,
             (_, Kind::CustomResourceDefinition) => ANY,
             _ => BOTH,
@@ -110,7 +110,7 @@ impl From<Kind> for Type {
 pub(crate) fn has_status(kind: Kind) -> bool {
     use Kind::*;
     match kind {
-        Namespace | Node | Pod | Service | CustomResourceDefinition => true,
+        Namespace | Node | Pod | Service | CustomResourceDefinition | ClusterNetworkPolicy => true,
         ConfigMap | Secret | EndpointSlice | NetworkPolicy | Lease => false,
         CiliumBGPClusterConfig
         | CiliumBGPNodeConfig

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use api::Page;
 use hive::prelude::*;
 use k8s_types::cilium::{CiliumCIDRGroup, CiliumIdentity, CiliumNode};
-use k8s_types::core::{EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service};
+use k8s_types::core::{ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service};
 use k8s_types::{Kind, Selection, Source};
 use local_node::{NodeName, StateConfig};
 use memory_limit::MemoryLimit;
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
 
-use crate::config::K8sConfig;
+use crate::config::{K8sConfig, KindsConfig};
 use crate::folder::{self, Folder, Keep, Manifests, Memory, Report, SourceMetrics, follow, records};
 use crate::in_memory_source::InMemorySource;
 use crate::numbers::Numbers;
@@ -21,7 +21,7 @@ use crate::page::page;
 use crate::policy::{PolicyKind, PolicyObject};
 use crate::source_file::SourceFile;
 use crate::sources::Sources;
-use crate::table::{Reflecting, selected, table};
+use crate::table::{Reflecting, optional, selected, table};
 
 use crate::Error;
 
@@ -51,12 +51,16 @@ pub fn tables() -> Cell {
         "k8s-tables",
         "Tables of cluster objects",
         [
+            config::<KindsConfig>(),
             table::<Namespace>(),
             pods(),
             selected::<Node, _>(this_node),
             table::<Service>(),
             table::<EndpointSlice>(),
-            table::<NetworkPolicy>(),
+            optional::<NetworkPolicy, _>(|kinds: Config<KindsConfig>| kinds.enable_k8s_networkpolicy),
+            optional::<ClusterNetworkPolicy, _>(|kinds: Config<KindsConfig>| {
+                kinds.enable_k8s_cluster_network_policy
+            }),
             table::<CiliumCIDRGroup>(),
             table::<CiliumNode>(),
             table::<CiliumIdentity>(),

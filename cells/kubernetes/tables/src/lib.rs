@@ -86,7 +86,7 @@ mod table;
 mod tables;
 
 pub use cell::{cell, pods, tables};
-pub use config::K8sConfig;
+pub use config::{K8sConfig, KindsConfig};
 pub use error::Error;
 pub use events::{InvalidObject, ObjectEvent, events};
 pub use in_memory_source::{Change, InMemorySource, Raw};

@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde_json::Value;
 use statedb::{KeyBuf, Query, TableDisplay, TableSpec, age};
 
-use k8s_types::core::NetworkPolicy;
+use k8s_types::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_types::schema::{Strictness, check};
-use k8s_types::{Key, Kind, Problem, Refusal, with_type};
+use k8s_types::{Key, Kind, Problem, Refusal, Resource, with_type};
 
 use crate::events::Origin;
 use crate::row::{Reflected, Row};
@@ -26,6 +26,8 @@ pub enum PolicyKind {
     /// A policy of a namespace, of Kubernetes itself. Not in the table: these have one of their own, from which
     /// [`PolicyObject::from`] makes them.
     NetworkPolicy,
+    /// A policy of the whole cluster, of Kubernetes itself. Not in the table either.
+    ClusterNetworkPolicy,
 }
 
 impl PolicyKind {
@@ -40,6 +42,7 @@ impl PolicyKind {
             PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
             PolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
             PolicyKind::NetworkPolicy => Kind::NetworkPolicy,
+            PolicyKind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
         }
     }
 
@@ -48,6 +51,7 @@ impl PolicyKind {
             Kind::CiliumNetworkPolicy => Some(PolicyKind::CiliumNetworkPolicy),
             Kind::CiliumClusterwideNetworkPolicy => Some(PolicyKind::CiliumClusterwideNetworkPolicy),
             Kind::NetworkPolicy => Some(PolicyKind::NetworkPolicy),
+            Kind::ClusterNetworkPolicy => Some(PolicyKind::ClusterNetworkPolicy),
             _ => None,
         }
     }
@@ -128,16 +132,27 @@ impl PolicyObject {
 
 impl From<&Row<NetworkPolicy>> for PolicyObject {
     fn from(row: &Row<NetworkPolicy>) -> PolicyObject {
-        PolicyObject {
-            source: row.source.clone(),
-            kind: PolicyKind::NetworkPolicy,
-            namespace: row.metadata.namespace.as_str().into(),
-            name: row.metadata.name.as_str().into(),
-            uid: row.metadata.uid.as_str().into(),
-            origin: row.origin.to_string(),
-            body: Arc::new(with_type(&row.object)),
-            updated_at: Some(row.updated_at),
-        }
+        of_row(PolicyKind::NetworkPolicy, row)
+    }
+}
+
+impl From<&Row<ClusterNetworkPolicy>> for PolicyObject {
+    fn from(row: &Row<ClusterNetworkPolicy>) -> PolicyObject {
+        of_row(PolicyKind::ClusterNetworkPolicy, row)
+    }
+}
+
+fn of_row<T: Resource>(kind: PolicyKind, row: &Row<T>) -> PolicyObject {
+    let metadata = row.object.metadata();
+    PolicyObject {
+        source: row.source.clone(),
+        kind,
+        namespace: metadata.namespace.as_str().into(),
+        name: metadata.name.as_str().into(),
+        uid: metadata.uid.as_str().into(),
+        origin: row.origin.to_string(),
+        body: Arc::new(with_type(&row.object)),
+        updated_at: Some(row.updated_at),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Kubernetes' own kinds.
 
+mod cluster_network_policy;
 mod config;
 mod definition;
 mod endpoint_slice;
@@ -11,6 +12,7 @@ mod pod;
 mod secret;
 mod service;
 
+pub use cluster_network_policy::ClusterNetworkPolicy;
 pub use config::ConfigMap;
 pub use definition::CustomResourceDefinition;
 pub use endpoint_slice::{

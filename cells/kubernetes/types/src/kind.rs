@@ -83,6 +83,7 @@ kinds! {
     Secret "" "v1" "secrets" Namespaced [];
     EndpointSlice "discovery.k8s.io" "v1" "endpointslices" Namespaced [];
     NetworkPolicy "networking.k8s.io" "v1" "networkpolicies" Namespaced ["netpol"];
+    ClusterNetworkPolicy "policy.networking.k8s.io" "v1alpha2" "clusternetworkpolicies" Cluster ["kcnp"];
     Lease "coordination.k8s.io" "v1" "leases" Namespaced [];
     CustomResourceDefinition "apiextensions.k8s.io" "v1" "customresourcedefinitions" Cluster ["crd", "crds"];
     CiliumBGPAdvertisement "cilium.io" "v2" "ciliumbgpadvertisements" Cluster ["cbgpadvert"];
@@ -148,6 +149,7 @@ impl Kind {
             ("cilium.io", _) => "cilium.io/v2alpha1",
             ("discovery.k8s.io", _) => "discovery.k8s.io/v1",
             ("coordination.k8s.io", _) => "coordination.k8s.io/v1",
+            ("policy.networking.k8s.io", _) => "policy.networking.k8s.io/v1alpha2",
             ("apiextensions.k8s.io", _) => "apiextensions.k8s.io/v1",
             _ => "networking.k8s.io/v1",
         }

@@ -9,7 +9,7 @@ use hive::prelude::*;
 use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
 use k8s_tables::cilium::CiliumCIDRGroup;
-use k8s_tables::core::NetworkPolicy;
+use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyObject, Row};
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
@@ -86,6 +86,7 @@ struct PolicyParams {
     subject_selectors: Arc<RwTable<SubjectSelector>>,
     objects: Arc<Table<PolicyObject>>,
     network_policies: Arc<Table<Row<NetworkPolicy>>>,
+    cluster_network_policies: Arc<Table<Row<ClusterNetworkPolicy>>>,
     cidr_groups: Arc<Table<Row<CiliumCIDRGroup>>>,
     identities: Arc<Table<Identity>>,
     options: Option<Arc<Table<RuntimeOption>>>,
@@ -112,7 +113,8 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
         inputs: Inputs {
             endpoints: p.endpoints.reader(),
             objects: p.objects,
-            network_policies: config.enable_k8s_networkpolicy.then_some(p.network_policies),
+            network_policies: p.network_policies,
+            cluster_network_policies: p.cluster_network_policies,
             cidr_groups: p.cidr_groups,
             identities: p.identities,
             options: p.options,

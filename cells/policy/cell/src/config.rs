@@ -27,9 +27,6 @@ pub struct PolicyConfig {
     /// Take CiliumClusterwideNetworkPolicies
     #[flag(default = true, hidden)]
     pub enable_cilium_clusterwide_network_policy: bool,
-    /// Take NetworkPolicies of Kubernetes
-    #[flag(default = true, hidden)]
-    pub enable_k8s_networkpolicy: bool,
     /// How often policy maps are compared with what they shall be, 0 for never
     #[flag(default = "15m", hidden, live)]
     pub bpf_policy_map_full_reconciliation_interval: Duration,

@@ -3,7 +3,8 @@
 //! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (an endpoint's
 //! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of
 //! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
-//! `k8s-policies`, `k8s-networkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps `runtime-options`,
+//! `k8s-policies`, `k8s-networkpolicies`, `k8s-clusternetworkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps
+//! `runtime-options`,
 //! `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners of endpoints, the operations under
 //! `/policy`, `GET /apiary/why` ([`why`]).
 //!

@@ -17,6 +17,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::Namespace,
     Kind::Node,
     Kind::NetworkPolicy,
+    Kind::ClusterNetworkPolicy,
     Kind::CiliumNetworkPolicy,
     Kind::CiliumClusterwideNetworkPolicy,
     Kind::CiliumCIDRGroup,

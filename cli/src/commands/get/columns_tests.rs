@@ -113,6 +113,8 @@ fn policies_show_their_selector() {
         ["POD-SELECTOR|AGE", "a in (x,y),b=1,!c,d,e notin (z)|2m"]
     );
     assert_eq!(shown(Kind::NetworkPolicy, json!({}), false)[1], "<none>|2m");
+    let policy = json!({"spec": {"tier": "Admin", "priority": 7}});
+    assert_eq!(shown(Kind::ClusterNetworkPolicy, policy, false), ["TIER|PRIORITY|AGE", "Admin|7|2m"]);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Columns of Kubernetes' own kinds: those of `kubectl`, as far as the agent stores their fields.
 
 use k8s_types::core::{
-    EndpointPort, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service, ServicePort,
+    ClusterNetworkPolicy, EndpointPort, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service,
+    ServicePort,
 };
 use k8s_types::{Kind, LabelSelector, ObjectMeta, Resource, SmolStr, StringMap};
 
@@ -32,6 +33,7 @@ pub(super) fn columns(kind: Kind) -> Option<Vec<Column>> {
         Kind::Service => Service::columns(),
         Kind::EndpointSlice => EndpointSlice::columns(),
         Kind::NetworkPolicy => NetworkPolicy::columns(),
+        Kind::ClusterNetworkPolicy => ClusterNetworkPolicy::columns(),
         _ => return None,
     })
 }
@@ -48,6 +50,7 @@ pub(super) fn cells(kind: Kind, json: &[u8], now: i64) -> serde_json::Result<Vec
         Kind::Service => of::<Service>(json, now),
         Kind::EndpointSlice => of::<EndpointSlice>(json, now),
         Kind::NetworkPolicy => of::<NetworkPolicy>(json, now),
+        Kind::ClusterNetworkPolicy => of::<ClusterNetworkPolicy>(json, now),
         _ => Ok(Vec::new()),
     }
 }
@@ -219,6 +222,19 @@ impl Shown for NetworkPolicy {
 
     fn cells(&self, now: i64) -> Vec<String> {
         vec![selector(&self.spec.pod_selector), made(&self.metadata, now)]
+    }
+}
+
+impl Shown for ClusterNetworkPolicy {
+    fn columns() -> Vec<Column> {
+        ["TIER", "PRIORITY", "AGE"].map(usual).into()
+    }
+
+    fn cells(&self, now: i64) -> Vec<String> {
+        let field = |name| self.spec.as_ref().and_then(|spec| spec.get(name));
+        let tier = field("tier").and_then(|tier| tier.as_str()).unwrap_or_default();
+        let priority = field("priority").map(ToString::to_string).unwrap_or_default();
+        vec![tier.to_owned(), priority, made(&self.metadata, now)]
     }
 }
 

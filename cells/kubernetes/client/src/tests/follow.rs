@@ -248,21 +248,24 @@ async fn a_silent_server_is_replaced_by_the_other_one() {
 
 #[tokio::test(start_paused = true)]
 async fn kinds_that_are_not_defined_are_waited_for_without_errors() {
-    let fake = Fake::new(&["pods"]);
-    let bench = Bench::new(fake, Kind::CiliumNode).await;
-    bench.connection.definitions.are(&Default::default());
-    bench.until("an empty list", |reader| reader.lists == 1).await;
-    let before = bench.fake.requests().len();
-    tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert_eq!(bench.fake.requests().len(), before);
-    // Defined, but not served at once.
-    bench.connection.definitions.are(&["ciliumnodes.cilium.io".into()].into());
-    bench.fake.fault(Fault::Status(404, None));
-    bench.fake.fault(Fault::Status(429, Some(1)));
-    bench.fake.put("ciliumnodes", "", "n1", &json!(1));
-    bench.until_true("ciliumnodes").await;
-    assert!(bench.errors().is_empty(), "{:?}", bench.errors());
-    bench.end().await;
+    for kind in [Kind::CiliumNode, Kind::ClusterNetworkPolicy] {
+        let fake = Fake::new(&["pods"]);
+        let bench = Bench::new(fake, kind).await;
+        bench.connection.definitions.are(&Default::default());
+        bench.until("an empty list", |reader| reader.lists == 1).await;
+        let before = bench.fake.requests().len();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(bench.fake.requests().len(), before);
+        // Defined, but not served at once.
+        let name = format!("{}.{}", kind.plural(), kind.group());
+        bench.connection.definitions.are(&[name.as_str().into()].into());
+        bench.fake.fault(Fault::Status(404, None));
+        bench.fake.fault(Fault::Status(429, Some(1)));
+        bench.fake.put(kind.plural(), "", "n1", &json!(1));
+        bench.until_true(kind.plural()).await;
+        assert!(bench.errors().is_empty(), "{:?}", bench.errors());
+        bench.end().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

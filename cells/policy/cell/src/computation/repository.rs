@@ -230,6 +230,7 @@ pub(crate) fn id(object: &PolicyObject) -> ObjectId {
         PolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
         PolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
         PolicyKind::NetworkPolicy => Kind::NetworkPolicy,
+        PolicyKind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
     };
     ObjectId {
         source: object.source.clone(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures::future::OptionFuture;
 use identity::Identity;
 use k8s_tables::cilium::CiliumCIDRGroup;
-use k8s_tables::core::NetworkPolicy;
-use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr};
+use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
+use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr, Tabled};
 use policy_engine::Settings;
 use runtime_options::{POLICY_ENFORCEMENT, RuntimeOption};
 use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
@@ -19,8 +19,8 @@ use crate::model::endpoint::EndpointPolicy;
 pub(crate) struct Inputs {
     pub(crate) endpoints: Table<EndpointPolicy>,
     pub(crate) objects: Arc<Table<PolicyObject>>,
-    /// NetworkPolicies; `None` if they are not enforced.
-    pub(crate) network_policies: Option<Arc<Table<Row<NetworkPolicy>>>>,
+    pub(crate) network_policies: Arc<Table<Row<NetworkPolicy>>>,
+    pub(crate) cluster_network_policies: Arc<Table<Row<ClusterNetworkPolicy>>>,
     pub(crate) cidr_groups: Arc<Table<Row<CiliumCIDRGroup>>>,
     pub(crate) identities: Arc<Table<Identity>>,
     pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
@@ -35,16 +35,17 @@ pub(crate) struct Inputs {
 /// The position up to which changes have been read.
 pub(crate) struct Cursor {
     objects: Changes<PolicyObject>,
-    network_policies: Option<NetworkPolicies>,
+    network_policies: RowPolicies<NetworkPolicy>,
+    cluster_network_policies: RowPolicies<ClusterNetworkPolicy>,
     cidr_groups: Changes<Row<CiliumCIDRGroup>>,
     identities: Changes<Identity>,
     /// The identities as they were read last.
     known_identities: HashMap<u32, Obj<Identity>>,
 }
 
-/// The changes of NetworkPolicies.
-struct NetworkPolicies {
-    changes: Changes<Row<NetworkPolicy>>,
+/// The changes of policies with a table of their own.
+struct RowPolicies<T: Tabled> {
+    changes: Changes<Row<T>>,
     /// The sources of the rows as they were read last, by namespace and name: a row is of one source, and may become
     /// that of another.
     sources: HashMap<(SmolStr, SmolStr), Arc<str>>,
@@ -83,7 +84,8 @@ type EndpointVersion = (u16, u64, u64);
 pub(crate) struct InputWatch {
     endpoints: Watch,
     objects: Watch,
-    network_policies: Option<Watch>,
+    network_policies: Watch,
+    cluster_network_policies: Watch,
     cidr_groups: Watch,
     identities: Watch,
     options: Option<Watch>,
@@ -96,7 +98,8 @@ impl InputWatch {
             () = self.objects.changed() => {}
             () = self.cidr_groups.changed() => {}
             () = self.identities.changed() => {}
-            Some(()) = OptionFuture::from(self.network_policies.as_ref().map(Watch::changed)) => {}
+            () = self.network_policies.changed() => {}
+            () = self.cluster_network_policies.changed() => {}
             Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
         }
     }
@@ -124,10 +127,8 @@ impl Inputs {
     pub(crate) fn cursor(&self) -> Cursor {
         Cursor {
             objects: self.objects.changes(),
-            network_policies: self
-                .network_policies
-                .as_ref()
-                .map(|table| NetworkPolicies { changes: table.changes(), sources: HashMap::new() }),
+            network_policies: RowPolicies::of(&self.network_policies),
+            cluster_network_policies: RowPolicies::of(&self.cluster_network_policies),
             cidr_groups: self.cidr_groups.changes(),
             identities: self.identities.changes(),
             known_identities: HashMap::new(),
@@ -137,9 +138,8 @@ impl Inputs {
     /// Waits until the sources of policies and identities are complete.
     pub(crate) async fn complete(&self) {
         self.objects.wait_initialized().await;
-        if let Some(network_policies) = &self.network_policies {
-            network_policies.wait_initialized().await;
-        }
+        self.network_policies.wait_initialized().await;
+        self.cluster_network_policies.wait_initialized().await;
         self.cidr_groups.wait_initialized().await;
         self.identities.wait_initialized().await;
     }
@@ -155,11 +155,8 @@ impl Inputs {
         let mut objects: Vec<ObjectChange> = objects
             .map(|change| ObjectChange { object: (*change.object).clone(), deleted: change.deleted })
             .collect();
-        let network_policies_watch = cursor.network_policies.as_mut().map(|network_policies| {
-            let (changes, watch) = network_policies.read(&snapshot);
-            objects.extend(changes);
-            watch
-        });
+        let network_policies_watch = cursor.network_policies.read(&snapshot, &mut objects);
+        let cluster_network_policies_watch = cursor.cluster_network_policies.read(&snapshot, &mut objects);
         let (cidr_groups, cidr_groups_watch) = cursor.cidr_groups.read(&snapshot, usize::MAX);
         let (identities, identities_watch) = cursor.identities(&snapshot);
         let (settings, options_revision) = self.settings(&snapshot);
@@ -167,6 +164,7 @@ impl Inputs {
             endpoints: endpoints_watch,
             objects: objects_watch,
             network_policies: network_policies_watch,
+            cluster_network_policies: cluster_network_policies_watch,
             cidr_groups: cidr_groups_watch,
             identities: identities_watch,
             options: options_watch,
@@ -184,7 +182,8 @@ impl Inputs {
         match object.kind {
             PolicyKind::CiliumNetworkPolicy => self.enable_cnp,
             PolicyKind::CiliumClusterwideNetworkPolicy => self.enable_ccnp,
-            PolicyKind::NetworkPolicy => self.network_policies.is_some(),
+            // Their tables are empty unless they are enforced.
+            PolicyKind::NetworkPolicy | PolicyKind::ClusterNetworkPolicy => true,
         }
     }
 
@@ -197,15 +196,22 @@ impl Inputs {
     }
 }
 
-impl NetworkPolicies {
+impl<T: Tabled> RowPolicies<T>
+where
+    PolicyObject: for<'a> From<&'a Row<T>>,
+{
+    fn of(table: &Table<Row<T>>) -> RowPolicies<T> {
+        RowPolicies { changes: table.changes(), sources: HashMap::new() }
+    }
+
     /// Reads the changes as those of policy objects, each of its source.
-    fn read(&mut self, snapshot: &Snapshot) -> (Vec<ObjectChange>, Watch) {
+    fn read(&mut self, snapshot: &Snapshot, changes: &mut Vec<ObjectChange>) -> Watch {
         let (batch, watch) = self.changes.read(snapshot, usize::MAX);
-        let mut changes = Vec::new();
         for change in batch {
             let row = &*change.object;
             let object = PolicyObject::from(row);
-            let key = (row.metadata.namespace.clone(), row.metadata.name.clone());
+            let metadata = row.object.metadata();
+            let key = (metadata.namespace.clone(), metadata.name.clone());
             let before = match change.deleted {
                 true => self.sources.remove(&key),
                 false => self.sources.insert(key, row.source.clone()),
@@ -216,7 +222,7 @@ impl NetworkPolicies {
             }
             changes.push(ObjectChange { object, deleted: change.deleted });
         }
-        (changes, watch)
+        watch
     }
 }
 

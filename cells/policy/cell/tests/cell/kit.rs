@@ -11,7 +11,7 @@ use identity::{Identities, Identity, Prefixes};
 use ipcache::IpcacheWriter;
 use ipcache::testing::FakeMap;
 use k8s_tables::cilium::CiliumCIDRGroup;
-use k8s_tables::core::NetworkPolicy;
+use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyKind, PolicyObject, Row, decode};
 use labels::{LabelArray, Labels};
 use local_node::LocalNodeConfig;
@@ -40,6 +40,7 @@ pub(crate) struct World {
     pub(crate) identity_table: Arc<Table<Identity>>,
     pub(crate) objects: Arc<Table<PolicyObject>>,
     network_policies: RwTable<Row<NetworkPolicy>>,
+    cluster_network_policies: RwTable<Row<ClusterNetworkPolicy>>,
     cidr_groups: RwTable<Row<CiliumCIDRGroup>>,
 }
 
@@ -70,6 +71,7 @@ impl World {
             initializer: Some(initializer),
             options: db.table().unwrap(),
             network_policies: db.table().unwrap(),
+            cluster_network_policies: db.table().unwrap(),
             cidr_groups: db.table().unwrap(),
             metrics: Arc::new(Metrics::default()),
             identity_table: Arc::new(identity_table),
@@ -104,6 +106,7 @@ impl World {
             supply(self.identity_table.clone()),
             supply(self.objects.clone()),
             supply(Arc::new(self.network_policies.reader())),
+            supply(Arc::new(self.cluster_network_policies.reader())),
             supply(Arc::new(self.cidr_groups.reader())),
             config::<LocalNodeConfig>(),
             config::<FamilyConfig>(),
@@ -157,6 +160,19 @@ impl World {
                 origin: format!("{name}.yaml, document 1").into(),
                 ..Row::of(object)
             });
+        });
+    }
+
+    /// Writes a ClusterNetworkPolicy; `Null` deletes.
+    pub(crate) fn write_cluster_network_policy(&self, name: &str, spec: &Value) {
+        self.cluster_network_policies.transact(|w| {
+            if spec.is_null() {
+                w.delete(Row::by_name("", name));
+                return;
+            }
+            let manifest = json!({"metadata": {"name": name}, "spec": spec});
+            let object: ClusterNetworkPolicy = decode(manifest.to_string().as_bytes()).unwrap();
+            w.insert(Row { source: "cluster-folder".into(), ..Row::of(object) });
         });
     }
 

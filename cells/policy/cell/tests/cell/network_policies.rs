@@ -1,4 +1,4 @@
-//! NetworkPolicies of Kubernetes, from their table to policy maps.
+//! NetworkPolicies and ClusterNetworkPolicies of Kubernetes, from their tables to policy maps.
 
 use policy::ObjectState;
 use serde_json::{Value, json};
@@ -101,5 +101,60 @@ async fn a_network_policy_of_another_source_replaces_the_one_before() {
     agent.hive.until("its status alone", || sources() == ["api-server"]).await;
     world.write_network_policy("api-server", "web", &Value::Null);
     agent.hive.until("the end", || world.ingress(7, 4711, TCP | 80)).await;
+    agent.end().await;
+}
+
+/// Returns a ClusterNetworkPolicy of a tier for pods of an app, with one rule for all pods on a port.
+fn cluster_rule(tier: &str, action: &str, to: &str, port: u16) -> Value {
+    json!({
+        "tier": tier,
+        "priority": 10,
+        "subject": {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": to}}}},
+        "ingress": [{
+            "action": action,
+            "from": [{"namespaces": {}}],
+            "protocols": [{"tcp": {"destinationPort": {"number": port}}}],
+        }],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tiers_of_cluster_network_policies_surround_those_of_a_namespace() {
+    let mut world = World::new();
+    world.write(&[("web", allow("web", "client", 80))], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.subject(8, "client"));
+    agent.policies.enforce(web);
+    agent.policies.realized(7).await.unwrap();
+    let passes = |world: &World, port: u32| world.ingress(7, client.identity, TCP | port);
+    assert!(passes(&world, 80) && !passes(&world, 81));
+
+    world.write_cluster_network_policy("admin", &cluster_rule("Admin", "Deny", "web", 80));
+    agent.hive.until("the deny of the first tier", || !passes(&world, 80)).await;
+    // Without default deny of a namespace's policy this would pass.
+    world.write_cluster_network_policy("base", &cluster_rule("Baseline", "Accept", "web", 81));
+    agent.hive.until("the last tier", || passes(&world, 81)).await;
+    world.write_cluster_network_policy("admin", &cluster_rule("Admin", "Pass", "web", 80));
+    agent.hive.until("the namespace's policy decides", || passes(&world, 80)).await;
+    let texts: Vec<String> = states(&agent).into_iter().map(|(text, _)| text).collect();
+    assert_eq!(texts, ["cnp/shop/web", "kcnp/admin", "kcnp/base"]);
+
+    // An invalid one leaves its previous version in force.
+    let mut wrong = cluster_rule("Admin", "Deny", "web", 80);
+    wrong["priority"] = json!(1001);
+    world.write_cluster_network_policy("admin", &wrong);
+    let state = ("kcnp/admin".to_owned(), ObjectState::RefusedPreviousInForce);
+    agent.hive.until("the refusal", || states(&agent).contains(&state)).await;
+    assert!(passes(&world, 80));
+
+    // The last tier alone denies nothing by default.
+    world.write(&[("web", Value::Null)], false);
+    world.write_cluster_network_policy("admin", &Value::Null);
+    agent.hive.until("the end of the others", || passes(&world, 82)).await;
+    world.write_cluster_network_policy("base", &cluster_rule("Baseline", "Deny", "web", 81));
+    agent.hive.until("the deny of the last tier", || !passes(&world, 81)).await;
+    assert!(passes(&world, 80));
+    world.write_cluster_network_policy("base", &Value::Null);
+    agent.hive.until("the end", || passes(&world, 81)).await;
     agent.end().await;
 }
