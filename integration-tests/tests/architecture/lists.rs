@@ -50,6 +50,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["endpoints"],
     // Only the agent and its commands know the implementation of `datapath-api`.
     &[
+        "agent-notifications",
         "ciliumendpoint",
         "endpoint-routes",
         "mtu",

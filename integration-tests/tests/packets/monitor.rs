@@ -1,5 +1,6 @@
 //! Events of real packets, as the command `monitor` and other listeners of the socket get them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::IpAddr;
@@ -8,9 +9,11 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use datapath_abi::event::TRACE;
+use datapath_abi::event::{DROP, TRACE};
+use datapath_abi::trace as point;
 use integration_tests::cast::identity;
 use integration_tests::{Node, Pod};
+use monitor_events::Event;
 use monitor_events::gob::{LOST, Payload, Reader, SAMPLE};
 use serde_json::{Value, json};
 use test_kit::{NetNs, require_root, wait_until};
@@ -116,6 +119,7 @@ fn the_command_shows_traces_and_drops_with_identities_and_endpoints() {
     assert!(traced.ends_with(&expected), "{traced}\nends not with {expected}");
     all.line(&[&format!("-> endpoint {}", endpoint_id(&node, &a)), "state reply", "EchoReply"]);
 
+    let agent = Follower::start(&node, "agent", &["-t", "agent"]);
     close(&node, "b");
     wait_until("the policy is in force", LIMIT, || !ping(&a.ns, b.ipv4, 1));
     let dropped = all.line(&["xx drop (Policy denied)", "EchoRequest"]);
@@ -128,7 +132,23 @@ fn the_command_shows_traces_and_drops_with_identities_and_endpoints() {
     assert_eq!(json["summary"]["l3"]["src"], a.ipv4.to_string(), "{json}");
     assert!(!drops.text().contains("endpoint"), "only drops: {}", drops.text());
 
-    drop((all, drops));
+    agent.line(&[">> Policy updated: {", "k8s:io.cilium.k8s.policy.name=closed", r#""rule_count":1}"#]);
+    let c = node.add_pod("c");
+    let (id, address) = (endpoint_id(&node, &c), c.ipv4);
+    let name = format!(r#"{{"id":{id},"#);
+    let created = agent.line(&[">> Endpoint created: ", &name]);
+    assert!(created.ends_with(r#""pod-name":"c","namespace":"default"}"#), "{created}");
+    agent.line(&[">> Endpoint regenerated: ", &name, "k8s:name=c"]);
+    let upserted = format!(r#"{{"cidr":"{address}/32","id":{},"#, identity(&node, &c));
+    agent.line(&[">> IPCache entry upserted: ", &upserted]);
+    node.delete_pod(c);
+    agent.line(&[">> Endpoint deleted: ", &name, r#""pod-name":"c""#]);
+    agent.line(&[">> IPCache entry deleted: ", &format!(r#"{{"cidr":"{address}/32","#)]);
+    node.withdraw("closed.yaml");
+    agent.line(&[">> Policy deleted: ", "cilium.io/resource=cnp/default/closed", r#""rule_count":1}"#]);
+    assert!(!agent.text().contains("flow"), "only notifications: {}", agent.text());
+
+    drop((all, drops, agent));
     wait_until("the rings are closed with the last listener", LIMIT, || node_monitor(&node).is_null());
 }
 
@@ -175,6 +195,11 @@ impl Listener {
 
     /// Reads what is there.
     fn read(&mut self) {
+        self.read_each(|_| {});
+    }
+
+    /// Reads what is there, and calls the function with each event.
+    fn read_each(&mut self, mut each: impl FnMut(&[u8])) {
         let mut buffer = vec![0; 64 << 10];
         loop {
             match self.stream.read(&mut buffer) {
@@ -191,6 +216,7 @@ impl Listener {
                 match payload.kind {
                     // Notifications of the agent are left out.
                     SAMPLE if payload.data[0] < 128 => {
+                        each(&payload.data);
                         let len =
                             payload.data.get(8..12).map(|len| u32::from_ne_bytes(len.try_into().unwrap()));
                         self.counts |= payload.data[0] == TRACE && len == Some(MARKER_LEN);
@@ -246,4 +272,71 @@ fn each_event_is_delivered_or_counted_whoever_reads_or_not() {
     assert!(sleeper.lost > 0, "a queue of 32 messages cannot hold {} events", sleeper.samples);
     assert!(reader.samples >= sleeper.samples, "{} {}", reader.samples, sleeper.samples);
     assert!(ping(&b.ns, a.ipv4, 1));
+}
+
+/// An echo in an event: sequence number, whether it is a reply, drop or trace, and the point or reason.
+type Echo = (u16, bool, u8, u8);
+
+/// Returns the echo with this number of data bytes that a drop or trace event is of.
+fn echo(event: &[u8], data: u32) -> Option<Echo> {
+    const ETHERNET_AND_IP: usize = 14 + 20;
+    let (subtype, len, packet) = match monitor_events::decode(event) {
+        Ok(Event::Drop(drop)) => (drop.reason, drop.len, drop.packet),
+        Ok(Event::Trace(trace)) => (trace.point, trace.len, trace.packet),
+        _ => return None,
+    };
+    let icmp = packet.get(ETHERNET_AND_IP..)?;
+    let is_echo = len == 14 + 20 + 8 + data && matches!(icmp[0], 0 | 8);
+    is_echo.then(|| (u16::from_be_bytes([icmp[6], icmp[7]]), icmp[0] == 0, event[0], subtype))
+}
+
+#[test]
+fn at_aggregation_none_each_packet_has_its_events_and_no_others() {
+    require_root!();
+    const PACKETS: u16 = 400;
+    let mut node = Node::new();
+    node.config.insert("monitor-aggregation".into(), "none".into());
+    node.start();
+    let (a, b) = pods(&mut node);
+    let mut listener = Listener::connect(&node);
+    wait_until("the rings are open", LIMIT, || node_monitor(&node).is_object());
+    wait_until("the listener is accepted", LIMIT, || {
+        listener.read();
+        listener.has_begun
+    });
+    // All packets have a length of their own, by which their events are known. At most 1,600 events wait in a queue of
+    // 2,048, so that none may be lost.
+    let mut events_of = |data: u32, count: u16| {
+        let send = format!("ping -q -i 0.002 -W 1 -c {count} -s {data} {}", b.ipv4);
+        let output = a.ns.command("sh").args(["-c", &send]).output().unwrap();
+        let mut seen = BTreeMap::<Echo, usize>::new();
+        listener.read_each(|event| {
+            if let Some(echo) = echo(event, data) {
+                *seen.entry(echo).or_default() += 1;
+            }
+        });
+        assert_eq!(listener.lost, 0);
+        (String::from_utf8(output.stdout).unwrap(), seen)
+    };
+    let expected = |count: u16, points: &[(bool, u8, u8)]| -> BTreeMap<Echo, usize> {
+        let of_packet =
+            |seq| points.iter().map(move |(is_reply, kind, at)| ((seq, *is_reply, *kind, *at), 1));
+        (1..=count).flat_map(of_packet).collect()
+    };
+    let (answers, seen) = events_of(71, PACKETS);
+    assert!(answers.contains(&format!("{PACKETS} received")), "{answers}");
+    let points = [
+        (false, TRACE, point::FROM_LXC),
+        (false, TRACE, point::TO_LXC),
+        (true, TRACE, point::FROM_LXC),
+        (true, TRACE, point::TO_LXC),
+    ];
+    assert_eq!(seen, expected(PACKETS, &points));
+
+    close(&node, "b");
+    wait_until("the policy is in force", LIMIT, || !ping(&a.ns, b.ipv4, 1));
+    let (answers, seen) = events_of(73, 50);
+    assert!(answers.contains("0 received"), "{answers}");
+    let points = [(false, TRACE, point::FROM_LXC), (false, DROP, datapath_abi::drop::POLICY_DENIED)];
+    assert_eq!(seen, expected(50, &points));
 }

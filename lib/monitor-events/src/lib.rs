@@ -28,6 +28,7 @@
 mod decode;
 mod format;
 pub mod gob;
+pub mod notification;
 pub mod packet;
 
 pub use decode::{

@@ -1,6 +1,6 @@
 //! A report of health as a row of the table `health`.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use hive::{HealthId, Level, Status};
 use serde::{Deserialize, Serialize, Serializer};
@@ -139,12 +139,7 @@ const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 /// Formats a time as Go's JSON encoder does: UTC, fraction without trailing zeros.
 fn rfc3339_nano(time: Option<SystemTime>) -> String {
     let Some(time) = time else { return ZERO_TIME.to_owned() };
-    let nanos = time.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0, Duration::subsec_nanos);
-    let seconds = api_models::rfc3339(time);
-    match format!("{nanos:09}").trim_end_matches('0') {
-        "" => seconds,
-        digits => format!("{}.{digits}Z", seconds.trim_end_matches('Z')),
-    }
+    api_models::rfc3339_nanos(time)
 }
 
 impl Serialize for Report {

@@ -28,7 +28,8 @@ pub struct Subscription {
 
 impl Monitor {
     /// Returns a monitor whose subscriptions have queues of so many messages.
-    pub(crate) fn new(capacity: usize) -> Self {
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
         Self {
             queues: Mutex::default(),
             count: watch::Sender::new(0),
@@ -63,7 +64,7 @@ impl Monitor {
     }
 
     /// Returns the number of subscriptions, to follow it.
-    pub(crate) fn subscriptions(&self) -> watch::Receiver<usize> {
+    pub fn subscriptions(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
     }
 }

@@ -3,6 +3,7 @@
 use datapath_abi::{drop, file, policy_match, trace};
 
 use crate::decode::{Drop, Trace, Verdict};
+use crate::notification;
 use crate::packet::{First, Packet, Tunnel};
 
 /// Returns text without characters that control a terminal or the order of text.
@@ -139,21 +140,7 @@ pub(super) fn matched(verdict: &Verdict<'_>) -> String {
 
 /// Returns the kind of a notification of the agent.
 pub(super) fn notification(kind: u32) -> String {
-    const NAMES: [&str; 11] = [
-        "unspecified",
-        "Message",
-        "Cilium agent started",
-        "Endpoint regenerated",
-        "Failed endpoint regeneration",
-        "Policy updated",
-        "Policy deleted",
-        "Endpoint created",
-        "Endpoint deleted",
-        "IPCache entry upserted",
-        "IPCache entry deleted",
-    ];
-    let name = usize::try_from(kind).ok().and_then(|kind| NAMES.get(kind));
-    name.map_or_else(|| kind.to_string(), |name| (*name).to_owned())
+    notification::name(kind).map_or_else(|| kind.to_string(), str::to_owned)
 }
 
 /// Reads a packet by the flags of its drop or trace.

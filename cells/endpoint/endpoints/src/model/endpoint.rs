@@ -20,6 +20,10 @@ use crate::model::state::State;
 pub(crate) const UPDATED: &str = "LabelsUpdate: updated security labels";
 pub(crate) const RESOLVING: &str = "Triggering identity resolution due to updated identity labels";
 
+/// A failure in the log: this, the error, [`REASON`], the reason of the regeneration, a bracket.
+const FAILURE: &str = "Error regenerating endpoint: ";
+const REASON: &str = " (Reason: ";
+
 /// A workload, or the host. Immutable: a change is a new value.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -243,7 +247,7 @@ impl Endpoint {
     #[must_use]
     pub fn failed(&self, error: &str, now: SystemTime) -> Endpoint {
         let reason = &self.reason;
-        let message = format!("Error regenerating endpoint: {error} (Reason: {reason})");
+        let message = format!("{FAILURE}{error}{REASON}{reason})");
         let failed = match self.state {
             State::Ready => self.note(Code::Failure, &message, now),
             _ => self
@@ -274,12 +278,20 @@ impl Endpoint {
 
     /// Whether the last regeneration has failed with this error.
     pub(crate) fn has_failed_with(&self, error: &str) -> bool {
-        let message = format!("Error regenerating endpoint: {error} (Reason: ");
+        let message = format!("{FAILURE}{error}{REASON}");
         let mut newest = self.log.newest_first().filter(|change| change.code != Code::Warning);
         let decided = newest.find(|change| {
             change.code == Code::Failure || change.message.starts_with("Successfully regenerated")
         });
         decided.is_some_and(|change| change.code == Code::Failure && change.message.starts_with(&message))
+    }
+
+    /// Returns the time and the error of the last failed regeneration in the log.
+    pub fn last_failure(&self) -> Option<(SystemTime, &str)> {
+        self.log.newest_first().filter(|change| change.code == Code::Failure).find_map(|change| {
+            let error = change.message.strip_prefix(FAILURE)?;
+            Some((change.at, error.rsplit_once(REASON).map_or(error, |(error, _)| error)))
+        })
     }
 
     /// Whether the last regeneration has failed.

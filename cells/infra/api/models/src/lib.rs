@@ -52,7 +52,7 @@ pub use node::*;
 pub use policy::*;
 pub use service::*;
 pub use status::*;
-pub use time::{DateTime, GoDuration, from_rfc3339, rfc3339};
+pub use time::{DateTime, GoDuration, from_rfc3339, rfc3339, rfc3339_nanos};
 pub use validate::{ENDPOINT_STATES, Validate, Violation};
 pub use wire::{List, Required};
 

@@ -36,6 +36,11 @@ pub fn rfc3339(time: SystemTime) -> String {
     timestamp(time, Duration::from_secs(1)).to_string()
 }
 
+/// Returns the time in RFC 3339, UTC, with nanoseconds as Go formats them: without zeros at the end.
+pub fn rfc3339_nanos(time: SystemTime) -> String {
+    timestamp(time, Duration::from_nanos(1)).to_string()
+}
+
 /// Returns the time truncated to `unit`; 1970 for a time before it or beyond the year 9999.
 fn timestamp(time: SystemTime, unit: Duration) -> Timestamp {
     let nanos = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

@@ -110,13 +110,14 @@ impl Repository {
             (Some(_), None) => ObjectState::Refused,
             (Some(_), Some(_)) => ObjectState::RefusedPreviousInForce,
         };
-        let rules = known.good.as_ref().map_or(0, |policy| policy.entries.len());
+        let entries = known.good.as_ref().map_or(&[][..], |policy| &policy.entries);
         Some(PolicyStatus {
             object: object.clone(),
             origin: known.origin.clone(),
             state,
             revision: if known.good.is_some() { applied } else { 0 },
-            rules,
+            rules: entries.len(),
+            rule_labels: entries.iter().map(|entry| entry.labels.clone()).collect(),
             problems: match (&known.refusal, &known.good) {
                 (Some(refusal), _) => refusal.problems.clone(),
                 (None, Some(good)) => good.warnings.clone(),

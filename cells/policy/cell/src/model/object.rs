@@ -45,6 +45,9 @@ pub struct PolicyStatus {
     pub revision: u64,
     /// The number of rules of the version in force.
     pub rules: usize,
+    /// The labels of each of these rules, as texts.
+    #[serde(skip)]
+    pub rule_labels: Vec<Arc<[String]>>,
     /// Errors, each with its path in the manifest; for an applied object, fields whose effect differs from what they
     /// suggest.
     #[serde(serialize_with = "texts")]
