@@ -7,6 +7,7 @@ mod cmdref;
 mod dump;
 mod log_level;
 mod pictures;
+mod preflight;
 mod privileges;
 
 use std::io::{self, Write as _};
@@ -27,8 +28,12 @@ static ALLOCATOR: memory_limit::Counting = memory_limit::Counting;
 
 fn main() -> ExitCode {
     memory_limit::tune_allocator();
-    if std::env::args_os().nth(1).is_some_and(|word| word == build_config::WORD) {
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    if first == build_config::WORD {
         return build_config::run();
+    }
+    if first == preflight::WORD {
+        return preflight::run();
     }
     let (filter, level) = logging::filter();
     let health_endpoint = Arc::<EndpointNamespaceSlot>::default();
@@ -100,6 +105,8 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
                                             --bpf-state: only programs, links and maps
        agent build-config                   write the node's configuration from cluster objects
                                             into a folder; --help lists its options
+       agent preflight                      report what becomes of chart values, options, pinned maps
+                                            and endpoints; --help lists its options
        agent --cmdref DIR                   write the command reference into DIR
        agent config                         print the options in force as a configuration file,
                                             each with its source

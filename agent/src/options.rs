@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hive::prelude::*;
 use hive::{LiveConfig, Setting, Settings};
-use known_options::features;
+use known_options::{features, is_of_operator};
 
 /// Reports options without effect in health, one row per feature.
 pub(crate) fn cell() -> Cell {
@@ -56,12 +56,10 @@ fn report_unused(
     }
 }
 
-/// Options that the operator acts on: both programs read one ConfigMap.
-const OF_OPERATOR: [&str; 1] = ["enable-node-ipam"];
-
-/// Whether the option is set to a value other than the default, and is not for another program.
+/// Whether the option is set to a value other than the default, and is not for the operator: both programs read one
+/// ConfigMap.
 fn is_wanted(setting: &&Setting) -> bool {
-    !setting.is_default() && !OF_OPERATOR.contains(&setting.key.as_str())
+    !setting.is_default() && !is_of_operator(&setting.key)
 }
 
 /// Maximum bytes of a value and of the list: health truncates longer texts.

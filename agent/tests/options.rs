@@ -221,3 +221,61 @@ fn live_options_are_those_of_the_documentation() {
     listed.sort_unstable();
     assert_eq!(listed, live);
 }
+
+/// Runs `agent preflight` on a file; returns its exit code and the parsed report.
+fn preflight(option: &str, content: &str) -> (Option<i32>, serde_json::Value) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("input.yaml");
+    fs::write(&file, content).unwrap();
+    let argument = format!("--{option}={}", file.display());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_agent"));
+    let output = command.args(["preflight", &argument, "-o", "json"]).output().unwrap();
+    let report = serde_json::from_slice(&output.stdout);
+    let report = report.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output.status.code(), report)
+}
+
+/// Returns the keys with an outcome.
+fn keys<'r>(report: &'r serde_json::Value, outcome: &str) -> Vec<&'r str> {
+    let keys = report["keys"].as_array().unwrap().iter().filter(|key| key["outcome"] == outcome);
+    keys.map(|key| key["key"].as_str().unwrap()).collect()
+}
+
+/// The ConfigMap of Cilium's chart: what this agent and its operator read, and what nothing reads.
+#[test]
+fn preflight_judges_each_key_of_the_chart() {
+    let lines = chart().into_iter().map(|(key, value)| format!("{key}: \"{value}\"\n"));
+    let (code, report) = preflight("config-map", &lines.collect::<String>());
+    assert_eq!((code, keys(&report, "refused")), (Some(0), vec![]));
+    let unknown: Vec<&str> =
+        OF_OTHERS.into_iter().filter(|key| !known_options::is_of_operator(key)).collect();
+    assert_eq!(keys(&report, "unknown"), unknown);
+    let not_built = |key: &&str| {
+        let of_key = report["keys"].as_array().unwrap().iter().find(|found| found["key"] == **key).unwrap();
+        of_key["reason"].as_str().unwrap().starts_with("is not built")
+    };
+    let ignored: Vec<&str> = keys(&report, "ignored").into_iter().filter(not_built).collect();
+    assert_eq!(ignored, WITHOUT_EFFECT);
+    let count = ["effective", "ignored", "unknown"].map(|outcome| keys(&report, outcome).len());
+    assert_eq!(count.iter().sum::<usize>(), chart().len(), "{count:?}");
+}
+
+/// Values of another type, values that their option's check refuses, and values that a constructor refuses; the others
+/// are judged all the same.
+#[test]
+fn preflight_refuses_what_a_start_refuses() {
+    let content = "mtu: abc\nipam: eni\ndatapath-mode: netkit\nenable-hubble: 'true'\ndebug: 'true'\n";
+    let (code, report) = preflight("config-map", content);
+    assert_eq!((code, keys(&report, "refused")), (Some(1), vec!["datapath-mode", "ipam", "mtu"]));
+    assert_eq!(
+        (keys(&report, "ignored"), keys(&report, "effective")),
+        (vec!["enable-hubble"], vec!["debug"])
+    );
+    let reason = |at: usize| report["keys"][at]["reason"].as_str().unwrap();
+    assert!(reason(3).contains("this agent manages no interfaces of AWS; use cluster-pool"), "{}", reason(3));
+
+    let (code, report) =
+        preflight("values", "ipv4: {enabled: true}\nhubble: {enabled: true}\nautoDirectNodeRoutes: true\n");
+    assert_eq!((code, keys(&report, "refused")), (Some(1), vec!["hubble.enabled"]));
+    assert_eq!(keys(&report, "effective"), ["autoDirectNodeRoutes", "ipv4.enabled"]);
+}

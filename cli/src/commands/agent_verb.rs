@@ -1,4 +1,4 @@
-//! `apiary cleanup`, `apiary build-config`: verbs of the agent, under the names that scripts use with `cilium-dbg`.
+//! `apiary cleanup`, `apiary build-config`, `apiary preflight`: verbs of the agent, under the names that scripts use with `cilium-dbg`.
 
 use anyhow::Context as _;
 use std::ffi::OsString;

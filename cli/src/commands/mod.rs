@@ -106,6 +106,14 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Report what the agent does with chart values or options, and with the pinned maps and endpoints of this node: runs
+    /// `agent preflight`, whose --help tells its options
+    #[command(disable_help_flag = true)]
+    Preflight {
+        /// Options of `agent preflight`: --values, --config-map, --bpf-root, --state-dir, -o
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Remove what agents have left on this node: runs `agent cleanup`, whose --help tells its options
     #[command(visible_alias = "post-uninstall-cleanup", disable_help_flag = true)]
     Cleanup {
@@ -139,6 +147,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
         Command::Bpf(command) => return bpf::run(agent, command, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),
+        Command::Preflight { arguments } => agent_verb::run("preflight", arguments),
         Command::Cleanup { arguments } => agent_verb::run("cleanup", arguments),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -62,7 +62,15 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     ],
     &["daemon-config", "status"],
     &["cilium-health"],
-    &["cleanup", "node-routes", "neighbors", "operator-election", "operator-definitions", "operator-api"],
+    &[
+        "cleanup",
+        "preflight",
+        "node-routes",
+        "neighbors",
+        "operator-election",
+        "operator-definitions",
+        "operator-api",
+    ],
     &["operator-status"],
     &[
         "operator-endpoint-slices",
@@ -167,6 +175,7 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
 /// job of a hive, a piece of its work (`hive::blocking`), or a reconciler.
 pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
+    ("agent/src/preflight.rs", "as above"),
     ("agent/src/main.rs", "the runtime"),
     ("operator/src/main.rs", "the runtime"),
     ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),

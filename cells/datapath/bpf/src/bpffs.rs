@@ -148,11 +148,11 @@ impl BpfFs {
             }
             Err(e) => return Err(e),
         };
-        match wanted(spec).compare(&old.layout()) {
+        match spec.reported_layout().compare(&old.layout()) {
             Verdict::Reuse if spec.layout.map_type.is_written_by_programs() => self.end_move(spec, old),
             Verdict::Reuse => Ok((old, Origin::Reused)),
             Verdict::Migrate if spec.layout.map_type.is_written_by_programs() => {
-                self.begin_move(spec, wanted(spec), old)
+                self.begin_move(spec, spec.reported_layout(), old)
             }
             Verdict::Replace => {
                 let map = RawMap::create(spec)?;
@@ -184,10 +184,10 @@ impl BpfFs {
             Err(e) if e.is_not_found() => return Ok(None),
             Err(e) => return Err(e),
         };
-        match wanted(spec).compare(&old.layout()) {
+        match spec.reported_layout().compare(&old.layout()) {
             Verdict::Refuse(why) => Ok(Some(refusal(&path, spec, &old, LayoutMismatch::Incompatible(why)))),
             Verdict::Migrate if !spec.layout.map_type.is_written_by_programs() => {
-                let entries = entries(&old, wanted(spec), old.value_len());
+                let entries = entries(&old, spec.reported_layout(), old.value_len());
                 Ok(entries.err().map(|why| refusal(&path, spec, &old, why)))
             }
             Verdict::Migrate | Verdict::Reuse | Verdict::Replace => Ok(None),
@@ -232,21 +232,11 @@ pub fn names_in(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the spec's layout with the sizes that the kernel will report: a perf event array without a size has one
-/// entry per CPU.
-fn wanted(spec: &MapSpec) -> crate::Layout {
-    let mut layout = spec.layout;
-    if layout.map_type == crate::MapType::PerfEventArray && layout.max_entries == 0 {
-        layout.max_entries = crate::possible_cpus() as u32;
-    }
-    layout
-}
-
 fn refusal(path: &Path, spec: &MapSpec, old: &RawMap, why: LayoutMismatch) -> Error {
     Error::Layout {
         path: path.to_owned(),
         found: Box::new(old.layout()),
-        wanted: Box::new(wanted(spec)),
+        wanted: Box::new(spec.reported_layout()),
         why: Box::new(why),
     }
 }

@@ -29,7 +29,7 @@ pub struct Move {
 
 impl MapType {
     /// Whether programs write the entries: these change at any time and the agent cannot restore them.
-    pub(crate) fn is_written_by_programs(self) -> bool {
+    pub fn is_written_by_programs(self) -> bool {
         self.is_lru() || self.is_per_cpu()
     }
 }

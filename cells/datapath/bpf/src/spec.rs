@@ -231,6 +231,16 @@ impl MapSpec {
         self
     }
 
+    /// Returns the layout with the sizes that the kernel will report: a perf event array without a size has one entry per
+    /// CPU.
+    pub fn reported_layout(&self) -> Layout {
+        let mut layout = self.layout;
+        if layout.map_type == MapType::PerfEventArray && layout.max_entries == 0 {
+            layout.max_entries = crate::possible_cpus() as u32;
+        }
+        layout
+    }
+
     /// Returns the spec under another name.
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> MapSpec {
         self.name = name.into();

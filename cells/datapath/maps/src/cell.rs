@@ -15,7 +15,7 @@ use crate::counters::Counters;
 use crate::fit::Fit;
 use crate::maps::Maps;
 use crate::runtime;
-use crate::specs::{NatSwitches, POLICY_PREFIX, Specs};
+use crate::specs::{POLICY_PREFIX, Specs};
 use crate::table::MapRow;
 
 /// Limit of the wait for forwarding before maps are created that forwarding does not need.
@@ -57,16 +57,7 @@ struct MapsParams {
 
 fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     let (config, families) = ((*p.config).clone(), (*p.families).clone());
-    // Cells that own these options are built on this one.
-    let is_on = |option: &str| p.settings.get(option).is_some_and(|setting| setting.value == "true");
-    let translates =
-        |masquerade| is_on("kube-proxy-replacement") || is_on("enable-bpf-masquerade") && is_on(masquerade);
-    let nat = NatSwitches {
-        ipv4: translates("enable-ipv4-masquerade"),
-        ipv6: translates("enable-ipv6-masquerade"),
-        ip_masq_agent: is_on("enable-ip-masq-agent"),
-    };
-    let specs = Specs::new(config, families).with_nat(nat).with_maglev(maglev_positions(&p.settings));
+    let specs = Specs::new(config, families).with_settings(&p.settings);
     let (specs, fit) = match p.memory.as_deref().and_then(|limit| Some((limit.bytes()?, limit.for_maps()?))) {
         None => (specs, None),
         Some((limit, budget)) => {
@@ -126,14 +117,6 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
         })
         .add();
     Ok(maps)
-}
-
-/// Returns the number of positions of a Maglev table, if options that the load balancer has checked let services have
-/// such tables.
-fn maglev_positions(settings: &Settings) -> Option<u32> {
-    let is = |option, value| settings.get(option).is_some_and(|setting| setting.value == value);
-    let used = is("bpf-lb-algorithm", "maglev") || is("bpf-lb-algorithm-annotation", "true");
-    settings.get("bpf-lb-maglev-table-size").filter(|_| used)?.value.parse().ok()
 }
 
 const TOO_LARGE: &str =

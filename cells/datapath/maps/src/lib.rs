@@ -56,8 +56,8 @@ pub use config::{ClockConfig, FamilyConfig, LivenessConfig, MapsConfig, OutOfRan
 pub use drift_checks::DriftChecks;
 pub use error::{Error, Result};
 pub use fit::Fit;
-pub use maps::{Maps, mount};
+pub use maps::{Maps, is_opened_as_is, mount};
 pub use pins::Repinned;
-pub use schema::SCHEMA;
+pub use schema::{SCHEMA, recorded_schema};
 pub use specs::{MASQUERADE_MAP, NatSwitches, OWN_MAPS, POLICY_PREFIX, Specs, policy_name};
 pub use table::MapRow;

@@ -188,7 +188,7 @@ impl Maps {
     fn check(&self, fs: &BpfFs) -> Result<()> {
         let mut differences = Vec::new();
         for spec in self.specs.of_node() {
-            if !opened_as_it_is(&spec.name) {
+            if !is_opened_as_is(&spec.name) {
                 differences.extend(fs.check(&spec)?);
             }
         }
@@ -232,7 +232,7 @@ impl Maps {
 
     fn open_spec(&self, fs: &BpfFs, spec: &MapSpec) -> Result<RawMap> {
         let path = fs.map(&spec.name);
-        if opened_as_it_is(&spec.name)
+        if is_opened_as_is(&spec.name)
             && let Ok(map) = RawMap::open(&path)
             && (map.layout().key_size, map.layout().value_size)
                 == (spec.layout.key_size, spec.layout.value_size)
@@ -432,6 +432,6 @@ fn inner_layout(map: &RawMap) -> Result<Option<Layout>> {
 
 /// Whether the pin of a map is used independent of its size, as in Cilium: keeping its entries is more important than
 /// the configured size.
-fn opened_as_it_is(name: &str) -> bool {
+pub fn is_opened_as_is(name: &str) -> bool {
     matches!(name, "cilium_node_map_v2" | "cilium_l2_responder_v4" | "cilium_l2_responder_v6")
 }

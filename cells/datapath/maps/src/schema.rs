@@ -21,7 +21,7 @@ pub(crate) fn check(fs: &BpfFs) -> Result<()> {
         Err(e) if e.is_not_found() => return Ok(()),
         Err(e) => return Err(e.into()),
     };
-    match read(&map)? {
+    match recorded_schema(&map)? {
         found if found > SCHEMA => Err(Error::Newer { found, known: SCHEMA }),
         _ => Ok(()),
     }
@@ -29,14 +29,14 @@ pub(crate) fn check(fs: &BpfFs) -> Result<()> {
 
 /// Writes this agent's version.
 pub(crate) fn record(map: &RawMap) -> Result<()> {
-    if read(map)? != SCHEMA {
+    if recorded_schema(map)? != SCHEMA {
         map.update(&[0; 4], &SCHEMA.to_ne_bytes(), UpdateMode::Any)?;
     }
     Ok(())
 }
 
-/// Reads the first word: newer agents may append others.
-fn read(map: &RawMap) -> Result<u32> {
+/// Returns the version in the pinned map `ep_schema`: its first word, as newer agents may append others.
+pub fn recorded_schema(map: &RawMap) -> Result<u32> {
     let mut value = vec![0; map.value_len()];
     map.lookup(&[0; 4], &mut value)?;
     Ok(value.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word)))

@@ -2,6 +2,7 @@
 
 use bpf::{Layout, MapFlags, MapSpec, MapType, possible_cpus};
 use datapath_abi::{EP_CONFIG_ENTRIES, EndpointConfig, MasqueradeAddresses};
+use hive::Settings;
 
 use crate::catalog::{self, CATALOG, Existence, FlagRule, MapDef};
 use crate::config::{FamilyConfig, MapsConfig};
@@ -43,6 +44,27 @@ pub struct NatSwitches {
     pub ip_masq_agent: bool,
 }
 
+impl NatSwitches {
+    fn from_settings(settings: &Settings) -> NatSwitches {
+        let is_on = |option: &str| settings.get(option).is_some_and(|setting| setting.value == "true");
+        let translates = |masquerade| {
+            is_on("kube-proxy-replacement") || is_on("enable-bpf-masquerade") && is_on(masquerade)
+        };
+        NatSwitches {
+            ipv4: translates("enable-ipv4-masquerade"),
+            ipv6: translates("enable-ipv6-masquerade"),
+            ip_masq_agent: is_on("enable-ip-masq-agent"),
+        }
+    }
+}
+
+/// Returns the number of positions of a Maglev table, if options let services have such tables.
+fn maglev_positions(settings: &Settings) -> Option<u32> {
+    let is = |option, value| settings.get(option).is_some_and(|setting| setting.value == value);
+    let used = is("bpf-lb-algorithm", "maglev") || is("bpf-lb-algorithm-annotation", "true");
+    settings.get("bpf-lb-maglev-table-size").filter(|_| used)?.value.parse().ok()
+}
+
 /// The own map of masquerade addresses, which exists with translations of sources only.
 pub const MASQUERADE_MAP: &str = "ep_masquerade";
 /// Entries of that map: devices, as in `cilium_devices`.
@@ -54,6 +76,13 @@ impl Specs {
         let memory = memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         let sizes = Sizes::new(&config, memory, possible_cpus());
         Specs { config, families, nat: NatSwitches::default(), maglev: None, sizes }
+    }
+
+    /// Returns the specs with the maps that options of other cells need: those cells are built on this one and check the
+    /// values.
+    #[must_use]
+    pub fn with_settings(self, settings: &Settings) -> Specs {
+        self.with_nat(NatSwitches::from_settings(settings)).with_maglev(maglev_positions(settings))
     }
 
     /// Returns the specs with the maps of translations of sources.

@@ -53,7 +53,7 @@ pub use cilium_endpoint_uids::CiliumEndpointUids;
 pub use config::EndpointsConfig;
 pub use identity_labels::filter::{BadPrefix, Filter};
 pub use identity_labels::prefix_file::BadFile;
-pub use links::{Link, Links};
+pub use links::{Link, Links, kernel_links};
 pub use model::endpoint::Endpoint;
 pub use model::error;
 pub use model::id::{EndpointId, Name};

@@ -26,6 +26,16 @@ impl From<&Device> for Link {
     }
 }
 
+/// Lists the node's links as the kernel has them. Blocks for as long as the kernel does.
+pub fn kernel_links() -> Result<Links, NetlinkError> {
+    let links = Netlink::open()?.links()?.into_iter();
+    let link = |link: devices::Link| {
+        let mac = link.hardware_addr.ethernet().map(Mac);
+        (link.name, Link { index: link.index, mac, peer: link.parent })
+    };
+    Ok(links.map(link).collect())
+}
+
 /// Lists the node's links; tests replace it.
 #[cfg_attr(
     not(any(test, feature = "test-util")),
@@ -40,14 +50,7 @@ impl LinkSource {
 
     /// Returns a source that queries the kernel.
     pub(crate) fn kernel() -> LinkSource {
-        LinkSource::new(|| {
-            let links = Netlink::open()?.links()?.into_iter();
-            let link = |link: devices::Link| {
-                let mac = link.hardware_addr.ethernet().map(Mac);
-                (link.name, Link { index: link.index, mac, peer: link.parent })
-            };
-            Ok(links.map(link).collect())
-        })
+        LinkSource::new(kernel_links)
     }
 
     /// Lists the links. Blocks for as long as the kernel does.

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::links::{Link, Links};
+use crate::model::error::StateError;
 use crate::model::id::EndpointId;
 use crate::model::record::Record;
-use crate::restore::files::Found;
+use crate::restore::files::{Found, StateFolder};
 
 /// The decision on each directory.
 #[derive(Debug, Default, PartialEq)]
@@ -77,6 +79,31 @@ impl fmt::Display for Reason {
             Reason::Duplicate(id) => write!(f, "endpoint {id} has another directory"),
             Reason::Health => f.write_str("health endpoints are created again"),
         }
+    }
+}
+
+impl StateFolder {
+    /// Returns what a start on a node with these links would do with each directory; changes nothing.
+    pub fn preview(&self, links: &Links) -> Result<Plan, StateError> {
+        let mut found = self.scan()?;
+        for record in found.iter_mut().filter_map(|found| found.record.as_mut()?.as_mut().ok()) {
+            follow_name(record, links);
+        }
+        Ok(plan(found, |name| links.get(name).map(|link| link.index)))
+    }
+}
+
+/// Updates the name of an interface that was renamed: it is still the endpoint's.
+fn follow_name(record: &mut Record, links: &Links) {
+    let same =
+        |link: &Link| link.index == record.if_index && link.mac.is_some() && link.mac == record.node_mac;
+    if record.has_interface()
+        && !links.contains_key(&record.if_name)
+        && let Some((name, _)) = links.iter().find(|(_, link)| same(link))
+    {
+        let (id, before, now) = (record.id, &record.if_name, name);
+        tracing::info!(endpointID = id, %before, %now, "The interface of an endpoint was renamed");
+        record.if_name = name.clone();
     }
 }
 

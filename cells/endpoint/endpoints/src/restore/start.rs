@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::identity_labels::filter::Filter;
 use crate::identity_labels::pod;
-use crate::links::{Link, LinkSource, Links};
+use crate::links::{LinkSource, Links};
 use crate::metrics::Counts;
 use crate::model::endpoint::Endpoint;
 use crate::model::error::StateError;
@@ -25,7 +25,7 @@ use crate::requests::service::Endpoints;
 use crate::restore::damaged::Damaged;
 use crate::restore::files::StateFolder;
 use crate::restore::host;
-use crate::restore::plan::{Discarded, Ignored, Reason, Restored, plan};
+use crate::restore::plan::{Discarded, Ignored, Reason, Restored};
 use crate::restore::retry::{backoff, read};
 use crate::restore::unfinished::{self, UnfinishedLink};
 
@@ -118,11 +118,7 @@ impl PreviousRun {
         known: impl FnOnce() -> Vec<EndpointDatapath>,
     ) -> Result<Outcome, StateError> {
         let files = &self.files;
-        let mut found = files.scan()?;
-        for record in found.iter_mut().filter_map(|found| found.record.as_mut()?.as_mut().ok()) {
-            follow_name(record, links);
-        }
-        let plan = plan(found, |name| links.get(name).map(|link| link.index));
+        let plan = files.preview(links)?;
         let mut outcome = Outcome { health: plan.health, ..Outcome::default() };
         for Ignored { directory, problem } in &plan.ignore {
             let path = files.root().join(directory);
@@ -256,19 +252,5 @@ impl PreviousRun {
                 tracing::warn!(endpointID = record.id, %error, "Unable to keep an endpoint's identity")
             }
         }
-    }
-}
-
-/// Updates the name of an interface that was renamed: it is still the endpoint's.
-fn follow_name(record: &mut Record, links: &Links) {
-    let same =
-        |link: &Link| link.index == record.if_index && link.mac.is_some() && link.mac == record.node_mac;
-    if record.has_interface()
-        && !links.contains_key(&record.if_name)
-        && let Some((name, _)) = links.iter().find(|(_, link)| same(link))
-    {
-        let (id, before, now) = (record.id, &record.if_name, name);
-        tracing::info!(endpointID = id, %before, %now, "The interface of an endpoint was renamed");
-        record.if_name = name.clone();
     }
 }
