@@ -2,6 +2,10 @@
 
 use crate::pod::layout;
 
+/// Usage of buckets: answers to ICMPv6, one bucket for each device.
+pub const ICMPV6: u32 = 1;
+/// Usage of a bucket: events of packets.
+pub const EVENTS: u32 = 2;
 /// Usage of a bucket: trace events of sockets, one bucket for the node.
 pub const SOCKET_EVENTS: u32 = 3;
 

@@ -19,6 +19,7 @@ mod mtu;
 mod pictures;
 mod playground_nodes;
 mod privileges;
+mod recorded_metrics;
 mod rest;
 mod runtime_options;
 mod scripts;

@@ -12,6 +12,7 @@ use hive::prelude::*;
 use local_node::{LocalNodeConfig, LocalNodeStore, StateConfig};
 use maps::{ClockConfig, FamilyConfig};
 use masquerade::MasqueradeConfig;
+use metrics::Metrics;
 use runtime_options::{Follower, RuntimeOption};
 use state_file::{Rewrite, Version};
 use statedb::{RwTable, Table};
@@ -25,7 +26,7 @@ use crate::follow::FollowConfig;
 use crate::instance::Instance;
 use crate::runtime::RuntimeConfig;
 use crate::table::ConfigRow;
-use crate::{follow, names, runtime, spec, table};
+use crate::{features, follow, names, runtime, spec, table};
 
 /// The timeout of `PATCH /config` for each follower.
 const PATCH_LIMIT: Duration = Duration::from_secs(10);
@@ -74,8 +75,14 @@ pub fn cell() -> Cell {
         invoke(table::fill),
         provide(table::page),
         invoke(follow::start),
+        invoke(register_features),
     ];
     module("daemonconfig", "The configuration in force", cells)
+}
+
+fn register_features(metrics: Arc<Metrics>, settings: Arc<Settings>) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    features::register(&metrics, &settings, release.trim_end());
 }
 
 #[derive(Params)]

@@ -54,6 +54,7 @@ mod cell;
 mod cluster;
 mod config;
 mod error;
+mod features;
 mod files;
 mod follow;
 mod instance;

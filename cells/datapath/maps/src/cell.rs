@@ -13,6 +13,7 @@ use statedb::RwTable;
 use crate::config::{ClockConfig, FamilyConfig, LivenessConfig, MapsConfig};
 use crate::counters::Counters;
 use crate::fit::Fit;
+use crate::gauges::Gauges;
 use crate::maps::Maps;
 use crate::runtime;
 use crate::specs::{POLICY_PREFIX, Specs};
@@ -69,6 +70,7 @@ fn new_maps(p: MapsParams) -> anyhow::Result<Arc<Maps>> {
     let maps = Arc::new(Maps::of(specs));
     if let Some(metrics) = p.metrics {
         metrics.register_collector(Counters(maps.clone()));
+        metrics.register_collector(Gauges(maps.clone()));
     }
     let opened = maps.clone();
     p.lifecycle

@@ -39,6 +39,7 @@ mod error;
 mod events;
 mod fit;
 mod footprint;
+mod gauges;
 mod lb_text;
 mod maps;
 mod pins;

@@ -114,6 +114,11 @@ impl Identities {
         self.all.get(&id)
     }
 
+    /// Returns the number of identities.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// Iterates over all ids, in order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> {
         self.all.keys().copied()

@@ -33,9 +33,14 @@ impl Engine {
         self.list(&self.subjects, |_| true, |engine, id| engine.labels_of_subject(id)).into_values().collect()
     }
 
-    /// Returns the number of selectors, of peers and of subjects together.
-    pub fn selector_count(&self) -> usize {
-        self.peers.len() + self.subjects.len()
+    /// Returns the number of selectors of peers in use.
+    pub fn peer_selector_count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Returns the number of identities that selectors of peers may select.
+    pub fn identity_count(&self) -> usize {
+        self.identities.len()
     }
 
     /// Returns the changes of [`selectors`](Self::selectors) since the last call. Linear in all selectors and in the

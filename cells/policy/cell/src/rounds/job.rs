@@ -266,8 +266,9 @@ impl Job {
         let unreported = if is_committed { std::mem::take(&mut rounds.unreported) } else { BTreeSet::new() };
         let (staged, counters, revision) = (rounds.staged.clone(), self.counters.clone(), self.revision());
         let complete = move |state: &mut State| {
-            if !unreported.is_empty() {
-                counters.repository(state.core.engine());
+            match unreported.is_empty() {
+                true => counters.identities(state.core.engine()),
+                false => counters.repository(state.core.engine()),
             }
             let status = |object: ObjectId| {
                 let status = state.repository.status(&object, revision);

@@ -40,6 +40,14 @@ struct DelayLabels {
     source: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CacheLabels {
+    r#type: &'static str,
+}
+
+/// Selectors of peers; Cilium does not count those of subjects.
+const PEERS: CacheLabels = CacheLabels { r#type: "peer" };
+
 /// Buckets of delays, as in Cilium.
 const SECONDS: [f64; 8] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0];
 
@@ -51,7 +59,8 @@ pub(crate) struct Counters {
     delays: Family<DelayLabels, Histogram, fn() -> Histogram>,
     rules: Gauge,
     revision: Gauge,
-    selectors: Gauge,
+    selectors: Family<CacheLabels, Gauge>,
+    identities: Family<CacheLabels, Gauge>,
 }
 
 impl Default for Counters {
@@ -63,7 +72,8 @@ impl Default for Counters {
             delays,
             rules: Gauge::default(),
             revision: Gauge::default(),
-            selectors: Gauge::default(),
+            selectors: Family::default(),
+            identities: Family::default(),
         }
     }
 }
@@ -107,7 +117,13 @@ impl Counters {
         let rules: usize = engine.policies().map(|policy| policy.entries.len()).sum();
         self.rules.set(rules as i64);
         self.revision.set(engine.revision() as i64);
-        self.selectors.set(engine.selector_count() as i64);
+        self.selectors.get_or_create(&PEERS).set(engine.peer_selector_count() as i64);
+        self.identities(engine);
+    }
+
+    /// Sets the gauge of identities, which change without policies too.
+    pub(crate) fn identities(&self, engine: &Engine) {
+        self.identities.get_or_create(&PEERS).set(engine.identity_count() as i64);
     }
 
     /// Registers all metrics.
@@ -121,8 +137,10 @@ impl Counters {
         metrics.register("policy", "Number of policies currently loaded", self.rules.clone());
         let help = "Highest policy revision number in the agent";
         metrics.register("policy_max_revision", help, self.revision.clone());
-        let help = "Number of selectors in use";
+        let help = "Number of selectors currently in use";
         metrics.register("policy_selector_cache_selectors", help, self.selectors.clone());
+        let help = "Number of identities known to the selectors";
+        metrics.register("policy_selector_cache_identities", help, self.identities.clone());
         metrics.register_collector(scrape);
     }
 }
