@@ -77,7 +77,7 @@ pub struct Drop<'a> {
 }
 
 /// A packet at a point of the datapath.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the event's struct")]
 pub struct Trace<'a> {
     pub point: u8,

@@ -1,6 +1,7 @@
 //! Any bytes give text or an error, and none of it controls a terminal.
 
 use monitor_events::gob::{self, Payload};
+use monitor_events::packet::{First, Frame, Packet, Tunnel};
 use monitor_events::{Filter, Format, Printer};
 use proptest::prelude::*;
 
@@ -40,6 +41,21 @@ proptest! {
                     prop_assert!(text.chars().all(|c| matches!(c, '\n' | '\t') || !c.is_control()), "{text:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn headers_are_those_of_the_printed_layers(data in event(), on_ip in any::<bool>(), tunnelled in any::<bool>()) {
+        let first = if on_ip { First::Ip } else { First::Ethernet };
+        let tunnel = tunnelled.then_some(Tunnel::Geneve);
+        for start in [36, 40, 48, 56] {
+            let bytes = data.get(start + if on_ip { 14 } else { 0 }..).unwrap_or_default();
+            let (frame, packet) = (Frame::parse(first, tunnel, bytes), Packet::parse(first, tunnel, bytes));
+            if frame.outer.is_none() && packet.outer.is_none() {
+                prop_assert_eq!(frame.headers.ip, packet.layers.l3);
+                prop_assert_eq!(frame.headers.ethernet, packet.layers.l2.map(|(src, dst, _)| (src, dst)));
+            }
+            prop_assert!(frame.summary().chars().all(|c| !c.is_control()));
         }
     }
 

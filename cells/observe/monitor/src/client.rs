@@ -22,7 +22,8 @@ pub(crate) async fn serve(mut stream: UnixStream, events: Subscription) -> io::R
     let (mut batch, mut ignored) = (Vec::new(), 0);
     loop {
         tokio::select! {
-            () = events.read(&mut batch, BATCH) => {
+            // This subscription has its losses in the stream.
+            _ = events.read(&mut batch, BATCH) => {
                 stream.write_all(&batch).await?;
                 batch.clear();
                 batch.shrink_to(BATCH);

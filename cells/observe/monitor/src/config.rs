@@ -16,13 +16,19 @@ pub struct MonitorConfig {
 const MESSAGES_PER_CPU: usize = 1024;
 const MAX_MESSAGES: usize = 16 << 10;
 
+/// Returns the number of messages in a queue by an option, 0 for a size by CPUs.
+#[must_use]
+pub fn queue_size(option: u32, cpus: usize) -> usize {
+    match option {
+        0 => (cpus * MESSAGES_PER_CPU).min(MAX_MESSAGES),
+        size => size as usize,
+    }
+}
+
 impl MonitorConfig {
     /// Returns the number of messages in a listener's queue.
     pub(crate) fn queue_size(&self, cpus: usize) -> usize {
-        match self.monitor_queue_size {
-            0 => (cpus * MESSAGES_PER_CPU).min(MAX_MESSAGES),
-            size => size as usize,
-        }
+        queue_size(self.monitor_queue_size, cpus)
     }
 }
 

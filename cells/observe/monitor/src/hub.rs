@@ -7,7 +7,7 @@ use monitor_events::gob;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::queue::Queue;
+use crate::queue::{Losses, Queue};
 use crate::ring::Counters;
 
 /// The monitor of the node: events of the datapath and notifications of the agent, to all subscriptions.
@@ -40,7 +40,17 @@ impl Monitor {
 
     /// Subscribes to the events that follow.
     pub fn subscribe(self: &Arc<Self>) -> Subscription {
-        let queue = Arc::new(Queue::new(self.capacity));
+        self.subscribe_by(Queue::new(self.capacity, Losses::InStream))
+    }
+
+    /// Subscribes to the events that follow, with a queue of so many messages. Its own losses are not in the stream:
+    /// [`Subscription::read`] returns them, so that they differ from those of the rings.
+    pub fn subscribe_separately(self: &Arc<Self>, capacity: usize) -> Subscription {
+        self.subscribe_by(Queue::new(capacity, Losses::Separate))
+    }
+
+    fn subscribe_by(self: &Arc<Self>, queue: Queue) -> Subscription {
+        let queue = Arc::new(queue);
         self.queues.lock().push(queue.clone());
         self.count.send_modify(|count| *count += 1);
         Subscription { monitor: self.clone(), queue }
@@ -48,7 +58,7 @@ impl Monitor {
 
     /// Publishes an event of the agent, its type byte first. The event is made only if there is a subscription.
     pub fn publish(&self, event: impl FnOnce() -> Vec<u8>) {
-        if *self.count.borrow() > 0 {
+        if self.has_subscriptions() {
             self.publish_all(&[(gob::sample(0, &event(), &[]).into(), 1)]);
         }
     }
@@ -63,6 +73,12 @@ impl Monitor {
         }
     }
 
+    /// Whether there is a subscription.
+    #[must_use]
+    pub fn has_subscriptions(&self) -> bool {
+        *self.count.borrow() > 0
+    }
+
     /// Returns the number of subscriptions, to follow it.
     pub fn subscriptions(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
@@ -71,9 +87,10 @@ impl Monitor {
 
 impl Subscription {
     /// Waits for messages of the stream and moves them to `out`: whole values, in total little more than `limit` bytes.
-    /// A stream begins with [`gob::PREAMBLE`]. Cancel safe.
-    pub async fn read(&self, out: &mut Vec<u8>, limit: usize) {
-        self.queue.read(out, limit).await;
+    /// A stream begins with [`gob::PREAMBLE`]. Returns the number of events that this subscription has lost and that is
+    /// not in the stream. Cancel safe.
+    pub async fn read(&self, out: &mut Vec<u8>, limit: usize) -> u64 {
+        self.queue.read(out, limit).await
     }
 }
 

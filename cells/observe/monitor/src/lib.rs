@@ -26,5 +26,5 @@ mod socket;
 mod status;
 
 pub use cell::cell;
-pub use config::MonitorConfig;
+pub use config::{MonitorConfig, queue_size};
 pub use hub::{Monitor, Subscription};

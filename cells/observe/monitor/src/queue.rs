@@ -12,7 +12,17 @@ use tokio::sync::Notify;
 pub(crate) struct Queue {
     state: Mutex<State>,
     capacity: usize,
+    losses: Losses,
     filled: Notify,
+}
+
+/// Where the number of events that did not fit goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Losses {
+    /// Among the messages, in the place of the events.
+    InStream,
+    /// To the reader, beside the messages.
+    Separate,
 }
 
 #[derive(Debug, Default)]
@@ -24,8 +34,8 @@ struct State {
 
 impl Queue {
     /// Returns an empty queue with space for so many messages, one at least.
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { state: Mutex::default(), capacity: capacity.max(1), filled: Notify::new() }
+    pub(crate) fn new(capacity: usize, losses: Losses) -> Self {
+        Self { state: Mutex::default(), capacity: capacity.max(1), losses, filled: Notify::new() }
     }
 
     /// Adds messages, each with the number of events that it stands for. Never waits.
@@ -33,12 +43,13 @@ impl Queue {
         let mut state = self.state.lock();
         for (message, events) in messages {
             // The number of lost events takes a place before the first message after the loss.
-            let needed = 1 + usize::from(state.lost > 0);
+            let needs_report = self.losses == Losses::InStream && state.lost > 0;
+            let needed = 1 + usize::from(needs_report);
             if state.messages.len() + needed > self.capacity.max(2) {
                 state.lost += events;
                 continue;
             }
-            if state.lost > 0 {
+            if needs_report {
                 let lost = std::mem::take(&mut state.lost);
                 state.messages.push_back(gob::lost(0, lost).into());
             }
@@ -49,22 +60,23 @@ impl Queue {
     }
 
     /// Waits for messages and moves them to `out`, until it has `limit` bytes or the queue is empty; then the number of
-    /// events that were lost last is among them. Cancel safe; for one reader.
-    pub(crate) async fn read(&self, out: &mut Vec<u8>, limit: usize) {
+    /// events that were lost last is among them. Returns the number of lost events that is not. Cancel safe; for one
+    /// reader.
+    pub(crate) async fn read(&self, out: &mut Vec<u8>, limit: usize) -> u64 {
         loop {
-            self.take(out, limit);
-            if !out.is_empty() {
-                return;
+            let lost = self.take(out, limit);
+            if !out.is_empty() || lost > 0 {
+                return lost;
             }
             self.filled.notified().await;
         }
     }
 
-    fn take(&self, out: &mut Vec<u8>, limit: usize) {
+    fn take(&self, out: &mut Vec<u8>, limit: usize) -> u64 {
         let mut state = self.state.lock();
         while out.len() < limit {
             let Some(message) = state.messages.pop_front() else {
-                if state.lost > 0 {
+                if state.lost > 0 && self.losses == Losses::InStream {
                     out.extend(gob::lost(0, std::mem::take(&mut state.lost)));
                 }
                 break;
@@ -74,6 +86,10 @@ impl Queue {
         // The memory of a peak is not kept.
         if state.messages.is_empty() {
             state.messages.shrink_to(64);
+        }
+        match self.losses {
+            Losses::InStream => 0,
+            Losses::Separate => std::mem::take(&mut state.lost),
         }
     }
 }
@@ -104,7 +120,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_queue_loses_new_events_and_reports_how_many() {
-        let queue = Queue::new(3);
+        let queue = Queue::new(3, Losses::InStream);
         queue.push(&[1, 2, 3, 4, 5].map(event));
         assert_eq!(read(&queue, 1).await, [1]);
         // One place is free: too little for the number and an event.
@@ -117,8 +133,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn losses_may_be_returned_beside_the_messages() {
+        let queue = Queue::new(2, Losses::Separate);
+        queue.push(&[event(1), event(2), event(3), (gob::lost(1, 40).into(), 40)]);
+        let mut out = Vec::new();
+        assert_eq!(queue.read(&mut out, 4096).await, 41);
+        assert_eq!(out, [event(1).0, event(2).0].concat());
+        queue.push(&[event(4)]);
+        out.clear();
+        assert_eq!((queue.read(&mut out, 4096).await, &out[..]), (0, &event(4).0[..]));
+    }
+
+    #[tokio::test]
     async fn the_last_loss_is_reported_without_another_event() {
-        let queue = Queue::new(2);
+        let queue = Queue::new(2, Losses::InStream);
         queue.push(&[(gob::lost(1, 40).into(), 40), event(1), event(2), (gob::lost(1, 50).into(), 50)]);
         assert_eq!(read(&queue, 4096).await, [-40, 1, -51]);
         let pending = tokio::time::timeout(std::time::Duration::from_millis(1), read(&queue, 1));

@@ -6,7 +6,7 @@ use super::{LayerKind, Layers, Malformed, Transport, be16, layer, split};
 pub(super) fn parse(is_v6: bool, bytes: &[u8], out: &mut Layers) -> Result<(), Malformed> {
     let (header, payload) = split(bytes, if is_v6 { 4 } else { 8 })?;
     let (kind, code) = (header[0], header[1]);
-    let name = name(if is_v6 { v6(kind) } else { v4(kind) }, kind, code);
+    let name = text(is_v6, kind, code);
     let (layer_kind, text) = if is_v6 {
         let text = layer("ICMPv6", header, payload);
         (LayerKind::Icmpv6, format!("{text} TypeCode={name} Checksum={}}}", be16(header, 2)))
@@ -18,6 +18,11 @@ pub(super) fn parse(is_v6: bool, bytes: &[u8], out: &mut Layers) -> Result<(), M
     out.texts.push((layer_kind, text));
     out.l4 = Some(Transport::Other(format!("icmp {name}")));
     Ok(())
+}
+
+/// Returns the names of a type and a code.
+pub(super) fn text(is_v6: bool, kind: u8, code: u8) -> String {
+    name(if is_v6 { v6(kind) } else { v4(kind) }, kind, code)
 }
 
 /// A type's name and those of its codes.

@@ -1,11 +1,14 @@
 //! Layers of a packet, as far as its captured bytes go.
 //!
-//! Uses nothing; `icmp` has the names of types and codes.
+//! Uses nothing; `icmp` has the names of types and codes, `headers` the headers as values for programs.
 
+mod headers;
 mod icmp;
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+pub use headers::{Frame, Headers, TransportHeader};
 
 /// The first layer of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -331,7 +334,14 @@ fn ipv6<'a>(bytes: &'a [u8], out: &mut Layers) -> Result<Option<&'a [u8]>, Malfo
     );
     out.texts.push((LayerKind::Ipv6, text));
     out.l3 = Some((src.into(), dst.into()));
-    let (mut next, mut payload) = (header[6], payload);
+    match skip_extensions(header[6], payload)? {
+        Some((next, payload)) => transport(next, payload, out),
+        None => Ok(None),
+    }
+}
+
+/// Skips extension headers. Returns the protocol behind them and its bytes; `None` if the packet is a later fragment.
+fn skip_extensions(mut next: u8, mut payload: &[u8]) -> Result<Option<(u8, &[u8])>, Malformed> {
     loop {
         let len = match next {
             // Hop-by-hop options, routing, destination options.
@@ -342,7 +352,7 @@ fn ipv6<'a>(bytes: &'a [u8], out: &mut Layers) -> Result<Option<&'a [u8]>, Malfo
                 }
                 8
             }
-            _ => return transport(next, payload, out),
+            _ => return Ok(Some((next, payload))),
         };
         let (extension, rest) = split(payload, len)?;
         (next, payload) = (extension[0], rest);
@@ -378,7 +388,7 @@ fn transport<'a>(protocol: u8, bytes: &'a [u8], out: &mut Layers) -> Result<Opti
         112 => {
             let (header, payload) = split(bytes, 8)?;
             let (kind, id, priority) = (header[0] & 15, header[1], header[2]);
-            let kind = if kind == 1 { "VRRPv2 Advertisement".to_owned() } else { kind.to_string() };
+            let kind = vrrp_type(kind);
             let text = format!(
                 "{} Version={} Type={kind} VirtualRtrID={id} Priority={priority}}}",
                 layer("VRRPv2", header, payload),
@@ -403,6 +413,10 @@ fn transport<'a>(protocol: u8, bytes: &'a [u8], out: &mut Layers) -> Result<Opti
         _ => {}
     }
     Ok(None)
+}
+
+fn vrrp_type(kind: u8) -> String {
+    if kind == 1 { "VRRPv2 Advertisement".to_owned() } else { kind.to_string() }
 }
 
 fn igmp_type(kind: u8) -> String {
