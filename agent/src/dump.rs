@@ -55,7 +55,8 @@ mod tests {
     #[test]
     fn printed_options_parse_to_the_same_values() {
         let folder = tempfile::tempdir().unwrap();
-        for (key, value) in [("wait", "1m"), ("token", "hunter2"), ("waits", "1s"), ("enable-hubble", "true")]
+        for (key, value) in
+            [("wait", "1m"), ("token", "hunter2"), ("waits", "1s"), ("hubble-drop-events", "true")]
         {
             std::fs::write(folder.path().join(key), value).unwrap();
         }
@@ -73,7 +74,7 @@ mod tests {
                 r#"name: "it's \"x\""  # default"#.to_owned(),
                 format!("# token: \"(secret)\"  # file {at}/token"),
                 format!("wait: \"1m0s\"  # file {at}/wait; live"),
-                format!("enable-hubble: true  # file {at}/enable-hubble; no effect in this agent"),
+                format!("hubble-drop-events: true  # file {at}/hubble-drop-events; no effect in this agent"),
                 format!("# unknown: waits  # file {at}/waits; is wait meant?"),
             ]
         );
@@ -83,6 +84,6 @@ mod tests {
         for key in ["mtu", "name", "wait"] {
             assert_eq!(again.settings().get(key).unwrap().value, hive.settings().get(key).unwrap().value);
         }
-        assert_eq!(again.settings().unused()[0].key, "enable-hubble");
+        assert_eq!(again.settings().unused()[0].key, "hubble-drop-events");
     }
 }

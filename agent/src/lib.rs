@@ -114,6 +114,7 @@ pub fn control_plane() -> Cell {
             mtu::cell(),
             ciliumendpoint::cell(),
             loadbalancer_redirectpolicy::cell(),
+            hubble::cell(),
             cilium_health::cell(),
             agent_notifications::cell(),
         ],

@@ -110,14 +110,14 @@ mod tests {
         );
         assert_eq!(report(&[]).await, std::slice::from_ref(&all_well));
         let defaults = [
-            ("enable-hubble", "F"),
+            ("hubble-drop-events", "F"),
             ("k8s-client-burst", "20"),
             ("tofqdns-min-ttl", "0"),
             ("enable-node-ipam", "true"),
         ];
         assert_eq!(report(&defaults).await, [all_well]);
         let rows = report(&[
-            ("enable-hubble", "true"),
+            ("hubble-drop-events", "true"),
             ("hubble-listen-address", ":4244"),
             ("enable-l7-proxy", "false"),
             ("mesh-auth-gc-interval", "300s"),
@@ -134,7 +134,7 @@ mod tests {
                     "options.hubble-monitor",
                     Level::Degraded,
                     "2 options have no effect in this agent",
-                    "enable-hubble=true, hubble-listen-address=:4244"
+                    "hubble-drop-events=true, hubble-listen-address=:4244"
                 ),
                 row(
                     "options.l7-dns",

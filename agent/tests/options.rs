@@ -34,9 +34,8 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 12] = [
+const WITHOUT_EFFECT: [&str; 11] = [
     "dnsproxy-enable-transparent-mode",
-    "enable-hubble",
     "enable-policy-secrets-sync",
     "external-envoy-proxy",
     "hubble-disable-tls",

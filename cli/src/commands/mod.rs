@@ -13,6 +13,7 @@ mod db;
 mod endpoint;
 mod get;
 mod health;
+mod hubble;
 mod identity;
 mod ip;
 mod list;
@@ -93,6 +94,9 @@ enum Command {
     /// Display BPF program events: packets that are dropped or pass a point, verdicts of policies, and notifications of
     /// the agent
     Monitor(monitor::MonitorOptions),
+    /// Flows of the node's packets with the names of pods and services, as Cilium's hubble prints them; needs enable-hubble
+    #[command(subcommand)]
+    Hubble(hubble::HubbleCommand),
     /// Direct access to local BPF maps
     #[command(subcommand)]
     Bpf(bpf::BpfCommand),
@@ -144,6 +148,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
         Command::Node(List::List(options)) => node::list(agent, options, out),
         Command::Map(command) => map::run(agent, command, out),
         Command::Monitor(options) => monitor::run(agent, options, out),
+        Command::Hubble(command) => hubble::run(agent, command, out),
         Command::Bpf(command) => return bpf::run(agent, command, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),

@@ -28,7 +28,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["metrics", "memory-limit", "policy-engine", "k8s-types"],
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
-    &["monitor-events"],
+    &["hubble-api", "monitor-events"],
     &["maps", "devices", "sysctl"],
     &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
@@ -56,6 +56,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "mtu",
         "cni-config",
         "config-sources",
+        "hubble",
         "loadbalancer-redirectpolicy",
         "loader",
         "socket-lb",
@@ -125,6 +126,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "requests that wait for a range of their pool, counted by the job that requests ranges",
     ),
     (
+        "cells/observe/hubble/src/observer.rs",
+        "namespaces of flows with the time of the last one, which one request reads; a table would be written per flow",
+    ),
+    (
         "lib/state-file/src/records.rs",
         "contents of files that wait to be written, taken by the job that writes them",
     ),
@@ -142,6 +147,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
 /// expires or is compared goes by a clock that never goes back (`Instant`, tokio's time, the kernel's
 /// `CLOCK_MONOTONIC`).
 pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
+    (
+        "cells/observe/hubble/src/clock.rs",
+        "when an event arrived, in its flow, which requests ask for by time",
+    ),
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile/ops.rs", "times in an endpoint's log"),
@@ -166,6 +175,7 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
     ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
     ("cli/src/commands/get/mod.rs", "how long ago objects were made"),
+    ("cli/src/commands/hubble.rs", "durations before now, in options for times"),
     ("cli/src/commands/status.rs", "how long ago something was"),
     ("cni/src/log.rs", "the time of a log line"),
     ("hive/src/health/mod.rs", "when a report was made"),
@@ -177,6 +187,7 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/preflight.rs", "as above"),
     ("agent/src/main.rs", "the runtime"),
+    ("cli/src/commands/hubble.rs", "the runtime of a command"),
     ("operator/src/main.rs", "the runtime"),
     ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),
     ("cells/operator/api/src/server.rs", "a task for each connection; the server's job waits for them"),
@@ -258,6 +269,10 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "maps of many endpoints are written side by side; the threads end before the call returns",
     ),
     ("cells/reconciler/src/blocking.rs", "a blocking thread for operations where there is no hive"),
+    (
+        "cells/observe/hubble/src/server.rs",
+        "a task for each connection and request; the socket's job waits for them",
+    ),
     ("cells/observe/monitor/src/socket.rs", "a task for each client; the socket's job waits for them"),
     ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),
     ("hive/src/job/blocking.rs", "`hive::blocking` itself"),
@@ -359,6 +374,7 @@ pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[
         "cells/infra/metrics/src/feature.rs",
         "`CILIUM_FEATURE_METRICS_WITH_DEFAULTS`, by which the original asks for gauges of features that are off",
     ),
+    ("cli/src/commands/hubble.rs", "`HUBBLE_SERVER`, by which clients find the server of flows"),
     ("cli/src/commands/monitor.rs", "`CILIUM_MONITOR_SOCK`, by which clients find the monitor"),
     ("cli/src/commands/health.rs", "`CILIUM_HEALTH_SOCK`, by which clients find the health API"),
     ("cli/src/main.rs", "the name by which the tool was called, which selects its function"),

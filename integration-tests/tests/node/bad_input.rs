@@ -95,7 +95,7 @@ fn options_of_wrong_type_or_value() {
         ("api-rate-limit", "endpoint-create=rate-limit:fast"),
         ("log-opt", "format=xml"),
         // a known option of another cell of Cilium is checked by its type too
-        ("enable-hubble", "sometimes"),
+        ("hubble-drop-events", "sometimes"),
     ] {
         write!(reported, "## {key}: {value:?}\n{}\n", refused_config(key, value)).unwrap();
     }

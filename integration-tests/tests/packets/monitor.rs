@@ -152,10 +152,61 @@ fn the_command_shows_traces_and_drops_with_identities_and_endpoints() {
     wait_until("the rings are closed with the last listener", LIMIT, || node_monitor(&node).is_null());
 }
 
+/// Returns flows by these options, as JSON.
+fn flows(node: &Node, options: &[&str]) -> Vec<Value> {
+    let words = [&["hubble", "observe", "--all", "-o", "json"], options].concat();
+    let output = node.apiary_command(&words).output().unwrap();
+    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), node.log());
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["flow"].take()).collect()
+}
+
+/// A forwarded and a dropped packet are flows with the names of the pods.
+fn flows_have_names(node: &Node, a: &Pod, b: &Pod) {
+    let sides = ["--protocol", "icmp", "--from-pod", "default/b", "--to-pod", "default/a"];
+    let flow = |options: &[&str]| {
+        let options = [&sides[..], options].concat();
+        wait_until(&format!("a flow by {options:?}"), LIMIT, || !flows(node, &options).is_empty());
+        let flow = flows(node, &options).remove(0);
+        for (side, pod) in [("source", b), ("destination", a)] {
+            let expected = json!([endpoint_id(node, pod), identity(node, pod), "default"]);
+            let found = &flow[side];
+            assert_eq!(json!([found["ID"], found["identity"], found["namespace"]]), expected, "{flow}");
+            let labels = found["labels"].as_array().unwrap();
+            assert!(labels.iter().any(|label| label.as_str().unwrap().starts_with("k8s:name=")), "{flow}");
+        }
+        assert_eq!(
+            json!([flow["IP"]["source"], flow["IP"]["destination"]]),
+            json!([b.ipv4, a.ipv4]),
+            "{flow}"
+        );
+        assert_eq!(flow["Summary"], "ICMPv4 EchoRequest", "{flow}");
+        flow
+    };
+    let forwarded = flow(&["--verdict", "forwarded", "-t", "trace"]);
+    assert_eq!(forwarded["trace_observation_point"], "TO_ENDPOINT", "{forwarded}");
+    assert_eq!(forwarded["interface"]["name"], a.result["interfaces"][0]["name"], "{forwarded}");
+    assert_eq!(flows(node, &["--verdict", "dropped", "-t", "drop", "--protocol", "icmp"]), [Value::Null; 0]);
+    close(node, "a");
+    wait_until("the policy is in force", LIMIT, || !ping(&b.ns, a.ipv4, 1));
+    let dropped = flow(&["--verdict", "dropped", "-t", "drop"]);
+    assert_eq!(
+        (&dropped["drop_reason_desc"], &dropped["traffic_direction"]),
+        (&json!("POLICY_DENIED"), &json!("INGRESS"))
+    );
+    let status = node.apiary_command(&["hubble", "status"]).output().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.contains("): Ok\nCurrent/Max Flows: "), "{status}");
+}
+
 #[test]
 fn a_follower_goes_on_after_a_restart_of_the_agent() {
     require_root!();
-    let mut node = Node::started();
+    let mut node = Node::new();
+    node.config.insert("enable-hubble".into(), "true".into());
+    let socket = node.socket().with_file_name("hubble.sock");
+    node.config.insert("hubble-socket-path".into(), socket.display().to_string());
+    node.start();
     let (a, b) = pods(&mut node);
     let follower = Follower::start(&node, "follower", &["-t", "trace"]);
     assert!(ping(&a.ns, b.ipv4, 1), "{}", node.log());
@@ -166,6 +217,7 @@ fn a_follower_goes_on_after_a_restart_of_the_agent() {
     wait_until("the rings are open", LIMIT, || node_monitor(&node).is_object());
     assert!(ping(&b.ns, a.ipv4, 1), "{}", node.log());
     follower.line(&[&format!("{} -> {} icmp EchoRequest", b.ipv4, a.ipv4)]);
+    flows_have_names(&node, &a, &b);
 }
 
 /// A listener in this process.

@@ -1,0 +1,84 @@
+//! The options, in Cilium's spelling. Changes take effect at the next start.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The observer of flows.
+#[derive(Clone, Debug, hive::Config)]
+#[config(group = "Hubble")]
+pub struct HubbleConfig {
+    /// Keep flows of the node's packets and serve them to clients of Hubble: costs the copies of packet headers that programs make, and a ring of flows
+    #[flag(default = false)]
+    pub enable_hubble: bool,
+    /// Unix socket on which flows are served
+    #[flag(default = "/var/run/cilium/hubble.sock")]
+    pub hubble_socket_path: PathBuf,
+    /// Flows that are kept, of about 2.5 KB each: a power of two minus one, at most 65535
+    #[flag(default = 4095)]
+    pub hubble_event_buffer_capacity: u32,
+    /// Events that wait to be decoded, about 250 bytes each; 0 for 1,024 per CPU
+    #[flag(default = 0)]
+    pub hubble_event_queue_size: u32,
+    /// The shortest time between two reports of lost events to a client
+    #[flag(default = "1s")]
+    pub hubble_lost_event_send_interval: Duration,
+}
+
+/// An option that Hubble cannot start with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A capacity that Cilium does not have either.
+    #[error(
+        "hubble-event-buffer-capacity: {found} is not one less than a power of two, from 1 to 65535; give {nearest}"
+    )]
+    Capacity {
+        /// The option.
+        found: u32,
+        /// A valid capacity near it.
+        nearest: u32,
+    },
+    /// Clients would get a report per event.
+    #[error("hubble-lost-event-send-interval: must be longer than 0s; the default is 1s")]
+    Interval,
+}
+
+impl HubbleConfig {
+    /// Checks the options; they count only with `enable-hubble`.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let found = self.hubble_event_buffer_capacity;
+        if !(1..=65_535).contains(&found) || !(found + 1).is_power_of_two() {
+            let nearest = found.clamp(2, 65_535).next_power_of_two() - 1;
+            return Err(Error::Capacity { found, nearest });
+        }
+        if self.hubble_lost_event_send_interval.is_zero() {
+            return Err(Error::Interval);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_are_one_less_than_a_power_of_two() {
+        let check = |capacity| {
+            let config = HubbleConfig {
+                enable_hubble: true,
+                hubble_socket_path: PathBuf::new(),
+                hubble_event_buffer_capacity: capacity,
+                hubble_event_queue_size: 0,
+                hubble_lost_event_send_interval: Duration::from_secs(1),
+            };
+            config.check()
+        };
+        for valid in [1, 3, 7, 4095, 65_535] {
+            assert_eq!(check(valid), Ok(()));
+        }
+        for (found, nearest) in [(0, 1), (4000, 4095), (4096, 4095), (65_536, 65_535), (u32::MAX, 65_535)] {
+            assert_eq!(check(found), Err(Error::Capacity { found, nearest }));
+        }
+    }
+}

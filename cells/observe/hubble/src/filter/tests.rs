@@ -1,0 +1,172 @@
+//! Each field of filters, on a flow that it matches and on one that differs in this field alone.
+
+use hubble_api::flow::{
+    CiliumEventType, DropReason, Endpoint, EventTypeFilter, Flow, FlowFilter, Ip, IpTraceId, IpVersion,
+    Layer4, NetworkInterface, Service, Tcp, TcpFlags, TrafficDirection, Verdict, Workload, layer4,
+};
+
+use super::*;
+
+fn endpoint(pod: &str, identity: u32, label: &str) -> Option<Endpoint> {
+    Some(Endpoint {
+        identity,
+        cluster_name: "east".into(),
+        namespace: "shop".into(),
+        labels: vec![label.to_owned()],
+        pod_name: pod.into(),
+        ..Endpoint::default()
+    })
+}
+
+fn service(name: &str) -> Option<Service> {
+    Some(Service { name: name.into(), namespace: "shop".into() })
+}
+
+fn flow() -> Flow {
+    let flags = Some(TcpFlags { syn: true, ack: true, ..TcpFlags::default() });
+    let tcp = Tcp { source_port: 40000, destination_port: 80, flags };
+    Flow {
+        uuid: "u".into(),
+        verdict: Verdict::Dropped.into(),
+        drop_reason_desc: DropReason::PolicyDenied.into(),
+        ip: Some(Ip {
+            source: "10.0.1.2".into(),
+            source_xlated: "10.96.0.1".into(),
+            destination: "fd00::2".into(),
+            ip_version: IpVersion::IPv4.into(),
+            encrypted: true,
+        }),
+        l4: Some(Layer4 { protocol: Some(layer4::Protocol::Tcp(tcp)) }),
+        source: endpoint("client-1", 300, "k8s:app=client"),
+        destination: endpoint("server-1", 400, "k8s:app=server"),
+        node_name: "k8s1".into(),
+        node_labels: vec!["zone=a".into()],
+        event_type: Some(CiliumEventType { r#type: 1, sub_type: 133 }),
+        source_service: service("from"),
+        destination_service: service("to"),
+        traffic_direction: TrafficDirection::Ingress.into(),
+        interface: Some(NetworkInterface { index: 7, name: "lxc7".into() }),
+        ip_trace_id: Some(IpTraceId { trace_id: 9, ip_option_type: 0 }),
+        is_reply: None,
+        ..Flow::default()
+    }
+}
+
+fn matches(filter: FlowFilter) -> bool {
+    Filters::new(&[filter], &[]).unwrap().select(&flow())
+}
+
+/// Checks a field of texts: those that match and those that do not.
+fn texts(set: impl Fn(&mut FlowFilter, Vec<String>), matching: &[&str], others: &[&str]) {
+    let filter = |texts: &[&str]| {
+        let mut filter = FlowFilter::default();
+        set(&mut filter, texts.iter().map(|text| (*text).to_owned()).collect());
+        filter
+    };
+    for text in matching {
+        assert!(matches(filter(&[text])), "{text}");
+        if let [other, ..] = others {
+            assert!(matches(filter(&[other, text])), "any value of a field: {text}");
+        }
+    }
+    for text in others {
+        assert!(!matches(filter(&[text])), "{text}");
+    }
+}
+
+#[test]
+fn texts_select_by_address_name_label_and_port() {
+    texts(|f, v| f.uuid = v, &["u"], &["v"]);
+    texts(|f, v| f.source_ip = v, &["10.0.1.2", "10.0.0.0/16"], &["10.0.1.3", "fd00::/8", "10.1.0.0/16"]);
+    texts(|f, v| f.destination_ip = v, &["fd00::2", "fd00:0::2", "fd00::/8"], &["::/128", "10.0.1.2"]);
+    texts(|f, v| f.source_ip_xlated = v, &["10.96.0.1"], &["10.0.1.2"]);
+    let pods = &["shop/client-1", "shop/cl", "shop/", "/client"][..];
+    texts(|f, v| f.source_pod = v, pods, &["client-1", "shop/server", "other/"]);
+    texts(|f, v| f.destination_pod = v, &["shop/server-1"], &["/client"]);
+    texts(
+        |f, v| f.source_label = v,
+        &["app=client", "k8s:app", "app in (client)"],
+        &["app=server", "reserved:app"],
+    );
+    texts(|f, v| f.destination_label = v, &["app=server,!x"], &["!app"]);
+    texts(|f, v| f.source_service = v, &["shop/from"], &["shop/to"]);
+    texts(|f, v| f.destination_service = v, &["shop/to", "/t"], &["to"]);
+    texts(|f, v| f.source_cluster_name = v, &["east"], &["west"]);
+    texts(|f, v| f.destination_cluster_name = v, &["east"], &["eas"]);
+    texts(|f, v| f.protocol = v, &["tcp", "TCP"], &["udp", "icmp", "sctp"]);
+    texts(|f, v| f.source_port = v, &["40000"], &["80"]);
+    texts(|f, v| f.destination_port = v, &["80"], &["40000", "0"]);
+    texts(
+        |f, v| f.node_name = v,
+        &["k8s1", "k8s*", "*1", "default/k8s1", "default/", "*8*1"],
+        &["k8s", "east/", "k*2"],
+    );
+    texts(|f, v| f.node_labels = v, &["zone=a"], &["zone=b"]);
+}
+
+#[test]
+fn numbers_and_enums_select_by_value() {
+    let is = |set: fn(&mut FlowFilter)| {
+        let mut filter = FlowFilter::default();
+        set(&mut filter);
+        matches(filter)
+    };
+    assert!(is(|f| f.source_identity = vec![1, 300]) && !is(|f| f.source_identity = vec![400]));
+    assert!(is(|f| f.destination_identity = vec![400]) && !is(|f| f.destination_identity = vec![300]));
+    assert!(is(|f| f.verdict = vec![2]) && !is(|f| f.verdict = vec![1]));
+    assert!(is(|f| f.drop_reason_desc = vec![133]) && !is(|f| f.drop_reason_desc = vec![134]));
+    assert!(is(|f| f.traffic_direction = vec![1]) && !is(|f| f.traffic_direction = vec![2]));
+    assert!(is(|f| f.ip_version = vec![1]) && !is(|f| f.ip_version = vec![0, 2]));
+    assert!(is(|f| f.encrypted = vec![true]) && !is(|f| f.encrypted = vec![false]));
+    assert!(is(|f| f.ip_trace_id = vec![9]) && !is(|f| f.ip_trace_id = vec![8]));
+    assert!(is(|f| f.reply = vec![false]) && !is(|f| f.reply = vec![true]), "a drop counts as no reply");
+    let event = |r#type, match_sub_type, sub_type| EventTypeFilter { r#type, match_sub_type, sub_type };
+    let by_event = |one| matches(FlowFilter { event_type: vec![one], ..FlowFilter::default() });
+    assert!(by_event(event(1, false, 0)) && by_event(event(0, true, 133)) && by_event(event(1, true, 133)));
+    assert!(!by_event(event(4, false, 0)) && !by_event(event(1, true, 0)));
+    let by_link = |index, name: &str| {
+        let interface = vec![NetworkInterface { index, name: name.into() }];
+        matches(FlowFilter { interface, ..FlowFilter::default() })
+    };
+    assert!(by_link(7, "") && by_link(0, "lxc7") && !by_link(8, "lxc7") && !by_link(7, "lxc"));
+    let by_flags = |flags| matches(FlowFilter { tcp_flags: vec![flags], ..FlowFilter::default() });
+    assert!(by_flags(TcpFlags { syn: true, ..TcpFlags::default() }));
+    assert!(!by_flags(TcpFlags { syn: true, fin: true, ..TcpFlags::default() }));
+}
+
+#[test]
+fn lists_allow_any_filter_and_deny_any_filter() {
+    let verdict = |verdict: Verdict| FlowFilter { verdict: vec![verdict.into()], ..FlowFilter::default() };
+    let select =
+        |allow: &[FlowFilter], deny: &[FlowFilter]| Filters::new(allow, deny).unwrap().select(&flow());
+    assert!(select(&[], &[]) && select(&[FlowFilter::default()], &[]));
+    assert!(select(&[verdict(Verdict::Forwarded), verdict(Verdict::Dropped)], &[]));
+    assert!(!select(&[verdict(Verdict::Forwarded)], &[]));
+    assert!(!select(&[], &[verdict(Verdict::Dropped)]) && !select(&[], &[FlowFilter::default()]));
+    let both = FlowFilter { source_identity: vec![1], ..verdict(Verdict::Dropped) };
+    assert!(!select(std::slice::from_ref(&both), &[]) && select(&[], &[both]), "all fields of a filter");
+}
+
+#[test]
+fn invalid_values_and_fields_without_information_are_errors() {
+    let error = |set: fn(&mut FlowFilter)| {
+        let mut filter = FlowFilter::default();
+        set(&mut filter);
+        Filters::new(&[], &[filter]).unwrap_err().field
+    };
+    let text = || vec!["x y".to_owned()];
+    assert_eq!(error(|f| f.source_ip = vec!["10.0.0.300".into()]), "source_ip");
+    assert_eq!(error(|f| f.destination_ip = vec!["10.0.0.0/33".into()]), "destination_ip");
+    assert_eq!(error(|f| f.source_pod = vec![String::new()]), "source_pod");
+    assert_eq!(error(|f| f.source_cluster_name = vec![String::new()]), "source_cluster_name");
+    assert_eq!(error(|f| f.destination_label = vec!["a in (b".into()]), "destination_label");
+    assert_eq!(error(|f| f.protocol = vec!["quic".into()]), "protocol");
+    assert_eq!(error(|f| f.source_port = vec!["65536".into()]), "source_port");
+    assert_eq!(error(|f| f.node_name = vec!["a b".into()]), "node_name");
+    assert_eq!(error(|f| f.http_status_code = vec!["404".into()]), "http_status_code");
+    assert_eq!(error(|f| f.source_workload = vec![Workload::default()]), "source_workload");
+    assert_eq!(
+        Filters::new(&[FlowFilter { dns_query: text(), ..FlowFilter::default() }], &[]).unwrap_err().field,
+        "dns_query"
+    );
+}

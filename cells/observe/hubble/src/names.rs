@@ -1,0 +1,159 @@
+//! Names of addresses, identities, services and interfaces, from the tables of their cells.
+
+use std::net::IpAddr;
+
+use devices::Device;
+use endpoints::Endpoint;
+use hubble_api::flow::Service;
+use identity::{Identity, Scope};
+use ipcache::Entry;
+use ipnetwork::IpNetwork;
+use loadbalancer::{Frontend, LbAddress, Protocol};
+use statedb::{Snapshot, Table};
+
+/// The label of an identity with the name of its cluster.
+const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster=";
+
+/// An endpoint of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Local {
+    pub(crate) id: u16,
+    pub(crate) identity: u32,
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) labels: Vec<String>,
+}
+
+/// The ipcache's knowledge of an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) identity: u32,
+    /// Namespace and name of the pod.
+    pub(crate) pod: Option<(String, String)>,
+}
+
+/// Answers the questions of the parser.
+pub(crate) trait Names {
+    /// Returns the local endpoint with an address.
+    fn endpoint(&self, address: IpAddr) -> Option<Local>;
+    /// Returns the mapping of the longest prefix that contains an address.
+    fn address(&self, address: IpAddr) -> Option<Remote>;
+    /// Returns the mapping of an address itself.
+    fn host(&self, address: IpAddr) -> Option<Remote>;
+    /// Returns the labels of an identity, sorted.
+    fn labels(&self, identity: u32) -> Vec<String>;
+    /// Returns the service of a frontend.
+    fn service(&self, address: IpAddr, port: u16) -> Option<Service>;
+    /// Returns the name of a network interface.
+    fn link(&self, index: u32) -> Option<String>;
+}
+
+/// The tables.
+pub(crate) struct Tables {
+    pub(crate) endpoints: Table<Endpoint>,
+    pub(crate) ipcache: Table<Entry>,
+    pub(crate) identities: Table<Identity>,
+    pub(crate) frontends: Table<Frontend>,
+    pub(crate) devices: Table<Device>,
+}
+
+/// The tables at one moment.
+pub(crate) struct At<'a> {
+    pub(crate) tables: &'a Tables,
+    pub(crate) snapshot: Snapshot,
+}
+
+impl Names for At<'_> {
+    fn endpoint(&self, address: IpAddr) -> Option<Local> {
+        let row = self.tables.endpoints.get(&self.snapshot, Endpoint::by_address(address))?;
+        let record = &row.record;
+        let labels = record.sec_label.as_ref().map(|label| sorted(label.labels.texts())).unwrap_or_default();
+        Some(Local {
+            id: record.id,
+            identity: record.identity(),
+            namespace: record.k8s_namespace.clone(),
+            pod: record.k8s_pod_name.clone(),
+            labels,
+        })
+    }
+
+    fn address(&self, address: IpAddr) -> Option<Remote> {
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        (0..=longest).rev().find_map(|length| self.mapping(address, length))
+    }
+
+    fn host(&self, address: IpAddr) -> Option<Remote> {
+        self.mapping(address, if address.is_ipv4() { 32 } else { 128 })
+    }
+
+    fn labels(&self, identity: u32) -> Vec<String> {
+        match self.tables.identities.get(&self.snapshot, Identity::by_id(identity)) {
+            Some(row) => identity_labels(identity, row.labels.texts()),
+            None => datapath_abi::identity::label(identity)
+                .map(|name| labels::Label::reserved(name).to_string())
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    fn service(&self, address: IpAddr, port: u16) -> Option<Service> {
+        let find = |protocol| {
+            let address = LbAddress::new(address, port, protocol);
+            self.tables.frontends.get(&self.snapshot, Frontend::by_address(&address))
+        };
+        let frontend = find(Protocol::Tcp).or_else(|| find(Protocol::Udp))?;
+        let name = &frontend.service.name;
+        Some(Service { name: name.name().to_owned(), namespace: name.namespace().to_owned() })
+    }
+
+    fn link(&self, index: u32) -> Option<String> {
+        Some(self.tables.devices.get(&self.snapshot, Device::by_index(index))?.name.clone())
+    }
+}
+
+impl At<'_> {
+    /// Returns the mapping of the prefix of this length around an address.
+    fn mapping(&self, address: IpAddr, length: u8) -> Option<Remote> {
+        let prefix = IpNetwork::new(address, length).ok()?;
+        let mapping = self.tables.ipcache.get(&self.snapshot, Entry::by_prefix(prefix))?.mapping();
+        let pod = mapping.pod.map(|pod| (pod.namespace.to_string(), pod.name.to_string()));
+        Some(Remote { identity: mapping.identity, pod })
+    }
+}
+
+fn sorted(mut labels: Vec<String>) -> Vec<String> {
+    labels.sort_unstable();
+    labels
+}
+
+/// Returns the labels of an identity, sorted; of several prefixes only the longest one.
+fn identity_labels(identity: u32, labels: Vec<String>) -> Vec<String> {
+    let mut labels = sorted(labels);
+    if Scope::of(identity) == Scope::Local {
+        let length = |label: &str| {
+            let length = label.strip_prefix("cidr:")?.rsplit_once('/')?.1;
+            length.parse::<u8>().ok()
+        };
+        let longest = labels.iter().filter_map(|label| length(label)).max();
+        labels.retain(|label| !label.starts_with("cidr:") || length(label) == longest);
+    }
+    labels
+}
+
+/// Returns the name of the cluster by the labels of an identity; empty if they have none.
+pub(crate) fn cluster(labels: &[String]) -> String {
+    labels.iter().find_map(|label| label.strip_prefix(CLUSTER_LABEL)).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_longest_prefix_of_an_identity_is_named() {
+        let labels = ["reserved:world", "cidr:10.0.0.0/8", "cidr:10.1.0.0/16", "cidr:0.0.0.0/0"];
+        let labels = || labels.map(str::to_owned).to_vec();
+        assert_eq!(identity_labels(1 << 24 | 5, labels()), ["cidr:10.1.0.0/16", "reserved:world"]);
+        assert_eq!(identity_labels(300, labels()).len(), 4);
+    }
+}

@@ -1,0 +1,327 @@
+//! Events to flows: pure functions of the event and of the names that a table snapshot has.
+
+use std::net::IpAddr;
+
+use datapath_abi::{event, file, trace};
+use hubble_api::flow::{
+    self, CiliumEventType, DebugCapturePoint, Endpoint, Ethernet, FileInfo, Flow, FlowType, IcmPv4, IcmPv6,
+    Igmp, Ip, IpTraceId, IpVersion, Layer4, NetworkInterface, Sctp, SctpChunkType, Tcp, TcpFlags,
+    TraceObservationPoint, TraceReason, TrafficDirection, Udp, Verdict, Vrrp, layer4, tunnel,
+};
+use monitor_events::packet::{First, Frame, Headers, TransportHeader, Tunnel};
+use monitor_events::{Capture, Drop, Event, Trace};
+
+use crate::names::{Names, cluster};
+
+/// Returns the flow of an event, without time, id and node; `None` for events that are no flow of a packet.
+pub(crate) fn parse(event: &Event<'_>, names: &dyn Names) -> Option<Flow> {
+    Some(match event {
+        Event::Drop(drop) => dropped(drop, names),
+        Event::Trace(trace) => traced(trace, names),
+        Event::Verdict(verdict) => decided(verdict, names),
+        Event::Capture(capture) => captured(capture, names),
+        // Of sockets the cgroups of pods would have to be known: `hubble-skip-unknown-cgroup-ids` skips unknown ones.
+        _ => return None,
+    })
+}
+
+/// Identities that the programs have found; zero if they did not.
+struct Identities {
+    source: u32,
+    destination: u32,
+}
+
+fn dropped(drop: &Drop<'_>, names: &dyn Names) -> Flow {
+    let identities = Identities { source: drop.src_label, destination: drop.dst_label };
+    let mut flow = packet(&frame(drop.flags, drop.packet), identities, None, names);
+    flow.verdict = Verdict::Dropped.into();
+    flow.drop_reason = drop.reason.into();
+    flow.drop_reason_desc = drop.reason.into();
+    flow.event_type = event_type(event::DROP, drop.reason);
+    let name = file::name(drop.file).map_or_else(|| format!("unknown({})", drop.file), str::to_owned);
+    flow.file = Some(FileInfo { name, line: drop.line.into() });
+    flow.ip_trace_id = trace_id(drop.ip_trace_id);
+    flow.traffic_direction = match drop.source {
+        0 => TrafficDirection::Unknown,
+        id if is_source(&flow, id) => TrafficDirection::Egress,
+        _ => TrafficDirection::Ingress,
+    }
+    .into();
+    flow
+}
+
+fn traced(trace: &Trace<'_>, names: &dyn Names) -> Flow {
+    let identities = Identities { source: trace.src_label, destination: trace.dst_label };
+    let original = trace.orig_ip.filter(|ip| !ip.is_unspecified());
+    let mut flow = packet(&frame(trace.flags, trace.packet), identities, original, names);
+    flow.verdict = Verdict::Forwarded.into();
+    flow.event_type = event_type(event::TRACE, trace.point);
+    flow.trace_observation_point = match trace.point {
+        trace::TO_LXC => TraceObservationPoint::ToEndpoint.into(),
+        point => point.into(),
+    };
+    let reason = trace.reason & !trace::reason::ENCRYPTED;
+    flow.trace_reason = match reason {
+        0..=4 => i32::from(reason) + 1,
+        trace::reason::UNKNOWN => TraceReason::Unknown.into(),
+        other => other.into(),
+    };
+    if trace.reason & trace::reason::ENCRYPTED != 0
+        && let Some(ip) = &mut flow.ip
+    {
+        ip.encrypted = true;
+    }
+    let is_reply = match flow.trace_reason() {
+        TraceReason::Unknown | TraceReason::Srv6Encap | TraceReason::Srv6Decap => None,
+        reason => Some(reason == TraceReason::Reply),
+    };
+    flow.is_reply = is_reply;
+    flow.reply = is_reply.unwrap_or_default();
+    flow.traffic_direction = match is_reply {
+        Some(is_reply) if trace.source != 0 => {
+            // A packet of the endpoint's own connection: sent by it and no reply, or a reply to it. With the original
+            // address the programs have translated it on its way out.
+            let is_own = is_source(&flow, trace.source) != is_reply;
+            if is_own || original.is_some() { TrafficDirection::Egress } else { TrafficDirection::Ingress }
+        }
+        _ => TrafficDirection::Unknown,
+    }
+    .into();
+    flow.interface = interface(trace.ifindex, names);
+    if trace.point == trace::TO_PROXY {
+        flow.proxy_port = trace.dst_id.into();
+    }
+    flow.ip_trace_id = trace_id(trace.ip_trace_id);
+    flow
+}
+
+fn decided(verdict: &monitor_events::Verdict<'_>, names: &dyn Names) -> Flow {
+    use event::verdict_flag;
+    let is_ingress = verdict.flags & 3 == 1;
+    let remote = verdict.remote_label;
+    let identities = match is_ingress {
+        true => Identities { source: remote, destination: 0 },
+        false => Identities { source: 0, destination: remote },
+    };
+    let first = if verdict.flags & verdict_flag::L3_DEVICE != 0 { First::Ip } else { First::Ethernet };
+    let mut flow = packet(&Frame::parse(first, None, verdict.packet), identities, None, names);
+    let decision = match verdict.verdict {
+        ..0 => Verdict::Dropped,
+        1.. => Verdict::Redirected,
+        0 if verdict.flags & verdict_flag::AUDITED != 0 => Verdict::Audit,
+        0 => Verdict::Forwarded,
+    };
+    flow.verdict = decision.into();
+    if decision == Verdict::Dropped {
+        flow.drop_reason = verdict.verdict.unsigned_abs();
+        flow.drop_reason_desc = verdict.verdict.saturating_neg();
+    } else {
+        flow.is_reply = Some(false);
+    }
+    flow.event_type = event_type(event::POLICY_VERDICT, 0);
+    flow.auth_type = verdict.auth_type.into();
+    flow.policy_match_type = (verdict.flags >> verdict_flag::MATCH_SHIFT & 7).into();
+    let direction = if is_ingress { TrafficDirection::Ingress } else { TrafficDirection::Egress };
+    flow.traffic_direction = direction.into();
+    flow
+}
+
+fn captured(capture: &Capture<'_>, names: &dyn Names) -> Flow {
+    let frame = Frame::parse(First::Ethernet, None, capture.packet);
+    let mut flow = packet(&frame, Identities { source: 0, destination: 0 }, None, names);
+    flow.event_type = event_type(event::DEBUG_CAPTURE, capture.id);
+    flow.debug_capture_point = capture.id.into();
+    match flow.debug_capture_point() {
+        DebugCapturePoint::DbgCaptureProxyPre | DebugCapturePoint::DbgCaptureProxyPost => {
+            // The port is in network order.
+            flow.proxy_port = (capture.args[0] as u16).swap_bytes().into();
+        }
+        DebugCapturePoint::DbgCapturePointUnknown => {}
+        _ => flow.interface = interface(capture.args[0], names),
+    }
+    flow
+}
+
+/// Returns the flow of a packet: addresses, ports, names.
+fn packet(frame: &Frame, identities: Identities, original: Option<IpAddr>, names: &dyn Names) -> Flow {
+    let headers = &frame.headers;
+    let mut flow = Flow {
+        r#type: FlowType::L3L4.into(),
+        ethernet: headers.ethernet.map(|(src, dst)| Ethernet { source: mac(src), destination: mac(dst) }),
+        ip: ip(headers),
+        l4: layer4(headers.transport.as_ref()),
+        tunnel: frame.outer.as_ref().map(|(protocol, vni, outer)| flow::Tunnel {
+            protocol: match protocol {
+                Tunnel::Vxlan => tunnel::Protocol::Vxlan,
+                Tunnel::Geneve => tunnel::Protocol::Geneve,
+            }
+            .into(),
+            ip: ip(outer),
+            l4: layer4(outer.transport.as_ref()),
+            vni: *vni,
+        }),
+        summary: frame.summary(),
+        ..Flow::default()
+    };
+    let (mut source, destination) = headers.ip.unzip();
+    if let (Some(original), Some(header), Some(ip)) = (original, source, &mut flow.ip) {
+        if original != header {
+            ip.source_xlated = std::mem::replace(&mut ip.source, original.to_string());
+        }
+        source = Some(original);
+    }
+    let (source_port, destination_port) = ports(headers.transport.as_ref());
+    flow.source = Some(endpoint(source, identities.source, names));
+    flow.destination = Some(endpoint(destination, identities.destination, names));
+    flow.source_service = source.and_then(|address| names.service(address, source_port));
+    flow.destination_service = destination.and_then(|address| names.service(address, destination_port));
+    flow
+}
+
+/// Returns one side of a flow: the local endpoint, else the ipcache's mapping and labels of the identity.
+fn endpoint(address: Option<IpAddr>, identity: u32, names: &dyn Names) -> Endpoint {
+    if let Some(local) = address.and_then(|address| names.endpoint(address)) {
+        return Endpoint {
+            id: local.id.into(),
+            identity: if identity == 0 { local.identity } else { identity },
+            cluster_name: cluster(&local.labels),
+            namespace: local.namespace,
+            labels: local.labels,
+            pod_name: local.pod,
+            workloads: Vec::new(),
+        };
+    }
+    // Pods have mappings of their own addresses; prefixes matter only for the identity.
+    let remote = address.and_then(|address| match identity {
+        0 => names.address(address),
+        _ => names.host(address),
+    });
+    let remote = remote.unwrap_or_default();
+    let identity = if identity == 0 { remote.identity } else { identity };
+    let labels = names.labels(identity);
+    let (namespace, pod_name) = remote.pod.unwrap_or_default();
+    Endpoint {
+        id: 0,
+        identity,
+        cluster_name: cluster(&labels),
+        namespace,
+        labels,
+        pod_name,
+        workloads: Vec::new(),
+    }
+}
+
+/// Whether a flow comes from this endpoint.
+fn is_source(flow: &Flow, id: u16) -> bool {
+    flow.source.as_ref().is_some_and(|source| source.id == u32::from(id))
+}
+
+/// Reads a packet by the flags of its drop or trace.
+fn frame(flags: u8, bytes: &[u8]) -> Frame {
+    use event::flag;
+    let first = if flags & flag::L3_DEVICE != 0 { First::Ip } else { First::Ethernet };
+    let tunnel = match flags & (flag::VXLAN | flag::GENEVE) {
+        flag::VXLAN => Some(Tunnel::Vxlan),
+        flag::GENEVE => Some(Tunnel::Geneve),
+        _ => None,
+    };
+    Frame::parse(first, tunnel, bytes)
+}
+
+fn event_type(kind: u8, sub_type: u8) -> Option<CiliumEventType> {
+    Some(CiliumEventType { r#type: kind.into(), sub_type: sub_type.into() })
+}
+
+fn trace_id(id: u64) -> Option<IpTraceId> {
+    (id != 0).then_some(IpTraceId { trace_id: id, ip_option_type: 0 })
+}
+
+fn interface(index: u32, names: &dyn Names) -> Option<NetworkInterface> {
+    (index != 0).then(|| NetworkInterface { index, name: names.link(index).unwrap_or_default() })
+}
+
+fn mac(bytes: [u8; 6]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn ip(headers: &Headers) -> Option<Ip> {
+    let (source, destination) = headers.ip?;
+    let version = if source.is_ipv4() { IpVersion::IPv4 } else { IpVersion::IPv6 };
+    Some(Ip {
+        source: source.to_string(),
+        destination: destination.to_string(),
+        ip_version: version.into(),
+        ..Ip::default()
+    })
+}
+
+fn ports(transport: Option<&TransportHeader>) -> (u16, u16) {
+    match transport {
+        Some(
+            TransportHeader::Tcp { src, dst, .. }
+            | TransportHeader::Udp { src, dst }
+            | TransportHeader::Sctp { src, dst, .. },
+        ) => (*src, *dst),
+        _ => (0, 0),
+    }
+}
+
+fn layer4(transport: Option<&TransportHeader>) -> Option<Layer4> {
+    use layer4::Protocol;
+    let (source_port, destination_port) = ports(transport);
+    let (source_port, destination_port) = (source_port.into(), destination_port.into());
+    let protocol = match *transport? {
+        TransportHeader::Tcp { flags, .. } => {
+            Protocol::Tcp(Tcp { source_port, destination_port, flags: Some(tcp_flags(flags)) })
+        }
+        TransportHeader::Udp { .. } => Protocol::Udp(Udp { source_port, destination_port }),
+        TransportHeader::Sctp { chunk, .. } => {
+            let chunk_type = chunk.map_or(SctpChunkType::Unsupported, chunk_type).into();
+            Protocol::Sctp(Sctp { source_port, destination_port, chunk_type })
+        }
+        TransportHeader::Icmpv4 { kind, code } => {
+            Protocol::IcmPv4(IcmPv4 { r#type: kind.into(), code: code.into() })
+        }
+        TransportHeader::Icmpv6 { kind, code } => {
+            Protocol::IcmPv6(IcmPv6 { r#type: kind.into(), code: code.into() })
+        }
+        TransportHeader::Vrrp { kind, id, priority } => {
+            Protocol::Vrrp(Vrrp { r#type: kind.into(), vrid: id.into(), priority: priority.into() })
+        }
+        TransportHeader::Igmp { kind, group } => {
+            Protocol::Igmp(Igmp { r#type: kind.into(), group_address: group.to_string() })
+        }
+    };
+    Some(Layer4 { protocol: Some(protocol) })
+}
+
+/// Returns the type of a chunk by its number (RFC 9260, section 3.2).
+fn chunk_type(number: u8) -> SctpChunkType {
+    match number {
+        1 => SctpChunkType::Init,
+        2 => SctpChunkType::InitAck,
+        6 => SctpChunkType::Abort,
+        7 => SctpChunkType::Shutdown,
+        8 => SctpChunkType::ShutdownAck,
+        14 => SctpChunkType::ShutdownComplete,
+        _ => SctpChunkType::Unsupported,
+    }
+}
+
+fn tcp_flags(flags: u16) -> TcpFlags {
+    let is = |bit: u16| flags & bit != 0;
+    TcpFlags {
+        fin: is(1),
+        syn: is(2),
+        rst: is(4),
+        psh: is(8),
+        ack: is(16),
+        urg: is(32),
+        ece: is(64),
+        cwr: is(128),
+        ns: is(256),
+    }
+}
+
+#[cfg(test)]
+mod tests;

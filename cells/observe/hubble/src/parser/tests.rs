@@ -1,0 +1,304 @@
+//! Flows of the events that Cilium's recorded flows were made of, field by field.
+
+use std::net::IpAddr;
+
+use hubble_api::flow::{Emitter, Layer4, Service, layer4};
+use hubble_api::observer::{GetFlowsResponse, get_flows_response::ResponseTypes};
+use prost_types::Timestamp;
+use serde_json::Value;
+
+use super::*;
+use crate::names::{Local, Remote};
+
+/// Lines of `hubble observe -o json` against a Cilium 1.20 agent.
+const SAMPLES: &str = include_str!("../../tests/samples/hubble_observe_json.txt");
+
+/// The names of the node that the lines are from.
+struct Recorded;
+
+fn labels_of(app: &str) -> Vec<String> {
+    vec![
+        "gen:io.cilium.k8s.named-ports=http.TCP.8080".to_owned(),
+        format!("k8s:app={app}"),
+        "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=default".to_owned(),
+        "k8s:io.cilium.k8s.policy.cluster=default".to_owned(),
+        "k8s:io.kubernetes.pod.namespace=default".to_owned(),
+    ]
+}
+
+impl Names for Recorded {
+    fn endpoint(&self, address: IpAddr) -> Option<Local> {
+        let (id, identity, pod) = match address.to_string().as_str() {
+            "10.244.0.2" => (1772, 6126, "p1"),
+            "10.244.0.67" => (1976, 2044, "p2"),
+            "10.244.0.240" => (2350, 11463, "p3"),
+            _ => return None,
+        };
+        let (namespace, pod, labels) = ("default".to_owned(), pod.to_owned(), labels_of(pod));
+        Some(Local { id, identity, namespace, pod, labels })
+    }
+
+    fn address(&self, _address: IpAddr) -> Option<Remote> {
+        None
+    }
+
+    fn host(&self, _address: IpAddr) -> Option<Remote> {
+        None
+    }
+
+    fn labels(&self, identity: u32) -> Vec<String> {
+        match identity {
+            0 => vec!["reserved:unknown".to_owned()],
+            6126 => labels_of("p1"),
+            2044 => labels_of("p2"),
+            _ => Vec::new(),
+        }
+    }
+
+    fn service(&self, _address: IpAddr, _port: u16) -> Option<Service> {
+        None
+    }
+
+    fn link(&self, index: u32) -> Option<String> {
+        match index {
+            9 => Some("lxc66da2a01a005".to_owned()),
+            13 => Some("lxcc4cdef55b95c".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+fn mac_bytes(text: &Value) -> Vec<u8> {
+    text.as_str().unwrap().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+fn transport(l4: &Value) -> (u8, Vec<u8>) {
+    let port = |value: &Value| (number(value) as u16).to_be_bytes();
+    if let Some(tcp) = l4.get("TCP") {
+        const BITS: [(&str, u8); 5] = [("FIN", 1), ("SYN", 2), ("RST", 4), ("PSH", 8), ("ACK", 16)];
+        let is = |name: &str| tcp["flags"][name].as_bool().unwrap_or_default();
+        let flags = BITS.iter().filter(|(name, _)| is(name)).map(|(_, bit)| bit).sum();
+        let mut header = [&port(&tcp["source_port"])[..], &port(&tcp["destination_port"])].concat();
+        header.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
+        return (6, header);
+    }
+    (58, vec![number(&l4["ICMPv6"]["type"]) as u8, 0, 0, 0])
+}
+
+/// Returns the bytes of a recorded flow's packet.
+fn packet_of(flow: &Value) -> Vec<u8> {
+    let (protocol, transport) = transport(&flow["l4"]);
+    let ip = &flow["IP"];
+    // The address on the wire is the translated one.
+    let source = ip.get("source_xlated").unwrap_or(&ip["source"]).as_str().unwrap();
+    let addresses: [IpAddr; 2] =
+        [source, ip["destination"].as_str().unwrap()].map(|text| text.parse().unwrap());
+    let (kind, mut header) = match addresses[0].is_ipv4() {
+        true => ([8, 0], vec![0x45, 0, 0, 20 + transport.len() as u8, 0, 0, 0, 0, 64, protocol, 0, 0]),
+        false => ([0x86, 0xdd], vec![0x60, 0, 0, 0, 0, transport.len() as u8, protocol, 255]),
+    };
+    for address in addresses {
+        match address {
+            IpAddr::V4(address) => header.extend(address.octets()),
+            IpAddr::V6(address) => header.extend(address.octets()),
+        }
+    }
+    let ethernet = &flow["ethernet"];
+    [mac_bytes(&ethernet["destination"]), mac_bytes(&ethernet["source"]), kind.to_vec(), header, transport]
+        .concat()
+}
+
+/// Returns the event that a recorded flow was made of.
+fn event_of<'a>(flow: &Value, packet: &'a [u8]) -> Event<'a> {
+    let [source, destination] = ["source", "destination"].map(|side| &flow[side]);
+    let label = |side: &Value| number(&side["identity"]) as u32;
+    let id = |side: &Value| number(&side["ID"]) as u16;
+    match number(&flow["event_type"]["type"]) {
+        1 => Event::Drop(Drop {
+            reason: number(&flow["event_type"]["sub_type"]) as u8,
+            // A drop that has no local destination is one of a pod's first packets, which its own program reports.
+            source: if id(destination) == 0 { 1772 } else { id(destination) },
+            src_label: label(source),
+            dst_label: label(destination),
+            line: number(&flow["file"]["line"]) as u16,
+            file: file::BPF_LXC,
+            packet,
+            ..Drop::default()
+        }),
+        4 => Event::Trace(Trace {
+            point: trace::TO_LXC,
+            source: id(destination),
+            src_label: label(source),
+            dst_label: label(destination),
+            dst_id: id(destination),
+            reason: match flow["trace_reason"].as_str().unwrap() {
+                "NEW" => 0,
+                "ESTABLISHED" => 1,
+                "REPLY" => 2,
+                other => panic!("{other}"),
+            },
+            ifindex: number(&flow["interface"]["index"]) as u32,
+            orig_ip: Some(flow["IP"]["source"].as_str().unwrap().parse().unwrap()),
+            packet,
+            ..Trace::default()
+        }),
+        5 => Event::Verdict(monitor_events::Verdict {
+            source: id(destination),
+            remote_label: label(source),
+            verdict: -(number(&flow["drop_reason"]) as i32),
+            proto: 6,
+            flags: 1,
+            packet,
+            ..monitor_events::Verdict::default()
+        }),
+        other => panic!("event {other}"),
+    }
+}
+
+fn timestamp(text: &str) -> Timestamp {
+    // All times of the samples have nine digits of nanoseconds; their seconds are checked as text below.
+    let time: std::time::SystemTime = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds(text));
+    let nanos = text[20..29].parse().unwrap();
+    Timestamp { nanos, ..Timestamp::from(time) }
+}
+
+/// Returns the seconds of a time on 2026-11-21.
+fn seconds(text: &str) -> u64 {
+    const MIDNIGHT: u64 = 1_795_219_200;
+    let [hours, minutes, seconds] = [11, 14, 17].map(|at| text[at..at + 2].parse::<u64>().unwrap());
+    MIDNIGHT + hours * 3600 + minutes * 60 + seconds
+}
+
+#[test]
+fn flows_are_those_of_recorded_lines() {
+    let mut lines = 0;
+    for line in SAMPLES.lines() {
+        let recorded: Value = serde_json::from_str(line).unwrap();
+        let expected = &recorded["flow"];
+        let packet = packet_of(expected);
+        let flow = parse(&event_of(expected, &packet), &Recorded).unwrap();
+        let time = Some(timestamp(expected["time"].as_str().unwrap()));
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let emitter = &expected["emitter"];
+        let flow = Flow {
+            time,
+            uuid: text(&expected["uuid"]),
+            emitter: Some(Emitter { name: text(&emitter["name"]), version: text(&emitter["version"]) }),
+            node_name: text(&expected["node_name"]),
+            node_labels: expected["node_labels"].as_array().unwrap().iter().map(text).collect(),
+            ..flow
+        };
+        let node_name = text(&recorded["node_name"]);
+        let response = GetFlowsResponse { response_types: Some(ResponseTypes::Flow(flow)), node_name, time };
+        assert_eq!(hubble_api::to_json(&response), line);
+        lines += 1;
+    }
+    assert!(lines > 5, "{lines}");
+}
+
+/// A TCP packet from p3 to p2.
+fn tcp() -> Vec<u8> {
+    let mut packet = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    packet.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 244, 0, 240, 10, 244, 0, 67]);
+    packet.extend([0x9c, 0x40, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0]);
+    packet
+}
+
+fn verdict(verdict: i32, flags: u8) -> Flow {
+    let packet = tcp();
+    let event = monitor_events::Verdict {
+        source: 1976,
+        remote_label: 11463,
+        verdict,
+        flags,
+        packet: &packet,
+        ..Default::default()
+    };
+    parse(&Event::Verdict(event), &Recorded).unwrap()
+}
+
+#[test]
+fn verdicts_are_allowed_denied_audited_or_redirected() {
+    let both = |value, flags| {
+        let flow = verdict(value, flags);
+        (flow.verdict(), flow.is_reply, flow.drop_reason, flow.traffic_direction(), flow.policy_match_type)
+    };
+    use TrafficDirection::{Egress, Ingress};
+    assert_eq!(both(0, 1 | 1 << 3), (Verdict::Forwarded, Some(false), 0, Ingress, 1));
+    assert_eq!(both(-181, 2), (Verdict::Dropped, None, 181, Egress, 0));
+    assert_eq!(both(i32::from(u16::to_be(15001)), 2), (Verdict::Redirected, Some(false), 0, Egress, 0));
+    assert_eq!(both(0, 1 << 6 | 1), (Verdict::Audit, Some(false), 0, Ingress, 0));
+    let flow = verdict(0, 2);
+    // The programs know the identity of the remote side alone.
+    assert_eq!((flow.source.unwrap().identity, flow.destination.unwrap().identity), (11463, 11463));
+}
+
+fn traced(source: u16, reason: u8, orig_ip: Option<IpAddr>) -> Flow {
+    let packet = tcp();
+    let trace =
+        Trace { point: trace::FROM_LXC, source, reason, orig_ip, packet: &packet, ..Trace::default() };
+    parse(&Event::Trace(trace), &Recorded).unwrap()
+}
+
+#[test]
+fn the_direction_of_traces_is_that_of_the_connection() {
+    let direction = |source, reason| traced(source, reason, None).traffic_direction();
+    use TrafficDirection::{Egress, Ingress, Unknown};
+    // p3 has id 2350, and is the sender.
+    assert_eq!((direction(2350, 0), direction(2350, 2)), (Egress, Ingress));
+    assert_eq!((direction(1976, 0), direction(1976, 2)), (Ingress, Egress));
+    assert_eq!((direction(2350, trace::reason::UNKNOWN), direction(0, 0)), (Unknown, Unknown));
+    let unknown = traced(2350, trace::reason::UNKNOWN, None);
+    assert_eq!((unknown.is_reply, unknown.trace_reason()), (None, TraceReason::Unknown));
+    let encrypted = traced(2350, trace::reason::ENCRYPTED, Some("0.0.0.0".parse().unwrap()));
+    let ip = encrypted.ip.unwrap();
+    assert_eq!((ip.encrypted, ip.source_xlated.as_str()), (true, ""));
+}
+
+#[test]
+fn a_drop_of_a_malformed_packet_is_a_flow_with_its_valid_headers() {
+    let packet = &tcp()[..40];
+    let drop = Drop { reason: 134, source: 2350, packet, file: 99, ..Drop::default() };
+    let flow = parse(&Event::Drop(drop), &Recorded).unwrap();
+    assert_eq!(flow.traffic_direction(), TrafficDirection::Egress);
+    assert_eq!((flow.l4, flow.ip.unwrap().destination), (None, "10.244.0.67".to_owned()));
+    assert_eq!((flow.summary.as_str(), flow.file.unwrap().name.as_str()), ("IPv4", "unknown(99)"));
+}
+
+#[test]
+fn the_inner_packet_of_a_tunnel_is_the_flow() {
+    let inner = tcp();
+    let mut packet = vec![2, 0, 0, 0, 0, 4, 2, 0, 0, 0, 0, 3, 8, 0];
+    packet.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 192, 168, 0, 1, 192, 168, 0, 2]);
+    packet.extend([0xc0, 1, 0x21, 0x18, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 5, 0]);
+    packet.extend(&inner);
+    let trace =
+        Trace { point: trace::TO_OVERLAY, flags: event::flag::VXLAN, packet: &packet, ..Trace::default() };
+    let flow = parse(&Event::Trace(trace), &Recorded).unwrap();
+    assert_eq!(
+        (flow.ip.unwrap().source, flow.summary),
+        ("10.244.0.240".to_owned(), "TCP Flags: SYN".to_owned())
+    );
+    let tunnel = flow.tunnel.unwrap();
+    assert_eq!((tunnel.protocol(), tunnel.vni), (tunnel::Protocol::Vxlan, 5));
+    let udp =
+        Layer4 { protocol: Some(layer4::Protocol::Udp(Udp { source_port: 0xc001, destination_port: 8472 })) };
+    assert_eq!((tunnel.ip.unwrap().destination, tunnel.l4), ("192.168.0.2".to_owned(), Some(udp)));
+}
+
+#[test]
+fn captures_name_their_interface_or_port() {
+    let packet = tcp();
+    let flow = |id, arg| {
+        let capture = Capture { id, args: [arg, 0], packet: &packet, ..Capture::default() };
+        parse(&Event::Capture(capture), &Recorded).unwrap()
+    };
+    let delivery = flow(4, 9);
+    assert_eq!(delivery.debug_capture_point(), DebugCapturePoint::DbgCaptureDelivery);
+    assert_eq!(delivery.interface.unwrap().name, "lxc66da2a01a005");
+    assert_eq!(flow(8, u16::to_be(10_001).into()).proxy_port, 10_001);
+}

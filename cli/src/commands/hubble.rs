@@ -1,0 +1,343 @@
+//! `hubble`: flows of the node's packets and the state of their server, as Cilium's `hubble` prints them.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use hubble_api::Connection;
+use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict};
+use hubble_api::health::HealthCheckRequest;
+use hubble_api::health::health_client::HealthClient;
+use hubble_api::observer::observer_client::ObserverClient;
+use hubble_api::observer::{GetFlowsRequest, ServerStatusRequest};
+use k8s_types::Time;
+
+use crate::client::Agent;
+
+/// The name of the socket, beside that of the API.
+const SOCKET: &str = "hubble.sock";
+
+/// The folder of the socket for an API on TCP.
+const DEFAULT_FOLDER: &str = "/var/run/cilium";
+
+/// Where the server is, for all clients.
+const SERVER_VARIABLE: &str = "HUBBLE_SERVER";
+
+/// Flows that are printed without an option that says which.
+const DEFAULT_LAST: u64 = 20;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HubbleCommand {
+    /// Print flows of the node's packets
+    Observe(Box<ObserveOptions>),
+    /// Print the state of the server of flows
+    Status(ServerOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServerOptions {
+    /// Socket of the server, unix:///PATH (default: HUBBLE_SERVER, else beside the agent's socket)
+    #[arg(long, value_name = "ADDRESS")]
+    server: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Compact,
+    #[value(alias = "jsonpb")]
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ObserveOptions {
+    #[command(flatten)]
+    server: ServerOptions,
+    /// Get the last N flows (default: 20)
+    #[arg(long, value_name = "N", conflicts_with_all = ["first", "all"])]
+    last: Option<u64>,
+    /// Get the first N flows of those that the server has
+    #[arg(long, value_name = "N", conflicts_with_all = ["all", "follow"])]
+    first: Option<u64>,
+    /// Get all flows that the server has
+    #[arg(long)]
+    all: bool,
+    /// Follow flows as they happen
+    #[arg(short, long)]
+    follow: bool,
+    /// Flows since a time (RFC 3339) or a duration ago (5m)
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    since: Option<SystemTime>,
+    /// Flows until a time or a duration ago
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    until: Option<SystemTime>,
+    /// Output format
+    #[arg(short, long, default_value = "compact")]
+    output: Output,
+    /// Flows with a verdict: forwarded, dropped, error, audit, redirected
+    #[arg(long, value_name = "VERDICT", value_parser = verdict)]
+    verdict: Vec<i32>,
+    /// Flows of events: drop, trace, policy-verdict, capture
+    #[arg(short = 't', long = "type", value_name = "TYPE", value_parser = event_type)]
+    types: Vec<i32>,
+    /// Flows of a protocol: tcp, udp, icmp, ...
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Vec<String>,
+    /// Flows from or to pods: NAMESPACE/PREFIX
+    #[arg(long, value_name = "POD")]
+    pod: Vec<String>,
+    /// Flows from pods
+    #[arg(long, value_name = "POD")]
+    from_pod: Vec<String>,
+    /// Flows to pods
+    #[arg(long, value_name = "POD")]
+    to_pod: Vec<String>,
+    /// Flows from or to pods of a namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Vec<String>,
+    /// Flows from or to an address or a range of addresses
+    #[arg(long, value_name = "IP")]
+    ip: Vec<String>,
+    /// Flows from addresses
+    #[arg(long, value_name = "IP")]
+    from_ip: Vec<String>,
+    /// Flows to addresses
+    #[arg(long, value_name = "IP")]
+    to_ip: Vec<String>,
+    /// Flows from or to an endpoint with labels: k8s:app=web
+    #[arg(short, long, value_name = "LABELS")]
+    label: Vec<String>,
+    /// Flows from or to an identity
+    #[arg(long, value_name = "ID")]
+    identity: Vec<u32>,
+    /// Flows from or to a port
+    #[arg(long, value_name = "PORT")]
+    port: Vec<String>,
+}
+
+/// Parses a time, or a duration before now.
+fn time(text: &str) -> Result<SystemTime, String> {
+    if let Ok(ago) = go_duration::parse(text) {
+        return SystemTime::now().checked_sub(ago).ok_or_else(|| "is too long ago".to_owned());
+    }
+    let time: Time =
+        text.parse().map_err(|_| "is neither a time (2026-01-31T12:00:00Z) nor a duration (5m)")?;
+    let seconds = u64::try_from(time.seconds()).map_err(|_| "is before 1970")?;
+    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+fn verdict(word: &str) -> Result<i32, String> {
+    let known = [Verdict::Forwarded, Verdict::Dropped, Verdict::Error, Verdict::Audit, Verdict::Redirected];
+    let found = known.into_iter().find(|verdict| verdict.as_str_name().eq_ignore_ascii_case(word));
+    found.map(i32::from).ok_or_else(|| "is none of forwarded, dropped, error, audit, redirected".to_owned())
+}
+
+fn event_type(word: &str) -> Result<i32, String> {
+    use datapath_abi::event;
+    let kind = match word {
+        "drop" => event::DROP,
+        "trace" => event::TRACE,
+        "policy-verdict" => event::POLICY_VERDICT,
+        "capture" => event::DEBUG_CAPTURE,
+        _ => return Err("is none of drop, trace, policy-verdict, capture".to_owned()),
+    };
+    Ok(kind.into())
+}
+
+impl ObserveOptions {
+    fn request(&self) -> GetFlowsRequest {
+        let by_time = self.since.is_some() || self.until.is_some();
+        let number = match (self.last, self.first) {
+            _ if self.all => 0,
+            (Some(last), _) => last,
+            (_, Some(first)) => first,
+            (None, None) if by_time || self.follow => 0,
+            (None, None) => DEFAULT_LAST,
+        };
+        GetFlowsRequest {
+            number,
+            first: self.first.is_some(),
+            follow: self.follow,
+            since: self.since.map(Into::into),
+            until: self.until.map(Into::into),
+            whitelist: self.filters(),
+            ..GetFlowsRequest::default()
+        }
+    }
+
+    /// Returns the filters: one, or one for each side if an option is about either.
+    fn filters(&self) -> Vec<FlowFilter> {
+        let event = |kind: &i32| EventTypeFilter { r#type: *kind, ..EventTypeFilter::default() };
+        let base = FlowFilter {
+            verdict: self.verdict.clone(),
+            event_type: self.types.iter().map(event).collect(),
+            protocol: self.protocol.clone(),
+            source_pod: self.from_pod.clone(),
+            destination_pod: self.to_pod.clone(),
+            source_ip: self.from_ip.clone(),
+            destination_ip: self.to_ip.clone(),
+            ..FlowFilter::default()
+        };
+        let namespaces = self.namespace.iter().map(|namespace| format!("{namespace}/"));
+        let pods: Vec<String> = self.pod.iter().cloned().chain(namespaces).collect();
+        let with = |mut values: Vec<String>, more: &[String]| {
+            values.extend_from_slice(more);
+            values
+        };
+        let source = FlowFilter {
+            source_pod: with(base.source_pod.clone(), &pods),
+            source_ip: with(base.source_ip.clone(), &self.ip),
+            source_label: self.label.clone(),
+            source_identity: self.identity.clone(),
+            source_port: self.port.clone(),
+            ..base.clone()
+        };
+        let destination = FlowFilter {
+            destination_pod: with(base.destination_pod.clone(), &pods),
+            destination_ip: with(base.destination_ip.clone(), &self.ip),
+            destination_label: self.label.clone(),
+            destination_identity: self.identity.clone(),
+            destination_port: self.port.clone(),
+            ..base.clone()
+        };
+        match (source == base && destination == base, base == FlowFilter::default()) {
+            (true, true) => Vec::new(),
+            (true, false) => vec![base],
+            (false, _) => vec![source, destination],
+        }
+    }
+}
+
+/// Runs the command on a runtime of its own.
+pub(crate) fn run(agent: &Agent, command: &HubbleCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+    let server = match command {
+        HubbleCommand::Observe(options) => &options.server,
+        HubbleCommand::Status(options) => options,
+    };
+    let path = socket(agent, server.server.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let (connection, work) =
+            hubble_api::connect(&path).await.context("no flows are served, which enable-hubble does")?;
+        let command = async {
+            match command {
+                HubbleCommand::Observe(options) => observe(connection, options, out).await,
+                HubbleCommand::Status(_) => status(connection, &path, out).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            result = command => result,
+            // Answers in flight end with an error of their own as long as the command is polled; this is the rest.
+            _ = work => bail!("the server has closed the connection"),
+        }
+    })
+}
+
+/// Returns the socket of the option, of `HUBBLE_SERVER`, or beside that of the API.
+fn socket(agent: &Agent, option: Option<&str>) -> anyhow::Result<PathBuf> {
+    let variable = std::env::var(SERVER_VARIABLE).ok().filter(|server| !server.is_empty());
+    match option.map(str::to_owned).or(variable) {
+        Some(server) => match server.strip_prefix("unix://") {
+            Some(path) => Ok(path.into()),
+            None => bail!("{server} is no unix:///PATH: flows are served on a unix socket only"),
+        },
+        None => Ok(match agent.socket() {
+            Some(api) => api.with_file_name(SOCKET),
+            None => PathBuf::from(DEFAULT_FOLDER).join(SOCKET),
+        }),
+    }
+}
+
+async fn observe(
+    connection: Connection,
+    options: &ObserveOptions,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let mut observer = ObserverClient::new(connection);
+    let mut responses = observer.get_flows(options.request()).await.map_err(refused)?.into_inner();
+    while let Some(response) = responses.message().await.map_err(refused)? {
+        let line = match options.output {
+            Output::Compact => hubble_api::to_compact(&response),
+            Output::Json => hubble_api::to_json(&response),
+        };
+        if !line.is_empty() {
+            writeln!(out, "{line}")?;
+        }
+        if options.follow {
+            out.flush()?;
+        }
+    }
+    Ok(())
+}
+
+async fn status(connection: Connection, path: &std::path::Path, out: &mut dyn Write) -> anyhow::Result<()> {
+    let request = HealthCheckRequest { service: "hubble.server.Observer".to_owned() };
+    let health = HealthClient::new(connection.clone()).check(request).await.map_err(refused)?.into_inner();
+    let shown = if health.status == 1 { "Ok".to_owned() } else { health.status().as_str_name().to_owned() };
+    writeln!(out, "Healthcheck (via unix://{}): {shown}", path.display())?;
+    let status =
+        ObserverClient::new(connection).server_status(ServerStatusRequest {}).await.map_err(refused)?;
+    let status = status.into_inner();
+    #[expect(clippy::cast_precision_loss, reason = "a percentage with two digits")]
+    let used = status.num_flows as f64 / status.max_flows.max(1) as f64 * 100.0;
+    let (flows, max) = (grouped(status.num_flows), grouped(status.max_flows));
+    writeln!(out, "Current/Max Flows: {flows}/{max} ({used:.2}%)")?;
+    writeln!(out, "Flows/s: {:.2}", status.flows_rate)?;
+    Ok(())
+}
+
+fn refused(status: hubble_api::Status) -> anyhow::Error {
+    anyhow::anyhow!("rpc error: code = {:?} desc = {}", status.code(), status.message())
+}
+
+/// Returns a number with commas between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: ObserveOptions,
+    }
+
+    fn request(line: &str) -> GetFlowsRequest {
+        Line::try_parse_from([&["x"], &line.split_whitespace().collect::<Vec<_>>()[..]].concat())
+            .unwrap()
+            .options
+            .request()
+    }
+
+    #[test]
+    fn options_become_numbers_and_filters() {
+        assert_eq!(request(""), GetFlowsRequest { number: 20, ..GetFlowsRequest::default() });
+        assert_eq!(request("--all").number, 0);
+        assert_eq!(request("-f"), GetFlowsRequest { follow: true, ..GetFlowsRequest::default() });
+        let first = request("--first 3 --verdict dropped -t drop --protocol tcp");
+        assert_eq!((first.first, first.number, first.whitelist.len()), (true, 3, 1));
+        assert_eq!((&first.whitelist[0].verdict, first.whitelist[0].event_type[0].r#type), (&vec![2], 1));
+        let [source, destination] = &request("--pod shop/web -n db --to-ip 10.0.0.1").whitelist[..] else {
+            panic!()
+        };
+        let pods = vec!["shop/web".to_owned(), "db/".to_owned()];
+        assert_eq!((&source.source_pod, &source.destination_ip), (&pods, &vec!["10.0.0.1".to_owned()]));
+        assert_eq!((&destination.destination_pod, &destination.source_pod), (&pods, &Vec::new()));
+        let since = request("--since 2026-11-21T12:05:29Z").since.unwrap();
+        assert_eq!(since.seconds, 1_795_262_729);
+        assert_eq!(
+            (grouped(0), grouped(4095), grouped(1_234_567)),
+            ("0".into(), "4,095".into(), "1,234,567".into())
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! Hubble's messages and services over gRPC, as Cilium's clients speak them.
+//!
+//! **Owns** the definitions in `proto/`, with Cilium's names and numbers: [`flow`], [`observer`], [`relay`], and the
+//! part of gRPC's [`health`] service that clients use; the JSON form and the line that clients print ([`to_json`],
+//! [`to_compact`]); field masks
+//! ([`FieldMask`]); the connection of a client to a unix socket ([`connect`]).
+//! **Needs** nothing: no clock, no kernel.
+//!
+//! ```
+//! use hubble_api::flow::{Flow, Ip, Verdict};
+//! use hubble_api::observer::{GetFlowsResponse, get_flows_response::ResponseTypes};
+//!
+//! let ip = Ip { source: "10.0.0.1".into(), ..Ip::default() };
+//! let flow = Flow { verdict: Verdict::Dropped.into(), ip: Some(ip), ..Flow::default() };
+//! let response = GetFlowsResponse { response_types: Some(ResponseTypes::Flow(flow)), ..Default::default() };
+//! let json = r#"{"flow":{"verdict":"DROPPED","IP":{"source":"10.0.0.1"}}}"#;
+//! assert_eq!(hubble_api::to_json(&response), json);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod compact;
+mod json;
+mod mask;
+
+pub use client::{ConnectError, Connection, connect};
+pub use compact::to_compact;
+pub use json::to_json;
+pub use mask::{BadMask, FieldMask};
+pub use protos::grpc::health::v1 as health;
+pub use protos::{flow, observer, relay};
+pub use tonic::Status;
+
+/// Code of prost and tonic.
+mod protos {
+    #![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/protos.rs"));
+}
