@@ -43,9 +43,12 @@
     {{- end -}}
     {{- $option := printf "ipv%s-native-routing-cidr" $family -}}
     {{- $masquerade := eq (get $config (printf "enable-ipv%s-masquerade" $family)) "true" -}}
-    {{- if and $enabled $masquerade (eq $values.routingMode "native") (not (get $config $option)) -}}
+    {{- if and $enabled $masquerade (eq $values.routingMode "native") (not $values.ipMasqAgent.enabled) (not (get $config $option)) -}}
       {{- $faults = append $faults (printf "ipv%sNativeRoutingCIDR: routingMode native with masquerading needs the range that is not masqueraded" $family) -}}
     {{- end -}}
+  {{- end -}}
+  {{- if and .ipMasqAgent.enabled (ne (get $config "enable-bpf-masquerade") "true") -}}
+    {{- $faults = append $faults "ipMasqAgent.enabled: needs bpf.masquerade true: iptables masquerades without such ranges" -}}
   {{- end -}}
   {{- if and .autoDirectNodeRoutes (ne .routingMode "native") -}}
     {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native" -}}

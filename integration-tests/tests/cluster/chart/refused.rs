@@ -92,6 +92,7 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             json!({"ipam": {"operator": {"clusterPoolIPv4PodCIDRList": []}}}),
             "clusterPoolIPv4PodCIDRList: is empty",
         ),
+        (json!({"ipMasqAgent": {"enabled": true}}), "ipMasqAgent.enabled: needs bpf.masquerade true"),
         (json!({"autoDirectNodeRoutes": true}), "autoDirectNodeRoutes: needs routingMode native"),
         (json!({"ipv4": {"enabled": false}}), "ipv4.enabled: both families are off"),
         (

@@ -35,6 +35,11 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "directRoutingSkipUnreachable": true, "devices": ["eth0", "eth1"], "l2NeighDiscovery": {"enabled": true}}),
         ),
         (
+            "ranges that are not masqueraded",
+            json!({"routingMode": "native", "bpf": {"masquerade": true}, "ipMasqAgent": {"enabled": true, "config": {
+                "nonMasqueradeCIDRs": ["10.0.0.0/8", "fd00::/8"], "masqLinkLocal": false, "masqLinkLocalIPv6": true}}}),
+        ),
+        (
             "native routing of the pool",
             json!({"routingMode": "native", "nativeRoutingCIDRFromClusterPool": true}),
         ),
