@@ -4,13 +4,16 @@
 //! namespace and a call of the CNI plugin by the configuration file that the agent has written, as from containerd: an
 //! ADD that fails is followed by a DEL, and repeated with another container; a DEL is repeated until it succeeds.
 //! Then the pod's status has its addresses. The last deletion of a pod that ends is the kubelet's.
+//!
+//! A container with a command runs it, a binary of the workspace, in the pod's network namespace; `/dev` is a folder of
+//! its own, from which its termination message goes into the pod's status. Other containers run nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -29,6 +32,9 @@ use crate::{Cluster, Node, binary};
 
 /// Delay between two tries of the same call or request.
 const RETRY_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Interval at which the process of a container is looked at.
+const PROCESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The kubelet of a cluster's node. Dropping it is its sudden death: pods stay as they are.
 #[derive(Debug)]
@@ -66,6 +72,8 @@ struct Shared {
     host: NetNs,
     /// Bind mounts of the pods' namespaces.
     netns: PathBuf,
+    /// Folders of containers.
+    containers: PathBuf,
     /// Configuration files of networks.
     configurations: PathBuf,
     agent: PathBuf,
@@ -86,6 +94,8 @@ struct State {
 #[derive(Debug)]
 struct Pod {
     key: Key,
+    /// Name of its container, and the command with its arguments.
+    command: (String, Vec<String>),
     phase: Phase,
     running: Option<RunningPod>,
 }
@@ -132,6 +142,7 @@ impl Kubelet {
         let shared = Arc::new(Shared {
             host: cluster.node.host().clone(),
             netns: folder.join("netns"),
+            containers: folder.join("containers"),
             configurations: folder.join(Self::CONFIGURATIONS),
             agent: cluster.node.socket(),
             kubectl: (own.get_program().into(), environment),
@@ -232,7 +243,7 @@ impl Shared {
 
     /// Brings the pods' phases up to date with all objects of the cluster; returns the uids of pods that are new.
     fn observe(&self, objects: &BTreeMap<Key, Value>) -> Vec<String> {
-        let mut found: BTreeMap<&str, (&Key, Phase)> = BTreeMap::new();
+        let mut found: BTreeMap<&str, (&Key, &Value, Phase)> = BTreeMap::new();
         for (key, object) in objects {
             let Some(uid) = object["metadata"]["uid"].as_str() else { continue };
             let phase = match object["spec"]["nodeName"].as_str() {
@@ -241,16 +252,17 @@ impl Shared {
                 Some(Cluster::NODE) => Phase::Bound,
                 Some(_) => continue,
             };
-            found.insert(uid, (key, phase));
+            found.insert(uid, (key, &object["spec"]["containers"][0], phase));
         }
         let mut state = self.state();
         for (uid, pod) in &mut state.pods {
-            pod.phase = found.get(uid.as_str()).map_or(Phase::Gone, |(_, phase)| *phase);
+            pod.phase = found.get(uid.as_str()).map_or(Phase::Gone, |(.., phase)| *phase);
         }
         let mut new = Vec::new();
-        for (uid, (key, phase)) in found {
+        for (uid, (key, container, phase)) in found {
             if !state.pods.contains_key(uid) {
-                state.pods.insert(uid.to_owned(), Pod { key: key.clone(), phase, running: None });
+                let pod = Pod { key: key.clone(), command: command(container), phase, running: None };
+                state.pods.insert(uid.to_owned(), pod);
                 new.push(uid.to_owned());
             }
         }
@@ -287,6 +299,14 @@ impl Shared {
         }
         Ok(plugin.to_string())
     }
+}
+
+/// Returns the name of a container, and its command with the arguments.
+fn command(container: &Value) -> (String, Vec<String>) {
+    let words =
+        ["command", "args"].into_iter().flat_map(|field| container[field].as_array().into_iter().flatten());
+    let words = words.filter_map(|word| word.as_str().map(str::to_owned)).collect();
+    (container["name"].as_str().unwrap_or_default().to_owned(), words)
 }
 
 /// Runs a command; its standard output, or why it failed.
@@ -333,6 +353,9 @@ impl Worker {
                 Some(Phase::Ending | Phase::Gone) => break,
             }
             self.wait(RETRY_INTERVAL);
+        }
+        if let Some((process, folder)) = container.as_ref().and_then(|container| self.execute(container)) {
+            self.follow(process, &folder);
         }
         while self.phase() == Some(Phase::Bound) {
             self.wait(Duration::from_secs(60));
@@ -411,6 +434,54 @@ impl Worker {
         }
     }
 
+    /// Starts the command of the pod's container, if it has one; returns the process and its folder `/dev`.
+    fn execute(&self, container: &Container) -> Option<(Child, PathBuf)> {
+        let (_, words) = self.shared.state().pods[&self.uid].command.clone();
+        let (program, arguments) = words.split_first()?;
+        let folder = self.shared.containers.join(&container.id);
+        fs::create_dir_all(&folder).expect("a folder can be made");
+        let mut command = container.ns.command("unshare");
+        command
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                "mount --bind \"$0\" /dev && exec \"$@\"",
+            ])
+            .arg(&folder)
+            .arg(binary(program))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        Some((command.spawn().expect("a process can be started"), folder))
+    }
+
+    /// Waits until the process ends, and reports it; ends it with the pod.
+    fn follow(&self, mut process: Child, folder: &Path) {
+        while self.phase() == Some(Phase::Bound) {
+            match process.try_wait() {
+                Ok(Some(status)) => return self.report_end(status, folder),
+                _ => self.wait(PROCESS_INTERVAL),
+            }
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+
+    /// Writes the end of the container into the pod's status, with the termination message.
+    fn report_end(&self, status: ExitStatus, folder: &Path) {
+        let (key, (name, _)) = (self.key(), self.shared.state().pods[&self.uid].command.clone());
+        let message = fs::read_to_string(folder.join("termination-log")).unwrap_or_default();
+        let terminated = json!({"exitCode": status.code().unwrap_or(137), "message": message});
+        let container = json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": terminated}});
+        let phase = if status.success() { "Succeeded" } else { "Failed" };
+        let patch = json!({"metadata": {"uid": self.uid}, "status": {"phase": phase, "containerStatuses": [container]}});
+        self.patch_status(&key, &patch);
+    }
+
     /// Repeats a DEL until it succeeds, then removes the namespace; false if the kubelet was stopped before.
     fn delete(&self, container: Container) -> bool {
         while let Err(error) = self.call("DEL", &container) {
@@ -457,15 +528,19 @@ impl Worker {
         let patch = json!({"metadata": {"uid": self.uid}, "status": {
             "phase": "Running", "hostIP": Node::IPV4, "podIP": addresses[0], "podIPs": ips, "conditions": conditions,
         }});
+        self.patch_status(&key, &patch);
+        Ok(())
+    }
+
+    fn patch_status(&self, key: &Key, patch: &Value) {
         while self.phase() == Some(Phase::Bound) {
             let patch = Patch::Merge(patch.to_string().into());
-            let Err(error) = self.handle.block_on(self.api.patch(Kind::Pod, &key, true, patch)) else {
+            let Err(error) = self.handle.block_on(self.api.patch(Kind::Pod, key, true, patch)) else {
                 break;
             };
             self.shared.fail(&format!("status of {key}"), &error.to_string());
             self.wait(RETRY_INTERVAL);
         }
-        Ok(())
     }
 
     /// Deletes the object of a pod that has ended.

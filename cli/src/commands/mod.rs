@@ -2,13 +2,14 @@
 //!
 //! Commands may use each other's parts: `endpoint` prints options as `config` does, `ip` and `bpf policy` resolve
 //! identities by `identity`, `db` runs commands by `shell`, `why` formats addresses as `service` does, `health` prints
-//! the agent as `status` does and adds the nodes to it.
+//! the agent as `status` does and adds the nodes to it, `connectivity` runs `probe` in pods.
 //!
 //! Sibling folders that it uses: `client`, `output`.
 
 mod agent_verb;
 mod bpf;
 mod config;
+mod connectivity;
 mod db;
 mod endpoint;
 mod get;
@@ -22,6 +23,7 @@ mod map;
 mod monitor;
 mod node;
 mod policy;
+mod probe;
 mod service;
 mod shell;
 mod statedb;
@@ -110,6 +112,12 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Check which flows of pods work in a cluster
+    #[command(subcommand)]
+    Connectivity(connectivity::ConnectivityCommand),
+    /// Both ends of a flow, for the pods of `connectivity check`
+    #[command(subcommand)]
+    Probe(probe::ProbeCommand),
     /// Report what the agent does with chart values or options, and with the pinned maps and endpoints of this node: runs
     /// `agent preflight`, whose --help tells its options
     #[command(disable_help_flag = true)]
@@ -152,6 +160,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
         Command::Bpf(command) => return bpf::run(agent, command, out),
         Command::Shell(options) => return shell::run(options, out),
         Command::BuildConfig { arguments } => agent_verb::run("build-config", arguments),
+        Command::Connectivity(command) => return connectivity::run(command, out),
+        Command::Probe(command) => return probe::run(command, out),
         Command::Preflight { arguments } => agent_verb::run("preflight", arguments),
         Command::Cleanup { arguments } => agent_verb::run("cleanup", arguments),
     };

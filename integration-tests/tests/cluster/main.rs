@@ -6,6 +6,7 @@ mod api_server;
 mod bad_input;
 mod build_config;
 mod chart;
+mod connectivity_check;
 mod crd;
 mod definitions;
 mod endpoint_objects;
