@@ -164,12 +164,14 @@ mod tests {
             format!(
                 r#"{{"tier":200,"port":8000,"endPort":8010,"protocol":"UDP","l7-rules":[{{"{all}":null}}]}}"#
             ),
-            format!(r#"{{"tier":255,"port":0,"protocol":"ANY","l7-rules":[{{"{host}":null}}]}}"#),
+            format!(
+                r#"{{"tier":255,"port":0,"protocol":"ANY","l7-rules":[{{"{host}":{{"priority":10}}}}]}}"#
+            ),
         ];
         assert_eq!(rules(&shown, "ingress"), expected);
         let expected = [
             format!(r#"{{"tier":200,"port":0,"protocol":"ANY","l7-rules":[{{"{host}":null}}]}}"#),
-            format!(r#"{{"tier":255,"port":0,"protocol":"ANY","l7-rules":[{{"{all}":null}}]}}"#),
+            format!(r#"{{"tier":255,"port":0,"protocol":"ANY","l7-rules":[{{"{all}":{{"priority":10}}}}]}}"#),
         ];
         assert_eq!(rules(&shown, "egress"), expected);
         for added in ["allow-localhost-ingress", "allow-any-egress"] {
