@@ -118,6 +118,7 @@ impl Setup {
         let world = world();
         let mut node = Node::new();
         node.config.insert("allow-localhost".into(), "always".into());
+        node.config.insert("enable-k8s-cluster-network-policy".into(), "true".into());
         let outside = hosts_outside(&node);
         node.apply("namespaces.yaml", &namespace_manifests(&world));
         node.start();

@@ -1,4 +1,5 @@
-//! NetworkPolicies of Kubernetes with real packets: a table of policies and of the peers that they let through.
+//! NetworkPolicies and ClusterNetworkPolicies of Kubernetes with real packets: a table of policies and of the peers that
+//! they let through.
 
 use serde_json::{Value, json};
 use test_kit::require_root;
@@ -15,10 +16,10 @@ const VAULT: Party = Party::Pod(4);
 /// 198.51.100.10, 198.51.100.200 and 203.0.113.5, and their addresses of the other family.
 const OUTSIDE: [Party; 3] = [Party::Outside(0), Party::Outside(1), Party::Outside(2)];
 
-/// A spec of the policy of the pods of namespace `shop`, and the flows to or from the pod `shop-web` that it allows;
-/// all others of [`candidates`] are denied.
+/// Policies of the pods of namespace `shop`, and the flows to or from the pod `shop-web` that they allow; all others of
+/// [`candidates`] are denied.
 struct Case {
-    spec: Value,
+    policies: Vec<Value>,
     allowed: Vec<(Party, Party, L4)>,
 }
 
@@ -36,9 +37,71 @@ fn those(is: impl Fn(Party, Party, L4) -> bool) -> Vec<(Party, Party, L4)> {
 }
 
 fn case(spec: Value, is: impl Fn(Party, Party, L4) -> bool) -> Case {
-    let mut spec = spec;
+    Case { policies: vec![network_policy(spec)], allowed: those(is) }
+}
+
+fn network_policy(mut spec: Value) -> Value {
     spec["podSelector"] = json!({"matchLabels": {"app": "web"}});
-    Case { spec, allowed: those(is) }
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "table", "namespace": "shop"},
+        "spec": spec,
+    })
+}
+
+/// Returns a ClusterNetworkPolicy of a tier with these rules for ingress.
+fn cluster_network_policy(tier: &str, rules: Value) -> Value {
+    let namespaces = json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["blue"]}]});
+    let web = json!({"matchLabels": {"app": "web"}});
+    json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": tier.to_lowercase()},
+        "spec": {
+            "tier": tier,
+            "priority": 10,
+            "subject": {"pods": {"namespaceSelector": namespaces, "podSelector": web}},
+            "ingress": rules,
+        },
+    })
+}
+
+/// Returns the cases with tiers.
+fn cases_with_tiers() -> Vec<Case> {
+    let out = |from: Party| from == WEB;
+    let is_pod = |from: Party| matches!(from, Party::Pod(_));
+    let is_blue = |from: Party| [BANK_WEB, VAULT].contains(&from);
+    let (all, blue) =
+        (json!([{"namespaces": {}}]), json!([{"namespaces": {"matchLabels": {"team": "blue"}}}]));
+    let tcp80 = json!([{"tcp": {"destinationPort": {"number": 80}}}]);
+    let udp53 = json!([{"udp": {"destinationPort": {"number": 53}}}]);
+    let admin_deny = json!([{"action": "Deny", "from": all, "protocols": tcp80}]);
+    let pass = json!([{"action": "Pass", "from": blue}, {"action": "Deny", "from": all}]);
+    let accept = json!([{"action": "Accept", "from": all, "protocols": udp53}]);
+    vec![
+        Case {
+            policies: vec![
+                cluster_network_policy("Admin", admin_deny),
+                network_policy(from(json!([{"namespaceSelector": {}}]))),
+            ],
+            allowed: those(|from, _, l4| out(from) || is_pod(from) && l4 != L4::Tcp(80)),
+        },
+        Case {
+            policies: vec![
+                cluster_network_policy("Admin", pass),
+                network_policy(json!({"ingress": [{"ports": [{"port": 80}]}]})),
+            ],
+            allowed: those(|from, _, l4| out(from) || (is_blue(from) || !is_pod(from)) && l4 == L4::Tcp(80)),
+        },
+        Case {
+            policies: vec![
+                cluster_network_policy("Admin", accept),
+                cluster_network_policy("Baseline", json!([{"action": "Deny", "from": all}])),
+            ],
+            allowed: those(|from, _, l4| out(from) || !is_pod(from) || l4 == L4::Udp(53)),
+        },
+    ]
 }
 
 /// Returns a policy with one ingress rule.
@@ -110,16 +173,17 @@ fn network_policies_have_the_verdicts_of_their_table() {
     require_root!();
     let setup = Setup::new();
     let mut wrong = Vec::new();
-    for (number, Case { spec, allowed }) in cases().into_iter().enumerate() {
-        let name = format!("table-{number}");
-        let manifest = json!({
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": {"name": name, "namespace": "shop"},
-            "spec": spec,
-        });
-        setup.node.apply("policies.yaml", &manifest.to_string());
-        setup.node.wait_policies(&[&name]);
+    for (number, Case { mut policies, allowed }) in cases().into_iter().chain(cases_with_tiers()).enumerate()
+    {
+        let mut names = Vec::new();
+        for policy in &mut policies {
+            let name = format!("{}-{number}", policy["metadata"]["name"].as_str().unwrap());
+            policy["metadata"]["name"] = name.as_str().into();
+            names.push(name);
+        }
+        let manifest = policies.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n");
+        setup.node.apply("policies.yaml", &manifest);
+        setup.node.wait_policies(&names.iter().map(String::as_str).collect::<Vec<_>>());
         let flow = |(from, to, l4)| Flow { from, to, ipv6: false, l4 };
         let flows: Vec<Flow> = candidates().into_iter().map(flow).collect();
         let passed = passes(&flows, |party| setup.place(party));
