@@ -98,6 +98,8 @@ struct Rule {
     action: String,
     selector: String,
     labels: Vec<String>,
+    #[serde(default)]
+    log: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,6 +110,10 @@ struct Entry {
     last_port: u16,
     deny: bool,
     precedence: u32,
+    #[serde(default)]
+    proxy_port: u16,
+    #[serde(default)]
+    auth_type: u8,
 }
 
 /// A service that is translated to the destination.
@@ -261,9 +267,12 @@ impl Decision {
         if !self.enforced {
             text.push_str("  no rule decides about this direction\n");
         }
-        for Rule { object, origins, path, action, selector, .. } in &self.rules {
+        for Rule { object, origins, path, action, selector, log, .. } in &self.rules {
             let _ = writeln!(text, "  rule: {object} {path} ({action}), from {}", origins.join(", "));
             let _ = writeln!(text, "  selector: {selector}");
+            if !log.is_empty() {
+                let _ = writeln!(text, "  log: {log}");
+            }
         }
         match &self.entry {
             Some(entry) => _ = writeln!(text, "  map entry: {}", entry.text()),

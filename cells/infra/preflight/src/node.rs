@@ -7,8 +7,7 @@ use endpoints::restore::plan::{Discarded, Ignored, Restored};
 use endpoints::{Record, StateFolder, kernel_links};
 use hive::Hive;
 use maps::{
-    FamilyConfig, MapsConfig, OWN_MAPS, POLICY_PREFIX, SCHEMA, Specs, is_opened_as_is,
-    recorded_schema,
+    FamilyConfig, MapsConfig, OWN_MAPS, POLICY_PREFIX, SCHEMA, Specs, is_opened_as_is, recorded_schema,
 };
 
 use crate::Error;

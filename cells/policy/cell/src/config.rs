@@ -55,6 +55,8 @@ impl PolicyConfig {
             non_default_deny: self.enable_non_default_deny_policies,
             extended_protocols: false,
             icmp_rules,
+            // Rules for a proxy are valid: while it has no port, their traffic is denied, and that is reported.
+            l7_proxy: true,
         })
     }
 

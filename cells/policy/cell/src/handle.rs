@@ -45,6 +45,12 @@ pub enum NotRealized {
         /// The cause, with its remedy.
         reason: Arc<str>,
     },
+    /// Its rules contradict each other: the kernel keeps the policy that it has.
+    #[error("{reason}")]
+    Conflict {
+        /// The rules, with the remedy.
+        reason: Arc<str>,
+    },
     /// A write to the kernel failed.
     #[error("unable to write the policy of endpoint {endpoint}: {reason}")]
     Failed {
@@ -133,6 +139,7 @@ impl Policies {
         match row.state {
             RealizationState::Realized if row.realized >= revision => Ok(Realization::Done(row.realized)),
             RealizationState::Full => Err(NotRealized::Full { reason }),
+            RealizationState::Conflict => Err(NotRealized::Conflict { reason }),
             RealizationState::Failed => Err(NotRealized::Failed { endpoint, reason }),
             RealizationState::Pending | RealizationState::Realized => Ok(Realization::Pending(watch)),
         }

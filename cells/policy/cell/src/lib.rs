@@ -17,7 +17,8 @@
 //!
 //! **An invalid object** is refused, with the paths of its errors; its previous version stays in force, even that of
 //! the previous run, which is stored in `state/policies`. If rows do not fit into a map, all traffic of its endpoint is
-//! denied until they fit.
+//! denied until they fit. If rules contradict each other, the endpoint's previous policy stays in force. There is no proxy
+//! yet: traffic that rules send to one is denied and reported.
 //!
 //! ```
 //! use policy::{Policies, Subject};
@@ -55,5 +56,5 @@ pub use model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, 
 pub use model::object::{ObjectId, ObjectState, PolicyStatus};
 pub use model::rows::{RowKey, Rows, Verdict};
 pub use model::selectors::{PeerSelector, SubjectSelector};
-pub use policy_engine::{Filter, FilterPeer, Filters, NamedPorts};
+pub use policy_engine::{Action, Filter, FilterPeer, Filters, NamedPorts, Tier};
 pub use policymap::plan::{Plan, Violation, WrongVerdict, check, plan};

@@ -8,17 +8,25 @@ use labels::LabelArray;
 
 use crate::groups::{CidrGroups, cidr_group_prefixes};
 use crate::identities::{Identities, Identity};
-use crate::model::{Action, Direction, Peers, Policy, Ports, ResourceId, Subject, Tier};
+use crate::model::{
+    Action, Authentication, Direction, Entry, Peers, Policy, Port, Ports, RedirectSpec, ResourceId, Subject,
+    Tier,
+};
+use crate::proxy::{Parser, ProxyPorts, Redirect};
 use crate::selections::{Selections, SelectorId};
 use crate::selector::Selector;
 use crate::settings::Settings;
 use labels::NamedPorts;
+
+const UDP: u8 = 17;
+const DNS_PORT: u16 = 53;
 
 /// Policies and identities, from which the rows of any endpoint are computed. Every change is incremental and returns
 /// the identities whose rows may differ.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) settings: Settings,
+    pub(crate) proxy_ports: Arc<dyn ProxyPorts>,
     revision: u64,
     policies: BTreeMap<ResourceId, Stored>,
     pub(crate) groups: CidrGroups,
@@ -50,6 +58,8 @@ pub(crate) struct StoredRule {
     /// Empty if the rule matches no peer.
     pub(crate) peers: Vec<SelectorId>,
     pub(crate) ports: Ports,
+    pub(crate) redirects: Vec<RedirectSpec>,
+    pub(crate) authentication: Option<Authentication>,
 }
 
 /// A rule's place in its object, and its action on traffic that it matches.
@@ -65,6 +75,8 @@ pub struct Rule {
     pub action: Action,
     /// Labels of the rule, as texts, sorted.
     pub labels: Arc<[String]>,
+    /// The user's text for the log of verdicts; empty if none is given.
+    pub log: Arc<str>,
 }
 
 /// The identities whose rows may differ after a change. All lists are sorted.
@@ -101,6 +113,7 @@ impl Engine {
     pub fn new(settings: Settings) -> Engine {
         Engine {
             settings,
+            proxy_ports: Arc::new(BTreeMap::new()),
             revision: 1,
             policies: BTreeMap::new(),
             groups: CidrGroups::new(),
@@ -131,6 +144,40 @@ impl Engine {
         self.settings = settings;
         self.revision += 1;
         Change { subjects: self.identities.ids().collect(), ..self.unchanged() }
+    }
+
+    /// Sets the ports of proxies. The rows of identities with rules for a proxy may differ.
+    pub fn set_proxy_ports(&mut self, ports: Arc<dyn ProxyPorts>) -> Change {
+        self.proxy_ports = ports;
+        let stored = self.policies.values().flat_map(|stored| &stored.rules);
+        let subjects = stored
+            .filter(|rule| !rule.redirects.is_empty())
+            .map(|rule| rule.subject)
+            .collect::<BTreeSet<_>>();
+        Change { subjects: self.selected(&subjects), ..self.unchanged() }
+    }
+
+    /// Returns the kinds of proxies that an entry needs and that have no port: traffic that depends on them is denied.
+    pub fn missing_proxies(&self, entry: &Entry) -> BTreeSet<Parser> {
+        let of_ports = entry.redirects.iter().filter_map(|RedirectSpec { port: spec, rules }| {
+            let port = if let Port::Range(first, _) = spec.port { first } else { 0 };
+            let listener =
+                rules.listener.as_ref().map_or_else(|| "".into(), |listener| listener.name.clone());
+            let (direction, protocol, parser) = (entry.direction, spec.protocol, rules.parser()?);
+            Some(Redirect { direction, protocol, port, parser, listener })
+        });
+        // Only the DNS proxy knows the addresses of names.
+        let by_name =
+            matches!(&entry.peers, Peers::Of(list) if list.iter().any(|s| matches!(s, Selector::Fqdn(_))));
+        let dns = Redirect {
+            direction: Direction::Egress,
+            protocol: UDP,
+            port: DNS_PORT,
+            parser: Parser::Dns,
+            listener: "".into(),
+        };
+        let needed = of_ports.chain(by_name.then_some(dns));
+        needed.filter(|to| self.proxy_ports.port(to).is_none()).map(|to| to.parser).collect()
     }
 
     /// Iterates over all policies, in the order of their names.
@@ -297,6 +344,7 @@ impl Engine {
                 direction: entry.direction,
                 action: entry.action,
                 labels: entry.labels.clone(),
+                log: entry.log.clone(),
             });
             rules.push(StoredRule {
                 rule,
@@ -306,6 +354,8 @@ impl Engine {
                 default_deny: entry.default_deny,
                 peers,
                 ports: entry.ports.clone(),
+                redirects: entry.redirects.clone(),
+                authentication: entry.authentication,
             });
         }
         Stored { policy, rules }

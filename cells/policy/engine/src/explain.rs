@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::lookup::{Decision, Verdict, lookup};
-use crate::model::Direction;
+use crate::model::{Authentication, Direction};
 use crate::plan::Reason;
 use crate::resolve::Resolved;
 use crate::rows::{Key, L4, Row};
@@ -13,6 +13,8 @@ use crate::rows::{Key, L4, Row};
 pub struct Explanation {
     /// The decision.
     pub decision: Decision,
+    /// The authentication that the packet needs to pass, as in [`Row::auth`].
+    pub auth: u8,
     /// The row that decides, with its reason; `None` if no row matches.
     pub row: Option<(Key, Row, Reason)>,
     /// Whether policy is enforced in this direction.
@@ -32,9 +34,10 @@ impl Resolved {
 
     /// Returns the verdict with its reason; see [`lookup`](Self::lookup).
     pub fn explain(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Explanation {
-        let Verdict { decision, row } = self.lookup(direction, peer, protocol, port);
+        let Verdict { decision, row, auth } = self.lookup(direction, peer, protocol, port);
         Explanation {
             decision,
+            auth,
             row: row.map(|(key, row)| (key, row, self.reason(row))),
             enforced: self.enforced(direction),
             rules: self.rules(direction),
@@ -46,7 +49,7 @@ impl Resolved {
 /// Formats one line: `allowed by cnp/shop/web spec.ingress[0] (selector ...), row 20128 TCP/80`.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((key, _, reason)) = &self.row else {
+        let Some((key, row, reason)) = &self.row else {
             return match self.rules {
                 0 => f.write_str("denied: no rule selects the endpoint"),
                 1 => f.write_str("denied: the one rule that selects the endpoint does not match"),
@@ -72,8 +75,16 @@ impl fmt::Display for Explanation {
             }
         }
         match key.identity {
-            0 => write!(f, "; row any {}", key.l4),
-            identity => write!(f, "; row {identity} {}", key.l4),
+            0 => write!(f, "; row any {}", key.l4)?,
+            identity => write!(f, "; row {identity} {}", key.l4)?,
+        }
+        if row.proxy_port > 0 {
+            write!(f, ", through proxy port {}", row.proxy_port)?;
+        }
+        let kind = self.auth & !Row::EXPLICIT_AUTH;
+        match Authentication::ALL.into_iter().find(|mode| mode.auth_type() == kind && kind > 0) {
+            Some(mode) => write!(f, ", authentication {}", mode.mode()),
+            None => Ok(()),
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::model::{Action, Direction, PortSpec, Tier};
+use crate::model::{Action, Authentication, Direction, PortSpec, Tier};
 use crate::plan::{Effect, Reason, Rules, filters};
+use crate::proxy::ProxyRules;
 use crate::selector::Selector;
 
 /// The filters of an identity, per direction.
@@ -36,6 +37,10 @@ pub struct FilterPeer {
     pub action: Action,
     /// The number of the rules' priority, counted over all tiers.
     pub priority: u32,
+    /// The rules of the proxy that their traffic passes through.
+    pub proxy: Option<Arc<ProxyRules>>,
+    /// The authentication of their traffic.
+    pub authentication: Option<Authentication>,
     /// The labels of each of the rules, in order, without repetitions.
     pub rules: Vec<Arc<[String]>>,
 }
@@ -54,7 +59,8 @@ impl Engine {
         let rules = rules.side(direction);
         let levels = rules.levels().unwrap_or_default();
         let mut found = Vec::new();
-        for ((tier, ports), effects) in filters(&rules.rules) {
+        // Rules that conflict are not in force, so they are not listed.
+        for ((tier, ports), effects) in filters(&rules.rules).unwrap_or_default() {
             let peer = |(id, effect): (_, Effect<'_>)| {
                 let number = levels.number(tier, effect.priority);
                 Some(FilterPeer::new(self.peers.get(id)?.text.clone(), number, effect))
@@ -77,7 +83,8 @@ impl FilterPeer {
         let mut rules: Vec<_> = effect.rules.iter().map(|rule| rule.labels.clone()).collect();
         rules.sort_unstable();
         rules.dedup();
-        FilterPeer { selector, action: effect.action, priority, rules }
+        let Effect { action, proxy, authentication, .. } = effect;
+        FilterPeer { selector, action, priority, proxy, authentication, rules }
     }
 }
 
@@ -93,7 +100,14 @@ fn added(reason: &Reason, priority: u32, direction: Direction) -> Option<Filter>
         (Reason::Localhost, _) => (Selector::reserved("host"), Action::Allow, "allow-localhost-ingress"),
         (Reason::NotEnforced | Reason::Rules(_), _) => return None,
     };
-    let rules = vec![[format!("reserved:io.cilium.policy.derived-from={name}")].into()];
-    let peer = FilterPeer { selector: selector.key().into(), action, priority, rules };
+    let labels = [format!("reserved:io.cilium.policy.derived-from={name}")].into();
+    let peer = FilterPeer {
+        selector: selector.key().into(),
+        action,
+        priority,
+        proxy: None,
+        authentication: None,
+        rules: vec![labels],
+    };
     Some(Filter { tier: Tier::Default, ports: None, peers: vec![peer] })
 }

@@ -145,6 +145,10 @@ impl Identities {
                 let inside = (cidr.prefix.network(), 0)..=(cidr.prefix.broadcast(), u8::MAX);
                 return Some(self.by_prefix.range(inside).flat_map(|(_, ids)| ids).copied().collect());
             }
+            Selector::Fqdn(fqdn) => {
+                let values = self.by_label.get(fqdn.label_key());
+                return Some(values.into_iter().flat_map(HashMap::values).flatten().copied().collect());
+            }
             Selector::Labels(requirements) => requirements,
         };
         let sets = requirements.iter().filter(|requirement| requirement.source != CIDR).filter_map(|r| {

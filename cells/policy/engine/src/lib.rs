@@ -5,7 +5,8 @@
 //!
 //! [`parse()`] reads an object. An [`Engine`] holds policies and identities; each change returns the identities whose
 //! rows it affects ([`Change`]), [`Engine::resolve`] computes the rows of an endpoint, [`Engine::refresh`] those of a
-//! few peers only. [`Resolved::explain`] returns the verdict on a packet with the deciding rule, [`Engine::filters`]
+//! few peers only. Rows of traffic for a proxy have the port that [`ProxyPorts`] gives; without one the traffic is denied
+//! ([`Resolved::missing_redirects`]). [`Resolved::explain`] returns the verdict on a packet with the deciding rule, [`Engine::filters`]
 //! lists the rules that apply to an identity by port.
 //!
 //! ```
@@ -55,6 +56,7 @@ mod parse;
 mod passes;
 mod plan;
 mod priority;
+mod proxy;
 mod refusal;
 mod resolve;
 mod rows;
@@ -72,14 +74,18 @@ pub use labels::NamedPorts;
 pub use listing::{SelectorChanges, SelectorRow};
 pub use lookup::{Decision, Verdict, lookup};
 pub use model::{
-    Action, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix, ResourceId, Subject, Tier,
-    world_label,
+    Action, Authentication, Direction, Entry, Kind, Peers, Policy, Port, PortSpec, Ports, Prefix,
+    RedirectSpec, ResourceId, Subject, Tier, world_label,
 };
 pub use parse::parse;
-pub use plan::{Match, Reason};
+pub use plan::{Conflict, Match, Reason};
+pub use proxy::{
+    DnsRule, HeaderMatch, HttpRule, L7Rules, Listener, Parser, ProxyPorts, ProxyRules, Redirect, SecretRef,
+    TlsContext,
+};
 pub use refusal::{Problem, Refusal};
 pub use resolve::{ResolveError, Resolved, RowChange};
 pub use rows::{Key, L4, Row};
 pub use selections::HOST;
-pub use selector::{CidrSelector, Requirement, Selector};
+pub use selector::{CidrSelector, FqdnSelector, Requirement, Selector};
 pub use settings::{Enforcement, Settings};

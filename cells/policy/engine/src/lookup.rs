@@ -23,6 +23,8 @@ pub struct Verdict {
     pub decision: Decision,
     /// The row that decides.
     pub row: Option<(Key, Row)>,
+    /// The authentication that the packet needs to pass, as in [`Row::auth`].
+    pub auth: u8,
 }
 
 /// Looks a packet up by the datapath's rules. Candidates are the longest match of the peer's identity and the longest
@@ -47,7 +49,20 @@ pub fn lookup(
         Some((_, row)) if row.deny => Decision::Deny,
         Some(_) => Decision::Allow,
     };
-    Verdict { decision, row }
+    let other = match row {
+        chosen if chosen == own => any,
+        _ => own,
+    };
+    let auth = row.filter(|(_, row)| !row.deny).map_or(0, |(_, row)| auth_of(row, other.map(|(_, row)| row)));
+    Verdict { decision, row, auth }
+}
+
+/// Returns the authentication of an allow: its own or, unless a rule sets that, the type of the other candidate if it is
+/// larger and the other's priority is at least as high.
+fn auth_of(row: Row, other: Option<Row>) -> u8 {
+    let other =
+        other.filter(|other| !row.has_explicit_auth() && other.precedence >> 8 >= row.precedence >> 8);
+    other.map_or(0, |other| other.auth & !Row::EXPLICIT_AUTH).max(row.auth)
 }
 
 fn own_decides((own_key, own): (Key, Row), (any_key, any): (Key, Row)) -> bool {

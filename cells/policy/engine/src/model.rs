@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::proxy::ProxyRules;
 use crate::refusal::Problem;
 use crate::selector::Selector;
 
@@ -153,8 +154,14 @@ pub struct Entry {
     pub default_deny: bool,
     /// The other end of the traffic.
     pub peers: Peers,
-    /// Protocols and ports.
+    /// Protocols and ports of traffic that passes directly.
     pub ports: Ports,
+    /// Protocols and ports of traffic that passes through a proxy, with the proxy's rules.
+    pub redirects: Vec<RedirectSpec>,
+    /// The authentication of the traffic; `None` if the entry leaves it to other entries.
+    pub authentication: Option<Authentication>,
+    /// A text of the user for the log of verdicts; empty if none is given.
+    pub log: Arc<str>,
     /// Its path in the object: `spec.ingress[0]`, `specs[1].egressDeny[2]`.
     pub path: Arc<str>,
     /// Labels of the rule, as texts, sorted: derived-from, name, namespace, uid, then the user's own.
@@ -181,12 +188,52 @@ pub enum Peers {
     Of(Vec<Selector>),
 }
 
+/// The authentication of allowed traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Authentication {
+    /// None, even where a broader entry requires it.
+    Disabled,
+    /// Mutual authentication of the two identities.
+    Required,
+    /// One that always fails, for tests.
+    AlwaysFail,
+}
+
+impl Authentication {
+    /// The modes.
+    pub const ALL: [Authentication; 3] =
+        [Authentication::Disabled, Authentication::Required, Authentication::AlwaysFail];
+
+    /// Returns the mode's name in policies.
+    pub fn mode(self) -> &'static str {
+        match self {
+            Authentication::Disabled => "disabled",
+            Authentication::Required => "required",
+            Authentication::AlwaysFail => "test-always-fail",
+        }
+    }
+
+    /// Returns the type in map entries.
+    pub fn auth_type(self) -> u8 {
+        self as u8
+    }
+}
+
+/// A protocol with one port, a range or a name, whose traffic passes through a proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedirectSpec {
+    /// The traffic.
+    pub port: PortSpec,
+    /// The rules of the proxy.
+    pub rules: Arc<ProxyRules>,
+}
+
 /// Protocols and ports of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ports {
     /// No port is specified: every protocol.
     All,
-    /// One of these; an empty list (`toPorts: [{ports: []}]`) matches nothing.
+    /// One of these; an empty list (`toPorts: [{ports: []}]`, or redirects only) matches nothing.
     Of(Vec<PortSpec>),
 }
 

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use crate::model::Tier;
-use crate::priority::Levels;
-use crate::rows::L4;
+use crate::priority::{Levels, precedence};
+use crate::rows::{L4, Row};
 
 /// The number of tiers that can have a Pass.
 const PASSING: usize = Tier::Default as usize;
@@ -22,7 +22,19 @@ pub(crate) struct Candidate {
     /// The number of its priority.
     pub(crate) number: u32,
     pub(crate) deny: bool,
+    /// The priority of its redirect; 0 for none.
+    pub(crate) redirect: u8,
+    pub(crate) proxy_port: u16,
+    pub(crate) auth: u8,
     pub(crate) origin: u32,
+}
+
+impl Candidate {
+    /// Returns the row for its traffic.
+    pub(crate) fn row(&self) -> Row {
+        let Candidate { number, deny, redirect, proxy_port, auth, origin, .. } = *self;
+        Row { deny, precedence: precedence(number, deny, redirect), proxy_port, auth, origin }
+    }
 }
 
 /// The rules for a peer: allows and denies, and Passes by their traffic.

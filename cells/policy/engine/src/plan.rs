@@ -1,15 +1,18 @@
 //! The plan of an identity: the effects of its rules by selector of peers, before selectors are expanded to identities.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
 use labels::RESERVED;
 
 use crate::engine::{Engine, Rule, StoredRule};
-use crate::model::{Action, Direction, Port, PortSpec, Ports, Tier};
+use crate::model::{Action, Authentication, Direction, Port, PortSpec, Ports, Tier};
 use crate::priority::Levels;
+use crate::proxy::{ProxyPorts, ProxyRules, Redirect};
 use crate::resolve::ResolveError;
-use crate::rows::L4;
+use crate::rows::{L4, Row};
 use crate::selections::{HOST, SelectorId};
 use crate::settings::Enforcement;
 use labels::NamedPorts;
@@ -39,12 +42,14 @@ pub struct Match {
 }
 
 /// The effects of an identity's rules, by the selectors of their peers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) ingress: Side,
     pub(crate) egress: Side,
     /// Reasons, indexed by the origin of parts.
     pub(crate) reasons: Vec<Reason>,
+    /// Redirects that cannot be made: their traffic is not allowed.
+    pub(crate) missing: BTreeSet<Redirect>,
 }
 
 /// One direction of a plan.
@@ -59,6 +64,9 @@ pub(crate) struct Side {
     pub(crate) peers: BTreeMap<Peer, Vec<Part>>,
     /// The numbers of the rules' priorities.
     pub(crate) levels: Levels,
+    /// Whether a rule asks for authentication, which then holds for narrower allows, too, and beside allows that take
+    /// precedence. As in Cilium, none of this holds beside a Pass.
+    pub(crate) authenticates: bool,
 }
 
 /// The peers to which a part of a plan applies.
@@ -77,6 +85,10 @@ pub(crate) struct Part {
     pub(crate) action: Action,
     pub(crate) tier: Tier,
     pub(crate) number: u32,
+    pub(crate) proxy: ProxyPort,
+    /// The priority of the redirect; 0 for none.
+    pub(crate) redirect: u8,
+    pub(crate) auth: u8,
     pub(crate) origin: u32,
 }
 
@@ -87,6 +99,25 @@ pub(crate) enum Traffic {
     Named(Arc<str>, u8),
 }
 
+/// The proxy port of a part.
+#[derive(Debug, Clone)]
+pub(crate) enum ProxyPort {
+    /// Known; 0 for none.
+    Known(u16),
+    /// That of a redirect whose port a peer's named port completes.
+    Named(Arc<dyn ProxyPorts>, Redirect),
+}
+
+impl ProxyPort {
+    /// Returns the proxy port of traffic to this port; `None` if the redirect cannot be made.
+    pub(crate) fn of_port(&self, port: u16) -> Option<u16> {
+        match self {
+            ProxyPort::Known(proxy_port) => Some(*proxy_port),
+            ProxyPort::Named(ports, redirect) => ports.port(&Redirect { port, ..redirect.clone() }),
+        }
+    }
+}
+
 /// The effects of rules, by tier, protocol and port, then by selector of peers.
 pub(crate) type Effects<'a> = BTreeMap<(Tier, Option<PortSpec>), BTreeMap<SelectorId, Effect<'a>>>;
 
@@ -94,7 +125,67 @@ pub(crate) type Effects<'a> = BTreeMap<(Tier, Option<PortSpec>), BTreeMap<Select
 pub(crate) struct Effect<'a> {
     pub(crate) action: Action,
     pub(crate) priority: u32,
+    pub(crate) proxy: Option<Arc<ProxyRules>>,
+    pub(crate) authentication: Option<Authentication>,
     pub(crate) rules: Vec<&'a Arc<Rule>>,
+}
+
+impl<'a> Effect<'a> {
+    fn new(rule: &'a StoredRule, proxy: Option<&Arc<ProxyRules>>) -> Effect<'a> {
+        Effect {
+            action: rule.rule.action,
+            priority: rule.priority,
+            proxy: proxy.cloned(),
+            authentication: rule.authentication,
+            rules: vec![&rule.rule],
+        }
+    }
+
+    /// Adds a rule. One of an earlier priority, or a deny of the same one, replaces the others; allows are merged.
+    fn add(&mut self, rule: &'a StoredRule, proxy: Option<&Arc<ProxyRules>>) -> Result<(), Conflict> {
+        let rank = |priority, action| (priority, order(action));
+        match rank(rule.priority, rule.rule.action).cmp(&rank(self.priority, self.action)) {
+            Ordering::Less => *self = Effect::new(rule, proxy),
+            Ordering::Equal => self.merge(rule, proxy)?,
+            Ordering::Greater => {}
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, rule: &'a StoredRule, proxy: Option<&Arc<ProxyRules>>) -> Result<(), Conflict> {
+        let first = place(self.rules[0]);
+        let conflict = |reason| Conflict { rules: [first.clone(), place(&rule.rule)].into(), reason };
+        ProxyRules::merge(&mut self.proxy, proxy).map_err(&conflict)?;
+        match (self.authentication, rule.authentication) {
+            (Some(a), Some(b)) if a != b => return Err(conflict("different authentication modes")),
+            (known, other) => self.authentication = known.or(other),
+        }
+        if !self.rules.last().is_some_and(|last| Arc::ptr_eq(last, &rule.rule)) {
+            self.rules.push(&rule.rule);
+        }
+        Ok(())
+    }
+
+    fn same_verdict(&self, other: &Effect<'_>) -> bool {
+        let redirect =
+            |effect: &Effect<'_>| effect.proxy.as_ref().map(|rules| (rules.parser(), rules.listener.clone()));
+        (self.action, self.priority, redirect(self), self.authentication)
+            == (other.action, other.priority, redirect(other), other.authentication)
+    }
+}
+
+fn place(rule: &Rule) -> String {
+    format!("{} {}", rule.resource, rule.path)
+}
+
+/// Rules for the same peers and ports that cannot be in force together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} and {}: {reason} for the same peers and ports", rules[0], rules[1])]
+pub struct Conflict {
+    /// The rules: object and path.
+    pub rules: Arc<[String; 2]>,
+    /// The reason.
+    pub reason: &'static str,
 }
 
 /// The rules that apply to an identity.
@@ -110,6 +201,8 @@ pub(crate) struct Rules<'a> {
 pub(crate) struct SideRules<'a> {
     pub(crate) rules: Vec<&'a StoredRule>,
     enforced: bool,
+    /// Whether a rule is a Pass.
+    passes: bool,
     /// The reasons of what the engine adds to the rules, in the order of their priorities.
     pub(crate) additions: Vec<Reason>,
 }
@@ -131,6 +224,7 @@ impl Rules<'_> {
             self.rules.iter().copied().filter(|rule| rule.rule.direction == direction).collect();
         let enforced = self.always || !rules.is_empty();
         let default_deny = self.always || rules.iter().any(|rule| rule.default_deny);
+        let passes = rules.iter().any(|rule| rule.rule.action == Action::Pass);
         let additions = if !enforced {
             vec![Reason::NotEnforced]
         } else if rules.is_empty() {
@@ -139,13 +233,12 @@ impl Rules<'_> {
             vec![Reason::NoDefaultDeny]
         } else {
             let localhost = direction == Direction::Ingress && self.localhost;
-            let passes = rules.iter().any(|rule| rule.rule.action == Action::Pass);
             [localhost.then_some(Reason::Localhost), passes.then_some(Reason::DefaultDeny)]
                 .into_iter()
                 .flatten()
                 .collect()
         };
-        SideRules { rules, enforced, additions }
+        SideRules { rules, enforced, additions, passes }
     }
 }
 
@@ -163,15 +256,11 @@ impl Plan {
     /// Returns the plan of an identity; `ports` are the named ports of the endpoint.
     pub(crate) fn new(engine: &Engine, identity: u32, ports: &NamedPorts) -> Result<Plan, ResolveError> {
         let rules = Rules::about(engine, identity).ok_or(ResolveError::UnknownIdentity(identity))?;
-        let mut builder = Builder { engine, ports, plan: Plan::empty() };
+        let mut builder = Builder { engine, ports, plan: Plan::default() };
         for direction in [Direction::Ingress, Direction::Egress] {
             builder.side(direction, &rules.side(direction))?;
         }
         Ok(builder.plan)
-    }
-
-    fn empty() -> Plan {
-        Plan { ingress: Side::default(), egress: Side::default(), reasons: Vec::new() }
     }
 
     pub(crate) fn side(&self, direction: Direction) -> &Side {
@@ -191,14 +280,23 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn side(&mut self, direction: Direction, rules: &SideRules<'_>) -> Result<(), ResolveError> {
         let levels = rules.levels().ok_or(ResolveError::TooManyPriorities)?;
-        let SideRules { rules, enforced, additions } = rules;
-        let mut side = Side { enforced: *enforced, rules: rules.len(), levels, ..Side::default() };
+        let SideRules { rules, enforced, additions, passes } = rules;
+        let mut side = Side {
+            enforced: *enforced,
+            rules: rules.len(),
+            levels,
+            authenticates: !passes && rules.iter().any(|rule| rule.authentication.is_some()),
+            ..Side::default()
+        };
         for (priority, reason) in (0..).zip(additions) {
             let part = Part {
                 traffic: Traffic::Blocks([L4::ALL].into()),
                 action: if *reason == Reason::DefaultDeny { Action::Deny } else { Action::Allow },
                 tier: Tier::Default,
                 number: side.levels.number(Tier::Default, priority),
+                proxy: ProxyPort::Known(0),
+                redirect: 0,
+                auth: 0,
                 origin: self.origin(reason.clone()),
             };
             match reason {
@@ -208,7 +306,7 @@ impl Builder<'_> {
                 _ => side.any.push(part),
             }
         }
-        for ((tier, spec), effects) in filters(rules) {
+        for ((tier, spec), effects) in filters(rules)? {
             self.filter(&mut side, direction, tier, spec.as_ref(), effects);
         }
         match direction {
@@ -233,15 +331,15 @@ impl Builder<'_> {
     ) {
         let Some(traffic) = self.traffic(direction, spec) else { return };
         let named = matches!(traffic, Traffic::Named(..));
-        let everyone = effects.iter().find(|(id, _)| self.is_everyone(**id));
-        let same_for_all = everyone.map(|(_, effect)| (effect.action, effect.priority));
+        let of_everyone = effects.iter().find(|(id, _)| self.is_everyone(**id)).map(|(_, effect)| effect);
         let all_ports = matches!(spec, None | Some(PortSpec { port: Port::All, .. }));
         for (id, effect) in &effects {
             let everyone = self.is_everyone(*id);
             // An effect that the wildcard selector has, too, needs no rows per peer, except where it covers all ports.
-            if !everyone && !all_ports && same_for_all == Some((effect.action, effect.priority)) {
+            if !everyone && !all_ports && of_everyone.is_some_and(|other| other.same_verdict(effect)) {
                 continue;
             }
+            let Some(proxy) = self.proxy_port(direction, spec, &traffic, effect) else { continue };
             let Some(selection) = self.engine.peers.get(*id) else { continue };
             let matches = effect
                 .rules
@@ -249,13 +347,52 @@ impl Builder<'_> {
                 .map(|rule| Match { rule: Arc::clone(rule), selector: selection.text.clone() })
                 .collect();
             let origin = self.origin(Reason::Rules(matches));
-            let number = side.levels.number(tier, effect.priority);
-            let part = Part { traffic: traffic.clone(), action: effect.action, tier, number, origin };
+            let part = Part {
+                traffic: traffic.clone(),
+                action: effect.action,
+                tier,
+                number: side.levels.number(tier, effect.priority),
+                proxy,
+                redirect: effect.proxy.as_ref().map_or(0, |rules| rules.priority()),
+                auth: effect.authentication.map_or(0, |mode| Row::EXPLICIT_AUTH | mode.auth_type()),
+                origin,
+            };
             match everyone && !named {
                 true => side.any.push(part),
                 false => side.peers.entry(Peer::Selected(*id)).or_default().push(part),
             }
         }
+    }
+
+    /// Returns the proxy port of an effect on some traffic; `None` if its redirect cannot be made, which is recorded.
+    fn proxy_port(
+        &mut self,
+        direction: Direction,
+        spec: Option<&PortSpec>,
+        traffic: &Traffic,
+        effect: &Effect<'_>,
+    ) -> Option<ProxyPort> {
+        let rules = effect.proxy.as_ref().zip(spec);
+        let Some((rules, spec, parser)) =
+            rules.and_then(|(rules, spec)| Some((rules, spec, rules.parser()?)))
+        else {
+            return Some(ProxyPort::Known(0));
+        };
+        let port = match traffic {
+            Traffic::Blocks(blocks) => blocks.first().map_or(0, |block| block.port),
+            Traffic::Named(..) => 0,
+        };
+        let listener = rules.listener.as_ref().map_or_else(|| "".into(), |listener| listener.name.clone());
+        let redirect = Redirect { direction, protocol: spec.protocol, port, parser, listener };
+        let ports = &self.engine.proxy_ports;
+        if let Traffic::Named(..) = traffic {
+            return Some(ProxyPort::Named(ports.clone(), redirect));
+        }
+        let found = ports.port(&redirect).map(ProxyPort::Known);
+        if found.is_none() {
+            self.plan.missing.insert(redirect);
+        }
+        found
     }
 
     fn is_everyone(&self, id: SelectorId) -> bool {
@@ -284,30 +421,25 @@ impl Builder<'_> {
 
 /// Groups rules of one direction by tier, traffic and selector of peers. Of a group only the rules of the first priority
 /// are effective, and of these the denies, if there are any, else the allows.
-pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Effects<'a> {
+pub(crate) fn filters<'a>(rules: &[&'a StoredRule]) -> Result<Effects<'a>, Conflict> {
     let mut filters = Effects::new();
     for rule in rules {
-        let specs: Vec<Option<PortSpec>> = match &rule.ports {
-            Ports::All => vec![None],
-            Ports::Of(list) => list.iter().map(|spec| Some(plain(spec))).collect(),
+        let mut specs: Vec<(Option<PortSpec>, Option<&Arc<ProxyRules>>)> = match &rule.ports {
+            Ports::All => vec![(None, None)],
+            Ports::Of(list) => list.iter().map(|spec| (Some(plain(spec)), None)).collect(),
         };
-        let (action, priority) = (rule.rule.action, rule.priority);
-        for spec in specs {
+        specs.extend(rule.redirects.iter().map(|to| (Some(plain(&to.port)), Some(&to.rules))));
+        for (spec, proxy) in specs {
             let effects = filters.entry((rule.tier, spec)).or_default();
             for peer in &rule.peers {
-                let new = || Effect { action, priority, rules: Vec::new() };
-                let effect = effects.entry(*peer).or_insert_with(new);
-                if (priority, order(action)) < (effect.priority, order(effect.action)) {
-                    *effect = new();
-                }
-                let known = effect.rules.last().is_some_and(|last| Arc::ptr_eq(last, &rule.rule));
-                if (priority, action) == (effect.priority, effect.action) && !known {
-                    effect.rules.push(&rule.rule);
+                match effects.entry(*peer) {
+                    Entry::Vacant(free) => _ = free.insert(Effect::new(rule, proxy)),
+                    Entry::Occupied(mut known) => known.get_mut().add(rule, proxy)?,
                 }
             }
         }
     }
-    filters
+    Ok(filters)
 }
 
 /// Returns the order of actions of one priority: the first one is effective.

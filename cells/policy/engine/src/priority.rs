@@ -67,11 +67,16 @@ impl Levels {
 }
 
 /// Returns the precedence of a row: 24 bits of inverted priority (a lower number takes precedence), then 8 bits by
-/// which a deny takes precedence over an allow of the same priority.
-pub(crate) fn precedence(number: u32, deny: bool) -> u32 {
+/// which, of the rows of one priority, denies take precedence over redirects, those of a lower `redirect` first, and
+/// redirects over other allows (`redirect` 0).
+pub(crate) fn precedence(number: u32, deny: bool, redirect: u8) -> u32 {
     const LOWEST: u32 = 0xff_ffff;
-    let kind = if deny { 255 } else { 1 };
-    (LOWEST - number.min(LOWEST)) << 8 | kind
+    let kind = match (deny, redirect) {
+        (true, _) => u8::MAX,
+        (false, 0) => 1,
+        (false, redirect) => u8::MAX - redirect,
+    };
+    (LOWEST - number.min(LOWEST)) << 8 | u32::from(kind)
 }
 
 #[cfg(test)]
@@ -85,10 +90,11 @@ mod tests {
         let eleven = (0..11).map(|priority| (Tier::Admin, priority, false));
         let levels = Levels::new(eleven.chain([(Tier::Default, 0, false)])).unwrap();
         assert_eq!((levels.number(Tier::Admin, 10), levels.number(Tier::Default, 0)), (10, 20));
-        assert_eq!(precedence(0, true), 0xffff_ffff);
-        assert_eq!(precedence(0, false), 0xffff_ff01);
-        assert_eq!(precedence(10, false), 0xffff_f501);
-        assert!(precedence(0, false) > precedence(1, true));
+        assert_eq!(precedence(0, true, 0), 0xffff_ffff);
+        assert_eq!(precedence(0, false, 0), 0xffff_ff01);
+        assert_eq!(precedence(0, false, 101), 0xffff_ff9a);
+        assert_eq!(precedence(10, false, 0), 0xffff_f501);
+        assert!(precedence(0, false, 0) > precedence(1, true, 0));
     }
 
     #[test]

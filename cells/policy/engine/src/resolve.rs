@@ -1,14 +1,14 @@
 //! Computes the rows of a policy map from a plan and the selections.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::model::{Action, Direction};
 use crate::passes::{Candidate, PeerRules};
-use crate::plan::{Match, Part, Peer, Plan, Reason, Side, Traffic};
-use crate::priority::{Levels, precedence};
+use crate::plan::{Conflict, Match, Part, Peer, Plan, Reason, Side, Traffic};
+use crate::proxy::Redirect;
 use crate::rows::{Key, L4, Row};
 use crate::selections::HOST;
 use labels::NamedPorts;
@@ -29,12 +29,15 @@ pub struct Resolved {
 }
 
 /// The error of computing an endpoint's rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
     /// Its identity is unknown to the engine.
     #[error("identity {0} is not known to the policy engine")]
     UnknownIdentity(u32),
+    /// Rules contradict each other.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
     /// Its rows do not fit into a policy map.
     #[error("the policy needs {needed} rows, a policy map holds {limit}")]
     TooManyRows {
@@ -108,7 +111,7 @@ impl Engine {
                 let parts = side.peers.iter().filter(|(peers, _)| self.is_selected(**peers, peer));
                 let parts = parts.flat_map(|(_, parts)| parts);
                 let names = self.identities.get(peer).map(|identity| &identity.ports);
-                let new = peer_rows(parts, names, &any, &side.levels, &mut resolved.reasons);
+                let new = peer_rows(parts, names, &any, side, &mut resolved.reasons);
                 let new: BTreeMap<Key, Row> =
                     new.into_iter().map(|(l4, row)| (Key { direction, identity: peer, l4 }, row)).collect();
                 replace(&mut resolved.rows, direction, peer, new, &mut changes);
@@ -155,7 +158,7 @@ impl Engine {
             let names = named.then(|| self.identities.get(identity).map(|known| &known.ports)).flatten();
             let made = made.entry((class, names)).or_insert_with_key(|(class, names)| {
                 let parts = class.iter().flat_map(|index| parts[*index as usize]);
-                Arc::new(peer_rows(parts, *names, &any, &side.levels, reasons))
+                Arc::new(peer_rows(parts, *names, &any, side, reasons))
             });
             rows.push((identity, made.clone()));
         }
@@ -175,7 +178,7 @@ impl Any {
     fn new(side: &Side, reasons: &mut Reasons) -> Any {
         let rules = peer_rules(side.any.iter(), None);
         let candidates = rules.clone().passed(&PeerRules::default(), &side.levels);
-        Any { rows: rows(candidates, &PeerRows::new(), reasons), rules }
+        Any { rows: rows(candidates, &PeerRows::new(), side, reasons), rules }
     }
 }
 
@@ -184,22 +187,25 @@ fn peer_rows<'a>(
     parts: impl Iterator<Item = &'a Part>,
     names: Option<&NamedPorts>,
     any: &Any,
-    levels: &Levels,
+    side: &Side,
     reasons: &mut Reasons,
 ) -> PeerRows {
-    rows(peer_rules(parts, names).passed(&any.rules, levels), &any.rows, reasons)
+    rows(peer_rules(parts, names).passed(&any.rules, &side.levels), &any.rows, side, reasons)
 }
 
 /// Returns the rules of a peer with these named ports.
 fn peer_rules<'a>(parts: impl Iterator<Item = &'a Part>, names: Option<&NamedPorts>) -> PeerRules {
     let mut rules = PeerRules::default();
     for part in parts {
-        let Part { tier, number, origin, .. } = *part;
-        let mut add = |l4: L4| match part.action {
-            Action::Pass => rules.add_pass(l4, tier, number),
-            action => {
-                rules.candidates.push(Candidate { l4, tier, number, deny: action == Action::Deny, origin });
+        let Part { tier, number, redirect, auth, origin, .. } = *part;
+        let mut add = |l4: L4| {
+            if part.action == Action::Pass {
+                return rules.add_pass(l4, tier, number);
             }
+            // A redirect that cannot be made allows nothing.
+            let Some(proxy_port) = part.proxy.of_port(l4.port) else { return };
+            let deny = part.action == Action::Deny;
+            rules.candidates.push(Candidate { l4, tier, number, deny, redirect, proxy_port, auth, origin });
         };
         match &part.traffic {
             Traffic::Blocks(blocks) => blocks.iter().copied().for_each(add),
@@ -214,49 +220,88 @@ fn peer_rules<'a>(parts: impl Iterator<Item = &'a Part>, names: Option<&NamedPor
 }
 
 /// Returns the rows of candidates; `any` are the rows for any peer. Rows that cannot decide a lookup are removed.
-fn rows(candidates: Vec<Candidate>, any: &PeerRows, reasons: &mut Reasons) -> PeerRows {
-    let sortable = |candidate: Candidate| {
-        let precedence = precedence(candidate.number, candidate.deny);
-        (candidate.l4, Reverse(precedence), candidate.origin, candidate.deny)
-    };
-    let mut candidates: Vec<(L4, Reverse<u32>, u32, bool)> = candidates.into_iter().map(sortable).collect();
-    candidates.sort_unstable();
-    candidates.dedup();
+fn rows(candidates: Vec<Candidate>, any: &PeerRows, side: &Side, reasons: &mut Reasons) -> PeerRows {
+    let mut candidates: Vec<(L4, Row)> =
+        candidates.into_iter().map(|found| (found.l4, found.row())).collect();
+    candidates.sort_unstable_by_key(|(l4, row)| (*l4, Reverse(row.precedence), row.proxy_port, row.origin));
     let same_key = candidates.chunk_by(|a, b| a.0 == b.0);
-    let merged = same_key.map(|same| {
-        let (l4, Reverse(precedence), origin, deny) = same[0];
-        let strongest = same.iter().take_while(|other| other.1 == Reverse(precedence));
-        let origin = match same.len() {
-            1 => origin,
-            _ => reasons.merged(strongest.map(|other| other.2).collect()),
-        };
-        (l4, Row { deny, precedence, origin })
-    });
-    let mut rows: PeerRows = merged.collect();
+    let mut rows: PeerRows =
+        same_key.map(|same| (same[0].0, merged(same, side.authenticates, reasons))).collect();
     // The kernel's lookup takes the longest match of an identity, regardless of its precedence. A longer row must
     // therefore not hide a shorter one of higher precedence: it is removed. If all rows are allows of one precedence,
     // none can hide another.
     let first = rows.first().map(|(_, row)| row.precedence);
     if rows.iter().chain(any).any(|(_, row)| row.deny || Some(row.precedence) != first) {
-        let covered: Vec<bool> =
-            rows.iter().map(|row| is_covered(row, &rows, true) || is_covered(row, any, false)).collect();
-        let mut covered = covered.into_iter();
-        rows.retain(|_| !covered.next().unwrap_or(false));
+        rows = rows.iter().filter_map(|row| decisive(row, &rows, any, side.authenticates)).collect();
+    }
+    if side.authenticates {
+        inherit_auth(&mut rows);
     }
     rows
 }
 
-/// Whether a row is redundant or would hide a row of higher precedence: one of `rows` covers its traffic and has a
-/// higher precedence, or is a deny of the same precedence. With `same_identity`, `rows` contain the row itself, which
-/// does not count.
-fn is_covered((l4, row): &(L4, Row), rows: &PeerRows, same_identity: bool) -> bool {
-    let lengths = [0].into_iter().chain(8..=l4.bits);
-    lengths.map(|bits| l4.truncated(bits)).any(|key| {
-        let Ok(at) = rows.binary_search_by_key(&key, |(l4, _)| *l4) else { return false };
-        let other = rows[at].1;
-        let itself = same_identity && key == *l4;
-        other.precedence > row.precedence || other.deny && other.precedence == row.precedence && !itself
-    })
+/// Returns the row of candidates with the same key, which are sorted by precedence: that of the first one. An allow has
+/// the authentication of the other allows, too: of all of them if `authenticates`, else of those of its priority.
+fn merged(same: &[(L4, Row)], authenticates: bool, reasons: &mut Reasons) -> Row {
+    let first = same[0].1;
+    let strongest = same.iter().map(|(_, row)| row).take_while(|row| row.precedence == first.precedence);
+    let mut origins: Vec<u32> = strongest.map(|row| row.origin).collect();
+    origins.dedup();
+    let origin = if origins.len() == 1 { origins[0] } else { reasons.merged(origins) };
+    let of_priority = |row: &&Row| authenticates || row.precedence >> 8 == first.precedence >> 8;
+    let auth = same.iter().map(|(_, row)| row).filter(of_priority).map(|row| row.auth).max().unwrap_or(0);
+    Row { auth: if first.deny { 0 } else { auth }, origin, ..first }
+}
+
+/// Sets the authentication of allows without one of their own: that of the longest broader allow that has one and is not
+/// of a lower priority.
+fn inherit_auth(rows: &mut PeerRows) {
+    let derived: Vec<u8> = rows
+        .iter()
+        .map(|(l4, row)| {
+            if row.deny || row.has_explicit_auth() {
+                return row.auth;
+            }
+            let gives = |other: &Row| {
+                !other.deny && other.has_explicit_auth() && other.precedence >> 8 >= row.precedence >> 8
+            };
+            let broader = covering(*l4, rows).filter(gives).last();
+            broader.map_or(0, |row| row.auth & !Row::EXPLICIT_AUTH)
+        })
+        .collect();
+    rows.iter_mut().zip(derived).for_each(|((_, row), auth)| row.auth = auth);
+}
+
+/// Returns a row as it has to be written; `None` if it is redundant or would hide a row of higher precedence: a row of
+/// the same peer or of any peer covers its traffic and has a higher precedence, or is a deny of the same precedence.
+///
+/// If `authenticates`, an authentication that a rule sets holds even where an allow takes precedence over the rule: the
+/// row stays, with proxy port and precedence of that allow. Allows for any peer then remove no allow of a peer.
+fn decisive((l4, row): &(L4, Row), own: &PeerRows, any: &PeerRows, authenticates: bool) -> Option<(L4, Row)> {
+    let precedes = |other: &Row, row: &Row| {
+        other.precedence > row.precedence || other.deny && other.precedence == row.precedence
+    };
+    let first = covering(*l4, own).filter(|other| precedes(other, row)).max_by_key(|other| other.precedence);
+    let row = match first {
+        None => *row,
+        Some(first) if authenticates && row.has_explicit_auth() && !first.deny => {
+            Row { precedence: first.precedence, proxy_port: first.proxy_port, ..*row }
+        }
+        Some(_) => return None,
+    };
+    let removes = |other: &Row| precedes(other, &row) && (!authenticates || row.deny || other.deny);
+    let hidden = covering(*l4, any).chain(row_of(*l4, any)).any(|other| removes(&other));
+    (!hidden).then_some((*l4, row))
+}
+
+/// Iterates over the rows with broader keys than `l4`, the broadest first.
+fn covering(l4: L4, rows: &PeerRows) -> impl Iterator<Item = Row> + '_ {
+    let lengths = [0].into_iter().chain(8..l4.bits).filter(move |bits| *bits < l4.bits);
+    lengths.filter_map(move |bits| row_of(l4.truncated(bits), rows))
+}
+
+fn row_of(l4: L4, rows: &PeerRows) -> Option<Row> {
+    rows.binary_search_by_key(&l4, |(l4, _)| *l4).ok().map(|at| rows[at].1)
 }
 
 /// Replaces the rows of a peer, and appends the differences to `changes`.
@@ -327,6 +372,11 @@ impl Resolved {
             }
         }
         Reason::Rules(matches)
+    }
+
+    /// Returns the redirects that cannot be made, since their proxy has no port: their traffic is not allowed.
+    pub fn missing_redirects(&self) -> &BTreeSet<Redirect> {
+        &self.plan.missing
     }
 
     /// Whether policy is enforced in a direction.

@@ -90,14 +90,26 @@ pub struct Row {
     pub deny: bool,
     /// Its precedence: of two matching rows the one with the higher precedence decides.
     pub precedence: u32,
+    /// The port of the proxy that the traffic passes through; 0 for none.
+    pub proxy_port: u16,
+    /// The type of authentication that the traffic needs, with [`EXPLICIT_AUTH`](Self::EXPLICIT_AUTH) if a rule for
+    /// exactly this traffic sets it.
+    pub auth: u8,
     /// The id of its reason, see [`Resolved::reason`](crate::Resolved::reason). Ids differ between two computations of
     /// the same rows: compare rows by [`Row::same_effect`].
     pub origin: u32,
 }
 
 impl Row {
+    /// The bit of [`auth`](Self::auth) of a type that a rule sets; without it, the type is of a broader row.
+    pub const EXPLICIT_AUTH: u8 = 0x80;
+
+    pub(crate) fn has_explicit_auth(self) -> bool {
+        self.auth & Row::EXPLICIT_AUTH != 0
+    }
+
     /// Whether both rows are the same map entry in the kernel.
     pub fn same_effect(self, other: Row) -> bool {
-        self.deny == other.deny && self.precedence == other.precedence
+        Row { origin: 0, ..self } == Row { origin: 0, ..other }
     }
 }

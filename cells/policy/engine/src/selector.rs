@@ -9,6 +9,9 @@ use labels::{ANY, CIDR, LabelArray, RESERVED, UNSPECIFIED};
 
 use crate::groups::CIDR_GROUP;
 
+/// Source of the labels of addresses that DNS names resolve to.
+const FQDN: &str = "fqdn";
+
 /// A selector with the implied namespace and cluster added.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Selector {
@@ -16,8 +19,19 @@ pub enum Selector {
     Labels(Vec<Requirement>),
     /// By prefix.
     Cidr(CidrSelector),
+    /// By DNS name: identities of addresses that the name resolves to.
+    Fqdn(FqdnSelector),
     /// The entity `none`: no identity.
     None,
+}
+
+/// Identities with the label of a name or pattern, which the DNS proxy gives to addresses of answers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FqdnSelector {
+    /// The name, as written; empty if there is a pattern.
+    pub match_name: String,
+    /// The pattern, as written.
+    pub match_pattern: String,
 }
 
 /// Identities whose prefix lies inside a prefix, but not inside one of the exceptions.
@@ -65,7 +79,7 @@ impl Selector {
                 let except = requirements.iter().filter(|requirement| requirement.source == CIDR);
                 except.filter_map(|requirement| requirement.key.parse().ok()).collect()
             }
-            Selector::Labels(_) | Selector::None => Vec::new(),
+            Selector::Labels(_) | Selector::Fqdn(_) | Selector::None => Vec::new(),
         };
         let masked = |prefix: IpNetwork| IpNetwork::new(prefix.network(), prefix.prefix()).ok();
         named.into_iter().filter(|prefix| prefix.prefix() > 0).filter_map(masked).collect()
@@ -81,6 +95,7 @@ impl Selector {
         match self {
             Selector::Labels(requirements) => requirements.iter().all(|r| r.holds(labels)),
             Selector::Cidr(cidr) => cidr.matches(labels),
+            Selector::Fqdn(fqdn) => labels.has(FQDN, fqdn.label_key()),
             Selector::None => false,
         }
     }
@@ -90,8 +105,18 @@ impl Selector {
         match self {
             Selector::Labels(requirements) => label_selector_text(requirements),
             Selector::Cidr(cidr) => cidr.key(),
+            Selector::Fqdn(fqdn) => {
+                format!("MatchName: {}, MatchPattern: {}", fqdn.match_name, fqdn.match_pattern)
+            }
             Selector::None => Selector::reserved("none").key(),
         }
+    }
+}
+
+impl FqdnSelector {
+    /// Returns the key of the label that selected identities carry: the selector's text as written.
+    pub fn label_key(&self) -> &str {
+        if self.match_name.is_empty() { &self.match_pattern } else { &self.match_name }
     }
 }
 

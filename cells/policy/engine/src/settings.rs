@@ -40,6 +40,8 @@ pub struct Settings {
     pub extended_protocols: bool,
     /// Whether rules may name ICMP types (`enable-icmp-rules`).
     pub icmp_rules: bool,
+    /// Whether rules may need a proxy (`enable-l7-proxy`).
+    pub l7_proxy: bool,
 }
 
 impl Default for Settings {
@@ -56,6 +58,7 @@ impl Default for Settings {
             non_default_deny: true,
             extended_protocols: false,
             icmp_rules: true,
+            l7_proxy: true,
         }
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use labels::{Label, LabelArray};
 use policy_engine::{
-    Action, Change, CidrGroup, CidrGroups, CidrSelector, Decision, Direction, Enforcement, Engine, Entry,
-    HOST, Kind, NamedPorts, Peers, Policy, Port, PortSpec, Ports, Reason, Requirement, Resolved, ResourceId,
-    Selector, SelectorRow, Settings, Subject, Test, Tier,
+    Action, Authentication, Change, CidrGroup, CidrGroups, CidrSelector, Decision, Direction, Enforcement,
+    Engine, Entry, HOST, HttpRule, Kind, L7Rules, NamedPorts, Peers, Policy, Port, PortSpec, Ports,
+    ProxyPorts, ProxyRules, Reason, Redirect, RedirectSpec, Requirement, Resolved, ResourceId, Row, Selector,
+    SelectorRow, Settings, Subject, Test, Tier,
 };
 use proptest::prelude::*;
 
@@ -69,6 +70,7 @@ impl World {
 
     fn fresh(&self) -> Engine {
         let mut engine = Engine::new(self.settings.clone());
+        engine.set_proxy_ports(Arc::new(Proxies));
         for (id, (labels, ports)) in &self.identities {
             engine.add_identity(*id, labels.clone(), ports.clone());
         }
@@ -195,8 +197,17 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         5 => proptest::collection::vec(any_spec(), 0..4).prop_map(Ports::Of),
     ];
     let direction = prop_oneof![Just(Direction::Ingress), Just(Direction::Egress)];
-    (subject, direction, any_rank(), peers, ports).prop_map(
-        |(subject, direction, (action, tier, priority, default_deny), peers, ports)| Entry {
+    let redirects = prop_oneof![3 => Just(Vec::new()), 1 => proptest::collection::vec(any_spec(), 1..3)];
+    // One mode and one kind of rules: others contradict each other.
+    let authentication = prop::option::weighted(0.2, Just(Authentication::Required));
+    let to_proxy = (redirects, authentication);
+    (subject, direction, any_rank(), peers, ports, to_proxy).prop_map(
+        |(subject, direction, (action, tier, priority, default_deny), peers, ports, to_proxy)| Entry {
+            redirects: match (action, &ports) {
+                (Action::Allow, Ports::Of(_)) => to_proxy.0.into_iter().map(redirect).collect(),
+                _ => Vec::new(),
+            },
+            authentication: to_proxy.1.filter(|_| action == Action::Allow),
             subject,
             direction,
             action,
@@ -207,8 +218,24 @@ fn any_entry() -> impl Strategy<Value = Entry> {
             ports,
             path: "".into(),
             labels: [].into(),
+            log: "".into(),
         },
     )
+}
+
+fn redirect(port: PortSpec) -> RedirectSpec {
+    let http = L7Rules::Http([HttpRule::default()].into());
+    RedirectSpec { port, rules: Arc::new(ProxyRules { l7: http, ..ProxyRules::default() }) }
+}
+
+/// Proxies whose port depends on the redirect.
+#[derive(Debug)]
+struct Proxies;
+
+impl ProxyPorts for Proxies {
+    fn port(&self, redirect: &Redirect) -> Option<u16> {
+        Some(10_000 + redirect.port)
+    }
 }
 
 fn resource(name: &str) -> ResourceId {
@@ -255,7 +282,7 @@ fn any_settings() -> impl Strategy<Value = Settings> {
 }
 
 /// Returns rows with their explanations, which must not depend on the order of changes.
-fn explained(resolved: &Resolved) -> BTreeMap<String, (bool, u32, String)> {
+fn explained(resolved: &Resolved) -> BTreeMap<String, (Row, String)> {
     let row = |(key, row): (&policy_engine::Key, &policy_engine::Row)| {
         let mut reason = resolved.reason(*row);
         if let Reason::Rules(matches) = &mut reason {
@@ -263,7 +290,7 @@ fn explained(resolved: &Resolved) -> BTreeMap<String, (bool, u32, String)> {
                 (found.rule.resource.clone(), found.rule.path.clone(), found.selector.clone())
             });
         }
-        (format!("{key:?}"), (row.deny, row.precedence, format!("{reason:?}")))
+        (format!("{key:?}"), (Row { origin: 0, ..*row }, format!("{reason:?}")))
     };
     resolved.rows.iter().map(row).collect()
 }
@@ -276,37 +303,50 @@ struct Naive<'a> {
 }
 
 impl Naive<'_> {
-    fn decide(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Decision {
+    fn is_about(&self, direction: Direction, entry: &Entry) -> bool {
         let subject = &self.world.labels(self.subject).unwrap();
+        entry.direction == direction
+            && match &entry.subject {
+                Subject::Endpoints(selector) => self.subject != HOST && selector.matches(subject),
+                Subject::Node(selector) => self.subject == HOST && selector.matches(subject),
+            }
+    }
+
+    fn rules(&self, direction: Direction) -> impl Iterator<Item = &Entry> {
+        let all = self.world.policies.values().flat_map(|policy| &policy.entries);
+        all.filter(move |entry| self.is_about(direction, entry))
+    }
+
+    /// Returns the denies that decide about a packet, or else the allows; empty if no rule does.
+    fn decisive(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Vec<&Entry> {
+        for tier in [Tier::Admin, Tier::Normal, Tier::Baseline] {
+            let of_tier = self.rules(direction).filter(|rule| rule.tier == tier);
+            let matching: Vec<_> = of_tier.filter(|rule| self.matches(rule, peer, protocol, port)).collect();
+            let first = matching.iter().map(|rule| rule.priority).min();
+            for action in [Action::Deny, Action::Allow] {
+                let effective = |rule: &&Entry| Some(rule.priority) == first && rule.action == action;
+                let found: Vec<_> = matching.iter().copied().filter(effective).collect();
+                if !found.is_empty() {
+                    return found;
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn decide(&self, direction: Direction, peer: u32, protocol: u8, port: u16) -> Decision {
         if self.subject == HOST && !self.world.settings.host_firewall
             || self.world.settings.enforcement == Enforcement::Never
         {
             return Decision::Allow;
         }
-        let about = |entry: &&Entry| {
-            entry.direction == direction
-                && match &entry.subject {
-                    Subject::Endpoints(selector) => self.subject != HOST && selector.matches(subject),
-                    Subject::Node(selector) => self.subject == HOST && selector.matches(subject),
-                }
-        };
-        let rules: Vec<&Entry> =
-            self.world.policies.values().flat_map(|p| &p.entries).filter(about).collect();
+        let rules: Vec<&Entry> = self.rules(direction).collect();
         let always = self.world.settings.enforcement == Enforcement::Always || self.subject == INIT;
         if rules.is_empty() {
             return if always { Decision::NoMatch } else { Decision::Allow };
         }
-        for tier in [Tier::Admin, Tier::Normal, Tier::Baseline] {
-            let of_tier = rules.iter().filter(|rule| rule.tier == tier);
-            let matching: Vec<_> = of_tier.filter(|rule| self.matches(rule, peer, protocol, port)).collect();
-            let first = matching.iter().map(|rule| rule.priority).min();
-            let has =
-                |action| matching.iter().any(|rule| Some(rule.priority) == first && rule.action == action);
-            match () {
-                () if has(Action::Deny) => return Decision::Deny,
-                () if has(Action::Allow) => return Decision::Allow,
-                () => {}
-            }
+        if let Some(rule) = self.decisive(direction, peer, protocol, port).first() {
+            return if rule.action == Action::Deny { Decision::Deny } else { Decision::Allow };
         }
         let localhost =
             self.world.settings.allow_localhost && self.subject != HOST && direction == Direction::Ingress;
@@ -319,17 +359,42 @@ impl Naive<'_> {
         }
     }
 
+    /// Whether a rule matches the packet, for a proxy or not.
     fn matches(&self, rule: &Entry, peer: u32, protocol: u8, port: u16) -> bool {
-        let known = self.world.identities.get(&peer);
+        let plain = match &rule.ports {
+            Ports::All => true,
+            Ports::Of(list) => self.matches_one(list.iter(), rule, peer, protocol, port),
+        };
+        self.matches_peer(rule, peer) && plain || self.redirects(rule, peer, protocol, port)
+    }
+
+    /// Whether a rule sends the packet to a proxy.
+    fn redirects(&self, rule: &Entry, peer: u32, protocol: u8, port: u16) -> bool {
+        let specs = rule.redirects.iter().map(|redirect| &redirect.port);
+        self.matches_peer(rule, peer) && self.matches_one(specs, rule, peer, protocol, port)
+    }
+
+    fn matches_peer(&self, rule: &Entry, peer: u32) -> bool {
         let labels = self.world.labels(peer);
         let everyone = Selector::Labels(Vec::new());
-        let by_peer = match &rule.peers {
+        match &rule.peers {
             Peers::All => true,
             Peers::Nothing => false,
             Peers::Of(list) => list.iter().any(|selector| {
                 *selector == everyone || labels.as_ref().is_some_and(|labels| selector.matches(labels))
             }),
-        };
+        }
+    }
+
+    fn matches_one<'a>(
+        &self,
+        mut specs: impl Iterator<Item = &'a PortSpec>,
+        rule: &Entry,
+        peer: u32,
+        protocol: u8,
+        port: u16,
+    ) -> bool {
+        let known = self.world.identities.get(&peer);
         let by_port = |spec: &PortSpec| {
             let of_name = |ports: &NamedPorts, name: &str| ports.port(name, protocol);
             spec.protocol == protocol
@@ -345,11 +410,7 @@ impl Naive<'_> {
                     }
                 }
         };
-        by_peer
-            && match &rule.ports {
-                Ports::All => true,
-                Ports::Of(list) => list.iter().any(by_port),
-            }
+        specs.any(by_port)
     }
 }
 
@@ -363,6 +424,7 @@ proptest! {
         steps in proptest::collection::vec(any_step(), 1..25),
     ) {
         let mut engine = Engine::new(settings.clone());
+        engine.set_proxy_ports(Arc::new(Proxies));
         let mut world = World { settings, ..World::default() };
         let mut kept: BTreeMap<u32, Resolved> = BTreeMap::new();
         let mut listed: [BTreeMap<Arc<str>, SelectorRow>; 2] = Default::default();
@@ -446,6 +508,7 @@ proptest! {
     ) {
         let mut world = World { settings, ..World::default() };
         let mut engine = Engine::new(world.settings.clone());
+        engine.set_proxy_ports(Arc::new(Proxies));
         for ((id, labels), ports) in identities {
             world.apply(&mut engine, Step::Add(id, labels, ports));
         }
@@ -467,6 +530,15 @@ proptest! {
                         );
                         if let Some((_, row, Reason::Rules(matches))) = &found.row {
                             prop_assert!(!matches.is_empty());
+                            let decisive = naive.decisive(direction, peer, protocol, port);
+                            let to_proxy = decisive.iter().any(|e| naive.redirects(e, peer, protocol, port));
+                            prop_assert_eq!(row.proxy_port > 0, to_proxy && !row.deny, "{}", found);
+                            let asks = |entry: &&Entry| entry.authentication.is_some();
+                            // Beside allows that take precedence authentication still holds.
+                            let mut matching = naive.rules(direction).filter(|e| naive.matches(e, peer, protocol, port));
+                            prop_assert!(matching.any(|entry| asks(&entry)) || found.auth == 0, "{}", found);
+                            let none_is_plain = decisive.iter().all(asks);
+                            prop_assert!(row.deny || !none_is_plain || found.auth != 0, "{}", found);
                             for found in matches {
                                 let index: usize = found.rule.path[6..found.rule.path.len() - 1].parse().unwrap();
                                 let entry = &world.policies[&found.rule.resource].entries[index];

@@ -55,7 +55,10 @@ impl PolicyView {
             view.enabled = row.enabled_audited(endpoint.record.options.map.enabled(POLICY_AUDIT_MODE));
             view.revisions = [row.revision, row.realized];
             view.filters = [row.filters.clone(), row.realized_filters.clone()];
-            view.failing = matches!(row.state, RealizationState::Full | RealizationState::Failed);
+            view.failing = matches!(
+                row.state,
+                RealizationState::Full | RealizationState::Conflict | RealizationState::Failed
+            );
         }
         // A map that does not exist yet has no entries.
         for (key, entry) in context.datapath.policy_rows(endpoint.record.id).unwrap_or_default() {

@@ -12,7 +12,7 @@ use crate::api::rest;
 use crate::model::state::State;
 use crate::{Code, Record};
 use labels::Label;
-use policy::{Filter, FilterPeer, Filters};
+use policy::{Action, Filter, FilterPeer, Filters, Tier};
 
 const RECORD: &str = include_str!("../../tests/samples/ep_config.json");
 const ORIGINAL: &str = include_str!("../../tests/samples/GET_endpoint_ID.json");
@@ -163,10 +163,13 @@ async fn rules_that_are_wanted_and_rules_that_are_in_force_are_shown() {
     let endpoint = agent.endpoints.create(&agent.request(1)).await.unwrap();
     let peer = FilterPeer {
         selector: "cidr:192.0.2.0/24".into(),
-        deny: false,
+        action: Action::Allow,
+        priority: 0,
+        proxy: None,
+        authentication: None,
         rules: vec![["k8s:a=b".to_owned()].into()],
     };
-    let filter = Filter { tier: 200, ports: None, peers: vec![peer] };
+    let filter = Filter { tier: Tier::Normal, ports: None, peers: vec![peer] };
     agent.policies.compute(endpoint.record.id, Filters { ingress: vec![filter], egress: Vec::new() });
     let (_, body) = call(&agent, Operation::GetEndpointID, "pod-name:default/p1", "").await;
     let body: Value = serde_json::from_str(&body).unwrap();

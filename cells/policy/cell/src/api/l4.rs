@@ -7,6 +7,7 @@ use api_models::{L4Policy, List, PolicyRule};
 use policy_engine::{Filter, FilterPeer, Filters, Port};
 use serde::Serialize;
 
+use crate::api::proxy::{Mode, Proxy};
 use crate::api::rest::{protocol_name, verdict};
 
 /// The text of a filter, with fields in Cilium's order.
@@ -20,16 +21,20 @@ struct Text<'a> {
     #[serde(rename = "port-name", skip_serializing_if = "Option::is_none")]
     port_name: Option<&'a str>,
     #[serde(rename = "l7-rules")]
-    peers: Vec<BTreeMap<&'a str, Option<PeerPolicy>>>,
+    peers: Vec<BTreeMap<&'a str, Option<PeerPolicy<'a>>>>,
 }
 
-/// The policy of peers; for those that the first priority allows it is absent.
+/// The policy of the peers of a selector; absent if their traffic passes as it is by the first priority.
 #[derive(Serialize)]
-struct PeerPolicy {
+struct PeerPolicy<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     priority: u32,
     #[serde(skip_serializing_if = "is_zero")]
     verdict: u32,
+    #[serde(flatten)]
+    proxy: Proxy<'a>,
+    #[serde(rename = "auth", skip_serializing_if = "Option::is_none")]
+    authentication: Option<Mode>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde demands")]
@@ -64,15 +69,22 @@ fn by_selector(filter: &Filter) -> BTreeMap<String, Vec<Vec<String>>> {
     filter.peers.iter().map(|peer| (peer.selector.to_string(), rules(peer))).collect()
 }
 
+fn peer_policy(peer: &FilterPeer) -> Option<PeerPolicy<'_>> {
+    let (priority, verdict) = (peer.priority, verdict(peer.action).into());
+    let is_plain = priority == 0 && verdict == 0 && peer.proxy.is_none() && peer.authentication.is_none();
+    (!is_plain).then(|| PeerPolicy {
+        priority,
+        verdict,
+        proxy: peer.proxy.as_deref().map(Proxy::new).unwrap_or_default(),
+        authentication: peer.authentication.map(Mode::new),
+    })
+}
+
 fn text(filter: &Filter) -> String {
     let (port, end_port, port_name) = match filter.ports.as_ref().map(|spec| &spec.port) {
         None | Some(Port::All) => (0, None, None),
         Some(Port::Range(first, last)) => (*first, (last > first).then_some(*last), None),
         Some(Port::Named { name, end }) => (0, *end, Some(&**name)),
-    };
-    let peer = |peer: &'_ FilterPeer| {
-        let policy = PeerPolicy { priority: peer.priority, verdict: verdict(peer.action).into() };
-        (policy.priority != 0 || policy.verdict != 0).then_some(policy)
     };
     let text = Text {
         tier: filter.tier.number(),
@@ -80,7 +92,7 @@ fn text(filter: &Filter) -> String {
         end_port,
         protocol: protocol_name(filter.ports.as_ref().map_or(0, |spec| spec.protocol)),
         port_name,
-        peers: filter.peers.iter().map(|of| BTreeMap::from([(&*of.selector, peer(of))])).collect(),
+        peers: filter.peers.iter().map(|of| BTreeMap::from([(&*of.selector, peer_policy(of))])).collect(),
     };
     // Go escapes these characters for HTML; in JSON they occur inside strings only.
     let json = serde_json::to_string(&text).unwrap_or_default();

@@ -3,5 +3,6 @@
 //! Sibling folders that it uses: `computation`, `model`, `rounds`.
 
 pub(crate) mod l4;
+mod proxy;
 pub(crate) mod rest;
 pub mod why;

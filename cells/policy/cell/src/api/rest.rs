@@ -1,6 +1,7 @@
 //! `GET /policy` and the selectors in the REST API.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::Response;
 use api_models as models;
@@ -11,11 +12,12 @@ use policy_engine::{
 };
 use serde::Serialize;
 
+use crate::api::proxy::{Mode, Proxy};
 use crate::model::selectors::model;
 
 /// Returns the response of `GET /policy`: all rules as JSON inside a string.
 pub(crate) fn policy(engine: &Engine) -> Response {
-    let rules: Vec<Rule> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
+    let rules: Vec<Rule<'_>> = engine.policies().flat_map(|policy| &policy.entries).map(Rule::from).collect();
     let policy = serde_json::to_string_pretty(&rules).unwrap_or_default();
     let revision = i64::try_from(engine.revision()).unwrap_or(i64::MAX);
     Response::json(200, &models::Policy { policy, revision })
@@ -29,14 +31,14 @@ pub(crate) fn selectors<'a>(rows: impl Iterator<Item = &'a SelectorRow>) -> Resp
 /// A rule, with fields in Cilium's order.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Rule {
+struct Rule<'a> {
     tier: u8,
     priority: serde_json::Number,
-    authentication: Option<()>,
-    log: BTreeMap<(), ()>,
+    authentication: Option<Mode>,
+    log: Log<'a>,
     subject: LabelSelector,
     l3: Vec<L3>,
-    l4: Vec<PortRule>,
+    l4: Vec<PortRule<'a>>,
     labels: Vec<RuleLabel>,
     default_deny: bool,
     verdict: u8,
@@ -76,8 +78,16 @@ struct Expression {
 }
 
 #[derive(Serialize)]
-struct PortRule {
+struct Log<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    value: &'a str,
+}
+
+#[derive(Serialize)]
+struct PortRule<'a> {
     ports: Vec<PortProtocol>,
+    #[serde(flatten)]
+    proxy: Proxy<'a>,
 }
 
 #[derive(Serialize)]
@@ -106,8 +116,8 @@ fn priority(entry: &Entry) -> serde_json::Number {
     }
 }
 
-impl From<&Entry> for Rule {
-    fn from(entry: &Entry) -> Rule {
+impl<'a> From<&'a Entry> for Rule<'a> {
+    fn from(entry: &'a Entry) -> Rule<'a> {
         let (node, subject) = match &entry.subject {
             Subject::Endpoints(selector) => (false, selector),
             Subject::Node(selector) => (true, selector),
@@ -117,10 +127,18 @@ impl From<&Entry> for Rule {
             Peers::Nothing => Vec::new(),
             Peers::Of(selectors) => selectors.iter().map(L3::from).collect(),
         };
-        let l4 = match &entry.ports {
-            Ports::All => Vec::new(),
-            Ports::Of(specs) => vec![PortRule { ports: specs.iter().map(PortProtocol::from).collect() }],
+        let plain = match &entry.ports {
+            Ports::All => None,
+            Ports::Of(specs) if specs.is_empty() && !entry.redirects.is_empty() => None,
+            Ports::Of(specs) => Some(specs.iter().map(PortProtocol::from).collect()),
         };
+        let mut l4: Vec<PortRule<'a>> = Vec::new();
+        l4.extend(plain.map(|ports| PortRule { ports, proxy: Proxy::default() }));
+        // Redirects of one element of `toPorts` share their rules.
+        for same in entry.redirects.chunk_by(|a, b| Arc::ptr_eq(&a.rules, &b.rules)) {
+            let ports = same.iter().map(|redirect| PortProtocol::from(&redirect.port)).collect();
+            l4.push(PortRule { ports, proxy: Proxy::new(&same[0].rules) });
+        }
         let rule_label = |text: &String| {
             let Label { key, value, source } = Label::parse(text);
             RuleLabel { key, value, source }
@@ -128,8 +146,8 @@ impl From<&Entry> for Rule {
         Rule {
             tier: entry.tier.number(),
             priority: priority(entry),
-            authentication: None,
-            log: BTreeMap::new(),
+            authentication: entry.authentication.map(Mode::new),
+            log: Log { value: &entry.log },
             subject: LabelSelector::from(subject),
             l3,
             l4,
@@ -146,7 +164,7 @@ impl From<&Selector> for L3 {
     fn from(selector: &Selector) -> L3 {
         match selector {
             Selector::Labels(_) => L3::Labels(selector.into()),
-            Selector::Cidr(_) => L3::Text(selector.key()),
+            Selector::Cidr(_) | Selector::Fqdn(_) => L3::Text(selector.key()),
             Selector::None => L3::Labels((&Selector::reserved("none")).into()),
         }
     }

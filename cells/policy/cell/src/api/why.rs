@@ -21,9 +21,9 @@ use serde::Serialize;
 use statedb::{Snapshot, Table};
 
 use crate::api::rest::protocol_name;
-use crate::computation::core::row_key;
+use crate::computation::core::kernel_row;
 use crate::model::endpoint::EndpointPolicy;
-use crate::model::rows::{RowKey, Rows};
+use crate::model::rows::{RowKey, Rows, Verdict};
 use crate::rounds::metrics::audited;
 use crate::rounds::state::{Shared, State};
 
@@ -115,6 +115,8 @@ pub struct RuleMatch {
     pub selector: String,
     /// Labels of the rule.
     pub labels: Vec<String>,
+    /// The user's text for the log of verdicts; empty if none is given.
+    pub log: String,
 }
 
 /// A row of the policy map.
@@ -132,6 +134,10 @@ pub struct MapEntry {
     pub deny: bool,
     /// Its precedence.
     pub precedence: u32,
+    /// The port of the proxy that the packet passes through, 0 for none.
+    pub proxy_port: u16,
+    /// The authentication that the packet needs, as in the map.
+    pub auth_type: u8,
 }
 
 /// The error of a query.
@@ -248,15 +254,19 @@ impl Why {
         let found = rows.deciding(egress, peer, l4);
         let verdict = rows.verdict(egress, peer, l4);
         let row = self.endpoints.get(snapshot, EndpointPolicy::by_endpoint(endpoint));
-        let audited = !verdict.passes() && audited(&*self.datapath).contains(&endpoint);
+        // No pair of identities is authenticated: there is no handshake yet.
+        let needs_auth = matches!(verdict, Verdict::Allow { auth_type, .. } if auth_type != 0);
+        let passes = verdict.passes() && !needs_auth;
+        let audited = !passes && audited(&*self.datapath).contains(&endpoint);
         let drop = match found {
-            _ if verdict.passes() || audited => None,
+            _ if passes || audited => None,
+            Some(_) if needs_auth => Some(datapath_abi::drop::AUTH_REQUIRED),
             Some(_) => Some(datapath_abi::drop::POLICY_DENY),
             None => Some(datapath_abi::drop::POLICY_DENIED),
         };
         let mut decision = Decision {
             endpoint,
-            allowed: verdict.passes() || audited,
+            allowed: passes || audited,
             audited,
             drop: drop.map(|code| Drop {
                 code,
@@ -322,8 +332,8 @@ impl Decision {
             return;
         };
         let explained = resolved.explain(direction, peer, protocol, port);
-        let computed = explained.row.as_ref().map(|(key, row, _)| (row_key(key), row.deny, row.precedence));
-        let kernel = found.map(|(key, entry)| (key, entry.deny(), entry.precedence));
+        let computed = explained.row.as_ref().map(|(key, row, _)| kernel_row((key, row)));
+        let kernel = found;
         self.differs = computed != kernel;
         self.reason = match self.differs {
             true => format!("the kernel's row is not the computed one, which says: {explained}"),
@@ -344,6 +354,7 @@ impl Decision {
                 },
                 selector: found.selector.to_string(),
                 labels: rule.labels.to_vec(),
+                log: rule.log.to_string(),
             });
         }
     }
@@ -359,6 +370,8 @@ impl MapEntry {
             last_port,
             deny: entry.deny(),
             precedence: entry.precedence,
+            proxy_port: u16::from_be(entry.proxy_port),
+            auth_type: entry.auth_type,
         }
     }
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use datapath_abi::{PolicyEntry, policy_flag};
 use datapath_api::Datapath;
+use hive::health::summarize;
 use identity::Identity;
 use policy_engine::{
-    Basis, Change, CidrGroups, Direction, Engine, Filters, Key, NamedPorts, ResolveError, Resolved, Row,
-    SelectorChanges, Settings,
+    Basis, Change, CidrGroups, Direction, Engine, Filters, Key, NamedPorts, Redirect, ResolveError, Resolved,
+    Row, SelectorChanges, Settings,
 };
 
 use crate::computation::repository::Staged;
@@ -38,8 +39,41 @@ pub(crate) struct Computed {
     counts: [RowCounts; 2],
     /// The rules that the rows come from.
     filters: Arc<Filters>,
-    /// The reason if the rows do not fit into a map.
-    full: Option<Arc<str>>,
+    fault: Option<Fault>,
+    /// The number of redirects that cannot be made.
+    missing_redirects: usize,
+}
+
+/// The reason why the rules of an audience are not in force as written.
+#[derive(Debug, Clone)]
+enum Fault {
+    /// Their rows do not fit into a map.
+    Full(Arc<str>),
+    /// They contradict each other: the previous rows stay.
+    Conflict(Arc<str>),
+    /// They contradict each other, and there are no previous rows: the map stays as it is, empty if it is new.
+    ConflictFromStart(Arc<str>),
+    /// Their traffic is denied as far as it needs a proxy that has no port.
+    NoProxy(Arc<str>),
+}
+
+impl Fault {
+    fn state(&self) -> RealizationState {
+        match self {
+            Fault::Full(_) => RealizationState::Full,
+            Fault::Conflict(_) | Fault::ConflictFromStart(_) => RealizationState::Conflict,
+            Fault::NoProxy(_) => RealizationState::Realized,
+        }
+    }
+
+    fn text(&self) -> &Arc<str> {
+        match self {
+            Fault::Full(text)
+            | Fault::Conflict(text)
+            | Fault::ConflictFromStart(text)
+            | Fault::NoProxy(text) => text,
+        }
+    }
 }
 
 /// An endpoint and the rows of its map.
@@ -64,6 +98,7 @@ pub(crate) struct Outcome {
     pub(crate) filters: Arc<Filters>,
     pub(crate) state: RealizationState,
     pub(crate) error: Option<Arc<str>>,
+    pub(crate) missing_redirects: usize,
 }
 
 /// The results of writing maps.
@@ -222,26 +257,26 @@ impl Core {
         for (id, endpoint) in &mut self.endpoints {
             let id_of = self.audiences.get(&audience(&endpoint.subject));
             let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
-            let before =
-                endpoint.transition.as_ref().filter(|_| computed.full.is_none()).and_then(|change| {
-                    let id = self.audiences.get(&audience(&change.from))?;
-                    let before = self.computed.get(id).filter(|before| before.full.is_none())?;
-                    let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
-                    (both.len() <= self.datapath.policy_capacity()).then(|| Arc::new(both))
-                });
+            let before = endpoint.transition.as_ref().filter(|_| computed.is_usable()).and_then(|change| {
+                let id = self.audiences.get(&audience(&change.from))?;
+                let before = self.computed.get(id).filter(|before| before.is_usable())?;
+                let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
+                (both.len() <= self.datapath.policy_capacity()).then(|| Arc::new(both))
+            });
             let rows = before.unwrap_or_else(|| computed.rows.clone());
-            let done = endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
+            let keeps_map = matches!(computed.fault, Some(Fault::ConflictFromStart(_)));
+            let done = keeps_map || endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
             if !done {
                 let (mut current, mut desired) = (endpoint.rows.take(), rows);
                 if self.keep_prefixes
                     && current.is_none()
-                    && computed.full.is_none()
+                    && computed.is_usable()
                     && let Some((found, both)) = with_prefixes_before(&*self.datapath, *id, &computed.rows)
                 {
                     current = Some(Arc::new(found));
                     desired = both.map_or(desired, Arc::new);
                 }
-                changes.push(MapChange { endpoint: *id, current, desired, swap: computed.full.is_some() });
+                changes.push(MapChange { endpoint: *id, current, desired, swap: computed.is_full() });
                 changed.push(writes.outcomes.len());
             }
             writes.outcomes.push(Outcome {
@@ -251,11 +286,9 @@ impl Core {
                 enforced: computed.enforced,
                 counts: computed.counts,
                 filters: computed.filters.clone(),
-                state: match computed.full {
-                    Some(_) => RealizationState::Full,
-                    None => RealizationState::Realized,
-                },
-                error: computed.full.clone(),
+                state: computed.fault.as_ref().map_or(RealizationState::Realized, Fault::state),
+                error: computed.fault.as_ref().map(|fault| fault.text().clone()),
+                missing_redirects: computed.missing_redirects,
             });
         }
         let results = install(&*self.datapath, &changes);
@@ -328,7 +361,6 @@ impl Core {
             let key = self.engine.basis(audience.identity).map(|basis| (basis, audience.ports.clone()));
             let id = key.as_ref().and_then(|key| made.get(key)).copied().unwrap_or_else(|| {
                 let old = self.audiences.get(&audience).and_then(|id| self.computed.get(id));
-                let old = old.map(|old| old.filters.clone());
                 let mut new = Computed::resolve(&self.engine, &audience, capacity, old);
                 match shared.get(&new.rows) {
                     Some(same) => new.rows = same.clone(),
@@ -336,8 +368,11 @@ impl Core {
                 }
                 let id = self.next_computed;
                 self.next_computed += 1;
+                // Rows that stay because of a conflict are those of one audience.
+                if !matches!(new.fault, Some(Fault::Conflict(_) | Fault::ConflictFromStart(_))) {
+                    made.extend(key.map(|key| (key, id)));
+                }
                 self.computed.insert(id, new);
-                made.extend(key.map(|key| (key, id)));
                 id
             });
             self.audiences.insert(audience, id);
@@ -359,22 +394,73 @@ impl Core {
 }
 
 impl Computed {
-    fn resolve(
-        engine: &Engine,
-        audience: &Audience,
-        capacity: usize,
-        old_filters: Option<Arc<Filters>>,
-    ) -> Computed {
+    fn resolve(engine: &Engine, audience: &Audience, capacity: usize, old: Option<&Computed>) -> Computed {
         let filters = engine.filters(audience.identity);
-        let filters = old_filters.filter(|old| **old == filters).unwrap_or_else(|| Arc::new(filters));
+        let filters = match old {
+            Some(old) if *old.filters == filters => old.filters.clone(),
+            _ => Arc::new(filters),
+        };
         match engine.resolve(audience.identity, &audience.ports, capacity) {
             Ok(resolved) => {
                 let rows: Arc<Rows> = Arc::new(resolved.rows.iter().map(kernel_row).collect());
                 let enforced = [resolved.ingress_enforced, resolved.egress_enforced];
                 let counts = counts(&rows);
-                Computed { resolved: Some(resolved), rows, enforced, counts, filters, full: None }
+                let missing = resolved.missing_redirects();
+                let (fault, missing_redirects) = (no_proxy(missing), missing.len());
+                Computed {
+                    resolved: Some(resolved),
+                    rows,
+                    enforced,
+                    counts,
+                    filters,
+                    fault,
+                    missing_redirects,
+                }
             }
+            Err(ResolveError::Conflict(conflict)) => Computed::conflict(&conflict.to_string(), old),
             Err(error) => Computed::denied(error, filters),
+        }
+    }
+
+    /// Whether the rows are those of the rules.
+    fn is_usable(&self) -> bool {
+        matches!(self.fault, None | Some(Fault::NoProxy(_)))
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self.fault, Some(Fault::Full(_)))
+    }
+
+    /// Returns the previous rows, frozen: which of the contradicting rules is meant is unknown.
+    fn conflict(reason: &str, old: Option<&Computed>) -> Computed {
+        let reason =
+            format!("{reason}; the previous policy stays in force until one of them is changed").into();
+        match old.filter(|old| !matches!(old.fault, Some(Fault::ConflictFromStart(_)))) {
+            Some(old) => Computed {
+                resolved: None,
+                rows: old.rows.clone(),
+                enforced: old.enforced,
+                counts: old.counts,
+                filters: old.filters.clone(),
+                fault: Some(Fault::Conflict(reason)),
+                missing_redirects: old.missing_redirects,
+            },
+            None => Computed {
+                fault: Some(Fault::ConflictFromStart(reason)),
+                ..Computed::nothing(Arc::default())
+            },
+        }
+    }
+
+    fn nothing(filters: Arc<Filters>) -> Computed {
+        Computed {
+            resolved: None,
+            rows: Arc::default(),
+            enforced: [true; 2],
+            counts: [RowCounts::default(); 2],
+            filters,
+            fault: None,
+            missing_redirects: 0,
         }
     }
 
@@ -411,15 +497,16 @@ impl Computed {
             ),
             other => other.to_string(),
         };
-        Computed {
-            resolved: None,
-            rows: Arc::default(),
-            enforced: [true; 2],
-            counts: [RowCounts::default(); 2],
-            filters,
-            full: Some(reason.into()),
-        }
+        Computed { fault: Some(Fault::Full(reason.into())), ..Computed::nothing(filters) }
     }
+}
+
+/// Returns the fault of redirects that cannot be made; `None` without any.
+fn no_proxy(missing: &BTreeSet<Redirect>) -> Option<Fault> {
+    const MAX_SHOWN: usize = 5;
+    let text = summarize(missing.iter().map(Redirect::to_string), MAX_SHOWN, ", ");
+    (!missing.is_empty())
+        .then(|| Fault::NoProxy(format!("denied, since no proxy takes the traffic: {text}").into()))
 }
 
 /// Returns the rows of a map of the previous run and, if it has rows for prefixes that `rows` lacks, `rows` extended by
@@ -452,15 +539,16 @@ fn counts(rows: &Rows) -> [RowCounts; 2] {
 }
 
 /// Returns the map entry of a row of the engine.
-fn kernel_row((key, row): (&Key, &Row)) -> (RowKey, PolicyEntry) {
+pub(crate) fn kernel_row((key, row): (&Key, &Row)) -> (RowKey, PolicyEntry) {
     let key = row_key(key);
     let deny = if row.deny { policy_flag::DENY } else { 0 };
     let flags = key.bits << policy_flag::PREFIX_SHIFT | deny;
-    (key, PolicyEntry { flags, precedence: row.precedence, ..PolicyEntry::default() })
+    let proxy_port = row.proxy_port.to_be();
+    (key, PolicyEntry { proxy_port, flags, auth_type: row.auth, precedence: row.precedence, cookie: 0 })
 }
 
 /// Returns the map key of a row of the engine.
-pub(crate) fn row_key(key: &Key) -> RowKey {
+fn row_key(key: &Key) -> RowKey {
     let l4 = u32::from(key.l4.protocol) << 16 | u32::from(key.l4.port);
     RowKey::new(key.direction == Direction::Egress, key.identity, key.l4.bits, l4)
 }

@@ -126,6 +126,11 @@ impl Repository {
         })
     }
 
+    /// Returns the version of an object that is in force.
+    pub(crate) fn in_force(&self, object: &ObjectId) -> Option<&Policy> {
+        self.objects.get(object)?.good.as_ref()
+    }
+
     /// Iterates over the objects whose current version is refused.
     pub(crate) fn refused(&self) -> impl Iterator<Item = (&ObjectId, &Arc<str>, &Refusal)> {
         self.objects.iter().filter_map(|(id, known)| Some((id, &known.origin, known.refusal.as_ref()?)))

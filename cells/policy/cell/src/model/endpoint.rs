@@ -43,6 +43,8 @@ pub enum RealizationState {
     Realized,
     /// It does not fit into the policy map: all traffic of the endpoint is denied until it does.
     Full,
+    /// Its rules contradict each other: the kernel keeps the policy that it has.
+    Conflict,
     /// The write to the kernel has failed and is retried.
     Failed,
 }
@@ -88,6 +90,8 @@ pub struct EndpointPolicy {
     /// The rules of the revision in the kernel.
     #[serde(skip)]
     pub realized_filters: Arc<Filters>,
+    /// The number of redirects that cannot be made, since their proxy has no port: their traffic is denied.
+    pub missing_redirects: usize,
     /// The state in the kernel.
     pub state: RealizationState,
     /// The error, with its remedy.
@@ -115,6 +119,7 @@ impl EndpointPolicy {
             egress: RowCounts::default(),
             filters: Arc::default(),
             realized_filters: Arc::default(),
+            missing_redirects: 0,
             state: RealizationState::Pending,
             error: None,
         }

@@ -49,7 +49,7 @@ pub struct PolicyStatus {
     #[serde(skip)]
     pub rule_labels: Vec<Arc<[String]>>,
     /// Errors, each with its path in the manifest; for an applied object, fields whose effect differs from what they
-    /// suggest.
+    /// suggest, and entries that need a proxy that does not exist.
     #[serde(serialize_with = "texts")]
     pub problems: Vec<Problem>,
 }

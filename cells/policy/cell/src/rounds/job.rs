@@ -271,7 +271,7 @@ impl Job {
                 false => counters.repository(state.core.engine()),
             }
             let status = |object: ObjectId| {
-                let status = state.repository.status(&object, revision);
+                let status = state.status(&object, revision);
                 (object, status)
             };
             let statuses = unreported.into_iter().map(status).collect();

@@ -195,6 +195,14 @@ impl Collector for Scrape {
             let mut family = encoder.encode_descriptor("bpf_map_pressure", help, None, MetricType::Gauge)?;
             ConstGauge::new(highest).encode(family.encode_family(&[("map_name", "cilium_policy_v2_*")])?)?;
         }
+        let help = "Number of redirects that cannot be made, since their proxy has no port";
+        let missing: usize = rows().map(|row| row.missing_redirects).sum();
+        ConstGauge::new(missing as i64).encode(encoder.encode_descriptor(
+            "policy_missing_proxy_redirects",
+            help,
+            None,
+            MetricType::Gauge,
+        )?)?;
         let help = "Number of endpoints that are denied wholly because their policy map is full";
         let name = "policy_endpoints_overflowed";
         let full = rows().filter(|row| row.state == RealizationState::Full).count();

@@ -70,6 +70,9 @@ impl Outputs {
 fn log_transition(row: &EndpointPolicy, new: &EndpointPolicy) {
     let endpoint = row.subject.endpoint;
     let error = new.error.as_deref().unwrap_or_default();
+    if new.missing_redirects > 0 && new.missing_redirects != row.missing_redirects {
+        tracing::warn!(endpointID = endpoint, %error, "Unable to redirect traffic of an endpoint to a proxy");
+    }
     match (row.state, new.state) {
         (old, new) if old == new => {}
         (_, RealizationState::Full) => {
@@ -78,8 +81,11 @@ fn log_transition(row: &EndpointPolicy, new: &EndpointPolicy) {
         (_, RealizationState::Failed) => {
             tracing::warn!(endpointID = endpoint, %error, "Unable to write the policy map of an endpoint, trying again");
         }
-        (RealizationState::Full | RealizationState::Failed, _) => {
-            tracing::info!(endpointID = endpoint, "The policy map of an endpoint is right again");
+        (_, RealizationState::Conflict) => {
+            tracing::warn!(endpointID = endpoint, %error, "Rules of an endpoint contradict each other");
+        }
+        (RealizationState::Full | RealizationState::Failed | RealizationState::Conflict, _) => {
+            tracing::info!(endpointID = endpoint, "The policy of an endpoint is in force again");
         }
         _ => {}
     }
@@ -104,6 +110,7 @@ impl Outcome {
             egress: self.counts[1],
             filters: self.filters.clone(),
             realized_filters,
+            missing_redirects: self.missing_redirects,
             state: self.state,
             error: self.error.clone(),
             ..row.clone()

@@ -14,6 +14,10 @@ pub(crate) struct Report {
     pub(crate) error: Option<RoundError>,
     /// An endpoint whose rows do not fit into its map.
     full: Option<RoundError>,
+    /// An endpoint whose rules contradict each other.
+    conflict: Option<RoundError>,
+    /// An endpoint with traffic that no proxy takes.
+    no_proxy: Option<RoundError>,
     /// The objects that are refused.
     refused: Option<String>,
 }
@@ -42,18 +46,30 @@ impl Report {
             outcome.map(RoundError::of_endpoint)
         };
         let error = error.or_else(|| first(RealizationState::Failed));
-        Report { error, full: first(RealizationState::Full), refused }
+        let no_proxy = writes.outcomes.iter().find(|outcome| outcome.missing_redirects > 0);
+        Report {
+            error,
+            full: first(RealizationState::Full),
+            conflict: first(RealizationState::Conflict),
+            no_proxy: no_proxy.map(RoundError::of_endpoint),
+            refused,
+        }
     }
 
     /// Reports the most severe error, or that there is none.
     pub(crate) fn set_health(&self, health: &Health, revision: u64) {
-        match (&self.error, &self.full, &self.refused) {
-            (Some(error), ..) => {
-                health.degraded("Unable to bring policy into force, trying again", error);
-            }
-            (None, Some(full), _) => health.degraded("Endpoints are denied wholly", full),
-            (None, None, Some(refused)) => health.degraded("Policies are refused", refused),
-            (None, None, None) => health.ok(format!("at revision {revision}")),
+        if let Some(error) = &self.error {
+            health.degraded("Unable to bring policy into force, trying again", error);
+        } else if let Some(full) = &self.full {
+            health.degraded("Endpoints are denied wholly", full);
+        } else if let Some(conflict) = &self.conflict {
+            health.degraded("Rules contradict each other", conflict);
+        } else if let Some(refused) = &self.refused {
+            health.degraded("Policies are refused", refused);
+        } else if let Some(no_proxy) = &self.no_proxy {
+            health.degraded("Traffic that rules send to a proxy is denied", no_proxy);
+        } else {
+            health.ok(format!("at revision {revision}"));
         }
     }
 }

@@ -8,12 +8,13 @@ use identity::Identity;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumCIDRGroup;
 use parking_lot::{Mutex, MutexGuard};
-use policy_engine::Settings;
+use policy_engine::{Parser, Problem, Settings};
 use statedb::Change;
 
 use crate::computation::core::Core;
 use crate::computation::keep::Keep;
 use crate::computation::repository::{Repository, Staged, id};
+use crate::model::object::{ObjectId, PolicyStatus};
 use crate::rounds::inputs::ObjectChange;
 use crate::rounds::metrics::Counters;
 
@@ -116,6 +117,22 @@ impl State {
         self.core.commit(staged);
         // Stored after the commit and before the writes: callers of `realized` wait for the new rules from now on.
         revision.store(self.core.engine().revision(), Ordering::Release);
+    }
+
+    /// Returns the status of an object, with the entries that depend on proxies without a port.
+    pub(crate) fn status(&self, object: &ObjectId, revision: u64) -> Option<PolicyStatus> {
+        let mut status = self.repository.status(object, revision)?;
+        let entries = self.repository.in_force(object).into_iter().flat_map(|policy| &policy.entries);
+        for entry in entries {
+            let kinds = self.core.engine().missing_proxies(entry).into_iter().map(Parser::name);
+            let kinds: Vec<&str> = kinds.collect();
+            if !kinds.is_empty() {
+                let reason =
+                    format!("denied as far as it needs a proxy: there is none for {}", kinds.join(", "));
+                status.problems.push(Problem { path: entry.path.to_string(), reason, remedy: "" });
+            }
+        }
+        Some(status)
     }
 
     /// Returns a summary of refused objects, for health; `None` if there are none.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use datapath_abi::{PolicyEntry, PolicyKey};
 use datapath_api::testing::Call;
 use hive::prelude::*;
-use policy::{NotRealized, ObjectState, RealizationState};
+use policy::{NotRealized, ObjectState, RealizationState, Verdict};
 use runtime_options::RuntimeOption;
 use serde_json::{Value, json};
 
@@ -251,5 +251,94 @@ async fn endpoints_change_their_identity_and_are_removed() {
     assert!(failed.to_string().contains("not attached"), "{failed}");
     world.pod(10, "web");
     agent.hive.until("the map", || agent.row(10).state == RealizationState::Realized).await;
+    agent.end().await;
+}
+
+/// Returns a policy for pods of the app `web` with one ingress entry.
+fn web_from_client(port: u16, entry: &Value) -> Value {
+    let mut spec = allow("web", "client", port);
+    let into = spec["ingress"][0].as_object_mut().unwrap();
+    into.extend(entry.as_object().unwrap().clone());
+    spec
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn traffic_for_a_proxy_is_denied_and_reported_without_one() {
+    let mut world = World::new();
+    let http =
+        json!([{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"method": "GET"}]}}]);
+    let names = json!({
+        "endpointSelector": {"matchLabels": {"app": "web"}},
+        "egress": [{"toFQDNs": [{"matchName": "apiary.example"}]}],
+    });
+    let web = [("http", web_from_client(80, &json!({"toPorts": http}))), ("names", names)];
+    world.write(&[web.as_slice(), &[("plain", allow("web", "client", 81))]].concat(), true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.subject(8, "client"));
+    agent.policies.enforce(web);
+    agent.policies.realized(7).await.unwrap();
+    assert!(!world.ingress(7, client.identity, TCP | 80) && world.ingress(7, client.identity, TCP | 81));
+    let row = agent.row(7);
+    assert_eq!((row.state, row.missing_redirects), (RealizationState::Realized, 1));
+    assert_eq!(row.error.as_deref(), Some("denied, since no proxy takes the traffic: ingress:TCP:80:"));
+
+    agent.hive.until("the statuses", || agent.statuses().len() == 3).await;
+    let problems = |name: &str| {
+        let statuses = agent.statuses();
+        let status = statuses.iter().find(|status| &*status.object.name == name).unwrap();
+        assert_eq!(status.state, ObjectState::Applied);
+        status.problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let none = |path: &str, kind: &str| {
+        format!("{path}: denied as far as it needs a proxy: there is none for {kind}")
+    };
+    assert_eq!(problems("http"), [none("spec.ingress[0]", "http")]);
+    assert_eq!(problems("names"), [none("spec.egress[0]", "dns")]);
+    assert!(problems("plain").is_empty());
+    let is_degraded = || {
+        let rows = agent.hive.get::<hive::HealthTree>().snapshot();
+        rows.iter().any(|row| row.message == "Traffic that rules send to a proxy is denied")
+    };
+    agent.hive.until("the report", is_degraded).await;
+    world.write(&[("http", Value::Null)], false);
+    agent.hive.until("the end of the report", || !is_degraded()).await;
+    assert_eq!(agent.row(7).missing_redirects, 0);
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contradicting_rules_leave_the_previous_ones_in_force() {
+    let mut world = World::new();
+    let mode = |mode: &str| web_from_client(80, &json!({"authentication": {"mode": mode}}));
+    world.write(&[("one", mode("required"))], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.subject(8, "client"));
+    agent.policies.enforce(web);
+    agent.policies.realized(7).await.unwrap();
+    let auth_type = |world: &World| match world.rows(7).verdict(false, client.identity, TCP | 80) {
+        Verdict::Allow { auth_type, .. } => auth_type,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(auth_type(&world), 1);
+
+    world.write(&[("two", mode("disabled")), ("three", allow("web", "client", 81))], false);
+    agent.hive.until("the conflict", || agent.row(7).state == RealizationState::Conflict).await;
+    let error = agent.row(7).error.unwrap();
+    assert!(
+        error.starts_with("cnp/shop/one spec.ingress[0] and cnp/shop/two spec.ingress[0]: different"),
+        "{error}"
+    );
+    assert!(matches!(agent.policies.realized(7).await, Err(NotRealized::Conflict { .. })));
+    assert_eq!(auth_type(&world), 1, "the previous rules");
+    assert!(!world.ingress(7, client.identity, TCP | 81));
+    // An endpoint that joins the identity has its frozen rows.
+    agent.policies.enforce(world.pod(10, "web"));
+    agent.hive.until("the other", || agent.row(10).state == RealizationState::Conflict).await;
+    assert!(world.ingress(10, client.identity, TCP | 80) && !world.ingress(10, client.identity, TCP | 81));
+    world.write(&[("one", Value::Null)], false);
+    agent.hive.until("the rules", || world.ingress(7, client.identity, TCP | 81)).await;
+    assert_eq!(auth_type(&world), 0);
+    agent.hive.until("the state", || agent.row(7).state == RealizationState::Realized).await;
+    agent.policies.realized(10).await.unwrap();
     agent.end().await;
 }

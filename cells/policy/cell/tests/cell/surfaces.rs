@@ -104,7 +104,7 @@ async fn why_returns_the_rule_the_row_and_the_drop() {
         assert!(ingress["rules"][0]["selector"].as_str().unwrap().contains("any:app: client"));
         let entry = json!({
             "identity": client.identity, "protocol": "TCP", "first_port": 80, "last_port": 80, "deny": false,
-            "precedence": 0xffff_ff01_u32,
+            "precedence": 0xffff_ff01_u32, "proxy_port": 0, "auth_type": 0,
         });
         assert_eq!(ingress["entry"], entry);
         assert_eq!((&ingress["revision"], &ingress["differs"]), (&json!(2), &json!(false)));

@@ -56,6 +56,9 @@ pub(super) fn cluster_network_policy(
             default_deny: false,
             peers: part.peers,
             ports: part.ports,
+            redirects: Vec::new(),
+            authentication: None,
+            log: "".into(),
             path: part.path.into(),
             labels: Arc::clone(&labels),
         }));

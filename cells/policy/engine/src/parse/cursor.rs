@@ -156,6 +156,11 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Returns the elements of a list field; an absent one is empty, as is one of another type, which is reported.
+    pub(super) fn elements(&self, name: &str, problems: &mut Problems) -> Vec<Field<'a>> {
+        self.field(name).and_then(|field| field.list(problems)).unwrap_or_default()
+    }
+
     /// Returns the text of a field; an absent one is empty, as is one of another type, which is reported.
     pub(super) fn text(&self, name: &str, problems: &mut Problems) -> &'a str {
         self.field(name).and_then(|field| field.text(problems)).unwrap_or_default()

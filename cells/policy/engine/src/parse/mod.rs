@@ -4,10 +4,13 @@ mod cidr;
 mod cidr_group;
 mod cluster_network_policy;
 mod cursor;
+mod dns;
+mod go_regex;
 mod icmp;
 mod network_policy;
 mod peers;
 mod ports;
+mod proxy;
 mod rule;
 mod selectors;
 

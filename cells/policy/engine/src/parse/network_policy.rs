@@ -118,6 +118,9 @@ impl Rules<'_> {
             default_deny: true,
             peers,
             ports,
+            redirects: Vec::new(),
+            authentication: None,
+            log: "".into(),
             path: path.into(),
             labels: Arc::clone(&self.labels),
         })

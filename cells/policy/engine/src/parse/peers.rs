@@ -6,48 +6,52 @@ use labels::{K8S, POLICY_CLUSTER};
 
 use super::cidr::{cidr, cidr_rule};
 use super::cursor::{Field, Object, Problems, quoted};
+use super::dns::fqdn;
 use super::selectors::LabelSelector;
 use super::{Context, Section};
 use crate::model::{Direction, Peers};
 use crate::selector::{Requirement, Selector};
 
 /// Implemented fields of ingress that select peers, in the order in which they are read.
-const INGRESS: [&str; 4] = ["fromEndpoints", "fromEntities", "fromCIDR", "fromCIDRSet"];
-const EGRESS: [&str; 4] = ["toEndpoints", "toEntities", "toCIDR", "toCIDRSet"];
+const INGRESS: [&str; 5] = ["fromEndpoints", "fromEntities", "fromCIDR", "fromCIDRSet", "fromNodes"];
+/// Those of egress; DNS names can only be allowed: `egressDeny` has no `toFQDNs`, the last one.
+const EGRESS: [&str; 6] = ["toEndpoints", "toEntities", "toCIDR", "toCIDRSet", "toNodes", "toFQDNs"];
 
 /// Fields of ingress that select peers and are not implemented, with descriptions.
-const INGRESS_UNBUILT: &[(&str, &str)] = &[
-    ("fromNodes", "peers by labels of nodes"),
-    ("fromGroups", "peers by groups of cloud providers"),
-    ("fromRequires", "requirements on peers"),
-];
+const INGRESS_UNBUILT: &[(&str, &str)] =
+    &[("fromGroups", "peers by groups of cloud providers"), ("fromRequires", "requirements on peers")];
 const EGRESS_UNBUILT: &[(&str, &str)] = &[
-    ("toNodes", "peers by labels of nodes"),
     ("toGroups", "peers by groups of cloud providers"),
     ("toRequires", "requirements on peers"),
     ("toServices", "peers by service"),
-    ("toFQDNs", "peers by DNS name"),
 ];
 
 impl Section {
-    /// Returns the fields that select peers, in this order: endpoints, entities, prefixes, prefixes with exceptions.
-    pub(super) fn peer_fields(self) -> [&'static str; 4] {
-        match self.direction() {
-            Direction::Ingress => INGRESS,
-            Direction::Egress => EGRESS,
+    /// Returns the fields that select peers, in this order: endpoints, entities, prefixes, prefixes with exceptions,
+    /// nodes, DNS names.
+    pub(super) fn peer_fields(self) -> &'static [&'static str] {
+        match (self.direction(), self.allows()) {
+            (Direction::Ingress, _) => &INGRESS,
+            (Direction::Egress, true) => &EGRESS,
+            (Direction::Egress, false) => &EGRESS[..EGRESS.len() - 1],
         }
     }
 
     /// Returns the fields that select peers and are not implemented, with descriptions.
     pub(super) fn unbuilt_peer_fields(self) -> &'static [(&'static str, &'static str)] {
-        match (self.direction(), self.allows()) {
-            (Direction::Ingress, _) => INGRESS_UNBUILT,
-            (Direction::Egress, true) => EGRESS_UNBUILT,
-            // DNS names can only be allowed: `egressDeny` has no `toFQDNs`, the last one.
-            (Direction::Egress, false) => &EGRESS_UNBUILT[..EGRESS_UNBUILT.len() - 1],
+        match self.direction() {
+            Direction::Ingress => INGRESS_UNBUILT,
+            Direction::Egress => EGRESS_UNBUILT,
         }
     }
 }
+
+/// Indexes into the fields that select peers.
+const ENDPOINTS: usize = 0;
+const ENTITIES: usize = 1;
+const CIDRS: usize = 2;
+const CIDR_SETS: usize = 3;
+const NODES: usize = 4;
 
 /// The presence of a list field: present with elements, present and empty, or absent.
 enum Filled {
@@ -72,9 +76,8 @@ pub(super) fn peers(
     subject_is_init: bool,
     problems: &mut Problems,
 ) -> Option<Peers> {
-    let [endpoints, entities, cidrs, cidr_sets] = section.peer_fields();
-    let kinds =
-        section.peer_fields().into_iter().chain(section.unbuilt_peer_fields().iter().map(|(name, _)| *name));
+    let fields = section.peer_fields();
+    let kinds = fields.iter().copied().chain(section.unbuilt_peer_fields().iter().map(|(name, _)| *name));
     let kinds: Vec<&str> = kinds.filter(|name| matches!(filled(entry, name), Filled::Yes)).collect();
     if kinds.len() > 1 {
         let reason = format!("{} in one entry", kinds.join(" and "));
@@ -82,31 +85,31 @@ pub(super) fn peers(
     }
 
     let mut selectors = Vec::new();
-    for field in elements(entry, endpoints, problems) {
-        let selector = LabelSelector::read(&field, problems);
-        selectors.extend(selector.map(|selector| selector.into_peer(context, subject_is_init)));
-    }
-    for field in elements(entry, entities, problems) {
-        selectors.extend(entity(&field, context, problems));
-    }
-    for field in elements(entry, cidrs, problems) {
-        selectors.extend(cidr(&field, context, problems));
-    }
-    for field in elements(entry, cidr_sets, problems) {
-        selectors.extend(cidr_rule(&field, context, problems));
+    for (kind, name) in fields.iter().enumerate() {
+        for field in entry.elements(name, problems) {
+            match kind {
+                ENDPOINTS => {
+                    let selector = LabelSelector::read(&field, problems);
+                    selectors.extend(selector.map(|selector| selector.into_peer(context, subject_is_init)));
+                }
+                ENTITIES => selectors.extend(entity(&field, context, problems)),
+                CIDRS => selectors.extend(cidr(&field, context, problems)),
+                CIDR_SETS => selectors.extend(cidr_rule(&field, context, problems)),
+                NODES => selectors.extend(node(&field, context, problems)),
+                _ => selectors.extend(fqdn(&field, problems)),
+            }
+        }
     }
 
-    // A list that is present and empty selects no peers, regardless of other fields.
-    let nodes = if section.direction() == Direction::Ingress { "fromNodes" } else { "toNodes" };
-    let lists = section.peer_fields().into_iter().chain([nodes]);
-    if lists.into_iter().any(|name| matches!(filled(entry, name), Filled::Empty)) {
+    // A list that is present and empty selects no peers, regardless of other fields; one of DNS names counts as absent.
+    if fields[..=NODES].iter().any(|name| matches!(filled(entry, name), Filled::Empty)) {
         return Some(Peers::Nothing);
     }
     if kinds.is_empty() {
         return None;
     }
     // A wildcard makes the other selectors redundant.
-    if kinds.first() == Some(&entities) && selectors.iter().any(Selector::is_wildcard) {
+    if kinds.first() == Some(&fields[ENTITIES]) && selectors.iter().any(Selector::is_wildcard) {
         return Some(Peers::Of(vec![Selector::Labels(Vec::new())]));
     }
     let mut seen = HashSet::new();
@@ -114,8 +117,13 @@ pub(super) fn peers(
     Some(Peers::Of(selectors))
 }
 
-fn elements<'a>(entry: &Object<'a>, name: &str, problems: &mut Problems) -> Vec<Field<'a>> {
-    entry.field(name).and_then(|field| field.list(problems)).unwrap_or_default()
+/// Reads an element of `fromNodes` or `toNodes`.
+fn node(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
+    if !context.settings.node_selector_labels {
+        let remedy = "switch enable-node-selector-labels on";
+        problems.add(&field.path, "peers by labels of nodes are off", remedy);
+    }
+    LabelSelector::read(field, problems).map(|selector| selector.into_node_peer(context))
 }
 
 /// Returns the selectors of an entity.

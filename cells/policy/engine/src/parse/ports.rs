@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use super::cursor::{Field, Object, Problems, quoted};
+use super::proxy::{self, About, proxy_rules};
 use super::{Context, MAX_FILTERS, Section};
 use crate::model::{Port, PortSpec};
+use crate::proxy::ProxyRules;
 
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
@@ -14,30 +16,32 @@ pub(super) const SCTP: u8 = 132;
 const EXTENDED: &[(&str, u8)] =
     &[("VRRP", 112), ("IGMP", 2), ("GRE", 47), ("IPIP", 4), ("IPV6", 41), ("ESP", 50), ("AH", 51)];
 
-/// Fields of `toPorts` that need a proxy, with descriptions; not implemented.
-const UNBUILT: &[(&str, &str)] = &[
-    ("rules", "rules of layer 7"),
-    ("listener", "a listener of the proxy"),
-    ("serverNames", "names of TLS servers"),
-    ("terminatingTLS", "termination of TLS"),
-    ("originatingTLS", "origination of TLS"),
-];
-
-/// Reads an element of `toPorts`.
+/// Reads an element of `toPorts`: its ports, and the rules for a proxy of their traffic if it has any.
 pub(super) fn port_rule(
     field: &Field<'_>,
     section: Section,
+    about: About,
     context: &Context<'_>,
     problems: &mut Problems,
-) -> Vec<PortSpec> {
-    let Some(object) = field.object(problems) else { return Vec::new() };
-    let no_rules = |field: &Field<'_>| field.value.as_object().is_some_and(serde_json::Map::is_empty);
-    match (section.allows(), object.field("rules").as_ref().is_some_and(no_rules)) {
-        (true, true) => object.check_names(problems, &["ports", "rules"], UNBUILT),
-        (true, false) => object.check_names(problems, &["ports"], UNBUILT),
-        (false, _) => object.check_names(problems, &["ports"], &[]),
+) -> (Vec<PortSpec>, Option<ProxyRules>) {
+    let Some(object) = field.object(problems) else { return (Vec::new(), None) };
+    if !section.allows() {
+        object.check_names(problems, &["ports"], &[]);
+        return (ports(&object, context, problems), None);
     }
-    let Some(list) = object.field("ports") else { return Vec::new() };
+    let known: Vec<&str> = std::iter::once("ports").chain(proxy::FIELDS).collect();
+    object.check_names(problems, &known, &[]);
+    let before = problems.count();
+    let ports = ports(&object, context, problems);
+    if problems.count() > before {
+        return (ports, None);
+    }
+    let rules = proxy_rules(&object, &ports, section, about, context, problems);
+    (ports, rules)
+}
+
+fn ports(element: &Object<'_>, context: &Context<'_>, problems: &mut Problems) -> Vec<PortSpec> {
+    let Some(list) = element.field("ports") else { return Vec::new() };
     let path = &list.path;
     let ports = list.list(problems).unwrap_or_default();
     if ports.len() > MAX_FILTERS {

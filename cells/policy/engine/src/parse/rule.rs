@@ -4,15 +4,22 @@ use std::sync::Arc;
 
 use labels::{Label, UNSPECIFIED};
 
-use super::cursor::{Field, Object, Problems};
+use super::cursor::{Field, Object, Problems, quoted};
 use super::icmp::icmp;
 use super::peers::peers;
 use super::ports::port_rule;
+use super::proxy::About;
 use super::selectors::LabelSelector;
 use super::{Context, Section, label_texts};
-use crate::model::{Direction, Entry, Kind, Peers, PortSpec, Ports, Subject, Tier};
+use crate::model::{
+    Authentication, Direction, Entry, Kind, Peers, PortSpec, Ports, RedirectSpec, Subject, Tier,
+};
+use crate::proxy::ProxyRules;
 
-const FIELDS: [&str; 9] = [
+/// The maximum length of a text for the log: the limit of Cilium's CRD.
+const MAX_LOG_CHARS: usize = 32;
+
+const FIELDS: [&str; 10] = [
     "description",
     "egress",
     "egressDeny",
@@ -21,17 +28,20 @@ const FIELDS: [&str; 9] = [
     "ingress",
     "ingressDeny",
     "labels",
+    "log",
     "nodeSelector",
 ];
 
 /// Reads the entries of a rule, in the order ingress, ingressDeny, egress, egressDeny.
 pub(super) fn rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Vec<Entry> {
     let Some(rule) = field.object(problems) else { return Vec::new() };
-    rule.check_names(problems, &FIELDS, &[("log", "a value for the log of verdicts")]);
+    rule.check_names(problems, &FIELDS, &[]);
     rule.text("description", problems);
+    let log = log_value(&rule, problems);
     let labels = label_texts(&context.origin, user_labels(&rule, problems));
     let subject = subject(&rule, context, problems);
     let subject_is_init = subject.as_ref().is_some_and(|(_, is_init)| *is_init);
+    let about = if rule.field("nodeSelector").is_some() { About::Nodes } else { About::Endpoints };
     let default_deny = DefaultDeny::read(&rule, context, problems);
 
     let mut entries = Vec::new();
@@ -40,19 +50,23 @@ pub(super) fn rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
         let list = rule.field(section.name()).and_then(|field| field.list(problems)).unwrap_or_default();
         filled |= !list.is_empty();
         for field in list {
-            let Some((peers, ports)) = entry(&field, section, context, subject_is_init, problems) else {
-                continue;
-            };
+            let default_deny = default_deny.of(section.direction());
+            let reader = EntryReader { section, context, about, subject_is_init, default_deny };
+            let Some(parts) = reader.read(&field, problems) else { continue };
             let Some((subject, _)) = &subject else { continue };
+            let Parts { peers, ports, redirects, authentication } = parts;
             entries.push(Entry {
                 subject: subject.clone(),
                 direction: section.direction(),
                 action: section.action(),
                 tier: Tier::Normal,
                 priority: 0,
-                default_deny: default_deny.of(section.direction()),
+                default_deny,
                 peers,
                 ports,
+                redirects,
+                authentication,
+                log: Arc::clone(&log),
                 path: field.path.into(),
                 labels: Arc::clone(&labels),
             });
@@ -141,49 +155,104 @@ impl DefaultDeny {
     }
 }
 
-/// Reads the peers and ports of an element of a section.
-fn entry(
-    field: &Field<'_>,
-    section: Section,
-    context: &Context<'_>,
-    subject_is_init: bool,
-    problems: &mut Problems,
-) -> Option<(Peers, Ports)> {
-    let entry = field.object(problems)?;
-    let known: Vec<&str> = section.peer_fields().into_iter().chain(["toPorts", "icmps"]).collect();
-    // An unimplemented field with an empty list has no effect, so it is accepted.
-    let is_empty =
-        |name: &str| entry.field(name).is_some_and(|f| f.value.as_array().is_some_and(Vec::is_empty));
-    let unbuilt = section.unbuilt_peer_fields().iter().copied();
-    let authentication = section.allows().then_some(("authentication", "authentication of peers"));
-    let (empty, unbuilt): (Vec<_>, Vec<_>) =
-        unbuilt.chain(authentication).partition(|(name, _)| is_empty(name));
-    let known: Vec<&str> = known.into_iter().chain(empty.iter().map(|(name, _)| *name)).collect();
-    entry.check_names(problems, &known, &unbuilt);
-
-    let peers = peers(&entry, section, context, subject_is_init, problems);
-    let (ports, icmps) = (elements(&entry, "toPorts", problems), elements(&entry, "icmps", problems));
-    if !ports.is_empty() && !icmps.is_empty() {
-        problems.add(&entry.path_of("icmps"), "given beside toPorts", "make each an entry of its own");
-    }
-    let named = !ports.is_empty() || !icmps.is_empty();
-    let mut specs: Vec<PortSpec> =
-        ports.iter().flat_map(|field| port_rule(field, section, context, problems)).collect();
-    specs.extend(icmps.iter().flat_map(|field| icmp(field, context, problems)));
-    let ports = if named { Ports::Of(specs) } else { Ports::All };
-    // `{}` selects neither peers nor ports: the entry matches nothing, and its default deny applies.
-    let peers = peers.unwrap_or(if named { Peers::All } else { Peers::Nothing });
-    Some((peers, ports))
+/// The parts of an entry that its element in a section contains.
+struct Parts {
+    peers: Peers,
+    ports: Ports,
+    redirects: Vec<RedirectSpec>,
+    authentication: Option<Authentication>,
 }
 
-fn elements<'a>(entry: &Object<'a>, name: &str, problems: &mut Problems) -> Vec<Field<'a>> {
-    entry.field(name).and_then(|field| field.list(problems)).unwrap_or_default()
+/// The surroundings of an element of a section.
+struct EntryReader<'a> {
+    section: Section,
+    context: &'a Context<'a>,
+    about: About,
+    subject_is_init: bool,
+    default_deny: bool,
+}
+
+impl EntryReader<'_> {
+    fn read(&self, field: &Field<'_>, problems: &mut Problems) -> Option<Parts> {
+        let EntryReader { section, context, .. } = *self;
+        let entry = field.object(problems)?;
+        let authenticates = section.allows().then_some("authentication");
+        let known: Vec<&str> =
+            section.peer_fields().iter().copied().chain(["toPorts", "icmps"]).chain(authenticates).collect();
+        // An unimplemented field with an empty list has no effect, so it is accepted.
+        let is_empty =
+            |name: &str| entry.field(name).is_some_and(|f| f.value.as_array().is_some_and(Vec::is_empty));
+        let (empty, unbuilt): (Vec<_>, Vec<_>) =
+            section.unbuilt_peer_fields().iter().copied().partition(|(name, _)| is_empty(name));
+        let known: Vec<&str> = known.into_iter().chain(empty.iter().map(|(name, _)| *name)).collect();
+        entry.check_names(problems, &known, &unbuilt);
+
+        let authentication = entry
+            .field("authentication")
+            .filter(|_| section.allows())
+            .and_then(|f| authentication(&f, problems));
+        let peers = peers(&entry, section, context, self.subject_is_init, problems);
+        let (ports, icmps) = (entry.elements("toPorts", problems), entry.elements("icmps", problems));
+        if !ports.is_empty() && !icmps.is_empty() {
+            problems.add(&entry.path_of("icmps"), "given beside toPorts", "make each an entry of its own");
+        }
+        let named = !ports.is_empty() || !icmps.is_empty();
+        let (mut specs, mut redirects) = (Vec::new(), Vec::new());
+        for field in &ports {
+            match port_rule(field, section, self.about, context, problems) {
+                (plain, None) => specs.extend(plain),
+                (ports, Some(rules)) => redirects.extend(self.redirects(ports, rules)),
+            }
+        }
+        specs.extend(icmps.iter().flat_map(|field| icmp(field, context, problems)));
+        let ports = if named { Ports::Of(specs) } else { Ports::All };
+        // `{}` selects neither peers nor ports: the entry matches nothing, and its default deny applies.
+        let peers = peers.unwrap_or(if named { Peers::All } else { Peers::Nothing });
+        Some(Parts { peers, ports, redirects, authentication })
+    }
+
+    /// Returns the redirects of an element of `toPorts`. Without default deny its rules must not reduce what passes.
+    fn redirects(&self, ports: Vec<PortSpec>, mut rules: ProxyRules) -> impl Iterator<Item = RedirectSpec> {
+        if !self.default_deny {
+            rules.l7 = rules.l7.with_wildcard();
+        }
+        let rules = Arc::new(rules);
+        ports.into_iter().map(move |port| RedirectSpec { port, rules: rules.clone() })
+    }
+}
+
+fn authentication(field: &Field<'_>, problems: &mut Problems) -> Option<Authentication> {
+    let object = field.object(problems)?;
+    object.check_names(problems, &["mode"], &[]);
+    let mode = object.text("mode", problems);
+    let known = Authentication::ALL.into_iter().find(|known| known.mode() == mode);
+    if known.is_none() {
+        let reason = match mode.is_empty() {
+            true => "missing".to_owned(),
+            false => format!("{}: not a mode", quoted(&mode.into())),
+        };
+        problems.add(&object.path_of("mode"), reason, "disabled, required or test-always-fail");
+    }
+    known
+}
+
+/// Reads the text for the log of verdicts.
+fn log_value(rule: &Object<'_>, problems: &mut Problems) -> Arc<str> {
+    let Some(log) = rule.field("log").and_then(|field| field.object(problems)) else { return "".into() };
+    log.check_names(problems, &["value"], &[]);
+    let value = log.text("value", problems);
+    if value.chars().count() > MAX_LOG_CHARS || value.chars().any(char::is_control) {
+        let reason =
+            format!("{}: longer than {MAX_LOG_CHARS} characters, or not printable", quoted(&value.into()));
+        problems.add(&log.path_of("value"), reason, "shorten it");
+    }
+    value.into()
 }
 
 /// Reads the user's own labels of a rule: texts or `{key, source, value}`.
 fn user_labels(rule: &Object<'_>, problems: &mut Problems) -> Vec<Label> {
     let mut labels = Vec::new();
-    for field in elements(rule, "labels", problems) {
+    for field in rule.elements("labels", problems) {
         let label = match field.value.as_str() {
             Some(text) => Label::parse(text),
             None => {

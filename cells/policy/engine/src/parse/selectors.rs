@@ -105,6 +105,16 @@ impl LabelSelector {
         self.finish()
     }
 
+    /// Returns the selector of nodes as peers: other nodes than this one, of this cluster unless it names another.
+    pub(super) fn into_node_peer(mut self, context: &Context<'_>) -> Selector {
+        let (source, key) = (RESERVED.to_owned(), "remote-node".to_owned());
+        self.expressions.push(Requirement { source, key, test: Test::Exists });
+        if context.settings.default_local_cluster && !self.names_k8s(|key| key == POLICY_CLUSTER) {
+            self.set(POLICY_CLUSTER, &context.settings.cluster);
+        }
+        self.finish()
+    }
+
     /// Returns the selector of a peer. A selector without a requirement on the namespace or the cluster is restricted
     /// to those of the policy; cluster-wide policies select pods of every namespace. Reserved labels are left as
     /// written.
