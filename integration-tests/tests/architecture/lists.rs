@@ -152,6 +152,7 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
         "when an event arrived, in its flow, which requests ask for by time",
     ),
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
+    ("cells/observe/agent-notifications/src/cell.rs", "when the agent was started, in its notification"),
     ("cells/endpoint/endpoints/src/gc.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile/ops.rs", "times in an endpoint's log"),
     ("cells/endpoint/endpoints/src/reconcile/regeneration.rs", "times in an endpoint's log"),
@@ -187,7 +188,6 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/preflight.rs", "as above"),
     ("agent/src/main.rs", "the runtime"),
-    ("cli/src/commands/hubble.rs", "the runtime of a command"),
     ("operator/src/main.rs", "the runtime"),
     ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),
     ("cells/operator/api/src/server.rs", "a task for each connection; the server's job waits for them"),
@@ -295,6 +295,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
     ("cells/config/daemon-config/src/cell.rs", "hands them to the files below"),
     ("cells/config/daemon-config/src/cluster.rs", "asks where an option comes from"),
     (
+        "cells/config/daemon-config/src/features.rs",
+        "exports the choices of cells that may be absent as metrics",
+    ),
+    (
         "cells/config/daemon-config/src/files.rs",
         "stores the options of the configuration folder, as the original does",
     ),
@@ -381,5 +385,6 @@ pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[
     ("cni/src/invocation.rs", "the variables of the CNI specification"),
     ("cni/src/main.rs", "a plugin has no options; steps of the pod have variables of Cilium's image"),
     ("hive/src/builder.rs", "flags and variables of options: the mechanism itself"),
+    ("lib/hubble-api/build.rs", "by which cargo passes the folder for generated code to a build script"),
     ("hive/src/program.rs", "the program's name"),
 ];

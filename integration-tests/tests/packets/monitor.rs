@@ -164,10 +164,15 @@ fn flows(node: &Node, options: &[&str]) -> Vec<Value> {
 /// A forwarded and a dropped packet are flows with the names of the pods.
 fn flows_have_names(node: &Node, a: &Pod, b: &Pod) {
     let sides = ["--protocol", "icmp", "--from-pod", "default/b", "--to-pod", "default/a"];
-    let flow = |options: &[&str]| {
+    let flow = |point: &str, options: &[&str]| {
         let options = [&sides[..], options].concat();
-        wait_until(&format!("a flow by {options:?}"), LIMIT, || !flows(node, &options).is_empty());
-        let flow = flows(node, &options).remove(0);
+        let find = || {
+            let is_there =
+                |flow: &Value| flow["trace_observation_point"].as_str().unwrap_or_default() == point;
+            flows(node, &options).into_iter().find(is_there)
+        };
+        wait_until(&format!("a flow by {options:?}"), LIMIT, || find().is_some());
+        let flow = find().unwrap();
         for (side, pod) in [("source", b), ("destination", a)] {
             let expected = json!([endpoint_id(node, pod), identity(node, pod), "default"]);
             let found = &flow[side];
@@ -183,13 +188,17 @@ fn flows_have_names(node: &Node, a: &Pod, b: &Pod) {
         assert_eq!(flow["Summary"], "ICMPv4 EchoRequest", "{flow}");
         flow
     };
-    let forwarded = flow(&["--verdict", "forwarded", "-t", "trace"]);
-    assert_eq!(forwarded["trace_observation_point"], "TO_ENDPOINT", "{forwarded}");
+    let forwarded = flow("TO_ENDPOINT", &["--verdict", "forwarded", "-t", "trace"]);
     assert_eq!(forwarded["interface"]["name"], a.result["interfaces"][0]["name"], "{forwarded}");
-    assert_eq!(flows(node, &["--verdict", "dropped", "-t", "drop", "--protocol", "icmp"]), [Value::Null; 0]);
+    let drops = ["--verdict", "dropped", "-t", "drop"];
+    assert_eq!(
+        flows(node, &[&sides[..], &drops].concat()),
+        [Value::Null; 0],
+        "nothing is dropped without a policy"
+    );
     close(node, "a");
     wait_until("the policy is in force", LIMIT, || !ping(&b.ns, a.ipv4, 1));
-    let dropped = flow(&["--verdict", "dropped", "-t", "drop"]);
+    let dropped = flow("", &drops);
     assert_eq!(
         (&dropped["drop_reason_desc"], &dropped["traffic_direction"]),
         (&json!("POLICY_DENIED"), &json!("INGRESS"))
