@@ -11,6 +11,7 @@ use ipcache::{Entry, IpcacheWriter};
 use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyObject, Row};
+use loadbalancer::{Backend, Service};
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
@@ -31,6 +32,7 @@ use crate::rounds::job::Job;
 use crate::rounds::metrics::{Counters, Scrape};
 use crate::rounds::outputs::Outputs;
 use crate::rounds::prefixes::PolicyPrefixes;
+use crate::rounds::services::ServiceTables;
 use crate::rounds::state::Shared;
 
 /// Provides `Arc<Policies>` and the tables `endpoint-policies`, `policies`, `selectors` and `subject-selectors`,
@@ -90,6 +92,8 @@ struct PolicyParams {
     cidr_groups: Arc<Table<Row<CiliumCIDRGroup>>>,
     identities: Arc<Table<Identity>>,
     options: Option<Arc<Table<RuntimeOption>>>,
+    services: Option<Arc<Table<Service>>>,
+    backends: Option<Arc<Table<Backend>>>,
     prefixes: Arc<Prefixes>,
     ipcache: Arc<IpcacheWriter>,
     datapath: Arc<dyn Datapath>,
@@ -118,6 +122,11 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
             cidr_groups: p.cidr_groups,
             identities: p.identities,
             options: p.options,
+            services: p
+                .services
+                .zip(p.backends)
+                .map(|(services, backends)| ServiceTables { services, backends }),
+            services_in_use: false,
             settings,
             enable_cnp: config.enable_cilium_network_policy,
             enable_ccnp: config.enable_cilium_clusterwide_network_policy,

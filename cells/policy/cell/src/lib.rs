@@ -4,9 +4,8 @@
 //! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of
 //! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
 //! `k8s-policies`, `k8s-networkpolicies`, `k8s-clusternetworkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps
-//! `runtime-options`,
-//! `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners of endpoints, the operations under
-//! `/policy`, `GET /apiary/why` ([`why`]).
+//! `runtime-options`, `services`, `backends`, `Arc<Prefixes>`, `Arc<IpcacheWriter>`. **Provides** [`Policies`] to owners
+//! of endpoints, the operations under `/policy`, `GET /apiary/why` ([`why`]).
 //!
 //! **Lifecycle.** Maps stay as the previous run has left them until all sources are complete; then they are reconciled
 //! with the rules, in place. From then on a job runs a round for each change of rules, identities, endpoints or

@@ -62,6 +62,7 @@ mod resolve;
 mod rows;
 mod selections;
 mod selector;
+mod services;
 mod settings;
 
 pub use basis::Basis;
@@ -88,4 +89,5 @@ pub use resolve::{ResolveError, Resolved, RowChange};
 pub use rows::{Key, L4, Row};
 pub use selections::HOST;
 pub use selector::{CidrSelector, FqdnSelector, Requirement, Selector};
+pub use services::{ServiceMatch, ServicePeers, ServiceSelector};
 pub use settings::{Enforcement, Settings};

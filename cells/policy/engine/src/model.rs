@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::proxy::ProxyRules;
 use crate::refusal::Problem;
 use crate::selector::Selector;
+use crate::services::ServiceSelector;
 
 /// The object that entries come from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,6 +155,8 @@ pub struct Entry {
     pub default_deny: bool,
     /// The other end of the traffic.
     pub peers: Peers,
+    /// Services that are the other end, instead of `peers`; see [`Policy::with_services`].
+    pub services: Vec<ServiceSelector>,
     /// Protocols and ports of traffic that passes directly.
     pub ports: Ports,
     /// Protocols and ports of traffic that passes through a proxy, with the proxy's rules.

@@ -207,6 +207,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
                 (Action::Allow, Ports::Of(_)) => to_proxy.0.into_iter().map(redirect).collect(),
                 _ => Vec::new(),
             },
+            services: Vec::new(),
             authentication: to_proxy.1.filter(|_| action == Action::Allow),
             subject,
             direction,

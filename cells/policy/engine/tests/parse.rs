@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 
 #[path = "parse/proxy.rs"]
 mod proxy;
+#[path = "parse/services.rs"]
+mod services;
 
 fn read(kind: Kind, spec: Value) -> Result<Policy, Refusal> {
     let manifest = json!({
@@ -251,10 +253,8 @@ fn every_problem_is_reported_with_path_and_remedy() {
 #[test]
 fn unimplemented_fields_are_refused_by_name_and_never_ignored() {
     for (path, spec) in [
-        ("egress[0].toServices", json!({"egress": [{"toServices": [{}]}]})),
-        ("egressDeny[0].toServices", json!({"egressDeny": [{"toServices": [{}]}]})),
+        ("egress[0].toGroups", json!({"egress": [{"toGroups": [{}]}]})),
         ("ingress[0].fromGroups", json!({"ingress": [{"fromGroups": [{}]}]})),
-        ("ingress[0].fromRequires", json!({"ingress": [{"fromRequires": [{}]}]})),
     ] {
         let mut spec = spec;
         spec["endpointSelector"] = json!({});
@@ -265,6 +265,14 @@ fn unimplemented_fields_are_refused_by_name_and_never_ignored() {
             "{path}: {found:?}"
         );
     }
+    let requires =
+        |list: Value| cnp(json!({"endpointSelector": {}, "ingressDeny": [{"fromRequires": list}]}));
+    assert!(requires(json!([])).is_ok());
+    let found = problems(requires(json!([{"matchLabels": {"app": "a"}}])));
+    assert!(
+        found[0].starts_with("spec.ingressDeny[0].fromRequires: not part of the API any more"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -451,6 +459,10 @@ fn field() -> impl Strategy<Value = String> {
         "secret",
         "toFQDNs",
         "toNodes",
+        "toServices",
+        "k8sService",
+        "k8sServiceSelector",
+        "selector",
         "authentication",
         "mode",
         "log",

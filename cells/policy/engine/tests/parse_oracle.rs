@@ -24,8 +24,7 @@ fn print_summary(text: &str) {
 }
 
 /// Fields of rules that are known and not implemented, as named by the refusal.
-const UNBUILT: [&str; 7] =
-    ["domainNames", "fromGroups", "fromRequires", "nodes", "toGroups", "toRequires", "toServices"];
+const UNBUILT: [&str; 4] = ["domainNames", "fromGroups", "nodes", "toGroups"];
 
 fn settings(case: &Value) -> Settings {
     let flag = |name: &str| case["config"][name].as_bool().unwrap();

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use k8s_tables::{PolicyKind, PolicyObject};
 use labels::{Label, LabelArray};
+use loadbalancer::ServiceName;
 use policy_engine::{
-    CidrGroup, CidrGroups, Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, Settings,
+    CidrGroup, CidrGroups, Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, ServicePeers, Settings,
     cidr_group_prefixes, parse,
 };
 
@@ -39,9 +40,18 @@ pub(crate) struct Repository {
     held: BTreeSet<IpNetwork>,
     /// CIDR groups, the last valid version of each.
     groups: CidrGroups,
+    /// Objects with peers by service.
+    service_users: BTreeSet<ObjectId>,
+    /// The services that these are translated with; none without such objects.
+    services: Services,
+    /// The settings by which objects were read last.
+    settings: Settings,
     /// Reasons of refusals of CIDR groups, by name.
     refused_groups: BTreeMap<Arc<str>, String>,
 }
+
+/// All services by name, as policies see them.
+pub(crate) type Services = BTreeMap<ServiceName, ServicePeers>;
 
 /// Policies to be committed; `None` for a removed one.
 pub(crate) type Staged = BTreeMap<ResourceId, Option<Policy>>;
@@ -72,23 +82,29 @@ impl Repository {
             good: None,
             refusal: None,
         });
+        self.settings = settings.clone();
         known.origin = object.origin.as_str().into();
+        let mut is_new = true;
         match parsed {
             Ok(policy) => {
                 (known.good, known.refusal) = (Some(policy), None);
                 self.keep.note(&id.key(), object);
-                self.stage(&id, staged);
             }
             Err(refusal) => {
                 known.refusal = Some(refusal);
-                if known.good.is_none()
-                    && let Some(before) = self.keep.before(&id.key(), object)
-                    && let Ok(policy) = parse(id.kind, &before.body, settings)
-                {
-                    known.good = Some(labelled(policy, &before));
-                    self.stage(&id, staged);
-                }
+                let before = known.good.is_none().then(|| self.keep.before(&id.key(), object)).flatten();
+                let policy = before
+                    .and_then(|before| Some(labelled(parse(id.kind, &before.body, settings).ok()?, &before)));
+                is_new = policy.is_some();
+                known.good = policy.or(known.good.take());
             }
+        }
+        if is_new {
+            match known.good.as_ref().is_some_and(|policy| policy.services().next().is_some()) {
+                true => self.service_users.insert(id.clone()),
+                false => self.service_users.remove(&id),
+            };
+            self.stage(&id, staged);
         }
         self.objects.get(&id)?.refusal.as_ref()
     }
@@ -96,6 +112,7 @@ impl Repository {
     /// Removes an object.
     pub(crate) fn remove(&mut self, object: &PolicyObject, staged: &mut Staged) {
         let id = id(object);
+        self.service_users.remove(&id);
         if self.objects.remove(&id).is_some() {
             self.keep.forget(&id.key());
             self.stage(&id, staged);
@@ -139,6 +156,27 @@ impl Repository {
     /// Returns the origins of the objects of a resource.
     pub(crate) fn origins(&self, resource: &ResourceId) -> Vec<Arc<str>> {
         self.behind(resource).map(|(_, known)| known.origin.clone()).collect()
+    }
+
+    /// Whether an object has peers by service.
+    pub(crate) fn uses_services(&self) -> bool {
+        !self.service_users.is_empty()
+    }
+
+    /// Sets the services, and stages the policies that select one that has changed.
+    pub(crate) fn set_services(&mut self, services: Services, staged: &mut Staged) {
+        let old = std::mem::replace(&mut self.services, services);
+        let differs = |(name, service): &(&ServiceName, &ServicePeers), other: &Services| {
+            other.get(*name) != Some(*service)
+        };
+        let gone = old.iter().filter(|row| differs(row, &self.services));
+        let new = self.services.iter().filter(|row| differs(row, &old));
+        let changed: Vec<&ServicePeers> = gone.chain(new).map(|(_, service)| service).collect();
+        let selects = |policy: &Policy| {
+            policy.services().any(|selector| changed.iter().any(|service| selector.selects(service)))
+        };
+        let is_affected = |id: &&ObjectId| self.in_force(id).is_some_and(selects);
+        self.service_users.iter().filter(is_affected).for_each(|id| self.stage(id, staged));
     }
 
     /// Returns the prefixes of staged policies that have no identity yet.
@@ -226,7 +264,8 @@ impl Repository {
                 Some(all) => all.entries.extend(policy.entries.iter().cloned()),
             }
         }
-        staged.insert(resource, all);
+        let translated = all.map(|policy| policy.with_services(self.services.values(), &self.settings));
+        staged.insert(resource, translated);
     }
 }
 

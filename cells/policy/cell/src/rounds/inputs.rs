@@ -14,6 +14,7 @@ use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
 
 use crate::config::enforcement;
 use crate::model::endpoint::EndpointPolicy;
+use crate::rounds::services::{ServiceTables, ServicesWatch, names_services};
 
 /// Tables that the job follows.
 pub(crate) struct Inputs {
@@ -24,6 +25,9 @@ pub(crate) struct Inputs {
     pub(crate) cidr_groups: Arc<Table<Row<CiliumCIDRGroup>>>,
     pub(crate) identities: Arc<Table<Identity>>,
     pub(crate) options: Option<Arc<Table<RuntimeOption>>>,
+    pub(crate) services: Option<ServiceTables>,
+    /// Whether policies have peers by service: otherwise changes of services cause no rounds.
+    pub(crate) services_in_use: bool,
     /// The configured settings; the table of options may change the enforcement.
     pub(crate) settings: Settings,
     /// Whether CiliumNetworkPolicies are enforced.
@@ -66,6 +70,8 @@ pub(crate) struct Input {
     pub(crate) identities: Vec<Change<Identity>>,
     pub(crate) endpoints: Vec<Obj<EndpointPolicy>>,
     pub(crate) settings: Settings,
+    /// The revisions of the tables of services, if they are in use.
+    services_revisions: Option<[u64; 2]>,
     /// The revision of the table of options that the settings are from.
     pub(crate) options_revision: u64,
 }
@@ -75,6 +81,7 @@ pub(crate) struct Input {
 pub(crate) struct Versions {
     endpoints: Vec<EndpointVersion>,
     options: u64,
+    services: Option<[u64; 2]>,
 }
 
 /// Id, announcement and generation of an endpoint's row: rows with the same ones have the same subject.
@@ -89,6 +96,7 @@ pub(crate) struct InputWatch {
     cidr_groups: Watch,
     identities: Watch,
     options: Option<Watch>,
+    services: Option<ServicesWatch>,
 }
 
 impl InputWatch {
@@ -100,6 +108,7 @@ impl InputWatch {
             () = self.identities.changed() => {}
             () = self.network_policies.changed() => {}
             () = self.cluster_network_policies.changed() => {}
+            Some(()) = OptionFuture::from(self.services.as_ref().map(ServicesWatch::changed)) => {}
             Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
         }
     }
@@ -114,7 +123,8 @@ impl Input {
     /// Returns the versions of endpoints and options.
     pub(crate) fn versions(&self) -> Versions {
         let version = |row: &Obj<EndpointPolicy>| (row.subject.endpoint, row.announced, row.generation);
-        Versions { endpoints: self.endpoints.iter().map(version).collect(), options: self.options_revision }
+        let endpoints = self.endpoints.iter().map(version).collect();
+        Versions { endpoints, options: self.options_revision, services: self.services_revisions }
     }
 
     /// Returns the sources of the objects.
@@ -141,7 +151,16 @@ impl Inputs {
         self.network_policies.wait_initialized().await;
         self.cluster_network_policies.wait_initialized().await;
         self.cidr_groups.wait_initialized().await;
+        if let Some(services) = self.services.as_ref().filter(|_| self.name_services()) {
+            services.wait_initialized().await;
+        }
         self.identities.wait_initialized().await;
+    }
+
+    /// Whether a policy of the sources has peers by service.
+    fn name_services(&self) -> bool {
+        let snapshot = self.objects.snapshot();
+        self.objects.all(&snapshot).any(|object| names_services(&object.body))
     }
 
     /// Reads the next input.
@@ -160,7 +179,10 @@ impl Inputs {
         let (cidr_groups, cidr_groups_watch) = cursor.cidr_groups.read(&snapshot, usize::MAX);
         let (identities, identities_watch) = cursor.identities(&snapshot);
         let (settings, options_revision) = self.settings(&snapshot);
+        let services = self.services.as_ref().filter(|_| self.services_in_use);
+        let services_revisions = services.map(|services| services.revisions(&snapshot));
         let watch = InputWatch {
+            services: services.map(|services| services.watch(&snapshot)),
             endpoints: endpoints_watch,
             objects: objects_watch,
             network_policies: network_policies_watch,
@@ -170,7 +192,16 @@ impl Inputs {
             options: options_watch,
         };
         let cidr_groups = cidr_groups.into_iter().collect();
-        (Input { objects, cidr_groups, identities, endpoints, settings, options_revision }, watch)
+        let input = Input {
+            objects,
+            cidr_groups,
+            identities,
+            endpoints,
+            settings,
+            services_revisions,
+            options_revision,
+        };
+        (input, watch)
     }
 
     /// Reads changes of identities only: those that have just been allocated.

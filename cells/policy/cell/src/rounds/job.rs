@@ -57,6 +57,8 @@ struct Rounds {
 struct Staging {
     staged: Staged,
     new_prefixes: Vec<IpNetwork>,
+    /// Whether policies have peers by service.
+    uses_services: bool,
 }
 
 /// The remaining work of a round, after its phases.
@@ -148,6 +150,7 @@ impl Job {
         let mode = rounds.schedule.mode();
 
         let staging = self.stage(rounds, input).await;
+        self.inputs.services_in_use = staging.uses_services;
         let (writes, error) = self.apply(rounds, mode, staging, settings).await?;
         self.counters.round(&writes, self.revision(), &sources, started.elapsed());
         let MapWrites { in_place, swapped, .. } = writes;
@@ -185,17 +188,19 @@ impl Job {
         rounds.unreported.extend(input.objects.iter().map(|change| id(&change.object)));
         let mut staged = std::mem::take(&mut rounds.staged);
         let counters = self.counters.clone();
+        let services = self.inputs.services.clone();
         let at_startup = rounds.schedule.mode() == Mode::Startup;
         let stage = move |state: &mut State| {
             state.stage_objects(&input.objects, &input.settings, &mut staged, &counters);
             state.stage_groups(&input.cidr_groups);
+            state.stage_services(services.as_ref(), &mut staged);
             if at_startup {
                 state.repository.sources_complete();
             }
             state.apply_identity_changes(&input.identities);
             state.core.set_endpoints(input.endpoints.iter().map(|row| &**row));
             let new_prefixes = state.repository.missing(&staged);
-            Staging { staged, new_prefixes }
+            Staging { staged, new_prefixes, uses_services: state.repository.uses_services() }
         };
         self.shared.with(stage).await
     }
@@ -208,7 +213,7 @@ impl Job {
         staging: Staging,
         settings: Settings,
     ) -> anyhow::Result<(MapWrites, Option<RoundError>)> {
-        let Staging { mut staged, new_prefixes } = staging;
+        let Staging { mut staged, new_prefixes, .. } = staging;
         let (mut prefixes, mut identities, mut error) = (NewPrefixes::None, None, None);
         if !new_prefixes.is_empty() {
             let allocated = self.prefixes.allocate(new_prefixes.clone()).await;

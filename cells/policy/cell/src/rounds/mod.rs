@@ -10,4 +10,5 @@ pub(crate) mod outputs;
 mod phases;
 pub(crate) mod prefixes;
 mod report;
+pub(crate) mod services;
 pub(crate) mod state;

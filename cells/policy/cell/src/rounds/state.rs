@@ -13,15 +13,18 @@ use statedb::Change;
 
 use crate::computation::core::Core;
 use crate::computation::keep::Keep;
-use crate::computation::repository::{Repository, Staged, id};
+use crate::computation::repository::{Repository, Services, Staged, id};
 use crate::model::object::{ObjectId, PolicyStatus};
 use crate::rounds::inputs::ObjectChange;
 use crate::rounds::metrics::Counters;
+use crate::rounds::services::ServiceTables;
 
 /// Engine, maps and objects.
 pub(crate) struct State {
     pub(crate) core: Core,
     pub(crate) repository: Repository,
+    /// The revisions of the tables of services that were read last.
+    services_seen: Option<[u64; 2]>,
 }
 
 /// [`State`], shared by the job and readers. The lock is held while maps are written, so it is taken on threads for
@@ -31,7 +34,7 @@ pub(crate) struct Shared(Arc<Mutex<State>>);
 
 impl Shared {
     pub(crate) fn new(core: Core, keep: Keep) -> Shared {
-        Shared(Arc::new(Mutex::new(State { core, repository: Repository::new(keep) })))
+        Shared(Arc::new(Mutex::new(State { core, repository: Repository::new(keep), services_seen: None })))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -93,6 +96,21 @@ impl State {
                 group.metadata.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
             let prefixes: Vec<&str> = group.spec.external_cidrs.iter().map(|text| text.as_str()).collect();
             self.repository.upsert_group(name, labels.collect(), &prefixes);
+        }
+    }
+
+    /// Translates policies with peers by service again if these have changed.
+    pub(crate) fn stage_services(&mut self, tables: Option<&ServiceTables>, staged: &mut Staged) {
+        match tables.filter(|_| self.repository.uses_services()) {
+            Some(tables) => {
+                if let Some(services) = tables.read_changed(&mut self.services_seen) {
+                    self.repository.set_services(services, staged);
+                }
+            }
+            None => {
+                self.services_seen = None;
+                self.repository.set_services(Services::new(), staged);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyKind, PolicyObject, Row, decode};
 use labels::{LabelArray, Labels};
+use loadbalancer::{Backend, Service};
 use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
 use metrics::Metrics;
@@ -42,6 +43,8 @@ pub(crate) struct World {
     network_policies: RwTable<Row<NetworkPolicy>>,
     cluster_network_policies: RwTable<Row<ClusterNetworkPolicy>>,
     cidr_groups: RwTable<Row<CiliumCIDRGroup>>,
+    pub(crate) services: RwTable<Service>,
+    pub(crate) backends: RwTable<Backend>,
 }
 
 impl World {
@@ -73,6 +76,8 @@ impl World {
             network_policies: db.table().unwrap(),
             cluster_network_policies: db.table().unwrap(),
             cidr_groups: db.table().unwrap(),
+            services: db.table().unwrap(),
+            backends: db.table().unwrap(),
             metrics: Arc::new(Metrics::default()),
             identity_table: Arc::new(identity_table),
             objects: Arc::new(policies.reader()),
@@ -108,6 +113,8 @@ impl World {
             supply(Arc::new(self.network_policies.reader())),
             supply(Arc::new(self.cluster_network_policies.reader())),
             supply(Arc::new(self.cidr_groups.reader())),
+            supply(Arc::new(self.services.reader())),
+            supply(Arc::new(self.backends.reader())),
             config::<LocalNodeConfig>(),
             config::<FamilyConfig>(),
             module("ipcache", "An ipcache", [provide(make_ipcache)]),

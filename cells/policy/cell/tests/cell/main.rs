@@ -5,4 +5,5 @@ mod kit;
 mod life;
 mod network_policies;
 mod prefixes;
+mod services;
 mod surfaces;

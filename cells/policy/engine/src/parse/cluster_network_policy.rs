@@ -56,6 +56,7 @@ pub(super) fn cluster_network_policy(
             default_deny: false,
             peers: part.peers,
             ports: part.ports,
+            services: Vec::new(),
             redirects: Vec::new(),
             authentication: None,
             log: "".into(),

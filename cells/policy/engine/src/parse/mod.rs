@@ -13,6 +13,7 @@ mod ports;
 mod proxy;
 mod rule;
 mod selectors;
+mod services;
 
 use std::sync::Arc;
 

@@ -118,6 +118,7 @@ impl Rules<'_> {
             default_deny: true,
             peers,
             ports,
+            services: Vec::new(),
             redirects: Vec::new(),
             authentication: None,
             log: "".into(),

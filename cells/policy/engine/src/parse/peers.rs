@@ -18,13 +18,14 @@ const INGRESS: [&str; 5] = ["fromEndpoints", "fromEntities", "fromCIDR", "fromCI
 const EGRESS: [&str; 6] = ["toEndpoints", "toEntities", "toCIDR", "toCIDRSet", "toNodes", "toFQDNs"];
 
 /// Fields of ingress that select peers and are not implemented, with descriptions.
-const INGRESS_UNBUILT: &[(&str, &str)] =
-    &[("fromGroups", "peers by groups of cloud providers"), ("fromRequires", "requirements on peers")];
-const EGRESS_UNBUILT: &[(&str, &str)] = &[
-    ("toGroups", "peers by groups of cloud providers"),
-    ("toRequires", "requirements on peers"),
-    ("toServices", "peers by service"),
-];
+const INGRESS_UNBUILT: &[(&str, &str)] = &[("fromGroups", "peers by groups of cloud providers")];
+const EGRESS_UNBUILT: &[(&str, &str)] = &[("toGroups", "peers by groups of cloud providers")];
+
+/// Fields with requirements on all peers, which Cilium has removed: the API accepts empty lists only.
+pub(super) const REQUIRES: [&str; 2] = ["fromRequires", "toRequires"];
+
+/// The field of egress that selects services, which are translated into selectors later.
+pub(super) const SERVICES: &str = "toServices";
 
 impl Section {
     /// Returns the fields that select peers, in this order: endpoints, entities, prefixes, prefixes with exceptions,
@@ -78,6 +79,7 @@ pub(super) fn peers(
 ) -> Option<Peers> {
     let fields = section.peer_fields();
     let kinds = fields.iter().copied().chain(section.unbuilt_peer_fields().iter().map(|(name, _)| *name));
+    let kinds = kinds.chain((section.direction() == Direction::Egress).then_some(SERVICES));
     let kinds: Vec<&str> = kinds.filter(|name| matches!(filled(entry, name), Filled::Yes)).collect();
     if kinds.len() > 1 {
         let reason = format!("{} in one entry", kinds.join(" and "));
@@ -107,6 +109,9 @@ pub(super) fn peers(
     }
     if kinds.is_empty() {
         return None;
+    }
+    if kinds == [SERVICES] {
+        return Some(Peers::Nothing);
     }
     // A wildcard makes the other selectors redundant.
     if kinds.first() == Some(&fields[ENTITIES]) && selectors.iter().any(Selector::is_wildcard) {

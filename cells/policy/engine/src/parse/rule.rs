@@ -6,15 +6,17 @@ use labels::{Label, UNSPECIFIED};
 
 use super::cursor::{Field, Object, Problems, quoted};
 use super::icmp::icmp;
-use super::peers::peers;
+use super::peers::{REQUIRES, SERVICES, peers};
 use super::ports::port_rule;
 use super::proxy::About;
 use super::selectors::LabelSelector;
+use super::services::service;
 use super::{Context, Section, label_texts};
 use crate::model::{
     Authentication, Direction, Entry, Kind, Peers, PortSpec, Ports, RedirectSpec, Subject, Tier,
 };
 use crate::proxy::ProxyRules;
+use crate::services::ServiceSelector;
 
 /// The maximum length of a text for the log: the limit of Cilium's CRD.
 const MAX_LOG_CHARS: usize = 32;
@@ -54,7 +56,7 @@ pub(super) fn rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
             let reader = EntryReader { section, context, about, subject_is_init, default_deny };
             let Some(parts) = reader.read(&field, problems) else { continue };
             let Some((subject, _)) = &subject else { continue };
-            let Parts { peers, ports, redirects, authentication } = parts;
+            let Parts { peers, services, ports, redirects, authentication } = parts;
             entries.push(Entry {
                 subject: subject.clone(),
                 direction: section.direction(),
@@ -63,6 +65,7 @@ pub(super) fn rule(field: &Field<'_>, context: &Context<'_>, problems: &mut Prob
                 priority: 0,
                 default_deny,
                 peers,
+                services,
                 ports,
                 redirects,
                 authentication,
@@ -158,6 +161,7 @@ impl DefaultDeny {
 /// The parts of an entry that its element in a section contains.
 struct Parts {
     peers: Peers,
+    services: Vec<ServiceSelector>,
     ports: Ports,
     redirects: Vec<RedirectSpec>,
     authentication: Option<Authentication>,
@@ -176,9 +180,21 @@ impl EntryReader<'_> {
     fn read(&self, field: &Field<'_>, problems: &mut Problems) -> Option<Parts> {
         let EntryReader { section, context, .. } = *self;
         let entry = field.object(problems)?;
+        let services = (section.direction() == Direction::Egress).then_some(SERVICES);
+        let requires = REQUIRES[usize::from(section.direction() == Direction::Egress)];
+        if !entry.elements(requires, problems).is_empty() {
+            let remedy = "select these peers by each of the other fields";
+            problems.add(&entry.path_of(requires), "not part of the API any more", remedy);
+        }
         let authenticates = section.allows().then_some("authentication");
-        let known: Vec<&str> =
-            section.peer_fields().iter().copied().chain(["toPorts", "icmps"]).chain(authenticates).collect();
+        let known: Vec<&str> = section
+            .peer_fields()
+            .iter()
+            .copied()
+            .chain(["toPorts", "icmps", requires])
+            .chain(services)
+            .chain(authenticates)
+            .collect();
         // An unimplemented field with an empty list has no effect, so it is accepted.
         let is_empty =
             |name: &str| entry.field(name).is_some_and(|f| f.value.as_array().is_some_and(Vec::is_empty));
@@ -192,6 +208,11 @@ impl EntryReader<'_> {
             .filter(|_| section.allows())
             .and_then(|f| authentication(&f, problems));
         let peers = peers(&entry, section, context, self.subject_is_init, problems);
+        let services = match section.direction() {
+            Direction::Ingress => Vec::new(),
+            Direction::Egress => entry.elements(SERVICES, problems),
+        };
+        let services = services.iter().filter_map(|field| service(field, problems)).collect();
         let (ports, icmps) = (entry.elements("toPorts", problems), entry.elements("icmps", problems));
         if !ports.is_empty() && !icmps.is_empty() {
             problems.add(&entry.path_of("icmps"), "given beside toPorts", "make each an entry of its own");
@@ -208,7 +229,7 @@ impl EntryReader<'_> {
         let ports = if named { Ports::Of(specs) } else { Ports::All };
         // `{}` selects neither peers nor ports: the entry matches nothing, and its default deny applies.
         let peers = peers.unwrap_or(if named { Peers::All } else { Peers::Nothing });
-        Some(Parts { peers, ports, redirects, authentication })
+        Some(Parts { peers, services, ports, redirects, authentication })
     }
 
     /// Returns the redirects of an element of `toPorts`. Without default deny its rules must not reduce what passes.
