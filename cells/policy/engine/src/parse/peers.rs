@@ -125,7 +125,7 @@ pub(super) fn peers(
 /// Reads an element of `fromNodes` or `toNodes`.
 fn node(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
     if !context.settings.node_selector_labels {
-        let remedy = "switch enable-node-selector-labels on";
+        let remedy = "they need enable-node-selector-labels";
         problems.add(&field.path, "peers by labels of nodes are off", remedy);
     }
     LabelSelector::read(field, problems).map(|selector| selector.into_node_peer(context))

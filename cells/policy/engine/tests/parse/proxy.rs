@@ -334,3 +334,24 @@ fn accepts_of_an_earlier_tier_bypass_the_proxy_but_not_authentication() {
     assert_eq!(row("Baseline", "Accept"), Some((0xffff_ff9a, 12_000, required)));
     assert_eq!(row("Baseline", "Deny"), Some((0xffff_ff9a, 12_000, required)));
 }
+
+#[test]
+fn nodes_as_peers_are_other_nodes_of_the_cluster() {
+    let read = |on: bool, selector: Value| {
+        let manifest = json!({
+            "metadata": {"name": "p"},
+            "spec": {"endpointSelector": {}, "ingressDeny": [{"fromNodes": [selector]}]},
+        });
+        let settings = Settings { node_selector_labels: on, ..Settings::default() };
+        policy_engine::parse(Kind::CiliumNetworkPolicy, &manifest, &settings)
+    };
+    let policy = read(true, json!({"matchLabels": {"node:role": "infra"}})).unwrap();
+    assert_eq!(
+        peer(&policy),
+        "&LabelSelector{MatchLabels:map[string]string{k8s:io.cilium.k8s.policy.cluster: default,node:role: infra,},\
+         MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:reserved:remote-node,Operator:Exists,\
+         Values:[],},},}"
+    );
+    let found = problems(read(false, json!({})));
+    assert!(found[0].ends_with("(they need enable-node-selector-labels)"), "{found:?}");
+}
