@@ -385,14 +385,15 @@ impl Builder<'_> {
         let listener = rules.listener.as_ref().map_or_else(|| "".into(), |listener| listener.name.clone());
         let redirect = Redirect { direction, protocol: spec.protocol, port, parser, listener };
         let ports = &self.engine.proxy_ports;
-        if let Traffic::Named(..) = traffic {
-            return Some(ProxyPort::Named(ports.clone(), redirect));
-        }
-        let found = ports.port(&redirect).map(ProxyPort::Known);
+        let found = ports.port(&redirect);
         if found.is_none() {
-            self.plan.missing.insert(redirect);
+            self.plan.missing.insert(redirect.clone());
         }
-        found
+        match traffic {
+            // Peers decide about the port, and thus whether there is a proxy for it.
+            Traffic::Named(..) => Some(ProxyPort::Named(ports.clone(), redirect)),
+            Traffic::Blocks(_) => found.map(ProxyPort::Known),
+        }
     }
 
     fn is_everyone(&self, id: SelectorId) -> bool {

@@ -276,6 +276,9 @@ fn contradicting_rules_are_named_and_others_merged() {
     assert_eq!(missing, ["egress:TCP:80:"]);
     let L7Rules::Http(all) = rules.unwrap().l7 else { panic!() };
     assert_eq!(all.iter().map(|rule| rule.method.as_str()).collect::<Vec<_>>(), ["", "GET", "PUT"]);
+    let named = json!([{"port": "web", "protocol": "TCP"}]);
+    let (missing, _) = merged(vec![json!({"ports": named, "rules": {"http": [{}]}})]);
+    assert_eq!(missing, ["egress:TCP:0:"], "the port is that of each peer");
     let (missing, rules) = merged(vec![listener("a", 2), json!({}), listener("b", 1)]);
     assert_eq!(missing, ["egress:TCP:80:shop/e/b"]);
     assert_eq!(rules.unwrap().priority(), 1);
