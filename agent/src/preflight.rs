@@ -76,7 +76,7 @@ pub(crate) fn run() -> ExitCode {
     let (filter, level) = logging::filter();
     level.install(filter, LogOptions::default(), false);
     let cells = module("preflight", "Reports the effect of a configuration", [config::<PreflightConfig>()]);
-    let done = match Hive::builder(cells).args(std::env::args().skip(1)).build() {
+    let done = match Hive::builder(cells).process("CILIUM_").build() {
         Ok(hive) if hive.arguments().help => return print(&format!("{USAGE}\nOptions:\n{}", hive.usage())),
         Ok(hive) if hive.arguments().words.len() > 1 => {
             Err(anyhow::anyhow!("unknown words: {}\n{USAGE}", hive.arguments().words[1..].join(" ")))

@@ -81,14 +81,4 @@ mod tests {
     fn all_cells_form_a_valid_hive() {
         hive::validate(super::cells()).unwrap();
     }
-
-    /// The agent and `agent preflight` know by this list which options of the ConfigMap the operator reads.
-    #[test]
-    fn the_list_of_the_operators_options_is_complete() {
-        let (_, level) = logging::filter();
-        let cells = hive::bundle([logging::cell(level), super::cells()]);
-        let hive = hive::Hive::builder(cells).build().unwrap();
-        let declared: Vec<&str> = hive.settings().iter().map(|setting| setting.key.as_str()).collect();
-        assert_eq!(known_options::operator_options().collect::<Vec<_>>(), declared);
-    }
 }

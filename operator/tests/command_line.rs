@@ -43,3 +43,12 @@ fn wrong_options_are_named_with_the_values_that_are_right() {
     }
     assert_eq!(operator(&["nonsense"]).status.code(), Some(1));
 }
+
+/// The agent and `agent preflight` know by this list which options of the ConfigMap the operator reads.
+#[test]
+fn the_list_of_the_operators_options_is_complete() {
+    let shown = text(&operator(&["config"]).stdout);
+    let keys = shown.lines().filter_map(|line| Some(line.split_once(": ")?.0));
+    let declared: Vec<&str> = keys.filter(|key| !["config", "config-dir"].contains(key)).collect();
+    assert_eq!(known_options::operator_options().collect::<Vec<_>>(), declared);
+}

@@ -327,10 +327,17 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "asks whether devices serve services, an option of the load balancer",
     ),
     (
+        "cells/datapath/loader/src/programs/balancing.rs",
+        "reads how backends are chosen: options of the load balancer, which is not required",
+    ),
+    (
         "cells/datapath/loader/src/programs/egress.rs",
         "asks for the ports of services, options of the load balancer",
     ),
-    ("cells/datapath/maps/src/cell.rs", "asks which features have maps: each is an option of its own cell"),
+    ("cells/datapath/maps/src/cell.rs", "passes them to the file below"),
+    ("cells/datapath/maps/src/specs.rs", "asks which features have maps: each is an option of its own cell"),
+    ("cells/infra/preflight/src/node.rs", "passes them to the file above"),
+    ("cells/infra/preflight/src/options.rs", "reports on each option, as a command"),
     (
         "cells/operator/lb-ipam/src/cell.rs",
         "asks which features of agents are on, which have classes of load balancers of their own",

@@ -13,10 +13,10 @@ pub struct HubbleConfig {
     /// Unix socket on which flows are served
     #[flag(default = "/var/run/cilium/hubble.sock")]
     pub hubble_socket_path: PathBuf,
-    /// Flows that are kept, of about 2.5 KB each: a power of two minus one, at most 65535
+    /// Number of flows that are kept, of about 2.5 KB each: a power of two minus one, at most 65535
     #[flag(default = 4095)]
     pub hubble_event_buffer_capacity: u32,
-    /// Events that wait to be decoded, about 250 bytes each; 0 for 1,024 per CPU
+    /// Number of events that wait to be decoded, about 250 bytes each; 0 for 1,024 per CPU
     #[flag(default = 0)]
     pub hubble_event_queue_size: u32,
     /// The shortest time between two reports of lost events to a client
