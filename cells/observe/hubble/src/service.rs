@@ -63,7 +63,7 @@ impl observer_server::Observer for Service {
     ) -> Result<Response<Self::GetFlowsStream>, Status> {
         let node = self.with_node(node_name).into();
         let flows =
-            Flows::new(self.observer.ring.clone(), request.get_ref(), self.lost_event_interval, node)?;
+            Flows::new(self.observer.ring.clone(), request.get_ref(), self.lost_event_interval, node).await?;
         let responses = stream::unfold(flows, |mut flows| async {
             let response = flows.next().await?;
             Some((Ok(response), flows))

@@ -16,6 +16,9 @@ use crate::clock;
 use crate::filter::Filters;
 use crate::ring::{Event, Read, Ring, is_before};
 
+/// Events of the ring that a request reads before other tasks of its thread run: filters may have thousands of names.
+const TURN: u64 = 256;
+
 /// The events of a request that are still to come.
 pub(crate) struct Flows {
     ring: Arc<Ring>,
@@ -48,7 +51,7 @@ impl Flows {
     ///
     /// # Errors
     /// A filter, a mask or a time is invalid, or options exclude each other.
-    pub(crate) fn new(
+    pub(crate) async fn new(
         ring: Arc<Ring>,
         request: &GetFlowsRequest,
         interval: Duration,
@@ -71,7 +74,7 @@ impl Flows {
         let (oldest, end) = ring.positions();
         let is_bounded = request.number > 0 && (request.first || request.since.is_some()) && !request.follow;
         let flows = Self {
-            position: begin(&ring, &filters, request, oldest, end),
+            position: begin(&ring, &filters, request, oldest, end).await,
             end: (!request.follow).then_some(end),
             left: is_bounded.then_some(request.number),
             losses: Losses { count: 0, first: None, last: None, next_report: None, interval },
@@ -94,6 +97,7 @@ impl Flows {
             if self.left == Some(0) || self.end.is_some_and(|end| self.position >= end) {
                 return self.last();
             }
+            yield_at(self.position).await;
             match self.ring.read(self.position) {
                 Read::Overwritten(oldest) => {
                     self.losses.add(oldest - self.position);
@@ -195,8 +199,15 @@ impl Losses {
     }
 }
 
+/// Lets other tasks run at every [`TURN`]th position.
+async fn yield_at(position: u64) {
+    if position % TURN == TURN - 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Returns the position of the first event. Linear in the events that are walked over.
-fn begin(ring: &Ring, filters: &Filters, request: &GetFlowsRequest, oldest: u64, end: u64) -> u64 {
+async fn begin(ring: &Ring, filters: &Filters, request: &GetFlowsRequest, oldest: u64, end: u64) -> u64 {
     if request.first && request.since.is_none() {
         return oldest;
     }
@@ -206,6 +217,7 @@ fn begin(ring: &Ring, filters: &Filters, request: &GetFlowsRequest, oldest: u64,
     let mut matches = 0;
     let mut begin = end;
     for position in (oldest..end).rev() {
+        yield_at(position).await;
         let Read::Event(event) = ring.read(position) else { break };
         match (&event, &request.since) {
             (Event::Flow(flow), Some(since))

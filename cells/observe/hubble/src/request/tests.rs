@@ -30,8 +30,8 @@ fn drops() -> Vec<FlowFilter> {
     vec![FlowFilter { verdict: vec![Verdict::Dropped.into()], ..FlowFilter::default() }]
 }
 
-fn flows(ring: &Arc<Ring>, request: &GetFlowsRequest) -> Flows {
-    Flows::new(ring.clone(), request, INTERVAL, "node".into()).unwrap()
+async fn flows(ring: &Arc<Ring>, request: &GetFlowsRequest) -> Flows {
+    Flows::new(ring.clone(), request, INTERVAL, "node".into()).await.unwrap()
 }
 
 /// Returns the number of a response: the second of a flow, a loss as a negative number.
@@ -54,7 +54,7 @@ async fn all(flows: &mut Flows) -> Vec<i64> {
 }
 
 async fn get(request: GetFlowsRequest) -> Vec<i64> {
-    all(&mut flows(&ring(10), &request)).await
+    all(&mut flows(&ring(10), &request).await).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,8 +85,8 @@ async fn a_request_begins_by_first_last_or_time() {
 async fn a_follower_gets_new_flows_until_the_time_it_asked_for() {
     let ring = ring(10);
     let follow = GetFlowsRequest { follow: true, ..GetFlowsRequest::default() };
-    let mut new = flows(&ring, &GetFlowsRequest { until: at(13), ..follow.clone() });
-    let mut two = flows(&ring, &GetFlowsRequest { number: 2, whitelist: drops(), ..follow });
+    let mut new = flows(&ring, &GetFlowsRequest { until: at(13), ..follow.clone() }).await;
+    let mut two = flows(&ring, &GetFlowsRequest { number: 2, whitelist: drops(), ..follow }).await;
     assert_eq!((all(&mut new).await, all(&mut two).await), (vec![], vec![6, 9]));
     ring.push(vec![flow(11), flow(12)]);
     assert_eq!((all(&mut new).await, all(&mut two).await), (vec![11, 12], vec![12]));
@@ -99,7 +99,8 @@ async fn a_follower_gets_new_flows_until_the_time_it_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_gets_its_losses_once_an_interval_and_their_sum_is_exact() {
     let ring = ring(15);
-    let mut slow = flows(&ring, &GetFlowsRequest { follow: true, number: 15, ..GetFlowsRequest::default() });
+    let mut slow =
+        flows(&ring, &GetFlowsRequest { follow: true, number: 15, ..GetFlowsRequest::default() }).await;
     assert_eq!(number(&slow.next().await.unwrap()), 1);
     // Positions 1 to 5 are overwritten, then 6 to 10 more before the interval has passed.
     ring.push((16..=21).map(flow).collect());
@@ -111,7 +112,7 @@ async fn a_slow_reader_gets_its_losses_once_an_interval_and_their_sum_is_exact()
     assert_eq!(all(&mut slow).await, [-4], "without another event");
 
     // The last losses of a request that ends.
-    let mut ends = flows(&ring, &GetFlowsRequest::default());
+    let mut ends = flows(&ring, &GetFlowsRequest::default()).await;
     ring.push((27..=60).map(flow).collect());
     assert_eq!(all(&mut ends).await, [-34]);
     assert!(ends.next().await.is_none());
@@ -123,39 +124,56 @@ async fn losses_before_the_ring_pass_every_filter() {
     let lost = LostEvent { num_events_lost: 7, cpu: Some(1), ..LostEvent::default() };
     ring.push(vec![Event::Lost(lost)]);
     let request = GetFlowsRequest { whitelist: drops(), ..GetFlowsRequest::default() };
-    assert_eq!(all(&mut flows(&ring, &request)).await, [-7]);
+    assert_eq!(all(&mut flows(&ring, &request).await).await, [-7]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_mask_leaves_the_time_of_the_response() {
     let field_mask = Some(FieldMask { paths: vec!["verdict".to_owned()] });
-    let mut flows = flows(&ring(3), &GetFlowsRequest { number: 1, field_mask, ..GetFlowsRequest::default() });
+    let mut flows =
+        flows(&ring(3), &GetFlowsRequest { number: 1, field_mask, ..GetFlowsRequest::default() }).await;
     let response = flows.next().await.unwrap();
     assert_eq!(response.time, at(3));
     let masked = Flow { verdict: Verdict::Dropped.into(), ..Flow::default() };
     assert_eq!(response.response_types, Some(ResponseTypes::Flow(masked)));
 }
 
-#[test]
-fn invalid_requests_are_refused() {
-    let refused =
-        |request: GetFlowsRequest| Flows::new(ring(1), &request, INTERVAL, "node".into()).err().unwrap();
-    let both = refused(GetFlowsRequest { first: true, follow: true, ..GetFlowsRequest::default() });
+/// A request that walks over many events is suspended in between.
+#[tokio::test(start_paused = true)]
+async fn a_long_request_lets_other_tasks_run() {
+    let ring = Arc::new(Ring::new(1023));
+    ring.push((1..=1000).map(flow).collect());
+    let filter = FlowFilter { verdict: vec![Verdict::Error.into()], ..FlowFilter::default() };
+    let request = GetFlowsRequest { whitelist: vec![filter], ..GetFlowsRequest::default() };
+    let mut new = Box::pin(Flows::new(ring, &request, INTERVAL, "node".into()));
+    assert!(futures::poll!(&mut new).is_pending());
+    let mut flows = new.await.unwrap();
+    assert!(futures::poll!(Box::pin(flows.next())).is_pending());
+    assert_eq!(flows.next().await, None);
+}
+
+async fn refused(request: GetFlowsRequest) -> Status {
+    Flows::new(ring(1), &request, INTERVAL, "node".into()).await.err().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn invalid_requests_are_refused() {
+    let both = refused(GetFlowsRequest { first: true, follow: true, ..GetFlowsRequest::default() }).await;
     assert_eq!(both.code(), tonic::Code::InvalidArgument);
     assert_eq!(both.message(), "first cannot be specified with follow");
     let since = Some(Timestamp { seconds: 0, nanos: -1 });
     assert_eq!(
-        refused(GetFlowsRequest { since, ..GetFlowsRequest::default() }).code(),
+        refused(GetFlowsRequest { since, ..GetFlowsRequest::default() }).await.code(),
         tonic::Code::InvalidArgument
     );
     let field_mask = Some(FieldMask { paths: vec!["nothing".to_owned()] });
-    let mask = refused(GetFlowsRequest { field_mask, ..GetFlowsRequest::default() });
+    let mask = refused(GetFlowsRequest { field_mask, ..GetFlowsRequest::default() }).await;
     assert_eq!(
         (mask.code(), mask.message()),
         (tonic::Code::Unknown, "invalid fieldmask: \"nothing\" is no field of a flow")
     );
     let filter = FlowFilter { source_port: vec!["x".to_owned()], ..FlowFilter::default() };
-    let filter = refused(GetFlowsRequest { whitelist: vec![filter], ..GetFlowsRequest::default() });
+    let filter = refused(GetFlowsRequest { whitelist: vec![filter], ..GetFlowsRequest::default() }).await;
     assert_eq!(
         (filter.code(), filter.message()),
         (tonic::Code::Unknown, "invalid filter source_port: \"x\" is no port")
