@@ -274,8 +274,10 @@ fn preflight_refuses_what_a_start_refuses() {
     let reason = |at: usize| report["keys"][at]["reason"].as_str().unwrap();
     assert!(reason(3).contains("this agent manages no interfaces of AWS; use cluster-pool"), "{}", reason(3));
 
-    let (code, report) =
-        preflight("values", "ipv4: {enabled: true}\nhubble: {enabled: true}\nautoDirectNodeRoutes: true\n");
-    assert_eq!((code, keys(&report, "refused")), (Some(1), vec!["hubble.enabled"]));
-    assert_eq!(keys(&report, "effective"), ["autoDirectNodeRoutes", "ipv4.enabled"]);
+    let (code, report) = preflight(
+        "values",
+        "ipv4: {enabled: true}\nhubble: {enabled: true, ui: {enabled: true}}\nautoDirectNodeRoutes: true\n",
+    );
+    assert_eq!((code, keys(&report, "refused")), (Some(1), vec!["hubble.ui.enabled"]));
+    assert_eq!(keys(&report, "effective"), ["autoDirectNodeRoutes", "hubble.enabled", "ipv4.enabled"]);
 }

@@ -1,5 +1,5 @@
-//! The operator's command line: the equivalent of `cilium-dbg`, and callable by that name; as `cilium-health` it is its
-//! command `health`.
+//! The operator's command line: the equivalent of `cilium-dbg`, and callable by that name; as `cilium-health` and
+//! `hubble` it is its command `health` or `hubble`.
 //!
 //! **Owns** nothing. **Needs** the agent's socket (`CILIUM_SOCK`) for the agent's state, and root and the bpf file
 //! system for `bpf ...`, which reads pinned maps without an agent. **Provides** tables as `cilium-dbg` prints them, `-o
@@ -20,14 +20,17 @@ fn main() -> ExitCode {
     let program = std::env::args_os().next().unwrap_or_default();
     let name = match Path::new(&program).file_name().and_then(|name| name.to_str()) {
         Some("cilium-health") => "cilium-health",
+        Some("hubble") => "hubble",
         Some("cilium") => "cilium",
         Some("cilium-dbg") => "cilium-dbg",
         _ => "apiary",
     };
     let command = Arguments::command().name(name).bin_name(name);
     let mut words: Vec<OsString> = std::env::args_os().collect();
-    if name == "cilium-health" {
-        words.insert(1, "health".into());
+    match name {
+        "cilium-health" => words.insert(1, "health".into()),
+        "hubble" => words.insert(1, name.into()),
+        _ => {}
     }
     let arguments =
         command.try_get_matches_from(words).and_then(|matches| Arguments::from_arg_matches(&matches));

@@ -545,4 +545,11 @@ fn it_answers_by_the_name_it_is_called() {
     let help = Command::new(&link).arg("--help").output().unwrap();
     assert!(help.status.success());
     assert!(String::from_utf8(help.stdout).unwrap().contains("Usage: cilium-dbg"));
+
+    let link = folder.path().join("hubble");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_apiary"), &link).unwrap();
+    let server = format!("unix://{}", folder.path().join("missing.sock").display());
+    let status = Command::new(&link).args(["status", "--server", &server]).output().unwrap();
+    let error = String::from_utf8(status.stderr).unwrap();
+    assert!(!status.status.success() && error.contains("enable-hubble"), "{error}");
 }

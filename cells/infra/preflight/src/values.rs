@@ -14,7 +14,7 @@ pub(crate) const SCHEMA: &str = include_str!("../../../../helm/apiary/values.sch
 const NOT_BUILT: &str = include_str!("../../../../helm/apiary/not-built.tsv");
 const OPTIONS: &str = include_str!("../../../../helm/apiary/options.tsv");
 
-/// The value whose members are options.
+/// The value that has options as members.
 const EXTRA: &str = "extraConfig";
 /// The beginning of the description of a value that the schema accepts without an effect.
 const NOT_BUILT_MARK: &str = "Not built";
@@ -236,10 +236,13 @@ mod tests {
                 json!({"routingMode": "native"}),
                 "routingMode=native Effective: the templates of the chart use it",
             ),
-            (json!({"hubble": {"enabled": true}}), "hubble.enabled=true Refused: is not built: leave it out"),
             (
-                json!({"hubble": {"enabled": false, "metrics": ["dns"]}}),
-                "hubble.enabled=false Ignored: belongs to a feature that is not built",
+                json!({"hubble": {"relay": {"enabled": true}}}),
+                "hubble.relay.enabled=true Refused: is not built: leave it out",
+            ),
+            (
+                json!({"hubble": {"relay": {"enabled": false}}}),
+                "hubble.relay.enabled=false Ignored: belongs to a feature that is not built",
             ),
             (
                 json!({"loadBalancer": {"mode": "snat"}}),

@@ -114,10 +114,11 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
         let error = render(&values).expect_err(expected);
         assert!(error.contains(expected), "want {expected:?} in {error}");
     }
-    let error =
-        render(&json!({"cluster": {"id": 3}, "autoDirectNodeRoutes": true, "hubble": {"enabled": true}}))
-            .unwrap_err();
-    for path in ["cluster.name: ", "autoDirectNodeRoutes: ", "hubble.enabled: "] {
+    let error = render(
+        &json!({"cluster": {"id": 3}, "autoDirectNodeRoutes": true, "hubble": {"relay": {"enabled": true}}}),
+    )
+    .unwrap_err();
+    for path in ["cluster.name: ", "autoDirectNodeRoutes: ", "hubble.relay.enabled: "] {
         assert!(error.contains(&format!("\n{path}")), "{path} in {error}");
     }
 }

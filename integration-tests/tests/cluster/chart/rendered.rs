@@ -121,7 +121,8 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "nodePort": {"range": "30000,32000", "addresses": ["192.0.2.0/24"], "bindProtection": false, "autoProtectPortRange": false}, "bpf": {"lbMapMax": 1_000_000, "natMax": 1_048_576},
                 "localRedirectPolicies": {"enabled": true, "addressMatcherCIDRs": ["169.254.0.0/16"]},
                 "nodeIPAM": {"enabled": true}, "enableLBIPAM": false, "defaultLBServiceIPAM": "nodeipam",
-                "socketLB": {"enabled": true, "hostNamespaceOnly": true}}),
+                "socketLB": {"enabled": true, "hostNamespaceOnly": true},
+                "hubble": {"enabled": true, "socketPath": "/run/flows.sock", "eventBufferCapacity": 1023, "eventQueueSize": 64}}),
         ),
         (
             "names and roles of others",
