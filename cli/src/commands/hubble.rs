@@ -25,7 +25,7 @@ const DEFAULT_FOLDER: &str = "/var/run/cilium";
 /// Where the server is, for all clients.
 const SERVER_VARIABLE: &str = "HUBBLE_SERVER";
 
-/// Flows that are printed without an option that says which.
+/// Flows that are printed without an option that selects them.
 const DEFAULT_LAST: u64 = 20;
 
 #[derive(Debug, Subcommand)]

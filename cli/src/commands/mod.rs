@@ -119,7 +119,7 @@ enum Command {
     #[command(subcommand)]
     Probe(probe::ProbeCommand),
     /// Report what the agent does with chart values or options, and with the pinned maps and endpoints of this node: runs
-    /// `agent preflight`, whose --help tells its options
+    /// `agent preflight`, and its --help lists the options
     #[command(disable_help_flag = true)]
     Preflight {
         /// Options of `agent preflight`: --values, --config-map, --bpf-root, --state-dir, -o

@@ -2,7 +2,7 @@
 //!
 //! A translation needs a source port that is free for its destination (address, port, protocol). Once all of them are in
 //! use, new connections to that destination are dropped, and only to that one. The table `nat-stats` names the
-//! destinations that are nearest to it, the gauge `nat_endpoint_max_connection` says how near: alert on it.
+//! destinations that are nearest to it, the gauge `nat_endpoint_max_connection` is the share in use: alert on it.
 //!
 //! - **Owns** the table `nat-stats` and the gauge.
 //! - **Needs** the maps of translations and the range of NodePorts, which are no source ports.

@@ -54,7 +54,7 @@ impl Follower {
         }
     }
 
-    /// Publishes the changes from now on.
+    /// Publishes the changes that follow.
     pub(crate) async fn follow(&self) -> std::convert::Infallible {
         let mut before = self.endpoints.snapshot();
         let mut endpoints = self.endpoints.changes().named("agent-notifications").from_now();

@@ -222,7 +222,7 @@ impl Authentication {
     }
 }
 
-/// A protocol with one port, a range or a name, whose traffic passes through a proxy.
+/// A protocol with one port, a range or a name, and the proxy that its traffic passes through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedirectSpec {
     /// The traffic.

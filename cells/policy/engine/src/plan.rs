@@ -104,7 +104,7 @@ pub(crate) enum Traffic {
 pub(crate) enum ProxyPort {
     /// Known; 0 for none.
     Known(u16),
-    /// That of a redirect whose port a peer's named port completes.
+    /// That of a redirect with a port that a peer's named port completes.
     Named(Arc<dyn ProxyPorts>, Redirect),
 }
 

@@ -229,7 +229,7 @@ fn redirect(port: PortSpec) -> RedirectSpec {
     RedirectSpec { port, rules: Arc::new(ProxyRules { l7: http, ..ProxyRules::default() }) }
 }
 
-/// Proxies whose port depends on the redirect.
+/// Proxies with a port that depends on the redirect.
 #[derive(Debug)]
 struct Proxies;
 

@@ -19,7 +19,7 @@ pub(super) struct Kubectl {
 }
 
 impl Kubectl {
-    /// Returns a client; from now on SIGINT and SIGTERM do not end this process but are reported by
+    /// Returns a client. From this call SIGINT and SIGTERM do not end this process but are reported by
     /// [`Kubectl::check_interrupt`].
     pub(super) fn new(program: &Path) -> anyhow::Result<Kubectl> {
         let interrupted = Arc::new(AtomicBool::new(false));

@@ -16,7 +16,7 @@ pub(super) const SERVICE: &str = "server";
 
 /// The label by which objects of a check are found.
 const APP: &str = "app";
-/// The file of a container whose content is in the status of its pod after its end.
+/// The file of a container with the content for the status of its pod after its end.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Returns the namespace, the service and the policy.

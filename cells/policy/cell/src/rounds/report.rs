@@ -14,7 +14,7 @@ pub(crate) struct Report {
     pub(crate) error: Option<RoundError>,
     /// An endpoint whose rows do not fit into its map.
     full: Option<RoundError>,
-    /// An endpoint whose rules contradict each other.
+    /// An endpoint with rules that contradict each other.
     conflict: Option<RoundError>,
     /// An endpoint with traffic that no proxy takes.
     no_proxy: Option<RoundError>,

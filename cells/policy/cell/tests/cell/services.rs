@@ -49,7 +49,7 @@ async fn services_as_peers_are_followed() {
     world.services.transact(|w| w.insert(service("redis", &[("tier", "cache")], &[("app", "db")])));
     agent.hive.until("the other service", || passes(db.identity)).await;
 
-    // Without a selector its backends count, whose prefixes get identities.
+    // Without a selector its backends count: their prefixes get identities.
     let prefix = || {
         let snapshot = world.identity_table.snapshot();
         let is_it = |row: &&Identity| row.labels.iter().any(|label| label.key == "192.0.2.1/32");
