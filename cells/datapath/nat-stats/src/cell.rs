@@ -47,13 +47,19 @@ fn start(p: StartParams) {
     if p.families.enable_ipv6 {
         families.push(("ipv6", "cilium_snat_v6_external"));
     }
+    let usage = Usage::new(&p.metrics);
+    for (family, _) in &families {
+        usage.record(family, 0.0);
+    }
+    let specs = p.maps.specs().of_node();
+    families.retain(|(_, map)| specs.iter().any(|spec| spec.name == *map));
     let stats = Stats {
         config: (*p.config).clone(),
         source_ports: u16::MAX - p.services.node_port_range.ports().end().saturating_add(1),
         families,
         maps: p.maps,
         table: p.table,
-        usage: Usage::new(&p.metrics),
+        usage,
     };
     p.jobs.one_shot("count", move |cx: JobCx| stats.run(cx)).add();
 }
@@ -62,6 +68,7 @@ struct Stats {
     config: NatStatsConfig,
     /// Ports behind those of NodePort services.
     source_ports: u16,
+    /// Families with a map of translations, and its name.
     families: Vec<(&'static str, &'static str)>,
     maps: Arc<Maps>,
     table: Arc<RwTable<NatStats>>,
@@ -70,12 +77,13 @@ struct Stats {
 
 impl Stats {
     async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
-        for (family, _) in &self.families {
-            self.usage.record(family, 0.0);
-        }
         let interval = self.config.nat_map_stats_interval;
         if interval.is_zero() {
             cx.health.ok("off: nat-map-stats-interval=0s");
+            return Ok(());
+        }
+        if self.families.is_empty() {
+            cx.health.ok("no translations of sources on this node");
             return Ok(());
         }
         let mut wait = FIRST_PASS.min(interval);
@@ -86,16 +94,11 @@ impl Stats {
             }
             wait = interval;
             let working = cx.working_within(MAX_PASS);
-            let passes = self.pass(&cx).await;
+            let counted = self.pass(&cx).await;
             drop(working);
-            match passes {
-                Ok(0) if cx.is_cancelled() => return Ok(()),
-                Ok(0) => {
-                    cx.health.ok("no translations of sources on this node");
-                    return Ok(());
-                }
-                Ok(_) => {
-                    cx.health.ok(format_args!("{} destinations", self.table.len(&self.table.snapshot())))
+            match counted {
+                Ok(()) => {
+                    cx.health.ok(format_args!("{} destinations", self.table.len(&self.table.snapshot())));
                 }
                 Err(error) => {
                     let message = "Could not count translations";
@@ -107,29 +110,22 @@ impl Stats {
         }
     }
 
-    /// Counts the maps and writes the table. Returns the number of maps, 0 if the job is cancelled.
-    async fn pass(&mut self, cx: &JobCx) -> anyhow::Result<usize> {
+    /// Counts the maps and writes the table, unless the job is cancelled.
+    async fn pass(&mut self, cx: &JobCx) -> anyhow::Result<()> {
         let mut rows = Vec::new();
-        let mut passes = 0;
         for (family, name) in self.families.clone() {
             let (maps, cancelled) = (self.maps.clone(), cx.token().clone());
             let entries = self.config.nat_map_stats_entries;
-            let counted = hive::blocking(move || -> anyhow::Result<Option<Option<Counts>>> {
-                let Some(map) = maps.shared(name)? else { return Ok(None) };
-                Ok(Some(count(&map, entries, CHUNK_PAUSE, || !cancelled.is_cancelled())?))
+            let counted = hive::blocking(move || -> anyhow::Result<Option<Counts>> {
+                let Some(map) = maps.shared(name)? else { return Ok(Some(Counts::default())) };
+                Ok(count(&map, entries, CHUNK_PAUSE, || !cancelled.is_cancelled())?)
             });
-            match counted.await? {
-                None => continue,
-                Some(None) => return Ok(0),
-                Some(Some(counts)) => {
-                    self.usage.record(family, f64::from(counts.max) / f64::from(self.source_ports.max(1)));
-                    rows.extend(counts.top);
-                }
-            }
-            passes += 1;
+            let Some(counts) = counted.await? else { return Ok(()) };
+            self.usage.record(family, f64::from(counts.max) / f64::from(self.source_ports.max(1)));
+            rows.extend(counts.top);
         }
         self.replace(rows);
-        Ok(passes)
+        Ok(())
     }
 
     /// Writes rows that differ and deletes those that are no longer among the first.
