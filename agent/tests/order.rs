@@ -83,6 +83,8 @@ fn picture(node: &Node) -> BTreeSet<String> {
         };
         for row in rows.iter().filter(|_| !columns.is_empty()) {
             let shown = columns.iter().map(|column| text(row.pointer(column).unwrap_or(&Value::Null)));
+            // Jobs that have done their work end earlier or later.
+            let shown = shown.map(|text| if text == "Stopped" { "OK".to_owned() } else { text });
             picture.insert(format!("{table}: {}", shown.collect::<Vec<_>>().join(" ")));
         }
     }
