@@ -71,9 +71,22 @@ impl Updater {
             applied.retain(|id, _| known.contains(id));
             refused.retain(|id, _| known.contains(id));
             let mut pods = Vec::new();
+            let mut devices_changed = Vec::new();
             for endpoint in self.endpoints.all(&snapshot).filter(|endpoint| is_pod(endpoint)) {
                 let id = endpoint.record.id;
-                if applied.get(&id) == Some(&mtus) || refused.get(&id) == Some(&mtus) {
+                if applied.get(&id) == Some(&mtus) {
+                    continue;
+                }
+                let (device, watch) =
+                    self.devices.get_watch(&snapshot, Device::by_name(&endpoint.record.if_name));
+                if refused.get(&id) == Some(&mtus) || device.is_none() {
+                    // The table of devices may be behind the endpoint: the device's row decides once it is there.
+                    if device.is_some_and(|device| device.mtu == mtus[0].device) {
+                        refused.remove(&id);
+                        applied.insert(id, mtus);
+                    } else {
+                        devices_changed.push(async move { watch.changed().await }.boxed());
+                    }
                     continue;
                 }
                 // A pod that was made meanwhile has the MTUs of `GET /config`, as its device shows.
@@ -105,6 +118,8 @@ impl Updater {
                 if is_unchanged && self.has_mtu(&snapshot, &name, mtus[0].device) {
                     applied.insert(id, mtus);
                 } else {
+                    let (_, watch) = self.devices.get_watch(&snapshot, Device::by_name(&name));
+                    devices_changed.push(async move { watch.changed().await }.boxed());
                     refused.insert(id, mtus);
                 }
             }
@@ -123,7 +138,7 @@ impl Updater {
                 () = mtus_changed.changed() => {}
                 () = endpoints_changed.changed() => {}
                 () = completed.changed(), if !is_complete => {}
-                _ = select_all(own_changed) => {}
+                _ = select_all(own_changed.into_iter().chain(devices_changed)) => {}
                 Some(()) = OptionFuture::from(retry.map(sleep)) => {}
             }
         }

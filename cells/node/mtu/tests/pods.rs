@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use endpoints::{Endpoint, Record, State};
 use hive::prelude::*;
 use mtu::Mtu;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use statedb::{RwTable, TableDisplay};
 use test_kit::{NetNs, Sandbox, require_root};
 
@@ -180,5 +181,44 @@ fn pods_of_the_previous_run_and_pods_that_come_meanwhile_get_the_mtu_of_now() {
         assert_eq!(rows(&hive)[0], "0.0.0.0/0 1400 1350 1400");
         hive.stop().await;
         assert_eq!(setup.mtus(1), expected(1400, 1350), "it stays at the stop");
+    });
+}
+
+/// Gives or takes the right to enter namespaces; threads started afterwards inherit it.
+fn set_admin(is_admin: bool) {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.set(CapabilitySet::SYS_ADMIN, is_admin);
+    set_capabilities(None, sets).unwrap();
+}
+
+fn host_ip(setup: &Setup, command: &str) {
+    set_admin(true);
+    setup.sandbox.host().ip(command).unwrap();
+    set_admin(false);
+}
+
+/// Without the right to enter namespaces, the table of devices decides, also when it is behind the endpoints.
+#[test]
+fn a_device_that_is_seen_late_is_not_a_pod_with_another_mtu() {
+    require_root!();
+    run(async || {
+        let setup = Setup::new(2);
+        let name = interface(1);
+        setup.sandbox.host().ip(&format!("link set {name} name late")).unwrap();
+        setup.sandbox.host().ip(&format!("link set {} mtu 1400", interface(2))).unwrap();
+        set_admin(false);
+        let (mut hive, endpoints) = setup.start().await;
+        hive.until("the table", || rows(&hive).len() == 2).await;
+        let health = |hive: &TestHive| hive.health("mtu.job-endpoint-mtu-updater").message;
+        hive.until("nothing to do", || health(&hive).contains("Endpoint MTU updated")).await;
+        endpoints.transact(|txn| drop(txn.insert(setup.endpoint(1))));
+        endpoints.transact(|txn| drop(txn.insert(setup.endpoint(2))));
+        hive.until("one refusal", || health(&hive).contains("Pods keep their previous MTU: 1")).await;
+
+        host_ip(&setup, &format!("link set late name {name}"));
+        host_ip(&setup, &format!("link set {} mtu 1500", interface(2)));
+        hive.until("both devices seen", || health(&hive).contains("Endpoint MTU updated")).await;
+        hive.stop().await;
+        set_admin(true);
     });
 }
