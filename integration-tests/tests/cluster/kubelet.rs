@@ -36,7 +36,11 @@ fn until_ready<const N: usize>(cluster: &Cluster, kubelet: &Kubelet, names: [&st
     if let Err(error) = cluster.stage.kubectl(&arguments) {
         panic!("{error}\n{:#?}\n{}", kubelet.failures(), cluster.node.log());
     }
-    names.map(|name| kubelet.pod("default", name).unwrap_or_else(|| panic!("{name} has no container")))
+    // The kubelet writes the status before its own record of the pod.
+    names.map(|name| {
+        let pod = || kubelet.pod("default", name).ok_or_else(|| format!("{name} has no container"));
+        try_wait_until(LIMIT, pod).unwrap()
+    })
 }
 
 /// Names of all objects of a kind in namespace `default`.
