@@ -1,5 +1,5 @@
-//! The operator's command line: the equivalent of `cilium-dbg`, and callable by that name; as `cilium-health` and
-//! `hubble` it is its command `health` or `hubble`.
+//! The operator's command line: the equivalent of `cilium-dbg`, and callable by that name; as `cilium-health`,
+//! `hubble` and `cilium-bugtool` it is its command `health`, `hubble` or `sysdump`.
 //!
 //! **Owns** nothing. **Needs** the agent's socket (`CILIUM_SOCK`) for the agent's state, and root and the bpf file
 //! system for `bpf ...`, which reads pinned maps without an agent. **Provides** tables as `cilium-dbg` prints them, `-o
@@ -11,6 +11,7 @@ mod output;
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 use commands::Arguments;
+use commands::sysdump::CILIUM_NAME;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let name = match Path::new(&program).file_name().and_then(|name| name.to_str()) {
         Some("cilium-health") => "cilium-health",
         Some("hubble") => "hubble",
+        Some(CILIUM_NAME) => CILIUM_NAME,
         Some("cilium") => "cilium",
         Some("cilium-dbg") => "cilium-dbg",
         _ => "apiary",
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     match name {
         "cilium-health" => words.insert(1, "health".into()),
         "hubble" => words.insert(1, name.into()),
+        CILIUM_NAME => words.insert(1, "sysdump".into()),
         _ => {}
     }
     let arguments =

@@ -553,3 +553,76 @@ fn it_answers_by_the_name_it_is_called() {
     let error = String::from_utf8(status.stderr).unwrap();
     assert!(!status.status.success() && error.contains("enable-hubble"), "{error}");
 }
+
+/// Runs it by the name that Cilium's command line uses, against an agent that knows one endpoint.
+#[test]
+fn sysdump_makes_one_archive() {
+    let agent = FakeAgent::new(vec![(
+        "/endpoint",
+        200,
+        json!([endpoint(12, "10.0.0.7", "fd00::7", &["k8s:app=x"])]),
+    )]);
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("cilium-bugtool");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_apiary"), &link).unwrap();
+    let state = folder.path().join("state/12");
+    std::fs::create_dir_all(&state).unwrap();
+    std::fs::write(state.join("ep_config.json"), "{\"ID\":12}\n").unwrap();
+    let tmp = folder.path().join("tmp");
+    std::fs::create_dir(&tmp).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&link);
+        command.env("CILIUM_SOCK", agent.socket()).arg("--state-dir").arg(state.parent().unwrap());
+        command
+            .args(["--exec-timeout=2s", "--parallel-workers=8", "--tmp"])
+            .arg(&tmp)
+            .args(words)
+            .output()
+            .unwrap()
+    };
+    let output = run(&["--archiveType=gz", "--archive-prefix=cilium-x"]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
+    let path = errors.lines().find_map(|line| line.strip_prefix("GZIP at ")).unwrap();
+    let name = Path::new(path).file_name().unwrap().to_str().unwrap();
+    assert!(name.starts_with("cilium-x-cilium-bugtool-20"), "{name}");
+    let left: Vec<_> = tmp.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, [name], "nothing but the archive is left");
+
+    let file = std::fs::File::open(path).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let mut texts = std::collections::BTreeMap::new();
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        // Cilium's command line strips the first folder.
+        let below = entry.path().unwrap().iter().skip(1).collect::<PathBuf>();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        texts.insert(below.to_str().unwrap().to_owned(), text);
+    }
+    let list = &texts["cmd/cilium-dbg-endpoint-list.md"];
+    assert!(list.contains("IDENTITY") && list.contains("10.0.0."), "{list}");
+    assert_eq!(texts["state/12/ep_config.json"], "{\"ID\":12}\n");
+    assert!(texts["cmd/uname--a.md"].contains("Linux"));
+    let summary = &texts["summary.tsv"];
+    let result = |item: &str| {
+        let line = summary.lines().find(|line| line.starts_with(&format!("{item}\t"))).unwrap();
+        line.split('\t').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(result("cilium-dbg endpoint list"), "ok");
+    assert_eq!(result("cilium-dbg service list"), "exit status: 1", "what fails does not end it");
+
+    let output = run(&["--archive=false"]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let path = errors.lines().find_map(|line| line.strip_prefix("DIRECTORY at ")).unwrap();
+    assert!(Path::new(path).join("summary.tsv").is_file());
+    let dry = String::from_utf8(run(&["--dry-run"]).stdout).unwrap();
+    assert!(dry.contains("\ncilium-dbg bpf lb list --backends\n"), "{dry}");
+    let wrong = run(&["--archiveType=zip"]);
+    assert!(
+        !wrong.status.success()
+            && String::from_utf8_lossy(&wrong.stderr).contains("[possible values: tar, gz]")
+    );
+    let nowhere = run(&["--tmp", "/nonexistent"]);
+    assert!(!nowhere.status.success());
+}

@@ -28,6 +28,7 @@ mod service;
 mod shell;
 mod statedb;
 mod status;
+pub(crate) mod sysdump;
 mod unserved;
 mod version;
 mod why;
@@ -126,6 +127,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Collect state of the agent, its maps and the node into an archive, without secrets; also by the name cilium-bugtool
+    Sysdump(sysdump::SysdumpOptions),
     /// Remove what agents have left on this node: runs `agent cleanup`, whose --help tells its options
     #[command(visible_alias = "post-uninstall-cleanup", disable_help_flag = true)]
     Cleanup {
@@ -163,6 +166,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
         Command::Connectivity(command) => return connectivity::run(command, out),
         Command::Probe(command) => return probe::run(command, out),
         Command::Preflight { arguments } => agent_verb::run("preflight", arguments),
+        Command::Sysdump(options) => sysdump::run(arguments.host.as_deref(), options, out),
         Command::Cleanup { arguments } => agent_verb::run("cleanup", arguments),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -1,0 +1,138 @@
+//! Takes secrets out of text, line by line. Uses nothing.
+//!
+//! Secrets are not asked for in the first place: no environment, no kubeconfig, no Secret objects, no keys of XFRM. This is
+//! for what somebody has put into an option, a label or a line of the kernel's log.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::bytes::{Captures, Regex};
+
+const REPLACED: &str = "[redacted]";
+const BEGIN: &[u8] = b"-----BEGIN ";
+const END: &[u8] = b"-----END ";
+/// Lines of a long private key: what never ends is none, and must not hide the rest.
+const MAX_KEY_LINES: usize = 256;
+
+/// A key that names a secret, a separator, and its value; a quoted value may contain blanks.
+static VALUE: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r#"(?i)((?:[\w.-]*(?:password|passwd|passphrase|secret|token|credential|private[-_]?key|access[-_]?key|api[-_]?key)[\w.-]*)(?:\\?["'])?\s*[:=]\s*)(\\?"[^"]*"|'[^']*'|[^\s"',}]+)"#,
+    )
+});
+
+/// Credentials in headers, JSON Web Tokens, and passwords in URLs.
+static CREDENTIALS: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*|(://[^/\s:@]+:)[^/\s@]+(@)",
+    )
+});
+
+/// Values that say how a secret is used, not what it is.
+static HARMLESS: LazyLock<Regex> =
+    LazyLock::new(|| regex(r#"(?i)^\\?["']?(?:true|false|null|none|[0-9]+[a-z]{0,2}|/.*|)\\?["']?$"#));
+
+/// Keys that name where a secret is.
+static PLACE: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?i)(?:namespace|file|path|dir|sync|enabled|interval)\W*$"));
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(&format!("(?-u){pattern}")).expect("constant patterns are valid")
+}
+
+/// Replaces secrets in the lines that pass.
+#[derive(Debug, Default)]
+pub(super) struct Redactor {
+    /// Lines that may still be part of a private key.
+    key_lines: usize,
+}
+
+impl Redactor {
+    /// Returns the line without its secrets; nothing for lines inside of a private key.
+    pub(super) fn line<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        if self.key_lines > 0 {
+            self.key_lines = if find(line, END).is_some() { 0 } else { self.key_lines - 1 };
+            return None;
+        }
+        if let Some(start) = find(line, BEGIN).filter(|start| find(&line[*start..], b"PRIVATE KEY").is_some())
+        {
+            // JSON has the whole key in a line.
+            let end = find(&line[start..], END);
+            self.key_lines = if end.is_none() { MAX_KEY_LINES } else { 0 };
+            let rest = end.map_or(&b"\n"[..], |end| after_marker(&line[start + end + END.len()..]));
+            return Some([&line[..start], REPLACED.as_bytes(), rest].concat().into());
+        }
+        let line = VALUE.replace_all(line, |found: &Captures<'_>| {
+            let (key, value) = (&found[1], &found[2]);
+            let is_kept = HARMLESS.is_match(value) || PLACE.is_match(key);
+            [key, if is_kept { value } else { REPLACED.as_bytes() }].concat()
+        });
+        let replacement = format!("${{1}}${{2}}{REPLACED}${{3}}");
+        match CREDENTIALS.replace_all(&line, replacement.as_bytes()) {
+            Cow::Borrowed(_) => Some(line),
+            Cow::Owned(changed) => Some(changed.into()),
+        }
+    }
+}
+
+/// Returns what follows the end marker of a key, whose name ends with five dashes.
+fn after_marker(rest: &[u8]) -> &[u8] {
+    find(rest, b"-----").map_or(&b"\n"[..], |dashes| &rest[dashes + 5..])
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redact(text: &str) -> String {
+        let mut redactor = Redactor::default();
+        let lines = text.split_inclusive('\n').filter_map(|line| redactor.line(line.as_bytes()));
+        String::from_utf8(lines.collect::<Vec<_>>().concat()).unwrap()
+    }
+
+    #[test]
+    fn secrets_go() {
+        for (line, expected) in [
+            ("password: hunter2\n", "password: [redacted]\n"),
+            (r#"{"etcd.password":"a b","x":1}"#, r#"{"etcd.password":[redacted],"x":1}"#),
+            ("AWS_SECRET_ACCESS_KEY=abc/def next\n", "AWS_SECRET_ACCESS_KEY=[redacted] next\n"),
+            ("Authorization: Bearer abcdefgh.ijk\n", "Authorization: Bearer [redacted]\n"),
+            ("x eyJhbGciOiJI.eyJzdWIi.c2ln y\n", "x [redacted] y\n"),
+            ("etcd https://root:pa55@10.0.0.1:2379/\n", "etcd https://root:[redacted]@10.0.0.1:2379/\n"),
+            ("--set token='a b'\n", "--set token=[redacted]\n"),
+        ] {
+            assert_eq!(redact(line), expected);
+        }
+    }
+
+    #[test]
+    fn keys_go_over_lines_and_inside_of_a_line() {
+        let key = "a\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQ\nAAAA\n-----END EC PRIVATE KEY-----\nb\n";
+        assert_eq!(redact(key), "a\n[redacted]\nb\n");
+        let json = "{\"k\":\"-----BEGIN PRIVATE KEY-----\\nMII\\n-----END PRIVATE KEY-----\\n\",\"b\":1}\n";
+        assert_eq!(redact(json), "{\"k\":\"[redacted]\\n\",\"b\":1}\n");
+        let endless =
+            "-----BEGIN PRIVATE KEY-----\n".to_owned() + &"A\n".repeat(MAX_KEY_LINES) + "kernel: oops\n";
+        assert_eq!(redact(&endless), "[redacted]kernel: oops\n".replace(']', "]\n"));
+        assert_eq!(redact("-----BEGIN CERTIFICATE-----\nMII\n"), "-----BEGIN CERTIFICATE-----\nMII\n");
+    }
+
+    #[test]
+    fn what_describes_a_fault_stays() {
+        for line in [
+            "enable-secrets-sync: true\n",
+            "tls-secrets-namespace: cilium-secrets\n",
+            "hubble-tls-key-file: /var/lib/key\n",
+            "token-ttl: 30s\n",
+            "k8s:app=secretary\n",
+            "10.0.0.1:80 -> [fd00::1]:443 identity=1234\n",
+            "\u{fffd} bytes that are no text \u{0}\n",
+        ] {
+            assert_eq!(redact(line), line);
+        }
+    }
+}
