@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::{Printer, debug, line, names};
 use crate::decode::{Event, Trace};
-use crate::packet::{First, LayerKind, Layers, Packet, Transport, Tunnel, mac};
+use crate::packet::{First, Frame, Headers, LayerKind, TransportHeader, mac};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -136,20 +136,16 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Texts {
-    fn of(layers: &Layers) -> Self {
+    fn new(headers: &Headers<'_>) -> Self {
+        let ends = |(src, dst): (u16, u16)| Ends { src: src.to_string(), dst: dst.to_string() };
         let mut texts = Self {
-            l2: layers.l2.map(|(src, dst, _)| Ends { src: mac(src), dst: mac(dst) }),
-            l3: layers.l3.map(|(src, dst)| Ends { src: src.to_string(), dst: dst.to_string() }),
-            l4: match &layers.l4 {
-                Some(Transport::Ports { src, dst, .. }) => {
-                    Some(Ends { src: src.to_string(), dst: dst.to_string() })
-                }
-                _ => None,
-            },
+            l2: headers.ethernet.map(|header| Ends { src: mac(header.src), dst: mac(header.dst) }),
+            l3: headers.ip.map(|(src, dst)| Ends { src: src.to_string(), dst: dst.to_string() }),
+            l4: headers.transport.as_ref().and_then(TransportHeader::ports).map(ends),
             ..Self::default()
         };
-        for (kind, text) in &layers.texts {
-            let place = match kind {
+        for layer in &headers.layers {
+            let text = match layer.kind {
                 LayerKind::Ethernet => &mut texts.ethernet,
                 LayerKind::Ipv4 => &mut texts.ipv4,
                 LayerKind::Ipv6 => &mut texts.ipv6,
@@ -163,17 +159,17 @@ impl Texts {
                 LayerKind::Vxlan => &mut texts.vxlan,
                 LayerKind::Geneve => &mut texts.geneve,
             };
-            *place = Some(text.clone());
+            *text = Some(layer.text());
         }
         texts
     }
 }
 
 impl Summary {
-    fn of(packet: &Packet) -> Option<Self> {
-        let texts = Texts::of(&packet.layers);
-        let tunnel = packet.outer.as_ref().map(|(Tunnel::Vxlan | Tunnel::Geneve, layers)| Texts::of(layers));
-        (tunnel.is_some() || !packet.layers.texts.is_empty()).then_some(Self { texts, tunnel })
+    fn new(frame: &Frame<'_>) -> Option<Self> {
+        let texts = Texts::new(&frame.headers);
+        let tunnel = frame.outer.as_ref().map(|(_, _, headers)| Texts::new(headers));
+        (tunnel.is_some() || !frame.headers.layers.is_empty()).then_some(Self { texts, tunnel })
     }
 }
 
@@ -196,7 +192,7 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
             ext_error: drop.ext_error,
             ifindex: drop.ifindex,
             ip_trace_id: drop.ip_trace_id,
-            summary: Summary::of(&names::packet(drop.flags, drop.packet)),
+            summary: Summary::new(&names::frame(drop.flags, drop.packet)),
         }),
         Event::Trace(trace) => object(&traced(printer, trace, cpu)),
         Event::Verdict(verdict) => Some(line::decided(printer, verdict)),
@@ -211,7 +207,7 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
             prefix: debug::short(printer, capture).unwrap_or_default(),
             source: capture.source,
             bytes: capture.len,
-            summary: Packet::parse(First::Ethernet, None, capture.packet).summary(),
+            summary: Frame::parse(First::Ethernet, None, capture.packet).connection(),
         }),
         Event::Agent(agent) => {
             let subtype = names::notification(agent.kind);
@@ -240,7 +236,7 @@ fn traced<'a>(printer: &Printer, trace: &Trace<'_>, cpu: &'a str) -> TraceJson<'
         dst_label: trace.dst_label,
         dst_id: trace.dst_id,
         ip_trace_id: trace.ip_trace_id,
-        summary: Summary::of(&names::packet(trace.flags, trace.packet)),
+        summary: Summary::new(&names::frame(trace.flags, trace.packet)),
     }
 }
 

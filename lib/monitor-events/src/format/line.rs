@@ -5,7 +5,7 @@ use datapath_abi::event::{sock_protocol, xlate};
 use super::names::{self, printable};
 use super::{Format, Printer, debug};
 use crate::decode::{Agent, Drop, Event, SocketTrace, Trace, Verdict};
-use crate::packet::{First, Packet, socket};
+use crate::packet::{First, Frame, socket};
 
 /// Formats an event; `None` if this form has no line for it.
 pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<String> {
@@ -17,8 +17,8 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
         Event::Debug(message) if is_verbose => debug::line(printer, message, cpu),
         Event::Capture(capture) => {
             let short = debug::short(printer, capture)?;
-            let packet = Packet::parse(First::Ethernet, None, capture.packet);
-            format!("{short}: {}", packet.summary())
+            let frame = Frame::parse(First::Ethernet, None, capture.packet);
+            format!("{short}: {}", frame.connection())
         }
         Event::Socket(trace) if is_verbose => at_socket(trace, cpu),
         Event::Agent(agent) => notified(agent),
@@ -38,7 +38,7 @@ fn dropped(printer: &Printer, drop: &Drop<'_>) -> String {
         trace_id(drop.ip_trace_id),
         printer.identity(drop.src_label),
         printer.identity(drop.dst_label),
-        names::packet(drop.flags, drop.packet).summary(),
+        names::frame(drop.flags, drop.packet).connection(),
     )
 }
 
@@ -53,7 +53,7 @@ fn traced(printer: &Printer, trace: &Trace<'_>) -> String {
         names::state(trace.reason),
         printer.link(trace.ifindex),
         trace.orig_ip.map_or_else(|| "0.0.0.0".to_owned(), |ip| ip.to_string()),
-        names::packet(trace.flags, trace.packet).summary(),
+        names::frame(trace.flags, trace.packet).connection(),
     )
 }
 
@@ -74,7 +74,7 @@ pub(super) fn decided(printer: &Printer, verdict: &Verdict<'_>) -> String {
         names::action(verdict),
         names::auth(verdict),
         names::matched(verdict),
-        names::verdict_packet(verdict).summary(),
+        names::verdict_frame(verdict).connection(),
     )
 }
 

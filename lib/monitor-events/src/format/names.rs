@@ -4,7 +4,7 @@ use datapath_abi::{drop, file, policy_match, trace};
 
 use crate::decode::{Drop, Trace, Verdict};
 use crate::notification;
-use crate::packet::{First, Packet, Tunnel};
+use crate::packet::{First, Frame, Tunnel};
 
 /// Returns text without characters that control a terminal or the order of text.
 pub(super) fn printable(text: &str) -> String {
@@ -144,7 +144,7 @@ pub(super) fn notification(kind: u32) -> String {
 }
 
 /// Reads a packet by the flags of its drop or trace.
-pub(super) fn packet(flags: u8, bytes: &[u8]) -> Packet {
+pub(super) fn frame(flags: u8, bytes: &[u8]) -> Frame<'_> {
     use datapath_abi::event::flag;
     let first = if flags & flag::L3_DEVICE != 0 { First::Ip } else { First::Ethernet };
     let tunnel = match flags & (flag::VXLAN | flag::GENEVE) {
@@ -152,12 +152,12 @@ pub(super) fn packet(flags: u8, bytes: &[u8]) -> Packet {
         flag::GENEVE => Some(Tunnel::Geneve),
         _ => None,
     };
-    Packet::parse(first, tunnel, bytes)
+    Frame::parse(first, tunnel, bytes)
 }
 
 /// Reads the packet of a verdict.
-pub(super) fn verdict_packet(verdict: &Verdict<'_>) -> Packet {
+pub(super) fn verdict_frame<'a>(verdict: &Verdict<'a>) -> Frame<'a> {
     use datapath_abi::event::verdict_flag;
     let is_l3 = verdict.flags & verdict_flag::L3_DEVICE != 0;
-    Packet::parse(if is_l3 { First::Ip } else { First::Ethernet }, None, verdict.packet)
+    Frame::parse(if is_l3 { First::Ip } else { First::Ethernet }, None, verdict.packet)
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Printer, debug, line, names};
 use crate::decode::Event;
-use crate::packet::{First, Packet};
+use crate::packet::{First, Frame};
 
 /// The line above each event.
 const RULE: &str = "------------------------------------------------------------------------------";
@@ -28,7 +28,7 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
             if drop.dst_id != 0 {
                 let _ = write!(text, ", to endpoint {}", drop.dst_id);
             }
-            text + "\n" + &layers(printer, &names::packet(drop.flags, drop.packet), drop.packet)
+            text + "\n" + &layers(printer, &names::frame(drop.flags, drop.packet), drop.packet)
         }
         Event::Trace(trace) => {
             let mut text = format!(
@@ -58,17 +58,17 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
                     trace.dst_id
                 );
             }
-            text + "\n" + &layers(printer, &names::packet(trace.flags, trace.packet), trace.packet)
+            text + "\n" + &layers(printer, &names::frame(trace.flags, trace.packet), trace.packet)
         }
         Event::Capture(capture) => {
             let text = debug::capture(capture);
-            let packet = Packet::parse(First::Ethernet, None, capture.packet);
+            let frame = Frame::parse(First::Ethernet, None, capture.packet);
             format!(
                 "{RULE}\n{cpu} MARK {:#x} FROM {} DEBUG: {} bytes, {text}\n{}",
                 capture.hash,
                 capture.source,
                 capture.len,
-                layers(printer, &packet, capture.packet)
+                layers(printer, &frame, capture.packet)
             )
         }
         Event::Verdict(verdict) => line::decided(printer, verdict),
@@ -79,17 +79,17 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
 }
 
 /// Formats the layers of a packet, or its bytes.
-fn layers(printer: &Printer, packet: &Packet, bytes: &[u8]) -> String {
+fn layers(printer: &Printer, frame: &Frame<'_>, bytes: &[u8]) -> String {
     if printer.hex {
         return hex(bytes);
     }
-    let outer = packet.outer.iter().flat_map(|(_, layers)| &layers.texts);
+    let outer = frame.outer.iter().flat_map(|(_, _, headers)| &headers.layers);
     let mut text = String::new();
-    for (_, layer) in outer.chain(&packet.layers.texts) {
-        text.push_str(layer);
+    for layer in outer.chain(&frame.headers.layers) {
+        text.push_str(&layer.text());
         text.push('\n');
     }
-    if packet.malformed {
+    if frame.is_malformed {
         text.push_str("  Failed to decode layer: the packet is truncated or invalid\n");
         text.push_str(&hex(bytes));
     }

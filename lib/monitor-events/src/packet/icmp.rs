@@ -1,25 +1,5 @@
 //! ICMP and ICMPv6: names of types and codes.
 
-use super::{LayerKind, Layers, Malformed, Transport, be16, layer, split};
-
-/// Reads an ICMP header.
-pub(super) fn parse(is_v6: bool, bytes: &[u8], out: &mut Layers) -> Result<(), Malformed> {
-    let (header, payload) = split(bytes, if is_v6 { 4 } else { 8 })?;
-    let (kind, code) = (header[0], header[1]);
-    let name = text(is_v6, kind, code);
-    let (layer_kind, text) = if is_v6 {
-        let text = layer("ICMPv6", header, payload);
-        (LayerKind::Icmpv6, format!("{text} TypeCode={name} Checksum={}}}", be16(header, 2)))
-    } else {
-        let (checksum, id, seq) = (be16(header, 2), be16(header, 4), be16(header, 6));
-        let text = layer("ICMPv4", header, payload);
-        (LayerKind::Icmpv4, format!("{text} TypeCode={name} Checksum={checksum} Id={id} Seq={seq}}}"))
-    };
-    out.texts.push((layer_kind, text));
-    out.l4 = Some(Transport::Other(format!("icmp {name}")));
-    Ok(())
-}
-
 /// Returns the names of a type and a code.
 pub(super) fn text(is_v6: bool, kind: u8, code: u8) -> String {
     name(if is_v6 { v6(kind) } else { v4(kind) }, kind, code)

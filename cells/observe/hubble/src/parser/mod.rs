@@ -143,11 +143,13 @@ fn captured(capture: &Capture<'_>, names: &dyn Names) -> Flow {
 }
 
 /// Returns the flow of a packet: addresses, ports, names.
-fn packet(frame: &Frame, identities: Identities, original: Option<IpAddr>, names: &dyn Names) -> Flow {
+fn packet(frame: &Frame<'_>, identities: Identities, original: Option<IpAddr>, names: &dyn Names) -> Flow {
     let headers = &frame.headers;
     let mut flow = Flow {
         r#type: FlowType::L3L4.into(),
-        ethernet: headers.ethernet.map(|(src, dst)| Ethernet { source: mac(src), destination: mac(dst) }),
+        ethernet: headers
+            .ethernet
+            .map(|header| Ethernet { source: mac(header.src), destination: mac(header.dst) }),
         ip: ip(headers),
         l4: layer4(headers.transport.as_ref()),
         tunnel: frame.outer.as_ref().map(|(protocol, vni, outer)| flow::Tunnel {
@@ -217,7 +219,7 @@ fn is_source(flow: &Flow, id: u16) -> bool {
 }
 
 /// Reads a packet by the flags of its drop or trace.
-fn frame(flags: u8, bytes: &[u8]) -> Frame {
+fn frame(flags: u8, bytes: &[u8]) -> Frame<'_> {
     use event::flag;
     let first = if flags & flag::L3_DEVICE != 0 { First::Ip } else { First::Ethernet };
     let tunnel = match flags & (flag::VXLAN | flag::GENEVE) {
@@ -244,7 +246,7 @@ fn mac(bytes: [u8; 6]) -> String {
     bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-fn ip(headers: &Headers) -> Option<Ip> {
+fn ip(headers: &Headers<'_>) -> Option<Ip> {
     let (source, destination) = headers.ip?;
     let version = if source.is_ipv4() { IpVersion::IPv4 } else { IpVersion::IPv6 };
     Some(Ip {
@@ -256,14 +258,7 @@ fn ip(headers: &Headers) -> Option<Ip> {
 }
 
 fn ports(transport: Option<&TransportHeader>) -> (u16, u16) {
-    match transport {
-        Some(
-            TransportHeader::Tcp { src, dst, .. }
-            | TransportHeader::Udp { src, dst }
-            | TransportHeader::Sctp { src, dst, .. },
-        ) => (*src, *dst),
-        _ => (0, 0),
-    }
+    transport.and_then(TransportHeader::ports).unwrap_or_default()
 }
 
 fn layer4(transport: Option<&TransportHeader>) -> Option<Layer4> {
