@@ -5,15 +5,16 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use prost::Message as _;
 use prost_build::Config;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
-/// Messages of the package `flow` that are parts of requests or of events that are not printed.
-const NOT_PRINTED: [&str; 4] = ["Filter", "Notification", "AgentEvent", "DebugEvent"];
+/// Messages of the package `flow` that are parts of requests.
+const NOT_PRINTED: &str = "Filter";
 
 /// Enums with the Rust types that have their names.
-const ENUMS: [(&str, &str); 15] = [
+const ENUMS: [(&str, &str); 17] = [
     (".flow.AuthType", "flow::AuthType"),
     (".flow.Verdict", "flow::Verdict"),
     (".flow.FlowType", "flow::FlowType"),
@@ -28,29 +29,37 @@ const ENUMS: [(&str, &str); 15] = [
     (".flow.DebugCapturePoint", "flow::DebugCapturePoint"),
     (".flow.SocketTranslationPoint", "flow::SocketTranslationPoint"),
     (".flow.LostEventSource", "flow::LostEventSource"),
+    (".flow.AgentEventType", "flow::AgentEventType"),
+    (".flow.DebugEventType", "flow::DebugEventType"),
     (".relay.NodeState", "relay::NodeState"),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = protox::compile(["observer.proto", "health.proto"], ["proto"])?;
+    let files = protox::compile(["observer.proto", "peer.proto", "health.proto"], ["proto"])?;
     let mut config = Config::new();
     config.include_file("protos.rs");
     for (package, message) in messages(&files) {
-        if package == "relay"
-            || package == "flow" && !NOT_PRINTED.iter().any(|part| message.name().contains(part))
-        {
+        if package == "relay" || package == "flow" && !message.name().contains(NOT_PRINTED) {
             json(&mut config, package, message);
         }
     }
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("fields.rs"), fields(&files)?)?;
+    std::fs::write(out.join("descriptors.bin"), descriptors(&files).encode_to_vec())?;
     tonic_prost_build::configure().build_transport(false).compile_fds_with_config(files, config)?;
     Ok(())
 }
 
 fn messages(files: &FileDescriptorSet) -> impl Iterator<Item = (&str, &DescriptorProto)> {
     files.file.iter().flat_map(|file| file.message_type.iter().map(move |message| (file.package(), message)))
+}
+
+/// Returns the definitions without their comments, which clients of reflection do not need.
+fn descriptors(files: &FileDescriptorSet) -> FileDescriptorSet {
+    let mut files = files.clone();
+    files.file.iter_mut().for_each(|file| file.source_code_info = None);
+    files
 }
 
 /// Derives the JSON form of a message: names of the schema, unset fields left out.

@@ -1,19 +1,21 @@
-//! `hubble`: flows of the node's packets and the state of their server, as Cilium's `hubble` prints them.
+//! `hubble`: flows of the node's packets and the state of their server, as Cilium's `hubble` prints them. `events` has
+//! the other kinds of events.
+
+mod events;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use hubble_api::Connection;
 use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict};
 use hubble_api::health::HealthCheckRequest;
 use hubble_api::health::health_client::HealthClient;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetFlowsRequest, ServerStatusRequest};
-use k8s_types::Time;
 
+use self::events::{EventsCommand, RangeOptions};
 use crate::client::Agent;
 
 /// The name of the socket, beside that of the API.
@@ -25,13 +27,10 @@ const DEFAULT_FOLDER: &str = "/var/run/cilium";
 /// Where the server is, for all clients.
 const SERVER_VARIABLE: &str = "HUBBLE_SERVER";
 
-/// Flows that are printed without an option that selects them.
-const DEFAULT_LAST: u64 = 20;
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum HubbleCommand {
     /// Print flows of the node's packets
-    Observe(Box<ObserveOptions>),
+    Observe(Box<ObserveCommand>),
     /// Print the state of the server of flows
     Status(ServerOptions),
 }
@@ -43,38 +42,21 @@ pub(crate) struct ServerOptions {
     server: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Output {
-    Compact,
-    #[value(alias = "jsonpb")]
-    Json,
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ObserveCommand {
+    #[command(subcommand)]
+    events: Option<EventsCommand>,
+    #[command(flatten)]
+    flows: ObserveOptions,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ObserveOptions {
     #[command(flatten)]
     server: ServerOptions,
-    /// Get the last N flows (default: 20)
-    #[arg(long, value_name = "N", conflicts_with_all = ["first", "all"])]
-    last: Option<u64>,
-    /// Get the first N flows of those that the server has
-    #[arg(long, value_name = "N", conflicts_with_all = ["all", "follow"])]
-    first: Option<u64>,
-    /// Get all flows that the server has
-    #[arg(long)]
-    all: bool,
-    /// Follow flows as they happen
-    #[arg(short, long)]
-    follow: bool,
-    /// Flows since a time (RFC 3339) or a duration ago (5m)
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    since: Option<SystemTime>,
-    /// Flows until a time or a duration ago
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    until: Option<SystemTime>,
-    /// Output format
-    #[arg(short, long, default_value = "compact")]
-    output: Output,
+    #[command(flatten)]
+    range: RangeOptions,
     /// Flows with a verdict: forwarded, dropped, error, audit, redirected
     #[arg(long, value_name = "VERDICT", value_parser = verdict)]
     verdict: Vec<i32>,
@@ -116,17 +98,6 @@ pub(crate) struct ObserveOptions {
     port: Vec<String>,
 }
 
-/// Parses a time, or a duration before now.
-fn time(text: &str) -> Result<SystemTime, String> {
-    if let Ok(ago) = go_duration::parse(text) {
-        return SystemTime::now().checked_sub(ago).ok_or_else(|| "is too long ago".to_owned());
-    }
-    let time: Time =
-        text.parse().map_err(|_| "is neither a time (2026-01-31T12:00:00Z) nor a duration (5m)")?;
-    let seconds = u64::try_from(time.seconds()).map_err(|_| "is before 1970")?;
-    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
-}
-
 fn verdict(word: &str) -> Result<i32, String> {
     let known = [Verdict::Forwarded, Verdict::Dropped, Verdict::Error, Verdict::Audit, Verdict::Redirected];
     let found = known.into_iter().find(|verdict| verdict.as_str_name().eq_ignore_ascii_case(word));
@@ -147,20 +118,13 @@ fn event_type(word: &str) -> Result<i32, String> {
 
 impl ObserveOptions {
     fn request(&self) -> GetFlowsRequest {
-        let by_time = self.since.is_some() || self.until.is_some();
-        let number = match (self.last, self.first) {
-            _ if self.all => 0,
-            (Some(last), _) => last,
-            (_, Some(first)) => first,
-            (None, None) if by_time || self.follow => 0,
-            (None, None) => DEFAULT_LAST,
-        };
+        let range = &self.range;
         GetFlowsRequest {
-            number,
-            first: self.first.is_some(),
-            follow: self.follow,
-            since: self.since.map(Into::into),
-            until: self.until.map(Into::into),
+            number: range.number(),
+            first: range.first.is_some(),
+            follow: range.follow,
+            since: range.since.map(Into::into),
+            until: range.until.map(Into::into),
             whitelist: self.filters(),
             ..GetFlowsRequest::default()
         }
@@ -212,7 +176,10 @@ impl ObserveOptions {
 /// Runs the command on a runtime of its own.
 pub(crate) fn run(agent: &Agent, command: &HubbleCommand, out: &mut dyn Write) -> anyhow::Result<()> {
     let server = match command {
-        HubbleCommand::Observe(options) => &options.server,
+        HubbleCommand::Observe(command) => match &command.events {
+            Some(events) => events.server(),
+            None => &command.flows.server,
+        },
         HubbleCommand::Status(options) => options,
     };
     let path = socket(agent, server.server.as_deref())?;
@@ -222,7 +189,10 @@ pub(crate) fn run(agent: &Agent, command: &HubbleCommand, out: &mut dyn Write) -
             hubble_api::connect(&path).await.context("no flows are served, which enable-hubble does")?;
         let command = async {
             match command {
-                HubbleCommand::Observe(options) => observe(connection, options, out).await,
+                HubbleCommand::Observe(command) => match &command.events {
+                    Some(events) => events.run(connection, out).await,
+                    None => observe(connection, &command.flows, out).await,
+                },
                 HubbleCommand::Status(_) => status(connection, &path, out).await,
             }
         };
@@ -258,16 +228,7 @@ async fn observe(
     let mut observer = ObserverClient::new(connection);
     let mut responses = observer.get_flows(options.request()).await.map_err(refused)?.into_inner();
     while let Some(response) = responses.message().await.map_err(refused)? {
-        let line = match options.output {
-            Output::Compact => hubble_api::to_compact(&response),
-            Output::Json => hubble_api::to_json(&response),
-        };
-        if !line.is_empty() {
-            writeln!(out, "{line}")?;
-        }
-        if options.follow {
-            out.flush()?;
-        }
+        options.range.print(out, &response, hubble_api::to_compact)?;
     }
     Ok(())
 }

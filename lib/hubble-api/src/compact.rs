@@ -28,9 +28,14 @@ fn lost_line(lost: &LostEvent) -> String {
     format!("EVENTS LOST: {}{cpu} {}", lost.source().as_str_name(), lost.num_events_lost)
 }
 
-fn flow_line(flow: &Flow, time: Option<&prost_types::Timestamp>) -> String {
+/// Formats a time; empty without one.
+pub(crate) fn stamp(time: Option<&prost_types::Timestamp>) -> String {
     let time = time.and_then(|time| Timestamp::new(time.seconds, time.nanos).ok());
-    let time = time.map(|time| time.strftime("%b %e %H:%M:%S%.3f").to_string()).unwrap_or_default();
+    time.map(|time| time.strftime("%b %e %H:%M:%S%.3f").to_string()).unwrap_or_default()
+}
+
+fn flow_line(flow: &Flow, time: Option<&prost_types::Timestamp>) -> String {
+    let time = stamp(time);
     let source = side(flow, Side::Source);
     let destination = side(flow, Side::Destination);
     // The client of a connection is on the left of both of its directions.

@@ -4,15 +4,16 @@ use jiff::Timestamp;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::flow::agent_event::Notification;
 use crate::flow::layer7::Record;
-use crate::flow::{self, Layer4, Layer7};
-use crate::observer::GetFlowsResponse;
+use crate::flow::{self, AgentEvent, Layer4, Layer7};
 use crate::observer::get_flows_response::ResponseTypes;
+use crate::observer::{GetAgentEventsResponse, GetDebugEventsResponse, GetFlowsResponse};
 use crate::relay::NodeState;
 
 /// Returns a response as a line of JSON, which Cilium's clients read (`hubble observe --input-file`).
 #[must_use]
-pub fn to_json(response: &GetFlowsResponse) -> String {
+pub fn to_json<R: Serialize>(response: &R) -> String {
     // Nothing in a response is without a JSON form.
     let text = serde_json::to_string(response).unwrap_or_default();
     // Only strings contain these characters; Go escapes them, so that the text may be embedded in HTML and JavaScript.
@@ -31,12 +32,6 @@ pub fn to_json(response: &GetFlowsResponse) -> String {
 
 impl Serialize for GetFlowsResponse {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        struct Time<'a>(&'a Option<prost_types::Timestamp>);
-        impl Serialize for Time<'_> {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                time(self.0, to)
-            }
-        }
         let mut map = to.serialize_map(None)?;
         match &self.response_types {
             Some(ResponseTypes::Flow(flow)) => map.serialize_entry("flow", flow)?,
@@ -44,11 +39,75 @@ impl Serialize for GetFlowsResponse {
             Some(ResponseTypes::LostEvents(lost)) => map.serialize_entry("lost_events", lost)?,
             None => {}
         }
-        if !self.node_name.is_empty() {
-            map.serialize_entry("node_name", &self.node_name)?;
+        end(map, &self.node_name, &self.time)
+    }
+}
+
+impl Serialize for GetAgentEventsResponse {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        if let Some(event) = &self.agent_event {
+            map.serialize_entry("agent_event", event)?;
         }
-        if self.time.is_some() {
-            map.serialize_entry("time", &Time(&self.time))?;
+        end(map, &self.node_name, &self.time)
+    }
+}
+
+impl Serialize for GetDebugEventsResponse {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        if let Some(event) = &self.debug_event {
+            map.serialize_entry("debug_event", event)?;
+        }
+        end(map, &self.node_name, &self.time)
+    }
+}
+
+/// Ends a response with its node and time.
+fn end<M: SerializeMap>(
+    mut map: M,
+    node_name: &str,
+    at: &Option<prost_types::Timestamp>,
+) -> Result<M::Ok, M::Error> {
+    struct Time<'a>(&'a Option<prost_types::Timestamp>);
+    impl Serialize for Time<'_> {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            time(self.0, to)
+        }
+    }
+    if !node_name.is_empty() {
+        map.serialize_entry("node_name", node_name)?;
+    }
+    if at.is_some() {
+        map.serialize_entry("time", &Time(at))?;
+    }
+    map.end()
+}
+
+impl Serialize for AgentEvent {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        if self.r#type != 0 {
+            struct Type(i32);
+            impl Serialize for Type {
+                fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                    name::<flow::AgentEventType, _>(&self.0, to)
+                }
+            }
+            map.serialize_entry("type", &Type(self.r#type))?;
+        }
+        match &self.notification {
+            Some(Notification::Unknown(content)) => map.serialize_entry("unknown", content)?,
+            Some(Notification::AgentStart(content)) => map.serialize_entry("agent_start", content)?,
+            Some(Notification::PolicyUpdate(content)) => map.serialize_entry("policy_update", content)?,
+            Some(Notification::EndpointRegenerate(content)) => {
+                map.serialize_entry("endpoint_regenerate", content)?;
+            }
+            Some(Notification::EndpointUpdate(content)) => map.serialize_entry("endpoint_update", content)?,
+            Some(Notification::IpcacheUpdate(content)) => map.serialize_entry("ipcache_update", content)?,
+            Some(Notification::ServiceUpsert(content)) => map.serialize_entry("service_upsert", content)?,
+            Some(Notification::ServiceDelete(content)) => map.serialize_entry("service_delete", content)?,
+            None => {}
         }
         map.end()
     }
@@ -145,6 +204,8 @@ named!(
     flow::DebugCapturePoint,
     flow::SocketTranslationPoint,
     flow::LostEventSource,
+    flow::AgentEventType,
+    flow::DebugEventType,
     NodeState,
 );
 

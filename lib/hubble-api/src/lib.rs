@@ -1,9 +1,9 @@
 //! Hubble's messages and services over gRPC, as Cilium's clients speak them.
 //!
-//! **Owns** the definitions in `proto/`, with Cilium's names and numbers: [`flow`], [`observer`], [`relay`], and the
-//! part of gRPC's [`health`] service that clients use; the JSON form and the line that clients print ([`to_json`],
-//! [`to_compact`]); field masks
-//! ([`FieldMask`]); the connection of a client to a unix socket ([`connect`]).
+//! **Owns** the definitions in `proto/`, with Cilium's names and numbers: [`flow`], [`observer`], [`peer`], [`relay`],
+//! and the part of gRPC's [`health`] service that clients use; the JSON form and the lines that clients print
+//! ([`to_json`], [`to_compact`]); field masks ([`FieldMask`]); the connection of a client to a unix socket
+//! ([`connect`]).
 //! **Needs** nothing: no clock, no kernel.
 //!
 //! ```
@@ -21,16 +21,21 @@
 
 mod client;
 mod compact;
+mod events;
 mod json;
 mod mask;
 
 pub use client::{ConnectError, Connection, connect};
 pub use compact::to_compact;
+pub use events::{agent_event_to_compact, debug_event_to_compact};
 pub use json::to_json;
 pub use mask::{BadMask, FieldMask};
 pub use protos::grpc::health::v1 as health;
-pub use protos::{flow, observer, relay};
+pub use protos::{flow, observer, peer, relay};
 pub use tonic::Status;
+
+/// The definitions of all services and messages, an encoded `google.protobuf.FileDescriptorSet`, for reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// Code of prost and tonic.
 mod protos {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use devices::Device;
-use endpoints::Endpoint;
+use endpoints::{Endpoint, EndpointId};
 use hubble_api::flow::Service;
 use identity::{Identity, Scope};
 use ipcache::Entry;
@@ -36,6 +36,8 @@ pub(crate) struct Remote {
 pub(crate) trait Names {
     /// Returns the local endpoint with an address.
     fn endpoint(&self, address: IpAddr) -> Option<Local>;
+    /// Returns the local endpoint with an id.
+    fn local(&self, id: u16) -> Option<Local>;
     /// Returns the mapping of the longest prefix that contains an address.
     fn address(&self, address: IpAddr) -> Option<Remote>;
     /// Returns the mapping of an address itself.
@@ -65,16 +67,11 @@ pub(crate) struct At<'a> {
 
 impl Names for At<'_> {
     fn endpoint(&self, address: IpAddr) -> Option<Local> {
-        let row = self.tables.endpoints.get(&self.snapshot, Endpoint::by_address(address))?;
-        let record = &row.record;
-        let labels = record.sec_label.as_ref().map(|label| sorted(label.labels.texts())).unwrap_or_default();
-        Some(Local {
-            id: record.id,
-            identity: record.identity(),
-            namespace: record.k8s_namespace.clone(),
-            pod: record.k8s_pod_name.clone(),
-            labels,
-        })
+        Some(local(self.tables.endpoints.get(&self.snapshot, Endpoint::by_address(address))?))
+    }
+
+    fn local(&self, id: u16) -> Option<Local> {
+        Some(local(self.tables.endpoints.get(&self.snapshot, Endpoint::by_id(EndpointId(id)))?))
     }
 
     fn address(&self, address: IpAddr) -> Option<Remote> {
@@ -118,6 +115,18 @@ impl At<'_> {
         let mapping = self.tables.ipcache.get(&self.snapshot, Entry::by_prefix(prefix))?.mapping();
         let pod = mapping.pod.map(|pod| (pod.namespace.to_string(), pod.name.to_string()));
         Some(Remote { identity: mapping.identity, pod })
+    }
+}
+
+fn local(row: &Endpoint) -> Local {
+    let record = &row.record;
+    let labels = record.sec_label.as_ref().map(|label| sorted(label.labels.texts())).unwrap_or_default();
+    Local {
+        id: record.id,
+        identity: record.identity(),
+        namespace: record.k8s_namespace.clone(),
+        pod: record.k8s_pod_name.clone(),
+        labels,
     }
 }
 

@@ -232,7 +232,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// Returns the event of a message of the monitor; `None` if it is no flow.
+    /// Returns the event of a message of the monitor; `None` if no request returns its kind.
     fn event(&self, payload: &Payload, names: &dyn Names) -> Option<Event> {
         match payload.kind {
             LOST => Some(Event::Lost(LostEvent {
@@ -242,10 +242,21 @@ impl Stamp {
                 ..LostEvent::default()
             })),
             SAMPLE => {
-                // Other cells publish notifications, and newer programs may write events of unknown versions.
+                // Newer programs may write events of unknown versions.
                 let event = monitor_events::decode(&payload.data).ok()?;
-                let flow = parser::parse(&event, names)?;
-                Some(Event::Flow(Arc::new(self.stamp(flow))))
+                match &event {
+                    monitor_events::Event::Agent(agent) => {
+                        Some(Event::Agent(Arc::new(parser::agent_event(agent)), clock::now()))
+                    }
+                    monitor_events::Event::Debug(message) => {
+                        let event = parser::debug_event(message, payload.cpu, names);
+                        Some(Event::Debug(Arc::new(event), clock::now()))
+                    }
+                    _ => {
+                        let flow = parser::parse(&event, names)?;
+                        Some(Event::Flow(Arc::new(self.stamp(flow))))
+                    }
+                }
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hubble_api::flow::{Flow, LostEvent};
+use hubble_api::flow::{AgentEvent, DebugEvent, Flow, LostEvent};
 use parking_lot::Mutex;
 use prost_types::Timestamp;
 use tokio::sync::watch;
@@ -13,8 +13,23 @@ use tokio::sync::watch;
 pub(crate) enum Event {
     /// A flow; its time is set.
     Flow(Arc<Flow>),
+    /// A notification of the agent, with the time of its arrival.
+    Agent(Arc<AgentEvent>, Timestamp),
+    /// A debug message of the programs, with the time of its arrival.
+    Debug(Arc<DebugEvent>, Timestamp),
     /// Events that were lost before they reached the ring.
     Lost(LostEvent),
+}
+
+impl Event {
+    /// Returns the time of the event's arrival; losses have none.
+    pub(crate) fn time(&self) -> Option<&Timestamp> {
+        match self {
+            Self::Flow(flow) => flow.time.as_ref(),
+            Self::Agent(_, time) | Self::Debug(_, time) => Some(time),
+            Self::Lost(_) => None,
+        }
+    }
 }
 
 /// The latest events.

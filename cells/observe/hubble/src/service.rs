@@ -19,7 +19,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 use crate::observer::{Observer, VERSION, node_name};
-use crate::request::Flows;
+use crate::request::{AgentEvents, Answer, DebugEvents, Events, Flows, Range};
 
 /// The service by which clients ask for health.
 const SERVICE: &str = "hubble.server.Observer";
@@ -49,6 +49,22 @@ impl Service {
         let snapshot = self.db.snapshot();
         self.node.get(&snapshot, LocalNode::query()).map(|node| read(node)).unwrap_or_default()
     }
+
+    /// Returns the events of a request.
+    async fn events<A: Answer + 'static>(
+        &self,
+        answer: A,
+        range: Range,
+    ) -> Result<Response<Responses<A::Response>>, Status> {
+        let node = self.with_node(node_name).into();
+        let events =
+            Events::new(self.observer.ring.clone(), answer, range, self.lost_event_interval, node).await?;
+        let responses = stream::unfold(events, |mut events| async {
+            let response = events.next().await?;
+            Some((Ok(response), events))
+        });
+        Ok(versioned(Box::pin(responses)))
+    }
 }
 
 #[tonic::async_trait]
@@ -61,28 +77,22 @@ impl observer_server::Observer for Service {
         &self,
         request: Request<GetFlowsRequest>,
     ) -> Result<Response<Self::GetFlowsStream>, Status> {
-        let node = self.with_node(node_name).into();
-        let flows =
-            Flows::new(self.observer.ring.clone(), request.get_ref(), self.lost_event_interval, node).await?;
-        let responses = stream::unfold(flows, |mut flows| async {
-            let response = flows.next().await?;
-            Some((Ok(response), flows))
-        });
-        Ok(versioned(Box::pin(responses)))
+        let answer = Flows::new(request.get_ref())?;
+        self.events(answer, request.get_ref().into()).await
     }
 
     async fn get_agent_events(
         &self,
-        _request: Request<GetAgentEventsRequest>,
+        request: Request<GetAgentEventsRequest>,
     ) -> Result<Response<Self::GetAgentEventsStream>, Status> {
-        Err(Status::unimplemented("GetAgentEvents not implemented"))
+        self.events(AgentEvents, request.get_ref().into()).await
     }
 
     async fn get_debug_events(
         &self,
-        _request: Request<GetDebugEventsRequest>,
+        request: Request<GetDebugEventsRequest>,
     ) -> Result<Response<Self::GetDebugEventsStream>, Status> {
-        Err(Status::unimplemented("GetDebugEvents not implemented"))
+        self.events(DebugEvents, request.get_ref().into()).await
     }
 
     async fn get_nodes(

@@ -15,7 +15,7 @@ use std::fmt;
 
 pub use filter::{Filter, Kind};
 
-use crate::decode::{Event, decode};
+use crate::decode::{Debug, Event, decode};
 use crate::gob::{LOST, Payload, SAMPLE};
 
 /// The form in which events are printed.
@@ -105,6 +105,12 @@ impl Printer {
             }
             text
         })
+    }
+
+    /// Returns the text of a debug message.
+    #[must_use]
+    pub fn debug_message(&self, message: &Debug) -> String {
+        debug::message(self, message)
     }
 
     /// Returns the name of an identity.

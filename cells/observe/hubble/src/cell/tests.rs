@@ -3,15 +3,17 @@
 use std::path::Path;
 
 use futures::TryStreamExt;
-use hubble_api::flow::{FlowFilter, LostEventSource, Verdict};
+use hubble_api::flow::{AgentEventType, DebugEventType, FlowFilter, LostEventSource, Verdict};
 use hubble_api::health::HealthCheckRequest;
 use hubble_api::health::health_client::HealthClient;
 use hubble_api::observer::get_flows_response::ResponseTypes;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{
-    GetFlowsRequest, GetFlowsResponse, GetNamespacesRequest, GetNodesRequest, ServerStatusRequest,
+    GetAgentEventsRequest, GetDebugEventsRequest, GetFlowsRequest, GetFlowsResponse, GetNamespacesRequest,
+    GetNodesRequest, ServerStatusRequest,
 };
 use hubble_api::{Connection, connect};
+use monitor_events::gob;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
@@ -108,9 +110,33 @@ async fn a_client_reads_flows_status_health_and_namespaces() {
     assert_eq!(check("hubble.server.Observer").await.unwrap().into_inner().status, 1);
     assert_eq!(check("other").await.unwrap_err().code(), tonic::Code::NotFound);
 
+    // Other kinds of events, in the same ring and with the same end.
+    let follow = GetAgentEventsRequest { follow: true, ..GetAgentEventsRequest::default() };
+    let mut notifications = observer.get_agent_events(follow).await.unwrap().into_inner();
+    let created = r#"{"id":7,"pod-name":"web","namespace":"shop"}"#;
+    monitor.publish(|| gob::agent_notify(monitor_events::notification::ENDPOINT_CREATED, created));
+    let notification = notifications.try_next().await.unwrap().unwrap();
+    assert_eq!(notification.node_name, "east/node");
+    assert_eq!(notification.agent_event.unwrap().r#type(), AgentEventType::EndpointCreated);
+    // Encapsulating, on behalf of no endpoint.
+    let mut message = vec![2, 3];
+    message.resize(20, 0);
+    message[8] = 1;
+    monitor.publish(|| message);
+    monitor.publish(|| dropped(137));
+    let flow = followed.try_next().await.unwrap().unwrap();
+    assert_eq!(reason(&flow), 137, "events of other kinds are no flows");
+    let last = GetDebugEventsRequest { number: 1, ..GetDebugEventsRequest::default() };
+    let messages = observer.get_debug_events(last).await.unwrap().into_inner();
+    let messages: Vec<_> = messages.try_collect().await.unwrap();
+    let event = messages[0].debug_event.as_ref().unwrap();
+    assert_eq!((messages.len(), event.r#type(), event.arg1), (1, DebugEventType::DbgEncap, Some(1)));
+    let status = observer.server_status(ServerStatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((status.num_flows, status.seen_flows), (7, 5));
+
     // The stop ends requests that would wait for ever.
     hive.stop().await;
-    assert!(followed.try_next().await.is_err());
+    assert!(followed.try_next().await.is_err() && notifications.try_next().await.is_err());
     assert!(!folder.path().join("hubble.sock").exists() && !monitor.has_subscriptions());
 }
 

@@ -1,5 +1,8 @@
 //! Events to flows: pure functions of the event and of the names that a table snapshot has.
 
+mod agent;
+mod debug;
+
 use std::net::IpAddr;
 
 use datapath_abi::{event, file, trace};
@@ -11,7 +14,10 @@ use hubble_api::flow::{
 use monitor_events::packet::{First, Frame, Headers, TransportHeader, Tunnel};
 use monitor_events::{Capture, Drop, Event, Trace};
 
-use crate::names::{Names, cluster};
+pub(crate) use agent::agent_event;
+pub(crate) use debug::debug_event;
+
+use crate::names::{Local, Names, cluster};
 
 /// Returns the flow of an event, without time, id and node; `None` for events that are no flow of a packet.
 pub(crate) fn parse(event: &Event<'_>, names: &dyn Names) -> Option<Flow> {
@@ -183,15 +189,8 @@ fn packet(frame: &Frame<'_>, identities: Identities, original: Option<IpAddr>, n
 /// Returns one side of a flow: the local endpoint, else the ipcache's mapping and labels of the identity.
 fn endpoint(address: Option<IpAddr>, identity: u32, names: &dyn Names) -> Endpoint {
     if let Some(local) = address.and_then(|address| names.endpoint(address)) {
-        return Endpoint {
-            id: local.id.into(),
-            identity: if identity == 0 { local.identity } else { identity },
-            cluster_name: cluster(&local.labels),
-            namespace: local.namespace,
-            labels: local.labels,
-            pod_name: local.pod,
-            workloads: Vec::new(),
-        };
+        let endpoint = local_endpoint(local);
+        return Endpoint { identity: if identity == 0 { endpoint.identity } else { identity }, ..endpoint };
     }
     // Pods have mappings of their own addresses; prefixes matter only for the identity.
     let remote = address.and_then(|address| match identity {
@@ -209,6 +208,19 @@ fn endpoint(address: Option<IpAddr>, identity: u32, names: &dyn Names) -> Endpoi
         namespace,
         labels,
         pod_name,
+        workloads: Vec::new(),
+    }
+}
+
+/// Returns an endpoint of this node.
+fn local_endpoint(local: Local) -> Endpoint {
+    Endpoint {
+        id: local.id.into(),
+        identity: local.identity,
+        cluster_name: cluster(&local.labels),
+        namespace: local.namespace,
+        labels: local.labels,
+        pod_name: local.pod,
         workloads: Vec::new(),
     }
 }

@@ -38,6 +38,14 @@ impl Names for Recorded {
         Some(Local { id, identity, namespace, pod, labels })
     }
 
+    fn local(&self, id: u16) -> Option<Local> {
+        let address = match id {
+            1772 => [10, 244, 0, 2],
+            _ => return None,
+        };
+        self.endpoint(address.into())
+    }
+
     fn address(&self, _address: IpAddr) -> Option<Remote> {
         None
     }
@@ -301,4 +309,20 @@ fn captures_name_their_interface_or_port() {
     assert_eq!(delivery.debug_capture_point(), DebugCapturePoint::DbgCaptureDelivery);
     assert_eq!(delivery.interface.unwrap().name, "lxc66da2a01a005");
     assert_eq!(flow(8, u16::to_be(10_001).into()).proxy_port, 10_001);
+}
+
+#[test]
+fn debug_messages_have_their_endpoint_and_text() {
+    let mut message = monitor_events::Debug { id: 3, source: 1772, hash: 9, args: [1, 2, 3] };
+    let event = debug_event(&message, 1, &Recorded);
+    let source = event.source.unwrap();
+    assert_eq!((source.id, &*source.pod_name, source.identity, source.labels.len()), (1772, "p1", 6126, 5));
+    assert_eq!((event.r#type, event.hash, event.cpu), (3, Some(9), Some(1)));
+    assert_eq!((event.arg1, event.arg2, event.arg3), (Some(1), Some(2), Some(3)));
+    assert_eq!(event.message, "Encapsulating to node 1 (0x1) from seclabel 2");
+    message.source = 7;
+    let unknown = Some(Endpoint { id: 7, ..Endpoint::default() });
+    assert_eq!(debug_event(&message, 1, &Recorded).source, unknown);
+    message.source = 0;
+    assert_eq!(debug_event(&message, 1, &Recorded).source, None);
 }

@@ -1,35 +1,71 @@
-//! A request for flows: where it begins, which events it returns, where it ends.
+//! A request for events: where it begins, which events it returns, where it ends. [`answer`] has the kinds of requests.
+
+mod answer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hubble_api::FieldMask;
+pub(crate) use answer::{AgentEvents, Answer, DebugEvents, Flows};
 use hubble_api::flow::{LostEvent, LostEventSource};
-use hubble_api::observer::get_flows_response::ResponseTypes;
-use hubble_api::observer::{GetFlowsRequest, GetFlowsResponse};
+use hubble_api::observer::{GetAgentEventsRequest, GetDebugEventsRequest, GetFlowsRequest};
 use prost_types::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
 
 use crate::clock;
-use crate::filter::Filters;
 use crate::ring::{Event, Read, Ring, is_before};
 
 /// Events of the ring that a request reads before other tasks of its thread run: filters may have thousands of names.
 const TURN: u64 = 256;
 
+/// The options of requests for events of any kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Range {
+    number: u64,
+    first: bool,
+    follow: bool,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+macro_rules! range_of {
+    ($($request:ty),*) => {
+        $(impl From<&$request> for Range {
+            fn from(request: &$request) -> Self {
+                let (number, first, follow) = (request.number, request.first, request.follow);
+                Self { number, first, follow, since: request.since, until: request.until }
+            }
+        })*
+    };
+}
+
+range_of!(GetFlowsRequest, GetAgentEventsRequest, GetDebugEventsRequest);
+
+impl Range {
+    fn check(&self) -> Result<(), Status> {
+        if self.first && self.follow {
+            return Err(Status::invalid_argument("first cannot be specified with follow"));
+        }
+        for time in [&self.since, &self.until].into_iter().flatten() {
+            if !(0..1_000_000_000).contains(&time.nanos) {
+                return Err(Status::invalid_argument("a time has nanoseconds beyond a second"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The events of a request that are still to come.
-pub(crate) struct Flows {
+pub(crate) struct Events<A> {
     ring: Arc<Ring>,
-    filters: Filters,
-    mask: FieldMask,
+    answer: A,
     until: Option<Timestamp>,
     /// The position to read next.
     position: u64,
     /// The position at which a request without `follow` ends.
     end: Option<u64>,
-    /// Flows that may still be returned; `None` for any number.
+    /// Events that may still be returned; `None` for any number.
     left: Option<u64>,
     written: watch::Receiver<u64>,
     losses: Losses,
@@ -46,53 +82,44 @@ struct Losses {
     interval: Duration,
 }
 
-impl Flows {
+impl<A: Answer> Events<A> {
     /// Returns the events of a request.
     ///
     /// # Errors
-    /// A filter, a mask or a time is invalid, or options exclude each other.
+    /// A time is invalid, or options exclude each other.
     pub(crate) async fn new(
         ring: Arc<Ring>,
-        request: &GetFlowsRequest,
+        answer: A,
+        range: Range,
         interval: Duration,
         node: Arc<str>,
     ) -> Result<Self, Status> {
-        if request.first && request.follow {
-            return Err(Status::invalid_argument("first cannot be specified with follow"));
-        }
-        let filters = Filters::new(&request.whitelist, &request.blacklist)
-            .map_err(|error| Status::unknown(error.to_string()))?;
-        let paths = request.field_mask.iter().flat_map(|mask| &mask.paths);
-        let mask = FieldMask::new(paths).map_err(|error| Status::unknown(error.to_string()))?;
-        for time in [&request.since, &request.until].into_iter().flatten() {
-            if !(0..1_000_000_000).contains(&time.nanos) {
-                return Err(Status::invalid_argument("a time has nanoseconds beyond a second"));
-            }
-        }
+        range.check()?;
         // Subscribed before positions are read: no event between the two is missed.
         let written = ring.follow();
         let (oldest, end) = ring.positions();
-        let is_bounded = request.number > 0 && (request.first || request.since.is_some()) && !request.follow;
-        let flows = Self {
-            position: begin(&ring, &filters, request, oldest, end).await,
-            end: (!request.follow).then_some(end),
-            left: is_bounded.then_some(request.number),
+        let is_bounded = range.number > 0 && (range.first || range.since.is_some()) && !range.follow;
+        let events = Self {
+            position: begin(&ring, &answer, &range, oldest, end).await,
+            end: (!range.follow).then_some(end),
+            left: is_bounded.then_some(range.number),
             losses: Losses { count: 0, first: None, last: None, next_report: None, interval },
-            until: request.until,
+            until: range.until,
             ring,
-            filters,
-            mask,
+            answer,
             written,
             node,
         };
-        Ok(flows)
+        Ok(events)
     }
 
     /// Waits for the next event; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Option<GetFlowsResponse> {
+    pub(crate) async fn next(&mut self) -> Option<A::Response> {
         loop {
-            if self.losses.is_due() {
-                return Some(self.report());
+            if self.losses.is_due()
+                && let Some(report) = self.report()
+            {
+                return Some(report);
             }
             if self.left == Some(0) || self.end.is_some_and(|end| self.position >= end) {
                 return self.last();
@@ -106,7 +133,7 @@ impl Flows {
                 Read::Event(event) => {
                     self.position += 1;
                     match self.select(event) {
-                        Selected::Response(response) => return Some(*response),
+                        Selected::Response(response) => return Some(response),
                         Selected::Skipped => {}
                         Selected::Late => {
                             // Ends here, also if it follows.
@@ -127,48 +154,38 @@ impl Flows {
         }
     }
 
-    fn select(&mut self, event: Event) -> Selected {
-        let flow = match event {
-            Event::Lost(lost) => {
-                let time = lost.last.or(Some(clock::now()));
-                return Selected::Response(Box::new(self.response(ResponseTypes::LostEvents(lost), time)));
-            }
-            Event::Flow(flow) => flow,
-        };
-        let time = flow.time;
-        if let (Some(time), Some(until)) = (&time, &self.until)
+    fn select(&mut self, event: Event) -> Selected<A::Response> {
+        if let Event::Lost(lost) = event {
+            return self.answer.lost(lost, &self.node).map_or(Selected::Skipped, Selected::Response);
+        }
+        if let (Some(time), Some(until)) = (event.time(), &self.until)
             && is_before(until, time)
         {
             return Selected::Late;
         }
-        if !self.filters.select(&flow) {
+        if !self.answer.selects(&event) {
             return Selected::Skipped;
         }
         if let Some(left) = &mut self.left {
             *left -= 1;
         }
-        let flow = ResponseTypes::Flow(self.mask.apply(&flow));
-        Selected::Response(Box::new(self.response(flow, time)))
+        self.answer.event(event, &self.node).map_or(Selected::Skipped, Selected::Response)
     }
 
     /// Returns the report of the losses that are not reported yet, at the end of the request.
-    fn last(&mut self) -> Option<GetFlowsResponse> {
-        (self.losses.count > 0).then(|| self.report())
+    fn last(&mut self) -> Option<A::Response> {
+        if self.losses.count > 0 { self.report() } else { None }
     }
 
-    fn report(&mut self) -> GetFlowsResponse {
+    fn report(&mut self) -> Option<A::Response> {
         let lost = self.losses.take();
-        self.response(ResponseTypes::LostEvents(lost), Some(clock::now()))
-    }
-
-    fn response(&self, response_types: ResponseTypes, time: Option<Timestamp>) -> GetFlowsResponse {
-        GetFlowsResponse { response_types: Some(response_types), node_name: self.node.to_string(), time }
+        self.answer.lost(lost, &self.node)
     }
 }
 
 /// An event as a request sees it.
-enum Selected {
-    Response(Box<GetFlowsResponse>),
+enum Selected<R> {
+    Response(R),
     Skipped,
     /// Later than the request's end.
     Late,
@@ -207,11 +224,11 @@ async fn yield_at(position: u64) {
 }
 
 /// Returns the position of the first event. Linear in the events that are walked over.
-async fn begin(ring: &Ring, filters: &Filters, request: &GetFlowsRequest, oldest: u64, end: u64) -> u64 {
-    if request.first && request.since.is_none() {
+async fn begin(ring: &Ring, answer: &impl Answer, range: &Range, oldest: u64, end: u64) -> u64 {
+    if range.first && range.since.is_none() {
         return oldest;
     }
-    if request.follow && request.number == 0 && request.since.is_none() {
+    if range.follow && range.number == 0 && range.since.is_none() {
         return end;
     }
     let mut matches = 0;
@@ -219,17 +236,13 @@ async fn begin(ring: &Ring, filters: &Filters, request: &GetFlowsRequest, oldest
     for position in (oldest..end).rev() {
         yield_at(position).await;
         let Read::Event(event) = ring.read(position) else { break };
-        match (&event, &request.since) {
-            (Event::Flow(flow), Some(since))
-                if flow.time.as_ref().is_some_and(|time| is_before(time, since)) =>
-            {
-                break;
-            }
-            (Event::Flow(flow), None) if filters.select(flow) => matches += 1,
+        match (event.time(), &range.since) {
+            (Some(time), Some(since)) if is_before(time, since) => break,
+            (_, None) if answer.selects(&event) => matches += 1,
             _ => {}
         }
         begin = position;
-        if request.since.is_none() && request.number > 0 && matches == request.number {
+        if range.since.is_none() && range.number > 0 && matches == range.number {
             break;
         }
     }

@@ -1,6 +1,8 @@
 //! Begin, selection and end of requests, and losses, on a ring in virtual time.
 
-use hubble_api::flow::{Flow, FlowFilter, Verdict};
+use hubble_api::flow::{AgentEvent, Flow, FlowFilter, Verdict};
+use hubble_api::observer::GetFlowsResponse;
+use hubble_api::observer::get_flows_response::ResponseTypes;
 use prost_types::FieldMask;
 use tokio::time::{advance, timeout};
 
@@ -30,8 +32,9 @@ fn drops() -> Vec<FlowFilter> {
     vec![FlowFilter { verdict: vec![Verdict::Dropped.into()], ..FlowFilter::default() }]
 }
 
-async fn flows(ring: &Arc<Ring>, request: &GetFlowsRequest) -> Flows {
-    Flows::new(ring.clone(), request, INTERVAL, "node".into()).await.unwrap()
+async fn flows(ring: &Arc<Ring>, request: &GetFlowsRequest) -> Events<Flows> {
+    let answer = Flows::new(request).unwrap();
+    Events::new(ring.clone(), answer, Range::from(request), INTERVAL, "node".into()).await.unwrap()
 }
 
 /// Returns the number of a response: the second of a flow, a loss as a negative number.
@@ -45,7 +48,7 @@ fn number(response: &GetFlowsResponse) -> i64 {
 }
 
 /// Returns what a request gives before it ends or waits.
-async fn all(flows: &mut Flows) -> Vec<i64> {
+async fn all(flows: &mut Events<Flows>) -> Vec<i64> {
     let mut numbers = Vec::new();
     while let Ok(Some(response)) = timeout(Duration::ZERO, flows.next()).await {
         numbers.push(number(&response));
@@ -145,7 +148,8 @@ async fn a_long_request_lets_other_tasks_run() {
     ring.push((1..=1000).map(flow).collect());
     let filter = FlowFilter { verdict: vec![Verdict::Error.into()], ..FlowFilter::default() };
     let request = GetFlowsRequest { whitelist: vec![filter], ..GetFlowsRequest::default() };
-    let mut new = Box::pin(Flows::new(ring, &request, INTERVAL, "node".into()));
+    let answer = Flows::new(&request).unwrap();
+    let mut new = Box::pin(Events::new(ring, answer, Range::from(&request), INTERVAL, "node".into()));
     assert!(futures::poll!(&mut new).is_pending());
     let mut flows = new.await.unwrap();
     assert!(futures::poll!(Box::pin(flows.next())).is_pending());
@@ -153,7 +157,11 @@ async fn a_long_request_lets_other_tasks_run() {
 }
 
 async fn refused(request: GetFlowsRequest) -> Status {
-    Flows::new(ring(1), &request, INTERVAL, "node".into()).await.err().unwrap()
+    let answer = match Flows::new(&request) {
+        Ok(answer) => answer,
+        Err(refused) => return refused,
+    };
+    Events::new(ring(1), answer, Range::from(&request), INTERVAL, "node".into()).await.err().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,4 +186,45 @@ async fn invalid_requests_are_refused() {
         (filter.code(), filter.message()),
         (tonic::Code::Unknown, "invalid filter source_port: \"x\" is no port")
     );
+}
+
+/// Notifications have the same options as flows, and neither count for the other.
+#[tokio::test(start_paused = true)]
+async fn requests_return_events_of_their_kind() {
+    let ring = ring(3);
+    let notification = |seconds| {
+        let event = AgentEvent { r#type: 2, notification: None };
+        Event::Agent(Arc::new(event), Timestamp { seconds, nanos: 0 })
+    };
+    ring.push([4, 5, 6].map(notification).to_vec());
+    ring.push(vec![flow(7), Event::Lost(LostEvent { num_events_lost: 7, ..LostEvent::default() })]);
+    let last = GetFlowsRequest { number: 2, ..GetFlowsRequest::default() };
+    assert_eq!(all(&mut flows(&ring, &last).await).await, [3, 7, -7]);
+
+    let get = async |request: GetAgentEventsRequest| {
+        let range = Range::from(&request);
+        let mut events =
+            Events::new(ring.clone(), AgentEvents, range, INTERVAL, "node".into()).await.unwrap();
+        let mut seconds = Vec::new();
+        while let Ok(Some(response)) = timeout(Duration::ZERO, events.next()).await {
+            assert_eq!((response.node_name.as_str(), response.agent_event.unwrap().r#type), ("node", 2));
+            seconds.push(response.time.unwrap().seconds);
+        }
+        seconds
+    };
+    let request = GetAgentEventsRequest::default();
+    assert_eq!(get(request).await, [4, 5, 6]);
+    assert_eq!(get(GetAgentEventsRequest { number: 2, ..request }).await, [5, 6]);
+    assert_eq!(get(GetAgentEventsRequest { number: 1, first: true, ..request }).await, [4]);
+    assert_eq!(get(GetAgentEventsRequest { since: at(5), ..request }).await, [5, 6]);
+    assert_eq!(get(GetAgentEventsRequest { until: at(5), ..request }).await, [4, 5]);
+    let invalid = Range::from(&GetAgentEventsRequest { first: true, follow: true, ..request });
+    let refused = Events::new(ring.clone(), AgentEvents, invalid, INTERVAL, "node".into()).await;
+    assert_eq!(refused.err().unwrap().code(), tonic::Code::InvalidArgument);
+
+    // An overwritten notification is a loss for which these responses have no place.
+    let mut slow =
+        Events::new(ring.clone(), AgentEvents, Range::default(), INTERVAL, "node".into()).await.unwrap();
+    ring.push((8..30).map(flow).collect());
+    assert!(slow.next().await.is_none());
 }
