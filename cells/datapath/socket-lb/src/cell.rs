@@ -9,6 +9,8 @@ use hive::prelude::*;
 use loadbalancer::ServicesConfig;
 use loadbalancer_sockets::{SocketConfig, SocketMode};
 use maps::{ClockConfig, FamilyConfig, Maps};
+use runtime_options::{Follower, RuntimeOption, follower};
+use statedb::Table;
 
 use crate::config::SocketLbConfig;
 use crate::job::{Job, are_attached, remove};
@@ -34,13 +36,15 @@ struct Needs {
     conntrack: ConfigWatch<loader::ConntrackConfig>,
     families: Config<FamilyConfig>,
     clock: Config<ClockConfig>,
+    options: Option<Arc<Table<RuntimeOption>>>,
     maps: Arc<Maps>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
 }
 
-fn new_socket_lb(p: Needs) -> Arc<SocketLb> {
+fn new_socket_lb(p: Needs) -> (Arc<SocketLb>, Member<Follower>) {
     let socket_lb = Arc::new(SocketLb::default());
+    let (progress, follower) = follower("socket-lb");
     let coverage = match p.sockets.mode(p.services.kube_proxy_replacement) {
         SocketMode::Off => {
             if p.sockets.bpf_lb_sock_hostns_only {
@@ -48,7 +52,9 @@ fn new_socket_lb(p: Needs) -> Arc<SocketLb> {
             }
             let maps = p.maps.clone();
             p.jobs.one_shot("programs", move |cx: JobCx| remove(maps, cx)).add();
-            return socket_lb;
+            // There are no programs that options would have to reach.
+            progress.applied(u64::MAX);
+            return (socket_lb, Member(follower));
         }
         SocketMode::Host => SocketCoverage::Host,
         SocketMode::All => SocketCoverage::All,
@@ -77,12 +83,13 @@ fn new_socket_lb(p: Needs) -> Arc<SocketLb> {
         empty_services: p.empty_services,
         monitor: p.loader.clone(),
         conntrack: p.conntrack,
+        options: p.options,
         trace_sock: p.config.trace_sock,
     };
     let (watchdog, maps) = (p.loader, p.maps);
-    let job = Job { options, live, watchdog, maps, coverage, root, socket_lb: socket_lb.clone() };
+    let job = Job { options, live, watchdog, maps, coverage, root, socket_lb: socket_lb.clone(), progress };
     p.jobs.one_shot("programs", move |cx: JobCx| job.run(cx)).add();
-    socket_lb
+    (socket_lb, Member(follower))
 }
 
 /// Reports the coverage in `GET /healthz`.

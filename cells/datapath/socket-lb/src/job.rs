@@ -7,6 +7,7 @@ use std::time::Duration;
 use datapath_api::{SocketCoverage, SocketLb};
 use hive::prelude::*;
 use maps::Maps;
+use runtime_options::Progress;
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) coverage: SocketCoverage,
     pub(crate) root: PathBuf,
     pub(crate) socket_lb: Arc<SocketLb>,
+    /// Reports which runtime options are in force.
+    pub(crate) progress: Progress,
 }
 
 impl Job {
@@ -40,7 +43,7 @@ impl Job {
         loop {
             let working = cx.working();
             let (maps, root, options) = (self.maps.clone(), self.root.clone(), self.options.clone());
-            let values = self.live.values();
+            let (values, revision) = self.live.values();
             let attach = move || {
                 let attached = attach(&maps, &root, &options, &values);
                 let covers = attached.is_ok() || are_attached(&maps, &root, &options);
@@ -50,7 +53,7 @@ impl Job {
             drop(working);
             // Without programs packets of pods are translated at their interfaces.
             self.socket_lb.set(if covers { self.coverage } else { SocketCoverage::None });
-            let mut wait = None;
+            let (mut wait, is_in_force) = (None, attached.is_ok() || !covers);
             let attached = match attached {
                 Ok(attached) => {
                     backoff.reset();
@@ -65,6 +68,9 @@ impl Job {
                 }
                 Err(error) => {
                     let error = anyhow::Error::from(error);
+                    if covers {
+                        self.progress.failed(format_args!("{error:#}"));
+                    }
                     if cx.health.degraded_anew(FAILED, format_args!("{error:#}")) {
                         tracing::error!(error = format!("{error:#}"), "{FAILED}, trying again");
                     }
@@ -72,6 +78,13 @@ impl Job {
                     None
                 }
             };
+            // Without programs there is nothing that an option would have to reach.
+            let in_force = |revision| {
+                if is_in_force {
+                    self.progress.applied(revision);
+                }
+            };
+            in_force(revision);
             let retry = async {
                 match wait {
                     Some(wait) => tokio::time::sleep(wait).await,
@@ -86,7 +99,7 @@ impl Job {
                     let changes = drift.join(", ");
                     tracing::warn!(changes, "Programs of sockets were changed by another process, attaching them again");
                 }
-                () = self.live.changed(&values) => {}
+                () = self.live.changed(&values, in_force) => {}
                 () = cx.cancelled() => return Ok(()),
             }
         }

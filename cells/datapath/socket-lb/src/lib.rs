@@ -14,7 +14,8 @@
 //! links are compared with what was attached: a pin that was removed, a link that was detached or runs another program, a
 //! cgroup that was made again at the same path are logged and repaired, and counted in health. Live
 //! options that are constants of the programs load them again when they change: `enable-no-service-endpoints-routable`
-//! and, with `trace-sock`, `monitor-aggregation` and `monitor-aggregation-interval`. Nothing is detached at stop. The next start with the option
+//! and, with `trace-sock`, `monitor-aggregation-interval`, `monitor-aggregation` and its value of `PATCH /config`, which
+//! waits for them. Nothing is detached at stop. The next start with the option
 //! off removes the links, programs that translate before those that translate back.
 //!
 //! **Differences from Cilium.** There are no programs for health probes (`cil_sock4_pre_bind`, `cil_sock6_pre_bind`):

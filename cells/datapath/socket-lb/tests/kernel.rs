@@ -460,6 +460,32 @@ fn with_aggregation_one_connect_an_interval_is_reported_and_the_others_are_count
     });
 }
 
+#[test]
+fn the_aggregation_of_patch_config_reaches_the_programs() {
+    require_root!();
+    on_a_runtime(async {
+        let interval = ("monitor-aggregation-interval", "1h");
+        let options = [("bpf-lb-sock", "true"), ("monitor-aggregation", "medium"), interval];
+        let mut node = Node::start(&options).await;
+        let backend = server("127.0.0.1");
+        node.put(&Service::new(VIP4, TCP, &[backend]));
+        let (vip, mut events) = (address(VIP4), node.events());
+        ask(vip).unwrap();
+        assert_eq!(events.addresses(), [(xlate::PRE_FWD, vip)]);
+        node.patch_aggregation("none").await;
+        ask(vip).unwrap();
+        assert_eq!(events.addresses().len(), 4, "each address of connect and getpeername");
+        // A value that is in force already loads nothing.
+        let before = node.link_infos();
+        node.patch_aggregation("None").await;
+        assert_eq!(node.link_infos(), before);
+        node.patch_aggregation("maximum").await;
+        ask(vip).unwrap();
+        assert_eq!(events.addresses(), [], "the interval of the first event goes on");
+        node.finish().await;
+    });
+}
+
 /// The rounds of the watchdog in tests.
 const WATCHDOG: (&str, &str) = ("endpoint-bpf-prog-watchdog-interval", "20ms");
 

@@ -6,6 +6,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bpf::{Link, LinkInfo, Map, Program};
 use datapath_abi::{
@@ -17,6 +18,8 @@ use hive::TestHive;
 use hive::prelude::*;
 use loadbalancer_sockets::SocketConfig;
 use maps::Maps;
+use runtime_options::{Follower, MONITOR_AGGREGATION_LEVEL, RuntimeOption};
+use statedb::RwTable;
 use test_kit::{Sandbox, SandboxOptions};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -78,6 +81,9 @@ impl Service {
     }
 }
 
+/// Followers of runtime options.
+struct Followers(Vec<Follower>);
+
 /// A node with the cell. The test's process is in its cgroup until [`Node::finish`].
 pub(crate) struct Node {
     hive: Option<TestHive>,
@@ -124,6 +130,17 @@ impl Node {
     /// Opens the rings of events.
     pub(crate) fn events(&self) -> Events {
         Events::open(&self.maps)
+    }
+
+    /// Changes the level of aggregation as `PATCH /config` does, which waits until it is in force.
+    pub(crate) async fn patch_aggregation(&self, level: &str) {
+        let option = RuntimeOption::new(MONITOR_AGGREGATION_LEVEL, level).unwrap();
+        let table = self.hive().get::<RwTable<RuntimeOption>>();
+        table.transact(|txn| drop(txn.insert(option)));
+        let revision = table.revision(&table.snapshot());
+        let followers = self.hive().get::<Followers>();
+        assert_eq!(followers.0.len(), 1);
+        followers.0[0].wait_for(revision, Duration::from_secs(20)).await.unwrap();
     }
 
     /// Returns the number of trace events that the interval has suppressed.
@@ -378,6 +395,9 @@ async fn run(sandbox: &Sandbox, options: &[(&str, &str)]) -> TestHive {
         config::<loader::ServicesConfig>(),
         config::<loader::LoaderConfig>(),
         config::<loader::ConntrackConfig>(),
+        statedb::table::<RuntimeOption>(),
+        provide(|followers: Group<Follower>| Arc::new(Followers(followers.into_iter().collect()))),
+        invoke(|_: Arc<Followers>| ()),
     ];
     let cells = [
         statedb::cell(),
