@@ -14,6 +14,7 @@ mod maglev;
 mod masquerade;
 mod neighbours;
 mod nodeport;
+mod nodeport_overlay;
 mod nodeport_remote;
 mod overlay;
 mod packet;

@@ -18,40 +18,40 @@ use test_kit::NetNs;
 const MIN_PORT: u16 = 32768;
 const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-fn native() -> NodeConfig {
+pub(crate) fn native() -> NodeConfig {
     NodeConfig { nodeport: 1, snat_min_port: MIN_PORT, host_routing: 0, sctp: 1, ..default_config() }
 }
 
-fn tunnel() -> NodeConfig {
+pub(crate) fn tunnel() -> NodeConfig {
     // The device that packets of the tunnel come by is that of test runs.
     NodeConfig { nodeport: 1, snat_min_port: MIN_PORT, sctp: 1, tunnel_ifindex: IFINDEX, ..tunnel_config() }
 }
 
 impl Family {
-    fn remote(self) -> SocketAddr {
+    pub(crate) fn remote(self) -> SocketAddr {
         SocketAddr::new(if self == Family::V4 { REMOTE[0] } else { REMOTE[1] }, BACKEND_PORT)
     }
 
-    fn router(self, port: u16) -> SocketAddr {
+    pub(crate) fn router(self, port: u16) -> SocketAddr {
         let ip = if self == Family::V4 { IpAddr::from(ROUTER_V4) } else { ROUTER.into() };
         SocketAddr::new(ip, port)
     }
 
-    fn other_node(self) -> IpAddr {
+    pub(crate) fn other_node(self) -> IpAddr {
         if self == Family::V4 { [192, 0, 2, 7].into() } else { "2001:db8::7".parse().unwrap() }
     }
 }
 
 /// A node, with its routes, that has only a backend of another node.
-struct Entry {
-    node: Node,
-    ns: NetNs,
+pub(crate) struct Entry {
+    pub(crate) node: Node,
+    pub(crate) ns: NetNs,
     family: Family,
     protocol: u8,
 }
 
 impl Entry {
-    fn new(config: &NodeConfig, family: Family, protocol: u8) -> Result<Self> {
+    pub(crate) fn new(config: &NodeConfig, family: Family, protocol: u8) -> Result<Self> {
         let mut node = Node::frontend(config, family, protocol, &[family.remote()])?;
         let row = MasqueradeAddresses {
             ipv4: ipv4_word(HOST_V4),
@@ -64,14 +64,14 @@ impl Entry {
     }
 
     /// The backend is reached by the tunnel, unless the flags say otherwise.
-    fn tunnelled(family: Family, protocol: u8, flags: u8) -> Result<Self> {
+    pub(crate) fn tunnelled(family: Family, protocol: u8, flags: u8) -> Result<Self> {
         let mut entry = Self::new(&tunnel(), family, protocol)?;
         let row = behind(REMOTE_IDENTITY, family.other_node(), flags);
         entry.node.datapath.set_ipcache(family.remote().ip(), &row)?;
         Ok(entry)
     }
 
-    fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
+    pub(crate) fn arrive(&self, packet: &[u8]) -> Result<Outcome> {
         self.ns.run(|| self.node.arrive(&frame(DEVICE, ROUTER_MAC, packet)))
     }
 
@@ -110,12 +110,12 @@ impl Entry {
         Ok(seen.destination)
     }
 
-    fn client(&self, port: u16) -> SocketAddr {
+    pub(crate) fn client(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.family.outside(), port)
     }
 
     /// The reason for which a packet is dropped.
-    fn dropped(&mut self, direction: u8, packet: &[u8]) -> Result<Option<u8>> {
+    pub(crate) fn dropped(&mut self, direction: u8, packet: &[u8]) -> Result<Option<u8>> {
         let (packet, ns) = (frame(DEVICE, ROUTER_MAC, packet), &self.ns);
         self.node.datapath.dropped(direction, |datapath| ns.run(|| datapath.run(FROM_NETDEV, &packet)))
     }

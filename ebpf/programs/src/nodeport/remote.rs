@@ -114,13 +114,13 @@ fn redirect<F: NodePort>(skb: Skb, ip: &F::Header) -> Result<i32, Drop> {
     Ok(Route::of::<F>(skb, source, backend)?.redirect())
 }
 
-/// Returns the entry of a backend that is reached by the tunnel.
+/// Returns the entry of an address that is reached by the tunnel.
 #[inline(always)]
-fn behind_tunnel<F: NodePort>(backend: F::Address) -> Option<&'static RemoteEndpointInfo> {
+pub(crate) fn behind_tunnel<F: NodePort>(address: F::Address) -> Option<&'static RemoteEndpointInfo> {
     if !enabled!(tunnel) {
         return None;
     }
-    ipcache::lookup::<F>(backend).filter(|info| ipcache::is_tunnelled(info.flags, false))
+    ipcache::lookup::<F>(address).filter(|info| ipcache::is_tunnelled(info.flags, false))
 }
 
 /// Handles a packet that had a translation back: the reply of another node's backend gets the frontend's address and

@@ -1,5 +1,5 @@
 //! Replies of backends of this node to clients outside the cluster: they get the frontend's address, and leave by the
-//! host's routes for it.
+//! host's routes for it, or by the tunnel to clients that are reached by it.
 
 use crate::conntrack::{self, Found, Status};
 use crate::device;
@@ -10,15 +10,18 @@ use crate::lb::row;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nat::{self, Socket};
-use crate::nodeport::NodePort;
 use crate::nodeport::fib::Route;
+use crate::nodeport::{NodePort, remote};
+use crate::overlay::encapsulate::encapsulate;
 use crate::packet::flow::{self, Flow};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
 use crate::pod::container::drop_sent;
+use crate::snat::masquerade::{TRANSLATED, UNTRANSLATED};
+use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::drop::TTL_EXCEEDED;
-use datapath_abi::trace::{TO_NETWORK, reason};
+use datapath_abi::trace::{TO_NETWORK, TO_OVERLAY, reason};
 use datapath_abi::{EndpointConfig, FAMILY_V6, ct_flag, direction, file, identity, mark, slot};
 
 const FILE: u8 = file::NODEPORT_EGRESS;
@@ -82,7 +85,7 @@ pub(crate) fn of_service<F: NodePort>(skb: Skb) -> Result<Option<i32>, Drop> {
     to_client::<F>(skb, &mut flow, to).map(Some)
 }
 
-/// Gives a reply the frontend's address, and sends it by the host's route.
+/// Gives a reply the frontend's address, and sends it by the tunnel or by the host's route.
 #[inline(always)]
 fn to_client<F: NodePort>(
     skb: Skb,
@@ -93,8 +96,34 @@ fn to_client<F: NodePort>(
     translate::<F>(skb, flow, to)?;
     forward_hop::<F>(skb)?;
     skb.set_mark(mark::SNAT_DONE);
+    if let Some(info) = remote::behind_tunnel::<F>(client) {
+        // The frontend is an address of this node.
+        let at = at_host(TO_OVERLAY, identity::REMOTE_NODE, info.sec_identity);
+        return encapsulate(skb, info, Trace { reason: reason::CT_REPLY, ..at });
+    }
     let route = Route::of::<F>(skb, to.address, client)?;
     Ok(route.redirect())
+}
+
+/// Translates a packet that the host sends by the tunnel if it is a reply to a client of a service. Returns the result
+/// as steps of masquerading do. A function of its own: it does not fit on the stack of the tunnel's program.
+#[inline(never)]
+pub(crate) fn at_tunnel<F: NodePort>(raw: *mut __sk_buff) -> u64 {
+    match to_remote_client::<F>(Skb::from_raw(raw)) {
+        Ok(true) => TRANSLATED,
+        Ok(false) => UNTRANSLATED,
+        Err(why) => why.packed(),
+    }
+}
+
+#[inline(always)]
+fn to_remote_client<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
+    // Packets that programs cannot read, such as those of other protocols, are nothing to services.
+    let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(false) };
+    let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &flow, conntrack::now());
+    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(false) };
+    translate::<F>(skb, &mut flow, Socket { address: service.address, port: service.port })?;
+    Ok(true)
 }
 
 /// Decrements the hop limit of a packet that is forwarded past the stack.

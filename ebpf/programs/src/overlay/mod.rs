@@ -2,7 +2,8 @@
 //!
 //! The identity of a packet's sender travels as the tunnel's key (the VNI). It is trusted: a node decides about its own
 //! pods, and the network between nodes is the cluster's. Replies to clients of services have the router's address, as
-//! have connections of the host: their ports must differ. Uses `device`, `endpoint`, `monitor`, `packet` and `snat`.
+//! have connections of the host: their ports must differ. Packets to frontends of services are translated as at devices.
+//! Uses `device`, `endpoint`, `monitor`, `nodeport`, `packet` and `snat`.
 
 pub(crate) mod encapsulate;
 
@@ -12,11 +13,13 @@ use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
+use crate::nodeport::{self, NodePort};
 use crate::packet::flow::Piece;
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, PASS, Skb};
-use crate::snat::{Snat, masquerade};
+use crate::snat::Snat;
+use crate::snat::masquerade::{self, TRANSLATED, UNTRANSLATED};
 use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_OVERLAY, reason};
 use datapath_abi::{FAMILY_V4, direction, file, identity, lxc_flag, slot};
@@ -67,7 +70,7 @@ pub(crate) fn from_overlay(skb: Skb) -> i32 {
 
 /// Delivers an IP packet of another node to a pod of this node, or passes it to the host.
 #[inline(always)]
-pub(crate) fn to_pods<F: Snat>(skb: Skb) -> i32 {
+pub(crate) fn to_pods<F: NodePort + Snat>(skb: Skb) -> i32 {
     let label = skb.cb(cb::SRC_LABEL);
     match forward::<F>(skb, label) {
         Ok(verdict) => verdict,
@@ -76,7 +79,10 @@ pub(crate) fn to_pods<F: Snat>(skb: Skb) -> i32 {
 }
 
 #[inline(always)]
-fn forward<F: Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
+fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
+    if enabled!(nodeport) && !device::is_looked_up(skb) {
+        nodeport::request::<F>(skb)?;
+    }
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
@@ -111,18 +117,32 @@ fn forward<F: Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
 pub(crate) fn to_overlay(skb: Skb) -> i32 {
     let label = skb.tunnel_id().unwrap_or(identity::UNKNOWN);
     if enabled!(nodeport) && skb.mark() & mark::MAGIC_MASK != mark::SNAT_DONE {
-        let reserved = match skb.protocol() {
-            ETH_IPV4 if enabled!(enable_ipv4) => masquerade::reserve_router_port::<V4>(skb),
-            ETH_IPV6 if enabled!(enable_ipv6) => masquerade::reserve_router_port::<V6>(skb),
+        let translated = match skb.protocol() {
+            ETH_IPV4 if enabled!(enable_ipv4) => translate::<V4>(skb, label),
+            ETH_IPV6 if enabled!(enable_ipv6) => translate::<V6>(skb, label),
             _ => Ok(()),
         };
-        if let Err(why) = reserved {
+        if let Err(why) = translated {
             let parties = Parties { src_label: label, ..Parties::default() };
             return dropped(skb, why, direction::EGRESS, parties);
         }
     }
     skb.set_mark(mark::with_identity(mark::OVERLAY, label));
     PASS
+}
+
+/// Translates a packet of the host to the frontend if it is a reply of a service. Else its port is reserved.
+#[inline(always)]
+fn translate<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<(), Drop> {
+    // Only hosts send as remote nodes; replies of pods are translated at their interfaces.
+    if label == identity::REMOTE_NODE {
+        match skb.forget(nodeport::reply::at_tunnel::<F>(skb.raw())) {
+            UNTRANSLATED => {}
+            TRANSLATED => return Ok(()),
+            why => return Err(Drop::unpacked(why)),
+        }
+    }
+    masquerade::reserve_router_port::<F>(skb)
 }
 
 /// Drops a packet of another node.
