@@ -1,7 +1,7 @@
 //! Labels of workloads and identities, each with its source, and named ports: the data that policy selects by.
 //!
 //! **Owns** parsing and printing of `source:key=value`, sets of labels, the keys that the agent itself writes, named
-//! ports.
+//! ports, the filter of labels that identities are made of.
 //! **Needs** nothing.
 //!
 //! ```
@@ -13,12 +13,14 @@
 //! ```
 
 mod array;
+mod filter;
 mod keys;
 mod label;
 mod named_ports;
 mod port_labels;
 
 pub use array::LabelArray;
+pub use filter::{BadPrefix, Filter};
 pub use keys::*;
 pub use label::{GENERATED, Label, Labels, PORTS, RESERVED, UNSPECIFIED};
 pub use named_ports::NamedPorts;

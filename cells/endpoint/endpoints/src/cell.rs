@@ -39,6 +39,7 @@ use crate::requests::service::{Context, Endpoints};
 use crate::restore::damaged::ReportDamaged;
 use crate::restore::files::StateFolder;
 use crate::restore::finish::FinishRestore;
+use crate::restore::host::HostLabels;
 use crate::restore::queue::DeletionQueue;
 use crate::restore::start::{PreviousRun, StartHook};
 
@@ -148,6 +149,7 @@ fn endpoints(
     let defaults = Defaults::new(configured, agent.options);
     let filter = Arc::new(config.filter()?);
     let objects = cluster.objects(targets.node.clone());
+    let node = targets.node.table();
     let (gate, fence) = fence();
     let context = Context {
         identities: (*targets.identities).clone(),
@@ -172,7 +174,7 @@ fn endpoints(
             files: (*targets.files).clone(),
             ipam: (*targets.ipam).clone(),
             identities: (*targets.identities).clone(),
-            filter,
+            filter: filter.clone(),
         },
         endpoints: endpoints.clone(),
         links: agent.links.clone(),
@@ -217,6 +219,9 @@ fn endpoints(
             gc::forget_removed(service.clone(), changes, cx)
         })
         .add();
+    let labels =
+        HostLabels { endpoints: endpoints.clone(), identities: (*targets.identities).clone(), node, filter };
+    agent.jobs.one_shot("host-labels", move |cx: JobCx| labels.run(cx)).add();
     let health = agent.health.child("records");
     let damaged = ReportDamaged { damaged, links: agent.links.clone(), ipam: targets.ipam, health };
     agent.jobs.one_shot("damaged-records", move |cx: JobCx| damaged.run(cx)).add();

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use labels::Filter;
 
-use crate::identity_labels::filter::Filter;
 use crate::identity_labels::prefix_file;
 
 /// Options of endpoints. Changes take effect for endpoints created after the next start; `PATCH /config` changes source
@@ -45,9 +45,10 @@ impl EndpointsConfig {
             false => {
                 let text = prefix_file::read(Path::new(path));
                 let text = text.with_context(|| format!("option label-prefix-file: cannot read {path}"))?;
-                Filter::from_file(&text).with_context(|| format!("option label-prefix-file: {path}"))?
+                prefix_file::filter_of_file(&text)
+                    .with_context(|| format!("option label-prefix-file: {path}"))?
             }
         };
-        Ok(base.with(self.labels.iter().map(String::as_str))?)
+        base.with(self.labels.iter().map(String::as_str)).context("option labels")
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datapath_abi::identity::HOST;
 use k8s_types::Time;
 use labels::{LabelArray, Labels, NamedPorts};
 use state_file::Rewrite;
@@ -30,6 +31,16 @@ pub struct Identities {
 }
 
 impl Identities {
+    /// Sets the labels of this node's host, whose id is fixed.
+    pub fn set_host_labels(&self, labels: LabelArray) {
+        self.table.transact(|w| {
+            let host = w.get(Identity::by_id(HOST)).filter(|host| host.labels != labels).cloned();
+            if let Some(host) = host {
+                w.insert(Identity { labels, ..(*host).clone() });
+            }
+        });
+    }
+
     /// Returns an allocator of a range, with its file; without a path nothing is stored.
     pub(crate) fn new(table: RwTable<Identity>, range: Range, path: Option<PathBuf>) -> Identities {
         Identities { table, range, store: Arc::new(Store::new(path, Form::Versioned)), requests: None }

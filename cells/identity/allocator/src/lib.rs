@@ -1,11 +1,11 @@
 //! Security identities of label sets and prefixes.
 //!
 //! **Owns** the table `identities`, the identities of workloads with their file `state/identities.json`, those of prefixes
-//! with theirs, `state/local_allocator_state.json`, in Cilium's form; in a cluster the CiliumIdentities that this node's
+//! and of other nodes with theirs, `state/local_allocator_state.json`, in Cilium's form; in a cluster the CiliumIdentities that this node's
 //! workloads need, and the table `identity-requests`.
 //! **Needs** the node's options; the cluster's objects and their writer, if there is one.
 //! **Provides** [`Identities`] to owners of workloads, [`Prefixes`] to owners of
-//! prefixes, the table to readers, `GET /identity` and `GET /identity/{id}`.
+//! prefixes, [`NodeIdentities`] to the owner of nodes, the table to readers, `GET /identity` and `GET /identity/{id}`.
 //!
 //! **Life.** Reserved and well-known identities exist from the start. Files of the previous run are read before the
 //! first allocation; then the endpoints' records and the kernel's ipcache reserve the identities that packets carry
@@ -63,6 +63,7 @@ mod error;
 mod follow;
 mod identity;
 mod metrics;
+mod nodes;
 mod object;
 mod prefixes;
 mod range;
@@ -80,6 +81,7 @@ pub use cidr::cidr_labels;
 pub use config::{AllocationMode, IdentityConfig, ManagementMode};
 pub use error::Error;
 pub use identity::{ClusterObject, Identity};
+pub use nodes::NodeIdentities;
 pub use prefixes::Prefixes;
 pub use range::{Range, Scope};
 pub use request::IdentityRequest;

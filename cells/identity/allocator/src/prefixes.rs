@@ -1,4 +1,4 @@
-//! Identities of prefixes, valid on this node only.
+//! Identities of prefixes, valid on this node only; the file that they and those of other nodes are in.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +17,9 @@ use crate::allocator::find;
 use crate::cidr::{cidr_labels, prefix};
 use crate::error::Error;
 use crate::identity::Identity;
+use crate::nodes::{NodeIdentities, PolicyRevision};
 use crate::range::{Range, Scope};
-use crate::store::{Entry, Form, Store};
+use crate::store::{Form, Store};
 
 /// The user of all identities of prefixes.
 const USER: &str = "policy";
@@ -33,6 +34,8 @@ pub struct Prefixes {
     next: Arc<AtomicU32>,
     /// Whether the ipcache no longer has restored identities without a user.
     ipcache_complete: Arc<watch::Sender<bool>>,
+    policy: PolicyRevision,
+    nodes: NodeIdentities,
 }
 
 impl Prefixes {
@@ -41,7 +44,19 @@ impl Prefixes {
     pub(crate) fn new(table: RwTable<Identity>, families: [bool; 2], path: Option<PathBuf>) -> Prefixes {
         let next = Arc::new(AtomicU32::new(Range::PREFIXES.first));
         let ipcache_complete = Arc::new(watch::Sender::new(false));
-        Prefixes { table, families, store: Arc::new(Store::new(path, Form::List)), next, ipcache_complete }
+        let (store, policy) = (Arc::new(Store::new(path, Form::List)), PolicyRevision::default());
+        let nodes = NodeIdentities::new(table.clone(), store.clone(), policy.clone());
+        Prefixes { table, families, store, next, ipcache_complete, policy, nodes }
+    }
+
+    /// Returns the allocator of identities of other nodes, which are in the same file.
+    pub(crate) fn of_nodes(&self) -> NodeIdentities {
+        self.nodes.clone()
+    }
+
+    /// Records that policy maps have rows for the identities of this revision of the table.
+    pub fn policy_follows(&self, revision: u64) {
+        self.policy.set(revision);
     }
 
     /// Returns the labels of a prefix on this node.
@@ -94,7 +109,7 @@ impl Prefixes {
             return Err(Error::Exhausted { range: Range::PREFIXES, used, waiting: 0 });
         }
         if !new.is_empty() {
-            held.write_or_later(|| self.entries());
+            held.write_or_later(|| Store::local_entries(&self.table));
         }
         Ok(identities)
     }
@@ -116,7 +131,7 @@ impl Prefixes {
             released
         });
         if released > 0 {
-            held.write_or_later(|| self.entries());
+            held.write_or_later(|| Store::local_entries(&self.table));
         }
     }
 
@@ -153,7 +168,7 @@ impl Prefixes {
         });
         self.advance_next();
         if changed {
-            held.write_or_later(|| self.entries());
+            held.write_or_later(|| Store::local_entries(&self.table));
         }
     }
 
@@ -184,7 +199,9 @@ impl Prefixes {
                     None => entry.label_array(),
                 };
                 let free = w.get(Identity::by_id(entry.id)).is_none() && find(w, &labels).is_none();
-                if !free || !Range::PREFIXES.contains(entry.id) {
+                let is_local =
+                    [Range::PREFIXES, Range::REMOTE_NODES].iter().any(|range| range.contains(entry.id));
+                if !free || !is_local {
                     let (identity, labels) = (entry.id, labels.texts());
                     tracing::warn!(identity, ?labels, "Ignoring an identity of the checkpoint");
                     continue;
@@ -201,10 +218,11 @@ impl Prefixes {
     /// Releases identities of the previous run that were not requested since. Returns how many.
     pub(crate) fn release_restored(&self) -> usize {
         let held = self.store.hold();
-        let stale = |row: &Identity| row.scope() == Scope::Local && row.users.is_empty();
+        let is_local = |row: &Identity| matches!(row.scope(), Scope::Local | Scope::RemoteNode);
+        let stale = |row: &Identity| is_local(row) && row.users.is_empty();
         let (count, _) = self.table.transact(|w| w.retain(|row| !stale(row)));
         if count > 0 {
-            held.write_or_later(|| self.entries());
+            held.write_or_later(|| Store::local_entries(&self.table));
         }
         count
     }
@@ -249,13 +267,6 @@ impl Prefixes {
 
     /// Writes the current entries.
     pub(crate) fn rewrite(&self) -> Result<(), Error> {
-        self.store.hold().write(|| self.entries())
-    }
-
-    /// Returns the entries of the file.
-    fn entries(&self) -> Vec<Entry> {
-        let snapshot = self.table.snapshot();
-        let rows = self.table.all(&snapshot).filter(|row| row.scope() == Scope::Local);
-        rows.map(|row| (&**row).into()).collect()
+        self.store.hold().write(|| Store::local_entries(&self.table))
     }
 }

@@ -53,6 +53,9 @@ impl Range {
     /// The identities of prefixes.
     pub(crate) const PREFIXES: Range = Range { first: LOCAL + 1, last: REMOTE_NODE - 1 };
 
+    /// The identities of other nodes.
+    pub(crate) const REMOTE_NODES: Range = Range { first: REMOTE_NODE + 1, last: REMOTE_NODE + LOCAL - 1 };
+
     /// Returns the identities of workloads of a cluster, a part of its own unless its id is zero. In a mesh of 511
     /// clusters each has half as many as in one of 255.
     pub fn of_cluster(cluster_id: u32, max_connected_clusters: u32) -> Range {

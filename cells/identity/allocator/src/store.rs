@@ -7,9 +7,11 @@ use labels::{LabelArray, Labels};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use state_file::{Rewrite, Schema, StateFile, Version, quarantine};
+use statedb::{Obj, Table};
 
 use crate::error::Error;
 use crate::identity::Identity;
+use crate::range::Scope;
 
 /// An identity with its labels, as stored in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +79,13 @@ impl Store {
     pub(crate) fn rewrite_by(&self, rewrite: Rewrite) {
         // Set once, by the cell.
         let _ = self.rewrite.set(rewrite);
+    }
+
+    /// Returns the entries of Cilium's checkpoint: identities of prefixes and of other nodes.
+    pub(crate) fn local_entries(table: &Table<Identity>) -> Vec<Entry> {
+        let snapshot = table.snapshot();
+        let is_local = |row: &&Obj<Identity>| matches!(row.scope(), Scope::Local | Scope::RemoteNode);
+        table.all(&snapshot).filter(is_local).map(|row| (&**row).into()).collect()
     }
 
     pub(crate) fn hold(&self) -> Held<'_> {

@@ -7,6 +7,7 @@ use crate::allocator::Identities;
 use crate::cluster::Change;
 use crate::error::Error;
 use crate::identity::{ClusterObject, Identity};
+use crate::nodes::NodeIdentities;
 use crate::object::ClusterIdentity;
 use crate::prefixes::Prefixes;
 use crate::range::Range;
@@ -47,6 +48,15 @@ pub fn try_of(
     let prefixes = Prefixes::new(table.clone(), [true, true], path(crate::cell::CHECKPOINT));
     identities.restore().and_then(|_| prefixes.restore())?;
     Ok((identities, prefixes, table.reader()))
+}
+
+/// Returns identities of nodes on a new table in a database.
+///
+/// # Panics
+/// If the database has the table already.
+pub fn of_nodes(db: &Db) -> (NodeIdentities, Table<Identity>) {
+    let (_, prefixes, table) = of(db, None);
+    (prefixes.of_nodes(), table)
 }
 
 /// The cluster of [`of_cluster`].

@@ -1,6 +1,7 @@
 //! The options of the local node.
 
 use hive::config::FlagValue;
+use labels::{BadPrefix, Filter};
 
 /// The source of the pods' addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FlagValue)]
@@ -46,6 +47,7 @@ impl IpamMode {
 /// Options about the node. Changes take effect at the next start.
 #[derive(Clone, Debug, hive::Config)]
 #[config(group = "Node and cluster")]
+#[config(check = |config: &Self| config.node_label_filter().map(drop).map_err(|error| error.to_string()))]
 pub struct LocalNodeConfig {
     /// Name of this cluster
     #[flag(default = "default")]
@@ -92,4 +94,22 @@ pub struct LocalNodeConfig {
     /// IPv6 source of a pod that reaches itself through a service
     #[flag(default = "fe80::1")]
     pub ipv6_service_loopback_address: String,
+    /// Give other nodes identities by their labels, so that policies may select them (fromNodes, toNodes)
+    #[flag(default = false)]
+    pub enable_node_selector_labels: bool,
+    /// Prefixes of the labels of nodes that make up their identities, PATTERN or !PATTERN each; all without any
+    #[flag(default = "")]
+    pub node_labels: Vec<String>,
 }
+
+impl LocalNodeConfig {
+    /// Returns the filter of the labels that make up identities of nodes.
+    pub fn node_label_filter(&self) -> Result<Filter, NodeLabelsError> {
+        Ok(Filter::all().with(self.node_labels.iter().map(String::as_str))?)
+    }
+}
+
+/// A prefix of `node-labels` that is no regular expression.
+#[derive(Debug, thiserror::Error)]
+#[error("option node-labels: {0}")]
+pub struct NodeLabelsError(#[from] BadPrefix);

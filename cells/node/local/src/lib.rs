@@ -58,7 +58,7 @@ mod store;
 pub mod testing;
 
 pub use cell::cell;
-pub use config::{IpamMode, LocalNodeConfig};
+pub use config::{IpamMode, LocalNodeConfig, NodeLabelsError};
 pub use error::Error;
 pub use host::NodeName;
 pub use json::{JsonAddress, JsonCidr, JsonLocal, JsonNode};

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use api::{Operation, Request, Response, Route};
 use hive::prelude::*;
+use identity::NodeIdentities;
 use ipcache::IpcacheWriter;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumNode;
-use local_node::{LocalNode, StateConfig};
+use local_node::{LocalNode, LocalNodeConfig, StateConfig};
 use maps::{FamilyConfig, Maps};
 use state_file::Rewrite;
 use statedb::{RwTable, Table};
@@ -17,6 +18,7 @@ use tunnel::Tunnel;
 use crate::checkpoint::Checkpoint;
 use crate::cluster_nodes::History;
 use crate::follow::Follow;
+use crate::label_identities::LabelIdentities;
 use crate::mappings::Settings;
 use crate::metrics::Numbers;
 use crate::node::Node;
@@ -128,6 +130,8 @@ fn routes(history: Arc<History>, local: Arc<Table<LocalNode>>, map: Arc<NodeMap>
 struct FollowParams {
     tunnel: Arc<Tunnel>,
     families: Config<FamilyConfig>,
+    config: Config<LocalNodeConfig>,
+    identities: Option<Arc<NodeIdentities>>,
     nodes: Arc<RwTable<Node>>,
     objects: Arc<Table<Row<CiliumNode>>>,
     local: Arc<Table<LocalNode>>,
@@ -139,11 +143,15 @@ struct FollowParams {
     health: Health,
 }
 
-fn follow(p: FollowParams) {
+fn follow(p: FollowParams) -> anyhow::Result<()> {
     let mut txn = p.nodes.write();
     let initializer = txn.register_initializer("ciliumnodes");
     txn.commit();
+    let identities = p.identities.filter(|_| p.config.enable_node_selector_labels);
+    let filter = p.config.node_label_filter()?;
+    let label_identities = identities.map(|allocator| LabelIdentities::new((*allocator).clone(), filter));
     let follow = Follow {
+        label_identities,
         settings: Settings { tunnel: p.tunnel, families: FamilyConfig::clone(&p.families) },
         nodes: p.nodes,
         objects: p.objects,
@@ -161,4 +169,5 @@ fn follow(p: FollowParams) {
             Ok(())
         })
         .add();
+    Ok(())
 }

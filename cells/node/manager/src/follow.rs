@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hive::health::{SHOWN, summarize};
 use hive::{Health, JobCx};
@@ -13,6 +14,7 @@ use statedb::{Batch, Initializer, RwTable, Table};
 
 use crate::checkpoint::Checkpoint;
 use crate::cluster_nodes::History;
+use crate::label_identities::{Assigned, LabelIdentities};
 use crate::mappings::{self, Settings};
 use crate::metrics::{EventType, Numbers};
 use crate::model::{Event, Key, Model, Rows, key};
@@ -23,9 +25,14 @@ use crate::source::NodeSource;
 /// The number of objects that one transaction takes, so that a large cluster does not hold up other jobs.
 const BATCH: usize = 512;
 
+/// An upper bound of the time between a program's lookups in the ipcache and in a policy map.
+const IN_FLIGHT: Duration = Duration::from_millis(1);
+
 /// The parameters of the job.
 pub(crate) struct Follow {
     pub(crate) settings: Settings,
+    /// Identities by labels, if nodes have them.
+    pub(crate) label_identities: Option<LabelIdentities>,
     pub(crate) nodes: Arc<RwTable<Node>>,
     pub(crate) objects: Arc<Table<Row<CiliumNode>>>,
     pub(crate) local: Arc<Table<LocalNode>>,
@@ -56,6 +63,7 @@ impl Follow {
     async fn follow(self, cx: &JobCx) {
         let Follow {
             settings,
+            mut label_identities,
             nodes,
             objects,
             local,
@@ -93,7 +101,22 @@ impl Follow {
                 }
                 None => None,
             };
-            write(&settings, &nodes, &history, &ipcache, rows, initializer);
+            let assigned = match &mut label_identities {
+                Some(identities) => identities.assign(&rows).await,
+                None => Assigned::default(),
+            };
+            let claimed = write(&settings, &nodes, &history, &ipcache, rows, &assigned, initializer);
+            if let Some(identities) = &label_identities {
+                if let Some(revision) = claimed {
+                    // An error means that the agent stops: the identities stay as they are.
+                    if ipcache.applied(revision, &[]).await.is_err() {
+                        return;
+                    }
+                }
+                tokio::time::sleep(IN_FLIGHT).await;
+                identities.release(assigned).await;
+                report_identities(identities, &health);
+            }
             numbers.nodes.set(i64::try_from(state.model.len()).unwrap_or(i64::MAX));
             state.report(cx, &health);
             tokio::select! {
@@ -167,24 +190,38 @@ fn degrade(row: &Health, error: Option<String>, message: String) {
     }
 }
 
-/// Writes rows in one transaction, and the claims that follow in another one.
+/// Reports nodes that have no identity of their own.
+fn report_identities(identities: &LabelIdentities, health: &Health) {
+    let count = identities.failed().count();
+    degrade(
+        &health.child("identities"),
+        (count > 0).then(|| summarize(identities.failed(), SHOWN, "; ")),
+        format!("{count} nodes have no identity of their labels: policies do not select them"),
+    );
+}
+
+/// Writes rows in one transaction, and the claims that follow in another one. Returns the revision of the ipcache with
+/// the claims.
 fn write(
     settings: &Settings,
     nodes: &RwTable<Node>,
     history: &History,
     ipcache: &IpcacheWriter,
     rows: Rows,
+    assigned: &Assigned,
     initializers: Option<(Initializer<Node>, Initializer<ipcache::Entry>)>,
-) {
+) -> Option<u64> {
     let mut claims = Vec::new();
     let mut past = Vec::new();
     let mut txn = nodes.write();
-    for ((cluster, name), row) in rows {
+    for (key, row) in rows {
+        let identities = assigned.of(&key);
+        let (cluster, name) = key;
         let before = txn.get(Node::by_name(&cluster, &name)).cloned();
-        if before.as_deref() == row.as_ref() {
+        if before.as_deref() == row.as_ref() && identities[0] == identities[1] {
             continue;
         }
-        claims.extend(mappings::changes(settings, before.as_deref(), row.as_ref()));
+        claims.extend(mappings::changes(settings, before.as_deref(), row.as_ref(), identities));
         match row {
             Some(row) => drop(txn.insert(row)),
             None => drop(txn.delete(Node::by_name(&cluster, &name))),
@@ -196,10 +233,9 @@ fn write(
         table.done(&mut txn);
     }
     history.commit(txn, past);
-    if !claims.is_empty() {
-        ipcache.apply(claims);
-    }
+    let revision = (!claims.is_empty()).then(|| ipcache.apply(claims));
     if let Some(entries) = entries {
         ipcache.complete(entries);
     }
+    revision
 }

@@ -40,6 +40,7 @@ mod checkpoint;
 mod claims;
 mod cluster_nodes;
 mod follow;
+mod label_identities;
 mod mappings;
 mod metrics;
 mod model;

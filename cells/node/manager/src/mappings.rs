@@ -41,9 +41,16 @@ impl Settings {
 
 /// Returns the changes in the ipcache that follow from the change of a row. The local node's addresses are claims of the
 /// ipcache itself; of a restored node the kernel's map has the entries.
-pub(crate) fn changes(settings: &Settings, before: Option<&Node>, after: Option<&Node>) -> Vec<Change> {
-    let old = before.and_then(|node| Some((source(node)?, mappings(settings, node))));
-    let new = after.and_then(|node| Some((source(node)?, mappings(settings, node))));
+/// `identities` are those of the node before and after.
+pub(crate) fn changes(
+    settings: &Settings,
+    before: Option<&Node>,
+    after: Option<&Node>,
+    identities: [u32; 2],
+) -> Vec<Change> {
+    let of = |node: &Node, identity| Some((source(node)?, mappings(settings, node, identity)));
+    let old = before.and_then(|node| of(node, identities[0]));
+    let new = after.and_then(|node| of(node, identities[1]));
     let Some(node) = after.or(before) else { return Vec::new() };
     let resource = resource(node);
     let mut changes = Vec::new();
@@ -83,7 +90,7 @@ fn resource(node: &Node) -> Arc<str> {
     format!("node//{}", node.full_name()).into()
 }
 
-fn mappings(settings: &Settings, node: &Node) -> BTreeMap<IpNetwork, Mapping> {
+fn mappings(settings: &Settings, node: &Node, own_identity: u32) -> BTreeMap<IpNetwork, Mapping> {
     let own = node.tunnel_endpoint(settings.tunnel.underlay);
     let other = match settings.tunnel.underlay {
         Family::Ipv4 => Family::Ipv6,
@@ -112,8 +119,8 @@ fn mappings(settings: &Settings, node: &Node) -> BTreeMap<IpNetwork, Mapping> {
     // The node's own addresses come last: an object that names one of them twice means the node.
     for address in &node.addresses {
         let mapping = match address.kind {
-            AddressType::CiliumInternalIP => behind(identity::REMOTE_NODE),
-            AddressType::InternalIP | AddressType::ExternalIP => Mapping::identity(identity::REMOTE_NODE),
+            AddressType::CiliumInternalIP => behind(own_identity),
+            AddressType::InternalIP | AddressType::ExternalIP => Mapping::identity(own_identity),
         };
         add(Some(address.ip), mapping);
     }
@@ -149,7 +156,7 @@ mod tests {
             let fallback = if mapping.is_fallback { " fallback" } else { "" };
             format!("{prefix} {}{tunnel}{fallback}", mapping.identity)
         };
-        mappings(settings, node).into_iter().map(text).collect()
+        mappings(settings, node, identity::REMOTE_NODE).into_iter().map(text).collect()
     }
 
     #[test]
@@ -179,30 +186,40 @@ mod tests {
         let settings = settings(RoutingMode::Tunnel, Family::Ipv6, [true, true]);
         let v4 = node("n2", &["192.0.2.2"], &["10.0.2.0/24"]);
         assert_eq!(flat(&settings, &v4), ["10.0.2.0/24 9 fallback", "192.0.2.2/32 6"]);
-        let mapping = &mappings(&settings, &v4)[&"10.0.2.0/24".parse().unwrap()];
+        let mapping = &mappings(&settings, &v4, identity::REMOTE_NODE)[&"10.0.2.0/24".parse().unwrap()];
         assert_eq!(mapping.host_ip, Some([192, 0, 2, 2].into()));
     }
 
     #[test]
     fn a_change_of_a_node_changes_its_claims_only() {
         let settings = settings(RoutingMode::Tunnel, Family::Ipv4, [true, false]);
+        const PLAIN: [u32; 2] = [identity::REMOTE_NODE; 2];
         let (before, mut after) = (peer(), peer());
-        assert_eq!(changes(&settings, None, Some(&before)).len(), 5);
-        assert_eq!(changes(&settings, Some(&before), Some(&after)), []);
+        assert_eq!(changes(&settings, None, Some(&before), PLAIN).len(), 5);
+        assert_eq!(changes(&settings, Some(&before), Some(&after), PLAIN), []);
+        let labelled = changes(&settings, Some(&before), Some(&after), [identity::REMOTE_NODE, 2 << 24]);
+        let identities = labelled.iter().map(|change| match change {
+            Change::Upsert(prefix, claim) => (prefix.to_string(), claim.mapping.identity),
+            Change::Delete(..) => panic!("{change:?}"),
+        });
+        assert_eq!(
+            identities.collect::<Vec<_>>(),
+            [("10.0.2.1/32".to_owned(), 2 << 24), ("192.0.2.2/32".to_owned(), 2 << 24)]
+        );
         after.health_ipv4 = Some([10, 0, 2, 5].into());
         after.labels = [("zone", "a")].into_iter().collect();
         let resource: Arc<str> = "node//n2".into();
-        let changed = changes(&settings, Some(&before), Some(&after));
+        let changed = changes(&settings, Some(&before), Some(&after), PLAIN);
         assert_eq!(changed.len(), 2);
         assert_eq!(
             changed[0],
             Change::Delete("10.0.2.4/32".parse().unwrap(), Source::CustomResource, resource)
         );
-        assert_eq!(changes(&settings, Some(&after), None).len(), 5);
+        assert_eq!(changes(&settings, Some(&after), None, PLAIN).len(), 5);
         let local = Node { source: NodeSource::Local, ..peer() };
-        assert_eq!(changes(&settings, None, Some(&local)), []);
+        assert_eq!(changes(&settings, None, Some(&local), PLAIN), []);
         let restored = Node { source: NodeSource::Restored, ..peer() };
-        assert_eq!(changes(&settings, Some(&restored), None), []);
-        assert_eq!(changes(&settings, Some(&restored), Some(&before)).len(), 5);
+        assert_eq!(changes(&settings, Some(&restored), None, PLAIN), []);
+        assert_eq!(changes(&settings, Some(&restored), Some(&before), PLAIN).len(), 5);
     }
 }

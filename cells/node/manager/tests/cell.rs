@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::{Operation, Request, Route};
 use datapath_abi::{NodeKey, NodeValue};
 use hive::prelude::*;
+use identity::Identity;
 use ipcache::testing::FakeMap;
 use ipcache::{Entry, IpcacheWriter};
 use ipnetwork::IpNetwork;
@@ -61,11 +62,22 @@ fn hive(state: &Path, maps: Option<&Sandbox>, objects: &[String]) -> TestHive {
         config::<StateConfig>(),
         tunnel::cell(),
         local_node::testing::given(local()),
+        config::<local_node::LocalNodeConfig>(),
+        provide(|db: Arc<statedb::Db>| {
+            let (nodes, table) = identity::testing::of_nodes(&db);
+            (Arc::new(nodes), Arc::new(table))
+        }),
         module("tables", "Tables", [k8s_tables::table::<CiliumNode>()]),
         fake_ipcache(),
         node_manager::cell(),
         provide(|routes: Group<Route>| Arc::new(Routes(routes.iter().cloned().collect()))),
-        invoke(|_: Arc<Routes>, _: Arc<Table<Node>>, _: Arc<IpcacheWriter>, _: Arc<LocalNodeStore>| ()),
+        invoke(
+            |_: Arc<Routes>,
+             _: Arc<Table<Node>>,
+             _: Arc<Table<Identity>>,
+             _: Arc<IpcacheWriter>,
+             _: Arc<LocalNodeStore>| (),
+        ),
         invoke(add),
     ])
     .set("state-dir", state.display());
@@ -133,6 +145,44 @@ async fn nodes_are_rows_and_claims_until_their_objects_are_deleted() {
     hive.until("the range is free for the other node", || map.prefixes() == [range]).await;
     hive.until("the peer is gone", || row(&hive, "n2").is_none()).await;
     drop((tracker, map));
+    hive.finish().await;
+}
+
+#[tokio::test]
+async fn nodes_have_identities_of_their_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hive = hive(dir.path(), None, &[])
+        .set("enable-node-selector-labels", true)
+        .set("node-labels", "zone !node.zone-of");
+    hive.start().await;
+    let (tracker, map) = (hive.get::<Tracker>(), hive.get::<FakeMap>());
+    let labelled = |name: &str, ip: &str, labels: &str| {
+        object(name, ip, "10.0.9.0/24").replace("{name: ", &format!("{{labels: {{{labels}}}, name: "))
+    };
+    let second = labelled("n2", "192.0.2.2", "zone: a, kubernetes.io/hostname: n2");
+    let third =
+        labelled("n3", "192.0.2.3", "zone: a, kubernetes.io/hostname: n3").replace("10.0.9", "10.0.3");
+    tracker.add(&second).unwrap();
+    tracker.add(&third).unwrap();
+    const FIRST: u32 = (2 << 24) + 1;
+    let of = |ip: &str| map.identity(&format!("{ip}/32"));
+    hive.until("both have one", || of("192.0.2.2").and(of("192.0.2.3")) == Some(FIRST)).await;
+    assert_eq!(of("192.0.2.2"), Some(FIRST), "equal labels, and others do not count");
+    let identities = hive.get::<Table<Identity>>();
+    let labels = |id| {
+        let snapshot = identities.snapshot();
+        identities.get(&snapshot, Identity::by_id(id)).map(|row| row.labels.texts().join(","))
+    };
+    let expected = "k8s:io.cilium.k8s.policy.cluster=default,reserved:remote-node,node:zone=a";
+    assert_eq!(labels(FIRST).as_deref(), Some(expected));
+
+    tracker.delete(&third).unwrap();
+    tracker.add(&second.replace("zone: a", "zone: b")).unwrap();
+    hive.until("the labels are followed", || of("192.0.2.2") == Some(FIRST + 1)).await;
+    hive.until("the identity without a node is gone", || labels(FIRST).is_none()).await;
+    tracker.delete(&second).unwrap();
+    hive.until("as is that of a deleted node", || labels(FIRST + 1).is_none()).await;
+    drop((tracker, map, identities));
     hive.finish().await;
 }
 

@@ -51,7 +51,7 @@ impl PolicyConfig {
             host_firewall: false,
             allow_localhost: self.allow_localhost()?,
             default_local_cluster: self.policy_default_local_cluster,
-            node_selector_labels: false,
+            node_selector_labels: node.enable_node_selector_labels,
             non_default_deny: self.enable_non_default_deny_policies,
             extended_protocols: false,
             icmp_rules,

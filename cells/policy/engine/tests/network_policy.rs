@@ -314,7 +314,7 @@ fn mistakes_in_policies_of_the_cluster_are_reported_by_path() {
         (json!({"action": "Deny", "from": []}), "from"),
         (peer(json!({"networks": ["10.0.0.1"]})), "to[0].networks[0]"),
         (peer(json!({"networks": []})), "to[0].networks"),
-        (peer(json!({"nodes": {}})), "to[0].nodes"),
+        (peer(json!({"nodes": {"matchLabels": {"zone": "a"}}})), "to[0].nodes"),
         (peer(json!({"domainNames": ["a.io"]})), "to[0].domainNames"),
         (peer(json!({"namespaces": {}, "networks": ["::/0"]})), "to[0]"),
         (peer(json!({"namespaces": {}, "other": 1})), "to[0].other"),

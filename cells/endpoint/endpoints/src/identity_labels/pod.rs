@@ -7,13 +7,12 @@ use std::time::Duration;
 use hive::Backoff;
 use k8s_tables::core::{ContainerPort, Namespace, Pod};
 use k8s_tables::{Api, Key, Kind, Row, Sources};
-use labels::NamedPorts;
+use labels::{Filter, NamedPorts};
 use labels::{
     K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT, PORTS,
 };
 use statedb::{Snapshot, Table};
 
-use crate::identity_labels::filter::Filter;
 use crate::model::op_labels::OpLabels;
 use crate::model::record::{Record, is_of};
 

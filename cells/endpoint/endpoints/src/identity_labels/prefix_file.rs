@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use labels::Filter;
 use serde::Deserialize;
 
 /// The supported version of the file.
@@ -15,19 +16,19 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The contents of the file.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct PrefixFile {
+struct PrefixFile {
     version: u32,
-    pub(crate) valid_prefixes: Vec<Listed>,
+    valid_prefixes: Vec<Listed>,
 }
 
 /// A prefix of keys.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Listed {
-    pub(crate) prefix: String,
-    pub(crate) source: String,
+struct Listed {
+    prefix: String,
+    source: String,
     /// Whether labels with the prefix are excluded.
     #[serde(default)]
-    pub(crate) invert: bool,
+    invert: bool,
 }
 
 /// Why the prefixes of a file cannot be used.
@@ -37,8 +38,24 @@ pub(crate) struct Listed {
 )]
 pub struct BadFile(String);
 
+/// Returns a filter with the prefixes of a file in the place of the defaults. The agent's own labels are always included.
+///
+/// ```
+/// let file = r#"{"version": 1, "valid-prefixes": [{"prefix": "app", "source": "k8s"}]}"#;
+/// let filter = endpoints::filter_of_file(file)?;
+/// let labels = labels::Labels::parse(["k8s:app=web", "k8s:version=7", "reserved:host"]);
+/// assert_eq!(filter.split(&labels).0.texts(), ["k8s:app=web", "reserved:host"]);
+/// # Ok::<(), endpoints::BadFile>(())
+/// ```
+pub fn filter_of_file(json: &str) -> Result<Filter, BadFile> {
+    let prefixes = PrefixFile::parse(json)?.valid_prefixes.into_iter();
+    Ok(prefixes.fold(Filter::all(), |filter, Listed { prefix, source, invert }| {
+        filter.with_text(source, prefix, invert)
+    }))
+}
+
 impl PrefixFile {
-    pub(crate) fn parse(json: &str) -> Result<PrefixFile, BadFile> {
+    fn parse(json: &str) -> Result<PrefixFile, BadFile> {
         let file: PrefixFile = serde_json::from_str(json).map_err(|error| BadFile(error.to_string()))?;
         if file.version != VERSION {
             return Err(BadFile(format!("version {} is not known", file.version)));
@@ -83,5 +100,25 @@ mod tests {
             assert!(error.starts_with(problem), "{error}");
             assert!(error.ends_with(r#""source": "k8s", "invert": false}]}"#), "{error}");
         }
+    }
+
+    fn keys(filter: &Filter, labels: &[&str]) -> Vec<String> {
+        filter.split(&labels::Labels::parse(labels.iter().copied())).0.0.into_keys().collect()
+    }
+
+    #[test]
+    fn a_file_replaces_the_defaults() {
+        let file = r#"{"version": 1, "valid-prefixes": [
+            {"prefix": "a.", "source": "k8s"}, {"prefix": "a.b", "source": "k8s", "invert": true}]}"#;
+        let labels =
+            ["k8s:a.c=1", "k8s:a.bc=1", "k8s:axb=1", "container:a.c=1", "reserved:host", "k8s:app=1"];
+        let filter = filter_of_file(file).unwrap();
+        assert_eq!(keys(&filter, &labels[..3]), ["a.c"]);
+        assert_eq!(keys(&filter, &labels[3..]), ["host"]);
+        assert_eq!(keys(&filter.with(["k8s:app"]).unwrap(), &labels[4..]), ["app", "host"]);
+        let only_without =
+            r#"{"version": 1, "valid-prefixes": [{"prefix": "b", "source": "k8s", "invert": true}]}"#;
+        let filter = filter_of_file(only_without).unwrap();
+        assert_eq!(keys(&filter, &["k8s:b=1", "k8s:pod-template-hash=1"]), ["pod-template-hash"]);
     }
 }

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use api_models::EndpointChangeRequest;
 use statedb::TableTxn;
 
-use crate::identity_labels::filter::Filter;
 use crate::model::endpoint::Endpoint;
 use crate::model::error::{BadParameter, Invalid};
 use crate::model::id::EndpointId;
@@ -13,7 +12,7 @@ use crate::model::mac::Mac;
 use crate::model::op_labels::OpLabels;
 use crate::model::record::{DatapathConfiguration, Record};
 use crate::model::state::State;
-use labels::{GENERATED, Label, Labels, PORTS, RESERVED};
+use labels::{Filter, GENERATED, Label, Labels, PORTS, RESERVED};
 
 /// Returns the record that a request describes. Its id is the requested one, zero for any.
 pub(crate) fn record(request: &EndpointChangeRequest) -> Result<Record, BadParameter> {

@@ -15,7 +15,6 @@ use policy::Policies;
 use reconciler::{Status, StatusKind};
 use statedb::{Obj, RwTable, Table, TableTxn};
 
-use crate::identity_labels::filter::Filter;
 use crate::identity_labels::pod::Objects;
 use crate::model::endpoint::{Endpoint, RESOLVING, UPDATED};
 use crate::model::error::Invalid;
@@ -25,6 +24,7 @@ use crate::model::record::{OptionMap, Record};
 use crate::model::state::State;
 use crate::requests::change;
 use crate::requests::fence::{Fence, NotOpen};
+use labels::Filter;
 
 /// Limit of a request's wait for the endpoint that it has created or changed.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(30);

@@ -12,7 +12,6 @@ use ipam::Ipam;
 use statedb::{Initializer, RwTable};
 use tokio::sync::oneshot;
 
-use crate::identity_labels::filter::Filter;
 use crate::identity_labels::pod;
 use crate::links::{LinkSource, Links};
 use crate::metrics::Counts;
@@ -28,6 +27,7 @@ use crate::restore::host;
 use crate::restore::plan::{Discarded, Ignored, Reason, Restored};
 use crate::restore::retry::{backoff, read};
 use crate::restore::unfinished::{self, UnfinishedLink};
+use labels::Filter;
 
 /// Attempts to list links before the start fails. Retrying is cheaper than a failure: a restart by the supervisor takes
 /// longer than the delays between the attempts.
@@ -61,11 +61,12 @@ impl StartHook {
         // If the datapath returns an error, the interface of a damaged record stays unknown.
         let known = || self.datapath.restored().unwrap_or_default();
         let outcome = self.previous.restore(&links, new_options, known)?;
+        host::upsert(&self.endpoints, &links, &options);
+        let table = self.previous.table.reader();
+        host::label_identity(&table, &self.previous.identities);
         // Policy waits until this table is complete; it now has all identities that packets carry.
         self.previous.identities.complete(self.identity_initializer);
 
-        host::upsert(&self.endpoints, &links, &options);
-        let table = self.previous.table.reader();
         // Programs are loaded once for all endpoints, with the host's id as a constant, and wait for it.
         if let Some(id) = host::id(&table) {
             self.datapath.expect_host(id);

@@ -29,7 +29,6 @@ use policy::testing::FakePolicies;
 use statedb::{Db, Obj, RwTable, Table};
 
 use crate::Endpoint;
-use crate::identity_labels::filter::Filter;
 use crate::identity_labels::pod::Objects;
 use crate::links::{Link, Links};
 use crate::model::options::{Defaults, Options};
@@ -42,6 +41,7 @@ use crate::restore::files::StateFolder;
 use crate::restore::finish::regenerate;
 use crate::restore::host;
 use crate::restore::start::{Outcome, PreviousRun};
+use labels::Filter;
 
 /// State that survives an agent: files, kernel, links.
 struct World {

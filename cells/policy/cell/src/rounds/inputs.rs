@@ -70,6 +70,8 @@ pub(crate) struct Input {
     pub(crate) identities: Vec<Change<Identity>>,
     pub(crate) endpoints: Vec<Obj<EndpointPolicy>>,
     pub(crate) settings: Settings,
+    /// The revision of the table of identities.
+    pub(crate) identities_revision: u64,
     /// The revisions of the tables of services, if they are in use.
     services_revisions: Option<[u64; 2]>,
     /// The revision of the table of options that the settings are from.
@@ -198,6 +200,7 @@ impl Inputs {
             identities,
             endpoints,
             settings,
+            identities_revision: self.identities.revision(&snapshot),
             services_revisions,
             options_revision,
         };

@@ -91,14 +91,19 @@ impl Job {
         loop {
             let working = cx.working();
             let (input, input_watch) = self.inputs.read(&mut rounds.cursor);
-            let mut retry = None;
+            let (mut retry, mut failed) = (None, false);
+            let identities_revision = input.identities_revision;
             if rounds.schedule.is_due(input.has_changes(), input.versions()) {
                 let report = self.round(&mut rounds, input).await?;
-                retry = rounds.schedule.end(report.error.is_some());
+                failed = report.error.is_some();
+                retry = rounds.schedule.end(failed);
                 if let Some(error) = &report.error {
                     self.applied_options.failed(error);
                 }
                 report.set_health(&cx.health, self.revision());
+            }
+            if !failed && rounds.schedule.mode() == Mode::Running {
+                self.prefixes.allocator.policy_follows(identities_revision);
             }
             drop(working);
             let resync_interval = self.config.get().bpf_policy_map_full_reconciliation_interval;

@@ -23,7 +23,7 @@ const EGRESS_PEERS: &[(&str, Option<&str>)] = &[
     ("namespaces", None),
     ("pods", None),
     ("networks", None),
-    ("nodes", Some("peers by labels of nodes")),
+    ("nodes", None),
     ("domainNames", Some("peers by DNS name")),
 ];
 
@@ -246,6 +246,7 @@ fn peer(
             }
             networks.iter().filter_map(|field| network(field, context, problems)).collect()
         }
+        "nodes" => vec![super::peers::node(&field, context, problems)?],
         _ => return None,
     };
     (!selectors.is_empty()).then_some(Some(Peers::Of(selectors)))

@@ -122,8 +122,8 @@ pub(super) fn peers(
     Some(Peers::Of(selectors))
 }
 
-/// Reads an element of `fromNodes` or `toNodes`.
-fn node(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
+/// Reads a selector of nodes: an element of `fromNodes` or `toNodes`.
+pub(super) fn node(field: &Field<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<Selector> {
     if !context.settings.node_selector_labels {
         let remedy = "they need enable-node-selector-labels";
         problems.add(&field.path, "peers by labels of nodes are off", remedy);

@@ -357,4 +357,29 @@ fn nodes_as_peers_are_other_nodes_of_the_cluster() {
     );
     let found = problems(read(false, json!({})));
     assert!(found[0].ends_with("(they need enable-node-selector-labels)"), "{found:?}");
+    // The same peers in a ClusterNetworkPolicy.
+    let read = |on: bool| {
+        let to = json!([{"nodes": {"matchLabels": {"role": "infra"}}}]);
+        let manifest = json!({
+            "metadata": {"name": "p"},
+            "spec": {
+                "tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "egress": [{"action": "Deny", "to": to}],
+            },
+        });
+        let settings = Settings { node_selector_labels: on, ..Settings::default() };
+        policy_engine::parse(Kind::ClusterNetworkPolicy, &manifest, &settings)
+    };
+    let found = problems(read(false));
+    assert!(
+        found[0].starts_with("spec.egress[0].to[0].nodes: peers by labels of nodes are off"),
+        "{found:?}"
+    );
+    let policy = read(true).unwrap();
+    let policy_engine::Peers::Of(selectors) = &policy.entries[0].peers else { panic!("{policy:?}") };
+    for (label, expected) in [("node:role=infra", true), ("node:role=other", false)] {
+        let labels = ["reserved:remote-node", "k8s:io.cilium.k8s.policy.cluster=default", label];
+        let labels = labels.into_iter().map(labels::Label::parse).collect();
+        assert_eq!(selectors[0].matches(&labels), expected, "{label}");
+    }
 }

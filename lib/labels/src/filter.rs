@@ -1,9 +1,9 @@
-//! The filter of identity-relevant labels: `--labels`, `--label-prefix-file`, and the default prefixes.
+//! The filter of identity-relevant labels: prefixes of their keys, and the default ones of workloads.
 
-use labels::{Label, Labels, PORTS, RESERVED};
 use regex::Regex;
 
-use crate::identity_labels::prefix_file::{BadFile, Listed, PrefixFile};
+use crate::keys::ANY;
+use crate::label::{Label, Labels, PORTS, RESERVED};
 
 /// The default prefixes, added to the user's: they exclude labels that change with every rollout or do not describe the
 /// workload. Regular expressions that match at the beginning of keys.
@@ -54,9 +54,9 @@ enum Pattern {
     Text(String),
 }
 
-/// A prefix of `--labels` that is no regular expression.
+/// A prefix that is no regular expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("option labels: {prefix:?} is no regular expression for the beginning of a label's key: {problem}")]
+#[error("{prefix:?} is no regular expression for the beginning of a label's key: {problem}")]
 pub struct BadPrefix {
     /// The prefix.
     pub prefix: String,
@@ -76,36 +76,28 @@ impl Filter {
     /// separated by spaces, as in ConfigMaps of Cilium.
     ///
     /// ```
-    /// let filter = endpoints::Filter::new(["k8s:app k8s:role k8s:!app-hash"])?;
+    /// let filter = labels::Filter::new(["k8s:app k8s:role k8s:!app-hash"])?;
     /// let labels = labels::Labels::parse(["k8s:app=web", "k8s:app-hash=7", "k8s:version=7", "reserved:host"]);
     /// let (identity, info) = filter.split(&labels);
     /// assert_eq!(identity.texts(), ["k8s:app=web", "reserved:host"]);
     /// assert_eq!(info.texts(), ["k8s:app-hash=7", "k8s:version=7"]);
-    /// # Ok::<(), endpoints::BadPrefix>(())
+    /// # Ok::<(), labels::BadPrefix>(())
     /// ```
     pub fn new<'a>(prefixes: impl IntoIterator<Item = &'a str>) -> Result<Filter, BadPrefix> {
         Filter::default().with(prefixes)
     }
 
-    /// Returns a filter with the prefixes of a file in the place of the defaults. The agent's own labels are always
-    /// included.
-    ///
-    /// ```
-    /// let file = r#"{"version": 1, "valid-prefixes": [{"prefix": "app", "source": "k8s"}]}"#;
-    /// let filter = endpoints::Filter::from_file(file)?;
-    /// let labels = labels::Labels::parse(["k8s:app=web", "k8s:version=7", "reserved:host"]);
-    /// assert_eq!(filter.split(&labels).0.texts(), ["k8s:app=web", "reserved:host"]);
-    /// # Ok::<(), endpoints::BadFile>(())
-    /// ```
-    pub fn from_file(json: &str) -> Result<Filter, BadFile> {
-        let prefixes = PrefixFile::parse(json)?.valid_prefixes;
-        let named = prefixes.iter().any(|prefix| !prefix.invert);
-        let rule = |Listed { prefix, source, invert }| Rule {
-            exclude: invert,
-            source,
-            pattern: Pattern::Text(prefix),
-        };
-        Ok(Filter { rules: prefixes.into_iter().map(rule).collect(), named })
+    /// Returns a filter without prefixes, which includes all labels.
+    pub fn all() -> Filter {
+        Filter { rules: Vec::new(), named: false }
+    }
+
+    /// Adds a prefix of keys as plain text, for labels of one source.
+    #[must_use]
+    pub fn with_text(mut self, source: String, prefix: String, exclude: bool) -> Filter {
+        self.named |= !exclude;
+        self.rules.push(Rule { exclude, source, pattern: Pattern::Text(prefix) });
+        self
     }
 
     /// Adds prefixes in the form of [`new`](Filter::new).
@@ -155,7 +147,7 @@ impl Rule {
             return Err(bad("it is empty".to_owned()));
         }
         let pattern = Regex::new(&format!("^(?:{pattern})")).map_err(|error| bad(error.to_string()))?;
-        let source = if source == labels::ANY { "" } else { source };
+        let source = if source == ANY { "" } else { source };
         Ok(Rule { exclude, source: source.to_owned(), pattern: Pattern::Expression(pattern) })
     }
 
@@ -221,10 +213,7 @@ mod tests {
             ["apps", "other"]
         );
         let error = Filter::new(["k8s:app("]).unwrap_err();
-        assert!(
-            error.to_string().starts_with("option labels: \"k8s:app(\" is no regular expression"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("\"k8s:app(\" is no regular expression"), "{error}");
         assert!(Filter::new(["!"]).is_err());
     }
 
@@ -258,18 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_replaces_the_defaults() {
-        let file = r#"{"version": 1, "valid-prefixes": [
-            {"prefix": "a.", "source": "k8s"}, {"prefix": "a.b", "source": "k8s", "invert": true}]}"#;
+    fn without_prefixes_all_labels_count() {
+        assert_eq!(keys(&Filter::all(), &ALL).len(), ALL.len());
+        let zones = Filter::all().with(["node:topology\\.kubernetes\\.io/"]).unwrap();
         let labels =
-            ["k8s:a.c=1", "k8s:a.bc=1", "k8s:axb=1", "container:a.c=1", "reserved:host", "k8s:app=1"];
-        let filter = Filter::from_file(file).unwrap();
-        assert_eq!(keys(&filter, &labels[..3]), ["a.c"]);
-        assert_eq!(keys(&filter, &labels[3..]), ["host"]);
-        assert_eq!(keys(&filter.with(["k8s:app"]).unwrap(), &labels[4..]), ["app", "host"]);
-        let only_without =
-            r#"{"version": 1, "valid-prefixes": [{"prefix": "b", "source": "k8s", "invert": true}]}"#;
-        let filter = Filter::from_file(only_without).unwrap();
-        assert_eq!(keys(&filter, &["k8s:b=1", "k8s:pod-template-hash=1"]), ["pod-template-hash"]);
+            ["node:topology.kubernetes.io/zone=a", "node:kubernetes.io/hostname=n", "reserved:remote-node"];
+        assert_eq!(keys(&zones, &labels), ["remote-node", "topology.kubernetes.io/zone"]);
     }
 }
