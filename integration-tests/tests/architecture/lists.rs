@@ -33,7 +33,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["tunnel"],
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc", "masquerade", "monitor", "routes"],
-    &["identity", "k8s-node", "ciliumnode"],
+    &["identity", "k8s-node", "ciliumnode", "proxy-ports"],
     &["ipcache", "loadbalancer"],
     &[
         "ipam",

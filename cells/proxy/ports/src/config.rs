@@ -1,0 +1,70 @@
+//! The options, in Cilium's spelling. Changes take effect at the next start.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Which ports proxies get.
+#[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
+#[config(group = "Proxy")]
+#[config(check = Self::validate)]
+pub struct ProxyConfig {
+    /// Redirect traffic with rules of DNS names or of layer 7 to proxies; without it such rules are refused
+    #[flag(default = true)]
+    pub enable_l7_proxy: bool,
+    /// First port for proxies
+    #[flag(default = 10_000)]
+    pub proxy_portrange_min: u16,
+    /// Last port for proxies
+    #[flag(default = 20_000)]
+    pub proxy_portrange_max: u16,
+    /// Age in minutes up to which the file with the ports of the previous run is used
+    #[flag(default = 15)]
+    pub restored_proxy_ports_age_limit: u64,
+    /// Port of the DNS proxy; 0 for that of the previous run, or a random one
+    #[flag(default = 0)]
+    pub tofqdns_proxy_port: u16,
+}
+
+impl ProxyConfig {
+    fn validate(&self) -> Result<(), String> {
+        let (first, last) = (self.proxy_portrange_min, self.proxy_portrange_max);
+        match first {
+            0 => Err("proxy-portrange-min=0: set a port from 1 on".to_owned()),
+            _ if first > last => Err(format!(
+                "proxy-portrange-max={last} is below proxy-portrange-min={first}: set it to this port or a higher one"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the range of ports.
+    #[must_use]
+    pub fn range(&self) -> RangeInclusive<u16> {
+        self.proxy_portrange_min..=self.proxy_portrange_max
+    }
+
+    /// Returns the age up to which the file of the previous run is used.
+    #[must_use]
+    pub fn age_limit(&self) -> Duration {
+        Duration::from_secs(self.restored_proxy_ports_age_limit.saturating_mul(60))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_have_a_port() {
+        let with = |first, last| ProxyConfig {
+            proxy_portrange_min: first,
+            proxy_portrange_max: last,
+            ..ProxyConfig::default()
+        };
+        assert_eq!(ProxyConfig::default(), with(10_000, 20_000));
+        assert!(with(7, 7).validate().is_ok());
+        for (first, last) in [(0, 20_000), (8, 7)] {
+            assert!(with(first, last).validate().is_err(), "{first} to {last}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Ports of proxies and the redirects that lead to them.
+//!
+//! **Owns** the tables `proxy-ports` (a row for each proxy: its port, whether it listens, whether rules lead packets to
+//! it) and `proxy-redirects` (a row for each endpoint and filter whose traffic goes to a proxy).
+//! **Provides** [`Proxies`].
+//!
+//! **Life of a proxy.** In its constructor it [registers](Proxies::register); at the start it binds the
+//! [preferred](Registration::preferred) port or another, and [announces](Registration::listening) it. The owner of
+//! iptables then writes the rules and declares the port [reachable](Proxies::set_reachable); from this moment policy
+//! gives the port to redirects. Policy writes a redirect's row before the endpoint's policy map leads packets to the
+//! proxy, so that a proxy that reads the table for each request knows the rules of all requests that reach it.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use hive::prelude::*;
+//! use policy_engine::Parser;
+//! use proxy_ports::{DNS_PROXY, Proxies, Proxy};
+//!
+//! fn dns(proxies: Arc<Proxies>, jobs: JobGroup) {
+//!     let fixed = Some(proxies.config().tofqdns_proxy_port).filter(|port| *port != 0);
+//!     let dns = Proxy { name: DNS_PROXY.into(), parser: Parser::Dns, ingress: false, fixed };
+//!     let registration = proxies.register(dns);
+//!     jobs.one_shot("dns", move |cx: JobCx| async move {
+//!         let socket = std::net::UdpSocket::bind(("127.0.0.1", registration.preferred().unwrap_or(0)))?;
+//!         registration.listening(socket.local_addr()?.port())?;
+//!         registration.ready().await;
+//!         cx.cancelled().await;
+//!         Ok(())
+//!     })
+//!     .add();
+//! }
+//!
+//! hive::validate([statedb::cell(), proxy_ports::cell(), invoke(dns)]).unwrap();
+//! ```
+
+mod cell;
+mod config;
+mod error;
+mod handle;
+mod open;
+mod port;
+mod redirect;
+
+pub use cell::cell;
+pub use config::ProxyConfig;
+pub use error::Error;
+pub use handle::{Proxies, Proxy, ReadyPorts, Registration};
+pub use port::{DNS_PROXY, PortState, ProxyPort, proxy_name};
+pub use redirect::{EndpointRedirect, PeerRules};
