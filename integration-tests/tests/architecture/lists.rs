@@ -4,6 +4,7 @@
 pub(crate) const LAYERS: &[&[&str]] = &[
     &[
         "apiary-go-duration",
+        "fqdn",
         "token-bucket",
         "apiary-hive-derive",
         "apiary-hive",
