@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         }
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let result = commands::run(&arguments, &mut out);
+    let result = commands::run(name, &arguments, &mut out);
     match result.and_then(|code| out.flush().map(|()| code).map_err(Into::into)) {
         Ok(code) => code,
         // The reader has closed the pipe, as `head` does: not an error.

@@ -546,6 +546,13 @@ fn it_answers_by_the_name_it_is_called() {
     assert!(help.status.success());
     assert!(String::from_utf8(help.stdout).unwrap().contains("Usage: cilium-dbg"));
 
+    let script = Command::new(&link).args(["completion", "bash"]).output().unwrap().stdout;
+    let script = String::from_utf8(script).unwrap() + "\nCOMP_WORDS=(cilium-dbg endp); COMP_CWORD=1\n";
+    let script = script
+        + "set -- $(complete -p cilium-dbg); ${@: -2:1} cilium-dbg endp cilium-dbg; echo \"${COMPREPLY[@]}\"";
+    let completed = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&completed.stdout), "endpoint\n", "{completed:?}");
+
     let link = folder.path().join("hubble");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_apiary"), &link).unwrap();
     let server = format!("unix://{}", folder.path().join("missing.sock").display());

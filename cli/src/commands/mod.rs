@@ -8,6 +8,7 @@
 
 mod agent_verb;
 mod bpf;
+mod completion;
 mod config;
 mod connectivity;
 mod db;
@@ -129,6 +130,8 @@ enum Command {
     },
     /// Collect state of the agent, its maps and the node into an archive, without secrets; also by the name cilium-bugtool
     Sysdump(sysdump::SysdumpOptions),
+    /// Print a script with which bash, zsh, fish, elvish or PowerShell completes commands and options
+    Completion(completion::CompletionOptions),
     /// Remove what agents have left on this node: runs `agent cleanup`, whose --help tells its options
     #[command(visible_alias = "post-uninstall-cleanup", disable_help_flag = true)]
     Cleanup {
@@ -138,8 +141,8 @@ enum Command {
     },
 }
 
-/// Runs the command; returns the exit code of the process.
-pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+/// Runs the command of a program by this name; returns the exit code of the process.
+pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let agent = &mut Agent::new(arguments.host.as_deref());
     let done = match &arguments.command {
         Command::Status(options) => return status::run(agent, options, out),
@@ -167,6 +170,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<
         Command::Probe(command) => return probe::run(command, out),
         Command::Preflight { arguments } => agent_verb::run("preflight", arguments),
         Command::Sysdump(options) => sysdump::run(arguments.host.as_deref(), options, out),
+        Command::Completion(options) => completion::run(name, options, out),
         Command::Cleanup { arguments } => agent_verb::run("cleanup", arguments),
     };
     done.map(|()| ExitCode::SUCCESS)
