@@ -550,7 +550,9 @@ fn it_answers_by_the_name_it_is_called() {
     let script = String::from_utf8(script).unwrap() + "\nCOMP_WORDS=(cilium-dbg endp); COMP_CWORD=1\n";
     let script = script
         + "set -- $(complete -p cilium-dbg); ${@: -2:1} cilium-dbg endp cilium-dbg; echo \"${COMPREPLY[@]}\"";
-    let completed = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let file = folder.path().join("completion");
+    std::fs::write(&file, script).unwrap();
+    let completed = Command::new("bash").arg(&file).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&completed.stdout), "endpoint\n", "{completed:?}");
 
     let link = folder.path().join("hubble");
@@ -559,6 +561,55 @@ fn it_answers_by_the_name_it_is_called() {
     let status = Command::new(&link).args(["status", "--server", &server]).output().unwrap();
     let error = String::from_utf8(status.stderr).unwrap();
     assert!(!status.status.success() && error.contains("enable-hubble"), "{error}");
+}
+
+#[test]
+fn features_and_what_scripts_ask_of_them() {
+    let agent = FakeAgent::new(vec![
+        ("/healthz", 200, json!({"encryption": {"mode": "Disabled"}})),
+        ("/bgp/peers", 501, json!("BGP control plane is disabled")),
+        ("/prefilter", 500, json!("prefilter is not enabled in daemon")),
+        (
+            "/node/ids",
+            200,
+            json!([{"id": 7, "ips": ["10.0.0.2", "fd00::2"]}, {"id": 0, "ips": ["10.0.0.1"]}]),
+        ),
+        (
+            "/cgroup-dump-metadata",
+            200,
+            json!({"pod-metadatas": [{"name": "a", "namespace": "x", "ips": null,
+                "containers": [{"cgroup-id": 5, "cgroup-path": "/p"}, {"cgroup-id": 6, "cgroup-path": "/q"}]}]}),
+        ),
+        (
+            "/map/cilium_lxc/events?follow=false",
+            200,
+            json!({"key": "a", "value": "b\"", "action": "update",
+            "timestamp": "2026-11-21T12:10:29.950Z", "desired-action": "sync", "last-error": ""}),
+        ),
+        ("/debuginfo", 200, json!({"cilium-version": "1.20.0"})),
+    ]);
+    for (line, expected) in [
+        ("encrypt status", "Encryption: Disabled\n"),
+        ("encrypt status -o jsonpath={.mode}", "Disabled\n"),
+        ("bgp peers", "BGP Control Plane is disabled\n"),
+        (
+            "prefilter list",
+            "Error: cannot get CIDR list: status 500: prefilter is not enabled in daemon\n[exit code 1]\n",
+        ),
+        ("nodeid list", "NODE ID   IP ADDRESSES\n0         10.0.0.1\n7         10.0.0.2, fd00::2\n"),
+        (
+            "cgroups list",
+            "POD NAME   POD NAMESPACE   CGROUP IDS\na          x               5\n                           6\n",
+        ),
+        (
+            "map events cilium_lxc",
+            "key=\"a\" value=\"b\\\"\" time=2026-11-21T12:10:29.950Z action=update desiredState=sync lastError=\"\"\n",
+        ),
+        ("map events cilium_none", "Error: the agent keeps no events of map cilium_none\n[exit code 1]\n"),
+        ("debuginfo --output=json", "{\n  \"cilium-version\": \"1.20.0\"\n}\n"),
+    ] {
+        assert_eq!(agent.run(line), expected, "{line}");
+    }
 }
 
 /// Runs it by the name that Cilium's command line uses, against an agent that knows one endpoint.

@@ -1,7 +1,7 @@
 //! A client of the agent's REST API.
 
 use anyhow::{Context as _, anyhow, bail};
-use api_client::{Address, Connection, Response};
+use api_client::{Address, Connection, Lines, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
@@ -69,9 +69,19 @@ impl Agent {
         self.request(method, &format!("/v1{path}"), headers, body)
     }
 
+    /// Sends a request of the REST API on a connection of its own; returns the answer to be read as it arrives.
+    pub(crate) fn lines(&self, method: &str, path: &str) -> anyhow::Result<Lines> {
+        Ok(self.connect()?.lines(method, &format!("/v1{path}"), None)?)
+    }
+
     /// Sends a request outside of the REST API: tables, the health API, and endpoints that only this tool uses.
     pub(crate) fn call_plain(&mut self, method: &str, path: &str) -> anyhow::Result<Response> {
         self.request(method, path, &[], None)
+    }
+
+    fn connect(&self) -> anyhow::Result<Connection> {
+        let unreachable = |error| anyhow!("dial {}: {error}\nIs the agent running?", self.address);
+        Connection::open(&self.address).map_err(unreachable)
     }
 
     fn request(
@@ -81,10 +91,9 @@ impl Agent {
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
     ) -> anyhow::Result<Response> {
-        let unreachable = |error| anyhow!("dial {}: {error}\nIs the agent running?", self.address);
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.address).map_err(unreachable)?,
+            None => self.connect()?,
         };
         let answer = connection.call(method, path, headers, body)?;
         if answer.keep_alive {

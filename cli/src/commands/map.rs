@@ -1,10 +1,10 @@
-//! `map`: the open maps with their cached contents.
+//! `map`: the open maps with their cached contents and the agent's writes to them.
 
 use crate::client::Agent;
 use crate::output::{Output, table};
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use api_client::escape;
-use api_models::{BpfMap, BpfMapList};
+use api_models::{BpfMap, BpfMapList, MapEvent};
 use clap::Subcommand;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -17,6 +17,16 @@ pub(crate) enum MapCommand {
         /// Print cache contents of all maps
         #[arg(long)]
         verbose: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Display recent writes of the agent to a map
+    Events {
+        /// Name of the map
+        name: String,
+        /// Go on with those to come
+        #[arg(short, long)]
+        follow: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -33,6 +43,7 @@ pub(crate) enum MapCommand {
 pub(crate) fn run(agent: &mut Agent, command: &MapCommand, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
         MapCommand::List { verbose, output } => list(agent, *verbose, output, out),
+        MapCommand::Events { name, follow, output } => events(agent, name, *follow, output, out),
         MapCommand::Get { name, output } => get(agent, name, output, out),
     }
 }
@@ -62,6 +73,40 @@ fn get(agent: &mut Agent, name: &str, output: &Output, out: &mut dyn Write) -> a
     let map: BpfMap =
         agent.get(&format!("/map/{}", escape(name))).with_context(|| format!("cannot get map {name}"))?;
     if output.write(&map, out)? { Ok(()) } else { entries(&map, out) }
+}
+
+fn events(
+    agent: &mut Agent,
+    name: &str,
+    follow: bool,
+    output: &Output,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let path = format!("/map/{}/events?follow={follow}", escape(name));
+    let mut lines = agent.lines("GET", &path)?;
+    match lines.status {
+        200 => {}
+        404 => bail!("the agent keeps no events of map {name}"),
+        status => bail!("cannot get events of map {name}: status {status}"),
+    }
+    while let Some(line) = lines.next_line()? {
+        if line.is_empty() {
+            continue;
+        }
+        let event: MapEvent =
+            serde_json::from_slice(&line).context("the agent's answer cannot be decoded")?;
+        if !output.write(&event, out)? {
+            let MapEvent { key, value, timestamp, action, desired_action, last_error } = event;
+            writeln!(
+                out,
+                "key={key:?} value={value:?} time={} action={action} desiredState={desired_action} \
+                 lastError={last_error:?}",
+                timestamp.0
+            )?;
+        }
+        out.flush()?;
+    }
+    Ok(())
 }
 
 fn name(map: &BpfMap) -> &str {

@@ -1,7 +1,7 @@
 //! The grammar of the command line, in `cilium-dbg`'s words: a file or a folder for each command, with its arguments.
 //!
 //! Commands may use each other's parts: `endpoint` prints options as `config` does, `ip` and `bpf policy` resolve
-//! identities by `identity`, `db` runs commands by `shell`, `why` formats addresses as `service` does, `health` prints
+//! identities by `identity`, `db` and `metrics` run commands by `shell`, `why` formats addresses as `service` does, `health` prints
 //! the agent as `status` does and adds the nodes to it, `connectivity` runs `probe` in pods.
 //!
 //! Sibling folders that it uses: `client`, `output`.
@@ -12,7 +12,9 @@ mod completion;
 mod config;
 mod connectivity;
 mod db;
+mod debuginfo;
 mod endpoint;
+mod features;
 mod get;
 mod health;
 mod hubble;
@@ -21,6 +23,7 @@ mod ip;
 mod list;
 mod lrp;
 mod map;
+mod metrics;
 mod monitor;
 mod node;
 mod policy;
@@ -92,6 +95,26 @@ enum Command {
     /// Manage cluster nodes
     #[command(subcommand)]
     Node(List<Listing>),
+    /// Ids of nodes in the datapath, with their addresses
+    #[command(subcommand, name = "nodeid")]
+    NodeId(List<Listing>),
+    /// Access metric status
+    #[command(subcommand)]
+    Metrics(metrics::MetricsCommand),
+    /// State of encryption between nodes
+    #[command(subcommand)]
+    Encrypt(features::EncryptCommand),
+    /// State of the BGP control plane
+    #[command(subcommand)]
+    Bgp(features::BgpCommand),
+    /// CIDRs that XDP drops
+    #[command(subcommand)]
+    Prefilter(List<Listing>),
+    /// Cgroups of pods
+    #[command(subcommand)]
+    Cgroups(List<Listing>),
+    /// Request available debugging information from agent
+    Debuginfo(debuginfo::DebuginfoOptions),
     /// Access userspace cached content of BPF maps
     #[command(subcommand)]
     Map(map::MapCommand),
@@ -160,6 +183,13 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Db(options) => return db::run(options, out),
         Command::Health(command) => health::run(arguments.host.as_deref(), command, out),
         Command::Node(List::List(options)) => node::list(agent, options, out),
+        Command::NodeId(List::List(options)) => node::ids(agent, options, out),
+        Command::Metrics(command) => return metrics::run(command, out),
+        Command::Encrypt(command) => features::encrypt(agent, command, out),
+        Command::Bgp(command) => features::bgp(agent, command, out),
+        Command::Prefilter(command) => features::prefilter(agent, command, out),
+        Command::Cgroups(command) => features::cgroups(agent, command, out),
+        Command::Debuginfo(options) => debuginfo::run(agent, options, out),
         Command::Map(command) => map::run(agent, command, out),
         Command::Monitor(options) => monitor::run(agent, options, out),
         Command::Hubble(command) => hubble::run(agent, command, out),

@@ -1,10 +1,11 @@
-//! `node`: the nodes of the cluster, as known to the agent.
+//! `node` and `nodeid`: the nodes of the cluster, as known to the agent, and their ids in the datapath.
 
 use crate::client::Agent;
 use crate::commands::list::Listing;
 use crate::output::table;
 use anyhow::Context as _;
-use api_models::{ClusterNodeStatus, NodeElement};
+use api_models::{ClusterNodeStatus, NodeElement, NodeId};
+use std::fmt::Write as _;
 use std::io::Write;
 
 pub(crate) fn list(agent: &mut Agent, options: &Listing, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -16,6 +17,20 @@ pub(crate) fn list(agent: &mut Agent, options: &Listing, out: &mut dyn Write) ->
     lines.sort();
     let header = "Name\tIPv4 Address\tEndpoint CIDR\tIPv6 Address\tEndpoint CIDR\tSource\n";
     Ok(table(&(header.to_owned() + &lines.concat()), 0, out)?)
+}
+
+/// Runs `nodeid list`.
+pub(crate) fn ids(agent: &mut Agent, options: &Listing, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut nodes: Vec<NodeId> = agent.get("/node/ids").context("cannot get ids of nodes")?;
+    if options.output.write(&nodes, out)? {
+        return Ok(());
+    }
+    nodes.sort_by_key(|node| node.id.0);
+    let mut text = "NODE ID\tIP ADDRESSES\n".to_owned();
+    for node in &nodes {
+        let _ = writeln!(text, "{}\t{}", node.id.0, node.ips.join(", "));
+    }
+    Ok(table(&text, 5, out)?)
 }
 
 fn node_line(node: &NodeElement) -> String {

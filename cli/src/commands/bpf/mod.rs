@@ -5,12 +5,14 @@
 mod ct;
 mod endpoint;
 mod format;
+mod frag;
 mod ipcache;
 mod ipmasq;
 mod lb;
 mod maglev;
 mod metrics;
 mod nat;
+mod nodeid;
 mod pinned;
 mod policy;
 
@@ -46,6 +48,12 @@ pub(crate) enum BpfCommand {
     /// NAT mapping tables
     #[command(subcommand)]
     Nat(nat::NatCommand),
+    /// Ids of nodes
+    #[command(subcommand, name = "nodeid")]
+    NodeId(List<Listing>),
+    /// Fragmented datagrams
+    #[command(subcommand)]
+    Frag(List<Listing>),
     /// Load-balancing configuration
     #[command(subcommand)]
     Lb(lb::LbCommand),
@@ -60,6 +68,8 @@ pub(crate) fn run(agent: &mut Agent, command: &BpfCommand, out: &mut dyn Write) 
         BpfCommand::Metrics(List::List(options)) => metrics::list(&options.output, out),
         BpfCommand::Policy(command) => policy::run(agent, command, out),
         BpfCommand::Ipmasq(List::List(options)) => ipmasq::list(&options.output, out),
+        BpfCommand::NodeId(List::List(options)) => nodeid::list(&options.output, out),
+        BpfCommand::Frag(List::List(options)) => frag::list(&options.output, out),
         BpfCommand::Nat(command) => nat::run(agent, command, out),
         BpfCommand::Lb(command) => lb::run(command, out),
         BpfCommand::Ct(command) => ct::run(agent, command, out),

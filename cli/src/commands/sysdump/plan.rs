@@ -18,6 +18,7 @@ const OWN: &[&str] = &[
     "ip list -n -o json",
     "node list",
     "node list -o json",
+    "nodeid list",
     "service list",
     "service list -o json",
     "lrp list",
@@ -28,7 +29,12 @@ const OWN: &[&str] = &[
     "policy selectors -o json",
     "statedb",
     "shell -- health/history",
-    "shell -- metrics",
+    "debuginfo",
+    "encrypt status",
+    "cgroups list -o json",
+    "map events cilium_ipcache_v2",
+    "map events cilium_lxc",
+    "metrics list",
     "health status",
     "health status -o json",
     "hubble status",
@@ -39,6 +45,8 @@ const OWN: &[&str] = &[
     "bpf ct list global --time-diff",
     "bpf ipmasq list",
     "bpf nat list",
+    "bpf nodeid list",
+    "bpf frag list",
     "bpf lb list",
     "bpf lb list --backends",
     "bpf lb list --frontends",
@@ -123,7 +131,7 @@ impl Plan {
         let own = OWN.iter().map(|line| {
             let mut arguments = words(line);
             // The shell's and the health API's sockets are not the agent's.
-            let of_agent = !["shell", "health", "hubble"].contains(&arguments[0].as_str());
+            let of_agent = !["shell", "metrics", "health", "hubble"].contains(&arguments[0].as_str());
             arguments.splice(
                 0..0,
                 host.filter(|_| of_agent).into_iter().flat_map(|host| ["-H".into(), host.into()]),

@@ -1,0 +1,115 @@
+//! `encrypt`, `bgp`, `prefilter` and `cgroups`: features that scripts ask for whether they are on or off.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use anyhow::{Context as _, bail};
+use api_models::{CgroupDumpMetadata, EncryptionStatus, StatusResponse};
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use crate::client::Agent;
+use crate::commands::list::{List, Listing};
+use crate::output::{Output, table};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EncryptCommand {
+    /// Display the current encryption state
+    Status(Listing),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BgpCommand {
+    /// List state of all peers
+    Peers(Listing),
+    /// List routes: those that are available or advertised, of all peers
+    Routes(BgpRoutes),
+    /// List route policies
+    RoutePolicies(Listing),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BgpRoutes {
+    /// Table and address family, as `available ipv4 unicast`
+    words: Vec<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Runs a verb of `encrypt`.
+pub(crate) fn encrypt(
+    agent: &mut Agent,
+    command: &EncryptCommand,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let EncryptCommand::Status(options) = command;
+    let status: StatusResponse = agent.get("/healthz").context("cannot get daemon encryption status")?;
+    let off = || EncryptionStatus { mode: "Disabled".to_owned(), ..Default::default() };
+    let status = status.encryption.unwrap_or_else(off);
+    if options.output.write(&status, out)? {
+        return Ok(());
+    }
+    Ok(writeln!(out, "Encryption: {:<26}", status.mode)?)
+}
+
+/// Runs a verb of `bgp`.
+pub(crate) fn bgp(agent: &mut Agent, command: &BgpCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (path, output) = match command {
+        BgpCommand::Peers(options) => ("/bgp/peers".to_owned(), &options.output),
+        BgpCommand::RoutePolicies(options) => ("/bgp/route-policies".to_owned(), &options.output),
+        BgpCommand::Routes(BgpRoutes { words, output }) => {
+            let word = |n: usize, other: &'static str| words.get(n).map_or(other, String::as_str);
+            let (kind, afi, safi) = (word(0, "available"), word(1, "ipv4"), word(2, "unicast"));
+            let escaped = [kind, afi, safi].map(api_client::escape);
+            let [kind, afi, safi] = &escaped;
+            (format!("/bgp/routes?table_type={kind}&afi={afi}&safi={safi}"), output)
+        }
+    };
+    let answer = agent.call("GET", &path, &[], None)?;
+    match answer.status {
+        200 => {
+            let value: Value = serde_json::from_slice(&answer.body)?;
+            if !output.write(&value, out)? {
+                writeln!(out, "{value:#}")?;
+            }
+            Ok(())
+        }
+        // As a state of the feature, not as an error, which scripts rely on.
+        501 => Ok(writeln!(out, "BGP Control Plane is disabled")?),
+        _ => bail!(answer.words()),
+    }
+}
+
+/// Runs `prefilter list`.
+pub(crate) fn prefilter(
+    agent: &mut Agent,
+    List::List(options): &List<Listing>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let list: Value = agent.get("/prefilter").context("cannot get CIDR list")?;
+    if !options.output.write(&list, out)? {
+        writeln!(out, "{list:#}")?;
+    }
+    Ok(())
+}
+
+/// Runs `cgroups list`.
+pub(crate) fn cgroups(
+    agent: &mut Agent,
+    List::List(options): &List<Listing>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let metadata: CgroupDumpMetadata =
+        agent.get("/cgroup-dump-metadata").context("cannot get metadata of cgroups")?;
+    if options.output.write(&metadata.pod_metadatas, out)? {
+        return Ok(());
+    }
+    let mut text = "POD NAME\tPOD NAMESPACE\tCGROUP IDS\t\n".to_owned();
+    for pod in metadata.pod_metadatas.iter() {
+        for (n, container) in pod.containers.iter().enumerate() {
+            let (name, namespace) = if n == 0 { (&*pod.name, &*pod.namespace) } else { ("", "") };
+            let _ = writeln!(text, "{name}\t{namespace}\t{}\t", container.cgroup_id);
+        }
+    }
+    Ok(table(&text, 5, out)?)
+}
