@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(report(&defaults).await, [all_well]);
         let rows = report(&[
             ("hubble-drop-events", "true"),
-            ("hubble-listen-address", ":4244"),
+            ("hubble-redact-enabled", "true"),
             ("enable-l7-proxy", "false"),
             ("mesh-auth-gc-interval", "300s"),
         ])
@@ -134,7 +134,7 @@ mod tests {
                     "options.hubble-monitor",
                     Level::Degraded,
                     "2 options have no effect in this agent",
-                    "hubble-drop-events=true, hubble-listen-address=:4244"
+                    "hubble-drop-events=true, hubble-redact-enabled=true"
                 ),
                 row(
                     "options.l7-dns",

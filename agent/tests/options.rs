@@ -34,15 +34,10 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 11] = [
+const WITHOUT_EFFECT: [&str; 6] = [
     "dnsproxy-enable-transparent-mode",
     "enable-policy-secrets-sync",
     "external-envoy-proxy",
-    "hubble-disable-tls",
-    "hubble-listen-address",
-    "hubble-tls-cert-file",
-    "hubble-tls-client-ca-files",
-    "hubble-tls-key-file",
     "policy-secrets-namespace",
     "policy-secrets-only-from-secrets-namespace",
     "vtep-mask",

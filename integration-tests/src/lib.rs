@@ -40,7 +40,8 @@ pub use pod::{Pod, plugin, plugin_input};
 pub use rights::{Right, asked, granted};
 pub use services::{ServiceFixture, many_services, state_file};
 pub use spoiler::{Real, Spoiler};
-pub use tls::{Authority, Front, Identity, TlsServer, Valid};
+pub use test_kit::{Authority, Identity, Valid};
+pub use tls::{Front, TlsServer};
 pub use workload::{RunningContainer, Workload};
 
 /// The example of CONTRIBUTING.md, so that it stays true.

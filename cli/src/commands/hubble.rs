@@ -1,31 +1,29 @@
 //! `hubble`: flows of the node's packets and the state of their server, as Cilium's `hubble` prints them. `events` has
-//! the other kinds of events.
+//! the other kinds of events, `list` the lists, `server` the connection.
 
 mod events;
+mod list;
+mod server;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use hubble_api::Connection;
 use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict};
 use hubble_api::health::HealthCheckRequest;
 use hubble_api::health::health_client::HealthClient;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetFlowsRequest, ServerStatusRequest};
+use hubble_api::{Connection, Server};
 
 use self::events::{EventsCommand, RangeOptions};
+use self::list::{ListCommand, WatchCommand};
+pub(crate) use self::server::ServerOptions;
 use crate::client::Agent;
 
-/// The name of the socket, beside that of the API.
-const SOCKET: &str = "hubble.sock";
-
-/// The folder of the socket for an API on TCP.
-const DEFAULT_FOLDER: &str = "/var/run/cilium";
-
-/// Where the server is, for all clients.
-const SERVER_VARIABLE: &str = "HUBBLE_SERVER";
+/// The time in which a connection ends that a request has failed with.
+const END: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HubbleCommand {
@@ -33,13 +31,12 @@ pub(crate) enum HubbleCommand {
     Observe(Box<ObserveCommand>),
     /// Print the state of the server of flows
     Status(ServerOptions),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ServerOptions {
-    /// Socket of the server, unix:///PATH (default: HUBBLE_SERVER, else beside the agent's socket)
-    #[arg(long, value_name = "ADDRESS")]
-    server: Option<String>,
+    /// List nodes or namespaces
+    #[command(subcommand)]
+    List(ListCommand),
+    /// Print changes as they happen
+    #[command(subcommand)]
+    Watch(WatchCommand),
 }
 
 #[derive(Debug, Args)]
@@ -181,43 +178,41 @@ pub(crate) fn run(agent: &Agent, command: &HubbleCommand, out: &mut dyn Write) -
             None => &command.flows.server,
         },
         HubbleCommand::Status(options) => options,
+        HubbleCommand::List(command) => command.server(),
+        HubbleCommand::Watch(command) => command.server(),
     };
-    let path = socket(agent, server.server.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let server = server.server(agent)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (connection, work) =
-            hubble_api::connect(&path).await.context("no flows are served, which enable-hubble does")?;
+        let (connection, mut work) =
+            hubble_api::connect(&server).await.context("no flows are served, which enable-hubble does")?;
         let command = async {
             match command {
                 HubbleCommand::Observe(command) => match &command.events {
                     Some(events) => events.run(connection, out).await,
                     None => observe(connection, &command.flows, out).await,
                 },
-                HubbleCommand::Status(_) => status(connection, &path, out).await,
+                HubbleCommand::Status(_) => status(connection, &server, out).await,
+                HubbleCommand::List(command) => command.run(connection, out).await,
+                HubbleCommand::Watch(command) => command.run(connection, out).await,
             }
         };
         tokio::select! {
             biased;
-            result = command => result,
-            // Answers in flight end with an error of their own as long as the command is polled; this is the rest.
-            _ = work => bail!("the server has closed the connection"),
+            result = command => match result {
+                // The connection knows best why it ended: refused by TLS, for example.
+                Err(error) => match tokio::time::timeout(END, &mut work).await {
+                    Ok(Err(cause)) => Err(cause).context("the server has closed the connection"),
+                    _ => Err(error),
+                },
+                result => result,
+            },
+            ended = &mut work => match ended {
+                Ok(()) => bail!("the server has closed the connection"),
+                Err(cause) => Err(cause).context("the server has closed the connection"),
+            },
         }
     })
-}
-
-/// Returns the socket of the option, of `HUBBLE_SERVER`, or beside that of the API.
-fn socket(agent: &Agent, option: Option<&str>) -> anyhow::Result<PathBuf> {
-    let variable = std::env::var(SERVER_VARIABLE).ok().filter(|server| !server.is_empty());
-    match option.map(str::to_owned).or(variable) {
-        Some(server) => match server.strip_prefix("unix://") {
-            Some(path) => Ok(path.into()),
-            None => bail!("{server} is no unix:///PATH: flows are served on a unix socket only"),
-        },
-        None => Ok(match agent.socket() {
-            Some(api) => api.with_file_name(SOCKET),
-            None => PathBuf::from(DEFAULT_FOLDER).join(SOCKET),
-        }),
-    }
 }
 
 async fn observe(
@@ -233,11 +228,11 @@ async fn observe(
     Ok(())
 }
 
-async fn status(connection: Connection, path: &std::path::Path, out: &mut dyn Write) -> anyhow::Result<()> {
+async fn status(connection: Connection, server: &Server, out: &mut dyn Write) -> anyhow::Result<()> {
     let request = HealthCheckRequest { service: "hubble.server.Observer".to_owned() };
     let health = HealthClient::new(connection.clone()).check(request).await.map_err(refused)?.into_inner();
     let shown = if health.status == 1 { "Ok".to_owned() } else { health.status().as_str_name().to_owned() };
-    writeln!(out, "Healthcheck (via unix://{}): {shown}", path.display())?;
+    writeln!(out, "Healthcheck (via {server}): {shown}")?;
     let status =
         ObserverClient::new(connection).server_status(ServerStatusRequest {}).await.map_err(refused)?;
     let status = status.into_inner();

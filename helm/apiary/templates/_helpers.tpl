@@ -135,6 +135,15 @@ capabilities:
       {{- with .metrics -}}{{- $_ := set $data "metrics" (join " " .) -}}{{- end -}}
     {{- end -}}
   {{- end -}}
+  {{- if and .hubble.enabled .hubble.listenAddress -}}
+    {{- $_ := set $data "hubble-listen-address" .hubble.listenAddress -}}
+    {{- $_ := set $data "hubble-disable-tls" (not .hubble.tls.enabled | toString) -}}
+    {{- if .hubble.tls.enabled -}}
+      {{- $_ := set $data "hubble-tls-cert-file" "/var/lib/cilium/tls/hubble/server.crt" -}}
+      {{- $_ := set $data "hubble-tls-key-file" "/var/lib/cilium/tls/hubble/server.key" -}}
+      {{- $_ := set $data "hubble-tls-client-ca-files" "/var/lib/cilium/tls/hubble/client-ca.crt" -}}
+    {{- end -}}
+  {{- end -}}
   {{- if .operator.prometheus.enabled -}}
     {{- $_ := set $data "enable-metrics" "true" -}}
     {{- $_ := set $data "operator-prometheus-serve-addr" (printf ":%d" (int64 .operator.prometheus.port)) -}}

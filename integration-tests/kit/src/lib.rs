@@ -10,7 +10,7 @@
 //! [`StallFlow`] (packets with times), [`Traced`] (a process killed
 //! after its k-th write), [`Keeper`] (servers in a namespace of their own that end
 //! with the test's process), [`wait_until`], [`MachineState`] (nothing outside was
-//! touched), [`skip!`], [`Slice`] (the part of an exhaustive test that a run covers).
+//! touched), [`skip!`], [`Authority`] (certificates), [`Slice`] (the part of an exhaustive test that a run covers).
 //!
 //! Namespaces belong to threads: the thread that makes a sandbox is inside it
 //! until the drop, and so are threads, processes and runtimes that it starts.
@@ -29,6 +29,7 @@
 //! assert!(report.is_perfect(), "{report:?}");
 //! ```
 
+mod certificates;
 mod container;
 mod fragments;
 mod keeper;
@@ -47,6 +48,7 @@ mod trace;
 mod udp;
 mod wait;
 
+pub use certificates::{Authority, Identity, Valid};
 pub use container::{Container, Mount, Propagation};
 pub use fragments::FragmentedDatagram;
 pub use keeper::Keeper;

@@ -386,7 +386,7 @@ pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[
         "cells/infra/metrics/src/feature.rs",
         "`CILIUM_FEATURE_METRICS_WITH_DEFAULTS`, by which the original asks for gauges of features that are off",
     ),
-    ("cli/src/commands/hubble.rs", "`HUBBLE_SERVER`, by which clients find the server of flows"),
+    ("cli/src/commands/hubble/server.rs", "`HUBBLE_SERVER`, by which clients find the server of flows"),
     ("cli/src/commands/monitor.rs", "`CILIUM_MONITOR_SOCK`, by which clients find the monitor"),
     ("cli/src/commands/health.rs", "`CILIUM_HEALTH_SOCK`, by which clients find the health API"),
     ("cli/src/main.rs", "the name by which the tool was called, which selects its function"),

@@ -203,6 +203,11 @@ fn flows_have_names(node: &Node, a: &Pod, b: &Pod) {
         (&dropped["drop_reason_desc"], &dropped["traffic_direction"]),
         (&json!("POLICY_DENIED"), &json!("INGRESS"))
     );
+    let events = || {
+        let events = node.apiary_command(&["hubble", "observe", "agent-events", "--all"]).output().unwrap();
+        String::from_utf8(events.stdout).unwrap()
+    };
+    wait_until("the policy is reported", LIMIT, || events().contains(": POLICY_UPDATED (labels: ["));
     let status = node.apiary_command(&["hubble", "status"]).output().unwrap();
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(status.contains("): Ok\nCurrent/Max Flows: "), "{status}");

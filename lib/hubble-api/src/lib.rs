@@ -2,7 +2,7 @@
 //!
 //! **Owns** the definitions in `proto/`, with Cilium's names and numbers: [`flow`], [`observer`], [`peer`], [`relay`],
 //! and the part of gRPC's [`health`] service that clients use; the JSON form and the lines that clients print
-//! ([`to_json`], [`to_compact`]); field masks ([`FieldMask`]); the connection of a client to a unix socket
+//! ([`to_json`], [`to_compact`]); field masks ([`FieldMask`]); the connection of a client to a [`Server`]
 //! ([`connect`]).
 //! **Needs** nothing: no clock, no kernel.
 //!
@@ -24,14 +24,18 @@ mod compact;
 mod events;
 mod json;
 mod mask;
+mod server;
+mod tls;
 
-pub use client::{ConnectError, Connection, connect};
+pub use client::{ConnectError, Connection, Work, connect};
 pub use compact::to_compact;
 pub use events::{agent_event_to_compact, debug_event_to_compact};
 pub use json::to_json;
 pub use mask::{BadMask, FieldMask};
 pub use protos::grpc::health::v1 as health;
 pub use protos::{flow, observer, peer, relay};
+pub use server::{BadServer, ClientTls, Server};
+pub use tls::TlsError;
 pub use tonic::Status;
 
 /// The definitions of all services and messages, an encoded `google.protobuf.FileDescriptorSet`, for reflection.

@@ -1,7 +1,8 @@
 //! Flows of the node's packets, to clients of Hubble.
 //!
-//! **Owns** the ring of the latest events and the socket `hubble-socket-path`. **Needs** `Arc<Monitor>` and the tables
-//! by which addresses have names: `endpoints`, `ipcache`, `identities`, `frontends`, `devices`, `local-node`.
+//! **Owns** the ring of the latest events, the socket `hubble-socket-path` and the address `hubble-listen-address`.
+//! **Needs** `Arc<Monitor>`; the tables by which addresses have names: `endpoints`, `ipcache`, `identities`, `frontends`,
+//! `devices`, `local-node`; the table `nodes`, whose changes clients of the peer service follow.
 //! **Provides** `hubble` of the status.
 //!
 //! **Life.** Off by default (`enable-hubble`), and then without jobs, memory or a listener of the monitor. On, a job
@@ -9,7 +10,11 @@
 //! notification of the agent or a debug message, with the names of one snapshot of the tables for a batch, and writes it
 //! into the ring of `hubble-event-buffer-capacity` events. Requests read the ring at their own pace, by position: a
 //! client that does not read costs no memory, and gets the number of events that were overwritten before it read them.
-//! The socket serves HTTP/2 to at most 64 clients, mode 0660, group `cilium` if there is one; connections and requests end with the job.
+//! Socket and address serve HTTP/2 to at most 128 clients each; the socket has mode 0660, and group `cilium` if there is
+//! one. Connections and requests end with the job.
+//!
+//! **TLS** of the address is of version 1.3, with the files of `hubble-tls-*`: it waits until all of them are valid, and
+//! each handshake has their latest valid contents. With `hubble-tls-client-ca-files`, a client needs a certificate.
 //!
 //! Each loss is counted once, in the place where it happens: rings of the kernel (`PERF_EVENT_RING_BUFFER`), the queue of
 //! this cell at the monitor (`OBSERVER_EVENTS_QUEUE`), the ring of flows (`HUBBLE_RING_BUFFER`, for each client).
@@ -18,23 +23,31 @@
 //! returns N flows, whatever else is in the ring; a loss is reported once per interval and at the end of a request;
 //! malformed packets are flows, with the headers before the fault; a field mask never removes the time of a response.
 //! A filter by information that no flow of this agent has is an error. Requests for agent and debug events return as many
-//! of these as are asked for, too.
+//! of these as are asked for, too. A client of the peer service that does not read gets the latest state instead of the
+//! end of its request. Certificates are read when they change, not for each handshake.
 //!
 //! **Not here**: workloads, DNS names, policies that have decided (`hubble-network-policy-correlation-enabled`), flows
-//! of sockets and of proxies, TCP and TLS, the peer service, exporters, metrics.
+//! of sockets and of proxies, exporters, metrics.
 
 mod cell;
 mod clock;
 mod config;
 mod filter;
+mod listen;
 mod names;
 mod observer;
 mod parser;
+mod peers;
+mod reflection;
 mod request;
 mod ring;
 mod server;
 mod service;
+mod socket;
 mod status;
+mod tcp;
+mod tls;
 
 pub use cell::cell;
 pub use config::{Error, HubbleConfig};
+pub use listen::{ListenConfig, ListenError};

@@ -1,29 +1,28 @@
-//! The socket: connections of HTTP/2, each request to its service.
+//! Connections of HTTP/2 on any stream, each request to its service.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use api::Socket;
 use hive::JobCx;
 use hubble_api::health::health_server::HealthServer;
 use hubble_api::observer::observer_server::ObserverServer;
+use hubble_api::peer::peer_server::PeerServer;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::UnixStream;
-use tokio::time::sleep;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
+use crate::reflection::{self, Reflection};
 use crate::service::Service;
 
-/// The maximum number of open connections.
-const CONNECTIONS: usize = 64;
+/// The maximum number of open connections of a listener.
+const CONNECTIONS: usize = 128;
 
 /// The maximum number of requests of a connection that are in flight.
 const REQUESTS: u32 = 100;
@@ -31,46 +30,75 @@ const REQUESTS: u32 = 100;
 /// The maximum size of a request: filters with lists of names.
 const MAX_REQUEST: usize = 1 << 20;
 
-/// The pause after a connection could not be accepted.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Bytes of responses that wait for their client, per request: a client that does not read costs no more.
+const SEND_BUFFER: usize = 32 << 10;
 
-/// Serves the socket until the job is cancelled; an error if it cannot be made.
-pub(crate) async fn serve(path: PathBuf, service: Service, cx: JobCx) -> anyhow::Result<()> {
-    let socket = hive::blocking(move || Socket::bind(&path, "hubble-socket-path")).await?;
-    cx.health.ok("Serving");
-    let (connections, requests) = (TaskTracker::new(), TaskTracker::new());
-    while let Some(accepted) = cx.token().run_until_cancelled(socket.listener().accept()).await {
-        match accepted {
-            Ok(_) if connections.len() >= CONNECTIONS => {
-                tracing::info!(clients = CONNECTIONS, "Hubble client refused: too many are connected");
-            }
-            Ok((stream, _)) => {
-                cx.health.ok("Serving");
-                let tasks = Tasks { tracker: requests.clone(), stop: cx.token().clone() };
-                connections.spawn(connection(stream, service.clone(), tasks));
-            }
-            Err(error) => {
-                cx.health.degraded("Cannot accept connections on the socket of Hubble", &error);
-                sleep(ACCEPT_RETRY).await;
-            }
-        }
-    }
-    hive::blocking(move || drop(socket)).await;
-    for tracker in [connections, requests] {
-        tracker.close();
-        tracker.wait().await;
-    }
-    Ok(())
+/// The interval of pings, which detect clients that are gone without closing, and the time for their answer.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
+
+/// The pause after a connection could not be accepted.
+pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The services of all listeners. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Services {
+    pub(crate) service: Service,
+    pub(crate) reflection: Reflection,
 }
 
-/// Serves a connection until its client closes it or the job is cancelled.
-async fn connection(stream: UnixStream, service: Service, tasks: Tasks) {
-    let stop = tasks.stop.clone();
-    let mut server = http2::Builder::new(tasks);
-    server.max_concurrent_streams(REQUESTS).timer(TokioTimer::new());
-    let serving = server.serve_connection(TokioIo::new(stream), Route::new(service));
-    // The end of a client, also by an error, needs no report.
-    drop(stop.run_until_cancelled(serving).await);
+/// The connections of a listener. They end with the job.
+pub(crate) struct Server {
+    connections: TaskTracker,
+    tasks: Tasks,
+    route: Route,
+}
+
+impl Server {
+    pub(crate) fn new(services: Services, cx: &JobCx) -> Self {
+        let tasks = Tasks { tracker: TaskTracker::new(), stop: cx.token().clone() };
+        Self { connections: TaskTracker::new(), tasks, route: Route::new(services) }
+    }
+
+    /// Whether another connection is served; logs if it is not.
+    pub(crate) fn has_capacity(&self) -> bool {
+        let has_capacity = self.connections.len() < CONNECTIONS;
+        if !has_capacity {
+            tracing::info!(clients = CONNECTIONS, "Hubble client refused: too many are connected");
+        }
+        has_capacity
+    }
+
+    /// Serves a connection, once it is established, until its client closes it or the job is cancelled.
+    pub(crate) fn serve<S>(&self, connecting: impl Future<Output = Option<S>> + Send + 'static)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (tasks, route) = (self.tasks.clone(), self.route.clone());
+        self.connections.spawn(async move {
+            let stop = tasks.stop.clone();
+            let serving = async {
+                let Some(stream) = connecting.await else { return };
+                let mut server = http2::Builder::new(tasks);
+                server
+                    .max_concurrent_streams(REQUESTS)
+                    .max_send_buf_size(SEND_BUFFER)
+                    .keep_alive_interval(KEEP_ALIVE.0)
+                    .keep_alive_timeout(KEEP_ALIVE.1)
+                    .timer(TokioTimer::new());
+                // The end of a client, also by an error, needs no report.
+                drop(server.serve_connection(TokioIo::new(stream), route).await);
+            };
+            stop.run_until_cancelled(serving).await;
+        });
+    }
+
+    /// Waits for the end of all connections and requests.
+    pub(crate) async fn drain(self) {
+        for tracker in [self.connections, self.tasks.tracker] {
+            tracker.close();
+            tracker.wait().await;
+        }
+    }
 }
 
 /// Runs the requests of connections, until the job is cancelled.
@@ -91,14 +119,18 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Tasks 
 #[derive(Clone)]
 struct Route {
     observer: ObserverServer<Service>,
+    peer: PeerServer<Service>,
     health: HealthServer<Service>,
+    reflection: Reflection,
 }
 
 impl Route {
-    fn new(service: Service) -> Self {
+    fn new(Services { service, reflection }: Services) -> Self {
         Self {
             observer: ObserverServer::new(service.clone()).max_decoding_message_size(MAX_REQUEST),
+            peer: PeerServer::new(service.clone()).max_decoding_message_size(MAX_REQUEST),
             health: HealthServer::new(service).max_decoding_message_size(MAX_REQUEST),
+            reflection,
         }
     }
 }
@@ -109,12 +141,15 @@ impl hyper::service::Service<Request<Incoming>> for Route {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let Self { mut observer, mut health } = self.clone();
+        let Self { mut observer, mut peer, mut health, reflection } = self.clone();
         Box::pin(async move {
-            // Both are always ready. Paths of no service are answered by the observer: unimplemented.
-            match request.uri().path().starts_with("/grpc.health.v1.Health/") {
-                true => health.call(request).await,
-                false => observer.call(request).await,
+            let service = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
+            // All are always ready. Paths of no service are answered by the observer: unimplemented.
+            match service {
+                "grpc.health.v1.Health" => health.call(request).await,
+                "peer.Peer" => peer.call(request).await,
+                reflection::V1 | reflection::V1ALPHA => reflection.call(request).await,
+                _ => observer.call(request).await,
             }
         })
     }

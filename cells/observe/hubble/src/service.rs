@@ -1,4 +1,4 @@
-//! The services: `observer.Observer` and `grpc.health.v1.Health`.
+//! The services: `observer.Observer`, `peer.Peer` and `grpc.health.v1.Health`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,12 +13,15 @@ use hubble_api::observer::{
     GetFlowsRequest, GetFlowsResponse, GetNamespacesRequest, GetNamespacesResponse, GetNodesRequest,
     GetNodesResponse, ServerStatusRequest, ServerStatusResponse, observer_server,
 };
+use hubble_api::peer::{ChangeNotification, NotifyRequest, peer_server};
 use local_node::LocalNode;
+use node_manager::Node;
 use statedb::{Db, Table};
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 use crate::observer::{Observer, VERSION, node_name};
+use crate::peers::{Naming, Notifications};
 use crate::request::{AgentEvents, Answer, DebugEvents, Events, Flows, Range};
 
 /// The service by which clients ask for health.
@@ -33,6 +36,8 @@ pub(crate) struct Service {
     pub(crate) observer: Arc<Observer>,
     pub(crate) db: Arc<Db>,
     pub(crate) node: Table<LocalNode>,
+    pub(crate) nodes: Table<Node>,
+    pub(crate) naming: Naming,
     pub(crate) lost_event_interval: Duration,
 }
 
@@ -125,6 +130,20 @@ impl observer_server::Observer for Service {
             flows_rate: observer.flow_rate(),
             ..ServerStatusResponse::default()
         }))
+    }
+}
+
+#[tonic::async_trait]
+impl peer_server::Peer for Service {
+    type NotifyStream = Responses<ChangeNotification>;
+
+    async fn notify(&self, _request: Request<NotifyRequest>) -> Result<Response<Self::NotifyStream>, Status> {
+        let changes = Notifications::new(self.nodes.clone(), self.naming.clone());
+        let responses = stream::unfold(changes, |mut changes| async {
+            let change = changes.next().await;
+            Some((Ok(change), changes))
+        });
+        Ok(versioned(Box::pin(responses)))
     }
 }
 

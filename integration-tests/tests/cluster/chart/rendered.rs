@@ -112,6 +112,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "imagePullSecrets": [{"name": "key"}], "priorityClassName": "own",
                 "image": {"repository": "registry.example.org/apiary", "digest": format!("sha256:{}", "0".repeat(64))},
                 "operator": {"image": {"override": "registry.example.org/operator:1"}, "extraArgs": ["--debug"]},
+                "hubble": {"enabled": true, "listenAddress": "10.0.0.1:4245", "preferIpv6": true, "tls": {"enabled": false}, "peerService": {"targetPort": 4245}},
                 "extraConfig": {"route-metric": 5, "policy-accounting": false, "trace-payloadlen": "64"}}),
         ),
         (
@@ -122,7 +123,8 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "localRedirectPolicies": {"enabled": true, "addressMatcherCIDRs": ["169.254.0.0/16"]},
                 "nodeIPAM": {"enabled": true}, "enableLBIPAM": false, "defaultLBServiceIPAM": "nodeipam",
                 "socketLB": {"enabled": true, "hostNamespaceOnly": true},
-                "hubble": {"enabled": true, "socketPath": "/run/flows.sock", "eventBufferCapacity": 1023, "eventQueueSize": 64}}),
+                "hubble": {"enabled": true, "socketPath": "/run/flows.sock", "eventBufferCapacity": 1023, "eventQueueSize": 64,
+                    "tls": {"server": {"extraDnsNames": ["hubble.example.org"], "extraIpAddresses": ["192.0.2.7"]}}}}),
         ),
         (
             "names and roles of others",

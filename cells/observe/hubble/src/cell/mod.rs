@@ -1,4 +1,4 @@
-//! The wiring: options, the observer with its ring, the job that fills it, the socket, the status.
+//! The wiring: options, the observer with its ring, the job that fills it, the socket, the TCP listener, the status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,32 @@ use ipcache::Entry;
 use loadbalancer::Frontend;
 use local_node::LocalNode;
 use monitor::Monitor;
+use node_manager::Node;
 use statedb::{Db, Table};
 
 use crate::config::{Error, HubbleConfig};
+use crate::listen::{Listen, ListenConfig, ListenError};
 use crate::names::Tables;
 use crate::observer::{Observer, Worker};
+use crate::peers::Naming;
+use crate::reflection::Reflection;
+use crate::server::Services;
 use crate::service::Service;
-use crate::{server, status};
+use crate::{socket, status, tcp, tls};
 
-/// The backoff for a socket that cannot be made.
+/// The backoff for a socket or an address that cannot be bound.
 const SOCKET_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
 /// Returns the cell of Hubble.
 pub fn cell() -> Cell {
-    let cells = [config::<HubbleConfig>(), provide_private(new_observer), provide(new_status), invoke(start)];
+    let cells = [
+        config::<HubbleConfig>(),
+        config::<ListenConfig>(),
+        provide_private(new_observer),
+        provide_private(new_listener),
+        provide(new_status),
+        invoke(start),
+    ];
     module("hubble", "Flows of the node's packets", cells)
 }
 
@@ -42,14 +54,34 @@ fn new_observer(config: Config<HubbleConfig>) -> Result<Arc<Observing>, Error> {
     Ok(Arc::new(Observing(Some(Arc::new(observer)))))
 }
 
-fn new_status(observing: Arc<Observing>) -> Member<StatusSource> {
-    Member(status::source(observing.0.clone()))
+/// The TCP listener; none with Hubble off, and without an address.
+struct Listening {
+    listen: Option<Listen>,
+    /// The configuration of TLS.
+    certificates: Arc<tls::Current>,
+}
+
+fn new_listener(
+    hubble: Config<HubbleConfig>,
+    config: Config<ListenConfig>,
+) -> Result<Arc<Listening>, ListenError> {
+    let listen = if hubble.enable_hubble { config.listen()? } else { None };
+    Ok(Arc::new(Listening { listen, certificates: Arc::default() }))
+}
+
+fn new_status(observing: Arc<Observing>, listening: Arc<Listening>) -> Member<StatusSource> {
+    let needs_certificates = listening.listen.as_ref().is_some_and(|listen| listen.tls.is_some());
+    let is_starting = move || needs_certificates && listening.certificates.borrow().is_none();
+    Member(status::source(observing.0.clone(), is_starting))
 }
 
 #[derive(Params)]
 struct Needs {
     config: Config<HubbleConfig>,
     observing: Arc<Observing>,
+    listen_config: Config<ListenConfig>,
+    listening: Arc<Listening>,
+    nodes: Arc<Table<Node>>,
     monitor: Arc<Monitor>,
     db: Arc<Db>,
     node: Arc<Table<LocalNode>>,
@@ -61,8 +93,8 @@ struct Needs {
     jobs: JobGroup,
 }
 
-fn start(p: Needs) {
-    let Some(observer) = p.observing.0.clone() else { return };
+fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
+    let Some(observer) = p.observing.0.clone() else { return Ok(()) };
     let lost_event_interval = p.config.hubble_lost_event_send_interval;
     let worker = Worker {
         observer: observer.clone(),
@@ -80,14 +112,38 @@ fn start(p: Needs) {
         node: (*p.node).clone(),
     };
     p.jobs.one_shot("observer", move |cx: JobCx| worker.run(cx)).add();
-    let service = Service { observer, db: p.db, node: (*p.node).clone(), lost_event_interval };
+    let naming = Naming {
+        port: p.listening.listen.as_ref().map(|listen| listen.port),
+        has_tls: p.listening.listen.as_ref().is_some_and(|listen| listen.tls.is_some()),
+        prefer_ipv6: p.listen_config.hubble_prefer_ipv6,
+    };
+    let (node, nodes) = ((*p.node).clone(), (*p.nodes).clone());
+    let service = Service { observer, db: p.db, node, nodes, naming, lost_event_interval };
+    let services = Services { service, reflection: Reflection::new()? };
     let path = p.config.hubble_socket_path.clone();
-    let backoff = Backoff::exponential(SOCKET_RETRY.0, SOCKET_RETRY.1);
+    let backoff = || Backoff::exponential(SOCKET_RETRY.0, SOCKET_RETRY.1);
+    let of_socket = services.clone();
     p.jobs
-        .one_shot_with_retry("socket", backoff, move |cx: JobCx| {
-            server::serve(path.clone(), service.clone(), cx)
+        .one_shot_with_retry("socket", backoff(), move |cx: JobCx| {
+            socket::serve(path.clone(), of_socket.clone(), cx)
         })
         .add();
+    let Some(listen) = p.listening.listen.clone() else { return Ok(()) };
+    let certificates = p.listening.certificates.clone();
+    if let Some(files) = listen.tls.clone() {
+        let certificates = certificates.clone();
+        p.jobs
+            .one_shot_with_retry("certificates", backoff(), move |cx: JobCx| {
+                tls::follow(files.clone(), certificates.clone(), cx)
+            })
+            .add();
+    }
+    p.jobs
+        .one_shot_with_retry("tcp", backoff(), move |cx: JobCx| {
+            tcp::serve(listen.clone(), certificates.clone(), services.clone(), cx)
+        })
+        .add();
+    Ok(())
 }
 
 #[cfg(test)]

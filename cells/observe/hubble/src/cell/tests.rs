@@ -12,11 +12,16 @@ use hubble_api::observer::{
     GetAgentEventsRequest, GetDebugEventsRequest, GetFlowsRequest, GetFlowsResponse, GetNamespacesRequest,
     GetNodesRequest, ServerStatusRequest,
 };
-use hubble_api::{Connection, connect};
+use hubble_api::{Connection, Server, connect};
 use monitor_events::gob;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
+
+mod tcp;
+
+/// The status sources of the hive.
+struct Sources(Vec<StatusSource>);
 
 fn hive(folder: &Path) -> TestHive {
     let node = LocalNode {
@@ -33,7 +38,13 @@ fn hive(folder: &Path) -> TestHive {
         module("loadbalancer", "Frontends", [statedb::table::<Frontend>()]),
         module("devices", "Devices", [statedb::table::<Device>()]),
     ];
-    let cells = [statedb::cell(), local_node::testing::given(node), bundle(tables), cell()];
+    let nodes = node_manager::testing::given(vec![node_manager::testing::node("other", &["10.0.0.2"], &[])]);
+    let sources = [
+        provide(|sources: Group<StatusSource>| Arc::new(Sources(sources.to_vec()))),
+        invoke(|_: Arc<Sources>, _: Arc<node_manager::testing::Nodes>| ()),
+    ];
+    let sources = module("sources", "Sources of the status", sources);
+    let cells = [statedb::cell(), sources, local_node::testing::given(node), bundle(tables), nodes, cell()];
     TestHive::needing::<local_node::LocalNodeStore>(cells)
         .supply(Arc::new(Monitor::new(16)))
         .set("hubble-socket-path", folder.join("hubble.sock").display())
@@ -41,7 +52,7 @@ fn hive(folder: &Path) -> TestHive {
 
 /// A connection that ends with the test.
 async fn client(folder: &Path) -> (Connection, AbortOnDropHandle<()>) {
-    let (connection, work) = connect(&folder.join("hubble.sock")).await.unwrap();
+    let (connection, work) = connect(&Server::Unix(folder.join("hubble.sock"))).await.unwrap();
     let tracker = tokio_util::task::TaskTracker::new();
     let work = tracker.spawn(async move { drop(work.await) });
     (connection, AbortOnDropHandle::new(work))

@@ -1,0 +1,171 @@
+//! TLS of the TCP listener: files to the server's configuration, and the job that reads changed files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use file_watch::FileWatch;
+use futures::future::select_all;
+use hive::JobCx;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// The protocol that clients must offer by ALPN.
+const HTTP2: &[u8] = b"h2";
+
+/// How long files must not change before they are read: certificate and key are two writes.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// After this time without valid files, a line is logged.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The files of TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Files {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// With them, clients need a certificate of one of these authorities.
+    pub(crate) client_authorities: Vec<PathBuf>,
+}
+
+/// Files that are no configuration of TLS.
+#[derive(Debug, thiserror::Error)]
+enum TlsError {
+    /// A file cannot be read, or is not in PEM.
+    #[error("{path}: is no {expected} in PEM")]
+    File {
+        path: String,
+        /// The contents that it must have.
+        expected: &'static str,
+        #[source]
+        source: pem::Error,
+    },
+    /// A certificate of an authority is invalid.
+    #[error("{path}: has an invalid certificate of an authority")]
+    Authority {
+        path: String,
+        #[source]
+        source: rustls::Error,
+    },
+    /// There is no certificate in the files of authorities.
+    #[error("hubble-tls-client-ca-files: the files have no certificate")]
+    Authorities(#[from] VerifierBuilderError),
+    /// Certificate and key do not fit.
+    #[error("{path}: the certificate cannot be used with its key")]
+    Certificate {
+        path: String,
+        #[source]
+        source: rustls::Error,
+    },
+}
+
+impl Files {
+    fn all(&self) -> impl Iterator<Item = &Path> {
+        let own = [self.certificate.as_path(), self.key.as_path()];
+        own.into_iter().chain(self.client_authorities.iter().map(PathBuf::as_path))
+    }
+
+    /// Reads the files. Blocks.
+    fn load(&self) -> Result<ServerConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        // The provider has cipher suites of this version.
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("ring has TLS 1.3");
+        let builder = match &self.client_authorities[..] {
+            [] => builder.with_no_client_auth(),
+            files => {
+                let mut roots = RootCertStore::empty();
+                for path in files {
+                    for certificate in certificates(path)? {
+                        let invalid = |source| TlsError::Authority { path: shown(path), source };
+                        roots.add(certificate).map_err(invalid)?;
+                    }
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build()?)
+            }
+        };
+        let chain = certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|source| TlsError::File {
+            path: shown(&self.key),
+            expected: "private key",
+            source,
+        })?;
+        let unusable = |source| TlsError::Certificate { path: shown(&self.certificate), source };
+        let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
+        config.alpn_protocols = vec![HTTP2.to_vec()];
+        Ok(config)
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Reads all certificates of a file, at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let invalid = |source| TlsError::File { path: shown(path), expected: "certificate", source };
+    let all: Vec<_> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(invalid)?;
+    match all.is_empty() {
+        true => Err(invalid(pem::Error::NoItemsFound)),
+        false => Ok(all),
+    }
+}
+
+/// The configuration of the latest valid files; none before all of them are valid for the first time.
+pub(crate) type Current = watch::Sender<Option<Arc<ServerConfig>>>;
+
+/// Publishes the configuration of the files, and again after each change, until the job is cancelled. With invalid files
+/// the previous configuration stays.
+pub(crate) async fn follow(files: Files, current: Arc<Current>, cx: JobCx) -> anyhow::Result<()> {
+    let mut watches = Vec::new();
+    for _ in files.all() {
+        watches.push(FileWatch::new()?.with_writes());
+    }
+    let overdue_at = Instant::now() + PATIENCE;
+    let mut is_reported = false;
+    loop {
+        for (watch, path) in watches.iter_mut().zip(files.all()) {
+            watch.follow(path)?;
+        }
+        let loading = files.clone();
+        let has_previous = current.borrow().is_some();
+        match hive::blocking(move || loading.load()).await {
+            Ok(config) => {
+                current.send_replace(Some(Arc::new(config)));
+                cx.health.ok("Certificates are read");
+                if has_previous {
+                    tracing::info!("Changed certificates of Hubble are read");
+                }
+            }
+            Err(error) if has_previous => {
+                cx.health.degraded("Changed certificates are invalid: the previous ones stay in use", &error);
+            }
+            Err(error) => cx.health.degraded("TCP is not served: waits for certificates", &error),
+        }
+        let is_waiting = !is_reported && current.borrow().is_none();
+        tokio::select! {
+            () = cx.cancelled() => return Ok(()),
+            result = changed(&mut watches) => {
+                result?;
+                // Until there is no change for a while.
+                while let Ok(result) = tokio::time::timeout(SETTLE, changed(&mut watches)).await {
+                    result?;
+                }
+            }
+            () = sleep_until(overdue_at), if is_waiting => {
+                is_reported = true;
+                tracing::info!("Hubble waits for its certificates: TCP is not served");
+            }
+        }
+    }
+}
+
+/// Waits until one of the files may have changed.
+async fn changed(watches: &mut [FileWatch]) -> std::io::Result<()> {
+    select_all(watches.iter_mut().map(|watch| Box::pin(watch.changed()))).await.0
+}
