@@ -115,6 +115,7 @@ pub fn control_plane() -> Cell {
             ciliumendpoint::cell(),
             loadbalancer_redirectpolicy::cell(),
             hubble::cell(),
+            hubble_exporter::cell(),
             cilium_health::cell(),
             agent_notifications::cell(),
         ],

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use prost::Message as _;
 use prost_build::Config;
 use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 /// Messages of the package `flow` that are parts of requests.
 const NOT_PRINTED: &str = "Filter";
@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("fields.rs"), fields(&files)?)?;
     std::fs::write(out.join("descriptors.bin"), descriptors(&files).encode_to_vec())?;
+    std::fs::write(out.join("types.rs"), types(&files)?)?;
     tonic_prost_build::configure().build_transport(false).compile_fds_with_config(files, config)?;
     Ok(())
 }
@@ -131,4 +132,57 @@ fn fields(files: &FileDescriptorSet) -> Result<String, std::fmt::Error> {
     }
     out.push(']');
     Ok(out)
+}
+
+/// Returns the table by which JSON is read: messages with their fields, and enums with their values.
+fn types(files: &FileDescriptorSet) -> Result<String, std::fmt::Error> {
+    let (mut parsed, mut enums) = (String::new(), String::new());
+    for file in files.file.iter().filter(|file| file.package() == "flow") {
+        file.enum_type.iter().try_for_each(|kind| values(&mut enums, ".flow", kind))?;
+        for message in &file.message_type {
+            typed(&mut parsed, &mut enums, ".flow", message)?;
+        }
+    }
+    Ok(format!("Types {{ messages: &[\n{parsed}], enums: &[\n{enums}] }}"))
+}
+
+/// Adds a message with the types inside of it.
+fn typed(
+    parsed: &mut String,
+    enums: &mut String,
+    scope: &str,
+    message: &DescriptorProto,
+) -> std::fmt::Result {
+    let path = format!("{scope}.{}", message.name());
+    message.enum_type.iter().try_for_each(|kind| values(enums, &path, kind))?;
+    message.nested_type.iter().try_for_each(|inner| typed(parsed, enums, &path, inner))?;
+    writeln!(parsed, "    (\"{path}\", &[")?;
+    for field in &message.field {
+        let kind = match field.r#type() {
+            Type::Bool => "Kind::Bool".to_owned(),
+            Type::String => "Kind::Text".to_owned(),
+            Type::Uint32 => "Kind::Number(0, u32::MAX as i128)".to_owned(),
+            Type::Int32 => "Kind::Number(i32::MIN as i128, i32::MAX as i128)".to_owned(),
+            Type::Uint64 => "Kind::Number(0, u64::MAX as i128)".to_owned(),
+            Type::Int64 => "Kind::Number(i64::MIN as i128, i64::MAX as i128)".to_owned(),
+            Type::Enum => format!("Kind::Enum({:?})", field.type_name()),
+            Type::Message => match field.type_name() {
+                ".google.protobuf.Timestamp" => "Kind::Time".to_owned(),
+                ".google.protobuf.BoolValue" => "Kind::Wrapper(&Kind::Bool)".to_owned(),
+                name if name.starts_with(".flow.") => format!("Kind::Message({name:?})"),
+                _ => continue,
+            },
+            _ => continue,
+        };
+        let names = [field.name(), field.json_name()];
+        let repeated = field.label() == Label::Repeated;
+        writeln!(parsed, "        ({names:?}, {}, {repeated}, {kind}),", field.number())?;
+    }
+    writeln!(parsed, "    ]),")
+}
+
+/// Adds an enum.
+fn values(enums: &mut String, scope: &str, kind: &EnumDescriptorProto) -> std::fmt::Result {
+    let values: Vec<_> = kind.value.iter().map(|value| (value.name(), value.number())).collect();
+    writeln!(enums, "    (\"{scope}.{}\", &{values:?}),", kind.name())
 }

@@ -8,8 +8,8 @@ use hive_script::Retry;
 use statedb::age::Fixed;
 
 use super::{
-    desired_routes, devices_controller, dynamic_config, example, health, healthserver, k8s, k8s_tables,
-    loadbalancer, metrics, neighbor, redirectpolicy,
+    desired_routes, devices_controller, dynamic_config, example, exporter, health, healthserver, k8s,
+    k8s_tables, loadbalancer, metrics, neighbor, redirectpolicy,
 };
 
 /// The environment of a family of scripts.
@@ -87,6 +87,17 @@ pub const FAMILIES: &[Family] = &[
         defaults: &[],
         retry: DEFAULT_RETRY,
         deadline: LONG,
+        clock: None,
+        netns: false,
+    },
+    Family {
+        name: "exporter",
+        folders: &["pkg/hubble/exporter", "pkg/hubble/exporter/test"],
+        cells: exporter::cells,
+        flags: false,
+        defaults: &[],
+        retry: DEFAULT_RETRY,
+        deadline: SHORT,
         clock: None,
         netns: false,
     },

@@ -4,6 +4,7 @@ mod desired_routes;
 mod devices_controller;
 mod dynamic_config;
 mod example;
+mod exporter;
 mod family;
 mod health;
 mod healthserver;

@@ -58,6 +58,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "cni-config",
         "config-sources",
         "hubble",
+        "hubble-exporter",
         "loadbalancer-redirectpolicy",
         "loader",
         "socket-lb",
@@ -151,6 +152,10 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
     (
         "cells/observe/hubble/src/clock.rs",
         "when an event arrived, in its flow, which requests ask for by time",
+    ),
+    (
+        "cells/observe/hubble-exporter/src/clock.rs",
+        "the ends of exporters, which their entries have as times, and names of rotated files",
     ),
     ("cells/config/daemon-config/src/cell.rs", "when the agent was started, in its stored configuration"),
     ("cells/observe/agent-notifications/src/cell.rs", "when the agent was started, in its notification"),

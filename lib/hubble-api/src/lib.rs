@@ -2,8 +2,8 @@
 //!
 //! **Owns** the definitions in `proto/`, with Cilium's names and numbers: [`flow`], [`observer`], [`peer`], [`relay`],
 //! and the part of gRPC's [`health`] service that clients use; the JSON form and the lines that clients print
-//! ([`to_json`], [`to_compact`]); field masks ([`FieldMask`]); the connection of a client to a [`Server`]
-//! ([`connect`]).
+//! ([`to_json`], [`to_compact`]), and the JSON that they write ([`flow_from_json`], [`filter_from_json`]); field masks
+//! ([`FieldMask`]); the connection of a client to a [`Server`] ([`connect`]).
 //! **Needs** nothing: no clock, no kernel.
 //!
 //! ```
@@ -24,6 +24,7 @@ mod compact;
 mod events;
 mod json;
 mod mask;
+mod read;
 mod server;
 mod tls;
 
@@ -34,6 +35,7 @@ pub use json::to_json;
 pub use mask::{BadMask, FieldMask};
 pub use protos::grpc::health::v1 as health;
 pub use protos::{flow, observer, peer, relay};
+pub use read::{BadJson, filter_from_json, flow_from_json};
 pub use server::{BadServer, ClientTls, Server};
 pub use tls::TlsError;
 pub use tonic::Status;

@@ -3,7 +3,8 @@
 //! **Owns** the ring of the latest events, the socket `hubble-socket-path` and the address `hubble-listen-address`.
 //! **Needs** `Arc<Monitor>`; the tables by which addresses have names: `endpoints`, `ipcache`, `identities`, `frontends`,
 //! `devices`, `local-node`; the table `nodes`, whose changes clients of the peer service follow.
-//! **Provides** `hubble` of the status.
+//! **Provides** `hubble` of the status; `Arc<`[`Feed`]`>`, by which other cells follow the ring; `Arc<`[`HubbleRegistry`]`>`
+//! for metrics with the prefix `hubble_`. Cells that must see each event are members of `Group<`[`Consumer`]`>`.
 //!
 //! **Life.** Off by default (`enable-hubble`), and then without jobs, memory or a listener of the monitor. On, a job
 //! subscribes to the monitor, so that the rings of the programs are always open; it decodes each event into a flow, a
@@ -27,11 +28,12 @@
 //! end of its request. Certificates are read when they change, not for each handshake.
 //!
 //! **Not here**: workloads, DNS names, policies that have decided (`hubble-network-policy-correlation-enabled`), flows
-//! of sockets and of proxies, exporters, metrics.
+//! of sockets and of proxies, metrics.
 
 mod cell;
 mod clock;
 mod config;
+mod feed;
 mod filter;
 mod listen;
 mod names;
@@ -50,4 +52,7 @@ mod tls;
 
 pub use cell::cell;
 pub use config::{Error, HubbleConfig};
+pub use feed::{Consumer, Feed, Follower, HubbleRegistry};
+pub use filter::{BadFilter, Filters};
 pub use listen::{ListenConfig, ListenError};
+pub use ring::Event;

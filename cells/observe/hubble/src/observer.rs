@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::clock;
+use crate::feed::Consumer;
 use crate::names::{At, Names, Tables};
 use crate::parser;
 use crate::ring::{Event, Ring};
@@ -129,6 +130,7 @@ pub(crate) struct Worker {
     pub(crate) db: Arc<Db>,
     pub(crate) tables: Tables,
     pub(crate) node: Table<LocalNode>,
+    pub(crate) consumers: Vec<Consumer>,
 }
 
 /// Events that did not fit into the queue and are not reported yet.
@@ -184,6 +186,9 @@ impl Worker {
             let mut events = self.decode(&mut reader)?;
             if !losses.is_empty() && Instant::now() >= losses.next_report {
                 events.push(losses.take(self.lost_event_interval));
+            }
+            for consumer in &self.consumers {
+                events.iter().for_each(|event| consumer.consume(event));
             }
             self.observer.push(events);
             // A queue that is never empty must not keep other tasks of this thread waiting.

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 /// An event of the ring. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Event {
+#[non_exhaustive]
+pub enum Event {
     /// A flow; its time is set.
     Flow(Arc<Flow>),
     /// A notification of the agent, with the time of its arrival.
@@ -93,6 +94,16 @@ impl Ring {
                 None => Read::End,
             },
         }
+    }
+
+    /// Appends events from a position on, up to a limit. Returns the number of events in front of them that are
+    /// overwritten.
+    pub(crate) fn read_many(&self, position: u64, limit: usize, events: &mut Vec<Event>) -> u64 {
+        let state = self.state.lock();
+        let lost = state.first.saturating_sub(position);
+        let offset = usize::try_from(position.saturating_sub(state.first)).unwrap_or(usize::MAX);
+        events.extend(state.events.iter().skip(offset).take(limit).cloned());
+        lost
     }
 
     /// Returns the positions of the oldest event and after the newest one.

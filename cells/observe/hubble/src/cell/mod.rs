@@ -17,6 +17,7 @@ use node_manager::Node;
 use statedb::{Db, Table};
 
 use crate::config::{Error, HubbleConfig};
+use crate::feed::{Consumer, Feed, HubbleRegistry};
 use crate::listen::{Listen, ListenConfig, ListenError};
 use crate::names::Tables;
 use crate::observer::{Observer, Worker};
@@ -36,6 +37,8 @@ pub fn cell() -> Cell {
         config::<ListenConfig>(),
         provide_private(new_observer),
         provide_private(new_listener),
+        provide(new_feed),
+        provide(HubbleRegistry::new),
         provide(new_status),
         invoke(start),
     ];
@@ -69,6 +72,10 @@ fn new_listener(
     Ok(Arc::new(Listening { listen, certificates: Arc::default() }))
 }
 
+fn new_feed(observing: Arc<Observing>) -> Arc<Feed> {
+    Arc::new(Feed(observing.0.as_ref().map(|observer| observer.ring.clone())))
+}
+
 fn new_status(observing: Arc<Observing>, listening: Arc<Listening>) -> Member<StatusSource> {
     let needs_certificates = listening.listen.as_ref().is_some_and(|listen| listen.tls.is_some());
     let is_starting = move || needs_certificates && listening.certificates.borrow().is_none();
@@ -90,6 +97,7 @@ struct Needs {
     identities: Arc<Table<Identity>>,
     frontends: Arc<Table<Frontend>>,
     devices: Arc<Table<Device>>,
+    consumers: Group<Consumer>,
     jobs: JobGroup,
 }
 
@@ -110,6 +118,7 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
             devices: (*p.devices).clone(),
         },
         node: (*p.node).clone(),
+        consumers: p.consumers.to_vec(),
     };
     p.jobs.one_shot("observer", move |cx: JobCx| worker.run(cx)).add();
     let naming = Naming {

@@ -15,16 +15,17 @@ type Check = Box<dyn Fn(&Flow) -> bool + Send + Sync>;
 /// An invalid filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid filter {field}: {problem}")]
-pub(crate) struct BadFilter {
+#[non_exhaustive]
+pub struct BadFilter {
     /// The field's name.
-    pub(crate) field: &'static str,
+    pub field: &'static str,
     /// Why its value is invalid.
-    pub(crate) problem: String,
+    pub problem: String,
 }
 
 /// The filters of a request: a flow passes if one of the first list matches, or it is empty, and none of the second.
 #[derive(Debug, Default)]
-pub(crate) struct Filters {
+pub struct Filters {
     allow: Vec<Filter>,
     deny: Vec<Filter>,
 }
@@ -44,13 +45,13 @@ impl Filters {
     ///
     /// # Errors
     /// A value is invalid, or a field is set that this agent cannot evaluate.
-    pub(crate) fn new(allow: &[FlowFilter], deny: &[FlowFilter]) -> Result<Self, BadFilter> {
+    pub fn new(allow: &[FlowFilter], deny: &[FlowFilter]) -> Result<Self, BadFilter> {
         let compile = |filters: &[FlowFilter]| filters.iter().map(Filter::new).collect::<Result<_, _>>();
         Ok(Self { allow: compile(allow)?, deny: compile(deny)? })
     }
 
     /// Whether a flow passes. Linear in the number of conditions.
-    pub(crate) fn select(&self, flow: &Flow) -> bool {
+    pub fn select(&self, flow: &Flow) -> bool {
         (self.allow.is_empty() || self.allow.iter().any(|filter| filter.matches(flow)))
             && !self.deny.iter().any(|filter| filter.matches(flow))
     }
