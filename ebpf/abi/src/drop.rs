@@ -13,7 +13,7 @@ pub const INVALID_PACKET_DROPPED: u8 = 134;
 /// CT: Truncated or invalid header.
 pub const CT_TRUNCATED_OR_INVALID_HEADER: u8 = 135;
 /// Fragmentation needed.
-pub const CT_MISSING_TCP_ACK_FLAG: u8 = 136;
+pub const FRAG_NEEDED: u8 = 136;
 /// CT: Unknown L4 protocol.
 pub const CT_UNKNOWN_L4_PROTOCOL: u8 = 137;
 /// CT: Can't create entry from packet.

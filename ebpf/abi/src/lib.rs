@@ -23,6 +23,7 @@
 mod address;
 mod conntrack;
 pub mod drop;
+pub mod dsr;
 mod endpoint;
 pub mod event;
 pub mod file;

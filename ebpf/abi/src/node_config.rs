@@ -134,8 +134,15 @@ pub struct NodeConfig {
     pub maglev_seed_ipv4: u32,
     /// The same for IPv6 (the third word).
     pub maglev_seed_ipv6: u32,
+    /// Services with direct replies of backends on other nodes to clients, one of [`dsr`](crate::dsr) (`bpf-lb-mode`).
+    pub dsr: u8,
+    /// Name the frontend to backends of other nodes in a Geneve option, instead of in the IP header
+    /// (`bpf-lb-dsr-dispatch`).
+    pub dsr_geneve: u8,
+    /// Zero.
+    pub unused: [u8; 6],
 }
-layout!(NodeConfig, 168, {
+layout!(NodeConfig, 176, {
     router_ipv6: 0, router_ipv4: 16, host_ifindex: 20, net_ifindex: 24, host_endpoint_id: 28, trace_payload_len: 32,
     monitor_aggregation: 36, enable_ipv4: 40, enable_ipv6: 41, source_ip_verification: 42, arp_responder: 43,
     redirect_peer: 44, endpoint_routes: 45, drop_notify: 46, trace_notify: 47, identity_mark: 48, policy_verdict_notify: 49,
@@ -148,6 +155,7 @@ layout!(NodeConfig, 168, {
     tunnel: 142, masquerade_ipv4: 143, masquerade_ipv6: 144, nodeport: 145, ip_masq_agent: 146,
     remote_node_masquerade: 147, snat_min_port: 148, nodeport_min: 150, nodeport_max: 152,
     maglev: 154, algorithm_annotation: 155, maglev_table_size: 156, maglev_seed_ipv4: 160, maglev_seed_ipv6: 164,
+    dsr: 168, dsr_geneve: 169, unused: 170,
 });
 
 impl NodeConfig {

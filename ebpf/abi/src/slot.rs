@@ -64,6 +64,14 @@ pub const IPV6_NODEPORT_REFUSAL: u32 = 31;
 pub const IPV4_NODEPORT_NAT_EGRESS: u32 = 15;
 /// IPv6 to backends of services on other nodes.
 pub const IPV6_NODEPORT_NAT_EGRESS: u32 = 16;
+/// IPv4 to backends of services on other nodes, which reply to clients themselves.
+pub const IPV4_NODEPORT_DSR: u32 = 21;
+/// IPv6 to backends of services on other nodes, which reply to clients themselves.
+pub const IPV6_NODEPORT_DSR: u32 = 22;
+/// IPv4 that may name a frontend of another node. A program of its own here, in Cilium's slot of connection tracking.
+pub const IPV4_NODEPORT_DSR_RECEIVE: u32 = 30;
+/// IPv6 that may name a frontend of another node.
+pub const IPV6_NODEPORT_DSR_RECEIVE: u32 = 33;
 /// IPv4 replies of backends on other nodes. Cilium has the slot of replies of pods for them, which is taken in a shared
 /// array; this is its slot of clusters.
 pub const IPV4_NODEPORT_REMOTE_REVNAT: u32 = 40;

@@ -65,6 +65,9 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     maglev_table_size: 0,
     maglev_seed_ipv4: 0,
     maglev_seed_ipv6: 0,
+    dsr: 0,
+    dsr_geneve: 0,
+    unused: [0; 6],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -59,7 +59,7 @@ mod snat;
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use nodeport::{refusal, remote, reply};
+use nodeport::{dsr, refusal, remote, reply};
 use packet::ipv4::V4;
 use packet::ipv6::V6;
 use pod::{arp, container, ndp, no_service};
@@ -243,6 +243,30 @@ pub fn tail_nodeport_nat_egress_ipv4(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_nodeport_nat_egress_ipv6(ctx: TcContext) -> i32 {
     remote::send::<V6>((&ctx).into())
+}
+
+/// IPv4 of clients to backends of services on other nodes, which reply to them themselves.
+#[classifier]
+pub fn tail_nodeport_ipv4_dsr(ctx: TcContext) -> i32 {
+    dsr::send::<V4>((&ctx).into())
+}
+
+/// IPv6 of clients to backends of services on other nodes, which reply to them themselves.
+#[classifier]
+pub fn tail_nodeport_ipv6_dsr(ctx: TcContext) -> i32 {
+    dsr::send::<V6>((&ctx).into())
+}
+
+/// IPv4 that may be of a client of a service of another node.
+#[classifier]
+pub fn tail_nodeport_dsr_receive_ipv4(ctx: TcContext) -> i32 {
+    dsr::receive::receive::<V4>((&ctx).into())
+}
+
+/// IPv6 that may be of a client of a service of another node.
+#[classifier]
+pub fn tail_nodeport_dsr_receive_ipv6(ctx: TcContext) -> i32 {
+    dsr::receive::receive::<V6>((&ctx).into())
 }
 
 /// IPv4 with the translation reversed: replies of backends on other nodes.

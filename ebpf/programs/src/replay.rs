@@ -1,5 +1,6 @@
 //! Replays one packet for benchmarks: restores the headers that the program under test rewrites, then tail-calls that
-//! program. A test run repeats both without leaving the kernel. For tests as well: a packet that came by a tunnel.
+//! program. A test run repeats both without leaving the kernel. For tests as well: a packet that came by a tunnel, and
+//! the key and options of one that leaves by it.
 #![no_std]
 #![no_main]
 
@@ -7,7 +8,10 @@
 #[path = "maps/btf.rs"]
 mod btf;
 
-use aya_ebpf::helpers::{bpf_skb_set_tunnel_key, bpf_tail_call};
+use aya_ebpf::helpers::{
+    bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt,
+    bpf_tail_call,
+};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use btf::{ARRAY, Map, PROG_ARRAY};
@@ -78,7 +82,8 @@ struct TunnelKey {
     rest: [u32; 6],
 }
 
-/// Sets the key of a tunnel, with the id of `cb[0]` and the flags of `cb[1]`, and tail-calls the program under test.
+/// Sets the key of a tunnel, with the id of `cb[0]` and the flags of `cb[1]`, and as many bytes of options as `cb[2]` says
+/// from the beginning of the template; tail-calls the program under test.
 #[classifier]
 pub fn tunnelled(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
@@ -92,9 +97,52 @@ pub fn tunnelled(ctx: TcContext) -> i32 {
         {
             return NO_PACKET;
         }
+        let len = core::ptr::read_volatile(&raw const (*skb).cb[2]);
+        if len != 0 {
+            let Some(template) = replay_packet.get_mut(&0) else { return NO_PACKET };
+            let options = (&raw mut template.headers).cast();
+            // Constant lengths, which the verifier can prove to be in bounds.
+            let is_set = match len {
+                SHORT_OPTION => bpf_skb_set_tunnel_opt(skb, options, SHORT_OPTION),
+                LONG_OPTION => bpf_skb_set_tunnel_opt(skb, options, LONG_OPTION),
+                _ => NO_PACKET.into(),
+            };
+            if is_set != 0 {
+                return NO_PACKET;
+            }
+            core::ptr::write_volatile(&raw mut (*skb).cb[2], 0);
+        }
         bpf_tail_call(skb.cast(), replay_program.handle(), 0);
     }
     NO_PROGRAM
+}
+
+/// The key has IPv6 addresses (`BPF_F_TUNINFO_IPV6`).
+const TUNNEL_IPV6: u64 = 1;
+/// Lengths of options with an address of IPv4 and of IPv6.
+const SHORT_OPTION: u32 = 12;
+const LONG_OPTION: u32 = 24;
+
+/// Writes the key's id and the options by which a packet would leave by a tunnel into the template, the length of the
+/// options as `vary_at`, and drops the packet.
+#[classifier]
+pub fn leaving(ctx: TcContext) -> i32 {
+    let Some(template) = replay_packet.get_mut(&0) else { return NO_PACKET };
+    let skb = ctx.skb.skb;
+    let mut key = TunnelKey { id: 0, rest: [0; 6] };
+    // SAFETY: the context is valid; key and template outlive the calls and have the given lengths.
+    unsafe {
+        let (into, size) = ((&raw mut key).cast(), size_of::<TunnelKey>() as u32);
+        if bpf_skb_get_tunnel_key(skb, into, size, 0) != 0
+            && bpf_skb_get_tunnel_key(skb, into, size, TUNNEL_IPV6) != 0
+        {
+            return NO_PACKET;
+        }
+        let options = (&raw mut template.headers).cast();
+        let len = bpf_skb_get_tunnel_opt(skb, options, size_of::<[u64; 10]>() as u32);
+        (template.count, template.vary_at) = (key.id, if len < 0 { 0 } else { len as u32 });
+    }
+    NO_PACKET
 }
 
 #[panic_handler]

@@ -22,6 +22,7 @@ use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
 use crate::guard::{host_mark, unknown};
 use crate::host_job::run::{HostJob, Tables};
 use crate::programs::balancing::Balancing;
+use crate::programs::direct_return::DirectReturn;
 use crate::programs::egress::EgressFeatures;
 use crate::programs::live::Live;
 use crate::services::ServicesConfig;
@@ -98,7 +99,8 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         let name = "adv_connect_and_lb_sctp_enabled";
         metrics.register_feature(name, "Whether SCTP is tracked", move || conntrack.get().enable_sctp);
     }
-    let egress = EgressFeatures::new(&p.families, &p.masquerade, &p.settings);
+    let egress = EgressFeatures::new(&p.families, &p.masquerade, &p.settings)
+        .with_direct_return(DirectReturn::new(&p.settings, &p.tunnel)?);
     let balancing = Balancing::new(&p.settings, maps.specs().maglev());
     let host = HostJob {
         live: Live::new(p.config, p.conntrack, p.services)?,

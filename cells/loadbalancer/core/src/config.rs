@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hive::OptionError;
-use hive::config::FlagValue as _;
 
 use crate::model::service::Algorithm;
 use crate::option_values::{
@@ -110,18 +109,19 @@ impl ServicesConfig {
         used.then(|| self.bpf_lb_maglev_table_size.positions())
     }
 
+    /// Returns whether backends of other nodes may reply to clients themselves: of all services, or of those that ask for
+    /// it.
+    pub(crate) fn has_direct_return(&self) -> bool {
+        let asks = self.bpf_lb_mode != LbMode::Snat || self.bpf_lb_mode_annotation;
+        asks && self.bpf_lb_dsr_dispatch != DsrDispatch::Ipip
+    }
+
     /// Returns options that are set, with their values and remedies, for which the datapath has no programs yet.
     pub(crate) fn without_effect(&self) -> Vec<String> {
         let mut options = Vec::new();
-        if self.bpf_lb_mode != LbMode::Snat {
-            let mode = self.bpf_lb_mode.render();
-            options.push(format!("bpf-lb-mode={mode} (replies return through this node; set snat)"));
-        }
-        if self.bpf_lb_mode_annotation {
-            options.push("bpf-lb-mode-annotation=true (as with snat; set false)".to_owned());
-        }
-        if self.bpf_lb_dsr_dispatch != DsrDispatch::Opt {
-            options.push(format!("bpf-lb-dsr-dispatch={}", self.bpf_lb_dsr_dispatch.render()));
+        if self.bpf_lb_dsr_dispatch == DsrDispatch::Ipip {
+            let effect = "replies return through this node; set opt or geneve";
+            options.push(format!("bpf-lb-dsr-dispatch=ipip ({effect})"));
         }
         if self.enable_dynamic_source_lookup_nodeport {
             options.push("enable-dynamic-source-lookup-nodeport=true".to_owned());
@@ -228,14 +228,12 @@ mod tests {
         let config = ServicesConfig {
             bpf_lb_mode: LbMode::Dsr,
             bpf_lb_mode_annotation: true,
-            bpf_lb_dsr_dispatch: DsrDispatch::Geneve,
+            bpf_lb_dsr_dispatch: DsrDispatch::Ipip,
             enable_dynamic_source_lookup_nodeport: true,
             ..Default::default()
         };
         let expected = [
-            "bpf-lb-mode=dsr (replies return through this node; set snat)",
-            "bpf-lb-mode-annotation=true (as with snat; set false)",
-            "bpf-lb-dsr-dispatch=geneve",
+            "bpf-lb-dsr-dispatch=ipip (replies return through this node; set opt or geneve)",
             "enable-dynamic-source-lookup-nodeport=true",
         ];
         assert_eq!(config.without_effect(), expected);

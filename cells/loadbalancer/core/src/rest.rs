@@ -17,6 +17,7 @@ use crate::model::frontend::{Frontend, FrontendType};
 use crate::model::name::ServiceName;
 use crate::model::service::{Algorithm, NatPolicy};
 use crate::model::source::Source;
+use crate::option_values::{DsrDispatch, LbMode};
 
 pub(crate) fn get_service(frontends: &Table<Frontend>) -> Response {
     Response::json(200, &list(frontends))
@@ -56,18 +57,29 @@ pub(crate) fn status(config: &ServicesConfig, status: &mut StatusResponse) {
     replacement.features = Some(features);
 }
 
-/// Returns how node ports are served: packets to backends of other nodes are translated to an address of this node in any
-/// case, by programs of tc.
+/// Returns how node ports are served, by programs of tc.
 fn node_port(config: &ServicesConfig) -> NodePort {
     let ports = config.node_port_range.ports();
     let has_maglev = config.bpf_lb_algorithm == Algorithm::Maglev;
+    let has_direct_return = config.has_direct_return();
+    let dispatch = match config.bpf_lb_dsr_dispatch {
+        _ if !has_direct_return => "",
+        DsrDispatch::Opt => "IP Option/Extension",
+        DsrDispatch::Ipip => "IPIP",
+        DsrDispatch::Geneve => "Geneve",
+    };
+    let mode = match config.bpf_lb_mode {
+        LbMode::Dsr if has_direct_return => "DSR",
+        LbMode::Hybrid if has_direct_return => "Hybrid",
+        _ => "SNAT",
+    };
     NodePort {
         acceleration: "Disabled".to_owned(),
         algorithm: if has_maglev { "Maglev" } else { "Random" }.to_owned(),
-        dsr_mode: String::new(),
+        dsr_mode: dispatch.to_owned(),
         enabled: true,
         lut_size: config.table_size().map_or(0, i64::from),
-        mode: "SNAT".to_owned(),
+        mode: mode.to_owned(),
         port_max: (*ports.end()).into(),
         port_min: (*ports.start()).into(),
     }
@@ -75,7 +87,9 @@ fn node_port(config: &ServicesConfig) -> NodePort {
 
 /// Returns the annotations of services that have an effect, in order.
 fn annotations_in_use(config: &ServicesConfig) -> Vec<String> {
-    let optional = config.bpf_lb_algorithm_annotation.then_some(annotations::ALGORITHM);
+    let algorithm = config.bpf_lb_algorithm_annotation.then_some(annotations::ALGORITHM);
+    let chooses_mode = config.bpf_lb_mode_annotation && config.has_direct_return();
+    let mode = chooses_mode.then_some(annotations::FORWARDING_MODE);
     let always = [
         annotations::NODE,
         annotations::NODE_SELECTOR,
@@ -83,7 +97,7 @@ fn annotations_in_use(config: &ServicesConfig) -> Vec<String> {
         annotations::SOURCE_RANGES_POLICY,
         annotations::TYPE,
     ];
-    let mut names: Vec<String> = always.into_iter().chain(optional).map(str::to_owned).collect();
+    let mut names: Vec<String> = always.into_iter().chain(algorithm).chain(mode).map(str::to_owned).collect();
     names.sort_unstable();
     names
 }

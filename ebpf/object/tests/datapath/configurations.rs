@@ -5,7 +5,7 @@ use crate::kit::{Datapath, default_config};
 use anyhow::{Context as _, Result};
 use aya::util::KernelVersion;
 use aya::{EbpfLoader, VerifierLogLevel};
-use datapath_abi::{MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod, trace::aggregation};
+use datapath_abi::{MAGLEV_TEMPLATE_SIZE, NodeConfig, Pod, dsr, trace::aggregation};
 use datapath_object::{NODE_CONFIG, PROGRAMS};
 use test_kit::Slice;
 
@@ -14,7 +14,7 @@ type Switch = (&'static str, fn(&mut NodeConfig, bool));
 /// Those before this one decide where packets go, the others what is remembered and told of them.
 const FORWARDING: usize = 13;
 
-const SWITCHES: [Switch; 28] = [
+const SWITCHES: [Switch; 29] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -50,12 +50,13 @@ const SWITCHES: [Switch; 28] = [
         (c.maglev, c.algorithm_annotation) = (on.into(), on.into());
         c.maglev_table_size = if on { MAGLEV_TEMPLATE_SIZE } else { 0 };
     }),
+    ("dsr", |c, on| (c.nodeport, c.dsr) = if on { (1, dsr::BY_SERVICE) } else { (c.nodeport, dsr::NONE) }),
 ];
 
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 39] = [
+const NAMED: [Named; 42] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
@@ -100,6 +101,17 @@ const NAMED: [Named; 39] = [
     }),
     ("kube-proxy-replacement-maglev-by-service", |c| {
         (c.nodeport, c.algorithm_annotation, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);
+    }),
+    ("direct-server-return", |c| (c.nodeport, c.dsr, c.host_routing, c.sctp) = (1, dsr::ALL, 0, 1)),
+    ("direct-server-return-masquerade", |c| {
+        (c.nodeport, c.dsr, c.sctp, c.ct_accounting) = (1, dsr::BY_SERVICE, 1, 1);
+        (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);
+        c.monitor_aggregation = aggregation::NONE;
+    }),
+    ("direct-server-return-geneve", |c| {
+        (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 0);
+        (c.dsr, c.dsr_geneve, c.sctp, c.ct_accounting) = (dsr::ALL, 1, 1, 1);
+        c.monitor_aggregation = aggregation::NONE;
     }),
     ("masquerade", |c| {
         (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port, c.host_routing) = (1, 1, 32768, 0)
@@ -195,7 +207,7 @@ fn all_pairs_of_switches_of_connections_load() -> Result<()> {
     let others = FORWARDING..SWITCHES.len();
     let pairs = others.flat_map(|a| (FORWARDING..a).map(move |b| only(&[0, 1, b, a])));
     let pairs = pairs.collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 105);
+    assert_eq!(pairs.len(), 120);
     load_slice(pairs)
 }
 

@@ -4,6 +4,8 @@
 mod configurations;
 mod conntrack;
 mod counts;
+mod dsr;
+mod dsr_geneve;
 mod events;
 mod fragments;
 mod from_pod;

@@ -581,7 +581,7 @@ fn a_direct_connection_goes_on_through_the_service() -> Result<()> {
 }
 
 /// Returns the index of an interface of the calling thread's namespace.
-fn ifindex(name: &str) -> Result<u32> {
+pub(crate) fn ifindex(name: &str) -> Result<u32> {
     let output = std::process::Command::new("ip").args(["-o", "link", "show", name]).output()?;
     let text = String::from_utf8(output.stdout)?;
     Ok(text.split(':').next().context("no interface")?.trim().parse()?)

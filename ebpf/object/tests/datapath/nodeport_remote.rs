@@ -120,12 +120,12 @@ impl Entry {
         self.node.datapath.dropped(direction, |datapath| ns.run(|| datapath.run(FROM_NETDEV, &packet)))
     }
 
-    fn request(&self, client: SocketAddr) -> Vec<u8> {
+    pub(crate) fn request(&self, client: SocketAddr) -> Vec<u8> {
         segment(client, self.family.vip(), self.protocol, SYN)
     }
 
     /// The flags of the rows of the NAT map.
-    fn rows(&mut self) -> Result<Vec<u8>> {
+    pub(crate) fn rows(&mut self) -> Result<Vec<u8>> {
         let datapath = &mut self.node.datapath;
         let mut flags: Vec<u8> = match self.family {
             Family::V4 => datapath
@@ -337,7 +337,7 @@ fn without_a_free_port_or_an_address_requests_are_dropped() -> Result<()> {
 }
 
 /// A packet with this hop limit.
-fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
+pub(crate) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
     if packet[0] >> 4 == 4 {
         packet[8] = hops;
         packet[10..12].fill(0);

@@ -5,8 +5,9 @@
 //! reply first (with the direction bit of the other side), then as a packet in the direction of the first one.
 //!
 //! Steps for a packet: [`flow::of`](crate::packet::flow::of), [`now`] once, [`lookup`], and [`create`] for a new
-//! connection that is allowed. Services: [`lookup_service`] and [`create_service`]; at devices [`nodeport`].
+//! connection that is allowed. Services: [`lookup_service`] and [`create_service`]; at devices [`nodeport`], [`dsr`].
 
+pub(crate) mod dsr;
 pub(crate) mod nodeport;
 
 use crate::maps::cilium_signals;
@@ -22,7 +23,7 @@ const FILE: u8 = file::CONNTRACK;
 
 /// TCP flags, as bits of their byte.
 const FIN: u8 = 1;
-const SYN: u8 = 2;
+pub(crate) const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 

@@ -105,6 +105,10 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
         let is_delivery = is_looked_up(skb);
         skb.set_cb(LOOKED_UP, 0);
         if !is_delivery && !nodeport::request::<F>(skb)? && F::is_translated() {
+            if enabled!(dsr) && !enabled!(dsr_geneve) {
+                skb.tail_call(F::DSR_RECEIVE_SLOT);
+                return Err(drop_here!(MISSED_TAIL_CALL));
+            }
             skb.tail_call(F::INGRESS_SLOT);
             return Err(drop_here!(MISSED_TAIL_CALL));
         }

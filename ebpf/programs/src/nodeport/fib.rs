@@ -17,6 +17,8 @@ const AF_INET6: u8 = 10;
 /// Results of a lookup (linux/bpf.h) that name a next hop: with its MAC address, and without.
 const SUCCESS: i64 = 0;
 const NO_NEIGHBOUR: i64 = 7;
+/// The result for a packet that exceeds the MTU of its route.
+const FRAGMENTATION_NEEDED: i64 = 8;
 
 /// `struct bpf_fib_lookup`.
 #[repr(C)]
@@ -24,6 +26,7 @@ pub(crate) struct Lookup {
     family: u8,
     protocol: u8,
     ports: [u16; 2],
+    /// The packet's length in the machine's byte order; zero skips the check of the MTU.
     len: u16,
     /// The packet's interface, then that of the route.
     ifindex: u32,
@@ -64,11 +67,22 @@ impl Route {
     /// Looks up the route of a packet at this interface, by its addresses. The MTU is not checked.
     #[inline(always)]
     pub(crate) fn of<F: Routed>(skb: Skb, source: F::Address, destination: F::Address) -> Result<Self, Drop> {
+        Self::for_length::<F>(skb, source, destination, 0)
+    }
+
+    /// As [`Route::of`], for a packet that will have this length: it must fit into the route's MTU.
+    #[inline(always)]
+    pub(crate) fn for_length<F: Routed>(
+        skb: Skb,
+        source: F::Address,
+        destination: F::Address,
+        len: u16,
+    ) -> Result<Self, Drop> {
         let mut lookup = Lookup {
             family: F::AF,
             protocol: 0,
             ports: [0; 2],
-            len: 0,
+            len,
             ifindex: skb.ifindex(),
             flow: 0,
             source: F::words(source),
@@ -80,6 +94,9 @@ impl Route {
         let result = unsafe {
             bpf_fib_lookup(skb.raw().cast(), (&raw mut lookup).cast(), size_of::<Lookup>() as i32, 0)
         };
+        if len != 0 && result == FRAGMENTATION_NEEDED {
+            return Err(drop_here!(FRAG_NEEDED));
+        }
         if result != SUCCESS && result != NO_NEIGHBOUR {
             return Err(drop_here!(FIB_LOOKUP_FAILED).with_detail(result as i8));
         }

@@ -7,10 +7,11 @@
 //! ([`refusal`]).
 //!
 //! Packets to a backend of another node leave with an address of this node ([`remote`]), so that its replies come back
-//! here.
+//! here, or with the client's if the backend's node replies to it itself ([`dsr`]).
 //!
 //! Uses `conntrack`, `endpoint`, `lb`, `nat`, `overlay`, `packet` and `snat`.
 
+pub(crate) mod dsr;
 pub(crate) mod fib;
 pub(crate) mod refusal;
 pub(crate) mod remote;
@@ -44,6 +45,10 @@ pub(crate) trait NodePort: Services + Routed {
     const DEVICE_REPLY_SLOT: u32;
     /// The slot of the program that sends packets to backends of other nodes.
     const REMOTE_SLOT: u32;
+    /// The slot of the program that sends packets to backends of other nodes which reply to clients themselves.
+    const DSR_SLOT: u32;
+    /// The slot of the program that handles packets which may name a frontend of another node.
+    const DSR_RECEIVE_SLOT: u32;
 
     fn source_ranges() -> Rows<LbSourceRange<Self::Address>, u8>;
 }
@@ -53,6 +58,8 @@ impl NodePort for V4 {
     const POD_REPLY_SLOT: u32 = slot::IPV4_NODEPORT_REVNAT;
     const DEVICE_REPLY_SLOT: u32 = slot::IPV4_NODEPORT_NAT_FWD;
     const REMOTE_SLOT: u32 = slot::IPV4_NODEPORT_NAT_EGRESS;
+    const DSR_SLOT: u32 = slot::IPV4_NODEPORT_DSR;
+    const DSR_RECEIVE_SLOT: u32 = slot::IPV4_NODEPORT_DSR_RECEIVE;
 
     #[inline(always)]
     fn source_ranges() -> Rows<LbSourceRange<u32>, u8> {
@@ -65,6 +72,8 @@ impl NodePort for V6 {
     const POD_REPLY_SLOT: u32 = slot::IPV6_NODEPORT_REVNAT;
     const DEVICE_REPLY_SLOT: u32 = slot::IPV6_NODEPORT_NAT_FWD;
     const REMOTE_SLOT: u32 = slot::IPV6_NODEPORT_NAT_EGRESS;
+    const DSR_SLOT: u32 = slot::IPV6_NODEPORT_DSR;
+    const DSR_RECEIVE_SLOT: u32 = slot::IPV6_NODEPORT_DSR_RECEIVE;
 
     #[inline(always)]
     fn source_ranges() -> Rows<LbSourceRange<[u32; 4]>, u8> {
@@ -74,7 +83,7 @@ impl NodePort for V6 {
 
 /// Translates a packet that a device has received to a backend if its destination is a frontend. Any other packet is
 /// left as it is. Returns whether it was translated to a backend of this node; a packet to one of another node is passed
-/// to [`remote::send`]. The caller must reload its packet pointers.
+/// to [`remote::send`] or [`dsr::send`]. The caller must reload its packet pointers.
 #[inline(always)]
 pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     // Too short: the caller decides, as without services.
@@ -144,6 +153,9 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     let rev_nat = service.rev_nat_index;
     let (to, source) = (Socket { address: backend.address, port: backend.port }, flow.source);
     nat::to_destination::<F>(skb, &mut flow, to, source, false)?;
+    if is_remote != 0 && enabled!(dsr) && dsr::is_mode_of(service) {
+        return Err(dsr::hand_over::<F>(skb, Socket { address: key.address, port: key.dport }));
+    }
     conntrack::nodeport::admit::<F>(skb, &flow, rev_nat, now)?;
     if is_remote != 0 { Err(remote::hand_over::<F>(skb)) } else { Ok(true) }
 }

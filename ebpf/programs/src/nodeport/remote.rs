@@ -41,6 +41,8 @@ pub(crate) fn send<F: NodePort + Snat>(skb: Skb) -> i32 {
     };
     let result = match skb.forget(result) {
         TRANSLATED => depart::<F>(skb.raw()),
+        // An error about a reply that the backend's node has sent to the client itself: it goes there as it is.
+        UNTRANSLATED if enabled!(dsr) => depart::<F>(skb.raw()),
         UNTRANSLATED => drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE).packed(),
         dropped => dropped,
     };

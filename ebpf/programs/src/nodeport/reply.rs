@@ -62,8 +62,7 @@ pub(crate) fn from_pod<F: NodePort>(skb: Skb) -> i32 {
 #[inline(always)]
 fn leave<F: NodePort>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
     let mut flow = flow_of::<F>(skb)?;
-    let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &flow, conntrack::now());
-    let Some(service) = row(&F::reverse_nat(), &rev_nat) else {
+    let Some(to) = frontend::<F>(skb, &flow) else {
         if !flow.is_related() {
             return Err(drop_here!(NO_MAPPING_FOR_NAT_MASQUERADE));
         }
@@ -71,7 +70,20 @@ fn leave<F: NodePort>(skb: Skb, me: &EndpointConfig) -> Result<i32, Drop> {
         deliver::to_stack(skb, me.identity);
         return Ok(PASS);
     };
-    to_client::<F>(skb, &mut flow, Socket { address: service.address, port: service.port })
+    to_client::<F>(skb, &mut flow, to)
+}
+
+/// Returns the frontend by which the receiver of a packet has reached its sender: of this node or, with direct server
+/// return, of another one.
+#[inline(always)]
+fn frontend<F: NodePort>(skb: Skb, flow: &Flow<F::Address>) -> Option<Socket<F::Address>> {
+    let now = conntrack::now();
+    let rev_nat = conntrack::nodeport::replied_by::<F>(skb, flow, now);
+    match row(&F::reverse_nat(), &rev_nat) {
+        Some(service) => Some(Socket { address: service.address, port: service.port }),
+        None if enabled!(dsr) => conntrack::dsr::replied_by::<F>(skb, flow, now),
+        None => None,
+    }
 }
 
 /// Sends a reply of another node's backend to the client, of which it has the address again. `None` for a packet that is
@@ -120,9 +132,8 @@ pub(crate) fn at_tunnel<F: NodePort>(raw: *mut __sk_buff) -> u64 {
 fn to_remote_client<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
     // Packets that programs cannot read, such as those of other protocols, are nothing to services.
     let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(false) };
-    let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &flow, conntrack::now());
-    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(false) };
-    translate::<F>(skb, &mut flow, Socket { address: service.address, port: service.port })?;
+    let Some(to) = frontend::<F>(skb, &flow) else { return Ok(false) };
+    translate::<F>(skb, &mut flow, to)?;
     Ok(true)
 }
 
@@ -188,9 +199,7 @@ pub(crate) fn at_device<F: NodePort>(skb: Skb) -> i32 {
 fn depart<F: NodePort>(skb: Skb) -> Result<i32, Drop> {
     // Packets that programs cannot read, such as those of other protocols, are nothing to services.
     let Ok(mut flow) = flow_of::<F>(skb) else { return Ok(device::depart(skb)) };
-    let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &flow, conntrack::now());
-    let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(device::depart(skb)) };
-    let to = Socket { address: service.address, port: service.port };
+    let Some(to) = frontend::<F>(skb, &flow) else { return Ok(device::depart(skb)) };
     // The stack has chosen the device by the backend's address. The other device's program translates.
     let route = Route::of::<F>(skb, to.address, flow.destination)?;
     if route.ifindex() != skb.ifindex() {

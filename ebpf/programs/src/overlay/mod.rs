@@ -81,7 +81,11 @@ pub(crate) fn to_pods<F: NodePort + Snat>(skb: Skb) -> i32 {
 #[inline(always)]
 fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
     if enabled!(nodeport) && !device::is_looked_up(skb) {
-        nodeport::request::<F>(skb)?;
+        let is_request = nodeport::request::<F>(skb)?;
+        if !is_request && enabled!(dsr) && enabled!(dsr_geneve) {
+            skb.tail_call(F::DSR_RECEIVE_SLOT);
+            return Err(drop_here!(MISSED_TAIL_CALL));
+        }
     }
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
@@ -90,7 +94,9 @@ fn forward<F: NodePort + Snat>(skb: Skb, label: u32) -> Result<i32, Drop> {
         return Err(drop_here!(IP_FRAGMENTATION_NOT_SUPPORTED));
     }
     // Nodes do not know what else this node knows of them: the API server, labels of nodes.
-    let src_label = if ipcache::is_remote_node(label) {
+    // For clients of services they have no other identity than "world".
+    let is_client = enabled!(dsr_geneve) && ipcache::is_world(label);
+    let src_label = if ipcache::is_remote_node(label) || is_client {
         ipcache::resolve_source::<F>(label, F::source(ip))
     } else {
         label

@@ -3,9 +3,9 @@
 use crate::maps::cilium_calls;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
-    bpf_csum_update, bpf_redirect, bpf_redirect_peer, bpf_skb_change_tail, bpf_skb_change_type,
-    bpf_skb_get_tunnel_key, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_set_tunnel_key,
-    bpf_skb_store_bytes, bpf_tail_call,
+    bpf_csum_update, bpf_redirect, bpf_redirect_peer, bpf_skb_adjust_room, bpf_skb_change_tail,
+    bpf_skb_change_type, bpf_skb_get_tunnel_key, bpf_skb_get_tunnel_opt, bpf_skb_load_bytes,
+    bpf_skb_pull_data, bpf_skb_set_tunnel_key, bpf_skb_set_tunnel_opt, bpf_skb_store_bytes, bpf_tail_call,
 };
 use aya_ebpf::programs::TcContext;
 
@@ -32,6 +32,10 @@ const INGRESS: u64 = 1;
 const TUNNEL_IPV6: u64 = 1;
 /// The outer UDP header has no checksum (`BPF_F_ZERO_CSUM_TX`): the inner packet has its own.
 const ZERO_CSUM_TX: u64 = 2;
+/// Room is made behind the IP header without options (`BPF_ADJ_ROOM_NET`), and a checksum that the device has verified
+/// stays verified (`BPF_F_ADJ_ROOM_NO_CSUM_RESET`).
+const BEHIND_IP: u32 = 0;
+const KEEP_CSUM: u64 = 1 << 5;
 /// Hop limit of the outer header.
 const TUNNEL_TTL: u8 = 64;
 
@@ -256,6 +260,13 @@ impl Skb {
         unsafe { bpf_skb_change_tail(self.0, len, 0) == 0 }
     }
 
+    /// Inserts this number of zero bytes behind the IP header without its options.
+    #[inline(always)]
+    pub(crate) fn widen(self, by: u16) -> bool {
+        // SAFETY: the context is valid; the caller reloads packet pointers.
+        unsafe { bpf_skb_adjust_room(self.0, i32::from(by), BEHIND_IP, KEEP_CSUM) == 0 }
+    }
+
     /// Updates the device's sum over the packet, if there is one, after the change of a 16-bit word.
     #[inline(always)]
     pub(crate) fn word_changed(self, from: u16, to: u16) {
@@ -317,6 +328,22 @@ impl Skb {
         let (from, size) = ((&raw mut key).cast(), size_of::<TunnelKey>() as u32);
         // SAFETY: the context is valid; the key outlives the call and has the given length.
         unsafe { bpf_skb_set_tunnel_key(self.0, from, size, flags) == 0 }
+    }
+
+    /// Adds options to the key by which a tunnel device encapsulates the packet.
+    #[inline(always)]
+    pub(crate) fn set_tunnel_option<T>(self, option: &T) -> bool {
+        let (from, size) = ((&raw const *option).cast_mut().cast(), size_of::<T>() as u32);
+        // SAFETY: the context is valid; the option outlives the call and has the given length.
+        unsafe { bpf_skb_set_tunnel_opt(self.0, from, size) == 0 }
+    }
+
+    /// Copies the options of the tunnel that the packet came from; false unless they have this length.
+    #[inline(always)]
+    pub(crate) fn tunnel_option<T>(self, into: &mut T) -> bool {
+        let size = size_of::<T>() as u32;
+        // SAFETY: the context is valid; `into` outlives the call and has the given length.
+        unsafe { bpf_skb_get_tunnel_opt(self.0, (&raw mut *into).cast(), size) == i64::from(size) }
     }
 
     /// Redirects the packet to ingress of the peer of a pod's interface, in the pod's namespace.

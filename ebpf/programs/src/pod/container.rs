@@ -281,7 +281,9 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, from_tunnel
             let loopback = if rev_nat != 0 { ct_flag::LB_LOOPBACK } else { 0 };
             let entered =
                 if enabled!(nodeport) { conntrack::nodeport::entered_by::<F>(skb, &flow) } else { 0 };
-            let node_port = if entered != 0 { ct_flag::NODE_PORT } else { 0 };
+            let is_entered =
+                entered != 0 || enabled!(nodeport) && enabled!(dsr) && conntrack::dsr::is_entered::<F>(&flow);
+            let node_port = if is_entered { ct_flag::NODE_PORT } else { 0 };
             let rev_nat = rev_nat | entered;
             let tunnel = if enabled!(tunnel) && from_tunnel { ct_flag::FROM_TUNNEL } else { 0 };
             let flags = loopback | tunnel | node_port;

@@ -110,7 +110,7 @@ impl Cluster {
         let mut cluster = Self { pods: Vec::new(), nodes: vec![first], switch, folder, routing };
         for member in MEMBERS {
             if cluster.nodes.len() < usize::from(member.host) {
-                cluster.nodes.push(Node::new());
+                cluster.nodes.push(as_first(&cluster.nodes[0], member.name));
             }
             cluster.connect(member);
         }
@@ -279,6 +279,20 @@ impl Cluster {
             assert!(report.is_perfect(), "{situation}: {report:?}\n{}", self.logs());
         }
     }
+}
+
+/// A node that replaces kube-proxy as the first one does, if it replies to clients of other nodes itself.
+fn as_first(first: &Node, name: &str) -> Node {
+    let mut node = Node::new();
+    if let Some(mode) = first.config.get("bpf-lb-mode") {
+        // The machine's root cgroup is outside of the first node's sandbox, which the others are made inside of.
+        let cgroup = first.sandbox().cgroup().unwrap().join(name);
+        std::fs::create_dir(&cgroup).unwrap();
+        let cgroup = cgroup.to_str().unwrap();
+        let options = [("kube-proxy-replacement", "true"), ("bpf-lb-mode", mode), ("cgroup-root", cgroup)];
+        node.config.extend(options.map(|(option, value)| (option.to_owned(), value.to_owned())));
+    }
+    node
 }
 
 impl Drop for Cluster {

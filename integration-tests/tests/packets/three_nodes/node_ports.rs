@@ -1,13 +1,14 @@
 //! Clients outside of the cluster and services with backends on another node.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use integration_tests::{Node, Pod};
 use serde_json::{Value, json};
 use test_kit::{NetNs, require_root};
 
 use super::cluster::{Cluster, MEMBERS, Routing};
-use crate::services::{ask, connect, serve_at, tcp, udp};
+use crate::services::{ask, connect, serve_at, tcp, thread, udp};
 
 const NODE_PORT: u16 = 30_080;
 const PORT: u16 = 80;
@@ -130,4 +131,51 @@ fn backends_of_other_nodes_answer_by_their_routes() {
 fn backends_of_other_nodes_answer_by_tunnel() {
     require_root!();
     backends_of_other_nodes_answer(Routing::Tunnel);
+}
+
+/// Answers clients with their own address, one datagram or connection after the other.
+fn serve_peers(ns: &NetNs, addresses: &[IpAddr]) {
+    for &ip in addresses {
+        let address = SocketAddr::new(ip, BACKEND_PORT);
+        let udp = ns.run(|| UdpSocket::bind(address)).unwrap();
+        thread(move || {
+            while let Ok((_, from)) = udp.recv_from(&mut [0; 64]) {
+                let _ = udp.send_to(from.ip().to_string().as_bytes(), from);
+            }
+        });
+        let tcp = ns.run(|| TcpListener::bind(address)).unwrap();
+        thread(move || {
+            while let Ok((mut stream, from)) = tcp.accept() {
+                let _ = stream.read_exact(&mut [0; 1]);
+                let _ = stream.write_all(from.ip().to_string().as_bytes());
+            }
+        });
+    }
+}
+
+/// The backend sees the client's own address, and its node answers in the name of the first node, which has no
+/// translations.
+#[test]
+fn backends_of_other_nodes_answer_clients_directly() {
+    require_root!();
+    let mut first = Node::with_cgroup();
+    let options = [("kube-proxy-replacement", "true"), ("bpf-lb-mode", "dsr")];
+    first.config.extend(options.map(|(option, value)| (option.to_owned(), value.to_owned())));
+    let cluster = Cluster::with_first(Routing::Native, first);
+    let client = client(&cluster);
+    let server = &cluster.pods[1].server;
+    serve_peers(&server.ns, &server.addresses());
+    cluster.apply("web.json", &service(server, MEMBERS[1].name));
+    for to in frontends() {
+        let own = if to.is_ipv4() { "192.0.2.1" } else { "2001:db8:7::1" };
+        cluster.until(&format!("{to} answers with the client's address"), || {
+            let answers = [udp(&client, to), tcp(&client, to)];
+            let expected = [Some(own.to_owned()), Some(own.to_owned())];
+            if answers == expected { Ok(()) } else { Err(format!("{answers:?}")) }
+        });
+    }
+    let ports = &cluster.nodes[0].get("/v1/healthz")["kube-proxy-replacement"]["features"]["nodePort"];
+    assert_eq!((&ports["mode"], &ports["dsrMode"]), (&"DSR".into(), &"IP Option/Extension".into()));
+    let translations = cluster.maps(0, "nat");
+    assert!(!translations.contains(&format!(":{BACKEND_PORT}")), "{translations}");
 }

@@ -12,6 +12,8 @@ use maps::FamilyConfig;
 use masquerade::MasqueradeConfig;
 use tunnel::Family;
 
+use crate::programs::direct_return::DirectReturn;
+
 /// The ports of NodePort services without `node-port-range`.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
@@ -36,6 +38,8 @@ pub(crate) struct EgressFeatures {
     direct_routing: Selection,
     /// The first and the last port of services at nodes (`node-port-range`). Translations have the ports behind them.
     node_ports: (u16, u16),
+    /// How backends of other nodes reply to clients (`bpf-lb-mode`).
+    direct_return: DirectReturn,
 }
 
 impl EgressFeatures {
@@ -58,7 +62,12 @@ impl EgressFeatures {
             },
             nodeport: value("kube-proxy-replacement").is_some_and(|value| value == "true"),
             node_ports: value("node-port-range").and_then(|range| node_ports(&range)).unwrap_or(NODE_PORTS),
+            direct_return: DirectReturn::default(),
         }
+    }
+
+    pub(crate) fn with_direct_return(self, direct_return: DirectReturn) -> Self {
+        Self { direct_return, ..self }
     }
 
     /// Writes the switches into the constants of the programs.
@@ -75,6 +84,7 @@ impl EgressFeatures {
         }
         if self.nodeport {
             (constants.nodeport_min, constants.nodeport_max) = self.node_ports;
+            self.direct_return.apply(constants);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Sibling folders that it uses: none.
 
 pub(crate) mod balancing;
+pub(crate) mod direct_return;
 pub(crate) mod egress;
 pub(crate) mod live;
 pub(crate) mod set;

@@ -54,6 +54,9 @@ impl ProgramSet {
         if config.nodeport == 0 {
             unused.extend(datapath_object::NODEPORT);
         }
+        if config.dsr == 0 {
+            unused.extend(datapath_object::DSR);
+        }
         if !egress::is_translating_ipv4(&config) {
             unused.extend(datapath_object::MASQUERADE_IPV4);
         }

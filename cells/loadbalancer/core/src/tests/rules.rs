@@ -231,9 +231,8 @@ fn health_reports_the_replaced_parts_of_kube_proxy() {
         ..config
     });
     let ports = &on["features"]["nodePort"];
-    // There are no programs of DSR.
-    assert_eq!((&ports["algorithm"], &ports["mode"]), (&"Maglev".into(), &"SNAT".into()));
-    assert_eq!(ports.get("dsrMode"), None);
+    assert_eq!((&ports["algorithm"], &ports["mode"]), (&"Maglev".into(), &"DSR".into()));
+    assert_eq!(ports["dsrMode"], "Geneve");
     assert_eq!((&ports["lutSize"], named(&on["features"])), (&16381.into(), 6));
     let chosen = replaced(&crate::ServicesConfig {
         kube_proxy_replacement: true,
@@ -243,5 +242,21 @@ fn health_reports_the_replaced_parts_of_kube_proxy() {
     });
     let ports = &chosen["features"]["nodePort"];
     assert_eq!((&ports["algorithm"], &ports["lutSize"]), (&"Random".into(), &16381.into()));
-    assert_eq!(named(&chosen["features"]), 6, "those of modes have no effect");
+    assert_eq!((&ports["mode"], &ports["dsrMode"]), (&"SNAT".into(), &"IP Option/Extension".into()));
+    assert_eq!(named(&chosen["features"]), 7, "those of algorithms and modes");
+    let node_port = |bpf_lb_mode, bpf_lb_dsr_dispatch| {
+        let all = crate::ServicesConfig {
+            kube_proxy_replacement: true,
+            bpf_lb_mode,
+            bpf_lb_dsr_dispatch,
+            ..crate::ServicesConfig::default()
+        };
+        let ports = replaced(&all)["features"]["nodePort"].clone();
+        (ports["mode"].clone(), ports.get("dsrMode").cloned())
+    };
+    use crate::option_values::{DsrDispatch, LbMode};
+    let opt = Some("IP Option/Extension".into());
+    assert_eq!(node_port(LbMode::Hybrid, DsrDispatch::Opt), ("Hybrid".into(), opt));
+    // There are no programs of IPIP.
+    assert_eq!(node_port(LbMode::Dsr, DsrDispatch::Ipip), ("SNAT".into(), None));
 }
