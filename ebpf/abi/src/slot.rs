@@ -72,6 +72,10 @@ pub const IPV6_NODEPORT_DSR: u32 = 22;
 pub const IPV4_NODEPORT_DSR_RECEIVE: u32 = 30;
 /// IPv6 that may name a frontend of another node.
 pub const IPV6_NODEPORT_DSR_RECEIVE: u32 = 33;
+/// IPv4 that is too long for its route with the name of the frontend.
+pub const IPV4_NODEPORT_DSR_TOO_BIG: u32 = 29;
+/// IPv6 that is too long for its route with the name of the frontend.
+pub const IPV6_NODEPORT_DSR_TOO_BIG: u32 = 32;
 /// IPv4 replies of backends on other nodes. Cilium has the slot of replies of pods for them, which is taken in a shared
 /// array; this is its slot of clusters.
 pub const IPV4_NODEPORT_REMOTE_REVNAT: u32 = 40;

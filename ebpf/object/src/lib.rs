@@ -92,11 +92,13 @@ pub const NODEPORT: [&str; 10] = [
     "tail_nodeport_rev_dnat_ipv6",
 ];
 /// Programs that only direct server return needs (`bpf-lb-mode`).
-pub const DSR: [&str; 4] = [
+pub const DSR: [&str; 6] = [
     "tail_nodeport_ipv4_dsr",
     "tail_nodeport_ipv6_dsr",
     "tail_nodeport_dsr_receive_ipv4",
     "tail_nodeport_dsr_receive_ipv6",
+    "tail_nodeport_dsr_too_big_ipv4",
+    "tail_nodeport_dsr_too_big_ipv6",
 ];
 /// Programs that only a node with masquerading of IPv4 in eBPF needs.
 pub const MASQUERADE_IPV4: [&str; 2] = ["tail_ipv4_snat_fwd", "tail_ipv4_nat_ingress"];
@@ -107,7 +109,7 @@ pub const MASQUERADE_IPV6: [&str; 2] = ["tail_ipv6_snat_fwd", "tail_ipv6_nat_ing
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 44] = [
+pub const PROGRAMS: [Program; 46] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -150,6 +152,8 @@ pub const PROGRAMS: [Program; 44] = [
     tail(DSR[1], slot::IPV6_NODEPORT_DSR),
     tail(DSR[2], slot::IPV4_NODEPORT_DSR_RECEIVE),
     tail(DSR[3], slot::IPV6_NODEPORT_DSR_RECEIVE),
+    tail(DSR[4], slot::IPV4_NODEPORT_DSR_TOO_BIG),
+    tail(DSR[5], slot::IPV6_NODEPORT_DSR_TOO_BIG),
     tail("tail_nodeport_rev_dnat_ipv4", slot::IPV4_NODEPORT_REMOTE_REVNAT),
     tail("tail_nodeport_rev_dnat_ipv6", slot::IPV6_NODEPORT_REMOTE_REVNAT),
 ];

@@ -67,7 +67,8 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     maglev_seed_ipv6: 0,
     dsr: 0,
     dsr_geneve: 0,
-    unused: [0; 6],
+    dsr_icmp: 0,
+    unused: [0; 5],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -257,6 +257,18 @@ pub fn tail_nodeport_ipv6_dsr(ctx: TcContext) -> i32 {
     dsr::send::<V6>((&ctx).into())
 }
 
+/// Refuses an IPv4 packet that is too long for its route with the name of the frontend.
+#[classifier]
+pub fn tail_nodeport_dsr_too_big_ipv4(ctx: TcContext) -> i32 {
+    dsr::too_big::refuse_ipv4((&ctx).into())
+}
+
+/// Refuses an IPv6 packet that is too long for its route with the name of the frontend.
+#[classifier]
+pub fn tail_nodeport_dsr_too_big_ipv6(ctx: TcContext) -> i32 {
+    dsr::too_big::refuse_ipv6((&ctx).into())
+}
+
 /// IPv4 that may be of a client of a service of another node.
 #[classifier]
 pub fn tail_nodeport_dsr_receive_ipv4(ctx: TcContext) -> i32 {

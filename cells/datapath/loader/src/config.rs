@@ -51,6 +51,9 @@ pub struct LoaderConfig {
     /// Apply policy to ICMP messages by type
     #[flag(default = true, hidden)]
     pub enable_icmp_rules: bool,
+    /// Answer packets that exceed the MTU with direct server return by an ICMP error with the length that fits
+    #[flag(default = false)]
+    pub enable_pmtu_discovery: bool,
     /// Allow ICMP messages of path MTU discovery regardless of policy
     #[flag(default = true, live)]
     pub allow_icmp_frag_needed: bool,
@@ -229,6 +232,7 @@ mod tests {
             bpf_events_policy_verdict_enabled: true,
             policy_accounting: true,
             enable_icmp_rules: true,
+            enable_pmtu_discovery: false,
             allow_icmp_frag_needed: true,
         }
     }

@@ -104,7 +104,7 @@ const NAMED: [Named; 42] = [
     }),
     ("direct-server-return", |c| (c.nodeport, c.dsr, c.host_routing, c.sctp) = (1, dsr::ALL, 0, 1)),
     ("direct-server-return-masquerade", |c| {
-        (c.nodeport, c.dsr, c.sctp, c.ct_accounting) = (1, dsr::BY_SERVICE, 1, 1);
+        (c.nodeport, c.dsr, c.dsr_icmp, c.sctp, c.ct_accounting) = (1, dsr::BY_SERVICE, 1, 1, 1);
         (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);
         c.monitor_aggregation = aggregation::NONE;
     }),

@@ -330,6 +330,21 @@ fn packets_that_get_too_long_are_dropped() -> Result<()> {
         assert_eq!(entry.arrive(&of_length(largest))?.packet.len(), 14 + MTU);
         let why = entry.dropped(direction::EGRESS, &of_length(largest + 1))?;
         assert_eq!(why, Some(drop::FRAG_NEEDED), "{family:?}");
+        // With enable-pmtu-discovery the client learns the length from the frontend.
+        let config = NodeConfig { dsr_icmp: 1, ..direct() };
+        let mut entry = Entry::new(&config, family, UDP)?;
+        entry.ns.ip(&format!("link set out0 mtu {MTU}"))?;
+        let outcome = entry.arrive(&of_length(largest + 1))?;
+        let seen = seen_at(&outcome);
+        assert_eq!((outcome.verdict, seen.protocol, seen.checksums), (REDIRECT, family.icmp(), true));
+        assert_eq!((seen.source.ip(), seen.destination.ip()), (vip.ip(), client.ip()));
+        assert_eq!(quoted(&outcome.packet), (client, vip));
+        assert_eq!(outcome.packet[..12], [ROUTER_MAC, DEVICE].concat());
+        let at = l4_offset(&outcome.packet);
+        let (kind, length) = (&outcome.packet[at..at + 2], &outcome.packet[at + 4..at + 8]);
+        assert_eq!(kind, if family == Family::V4 { [3, 4] } else { [2, 0] });
+        assert_eq!(length, (largest as u32).to_be_bytes());
+        assert_eq!(entry.node.datapath.counted(drop::FRAG_NEEDED, direction::EGRESS)?, 1);
         // A connection's later packets have their own length.
         let mut entry = Entry::new(&direct(), family, TCP)?;
         let request = with_hops(entry.request(entry.client(CLIENT_PORT)), 1);

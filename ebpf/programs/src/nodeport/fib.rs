@@ -67,16 +67,17 @@ impl Route {
     /// Looks up the route of a packet at this interface, by its addresses. The MTU is not checked.
     #[inline(always)]
     pub(crate) fn of<F: Routed>(skb: Skb, source: F::Address, destination: F::Address) -> Result<Self, Drop> {
-        Self::for_length::<F>(skb, source, destination, 0)
+        Self::for_length::<F>(skb, source, destination, 0, &mut 0)
     }
 
-    /// As [`Route::of`], for a packet that will have this length: it must fit into the route's MTU.
+    /// As [`Route::of`], for a packet that will have this length: it must fit into the route's MTU. Else `mtu` gets that.
     #[inline(always)]
     pub(crate) fn for_length<F: Routed>(
         skb: Skb,
         source: F::Address,
         destination: F::Address,
         len: u16,
+        mtu: &mut u16,
     ) -> Result<Self, Drop> {
         let mut lookup = Lookup {
             family: F::AF,
@@ -95,6 +96,8 @@ impl Route {
             bpf_fib_lookup(skb.raw().cast(), (&raw mut lookup).cast(), size_of::<Lookup>() as i32, 0)
         };
         if len != 0 && result == FRAGMENTATION_NEEDED {
+            // The kernel has written it in place of the length.
+            *mtu = lookup.len;
             return Err(drop_here!(FRAG_NEEDED));
         }
         if result != SUCCESS && result != NO_NEIGHBOUR {

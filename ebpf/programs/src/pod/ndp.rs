@@ -154,7 +154,8 @@ struct ErrorMessage {
     kind: u8,
     code: u8,
     checksum: u16,
-    unused: u32,
+    /// The MTU, of errors about the length.
+    value: u32,
     quoted: Quoted,
 }
 
@@ -189,7 +190,19 @@ pub(crate) fn time_exceeded(skb: Skb) -> i32 {
 pub(crate) fn refuse(
     skb: Skb,
     own_mac: impl FnOnce(Mac) -> Mac,
-    (kind, code): (u8, u8),
+    kind: (u8, u8),
+    router: Option<[u32; 4]>,
+    why: Drop,
+) -> Result<i32, Drop> {
+    error(skb, own_mac, (kind, 0), router, why)
+}
+
+/// As [`refuse`], with a value for the second word of the error.
+#[inline(always)]
+pub(crate) fn error(
+    skb: Skb,
+    own_mac: impl FnOnce(Mac) -> Mac,
+    ((kind, code), value): ((u8, u8), u32),
     router: Option<[u32; 4]>,
     why: Drop,
 ) -> Result<i32, Drop> {
@@ -212,7 +225,7 @@ pub(crate) fn refuse(
         Some(router) => router,
         None => quoted.header.destination,
     };
-    let message = ErrorMessage { kind, code, checksum: 0, unused: 0, quoted };
+    let message = ErrorMessage { kind, code, checksum: 0, value: value.to_be(), quoted };
     reply(skb, own_mac, source, ERROR_HOPS, message, |message, checksum| message.checksum = checksum)
 }
 

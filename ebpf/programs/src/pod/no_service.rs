@@ -29,7 +29,8 @@ const HOPS: u8 = 64;
 struct ErrorMessage {
     kind: [u8; 2],
     checksum: u16,
-    unused: u32,
+    /// The MTU, of errors about the length.
+    value: u32,
     quoted: Quoted,
 }
 
@@ -64,17 +65,28 @@ pub(crate) fn refuse_v6(skb: Skb, own_mac: impl FnOnce(Mac) -> Mac) -> Result<i3
     ndp::refuse(skb, own_mac, PORT_UNREACHABLE_V6, None, why)
 }
 
-/// Turns the packet into an error from its destination to its sender and redirects it to its interface. `own_mac`
-/// returns the interface's MAC address, given the packet's destination. Packets with options and later fragments are
-/// dropped without a reply.
+/// Turns the packet into an error from its destination to its sender, as [`error`].
 #[inline(always)]
 pub(crate) fn refuse(skb: Skb, own_mac: impl FnOnce(Mac) -> Mac) -> Result<i32, Drop> {
+    error(skb, own_mac, (PORT_UNREACHABLE, 0), drop_here!(SERVICE_BACKEND_NOT_FOUND))
+}
+
+/// Turns the packet into an error from its destination to its sender, of a type and code and with a value for its second
+/// word, and redirects it to its interface. `own_mac` returns the interface's MAC address, given the packet's
+/// destination. Packets with options and later fragments are dropped without a reply, for the given reason.
+#[inline(always)]
+pub(crate) fn error(
+    skb: Skb,
+    own_mac: impl FnOnce(Mac) -> Mac,
+    (kind, value): ([u8; 2], u32),
+    why: Drop,
+) -> Result<i32, Drop> {
     const MESSAGE_LEN: usize = size_of::<ErrorMessage>();
     const LEN: usize = size_of::<Ipv4Header>() + MESSAGE_LEN;
     let mut message = ErrorMessage {
-        kind: PORT_UNREACHABLE,
+        kind,
         checksum: 0,
-        unused: 0,
+        value: value.to_be(),
         quoted: Quoted {
             header: Ipv4Header {
                 version_ihl: 0,
@@ -96,7 +108,7 @@ pub(crate) fn refuse(skb: Skb, own_mac: impl FnOnce(Mac) -> Mac) -> Result<i32, 
     }
     let refused = &message.quoted.header;
     if refused.version_ihl != NO_OPTIONS || refused.fragment & FRAGMENT_OFFSET != 0 {
-        return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
+        return Err(why);
     }
     let mut answer = Ipv4Header {
         version_ihl: NO_OPTIONS,

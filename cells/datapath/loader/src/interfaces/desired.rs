@@ -187,6 +187,7 @@ pub(crate) mod tests {
             bpf_events_policy_verdict_enabled: true,
             policy_accounting: true,
             enable_icmp_rules: true,
+            enable_pmtu_discovery: false,
             allow_icmp_frag_needed: false,
         }
     }

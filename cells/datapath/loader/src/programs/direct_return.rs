@@ -41,6 +41,8 @@ pub(crate) struct DirectReturn {
     services: u8,
     /// The frontend is in an option of the tunnel.
     geneve: bool,
+    /// Packets that are too long are answered (`enable-pmtu-discovery`).
+    icmp: bool,
 }
 
 impl DirectReturn {
@@ -51,7 +53,9 @@ impl DirectReturn {
             return Ok(Self::default());
         }
         let annotation = value("bpf-lb-mode-annotation") == "true";
-        Self::checked(value("bpf-lb-mode"), annotation, value("bpf-lb-dsr-dispatch"), tunnel)
+        let icmp = value("enable-pmtu-discovery") == "true";
+        let checked = Self::checked(value("bpf-lb-mode"), annotation, value("bpf-lb-dsr-dispatch"), tunnel)?;
+        Ok(Self { icmp, ..checked })
     }
 
     fn checked(mode: &str, annotation: bool, dispatch: &str, tunnel: &Tunnel) -> Result<Self, Error> {
@@ -79,13 +83,14 @@ impl DirectReturn {
             "dsr" if !annotation => dsr::ALL,
             _ => dsr::BY_SERVICE,
         };
-        Ok(Self { services, geneve })
+        Ok(Self { services, geneve, icmp: false })
     }
 
     /// Writes the options into the constants of the programs.
     pub(crate) fn apply(&self, constants: &mut NodeConfig) {
         constants.dsr = self.services;
         constants.dsr_geneve = self.geneve.into();
+        constants.dsr_icmp = (self.icmp && self.services != dsr::NONE).into();
     }
 }
 
@@ -118,6 +123,12 @@ mod tests {
         assert_eq!(constants("snat", false, "geneve", &native), (dsr::NONE, 0), "not in use");
         let vxlan = tunnel(RoutingMode::Tunnel, Protocol::Vxlan);
         assert_eq!(constants("snat", true, "ipip", &vxlan), (dsr::NONE, 0));
+        let answers = |services| {
+            let mut constants = NodeConfig::default();
+            DirectReturn { services, geneve: false, icmp: true }.apply(&mut constants);
+            constants.dsr_icmp
+        };
+        assert_eq!((answers(dsr::ALL), answers(dsr::NONE)), (1, 0));
     }
 
     #[test]

@@ -6,11 +6,14 @@
 //! connection tracking ([`receive`]), by which [`reply`](super::reply) translates what goes back. This node has no entry
 //! but that of the choice of a backend.
 //!
-//! Uses `conntrack`, `endpoint`, `overlay`, `packet` and `snat`.
+//! Packets that get too long for their route by the option are refused ([`too_big`]).
+//!
+//! Uses `conntrack`, `endpoint`, `overlay`, `packet`, `pod` and `snat`.
 
 pub(crate) mod geneve;
 pub(crate) mod option;
 pub(crate) mod receive;
+pub(crate) mod too_big;
 
 use crate::conntrack::SYN;
 use crate::monitor::drop::{Drop, Parties, dropped};
@@ -18,7 +21,7 @@ use crate::nat::Socket;
 use crate::nodeport::NodePort;
 use crate::nodeport::fib::Route;
 use crate::nodeport::reply;
-use crate::packet::flow::Flow;
+use crate::packet::flow::{Flow, TCP, UDP};
 use crate::packet::skb::Skb;
 use crate::snat::Snat;
 use datapath_abi::{LbService, direction, dsr as mode, file, lb_flag2, mark};
@@ -27,6 +30,8 @@ const FILE: u8 = file::NODEPORT;
 
 /// How packets of an IP family name the frontend.
 pub(crate) trait Dsr: NodePort + Snat {
+    /// The slot of the program that refuses packets which get too long by the option.
+    const TOO_BIG_SLOT: u32;
     /// Length of the option in the IP header.
     const OPTION_LEN: u16;
 
@@ -91,7 +96,17 @@ fn leave<F: Dsr>(skb: Skb) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
     let length = F::length(unsafe { &*header }).saturating_add(F::OPTION_LEN);
-    let route = Route::for_length::<F>(skb, flow.source, flow.destination, length)?;
+    let mut mtu = 0;
+    let route = match Route::for_length::<F>(skb, flow.source, flow.destination, length, &mut mtu) {
+        Ok(route) => route,
+        Err(why) => {
+            if enabled!(dsr_icmp) && mtu > F::OPTION_LEN && matches!(flow.protocol(), TCP | UDP) {
+                // The tail call does not return unless the program is missing.
+                too_big::hand_over::<F>(skb, mtu - F::OPTION_LEN);
+            }
+            return Err(why);
+        }
+    };
     F::insert_option(skb, frontend)?;
     Ok(route.redirect())
 }

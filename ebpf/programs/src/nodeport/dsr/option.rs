@@ -8,7 +8,7 @@ use crate::packet::headers::{Ipv4Header, Ipv6Header, fold};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_LEN, Skb};
-use datapath_abi::file;
+use datapath_abi::{file, slot};
 
 const FILE: u8 = file::NODEPORT;
 
@@ -41,6 +41,7 @@ struct Extension {
 const _: () = assert!(size_of::<Extension>() == 24);
 
 impl Dsr for V4 {
+    const TOO_BIG_SLOT: u32 = slot::IPV4_NODEPORT_DSR_TOO_BIG;
     const OPTION_LEN: u16 = IPV4_OPTION_LEN as u16;
 
     #[inline(always)]
@@ -116,6 +117,7 @@ const EXTENSION_OFFSET: usize = ETH_LEN + size_of::<Ipv6Header>();
 const LENGTH_OFFSET: usize = ETH_LEN + 4;
 
 impl Dsr for V6 {
+    const TOO_BIG_SLOT: u32 = slot::IPV6_NODEPORT_DSR_TOO_BIG;
     const OPTION_LEN: u16 = size_of::<Extension>() as u16;
 
     #[inline(always)]
