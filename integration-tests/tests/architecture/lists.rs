@@ -337,6 +337,10 @@ pub(crate) const ALL_OPTIONS: &[(&str, &str)] = &[
         "reads how backends are chosen: options of the load balancer, which is not required",
     ),
     (
+        "cells/datapath/loader/src/programs/direct_return.rs",
+        "reads how backends reply to clients: options of the load balancer, which is not required",
+    ),
+    (
         "cells/datapath/loader/src/programs/egress.rs",
         "asks for the ports of services, options of the load balancer",
     ),
