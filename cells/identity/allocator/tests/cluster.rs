@@ -2,55 +2,47 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::FutureExt;
 use hive::prelude::*;
 use identity::{Error, Identities, Identity, IdentityRequest};
-use k8s_fake_apiserver::{Domain, Gvr, Tracker};
+use k8s_fake_apiserver::{FakeServer, Request};
 use k8s_tables::cilium::CiliumIdentity;
-use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
+use k8s_types::Kind;
 use labels::{LabelArray, Labels};
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use serde_json::{Value, json};
-use statedb::{Db, Table};
+use statedb::Table;
 
 /// The API server, which may be unreachable. Watches go on: a lie about an outage, but not one that helps the agent.
 #[derive(Clone)]
-struct Server {
-    tracker: Arc<Tracker>,
-    is_away: Arc<AtomicBool>,
-}
+struct Server(FakeServer);
 
 impl Default for Server {
     fn default() -> Server {
-        Server { tracker: Arc::new(Tracker::new(&Db::new().table().unwrap())), is_away: Arc::default() }
+        // As the role of the chart has it: no `get`.
+        Server(FakeServer::permitting(&["create", "update"]))
     }
 }
 
 impl Server {
     fn away(&self, is_away: bool) {
-        self.is_away.store(is_away, Ordering::Relaxed);
-    }
-
-    fn refused<T: Send + 'static>(&self) -> Option<Answer<T>> {
-        let error = ApiError::Unavailable { message: "connection refused".into(), retry_after: None };
-        self.is_away.load(Ordering::Relaxed).then(|| std::future::ready(Err(error)).boxed())
+        match is_away {
+            true => self.0.on_request(|_, _| Err(Request::unreachable())),
+            false => self.0.execute_all(),
+        }
     }
 
     /// The labels of each object by its name.
     fn objects(&self) -> BTreeMap<String, Value> {
-        let objects = self.tracker.list(Domain::Any, &Gvr::from(Kind::CiliumIdentity), None);
-        objects.iter().map(|o| (o.name().name.to_string(), o.value()["security-labels"].clone())).collect()
+        let objects = self.0.objects(Kind::CiliumIdentity);
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+        objects.iter().map(|object| (name(object), object["security-labels"].clone())).collect()
     }
 
     fn object(&self, id: u32) -> Value {
-        let key = Key::new("", id.to_string());
-        let object = Api::get(&*self.tracker, Kind::CiliumIdentity, &key).now_or_never().unwrap().unwrap();
-        serde_json::from_slice(&object).unwrap()
+        self.0.object(Kind::CiliumIdentity, &id.to_string())
     }
 
     /// Another client creates or replaces an object.
@@ -59,40 +51,11 @@ impl Server {
             json!({"apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "metadata": metadata});
         object["metadata"]["name"] = name.into();
         object["security-labels"] = labels;
-        self.tracker.add(&object.to_string()).unwrap();
+        self.0.add(&object);
     }
 
     fn delete(&self, id: u32) {
-        let key = Key::new("", id.to_string());
-        let kind = Kind::CiliumIdentity;
-        Api::delete(&*self.tracker, kind, &key, Preconditions::default()).now_or_never().unwrap().unwrap();
-    }
-}
-
-impl Api for Server {
-    fn get(&self, kind: Kind, _: &Key) -> Answer<Bytes> {
-        // As the role of the chart has it.
-        std::future::ready(Err(ApiError::Forbidden(format!("get {kind}")))).boxed()
-    }
-
-    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        self.refused().unwrap_or_else(|| self.tracker.create(kind, object))
-    }
-
-    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        self.refused().unwrap_or_else(|| Api::update(&*self.tracker, kind, object))
-    }
-
-    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        self.refused().unwrap_or_else(|| self.tracker.update_status(kind, object))
-    }
-
-    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
-        self.refused().unwrap_or_else(|| self.tracker.patch(kind, key, status, patch))
-    }
-
-    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
-        self.refused().unwrap_or_else(|| Api::delete(&*self.tracker, kind, key, only_if))
+        self.0.remove(Kind::CiliumIdentity, &id.to_string());
     }
 }
 
@@ -111,8 +74,6 @@ impl Agent {
 
     /// With options, and with what the records of the previous run reserve.
     async fn with(server: &Server, options: &[(&str, &str)], reserve: fn(&Identities)) -> Agent {
-        let api: Arc<dyn Api> = Arc::new(server.clone());
-        let source: Arc<dyn Source> = server.tracker.clone();
         let restore = move |identities: Arc<Identities>, lifecycle: Lifecycle| {
             let initializer = identities.register("endpoints");
             lifecycle
@@ -131,8 +92,7 @@ impl Agent {
             config::<StateConfig>(),
             config::<LocalNodeConfig>(),
             config::<FamilyConfig>(),
-            supply(api),
-            supply(Member(source)),
+            server.0.cell(),
             module("k8s", "Objects", [k8s_tables::table::<CiliumIdentity>()]),
             k8s_writer::cell(),
             identity::cell(),
@@ -390,8 +350,7 @@ async fn objects_that_are_no_identities_are_ignored_and_reported() {
     let id = agent.allocate("k8s:app=evil", "endpoint/1").await;
     assert!(!names.contains(&id.to_string().as_str()));
     for name in names.into_iter().chain(["600", "601", "602"]) {
-        let key = Key::new("", name);
-        Api::delete(&*server.tracker, Kind::CiliumIdentity, &key, Preconditions::default()).await.unwrap();
+        server.0.remove(Kind::CiliumIdentity, name);
     }
     agent.until("it is reported no more", || health().is_none()).await;
     agent.finish().await;

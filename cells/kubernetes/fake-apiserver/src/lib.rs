@@ -62,12 +62,14 @@ mod commands;
 mod object;
 mod patch;
 mod refused;
+mod server;
 mod source;
 mod tracker;
 mod types;
 
 pub use cell::cell;
 pub use object::Object;
+pub use server::{FakeServer, Request};
 pub use source::SOURCE;
 pub use tracker::Tracker;
 pub use types::{Domain, Gvr};

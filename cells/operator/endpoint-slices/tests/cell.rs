@@ -4,120 +4,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::FutureExt as _;
 use hive::prelude::*;
-use k8s_fake_apiserver::{Domain, Gvr, Tracker};
+use k8s_fake_apiserver::{FakeServer, Request};
 use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
-use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
+use k8s_types::{ApiError, Kind};
 use operator_election::Leadership;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use statedb::Db;
 use tokio::time::sleep;
 
 /// A time in which all is written that can be.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A server that counts writes of slices, and refuses those that a test says.
-#[derive(Clone)]
-struct Server {
-    tracker: Tracker,
-    /// Writes by verb and namespace.
-    writes: Arc<Mutex<Vec<(&'static str, String)>>>,
-    /// Errors of the next writes.
-    errors: Arc<Mutex<Vec<ApiError>>>,
+fn server() -> FakeServer {
+    FakeServer::permitting(&["create", "update", "delete"])
 }
 
-impl Server {
-    fn new() -> Server {
-        let tracker = Tracker::new(&Db::new().table().unwrap());
-        Server { tracker, writes: Arc::default(), errors: Arc::default() }
-    }
-
-    fn put(&self, object: &Value) {
-        let text = object.to_string();
-        if self.tracker.add(&text).is_err() {
-            self.tracker.update(&text, false).unwrap();
-        }
-    }
-
-    fn remove(&self, object: &Value) {
-        self.tracker.delete(&object.to_string()).unwrap();
-    }
-
-    fn slices(&self) -> Vec<Value> {
-        let slices = self.tracker.list(Domain::Any, &Gvr::from(Kind::CiliumEndpointSlice), None);
-        slices.iter().map(|object| object.value().clone()).collect()
-    }
-
-    /// Returns the names of endpoints by slice, each as `namespace/name`.
-    fn contents(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let name = |slice: &Value| slice["metadata"]["name"].as_str().unwrap().to_owned();
-        let endpoints = |slice: &Value| {
-            let of = slice["namespace"].as_str().unwrap().to_owned();
-            let endpoints = slice["endpoints"].as_array().unwrap().clone();
-            endpoints.iter().map(|endpoint| format!("{of}/{}", endpoint["name"].as_str().unwrap())).collect()
-        };
-        self.slices().iter().map(|slice| (name(slice), endpoints(slice))).collect()
-    }
-
-    fn taken_writes(&self) -> Vec<(&'static str, String)> {
-        std::mem::take(&mut self.writes.lock())
-    }
-
-    fn write<T: Send + 'static>(
-        &self,
-        verb: &'static str,
-        namespace: String,
-        answer: impl FnOnce() -> Answer<T>,
-    ) -> Answer<T> {
-        if let Some(error) = self.errors.lock().pop() {
-            return std::future::ready(Err(error)).boxed();
-        }
-        self.writes.lock().push((verb, namespace));
-        answer()
-    }
+/// Returns the names of endpoints by slice, each as `namespace/name`.
+fn contents(server: &FakeServer) -> BTreeMap<String, BTreeSet<String>> {
+    let name = |slice: &Value| slice["metadata"]["name"].as_str().unwrap().to_owned();
+    let endpoints = |slice: &Value| {
+        let of = slice["namespace"].as_str().unwrap().to_owned();
+        let endpoints = slice["endpoints"].as_array().unwrap().clone();
+        endpoints.iter().map(|endpoint| format!("{of}/{}", endpoint["name"].as_str().unwrap())).collect()
+    };
+    all_slices(server).iter().map(|slice| (name(slice), endpoints(slice))).collect()
 }
 
-fn namespace_of(object: &Bytes) -> String {
-    let object: Value = serde_json::from_slice(object).unwrap();
-    object["namespace"].as_str().unwrap().to_owned()
+fn all_slices(server: &FakeServer) -> Vec<Value> {
+    server.objects(Kind::CiliumEndpointSlice)
 }
 
-impl Api for Server {
-    fn get(&self, kind: Kind, _: &Key) -> Answer<Bytes> {
-        std::future::ready(Err(ApiError::Forbidden(format!("cannot get {}", kind.plural())))).boxed()
-    }
-
-    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        self.write("create", namespace_of(&object), || Api::create(&self.tracker, kind, object.clone()))
-    }
-
-    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        self.write("update", namespace_of(&object), || Api::update(&self.tracker, kind, object.clone()))
-    }
-
-    fn update_status(&self, kind: Kind, _: Bytes) -> Answer<Bytes> {
-        unreachable!("{} has no status", kind.plural())
-    }
-
-    fn patch(&self, kind: Kind, _: &Key, _: bool, _: Patch) -> Answer<Bytes> {
-        std::future::ready(Err(ApiError::Forbidden(format!("cannot patch {}", kind.plural())))).boxed()
-    }
-
-    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
-        assert!(only_if.uid.is_some(), "{key} is deleted whatever it is");
-        self.write("delete", String::new(), || Api::delete(&self.tracker, kind, key, only_if.clone()))
-    }
+/// Returns the writes since the last call, by verb and namespace of the slice.
+fn take_writes(server: &FakeServer) -> Vec<(&'static str, String)> {
+    let write = |request: &Request| {
+        let has_uid = request.verb != "delete" || request.only_if.uid.is_some();
+        assert!(has_uid, "{request} without its uid");
+        (request.verb, request.object["namespace"].as_str().unwrap_or_default().to_owned())
+    };
+    server.take_requests().iter().map(write).collect()
 }
 
-async fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
-    let (api, source) = (server.clone(), server.tracker.clone());
+async fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
     let hive = TestHive::new([
         statedb::cell(),
-        supply::<Arc<dyn Api>>(Arc::new(api)),
-        provide(move || Member::<Arc<dyn Source>>(Arc::new(source.clone()))),
+        server.cell(),
         operator_definitions::cell(),
         k8s_tables::table::<CiliumNode>(),
         k8s_tables::table::<CiliumEndpoint>(),
@@ -132,7 +62,7 @@ async fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)
     hive
 }
 
-async fn started(server: &Server, options: &[(&str, &str)]) -> TestHive {
+async fn started(server: &FakeServer, options: &[(&str, &str)]) -> TestHive {
     leader(server, Leadership::permanent(), options).await
 }
 
@@ -165,13 +95,13 @@ fn names(namespace: &str, numbers: std::ops::Range<usize>) -> BTreeSet<String> {
     numbers.map(|number| format!("{namespace}/web-{number}")).collect()
 }
 
-fn add(server: &Server, namespace: &str, numbers: std::ops::Range<usize>) {
-    numbers.for_each(|number| server.put(&endpoint(namespace, &format!("web-{number}"), 300)));
+fn add(server: &FakeServer, namespace: &str, numbers: std::ops::Range<usize>) {
+    numbers.for_each(|number| server.add(&endpoint(namespace, &format!("web-{number}"), 300)));
 }
 
 /// All endpoints that are in slices; none may be in two.
-fn all(server: &Server) -> BTreeSet<String> {
-    let contents = server.contents();
+fn all(server: &FakeServer) -> BTreeSet<String> {
+    let contents = contents(server);
     let all: BTreeSet<String> = contents.values().flatten().cloned().collect();
     assert_eq!(contents.values().map(BTreeSet::len).sum::<usize>(), all.len(), "{contents:?}");
     all
@@ -179,20 +109,20 @@ fn all(server: &Server) -> BTreeSet<String> {
 
 #[tokio::test(start_paused = true)]
 async fn endpoints_of_each_namespace_are_in_slices_of_their_own() {
-    let server = Server::new();
+    let server = server();
     add(&server, "shop", 0..250);
-    server.put(&endpoint("bank", "vault", 400));
-    server.put(&endpoint("bank", "waits", 0));
+    server.add(&endpoint("bank", "vault", 400));
+    server.add(&endpoint("bank", "waits", 0));
     let mut hive = started(&server, &[]).await;
     sleep(SETTLED).await;
     let mut expected = names("shop", 0..250);
     expected.insert("bank/vault".to_owned());
     assert_eq!(all(&server), expected);
-    let mut sizes: Vec<usize> = server.contents().values().map(BTreeSet::len).collect();
+    let mut sizes: Vec<usize> = contents(&server).values().map(BTreeSet::len).collect();
     sizes.sort_unstable();
     assert_eq!(sizes, [1, 50, 100, 100]);
 
-    let slices = server.slices();
+    let slices = all_slices(&server);
     let bank = slices.iter().find(|slice| slice["namespace"] == "bank").unwrap();
     let name = bank["metadata"]["name"].as_str().unwrap();
     assert!(name.len() == 19 && name.starts_with("ces-") && name.as_bytes()[13] == b'-', "{name}");
@@ -204,16 +134,16 @@ async fn endpoints_of_each_namespace_are_in_slices_of_their_own() {
     assert_eq!(bank["endpoints"], expected);
 
     // The one that waited gets its identity; another one is new; one changes, and one changes in what no other node needs.
-    server.taken_writes();
-    server.put(&endpoint("bank", "waits", 401));
-    server.put(&endpoint("bank", "desk", 402));
-    server.put(&endpoint("bank", "vault", 403));
+    take_writes(&server);
+    server.add(&endpoint("bank", "waits", 401));
+    server.add(&endpoint("bank", "desk", 402));
+    server.add(&endpoint("bank", "vault", 403));
     let mut log = endpoint("shop", "web-3", 300);
     log["status"]["log"] = json!([{"code": "OK", "message": "changed"}]);
-    server.put(&log);
+    server.add(&log);
     sleep(SETTLED).await;
-    assert_eq!(server.taken_writes(), [("update", "bank".to_owned())]);
-    let slices = server.slices();
+    assert_eq!(take_writes(&server), [("update", "bank".to_owned())]);
+    let slices = all_slices(&server);
     let bank = slices.iter().find(|slice| slice["namespace"] == "bank").unwrap();
     let ids: Vec<(&str, i64)> = bank["endpoints"]
         .as_array()
@@ -225,16 +155,16 @@ async fn endpoints_of_each_namespace_are_in_slices_of_their_own() {
 
     // They go, and the slice with the last of them; a new one gets into the fullest slice of its namespace.
     for name in ["vault", "waits", "desk"] {
-        server.remove(&endpoint("bank", name, 1));
+        server.remove(Kind::CiliumEndpoint, &format!("bank/{name}"));
     }
-    server.remove(&endpoint("shop", "web-7", 300));
+    server.remove(Kind::CiliumEndpoint, "shop/web-7");
     sleep(SETTLED).await;
-    let mut writes = server.taken_writes();
+    let mut writes = take_writes(&server);
     writes.sort();
     assert_eq!(writes, [("delete", String::new()), ("update", "shop".to_owned())]);
     add(&server, "shop", 250..251);
     sleep(SETTLED).await;
-    let mut sizes: Vec<usize> = server.contents().values().map(BTreeSet::len).collect();
+    let mut sizes: Vec<usize> = contents(&server).values().map(BTreeSet::len).collect();
     sizes.sort_unstable();
     assert_eq!(sizes, [50, 100, 100]);
     hive.stop().await;
@@ -242,33 +172,33 @@ async fn endpoints_of_each_namespace_are_in_slices_of_their_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_continues_with_the_slices_that_there_are() {
-    let server = Server::new();
+    let server = server();
     add(&server, "shop", 0..25);
     let options = [("ces-max-ciliumendpoints-per-ces", "10")];
     let mut hive = started(&server, &options).await;
     sleep(SETTLED).await;
     hive.stop().await;
-    let before = server.contents();
+    let before = contents(&server);
     assert_eq!((before.len(), all(&server)), (3, names("shop", 0..25)));
 
-    server.taken_writes();
+    take_writes(&server);
     let mut hive = started(&server, &options).await;
     sleep(SETTLED).await;
-    assert_eq!((server.taken_writes(), server.contents()), (Vec::new(), before.clone()));
+    assert_eq!((take_writes(&server), contents(&server)), (Vec::new(), before.clone()));
     hive.stop().await;
 
     // Meanwhile one has gone, one is new, one is in a second slice, and there are slices of another program.
     let gone = before.values().next().unwrap().first().unwrap().clone();
-    server.remove(&endpoint("shop", gone.strip_prefix("shop/").unwrap(), 300));
+    server.remove(Kind::CiliumEndpoint, &gone);
     add(&server, "shop", 25..26);
     let twice = before.values().nth(1).unwrap().first().unwrap();
-    server.put(&slice("zzz", "shop", &[twice.strip_prefix("shop/").unwrap(), "web-never"]));
-    server.put(&slice("without-namespace", "", &["web-1"]));
+    server.add(&slice("zzz", "shop", &[twice.strip_prefix("shop/").unwrap(), "web-never"]));
+    server.add(&slice("without-namespace", "", &["web-1"]));
     let mut hive = started(&server, &options).await;
     sleep(SETTLED).await;
     let mut expected = names("shop", 0..26);
     expected.remove(&gone);
-    let after = server.contents();
+    let after = contents(&server);
     assert_eq!((after.len(), all(&server)), (3, expected), "{after:?}");
     for (name, endpoints) in &before {
         let stay = endpoints.iter().filter(|endpoint| **endpoint != gone);
@@ -279,50 +209,51 @@ async fn a_new_leader_continues_with_the_slices_that_there_are() {
     hive.stop().await;
     let mut hive = started(&server, &[("ces-max-ciliumendpoints-per-ces", "4")]).await;
     sleep(SETTLED).await;
-    assert!(server.contents().values().all(|endpoints| endpoints.len() <= 4), "{:?}", server.contents());
+    assert!(contents(&server).values().all(|endpoints| endpoints.len() <= 4), "{:?}", contents(&server));
     assert_eq!(all(&server).len(), 25);
     hive.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn slices_that_others_change_are_written_again() {
-    let server = Server::new();
+    let server = server();
     add(&server, "shop", 0..3);
     let mut hive = started(&server, &[]).await;
     sleep(SETTLED).await;
-    let (name, endpoints) = server.contents().pop_first().unwrap();
+    let (name, endpoints) = contents(&server).pop_first().unwrap();
 
-    server.put(&slice(&name, "shop", &["web-1", "web-9"]));
+    server.add(&slice(&name, "shop", &["web-1", "web-9"]));
     sleep(SETTLED).await;
-    assert_eq!(server.contents(), [(name.clone(), endpoints.clone())].into());
+    assert_eq!(contents(&server), [(name.clone(), endpoints.clone())].into());
     // Metadata that the operator does not own is kept.
-    assert_eq!(server.slices()[0]["metadata"]["labels"]["kept"], "yes");
+    assert_eq!(all_slices(&server)[0]["metadata"]["labels"]["kept"], "yes");
 
-    server.put(&slice(&name, "bank", &["web-1"]));
+    server.add(&slice(&name, "bank", &["web-1"]));
     sleep(SETTLED).await;
-    assert_eq!(server.contents(), [(name.clone(), endpoints.clone())].into());
+    assert_eq!(contents(&server), [(name.clone(), endpoints.clone())].into());
 
-    server.remove(&slice(&name, "shop", &[]));
+    server.remove(Kind::CiliumEndpointSlice, &name);
     sleep(SETTLED).await;
-    assert_eq!(server.contents(), [(name.clone(), endpoints.clone())].into());
+    assert_eq!(contents(&server), [(name.clone(), endpoints.clone())].into());
 
-    server.put(&slice("made-by-hand", "shop", &["web-2"]));
+    server.add(&slice("made-by-hand", "shop", &["web-2"]));
     sleep(SETTLED).await;
-    assert_eq!(server.contents(), [(name, endpoints)].into());
+    assert_eq!(contents(&server), [(name, endpoints)].into());
     hive.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_refuses_or_is_away_gets_the_newest_state_later() {
-    let server = Server::new();
+    let server = server();
     let mut hive = started(&server, &[]).await;
     let away = || ApiError::Unavailable { message: "away".to_owned(), retry_after: None };
-    *server.errors.lock() = vec![away(), ApiError::Conflict("changed".to_owned()), away(), away()];
+    let mut errors = vec![away(), ApiError::Conflict("changed".to_owned()), away(), away()];
+    server.on_request(move |_, _| errors.pop().map_or(Ok(()), Err));
     add(&server, "shop", 0..3);
     sleep(Duration::from_secs(1)).await;
     // Created while the write of a former state is retried.
     add(&server, "shop", 3..6);
-    server.remove(&endpoint("shop", "web-0", 300));
+    server.remove(Kind::CiliumEndpoint, "shop/web-0");
     sleep(2 * SETTLED).await;
     assert_eq!(all(&server), names("shop", 1..6));
     hive.stop().await;
@@ -330,31 +261,31 @@ async fn a_server_that_refuses_or_is_away_gets_the_newest_state_later() {
 
 #[tokio::test(start_paused = true)]
 async fn writes_are_spaced_by_the_number_of_nodes_and_important_namespaces_come_first() {
-    let server = Server::new();
+    let server = server();
     for number in 0..10 {
-        server.put(&endpoint(&format!("ns-{number}"), "web", 300));
+        server.add(&endpoint(&format!("ns-{number}"), "web", 300));
     }
     let annotations = json!({"cilium.io/ces-namespace": "priority"});
     let metadata = json!({"name": "ns-7", "annotations": annotations});
-    server.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+    server.add(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
     let limits = r#"[{"nodes":0,"limit":0.1,"burst":2},{"nodes":2,"limit":1,"burst":2}]"#;
     let mut hive = started(&server, &[("ces-rate-limits", limits)]).await;
     sleep(Duration::from_millis(900)).await;
-    let writes = server.taken_writes();
+    let writes = take_writes(&server);
     assert_eq!((writes.len(), &*writes[0].1), (2, "ns-7"));
     sleep(Duration::from_secs(21)).await;
-    assert_eq!(server.taken_writes().len(), 2);
+    assert_eq!(take_writes(&server).len(), 2);
     for name in ["n1", "n2"] {
-        server.put(&json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": name}, "spec": {}}));
+        server.add(&json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": name}, "spec": {}}));
     }
     sleep(Duration::from_secs(18)).await;
-    assert_eq!(server.contents().len(), 10);
+    assert_eq!(contents(&server).len(), 10);
     hive.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn neither_a_process_without_the_lease_nor_one_without_the_option_writes() {
-    let server = Server::new();
+    let server = server();
     add(&server, "shop", 0..3);
     let mut hive = leader(&server, Leadership::default(), &[]).await;
     sleep(SETTLED).await;
@@ -362,5 +293,5 @@ async fn neither_a_process_without_the_lease_nor_one_without_the_option_writes()
     let mut hive = started(&server, &[("enable-cilium-endpoint-slice", "false")]).await;
     sleep(SETTLED).await;
     hive.stop().await;
-    assert_eq!((server.taken_writes(), server.slices().len()), (Vec::new(), 0));
+    assert_eq!((take_writes(&server), all_slices(&server).len()), (Vec::new(), 0));
 }

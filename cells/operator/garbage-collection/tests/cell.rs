@@ -4,101 +4,47 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::FutureExt as _;
 use hive::prelude::*;
-use k8s_fake_apiserver::Tracker;
+use k8s_fake_apiserver::{FakeServer, Request};
 use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
 use k8s_types::core::{Node, Pod};
-use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
+use k8s_types::{ApiError, Kind};
 use operator_election::Leadership;
 use operator_endpoint_slices::EndpointSlicesConfig;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use statedb::Db;
 use tokio::time::sleep;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A server that answers requests about some objects with an error. Operators may get none of the objects that they collect.
-#[derive(Clone)]
-struct Server {
-    tracker: Tracker,
-    errors: Arc<Mutex<BTreeMap<String, ApiError>>>,
+fn server() -> FakeServer {
+    // Operators may get none of the objects that they collect.
+    FakeServer::permitting(&["update", "delete"])
 }
 
-impl Server {
-    fn new() -> Server {
-        Server { tracker: Tracker::new(&Db::new().table().unwrap()), errors: Arc::default() }
-    }
-
-    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Value> {
-        let json = Api::get(&self.tracker, kind, &Key::new(namespace, name)).now_or_never().unwrap().ok()?;
-        Some(serde_json::from_slice(&json).unwrap())
-    }
-
-    fn has(&self, kind: Kind, name: &str) -> bool {
-        let namespace = if kind.namespaced() { "default" } else { "" };
-        self.find(kind, namespace, name).is_some()
-    }
-
-    fn is_marked(&self, identity: &str) -> bool {
-        let object = self.find(Kind::CiliumIdentity, "", identity).unwrap();
-        object["metadata"]["annotations"]["io.cilium.heartbeat"].is_string()
-    }
-
-    fn add(&self, object: &Value) {
-        self.tracker.add(&object.to_string()).unwrap();
-    }
-
-    fn remove(&self, object: &Value) {
-        self.tracker.delete(&object.to_string()).unwrap();
-    }
-
-    fn answer<T: Send + 'static>(&self, name: &str, answer: Answer<T>) -> Answer<T> {
-        match self.errors.lock().get(name).cloned() {
-            Some(error) => std::future::ready(Err(error)).boxed(),
-            None => answer,
-        }
-    }
+/// Answers requests about objects of these names with an error. Nothing is ever deleted whatever it is.
+fn fail(server: &FakeServer, errors: &[(&'static str, ApiError)]) {
+    let errors: BTreeMap<_, _> = errors.iter().cloned().collect();
+    server.on_request(move |_, request| {
+        let has_uid = request.verb != "delete" || request.only_if.uid.is_some();
+        assert!(has_uid, "{request} without its uid");
+        errors.get(request.key.name.as_str()).map_or(Ok(()), |error| Err(error.clone()))
+    });
 }
 
-impl Api for Server {
-    fn get(&self, kind: Kind, _: &Key) -> Answer<Bytes> {
-        std::future::ready(Err(ApiError::Forbidden(format!("cannot get {}", kind.plural())))).boxed()
-    }
-
-    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        Api::create(&self.tracker, kind, object)
-    }
-
-    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        let value: Value = serde_json::from_slice(&object).unwrap();
-        let name = value["metadata"]["name"].as_str().unwrap().to_owned();
-        self.answer(&name, Api::update(&self.tracker, kind, object))
-    }
-
-    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        self.tracker.update_status(kind, object)
-    }
-
-    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
-        self.tracker.patch(kind, key, status, patch)
-    }
-
-    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
-        assert!(only_if.uid.is_some(), "{key} is deleted whatever it is");
-        self.answer(&key.name, Api::delete(&self.tracker, kind, key, only_if))
-    }
+fn is_marked(server: &FakeServer, identity: &str) -> bool {
+    let object = server.object(Kind::CiliumIdentity, identity);
+    object["metadata"]["annotations"]["io.cilium.heartbeat"].is_string()
 }
 
-fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
-    let (api, source) = (server.clone(), server.tracker.clone());
+fn has(server: &FakeServer, kind: Kind, name: &str) -> bool {
+    server.find(kind, name).is_some()
+}
+
+fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
     let hive = TestHive::new([
         statedb::cell(),
         metrics::cell(),
-        supply::<Arc<dyn Api>>(Arc::new(api)),
-        provide(move || Member::<Arc<dyn Source>>(Arc::new(source.clone()))),
+        server.cell(),
         operator_definitions::cell(),
         config::<EndpointSlicesConfig>(),
         k8s_tables::table::<CiliumNode>(),
@@ -114,7 +60,7 @@ fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> 
     defaults.iter().chain(options).fold(hive, |hive, (key, value)| hive.set(key, value))
 }
 
-async fn started(server: &Server, options: &[(&str, &str)]) -> TestHive {
+async fn started(server: &FakeServer, options: &[(&str, &str)]) -> TestHive {
     let mut hive = leader(server, Leadership::permanent(), options);
     hive.start().await;
     hive
@@ -169,7 +115,8 @@ fn only<'o>(options: &[(&'o str, &'o str)]) -> Vec<(&'o str, &'o str)> {
 
 #[tokio::test(start_paused = true)]
 async fn unused_identities_are_marked_then_deleted_and_used_ones_stay() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     for id in ["1001", "1002", "1003", "1004", "reserved"] {
         server.add(&identity(id));
     }
@@ -181,11 +128,11 @@ async fn unused_identities_are_marked_then_deleted_and_used_ones_stay() {
     let options = only(&[("identity-gc-interval", "16m"), ("enable-cilium-endpoint-slice", "true")]);
     let hive = started(&server, &options).await;
     sleep(31 * MINUTE).await;
-    assert!(!server.is_marked("1003"));
+    assert!(!is_marked(&server, "1003"));
     sleep(2 * MINUTE).await;
-    let marked = ["1001", "1002", "1003", "1004", "reserved"].map(|id| server.is_marked(id));
+    let marked = ["1001", "1002", "1003", "1004", "reserved"].map(|id| is_marked(&server, id));
     assert_eq!(marked, [false, false, true, true, false]);
-    let object = server.find(Kind::CiliumIdentity, "", "1003").unwrap();
+    let object = server.object(Kind::CiliumIdentity, "1003");
     assert_eq!(object["security-labels"], json!({"k8s:app": "1003"}));
     assert_eq!(object["metadata"]["labels"], json!({"io.kubernetes.pod.namespace": "default"}));
 
@@ -193,13 +140,13 @@ async fn unused_identities_are_marked_then_deleted_and_used_ones_stay() {
     sleep(3 * MINUTE).await;
     server.add(&identity("1004"));
     sleep(27 * MINUTE).await;
-    assert!(server.has(Kind::CiliumIdentity, "1003"));
+    assert!(has(&server, Kind::CiliumIdentity, "1003"));
     sleep(2 * MINUTE).await;
-    assert!(!server.has(Kind::CiliumIdentity, "1003"));
+    assert!(!has(&server, Kind::CiliumIdentity, "1003"));
     server.add(&endpoint("late", 1004, None));
     sleep(120 * MINUTE).await;
     for id in ["1001", "1002", "1004", "reserved"] {
-        assert!(server.has(Kind::CiliumIdentity, id) && !server.is_marked(id), "{id}");
+        assert!(has(&server, Kind::CiliumIdentity, id) && !is_marked(&server, id), "{id}");
     }
     let message = hive.health("garbage-collection.job-identities").message;
     assert!(message.starts_with("3 identities are alive, 0 were marked, 0 deleted"), "{message}");
@@ -208,43 +155,43 @@ async fn unused_identities_are_marked_then_deleted_and_used_ones_stay() {
     assert!(text.contains("identity_gc_runs{outcome=\"success\""), "{text}");
 
     // Its endpoint goes, and so does the identity.
-    server.remove(&endpoint("late", 1004, None));
+    server.remove(Kind::CiliumEndpoint, "late");
     sleep(100 * MINUTE).await;
-    assert!(!server.has(Kind::CiliumIdentity, "1004"));
+    assert!(!has(&server, Kind::CiliumIdentity, "1004"));
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_or_a_refusal_of_one_identity_ends_no_run_and_an_outage_does() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     for id in ["1001", "1002", "1003"] {
         server.add(&identity(id));
     }
-    server.errors.lock().insert("1001".to_owned(), ApiError::Conflict("modified".to_owned()));
-    server.errors.lock().insert("1002".to_owned(), ApiError::Forbidden("a policy forbids it".to_owned()));
+    let forbidden = ApiError::Forbidden("a policy forbids it".to_owned());
+    fail(&server, &[("1001", ApiError::Conflict("modified".to_owned())), ("1002", forbidden)]);
     let hive = started(&server, &only(&[("identity-gc-interval", "16m")])).await;
     sleep(33 * MINUTE).await;
-    assert_eq!(["1001", "1002", "1003"].map(|id| server.is_marked(id)), [false, false, true]);
+    assert_eq!(["1001", "1002", "1003"].map(|id| is_marked(&server, id)), [false, false, true]);
     let health = hive.health("garbage-collection.job-identities");
     assert_eq!(health.level, Level::Degraded);
     assert_eq!(health.error, "update ciliumidentities/1002: a policy forbids it");
 
     // Without a server nothing is known about the others either.
-    let away = ApiError::Unavailable { message: "connection refused".to_owned(), retry_after: None };
-    server.errors.lock().clear();
-    server.errors.lock().insert("1001".to_owned(), away);
+    fail(&server, &[("1001", Request::unreachable())]);
     sleep(16 * MINUTE).await;
-    assert!(!server.is_marked("1002"));
-    server.errors.lock().clear();
+    assert!(!is_marked(&server, "1002"));
+    fail(&server, &[]);
     sleep(16 * MINUTE).await;
-    assert!(server.is_marked("1002"));
+    assert!(is_marked(&server, "1002"));
     assert_eq!(hive.health("garbage-collection.job-identities").level, Level::Ok);
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn deletions_are_limited_and_an_identity_is_looked_up_again_before_its_own() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     let ids: Vec<String> = (1000..1020).map(|id| id.to_string()).collect();
     ids.iter().for_each(|id| server.add(&identity(id)));
     let limited = [
@@ -254,29 +201,30 @@ async fn deletions_are_limited_and_an_identity_is_looked_up_again_before_its_own
     ];
     let hive = started(&server, &only(&limited)).await;
     sleep(63 * MINUTE).await;
-    let count = || ids.iter().filter(|id| server.has(Kind::CiliumIdentity, id)).count();
+    let count = || ids.iter().filter(|id| has(&server, Kind::CiliumIdentity, id)).count();
     let left = count();
     assert!((14..=18).contains(&left), "two at once, then two a minute: {left}");
     // The run still waits for its turns when an endpoint appears.
     server.add(&endpoint("web", 1019, None));
     sleep(20 * MINUTE).await;
     assert_eq!(count(), 1);
-    assert!(server.has(Kind::CiliumIdentity, "1019"));
+    assert!(has(&server, Kind::CiliumIdentity, "1019"));
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_waits_for_signs_and_one_without_the_lease_writes_nothing() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     server.add(&identity("1001"));
     let options = only(&[("identity-gc-interval", "16m")]);
     let hive = started(&server, &options).await;
     sleep(50 * MINUTE).await;
-    assert!(server.is_marked("1001"));
+    assert!(is_marked(&server, "1001"));
     hive.finish().await;
     let hive = started(&server, &options).await;
     sleep(29 * MINUTE).await;
-    assert!(server.has(Kind::CiliumIdentity, "1001"), "its mark is old, the leader is not");
+    assert!(has(&server, Kind::CiliumIdentity, "1001"), "its mark is old, the leader is not");
     hive.finish().await;
 
     server.add(&object(Kind::CiliumNode, "n1", &json!({})));
@@ -285,13 +233,14 @@ async fn a_new_leader_waits_for_signs_and_one_without_the_lease_writes_nothing()
     hive.start().await;
     sleep(120 * MINUTE).await;
     let all = [(Kind::CiliumIdentity, "1001"), (Kind::CiliumNode, "n1"), (Kind::CiliumEndpoint, "gone")];
-    assert!(all.iter().all(|(kind, name)| server.has(*kind, name)));
+    assert!(all.iter().all(|(kind, name)| has(&server, *kind, name)));
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn endpoints_without_a_pod_are_deleted_after_an_interval() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     let names = ["running", "ended", "missing", "owned", "foreign", "late"];
     for name in names {
         let owner = match name {
@@ -305,7 +254,7 @@ async fn endpoints_without_a_pod_are_deleted_after_an_interval() {
     server.add(&pod("ended", "Succeeded"));
     let hive = started(&server, &only(&[("cilium-endpoint-gc-interval", "5m")])).await;
     sleep(4 * MINUTE).await;
-    let left = || names.map(|name| server.has(Kind::CiliumEndpoint, name));
+    let left = || names.map(|name| has(&server, Kind::CiliumEndpoint, name));
     assert_eq!(left(), [true; 6]);
     server.add(&pod("late", "Pending"));
     sleep(2 * MINUTE).await;
@@ -314,11 +263,11 @@ async fn endpoints_without_a_pod_are_deleted_after_an_interval() {
     assert!(text.contains("endpoint_gc_objects{outcome=\"success\"} 3"), "{text}");
 
     // One that is refused holds up no other one, and is named.
-    server.errors.lock().insert("foreign-1".to_owned(), ApiError::Forbidden("no".to_owned()));
+    fail(&server, &[("foreign-1", ApiError::Forbidden("no".to_owned()))]);
     server.add(&endpoint("foreign-1", 1, None));
     server.add(&endpoint("gone", 1, None));
     sleep(11 * MINUTE).await;
-    assert!(!server.has(Kind::CiliumEndpoint, "gone") && server.has(Kind::CiliumEndpoint, "foreign-1"));
+    assert!(!has(&server, Kind::CiliumEndpoint, "gone") && has(&server, Kind::CiliumEndpoint, "foreign-1"));
     let health = hive.health("garbage-collection.job-endpoints");
     assert_eq!(health.error, "delete ciliumendpoints/default/foreign-1: no");
     hive.finish().await;
@@ -326,7 +275,8 @@ async fn endpoints_without_a_pod_are_deleted_after_an_interval() {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_without_a_node_are_deleted_after_an_interval() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "owned", "uid": "u"}]);
     for (name, metadata) in [
         ("there", json!({})),
@@ -341,7 +291,7 @@ async fn nodes_without_a_node_are_deleted_after_an_interval() {
     let hive = started(&server, &only(&[("nodes-gc-interval", "5m")])).await;
     sleep(4 * MINUTE).await;
     server.add(&object(Kind::Node, "back", &json!({})));
-    let left = || ["there", "gone", "kept", "owned", "back"].map(|name| server.has(Kind::CiliumNode, name));
+    let left = || ["there", "gone", "kept", "owned", "back"].map(|name| has(&server, Kind::CiliumNode, name));
     assert_eq!(left(), [true; 5]);
     sleep(2 * MINUTE).await;
     assert_eq!(left(), [true, false, true, true, true]);
@@ -350,7 +300,8 @@ async fn nodes_without_a_node_are_deleted_after_an_interval() {
 
 #[tokio::test(start_paused = true)]
 async fn objects_of_kinds_that_are_not_in_use_are_deleted_once() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     let cluster = || {
         server.add(&object(Kind::CiliumEndpointSlice, "ces-1", &json!({})));
         server.add(&endpoint("web", 1, None));
@@ -368,7 +319,7 @@ async fn objects_of_kinds_that_are_not_in_use_are_deleted_once() {
         cluster();
         let hive = started(&server, &only(&options)).await;
         sleep(10 * MINUTE).await;
-        assert_eq!(all.map(|(kind, name)| server.has(kind, name)), left, "{options:?}");
+        assert_eq!(all.map(|(kind, name)| has(&server, kind, name)), left, "{options:?}");
         hive.finish().await;
     }
     // Without endpoints no identity is known to be unused; those of a kvstore are no objects.
@@ -377,7 +328,7 @@ async fn objects_of_kinds_that_are_not_in_use_are_deleted_once() {
         let options = only(&[("identity-gc-interval", "16m"), off]);
         let hive = started(&server, &options).await;
         sleep(120 * MINUTE).await;
-        assert!(server.has(Kind::CiliumIdentity, "1001") && !server.is_marked("1001"), "{off:?}");
+        assert!(has(&server, Kind::CiliumIdentity, "1001") && !is_marked(&server, "1001"), "{off:?}");
         assert!(hive.health("garbage-collection.identities").message.contains(off.0));
         hive.finish().await;
     }
@@ -385,7 +336,8 @@ async fn objects_of_kinds_that_are_not_in_use_are_deleted_once() {
 
 #[tokio::test(start_paused = true)]
 async fn running_pods_without_an_endpoint_are_restarted_one_by_one() {
-    let server = Server::new();
+    let server = server();
+    fail(&server, &[]);
     for name in ["dns-1", "dns-2", "managed", "pending", "host", "other"] {
         let mut object = pod(name, if name == "pending" { "Pending" } else { "Running" });
         if name == "host" {
@@ -399,7 +351,7 @@ async fn running_pods_without_an_endpoint_are_restarted_one_by_one() {
     server.add(&endpoint("managed", 1, None));
     let hive = started(&server, &only(&[("unmanaged-pod-watcher-interval", "15s")])).await;
     sleep(Duration::from_secs(29)).await;
-    let left = || ["dns-1", "dns-2"].map(|name| server.has(Kind::Pod, name));
+    let left = || ["dns-1", "dns-2"].map(|name| has(&server, Kind::Pod, name));
     assert_eq!(left(), [true, true]);
     sleep(Duration::from_secs(5)).await;
     assert_eq!(left(), [false, true], "one in a run");
@@ -411,7 +363,7 @@ async fn running_pods_without_an_endpoint_are_restarted_one_by_one() {
     sleep(2 * MINUTE).await;
     assert_eq!(left(), [false, false]);
     let others = ["managed", "pending", "host", "other"];
-    assert!(others.iter().all(|name| server.has(Kind::Pod, name)));
+    assert!(others.iter().all(|name| has(&server, Kind::Pod, name)));
     hive.finish().await;
 }
 

@@ -4,85 +4,50 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::FutureExt as _;
 use hive::prelude::*;
-use k8s_fake_apiserver::Tracker;
+use k8s_fake_apiserver::FakeServer;
+use k8s_types::Kind;
 use k8s_types::core::Node;
-use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
 use k8s_writer::Write;
 use operator_election::Leadership;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use statedb::{Db, Table};
+use statedb::Table;
 use tokio::time::sleep;
 
 const SATISFIED: &str = "cilium.io/IPAMRequestSatisfied";
 
-/// A server that counts patches, refuses everything else, and lets another client be faster.
-#[derive(Clone)]
-struct Server {
-    tracker: Tracker,
-    patches: Arc<Mutex<BTreeMap<String, u32>>>,
-    /// A change of another client right before the next patch of an object of this name.
-    before_patch: Arc<Mutex<Option<(String, Value)>>>,
+fn server() -> FakeServer {
+    FakeServer::permitting(&["patch/status"])
 }
 
-impl Server {
-    fn new() -> Server {
-        let tracker = Tracker::new(&Db::new().table().unwrap());
-        Server { tracker, patches: Arc::default(), before_patch: Arc::default() }
-    }
+fn ips(server: &FakeServer, name: &str) -> Vec<String> {
+    let service = server.object(Kind::Service, name);
+    let ingress = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
+    ingress.iter().filter_map(|ingress| Some(ingress["ip"].as_str()?.to_owned())).collect()
+}
 
-    fn object(&self, kind: Kind, name: &str) -> Value {
-        let namespace = if kind.namespaced() { "default" } else { "" };
-        let json = Api::get(&self.tracker, kind, &Key::new(namespace, name)).now_or_never().unwrap().unwrap();
-        serde_json::from_slice(&json).unwrap()
-    }
+/// Returns status and reason of the condition of a service.
+fn satisfied(server: &FakeServer, name: &str) -> String {
+    let condition = condition(&server.object(Kind::Service, name), SATISFIED);
+    format!("{} {}", text(&condition["status"]), text(&condition["reason"]))
+}
 
-    fn ips(&self, name: &str) -> Vec<String> {
-        let service = self.object(Kind::Service, name);
-        let ingress = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
-        ingress.iter().filter_map(|ingress| Some(ingress["ip"].as_str()?.to_owned())).collect()
-    }
+/// Returns the conflict and the counts of a pool.
+fn pool_status(server: &FakeServer, name: &str) -> String {
+    let pool = server.object(Kind::CiliumLoadBalancerIPPool, name);
+    let conflict = condition(&pool, "cilium.io/PoolConflict");
+    let count = |of: &str| text(&condition(&pool, &format!("cilium.io/IPs{of}"))["message"]);
+    let [total, available, used] = ["Total", "Available", "Used"].map(count);
+    format!("{} {} {used} of {total}, {available} left", text(&conflict["status"]), text(&conflict["reason"]))
+}
 
-    /// The status and reason of the condition of a service.
-    fn condition(&self, name: &str) -> String {
-        let condition = condition(&self.object(Kind::Service, name), SATISFIED);
-        format!("{} {}", text(&condition["status"]), text(&condition["reason"]))
-    }
-
-    /// The conflict and the counts of a pool.
-    fn pool(&self, name: &str) -> String {
-        let pool = self.object(Kind::CiliumLoadBalancerIPPool, name);
-        let conflict = condition(&pool, "cilium.io/PoolConflict");
-        let count = |of: &str| text(&condition(&pool, &format!("cilium.io/IPs{of}"))["message"]);
-        let [total, available, used] = ["Total", "Available", "Used"].map(count);
-        format!(
-            "{} {} {used} of {total}, {available} left",
-            text(&conflict["status"]),
-            text(&conflict["reason"])
-        )
-    }
-
-    fn add(&self, object: &Value) {
-        self.tracker.add(&object.to_string()).unwrap();
-    }
-
-    /// Changes an object as a client does that has read it.
-    fn edit(&self, kind: Kind, name: &str, edit: impl Fn(&mut Value)) {
-        let mut object = self.object(kind, name);
-        edit(&mut object);
-        self.tracker.update(&object.to_string(), false).unwrap();
-    }
-
-    fn delete(&self, kind: Kind, name: &str) {
-        self.tracker.delete(&self.object(kind, name).to_string()).unwrap();
-    }
-
-    fn patched(&self) -> BTreeMap<String, u32> {
-        std::mem::take(&mut self.patches.lock())
-    }
+/// Returns how often each object was patched since the last call.
+fn patched(server: &FakeServer) -> BTreeMap<String, u32> {
+    let mut patches = BTreeMap::new();
+    server.take_requests().iter().for_each(|request| {
+        *patches.entry(request.key.name.to_string()).or_default() += 1;
+    });
+    patches
 }
 
 fn text(value: &Value) -> String {
@@ -94,49 +59,11 @@ fn condition(object: &Value, r#type: &str) -> Value {
     conditions.into_iter().find(|condition| condition["type"] == r#type).unwrap_or_default()
 }
 
-fn refused<T: Send + 'static>(verb: &str) -> Answer<T> {
-    std::future::ready(Err(ApiError::Forbidden(format!("cannot {verb}")))).boxed()
-}
-
-impl Api for Server {
-    fn get(&self, _: Kind, _: &Key) -> Answer<Bytes> {
-        refused("get")
-    }
-
-    fn create(&self, _: Kind, _: Bytes) -> Answer<Bytes> {
-        refused("create")
-    }
-
-    fn update(&self, _: Kind, _: Bytes) -> Answer<Bytes> {
-        refused("update")
-    }
-
-    fn update_status(&self, _: Kind, _: Bytes) -> Answer<Bytes> {
-        refused("update a status")
-    }
-
-    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
-        assert!(status, "the sub-resource alone");
-        let faster = self.before_patch.lock().take_if(|(name, _)| name.as_str() == key.name);
-        if let Some((_, object)) = faster {
-            self.tracker.update(&object.to_string(), false).unwrap();
-        }
-        *self.patches.lock().entry(key.name.to_string()).or_default() += 1;
-        self.tracker.patch(kind, key, status, patch)
-    }
-
-    fn delete(&self, _: Kind, _: &Key, _: Preconditions) -> Answer<()> {
-        refused("delete")
-    }
-}
-
-fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
-    let (api, source) = (server.clone(), server.tracker.clone());
+fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
     let hive = TestHive::new([
         statedb::cell(),
         metrics::cell(),
-        supply::<Arc<dyn Api>>(Arc::new(api)),
-        provide(move || Member::<Arc<dyn Source>>(Arc::new(source.clone()))),
+        server.cell(),
         operator_definitions::cell(),
         k8s_tables::table::<Node>(),
         k8s_writer::cell(),
@@ -148,7 +75,7 @@ fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> 
     defaults.iter().chain(options).fold(hive, |hive, (key, value)| hive.set(key, value))
 }
 
-async fn started(server: &Server, options: &[(&str, &str)]) -> TestHive {
+async fn started(server: &FakeServer, options: &[(&str, &str)]) -> TestHive {
     let mut hive = leader(server, Leadership::permanent(), options);
     hive.start().await;
     idle(&hive).await;
@@ -186,57 +113,57 @@ fn service(name: &str, created: u32, ips: &[&str]) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn services_get_addresses_once_there_is_a_pool_and_pools_count_them() {
-    let server = Server::new();
+    let server = server();
     server.add(&service("web", 1, &[]));
     server.add(&service("old", 2, &["192.0.2.9"]));
     let hive = started(&server, &[]).await;
-    assert_eq!((server.ips("web"), server.ips("old")), (vec![], vec!["192.0.2.9".to_owned()]));
-    assert_eq!(server.patched(), BTreeMap::new(), "it sleeps while there is no pool");
+    assert_eq!((ips(&server, "web"), ips(&server, "old")), (vec![], vec!["192.0.2.9".to_owned()]));
+    assert_eq!(patched(&server), BTreeMap::new(), "it sleeps while there is no pool");
 
     server.add(&pool("a", 1, &["10.0.0.0/31"]));
     idle(&hive).await;
     assert_eq!(
-        (server.ips("web"), server.ips("old")),
+        (ips(&server, "web"), ips(&server, "old")),
         (vec!["10.0.0.0".to_owned()], vec!["10.0.0.1".to_owned()])
     );
-    assert_eq!(server.condition("web"), "True satisfied");
-    assert_eq!(server.pool("a"), "False resolved 2 of 2, 0 left");
+    assert_eq!(satisfied(&server, "web"), "True satisfied");
+    assert_eq!(pool_status(&server, "a"), "False resolved 2 of 2, 0 left");
     let conflict = condition(&server.object(Kind::CiliumLoadBalancerIPPool, "a"), "cilium.io/PoolConflict");
     assert_eq!(conflict["observedGeneration"], 3);
     assert!(conflict["lastTransitionTime"].as_str().unwrap().ends_with('Z'), "{conflict}");
     assert_eq!(hive.health("lb-ipam.job-pools").message, "2 services have 2 addresses, 0 lack some");
-    assert_eq!(server.patched(), [("a".into(), 1), ("old".into(), 1), ("web".into(), 1)].into(), "each once");
+    assert_eq!(patched(&server), [("a".into(), 1), ("old".into(), 1), ("web".into(), 1)].into(), "each once");
 
     // Another service waits until an address is free; what others have is not moved.
     server.add(&service("late", 3, &[]));
     idle(&hive).await;
-    assert_eq!((server.ips("late"), server.condition("late")), (vec![], "False out_of_ips".to_owned()));
-    server.delete(Kind::Service, "web");
+    assert_eq!((ips(&server, "late"), satisfied(&server, "late")), (vec![], "False out_of_ips".to_owned()));
+    server.remove(Kind::Service, "web");
     idle(&hive).await;
     assert_eq!(
-        (server.ips("late"), server.condition("late")),
+        (ips(&server, "late"), satisfied(&server, "late")),
         (vec!["10.0.0.0".to_owned()], "True satisfied".into())
     );
-    assert_eq!(server.ips("old"), ["10.0.0.1"]);
+    assert_eq!(ips(&server, "old"), ["10.0.0.1"]);
 
     // A pool that is disabled, and one that comes with the same addresses.
     server.edit(Kind::CiliumLoadBalancerIPPool, "a", |pool| pool["spec"]["disabled"] = json!(true));
     server.add(&pool("b", 2, &["10.0.0.0/30"]));
     server.add(&service("new", 4, &[]));
     idle(&hive).await;
-    assert_eq!(server.condition("new"), "False no_pool");
-    assert_eq!(server.pool("b"), "True cidr_overlap 2 of 4, 2 left");
+    assert_eq!(satisfied(&server, "new"), "False no_pool");
+    assert_eq!(pool_status(&server, "b"), "True cidr_overlap 2 of 4, 2 left");
     let health = hive.health("lb-ipam.job-pools");
     assert!(health.error.starts_with("pool b: Pool conflicts since range"), "{}", health.error);
 
     // The pool goes: its addresses are of the other pool now.
-    server.delete(Kind::CiliumLoadBalancerIPPool, "a");
+    server.remove(Kind::CiliumLoadBalancerIPPool, "a");
     idle(&hive).await;
     assert_eq!(
-        ["old", "late", "new"].map(|name| server.ips(name).remove(0)),
+        ["old", "late", "new"].map(|name| ips(&server, name).remove(0)),
         ["10.0.0.1", "10.0.0.0", "10.0.0.2"]
     );
-    assert_eq!(server.pool("b"), "False resolved 3 of 4, 1 left");
+    assert_eq!(pool_status(&server, "b"), "False resolved 3 of 4, 1 left");
     assert_eq!(hive.health("lb-ipam.job-pools").level, Level::Ok);
 
     // It shrinks: services that lose their addresses get others of another pool.
@@ -246,75 +173,82 @@ async fn services_get_addresses_once_there_is_a_pool_and_pools_count_them() {
     });
     idle(&hive).await;
     assert_eq!(
-        ["old", "late", "new"].map(|name| server.ips(name).remove(0)),
+        ["old", "late", "new"].map(|name| ips(&server, name).remove(0)),
         ["10.0.0.1", "10.1.0.0", "10.1.0.1"]
     );
 
     // Without any pool all stay as they are, also new ones.
-    server.delete(Kind::CiliumLoadBalancerIPPool, "b");
+    server.remove(Kind::CiliumLoadBalancerIPPool, "b");
     idle(&hive).await;
-    server.delete(Kind::CiliumLoadBalancerIPPool, "c");
+    server.remove(Kind::CiliumLoadBalancerIPPool, "c");
     idle(&hive).await;
     server.add(&service("none", 6, &[]));
     idle(&hive).await;
-    assert_eq!((server.ips("new"), server.condition("none")), (vec!["10.1.0.1".to_owned()], " ".to_owned()));
+    assert_eq!(
+        (ips(&server, "new"), satisfied(&server, "none")),
+        (vec!["10.1.0.1".to_owned()], " ".to_owned())
+    );
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_next_leader_takes_over_what_statuses_say_and_writes_nothing() {
-    let server = Server::new();
+    let server = server();
     server.add(&pool("a", 1, &["10.0.0.0/24"]));
     for i in 0..50 {
         server.add(&service(&format!("s{i}"), i % 7, &[]));
     }
     let hive = started(&server, &[]).await;
-    let before: Vec<Vec<String>> = (0..50).map(|i| server.ips(&format!("s{i}"))).collect();
+    let before: Vec<Vec<String>> = (0..50).map(|i| ips(&server, &format!("s{i}"))).collect();
     assert!(before.iter().all(|ips| ips.len() == 1));
     hive.finish().await;
 
     // Meanwhile one is deleted, another one is set by hand, and two older leaders have given one address twice.
-    server.delete(Kind::Service, "s0");
+    server.remove(Kind::Service, "s0");
     server.add(&service("hand", 9, &["10.0.0.200"]));
     server.edit(Kind::Service, "s4", |service| {
         service["status"]["loadBalancer"]["ingress"] =
             json!([{"ip": before[5][0]}, {"hostname": "lb.example.org"}]);
     });
-    server.patched();
+    patched(&server);
     let hive = started(&server, &[]).await;
-    assert_eq!(server.ips("hand"), ["10.0.0.200"], "kept");
-    let stay = (1..50).filter(|i| ![4, 5].contains(i)).all(|i| server.ips(&format!("s{i}")) == before[i]);
+    assert_eq!(ips(&server, "hand"), ["10.0.0.200"], "kept");
+    let stay = (1..50).filter(|i| ![4, 5].contains(i)).all(|i| ips(&server, &format!("s{i}")) == before[i]);
     assert!(stay);
     // s4 is the older one of the two.
-    assert_eq!(server.ips("s4"), before[5]);
-    assert_ne!(server.ips("s5"), before[5]);
+    assert_eq!(ips(&server, "s4"), before[5]);
+    assert_ne!(ips(&server, "s5"), before[5]);
     let ingress = server.object(Kind::Service, "s4")["status"]["loadBalancer"]["ingress"].clone();
     assert!(ingress.as_array().unwrap().contains(&json!({"hostname": "lb.example.org"})), "{ingress}");
-    let patched: Vec<String> = server.patched().into_keys().collect();
+    let patched: Vec<String> = patched(&server).into_keys().collect();
     assert_eq!(patched, ["hand", "s5"], "the others are as they should be");
-    assert_eq!(server.pool("a"), "False resolved 50 of 256, 206 left");
+    assert_eq!(pool_status(&server, "a"), "False resolved 50 of 256, 206 left");
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_leader_that_was_faster_is_not_overwritten() {
-    let server = Server::new();
+    let server = server();
     server.add(&pool("a", 1, &["10.0.0.0/24"]));
     server.add(&service("web", 1, &[]));
     let mut faster = service("web", 1, &["10.0.0.77"]);
     faster["metadata"]["labels"] = json!({"changed": "meanwhile"});
-    *server.before_patch.lock() = Some(("web".to_owned(), faster));
+    let mut faster = Some(faster);
+    server.on_request(move |tracker, request| {
+        let change = faster.take_if(|_| request.key.name == "web");
+        change.map_or(Ok(()), |object| tracker.update(&object.to_string(), false))
+    });
     let hive = started(&server, &[]).await;
     assert_eq!(server.object(Kind::Service, "web")["metadata"]["labels"]["changed"], "meanwhile");
-    assert_eq!(server.ips("web"), ["10.0.0.77", "10.0.0.0"], "kept, beside the one that it had been given");
-    assert_eq!(server.pool("a"), "False resolved 2 of 256, 254 left");
-    assert_eq!(server.condition("web"), "True satisfied");
+    assert_eq!(ips(&server, "web"), ["10.0.0.77", "10.0.0.0"], "kept, beside the one that it had been given");
+    assert_eq!(pool_status(&server, "a"), "False resolved 2 of 256, 254 left");
+    assert_eq!(satisfied(&server, "web"), "True satisfied");
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_services_of_its_classes_are_served_and_those_that_leave_lose_their_addresses() {
-    let server = Server::new();
+    let server = server();
     server.add(&pool("a", 1, &["10.0.0.0/24"]));
     let class = |name: &str, class: &str| {
         let mut service = service(name, 1, &[]);
@@ -328,7 +262,7 @@ async fn only_services_of_its_classes_are_served_and_those_that_leave_lose_their
     let mut inside = service("inside", 1, &[]);
     inside["spec"]["type"] = json!("ClusterIP");
     server.add(&inside);
-    let served = || ["web", "l2", "bgp", "other", "inside"].map(|name| server.ips(name).len());
+    let served = || ["web", "l2", "bgp", "other", "inside"].map(|name| ips(&server, name).len());
     let hive = started(&server, &[]).await;
     assert_eq!(served(), [1, 0, 0, 0, 0]);
 
@@ -346,54 +280,54 @@ async fn only_services_of_its_classes_are_served_and_those_that_leave_lose_their
     });
     idle(&hive).await;
     assert_eq!(
-        (server.ips("web"), server.condition("web")),
+        (ips(&server, "web"), satisfied(&server, "web")),
         (vec!["203.0.113.1".to_owned()], " ".to_owned())
     );
     assert_eq!(condition(&server.object(Kind::Service, "web"), "Other")["status"], "True");
-    assert_eq!(server.pool("a"), "False resolved 0 of 256, 256 left");
+    assert_eq!(pool_status(&server, "a"), "False resolved 0 of 256, 256 left");
     hive.finish().await;
 
     server.edit(Kind::Service, "web", |service| service["spec"]["type"] = json!("LoadBalancer"));
     let hive = started(&server, &[("default-lb-service-ipam", "none")]).await;
     assert_eq!(
-        (served(), server.ips("web")),
+        (served(), ips(&server, "web")),
         ([1, 0, 0, 0, 0], vec!["203.0.113.1".to_owned()]),
         "not its own"
     );
     hive.finish().await;
     let off = [("enable-lb-ipam", "false")];
     let hive = started(&server, &off).await;
-    assert_eq!(server.ips("web"), ["203.0.113.1"]);
+    assert_eq!(ips(&server, "web"), ["203.0.113.1"]);
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_lost_the_lease_writes_nothing() {
-    let server = Server::new();
+    let server = server();
     server.add(&pool("a", 1, &["10.0.0.0/24"]));
     server.add(&service("web", 1, &[]));
     let mut hive = leader(&server, Leadership::default(), &[]);
     hive.start().await;
     idle(&hive).await;
-    assert_eq!((server.ips("web"), server.patched()), (vec![], BTreeMap::new()));
+    assert_eq!((ips(&server, "web"), patched(&server)), (vec![], BTreeMap::new()));
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn five_thousand_services_are_served_with_one_write_each() {
-    let server = Server::new();
+    let server = server();
     server.add(&pool("a", 1, &["10.0.0.0/16"]));
     for i in 0..5000 {
         server.add(&service(&format!("s{i}"), i % 60, &[]));
     }
     let hive = started(&server, &[]).await;
     idle(&hive).await;
-    let patched = server.patched();
+    let patched = patched(&server);
     assert!(patched.iter().all(|(name, count)| *count == 1 || name == "a"), "{patched:?}");
     let all: std::collections::BTreeSet<String> =
-        (0..5000).flat_map(|i| server.ips(&format!("s{i}"))).collect();
+        (0..5000).flat_map(|i| ips(&server, &format!("s{i}"))).collect();
     assert_eq!(all.len(), 5000, "no address is given twice");
-    assert_eq!(server.pool("a"), "False resolved 5000 of 65536, 60536 left");
+    assert_eq!(pool_status(&server, "a"), "False resolved 5000 of 65536, 60536 left");
     hive.finish().await;
 }
 
@@ -418,7 +352,7 @@ fn slice(name: &str, service: &str, endpoints: &[(&str, bool)]) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn services_of_the_node_class_get_addresses_of_nodes() {
-    let server = Server::new();
+    let server = server();
     server.add(&pool("a", 1, &["10.0.0.0/24"]));
     let of_nodes = |name: &str, policy: &str| {
         let mut service = service(name, 1, &["198.51.100.1"]);
@@ -434,27 +368,27 @@ async fn services_of_the_node_class_get_addresses_of_nodes() {
     }
     server.add(&slice("l-1", "local", &[("n1", true), ("n2", false)]));
     let hive = started(&server, &[]).await;
-    assert_eq!(server.ips("all"), ["198.51.100.1"], "off by default");
+    assert_eq!(ips(&server, "all"), ["198.51.100.1"], "off by default");
     hive.finish().await;
 
     let hive = started(&server, &[("enable-node-ipam", "true")]).await;
-    assert_eq!(server.ips("all"), ["192.0.2.1", "192.0.2.2", "192.0.2.3"]);
-    assert_eq!(server.ips("local"), ["192.0.2.1"]);
-    assert_eq!(server.ips("web"), ["10.0.0.0"], "pools go on");
-    assert_eq!(server.condition("all"), " ");
+    assert_eq!(ips(&server, "all"), ["192.0.2.1", "192.0.2.2", "192.0.2.3"]);
+    assert_eq!(ips(&server, "local"), ["192.0.2.1"]);
+    assert_eq!(ips(&server, "web"), ["10.0.0.0"], "pools go on");
+    assert_eq!(satisfied(&server, "all"), " ");
 
     // Endpoints move, a node is about to go, another one gets an external address, one is selected by its labels.
     server.add(&slice("l-2", "local", &[("n3", true)]));
     server.add(&slice("l-1", "local", &[("n1", false)]));
     idle(&hive).await;
-    assert_eq!(server.ips("local"), ["192.0.2.3"]);
-    server.delete(Kind::EndpointSlice, "l-2");
+    assert_eq!(ips(&server, "local"), ["192.0.2.3"]);
+    server.remove(Kind::EndpointSlice, "l-2");
     server.edit(Kind::Node, "n2", |node| {
         node["spec"]["taints"] = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     });
     idle(&hive).await;
     assert_eq!(
-        (server.ips("all"), server.ips("local")),
+        (ips(&server, "all"), ips(&server, "local")),
         (vec!["192.0.2.1".into(), "192.0.2.3".to_owned()], vec![])
     );
     let select = |value: &str| {
@@ -464,22 +398,22 @@ async fn services_of_the_node_class_get_addresses_of_nodes() {
     };
     select("zone in (n3)");
     idle(&hive).await;
-    assert_eq!(server.ips("all"), ["192.0.2.3"]);
+    assert_eq!(ips(&server, "all"), ["192.0.2.3"]);
     select("zone of n3");
     idle(&hive).await;
-    assert_eq!(server.ips("all"), ["192.0.2.3"], "stays until the selector can be read");
+    assert_eq!(ips(&server, "all"), ["192.0.2.3"], "stays until the selector can be read");
     assert!(hive.health("lb-ipam.job-nodes").error.starts_with("service default/all: io.cilium.nodeipam/"));
     server.add(&node("n4", "ExternalIP", "203.0.113.4"));
     select("");
     idle(&hive).await;
-    assert_eq!(server.ips("all"), ["203.0.113.4"]);
+    assert_eq!(ips(&server, "all"), ["203.0.113.4"]);
 
     // A heartbeat of a node writes nothing.
-    server.patched();
+    patched(&server);
     server.edit(Kind::Node, "n1", |node| {
         node["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}])
     });
     idle(&hive).await;
-    assert_eq!(server.patched(), BTreeMap::new());
+    assert_eq!(patched(&server), BTreeMap::new());
     hive.finish().await;
 }

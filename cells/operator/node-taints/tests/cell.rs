@@ -1,94 +1,47 @@
 //! The leader's cell and an API server within the process, in virtual time.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::FutureExt as _;
 use hive::prelude::*;
-use k8s_fake_apiserver::Tracker;
+use k8s_fake_apiserver::FakeServer;
 use k8s_types::core::{Node, Pod};
-use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
+use k8s_types::{ApiError, Kind};
 use k8s_writer::Write;
 use operator_election::{ElectionConfig, Leadership};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use statedb::{Db, Table};
+use statedb::Table;
 use tokio::time::sleep;
 
 const KEY: &str = "node.cilium.io/agent-not-ready";
 
-/// A server that answers patches of some nodes with a conflict.
-#[derive(Clone)]
-struct Server {
-    tracker: Tracker,
-    conflicts: Arc<Mutex<BTreeMap<String, u32>>>,
+fn server() -> FakeServer {
+    FakeServer::permitting(&["patch", "patch/status"])
 }
 
-impl Server {
-    fn new() -> Server {
-        Server { tracker: Tracker::new(&Db::new().table().unwrap()), conflicts: Arc::default() }
-    }
-
-    fn node(&self, name: &str) -> Value {
-        let json = Api::get(&self.tracker, Kind::Node, &Key::new("", name)).now_or_never().unwrap().unwrap();
-        serde_json::from_slice(&json).unwrap()
-    }
-
-    fn taints(&self, name: &str) -> Vec<String> {
-        let node = self.node(name);
-        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
-        taints.iter().map(|taint| taint["key"].as_str().unwrap().to_owned()).collect()
-    }
-
-    fn conditions(&self, name: &str) -> usize {
-        self.node(name)["status"]["conditions"].as_array().map_or(0, Vec::len)
-    }
-
-    fn add(&self, object: &Value) {
-        self.tracker.add(&object.to_string()).unwrap();
-    }
+/// Answers all patches of a node with a conflict.
+fn conflict(server: &FakeServer, node: &'static str) {
+    server.on_request(move |_, request| match request.key.name == node {
+        true => Err(ApiError::Conflict("modified".to_owned())),
+        false => Ok(()),
+    });
 }
 
-impl Api for Server {
-    fn get(&self, kind: Kind, _: &Key) -> Answer<Bytes> {
-        let error = ApiError::Forbidden(format!("cannot get {}", kind.plural()));
-        std::future::ready(Err(error)).boxed()
-    }
-
-    fn create(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        Api::create(&self.tracker, kind, object)
-    }
-
-    fn update(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        Api::update(&self.tracker, kind, object)
-    }
-
-    fn update_status(&self, kind: Kind, object: Bytes) -> Answer<Bytes> {
-        self.tracker.update_status(kind, object)
-    }
-
-    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
-        if let Some(left) = self.conflicts.lock().get_mut(key.name.as_str()).filter(|left| **left > 0) {
-            *left -= 1;
-            return std::future::ready(Err(ApiError::Conflict("modified".to_owned()))).boxed();
-        }
-        self.tracker.patch(kind, key, status, patch)
-    }
-
-    fn delete(&self, kind: Kind, key: &Key, only_if: Preconditions) -> Answer<()> {
-        Api::delete(&self.tracker, kind, key, only_if)
-    }
+fn taints(server: &FakeServer, name: &str) -> Vec<String> {
+    let node = server.object(Kind::Node, name);
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    taints.iter().map(|taint| taint["key"].as_str().unwrap().to_owned()).collect()
 }
 
-fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
-    let (api, source) = (server.clone(), server.tracker.clone());
+fn conditions(server: &FakeServer, name: &str) -> usize {
+    server.object(Kind::Node, name)["status"]["conditions"].as_array().map_or(0, Vec::len)
+}
+
+fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
     let hive = TestHive::new([
         statedb::cell(),
         metrics::cell(),
-        supply::<Arc<dyn Api>>(Arc::new(api)),
-        provide(move || Member::<Arc<dyn Source>>(Arc::new(source.clone()))),
+        server.cell(),
         config::<ElectionConfig>(),
         operator_definitions::cell(),
         k8s_tables::table::<Node>(),
@@ -103,7 +56,7 @@ fn leader(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> 
     defaults.iter().chain(options).fold(hive, |hive, (key, value)| hive.set(key, value))
 }
 
-async fn started(server: &Server, options: &[(&str, &str)]) -> TestHive {
+async fn started(server: &FakeServer, options: &[(&str, &str)]) -> TestHive {
     let mut hive = leader(server, Leadership::permanent(), options);
     hive.start().await;
     hive
@@ -135,25 +88,25 @@ fn agent(node: &str, ready: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_follows_the_readiness_of_its_agent() {
-    let server = Server::new();
+    let server = server();
     server.add(&node("n1", &[KEY, "dedicated"]));
     server.add(&node("n2", &[]));
     let hive = started(&server, &[]).await;
     idle(&hive).await;
-    assert_eq!(server.taints("n1"), [KEY, "dedicated"], "a node without an agent is left alone");
+    assert_eq!(taints(&server, "n1"), [KEY, "dedicated"], "a node without an agent is left alone");
     server.add(&agent("n1", "False"));
     server.add(&agent("n2", "False"));
     idle(&hive).await;
     assert_eq!(
-        (server.taints("n1"), server.taints("n2")),
+        (taints(&server, "n1"), taints(&server, "n2")),
         (vec![KEY.into(), "dedicated".into()], vec![KEY.into()])
     );
-    assert_eq!(server.conditions("n1"), 1);
+    assert_eq!(conditions(&server, "n1"), 1);
     server.add(&agent("n1", "True"));
     server.add(&agent("n2", "True"));
     idle(&hive).await;
-    assert_eq!((server.taints("n1"), server.taints("n2")), (vec!["dedicated".to_owned()], vec![]));
-    let condition = &server.node("n1")["status"]["conditions"][1];
+    assert_eq!((taints(&server, "n1"), taints(&server, "n2")), (vec!["dedicated".to_owned()], vec![]));
+    let condition = &server.object(Kind::Node, "n1")["status"]["conditions"][1];
     assert_eq!(condition["reason"], "CiliumIsUp");
     assert_eq!(condition["status"], "False");
     assert_eq!(condition["message"], "Cilium is running on this node");
@@ -161,58 +114,61 @@ async fn a_node_follows_the_readiness_of_its_agent() {
     assert_eq!(message, "2 nodes have an agent, 0 of them none that is ready");
 
     // The agent restarts: the taint comes and goes, the condition stays as it is.
-    let version = server.node("n1")["status"].clone();
+    let version = server.object(Kind::Node, "n1")["status"].clone();
     server.add(&agent("n1", "False"));
     idle(&hive).await;
-    assert_eq!(server.taints("n1"), ["dedicated", KEY]);
+    assert_eq!(taints(&server, "n1"), ["dedicated", KEY]);
     server.add(&agent("n1", "True"));
     idle(&hive).await;
-    assert_eq!((server.taints("n1"), &server.node("n1")["status"]), (vec!["dedicated".to_owned()], &version));
+    assert_eq!(
+        (taints(&server, "n1"), &server.object(Kind::Node, "n1")["status"]),
+        (vec!["dedicated".to_owned()], &version)
+    );
 
     // The deletion of the pod changes nothing, and a node that joins later is served.
-    server.tracker.delete(&agent("n1", "True").to_string()).unwrap();
+    server.remove(Kind::Pod, "kube-system/cilium-n1");
     server.add(&agent("n3", "True"));
     idle(&hive).await;
-    assert_eq!(server.taints("n1"), ["dedicated"]);
+    assert_eq!(taints(&server, "n1"), ["dedicated"]);
     server.add(&node("n3", &[KEY]));
     idle(&hive).await;
-    assert_eq!(server.taints("n3"), [""; 0]);
+    assert_eq!(taints(&server, "n3"), [""; 0]);
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_retried_and_holds_up_no_other_node() {
-    let server = Server::new();
+    let server = server();
     for name in ["n1", "n2"] {
         server.add(&node(name, &[KEY]));
         server.add(&agent(name, "True"));
     }
-    server.conflicts.lock().insert("n1".to_owned(), u32::MAX);
+    conflict(&server, "n1");
     let hive = started(&server, &[]).await;
-    hive.until("the other node is served", || server.taints("n2").is_empty()).await;
-    assert_eq!(server.taints("n1"), [KEY]);
+    hive.until("the other node is served", || taints(&server, "n2").is_empty()).await;
+    assert_eq!(taints(&server, "n1"), [KEY]);
     // Meanwhile another client changes the taints.
     server.add(&node("n1", &["dedicated", KEY]));
     sleep(Duration::from_secs(30)).await;
-    server.conflicts.lock().clear();
+    server.execute_all();
     idle(&hive).await;
-    assert_eq!((server.taints("n1"), server.conditions("n1")), (vec!["dedicated".to_owned()], 2));
+    assert_eq!((taints(&server, "n1"), conditions(&server, "n1")), (vec!["dedicated".to_owned()], 2));
 
     // A change that is not needed any more is withdrawn.
-    server.conflicts.lock().insert("n2".to_owned(), u32::MAX);
+    conflict(&server, "n2");
     server.add(&agent("n2", "False"));
     sleep(Duration::from_secs(5)).await;
     server.add(&agent("n2", "True"));
     idle(&hive).await;
-    server.conflicts.lock().clear();
+    server.execute_all();
     sleep(Duration::from_secs(300)).await;
-    assert_eq!(server.taints("n2"), [""; 0]);
+    assert_eq!(taints(&server, "n2"), [""; 0]);
     hive.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn options_turn_each_change_off_and_name_other_taints_and_pods() {
-    let server = Server::new();
+    let server = server();
     let cluster = || {
         server.add(&node("n1", &[KEY]));
         server.add(&node("n2", &[]));
@@ -220,7 +176,7 @@ async fn options_turn_each_change_off_and_name_other_taints_and_pods() {
         server.add(&agent("n2", "False"));
     };
     let off = |option| (option, "false");
-    for (options, taints, conditions) in [
+    for (options, expected, count) in [
         (vec![off("remove-cilium-node-taints"), off("set-cilium-is-up-condition")], [true, false], 1),
         (vec![off("remove-cilium-node-taints")], [true, true], 2),
         (vec![off("set-cilium-node-taints"), off("set-cilium-is-up-condition")], [false, false], 1),
@@ -231,8 +187,8 @@ async fn options_turn_each_change_off_and_name_other_taints_and_pods() {
         cluster();
         let hive = started(&server, &options).await;
         idle(&hive).await;
-        let found = ["n1", "n2"].map(|name| server.taints(name).iter().any(|key| key == KEY));
-        assert_eq!((found, server.conditions("n1")), (taints, conditions), "{options:?}");
+        let found = ["n1", "n2"].map(|name| taints(&server, name).iter().any(|key| key == KEY));
+        assert_eq!((found, conditions(&server, "n1")), (expected, count), "{options:?}");
         hive.finish().await;
     }
     let mut hive = leader(&server, Leadership::permanent(), &[("cilium-pod-labels", "k8s-app of x")]);
@@ -242,12 +198,12 @@ async fn options_turn_each_change_off_and_name_other_taints_and_pods() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_lost_the_lease_writes_nothing() {
-    let server = Server::new();
+    let server = server();
     server.add(&node("n1", &[KEY]));
     server.add(&agent("n1", "True"));
     let mut hive = leader(&server, Leadership::default(), &[]);
     hive.start().await;
     idle(&hive).await;
-    assert_eq!((server.taints("n1"), server.conditions("n1")), (vec![KEY.to_owned()], 1));
+    assert_eq!((taints(&server, "n1"), conditions(&server, "n1")), (vec![KEY.to_owned()], 1));
     hive.finish().await;
 }

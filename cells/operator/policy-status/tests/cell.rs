@@ -4,108 +4,44 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::FutureExt as _;
 use hive::prelude::*;
-use k8s_fake_apiserver::Tracker;
-use k8s_types::{Answer, Api, ApiError, Key, Kind, Patch, Preconditions, Source};
+use k8s_fake_apiserver::FakeServer;
+use k8s_types::Kind;
 use k8s_writer::Write;
 use operator_election::Leadership;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use statedb::{Db, Table};
+use statedb::Table;
 use tokio::time::sleep;
 
-/// A server that counts patches of statuses and refuses everything else.
-#[derive(Clone)]
-struct Server {
-    tracker: Tracker,
-    patches: Arc<Mutex<BTreeMap<String, u32>>>,
-    /// A change of another client right before the next patch.
-    before_patch: Arc<Mutex<Option<Value>>>,
+fn server() -> FakeServer {
+    FakeServer::permitting(&["patch/status"])
 }
 
-impl Server {
-    fn new() -> Server {
-        let tracker = Tracker::new(&Db::new().table().unwrap());
-        Server { tracker, patches: Arc::default(), before_patch: Arc::default() }
-    }
-
-    fn object(&self, kind: Kind, name: &str) -> Value {
-        let namespace = if kind.namespaced() { "shop" } else { "" };
-        let json = Api::get(&self.tracker, kind, &Key::new(namespace, name)).now_or_never().unwrap().unwrap();
-        serde_json::from_slice(&json).unwrap()
-    }
-
-    /// The status and the message of the condition.
-    fn valid(&self, kind: Kind, name: &str) -> (String, String) {
-        let conditions = self.object(kind, name)["status"]["conditions"].clone();
-        let is_valid = |condition: &&Value| condition["type"] == "Valid";
-        let found: Vec<&Value> = conditions.as_array().into_iter().flatten().filter(is_valid).collect();
-        assert!(found.len() <= 1, "{conditions}");
-        let text = |field: &str| {
-            found.first().and_then(|found| found[field].as_str()).unwrap_or_default().to_owned()
-        };
-        (text("status"), text("message"))
-    }
-
-    fn add(&self, object: &Value) {
-        self.tracker.add(&object.to_string()).unwrap();
-    }
-
-    fn edit(&self, name: &str, edit: impl Fn(&mut Value)) {
-        let mut object = self.object(Kind::CiliumNetworkPolicy, name);
-        edit(&mut object);
-        self.tracker.update(&object.to_string(), false).unwrap();
-    }
-
-    fn patched(&self) -> BTreeMap<String, u32> {
-        std::mem::take(&mut self.patches.lock())
-    }
+/// Returns status and message of the condition.
+fn validity(server: &FakeServer, kind: Kind, name: &str) -> (String, String) {
+    let conditions = server.object(kind, name)["status"]["conditions"].clone();
+    let is_valid = |condition: &&Value| condition["type"] == "Valid";
+    let found: Vec<&Value> = conditions.as_array().into_iter().flatten().filter(is_valid).collect();
+    assert!(found.len() <= 1, "{conditions}");
+    let text =
+        |field: &str| found.first().and_then(|found| found[field].as_str()).unwrap_or_default().to_owned();
+    (text("status"), text("message"))
 }
 
-fn refused<T: Send + 'static>(verb: &str) -> Answer<T> {
-    std::future::ready(Err(ApiError::Forbidden(format!("cannot {verb}")))).boxed()
+/// Returns how often each object was patched since the last call.
+fn patched(server: &FakeServer) -> BTreeMap<String, u32> {
+    let mut patches = BTreeMap::new();
+    server.take_requests().iter().for_each(|request| {
+        *patches.entry(request.key.name.to_string()).or_default() += 1;
+    });
+    patches
 }
 
-impl Api for Server {
-    fn get(&self, _: Kind, _: &Key) -> Answer<Bytes> {
-        refused("get")
-    }
-
-    fn create(&self, _: Kind, _: Bytes) -> Answer<Bytes> {
-        refused("create")
-    }
-
-    fn update(&self, _: Kind, _: Bytes) -> Answer<Bytes> {
-        refused("update")
-    }
-
-    fn update_status(&self, _: Kind, _: Bytes) -> Answer<Bytes> {
-        refused("update a status")
-    }
-
-    fn patch(&self, kind: Kind, key: &Key, status: bool, patch: Patch) -> Answer<Bytes> {
-        assert!(status, "the sub-resource alone");
-        if let Some(object) = self.before_patch.lock().take() {
-            self.tracker.update(&object.to_string(), false).unwrap();
-        }
-        *self.patches.lock().entry(key.name.to_string()).or_default() += 1;
-        self.tracker.patch(kind, key, status, patch)
-    }
-
-    fn delete(&self, _: Kind, _: &Key, _: Preconditions) -> Answer<()> {
-        refused("delete")
-    }
-}
-
-async fn started(server: &Server, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
-    let (api, source) = (server.clone(), server.tracker.clone());
+async fn started(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)]) -> TestHive {
     let hive = TestHive::new([
         statedb::cell(),
         metrics::cell(),
-        supply::<Arc<dyn Api>>(Arc::new(api)),
-        provide(move || Member::<Arc<dyn Source>>(Arc::new(source.clone()))),
+        server.cell(),
         operator_definitions::cell(),
         k8s_writer::cell(),
         supply(Arc::new(leadership)),
@@ -131,7 +67,7 @@ async fn idle(hive: &TestHive) {
 fn policy(kind: Kind, name: &str, rule: &Value) -> Value {
     let mut metadata = json!({"name": name, "generation": 1});
     if kind.namespaced() {
-        metadata["namespace"] = json!("shop");
+        metadata["namespace"] = json!("default");
     }
     json!({"apiVersion": "cilium.io/v2", "kind": kind.name(), "metadata": metadata, "spec": rule})
 }
@@ -149,7 +85,7 @@ fn valid() -> (String, String) {
 
 #[tokio::test(start_paused = true)]
 async fn each_policy_has_one_condition_that_follows_its_rules() {
-    let server = Server::new();
+    let server = server();
     let mut web = policy(CNP, "web", &rule("80"));
     web["status"] = json!({
         "derivativePolicies": {"n1": {"enforcing": true, "ok": true}},
@@ -159,33 +95,33 @@ async fn each_policy_has_one_condition_that_follows_its_rules() {
     server.add(&policy(CNP, "wrong", &rule("70000")));
     server.add(&policy(CCNP, "all", &rule("80")));
     let hive = started(&server, Leadership::permanent(), &[]).await;
-    assert_eq!((server.valid(CNP, "web"), server.valid(CCNP, "all")), (valid(), valid()));
+    assert_eq!((validity(&server, CNP, "web"), validity(&server, CCNP, "all")), (valid(), valid()));
     let status = server.object(CNP, "web")["status"].clone();
     assert_eq!(status["derivativePolicies"], web["status"]["derivativePolicies"], "the rest stays");
     assert_eq!(status["conditions"][0], web["status"]["conditions"][0], "conditions of others stay");
-    let (is_valid, message) = server.valid(CNP, "wrong");
+    let (is_valid, message) = validity(&server, CNP, "wrong");
     assert_eq!(is_valid, "False");
     assert!(message.starts_with("spec.ingress[0].toPorts[0].ports[0].port: "), "{message}");
     assert_eq!(
-        server.patched(),
+        patched(&server),
         [("all".into(), 1), ("web".into(), 1), ("wrong".into(), 1)].into(),
         "once each"
     );
     let health = hive.health("policy-status.job-namespaced");
-    assert_eq!((health.level, &*health.message), (Level::Ok, "1 of 2 policies are invalid: shop/wrong"));
+    assert_eq!((health.level, &*health.message), (Level::Ok, "1 of 2 policies are invalid: default/wrong"));
 
-    server.edit("wrong", |policy| policy["spec"] = rule("7000"));
-    server.edit("web", |policy| policy["spec"]["ingress"][0]["fromRequires"] = json!([{}]));
+    server.edit(CNP, "wrong", |policy| policy["spec"] = rule("7000"));
+    server.edit(CNP, "web", |policy| policy["spec"]["ingress"][0]["fromRequires"] = json!([{}]));
     idle(&hive).await;
-    assert_eq!(server.valid(CNP, "wrong"), valid());
-    let (is_valid, message) = server.valid(CNP, "web");
+    assert_eq!(validity(&server, CNP, "wrong"), valid());
+    let (is_valid, message) = validity(&server, CNP, "web");
     assert!(is_valid == "False" && message.contains("spec.ingress[0].fromRequires"), "{message}");
 
     // Another client removes the condition.
-    server.edit("wrong", |policy| policy["status"] = json!({}));
+    server.edit(CNP, "wrong", |policy| policy["status"] = json!({}));
     idle(&hive).await;
-    assert_eq!(server.valid(CNP, "wrong"), valid());
-    server.tracker.delete(&server.object(CNP, "web").to_string()).unwrap();
+    assert_eq!(validity(&server, CNP, "wrong"), valid());
+    server.remove(CNP, "web");
     idle(&hive).await;
     assert_eq!(hive.health("policy-status.job-namespaced").message, "1 policies are valid");
     hive.finish().await;
@@ -193,30 +129,33 @@ async fn each_policy_has_one_condition_that_follows_its_rules() {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_leader_writes_nothing_that_is_there_and_a_former_one_nothing_at_all() {
-    let server = Server::new();
+    let server = server();
     for number in 0..200 {
         server.add(&policy(CNP, &format!("p{number}"), &rule(if number % 2 == 0 { "80" } else { "70000" })));
     }
     let former = started(&server, Leadership::default(), &[]).await;
-    assert_eq!(server.patched(), BTreeMap::new(), "it does not lead");
+    assert_eq!(patched(&server), BTreeMap::new(), "it does not lead");
     former.finish().await;
     started(&server, Leadership::permanent(), &[]).await.finish().await;
-    assert_eq!(server.patched().values().copied().collect::<Vec<u32>>(), [1; 200]);
+    assert_eq!(patched(&server).values().copied().collect::<Vec<u32>>(), [1; 200]);
     started(&server, Leadership::permanent(), &[]).await.finish().await;
-    assert_eq!(server.patched(), BTreeMap::new());
+    assert_eq!(patched(&server), BTreeMap::new());
     let off = started(&server, Leadership::permanent(), &[("validate-network-policy", "false")]).await;
     server.add(&policy(CNP, "new", &rule("80")));
     idle(&off).await;
-    assert_eq!(server.patched(), BTreeMap::new());
+    assert_eq!(patched(&server), BTreeMap::new());
     off.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_condition_is_never_that_of_an_older_version() {
-    let server = Server::new();
+    let server = server();
     server.add(&policy(CNP, "web", &rule("80")));
-    *server.before_patch.lock() = Some(policy(CNP, "web", &rule("70000")));
+    let mut other = Some(policy(CNP, "web", &rule("70000")));
+    server.on_request(move |tracker, _| {
+        other.take().map_or(Ok(()), |object| tracker.update(&object.to_string(), false))
+    });
     let hive = started(&server, Leadership::permanent(), &[]).await;
-    assert_eq!(server.valid(CNP, "web").0, "False");
+    assert_eq!(validity(&server, CNP, "web").0, "False");
     hive.finish().await;
 }
