@@ -1,8 +1,7 @@
 //! The option `labels`: the labels that are part of an identity. A separate target, because it compiles regular
 //! expressions.
 
-use endpoints::Filter;
-use labels::Labels;
+use labels::{Filter, Labels};
 
 use crate::input::{parts, text};
 
