@@ -33,6 +33,12 @@ pub const fn with_identity(magic: u32, identity: u32) -> u32 {
     magic | (identity & 0xffff) << 16 | (identity >> 16) & 0xff
 }
 
+/// Returns the mark of a packet to the proxy at a port as on the wire; 0 for the socket that the packet belongs to.
+#[inline(always)]
+pub const fn to_proxy(port: u16) -> u32 {
+    TO_PROXY | (port as u32) << 16
+}
+
 /// Returns the identity in a mark that carries one.
 #[inline(always)]
 pub const fn identity(mark: u32) -> u32 {

@@ -63,7 +63,9 @@ fn host_to_pod_is_delivered_with_the_senders_identity() -> Result<()> {
         assert_eq!(outcome.packet[..12], [B.mac, B.node_mac].concat(), "{name}");
         assert_eq!(outcome.cb[mark::cb::SRC_LABEL], expected, "{name}");
         // Out of the host's side, where the pod's peer receives it: not past it.
-        let flags = mark::delivery::REDIRECT | mark::delivery::FROM_HOST;
+        let is_of_proxy = incoming.mark & mark::MAGIC_MASK == mark::PROXY_INGRESS;
+        let proxy = if is_of_proxy { mark::delivery::FROM_INGRESS_PROXY } else { 0 };
+        let flags = mark::delivery::REDIRECT | mark::delivery::FROM_HOST | proxy;
         assert_eq!(outcome.cb[mark::cb::DELIVERY_FLAGS], flags | u32::from(B.id) << 16, "{name}");
         assert_eq!(outcome.mark, 0, "{name}");
     }

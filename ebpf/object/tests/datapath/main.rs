@@ -22,6 +22,7 @@ mod overlay;
 mod packet;
 mod policy;
 mod protocols;
+mod proxy;
 mod service;
 mod services;
 mod traffic;

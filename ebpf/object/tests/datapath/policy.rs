@@ -64,7 +64,6 @@ const PEER: u32 = 70_000;
 const DENIED: Option<u8> = Some(drop::POLICY_DENIED);
 const DENY: Option<u8> = Some(drop::POLICY_DENY);
 const AUTH: Option<u8> = Some(drop::AUTH_REQUIRED);
-const PROXY: Option<u8> = Some(drop::PROXY_REDIRECTION_NOT_SUPPORTED_FOR_PROTOCOL);
 
 fn families() -> [(IpAddr, IpAddr); 2] {
     [(A.ipv4.into(), OUTSIDE_V4.into()), (A.ipv6.into(), OUTSIDE_V6.into())]
@@ -140,7 +139,7 @@ fn the_right_row_decides() -> Result<()> {
             &[(PEER, TCP, exact, Auth(0, false)), (0, TCP, range, Auth(1, true))],
             [AUTH, AUTH, AUTH],
         ),
-        ("proxy", &[(PEER, TCP, exact, Proxy(10_000))], [PROXY, DENIED, DENIED]),
+        ("proxy", &[(PEER, TCP, exact, Proxy(10_000))], [None, DENIED, DENIED]),
         ("most specific", &[(PEER, TCP, exact, Deny(5)), (PEER, TCP, range, Allow(5))], [DENY, None, DENIED]),
     ];
     let config = NodeConfig { policy_verdict_notify: 0, ..default_config() };

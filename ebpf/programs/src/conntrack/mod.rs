@@ -103,6 +103,12 @@ impl Found {
         (opaque(self.0) >> Self::FLAGS_SHIFT) as u16
     }
 
+    /// True if a proxy takes the connection.
+    #[inline(always)]
+    pub(crate) fn is_proxied(self) -> bool {
+        self.flags() & ct_flag::PROXY_REDIRECT != 0
+    }
+
     /// Returns the id of the translated service, big-endian; 0 for none.
     #[inline(always)]
     pub(crate) fn rev_nat(self) -> u16 {

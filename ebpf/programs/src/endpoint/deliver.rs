@@ -16,6 +16,8 @@ pub(crate) enum Origin {
     Pod,
     /// The host's stack, by cilium_host.
     Host,
+    /// A proxy in the host, by cilium_host; with its flag in [`delivery`].
+    Proxy(u32),
     /// A device of the node.
     Network,
     /// Another node, by the tunnel.
@@ -42,18 +44,25 @@ pub(crate) fn to_pod<F: Family>(
         Origin::Pod | Origin::Tunnel => enabled!(redirect_peer),
         Origin::Network => enabled!(host_routing),
         // bpf_redirect_peer works at tc ingress only, and packets from the host are at egress of cilium_host.
-        Origin::Host => false,
+        Origin::Host | Origin::Proxy(_) => false,
     };
     if enabled!(endpoint_routes) && !redirect_peer {
-        skb.set_mark(mark::with_identity(mark::IDENTITY, src_label));
+        let magic = match origin {
+            Origin::Proxy(delivery::FROM_INGRESS_PROXY) => mark::PROXY_INGRESS,
+            Origin::Proxy(_) => mark::PROXY_EGRESS,
+            _ => mark::IDENTITY,
+        };
+        skb.set_mark(mark::with_identity(magic, src_label));
         return Ok(skb.redirect(ifindex));
     }
     let mut flags = delivery::REDIRECT;
     if redirect_peer {
         flags |= delivery::USE_REDIRECT_PEER;
     }
-    if origin == Origin::Host {
-        flags |= delivery::FROM_HOST;
+    match origin {
+        Origin::Host => flags |= delivery::FROM_HOST,
+        Origin::Proxy(proxy) => flags |= delivery::FROM_HOST | proxy,
+        _ => {}
     }
     if origin == Origin::Tunnel {
         flags |= delivery::FROM_TUNNEL;
@@ -68,6 +77,19 @@ pub(crate) fn to_pod<F: Family>(
     skb.set_cb(cb::CLUSTER_ID, 0);
     skb.tail_call(F::POLICY_SLOT);
     Err(drop_here!(EP_NOT_READY))
+}
+
+/// Marks a packet for the proxy at a port as on the wire, or with 0 for the proxy's socket that it belongs to. The stack
+/// delivers it, by rules of iptables and the routing table for this mark.
+#[inline(always)]
+pub(crate) fn to_proxy(skb: Skb, port: u16) {
+    skb.set_mark(mark::to_proxy(port));
+}
+
+/// True if [`to_proxy`] has marked the packet.
+#[inline(always)]
+pub(crate) fn is_to_proxy(skb: Skb) -> bool {
+    skb.mark() & mark::MAGIC_MASK == mark::TO_PROXY
 }
 
 /// Encodes the source identity in a pod packet's mark before it is passed to the host's stack. Hop limit and MAC

@@ -8,7 +8,7 @@ use crate::monitor::trace::{self, Trace};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
-use datapath_abi::mark::{self, cb};
+use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_OVERLAY, TO_STACK, reason};
 use datapath_abi::{direction, file, identity, lxc_flag, slot};
 
@@ -31,6 +31,7 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
     let sender = if trace::wanted(point, 0) { ipcache::sender(skb, label, ETH_LEN) } else { label };
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), ..at_host(point, sender, identity::UNKNOWN) });
     skb.set_cb(cb::SRC_LABEL, label);
+    skb.set_cb(cb::DELIVERY_FLAGS, from_proxy(carried));
     let missed = match skb.protocol() {
         ETH_IPV4 if enabled!(enable_ipv4) => {
             skb.tail_call(slot::IPV4_FROM_HOST);
@@ -45,6 +46,16 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
     drop_incoming(skb, missed, sender)
 }
 
+/// Returns the flag in [`delivery`] of a proxy's packet by its mark; 0 for other packets.
+#[inline(always)]
+pub(crate) fn from_proxy(carried: u32) -> u32 {
+    match carried & mark::MAGIC_MASK {
+        mark::PROXY_INGRESS => delivery::FROM_INGRESS_PROXY,
+        mark::PROXY_EGRESS => delivery::FROM_EGRESS_PROXY,
+        _ => 0,
+    }
+}
+
 /// True for a packet that this host generated: it has the mark of the agent's rule in netfilter's output hook and no
 /// input interface. The latter is not sufficient: Linux fragments forwarded IPv6 packets into new ones without that
 /// interface, which keep the mark. The mark alone is not, either: IPVS and TEE pass forwarded packets to that hook.
@@ -57,15 +68,15 @@ pub(crate) fn is_of_host(skb: Skb, carried: u32) -> bool {
 /// stack, be routed here again and loop until its hop limit is exceeded.
 #[inline(always)]
 pub(crate) fn to_pods<F: Family>(skb: Skb) -> i32 {
-    let label = skb.cb(cb::SRC_LABEL);
-    match forward::<F>(skb, label) {
+    let (label, proxy) = (skb.cb(cb::SRC_LABEL), skb.cb(cb::DELIVERY_FLAGS));
+    match forward::<F>(skb, label, proxy) {
         Ok(verdict) => verdict,
         Err(why) => drop_incoming(skb, why, ipcache::sender_of::<F>(skb, label, ETH_LEN)),
     }
 }
 
 #[inline(always)]
-fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
+fn forward<F: Family>(skb: Skb, label: u32, proxy: u32) -> Result<i32, Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let ip = unsafe { &*header };
@@ -76,7 +87,8 @@ fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
         if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
             return Ok(PASS);
         }
-        return deliver::to_pod::<F>(skb, header, pod, src_label, Origin::Host);
+        let origin = if proxy != 0 { Origin::Proxy(proxy) } else { Origin::Host };
+        return deliver::to_pod::<F>(skb, header, pod, src_label, origin);
     }
     let row = ipcache::lookup::<F>(destination);
     if let Some(info) = row
@@ -84,6 +96,11 @@ fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
     {
         let at = at_host(TO_OVERLAY, src_label, info.sec_identity);
         return encapsulate(skb, info, at);
+    }
+    if proxy != 0 {
+        // The packet enters the stack again, where a rule would take it for one to the proxy's socket.
+        skb.set_mark(mark::SKIP_TPROXY);
+        return Ok(PASS);
     }
     match row {
         Some(info) if !ipcache::is_world(info.sec_identity) => {
@@ -100,6 +117,11 @@ fn forward<F: Family>(skb: Skb, label: u32) -> Result<i32, Drop> {
 #[inline(always)]
 pub(crate) fn to_host(skb: Skb) -> i32 {
     let carried = skb.mark();
+    if carried & mark::MAGIC_MASK == mark::TO_PROXY {
+        // It has the MAC address of the pod that it was on its way to.
+        skb.set_type_host();
+        return PASS;
+    }
     let label = match carried & mark::MAGIC_MASK {
         mark::IDENTITY => mark::identity(carried),
         mark::HOST => identity::HOST,

@@ -4,7 +4,7 @@ use crate::conntrack::{self, Direction, Found, State, Status};
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
-use crate::host::is_of_host;
+use crate::host::{from_proxy, is_of_host};
 use crate::lb::{self, Service, Services};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
@@ -20,7 +20,7 @@ use crate::policy::{self, Way};
 use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::trace::{
-    FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_NETWORK, TO_OVERLAY, TO_STACK, reason,
+    FROM_LXC, FROM_PROXY, FROM_STACK, TO_LXC, TO_NETWORK, TO_OVERLAY, TO_PROXY, TO_STACK, reason,
 };
 use datapath_abi::{EndpointConfig, FAMILY_V6, ct_flag, direction, ep_flag, file, identity, lxc_flag, slot};
 
@@ -166,6 +166,7 @@ fn forward<F: NodePort>(
     let receiver = ipcache::Receiver::of::<F>(skb, destination);
     let dst_label = receiver.label();
     if matches!(found.status(), Status::New | Status::Established) {
+        let mut flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };
         // Policy does not apply between a pod and itself.
         if !service.loopback {
             // A pod could send as any identity.
@@ -173,13 +174,26 @@ fn forward<F: NodePort>(
                 return Err(drop_here!(ENCAPSULATION_TRAFFIC_IS_PROHIBITED));
             }
             policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
+            if deliver::is_to_proxy(skb) {
+                flags |= ct_flag::PROXY_REDIRECT;
+            }
         }
-        let flags = if service.loopback { ct_flag::LB_LOOPBACK } else { 0 };
         let state = State { src_label: me.identity, rev_nat: service.rev_nat, flags, nat_address };
-        // The entry may be of an earlier connection through a service: recreate it with this packet's service.
-        if found.status() == Status::New || found.rev_nat() != state.rev_nat {
+        // The entry may be of an earlier connection through a service, or of a policy with or without a proxy: recreate
+        // it with this packet's.
+        if found.status() == Status::New
+            || found.rev_nat() != state.rev_nat
+            || (found.flags() ^ flags) & ct_flag::PROXY_REDIRECT != 0
+        {
             conntrack::create::<F>(skb, &flow, Direction::Egress, &state, now)?;
         }
+    } else if found.is_proxied() {
+        // The connection came in by a proxy: its socket, which may have the client's address, gets the reply.
+        deliver::to_proxy(skb, 0);
+    }
+    if deliver::is_to_proxy(skb) {
+        trace!(skb, to_proxy(skb, of_connection(TO_PROXY, me, me.identity, identity::UNKNOWN, &found)));
+        return Ok(PASS);
     }
     nodeport::reply::hand_over::<F>(
         skb,
@@ -242,8 +256,10 @@ pub(crate) fn policy_of<F: Services>(skb: Skb) -> i32 {
         let parties = Parties { src_label, dst_id: id, ..Parties::default() };
         return dropped(skb, drop_here!(EP_NOT_READY), direction::INGRESS, parties);
     };
-    if let Err(why) = enter::<F>(skb, me, src_label, call & delivery::FROM_TUNNEL != 0) {
-        return drop_received(skb, why.any(skb), me, src_label);
+    match enter::<F>(skb, me, src_label, call) {
+        Err(why) => return drop_received(skb, why.any(skb), me, src_label),
+        Ok(()) if deliver::is_to_proxy(skb) => return enter_proxy(skb, call),
+        Ok(()) => {}
     }
     if call & delivery::USE_REDIRECT_PEER != 0 {
         skb.redirect_peer(me.ifindex)
@@ -261,23 +277,40 @@ fn by_destination<F: Family>(skb: Skb) -> Option<&'static EndpointConfig> {
     endpoint::by_id(u32::from(pod?.lxc_id))
 }
 
-/// Checks whether a packet may enter a pod.
+/// Passes a packet to a pod that is marked for a proxy to the host's stack.
 #[inline(always)]
-fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, from_tunnel: bool) -> Result<(), Drop> {
+fn enter_proxy(skb: Skb, call: u32) -> i32 {
+    if call & (delivery::REDIRECT | delivery::USE_REDIRECT_PEER) == 0 {
+        // The packet is leaving by the pod's interface.
+        return skb.redirect_ingress(node!(net_ifindex));
+    }
+    if call & delivery::FROM_TUNNEL != 0 {
+        skb.set_type_host();
+    }
+    PASS
+}
+
+/// Checks whether a packet may enter a pod. Marks it if it goes to a proxy instead.
+#[inline(always)]
+fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, call: u32) -> Result<(), Drop> {
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: checked by `header`; nothing is written while this borrow is used.
     let mut flow = flow::of::<F>(skb, unsafe { &*header }, direction::INGRESS)?;
     let orig_ip = F::words(flow.source);
     let now = conntrack::now();
     let found = conntrack::lookup::<F>(skb, &flow, Direction::Ingress, false, now);
+    let from_ingress_proxy = call & delivery::FROM_INGRESS_PROXY != 0;
     if matches!(found.status(), Status::New | Status::Established) {
         // A packet that the pod has sent to itself through a service.
         let rev_nat =
             if F::same(flow.source, F::loopback()) { conntrack::sent_to_itself::<F>(skb, &flow) } else { 0 };
-        if rev_nat == 0 {
+        // The ingress proxy enforces the rules that led the connection to it.
+        if rev_nat == 0 && !from_ingress_proxy {
             policy::check::<F>(skb, me, src_label, &flow, found.status(), Way::Ingress)?;
         }
-        if found.status() == Status::New {
+        // The proxy may have the address of the client: replies must not take the way to that.
+        let proxied = from_ingress_proxy || deliver::is_to_proxy(skb);
+        if found.status() == Status::New || proxied != found.is_proxied() {
             let loopback = if rev_nat != 0 { ct_flag::LB_LOOPBACK } else { 0 };
             let entered =
                 if enabled!(nodeport) { conntrack::nodeport::entered_by::<F>(skb, &flow) } else { 0 };
@@ -285,13 +318,21 @@ fn enter<F: Services>(skb: Skb, me: &EndpointConfig, src_label: u32, from_tunnel
                 entered != 0 || enabled!(nodeport) && enabled!(dsr) && conntrack::dsr::is_entered::<F>(&flow);
             let node_port = if is_entered { ct_flag::NODE_PORT } else { 0 };
             let rev_nat = rev_nat | entered;
-            let tunnel = if enabled!(tunnel) && from_tunnel { ct_flag::FROM_TUNNEL } else { 0 };
-            let flags = loopback | tunnel | node_port;
+            let from_tunnel = enabled!(tunnel) && call & delivery::FROM_TUNNEL != 0;
+            let tunnel = if from_tunnel { ct_flag::FROM_TUNNEL } else { 0 };
+            let redirect = if proxied { ct_flag::PROXY_REDIRECT } else { 0 };
+            let flags = loopback | tunnel | node_port | redirect;
             let state = State { src_label, flags, rev_nat, ..State::default() };
             conntrack::create::<F>(skb, &flow, Direction::Ingress, &state, now)?;
         }
+    } else if found.is_proxied() && call & delivery::FROM_EGRESS_PROXY == 0 {
+        deliver::to_proxy(skb, 0);
     } else if found.rev_nat() != 0 {
         lb::reply::<F>(skb, &mut flow, found.rev_nat(), found.flags() & ct_flag::LB_LOOPBACK != 0)?;
+    }
+    if deliver::is_to_proxy(skb) {
+        trace!(skb, to_proxy(skb, of_connection(TO_PROXY, me, src_label, me.identity, &found)));
+        return Ok(());
     }
     let at = of_connection(TO_LXC, me, src_label, me.identity, &found);
     trace!(skb, Trace { dst_id: me.id, ifindex: me.ifindex, orig_ip, ..at });
@@ -325,6 +366,10 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
         _ if is_of_host(skb, carried) => (FROM_STACK, identity::HOST),
         _ => (FROM_STACK, F::world()),
     };
+    if carried & mark::MAGIC_MASK == mark::TO_PROXY {
+        // Of another program of the node: only the policy below marks packets for a proxy.
+        skb.set_mark(0);
+    }
     let Some(me) = endpoint::by_ifindex(skb.ifindex()) else {
         let parties = Parties { src_label: label, ..Parties::default() };
         return dropped(skb, drop_here!(EP_NOT_READY), direction::INGRESS, parties);
@@ -343,9 +388,16 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
     }
     skb.set_cb(cb::SRC_LABEL, src_label);
     // The packet is at the pod's interface already: no redirect.
-    skb.set_cb(cb::DELIVERY_FLAGS, me.id << delivery::ENDPOINT_SHIFT);
+    skb.set_cb(cb::DELIVERY_FLAGS, me.id << delivery::ENDPOINT_SHIFT | from_proxy(carried));
     skb.tail_call(F::POLICY_SLOT);
     drop_received(skb, drop_here!(MISSED_TAIL_CALL), me, src_label)
+}
+
+/// Returns the trace with the proxy's port of a marked packet.
+#[inline(always)]
+fn to_proxy(skb: Skb, at: Trace) -> Trace {
+    let port = u16::from_be((skb.mark() >> 16) as u16);
+    Trace { dst_id: u32::from(port), ..at }
 }
 
 #[inline(always)]

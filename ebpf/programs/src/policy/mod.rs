@@ -1,11 +1,12 @@
 //! Policy: verdicts for packets between an endpoint and a peer.
 
 use crate::conntrack::Status;
+use crate::endpoint::deliver;
 use crate::maps::btf::Rows;
 use crate::maps::{cilium_policystats, ep_policies};
 use crate::monitor::drop::{Drop, capture_len, send};
 use crate::packet::family::Family;
-use crate::packet::flow::Flow;
+use crate::packet::flow::{Flow, UDP};
 use crate::packet::skb::Skb;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_get_hash_recalc;
@@ -45,7 +46,7 @@ struct Winner {
 }
 
 /// Looks up the verdict of the endpoint's policy for a packet from or to a peer. Replies need no lookup. Reports drops
-/// and new connections to monitors.
+/// and new connections to monitors. Marks packets that go to a proxy, see [`deliver::is_to_proxy`].
 #[inline(always)]
 pub(crate) fn check<F: Family>(
     skb: Skb,
@@ -70,6 +71,8 @@ pub(crate) fn check<F: Family>(
         && me.flags & ep_flag::NO_POLICY_VERDICT_NOTIFY == 0
         && (verdict.denied.is_some() || status != Status::Established)
     {
+        // As in Cilium, the port of the proxy is the verdict.
+        let raw = if raw == 0 && deliver::is_to_proxy(skb) { (skb.mark() >> 16) as i32 } else { raw };
         let way = if way == Way::Egress { verdict_flag::EGRESS } else { verdict_flag::INGRESS };
         let family = if F::NUMBER == FAMILY_V6 { verdict_flag::IPV6 } else { 0 };
         let audited = if audited { verdict_flag::AUDITED } else { 0 };
@@ -130,8 +133,13 @@ fn decide<F: Family>(skb: Skb, me: &EndpointConfig, peer: u32, flow: &Flow<F::Ad
     if verdict.auth_type != 0 {
         verdict.denied = Some(drop_here!(AUTH_REQUIRED).with_detail(verdict.auth_type as i8));
     } else if winner.row.proxy_port != 0 {
-        // There is no proxy to redirect to, and the packet must not bypass it.
-        verdict.denied = Some(drop_here!(PROXY_REDIRECTION_NOT_SUPPORTED_FOR_PROTOCOL));
+        if flow.is_tcp() || flow.protocol() == UDP {
+            // In the mark and not in the result: packets without a proxy, nearly all, carry nothing along.
+            deliver::to_proxy(skb, winner.row.proxy_port);
+        } else {
+            // Rules of iptables lead no other protocol to proxies, and the packet must not bypass its proxy.
+            verdict.denied = Some(drop_here!(PROXY_REDIRECTION_NOT_SUPPORTED_FOR_PROTOCOL));
+        }
     }
     verdict
 }
