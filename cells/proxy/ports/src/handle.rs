@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use policy_engine::{Parser, Redirect};
@@ -34,6 +36,8 @@ pub struct Proxies {
     ports: RwTable<ProxyPort>,
     redirects: RwTable<EndpointRedirect>,
     config: ProxyConfig,
+    /// Whether the kernel routes marked packets to the host.
+    routed: Arc<AtomicBool>,
 }
 
 /// The proxies that redirects can lead to, at one moment: the engine's view.
@@ -51,8 +55,52 @@ impl Proxies {
         ports: RwTable<ProxyPort>,
         redirects: RwTable<EndpointRedirect>,
         config: ProxyConfig,
+        routed: bool,
     ) -> Proxies {
-        Proxies { ports, redirects, config }
+        Proxies { ports, redirects, config, routed: Arc::new(AtomicBool::new(routed)) }
+    }
+
+    /// Inserts ports of the previous run for proxies that have none.
+    pub(crate) fn restore(&self, rows: Vec<ProxyPort>) {
+        self.ports.transact(|txn| {
+            for row in rows {
+                if txn.get(ProxyPort::by_name(&row.name)).is_none() {
+                    txn.insert(row);
+                }
+            }
+        });
+    }
+
+    /// Declares whether the kernel routes marked packets to the host; without that, no redirect is made.
+    pub(crate) fn set_routed(&self, routed: bool) {
+        if self.routed.swap(routed, Ordering::AcqRel) != routed {
+            // Wakes those that wait for proxies.
+            self.ports.transact(|txn| {
+                let rows: Vec<ProxyPort> = txn.all().map(|row| ProxyPort::clone(row)).collect();
+                rows.into_iter().for_each(|row| drop(txn.insert(row)));
+            });
+        }
+    }
+
+    /// Releases the ports of proxies that have been gone for this time, or have not returned since the start.
+    pub(crate) fn release(&self, started: Instant, keep: Duration) {
+        let is_over = |row: &ProxyPort| match row.state {
+            PortState::Restored => started.elapsed() >= keep,
+            PortState::Withdrawn { since } => since.elapsed() >= keep,
+            PortState::Reserved | PortState::Listening | PortState::Ready => false,
+        };
+        let snapshot = self.ports.snapshot();
+        if !self.ports.all(&snapshot).any(|row| row.port != 0 && is_over(row)) {
+            return;
+        }
+        self.ports.transact(|txn| {
+            let over = txn.all().filter(|row| row.port != 0 && is_over(row));
+            let over: Vec<ProxyPort> = over.map(|row| ProxyPort::clone(row)).collect();
+            for mut row in over {
+                row.former.push(row.port);
+                txn.insert(ProxyPort { port: 0, ..row });
+            }
+        });
     }
 
     /// Returns the options.
@@ -95,7 +143,8 @@ impl Proxies {
     pub fn ready(&self) -> (Arc<ReadyPorts>, Watch) {
         let snapshot = self.ports.snapshot();
         let (rows, watch) = self.ports.all_watch(&snapshot);
-        let ready = rows.filter(|row| row.state == PortState::Ready);
+        let is_routed = self.routed.load(Ordering::Acquire);
+        let ready = rows.filter(|row| is_routed && row.state == PortState::Ready);
         (Arc::new(ReadyPorts(ready.map(|row| (row.name.clone(), row.port)).collect())), watch)
     }
 

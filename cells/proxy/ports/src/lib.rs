@@ -2,13 +2,23 @@
 //!
 //! **Owns** the tables `proxy-ports` (a row for each proxy: its port, whether it listens, whether rules lead packets to
 //! it) and `proxy-redirects` (a row for each endpoint and filter whose traffic goes to a proxy).
-//! **Provides** [`Proxies`].
+//! **Needs** for all of it the folder of state, the handle of routes and a [`RuleReader`]; without them an agent still has
+//! proxies, whose ports do not outlive it.
+//! **Provides** [`Proxies`], the part of `GET /healthz` about proxies and the gauge `proxy_redirects`.
 //!
 //! **Life of a proxy.** In its constructor it [registers](Proxies::register); at the start it binds the
 //! [preferred](Registration::preferred) port or another, and [announces](Registration::listening) it. The owner of
 //! iptables then writes the rules and declares the port [reachable](Proxies::set_reachable); from this moment policy
 //! gives the port to redirects. Policy writes a redirect's row before the endpoint's policy map leads packets to the
 //! proxy, so that a proxy that reads the table for each request knows the rules of all requests that reach it.
+//!
+//! **Ports outlive the agent**: flows that the programs have redirected carry the port in their mark. A file that Cilium
+//! reads, too, has them (`state/proxy_ports_state.json`), or else the rules of iptables. The port of a proxy that is gone
+//! is kept for five minutes, later given out last.
+//!
+//! **Routing.** A rule leads packets with the mark of a redirect to a table in which every destination is local; for it
+//! to come first, the kernel's rule of the local table moves from priority 0 to 100. A job repairs both each minute.
+//! While they are missing no redirect has a port: the traffic is denied and does not pass by the proxy.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -34,17 +44,27 @@
 //! hive::validate([statedb::cell(), proxy_ports::cell(), invoke(dns)]).unwrap();
 //! ```
 
+//!
+//! # Differences from Cilium
+//! A redirect gets its port when rules lead to the proxy, not when the port is allocated. There is no table 2005 (packets
+//! from proxies), which only Envoy configurations and encryption need; its rules are removed.
+
 mod cell;
 mod config;
 mod error;
+mod file;
 mod handle;
+mod job;
+mod metrics;
 mod open;
 mod port;
 mod redirect;
+mod routing;
 
 pub use cell::cell;
 pub use config::ProxyConfig;
 pub use error::Error;
+pub use file::RuleReader;
 pub use handle::{Proxies, Proxy, ReadyPorts, Registration};
 pub use port::{DNS_PROXY, PortState, ProxyPort, proxy_name};
 pub use redirect::{EndpointRedirect, PeerRules};
