@@ -1,5 +1,6 @@
 //! The wiring: options, the job that keeps the rules, the status of masquerading.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::StatusSource;
@@ -10,17 +11,22 @@ use local_node::{LocalNode, LocalNodeConfig};
 use maps::FamilyConfig;
 use masquerade::{BpfMasquerading, MasqueradeConfig};
 use node_manager::Node;
+use proxy_ports::{Proxies, RuleReader};
 use reconciler::Reconciler;
 use statedb::{RwTable, Table};
+use tokio_util::sync::CancellationToken;
 use tunnel::{EndpointRoutesConfig, Tunnel};
 
+use crate::backend::{Tools, may_have_chains};
 use crate::config::IptablesConfig;
 use crate::desired::{alloc_cidr, missing_interfaces, needs_set};
 use crate::ipset::SetEntry;
 use crate::ipset::nodes::Follow;
 use crate::ipset::reconcile::Members;
 use crate::job::{Job, Tables};
-use crate::rules::Family;
+use crate::program::Runner;
+use crate::rules::{Family, saved_proxies};
+use crate::saved::Saved;
 
 /// Keeps the rules of iptables; provides [`HostMark`].
 pub fn cell() -> Cell {
@@ -30,6 +36,7 @@ pub fn cell() -> Cell {
         [
             config::<IptablesConfig>(),
             provide(|| Arc::new(HostMark::default())),
+            provide(rule_reader),
             statedb::table::<SetEntry>(),
             provide(status),
             invoke(start),
@@ -49,6 +56,7 @@ struct RuleParams {
     node_config: Option<Config<LocalNodeConfig>>,
     tables: Tables,
     host_mark: Arc<HostMark>,
+    proxies: Option<Arc<Proxies>>,
     jobs: JobGroup,
     health: Health,
 }
@@ -83,8 +91,25 @@ fn start(p: RuleParams) {
         families,
         tables: p.tables,
         host_mark: p.host_mark,
+        proxies: p.proxies,
     };
     p.jobs.one_shot("rules", move |cx: JobCx| job.run(cx)).add();
+}
+
+/// Reads the ports of proxies from rules of the previous run.
+fn rule_reader(config: Config<IptablesConfig>) -> Arc<RuleReader> {
+    Arc::new(RuleReader::new(move || {
+        if !config.install_iptables_rules || !may_have_chains() {
+            return BTreeMap::new();
+        }
+        let runner = Runner::new(config.iptables_lock_timeout, CancellationToken::new());
+        let saved = |family: Family| {
+            let tools = Tools::choose(&runner, &[family])?;
+            runner.save(&tools.name(family))
+        };
+        // Without the programs there is nothing to read, and the job reports it.
+        saved(Family::V4).map(|text| saved_proxies(&Saved::parse(&text))).unwrap_or_default()
+    }))
 }
 
 /// Keeps the sets of nodes' addresses.

@@ -1,6 +1,8 @@
 //! The desired state, computed from options and tables.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use devices::{Device, HOST_DEVICE, Route, TABLE_MAIN};
 use ipnetwork::IpNetwork;
@@ -28,6 +30,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) node: &'a LocalNode,
     pub(crate) routes: Vec<&'a Route>,
     pub(crate) devices: Vec<&'a Device>,
+    pub(crate) proxies: BTreeMap<Arc<str>, u16>,
 }
 
 impl Facts<'_> {
@@ -49,6 +52,7 @@ impl Facts<'_> {
             delivery: if self.has_endpoint_routes { POD_INTERFACES } else { HOST_DEVICE }.to_owned(),
             no_feeder: self.config.disable_iptables_feeder_rules.clone(),
             masquerade: self.masquerade(family),
+            proxies: self.proxies.clone(),
         }
     }
 

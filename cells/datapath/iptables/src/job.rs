@@ -11,6 +11,7 @@ use hive::JobCx;
 use hive::job::Backoff;
 use local_node::LocalNode;
 use masquerade::{BpfMasquerading, MasqueradeConfig};
+use proxy_ports::Proxies;
 use statedb::{Table, Watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tunnel::Tunnel;
@@ -56,6 +57,7 @@ pub(crate) struct Job {
     pub(crate) families: Vec<Family>,
     pub(crate) tables: Tables,
     pub(crate) host_mark: Arc<HostMark>,
+    pub(crate) proxies: Option<Arc<Proxies>>,
 }
 
 /// The reason of a pass.
@@ -134,6 +136,11 @@ impl Job {
                     () = cx.cancelled() => return Ok(()),
                 }
             }
+            if let (Some(proxies), Some(applied)) = (&self.proxies, &applied) {
+                // Also without a pass: a proxy may listen at the same port again.
+                let reachable = applied.families.first().map(|(_, inputs)| inputs.proxies.clone());
+                proxies.set_reachable(&reachable.unwrap_or_default());
+            }
             let changed = OptionFuture::from(notifications.as_mut().map(Notifications::changed));
             let due = OptionFuture::from(next.map(sleep_until));
             reason = tokio::select! {
@@ -166,11 +173,30 @@ impl Job {
             devices.extend(all.map(|device| &**device));
             watches.push(watch);
         }
+        let mut ports = std::collections::BTreeMap::new();
+        if let Some(proxies) = &self.proxies {
+            let (table, snapshot) = (proxies.ports(), proxies.ports().snapshot());
+            let (all, watch) = table.all_watch(&snapshot);
+            // Also of proxies that do not listen yet: packets marked for them must not reach other sockets.
+            ports.extend(all.filter(|row| row.port != 0).map(|row| (row.name.clone(), row.port)));
+            watches.push(watch);
+        }
         let desired = nodes.next().map(|node| {
             let (config, masquerade, tunnel) = (&self.config, &self.masquerade, &self.tunnel);
             let (families, has_endpoint_routes) = (&self.families[..], self.has_endpoint_routes);
-            Facts { config, masquerade, tunnel, has_endpoint_routes, families, node, routes, devices }
-                .desired()
+            let proxies = ports;
+            Facts {
+                config,
+                masquerade,
+                tunnel,
+                has_endpoint_routes,
+                families,
+                node,
+                routes,
+                devices,
+                proxies,
+            }
+            .desired()
         });
         (desired, watches)
     }

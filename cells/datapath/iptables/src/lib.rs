@@ -3,7 +3,7 @@
 //! **Owns** the chains `CILIUM_*` in the tables of iptables and ip6tables, and the rules that lead to them; the sets
 //! `cilium_node_set_v4` and `cilium_node_set_v6`, with table `ipsets`. **Needs**
 //! the tables `local-node`, `nodes`, `devices` and `routes`, `Arc<Tunnel>`, the programs of iptables, `CAP_NET_ADMIN` and `CAP_NET_RAW`.
-//! **Provides** [`datapath_api::HostMark`], and the part of `GET /healthz` about masquerading.
+//! **Provides** [`datapath_api::HostMark`], [`proxy_ports::RuleReader`], and the part of `GET /healthz` about masquerading.
 //!
 //! **Life.** A job compares the kernel's rules with the desired ones ([`rules`] computes them, [`changes`] the
 //! difference) after the start, when what they depend on changes, when nf_tables reports that another program has
@@ -14,6 +14,9 @@
 //!
 //! With native routing, packets to nodes keep the pod's address: the sets have the addresses of all nodes, a reconciler
 //! writes them from table `ipsets`, over nfnetlink.
+//!
+//! Ports of table `proxy-ports` have rules that lead packets to them; once they are in force, the job declares it.
+//! Without these rules, such as in a kernel without `xt_TPROXY`, redirected traffic is denied, and all else works.
 //!
 //! With `install-iptables-rules=false` chains of a previous run are removed; the rule that marks the host's packets is
 //! then one of nftables (`loader`).
@@ -27,6 +30,7 @@
 //!     delivery: "cilium_host".to_owned(),
 //!     no_feeder: vec![],
 //!     masquerade: None,
+//!     proxies: Default::default(),
 //! };
 //! let chains = chains(Family::V4, &inputs);
 //! assert_eq!(chains[0].name, "CILIUM_INPUT");

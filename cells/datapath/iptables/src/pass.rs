@@ -209,11 +209,30 @@ impl OneFamily<'_> {
                         tracing::warn!(%error, "The kernel has no match of sockets (xt_socket), the rule for proxies is left out");
                         Ok(written)
                     }
-                    Err(_) => Err(error),
+                    Err(_) => self.without_proxies(known, inputs, &saved, error),
                 }
             }
+            Err(error) if error.is_refusal() => self.without_proxies(known, inputs, &saved, error),
             result => result,
         }
+    }
+
+    /// Writes the rules without those that lead to proxies, which the kernel may have refused. Returns the error in any
+    /// case: redirected traffic stays denied, and the next pass tries again.
+    fn without_proxies(
+        &mut self,
+        known: &mut Known,
+        inputs: &Inputs,
+        saved: &Saved,
+        error: Error,
+    ) -> Result<(String, Vec<Chain>), Error> {
+        if !inputs.proxies.is_empty() {
+            let socket_match = inputs.socket_match && !known.no_socket_match;
+            let proxies = std::collections::BTreeMap::new();
+            // The first error has the reason; a second one would only repeat it.
+            let _written = self.write(known, &Inputs { socket_match, proxies, ..inputs.clone() }, saved);
+        }
+        Err(error)
     }
 
     /// Writes what differs from the saved state, and reads it back once.

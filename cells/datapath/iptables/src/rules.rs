@@ -3,11 +3,15 @@
 //! Rules are written as `iptables-save` prints them, so that they can be compared as text. Chains, rules, their order
 //! and their comments are Cilium's.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use datapath_abi::mark;
 use devices::HOST_DEVICE;
 use ipnetwork::IpNetwork;
+
+use crate::saved::Saved;
 
 /// An IP family; each has its own tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +72,8 @@ pub struct Inputs {
     pub no_feeder: Vec<String>,
     /// How packets that leave the cluster are masqueraded; none if they are not, or if the router has no address yet.
     pub masquerade: Option<Masquerade>,
+    /// The ports of proxies, by their names: packets that the programs have marked for one are led to it.
+    pub proxies: BTreeMap<Arc<str>, u16>,
 }
 
 /// How packets that leave the cluster get an address of the node.
@@ -206,7 +212,7 @@ fn rules(family: Family, chain: &str, inputs: &Inputs) -> Vec<String> {
     match chain {
         "CILIUM_PRE_raw" => pre_raw(inputs),
         "CILIUM_OUTPUT_raw" => output_raw(inputs),
-        "CILIUM_PRE_mangle" => pre_mangle(inputs),
+        "CILIUM_PRE_mangle" => pre_mangle(family, inputs),
         "CILIUM_INPUT" => {
             vec![rule(&marked(TO_PROXY, mark::MAGIC_MASK), "cilium: ACCEPT for proxy traffic", "ACCEPT")]
         }
@@ -261,7 +267,7 @@ fn output_raw(inputs: &Inputs) -> Vec<String> {
     rules
 }
 
-fn pre_mangle(inputs: &Inputs) -> Vec<String> {
+fn pre_mangle(family: Family, inputs: &Inputs) -> Vec<String> {
     let matches = format!(
         "! -o lo -m socket --transparent {} {}",
         not_marked(mark::ENCRYPT, mark::MAGIC_MASK),
@@ -269,7 +275,38 @@ fn pre_mangle(inputs: &Inputs) -> Vec<String> {
     );
     let target = format!("MARK --set-xmark {TO_PROXY:#x}/0xffffffff");
     let redirect = || rule(&matches, "cilium: any->pod redirect proxied traffic to host proxy", &target);
-    inputs.socket_match.then(redirect).into_iter().collect()
+    let mut rules: Vec<String> = inputs.socket_match.then(redirect).into_iter().collect();
+    for (name, port) in &inputs.proxies {
+        rules.extend(["tcp", "udp"].map(|protocol| tproxy(family, protocol, name, *port)));
+    }
+    rules
+}
+
+/// The comment of a rule that leads packets to a proxy, around the proxy's name: Cilium reads ports back from it.
+const TPROXY_COMMENT: (&str, &str) = ("cilium: TPROXY to host ", " proxy");
+
+fn tproxy(family: Family, protocol: &str, name: &str, port: u16) -> String {
+    let matches = format!("-p {protocol} -m mark --mark {:#x}", mark::to_proxy(port.to_be()));
+    let comment = format!("{}{name}{}", TPROXY_COMMENT.0, TPROXY_COMMENT.1);
+    let loopback = family.loopback();
+    let target = format!("TPROXY --on-port {port} --on-ip {loopback} --tproxy-mark {TO_PROXY:#x}/0xffffffff");
+    rule(&matches, &comment, &target)
+}
+
+/// Returns the ports of proxies that rules of a previous run lead to, by their names; also in chains that Cilium was
+/// replacing.
+#[must_use]
+pub fn saved_proxies(saved: &Saved) -> BTreeMap<String, u16> {
+    let chain = "CILIUM_PRE_mangle";
+    let all = [format!("{OLD}{chain}"), chain.to_owned()];
+    let rules = all.iter().filter_map(|chain| saved.rules("mangle", chain)).flatten();
+    let proxy = |rule: &String| {
+        let (_, name) = rule.split_once(TPROXY_COMMENT.0)?;
+        let (_, port) = rule.split_once("--on-port ")?;
+        let name = name.split_once(TPROXY_COMMENT.1)?.0;
+        Some((name.to_owned(), port.split(' ').next()?.parse().ok()?))
+    };
+    rules.filter_map(proxy).collect()
 }
 
 fn forward(inputs: &Inputs) -> Vec<String> {
@@ -406,7 +443,6 @@ fn range(range: IpNetwork) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::saved::Saved;
 
     /// The rules of the default chart as they were recorded: a tunnel, masquerading, no replacement of kube-proxy.
     const RECORDED: &str = include_str!("../tests/data/iptables-save.txt");
@@ -427,6 +463,7 @@ pub(crate) mod tests {
                 random_fully: false,
                 node_set: None,
             }),
+            proxies: BTreeMap::new(),
         }
     }
 
@@ -488,6 +525,32 @@ pub(crate) mod tests {
             "-s ::1/128 -o cilium_host -m comment --comment \"cilium host->cluster from ::1 masquerade\" \
              -j SNAT --to-source fd00:10:244::1"
         );
+    }
+
+    /// The form of Cilium's rules, from which it reads ports back. The mark has the port in network byte order.
+    #[test]
+    fn each_proxy_has_a_rule_for_each_protocol_after_that_of_sockets() {
+        let proxies = BTreeMap::from([("cilium-dns-egress".into(), 41_015)]);
+        let with = Inputs { proxies, ..inputs() };
+        let rules = rules_of(Family::V4, &with, "CILIUM_PRE_mangle");
+        let text = |protocol: &str, ip: &str| {
+            format!(
+                "-p {protocol} -m mark --mark 0x37a00200 -m comment --comment \"cilium: TPROXY to host \
+                 cilium-dns-egress proxy\" -j TPROXY --on-port 41015 --on-ip {ip} --tproxy-mark 0x200/0xffffffff"
+            )
+        };
+        assert_eq!(rules[1..], [text("tcp", "127.0.0.1"), text("udp", "127.0.0.1")]);
+        assert_eq!(
+            rules_of(Family::V6, &with, "CILIUM_PRE_mangle")[1..],
+            [text("tcp", "::1"), text("udp", "::1")]
+        );
+        let saved =
+            |chain: &str| Saved::parse(&format!("*mangle\n:{chain} - [0:0]\n-A {chain} {}\n", rules[1]));
+        for chain in ["CILIUM_PRE_mangle", "OLD_CILIUM_PRE_mangle"] {
+            let expected = BTreeMap::from([("cilium-dns-egress".to_owned(), 41_015)]);
+            assert_eq!(saved_proxies(&saved(chain)), expected, "{chain}");
+        }
+        assert!(saved_proxies(&Saved::parse(RECORDED)).is_empty());
     }
 
     #[test]

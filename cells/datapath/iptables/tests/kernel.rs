@@ -1,7 +1,8 @@
 //! The cell in network namespaces, with the programs of iptables and both backends.
 
 use std::fs;
-use std::net::{IpAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,13 @@ use hive::prelude::*;
 use iptables::ipset::NODE_SETS;
 use iptables::ipset::kernel::Sets;
 use iptables::saved::Saved;
-use local_node::{LocalNode, LocalNodeStore};
+use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use maps::FamilyConfig;
 use node_manager::Node;
 use node_manager::testing::Nodes;
+use policy_engine::Parser;
+use proxy_ports::{DNS_PROXY, Proxies, Proxy};
+use socket2::{Domain, Socket, Type};
 use test_kit::{NetNs, Sandbox, require_command, require_root, wait_until};
 use tracing::Level as LogLevel;
 
@@ -41,6 +45,11 @@ fn peer() -> Node {
 
 /// A hive with the cell, not started.
 fn hive(options: &[(&str, &str)]) -> TestHive {
+    options.iter().fold(hive_with([]), |hive, (key, value)| hive.set(key, value))
+}
+
+/// The same with other cells beside it.
+fn hive_with<const N: usize>(others: [Cell; N]) -> TestHive {
     let cells = [
         statedb::cell(),
         config::<FamilyConfig>(),
@@ -52,7 +61,7 @@ fn hive(options: &[(&str, &str)]) -> TestHive {
         masquerade::cell(),
         iptables::cell(),
     ];
-    options.iter().fold(TestHive::needing::<HostMark>(cells), |hive, (key, value)| hive.set(key, value))
+    TestHive::needing::<HostMark>(cells.into_iter().chain(others).collect::<Vec<_>>())
 }
 
 /// Returns message and error of the job's report; empty before the first.
@@ -304,6 +313,33 @@ fn source(pod: &NetNs, world: &NetNs, to: &str) -> IpAddr {
     found.unwrap()
 }
 
+/// Connects a pod and the world by a host that forwards.
+fn connect(host: &NetNs, pod: &NetNs, world: &NetNs) {
+    host.veth("lxc0123456789ab", pod, "eth0").unwrap();
+    host.veth("eth0", world, "eth0").unwrap();
+    host.ip_batch(
+        "addr add 192.0.2.1/24 dev eth0\naddr add 2001:db8::1/64 dev eth0 nodad\n\
+         addr add 10.244.0.1/24 dev lxc0123456789ab\naddr add fd00:10:244::1/112 dev lxc0123456789ab nodad\n",
+    )
+    .unwrap();
+    pod.ip_batch(
+        "addr add 10.244.0.9/24 dev eth0\naddr add fd00:10:244::9/112 dev eth0 nodad\n\
+         route add default via 10.244.0.1\nroute add default via fd00:10:244::1\n",
+    )
+    .unwrap();
+    world
+        .ip_batch(
+            "addr add 192.0.2.2/24 dev eth0\naddr add 2001:db8::2/64 dev eth0 nodad\n\
+             addr add 198.51.100.2/32 dev eth0\n\
+             route add 10.244.0.0/24 via 192.0.2.1\nroute add fd00:10:244::/112 via 2001:db8::1\n",
+        )
+        .unwrap();
+    host.ip("route add 198.51.100.0/24 via 192.0.2.2").unwrap();
+    for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+        host.set_sysctl(key, "1").unwrap();
+    }
+}
+
 #[test]
 fn packets_of_pods_leave_with_the_nodes_address() {
     require_programs!();
@@ -311,29 +347,7 @@ fn packets_of_pods_leave_with_the_nodes_address() {
         let sandbox = sandbox(backend);
         let host = sandbox.host().clone();
         let (pod, world) = (sandbox.netns("pod").unwrap(), sandbox.netns("world").unwrap());
-        host.veth("lxc0123456789ab", &pod, "eth0").unwrap();
-        host.veth("eth0", &world, "eth0").unwrap();
-        host.ip_batch(
-            "addr add 192.0.2.1/24 dev eth0\naddr add 2001:db8::1/64 dev eth0 nodad\n\
-             addr add 10.244.0.1/24 dev lxc0123456789ab\naddr add fd00:10:244::1/112 dev lxc0123456789ab nodad\n",
-        )
-        .unwrap();
-        pod.ip_batch(
-            "addr add 10.244.0.9/24 dev eth0\naddr add fd00:10:244::9/112 dev eth0 nodad\n\
-             route add default via 10.244.0.1\nroute add default via fd00:10:244::1\n",
-        )
-        .unwrap();
-        world
-            .ip_batch(
-                "addr add 192.0.2.2/24 dev eth0\naddr add 2001:db8::2/64 dev eth0 nodad\n\
-                 addr add 198.51.100.2/32 dev eth0\n\
-                 route add 10.244.0.0/24 via 192.0.2.1\nroute add fd00:10:244::/112 via 2001:db8::1\n",
-            )
-            .unwrap();
-        host.ip("route add 198.51.100.0/24 via 192.0.2.2").unwrap();
-        for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
-            host.set_sysctl(key, "1").unwrap();
-        }
+        connect(&host, &pod, &world);
         let sources =
             || ["192.0.2.2", "2001:db8::2", "198.51.100.2"].map(|to| source(&pod, &world, to).to_string());
         assert_eq!(sources(), ["10.244.0.9", "fd00:10:244::9", "10.244.0.9"], "without rules");
@@ -385,6 +399,132 @@ fn packets_of_pods_leave_with_the_nodes_address() {
             })
             .await;
         });
+    }
+}
+
+/// A socket of a proxy: bound to an address that need not be the host's, with the mark of the egress proxy.
+fn transparent(at: SocketAddr, kind: Type) -> Socket {
+    let socket = Socket::new(Domain::for_address(at), kind, None).unwrap();
+    // The option of IPv4 is the same flag of the socket for both families.
+    socket.set_ip_transparent_v4(true).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.set_mark(0xb00).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.bind(&at.into()).unwrap();
+    socket
+}
+
+/// Answers the first client with the address that it has.
+fn answer_with_peer(listener: &TcpListener) {
+    let (mut stream, client) = listener.accept().unwrap();
+    stream.write_all(client.ip().to_string().as_bytes()).unwrap();
+}
+
+fn read(mut stream: impl Read) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Packets that the programs mark for a proxy reach its sockets with their destination; the proxy's own connection has
+/// the pod's address, and both get their answers. Here a rule of the test marks in the place of the programs.
+#[test]
+fn marked_packets_reach_a_proxy_that_has_the_address_of_the_pod_to_the_server() {
+    require_programs!();
+    const PORT: u16 = 7001;
+    for backend in BACKENDS {
+        let sandbox = sandbox(backend);
+        let host = sandbox.host().clone();
+        let (pod, world) = (sandbox.netns("pod").unwrap(), sandbox.netns("world").unwrap());
+        connect(&host, &pod, &world);
+        let pairs = [("10.244.0.9", "192.0.2.2", "127.0.0.1"), ("fd00:10:244::9", "2001:db8::2", "::1")];
+        let pairs = pairs.map(|(a, b, c)| [a, b, c].map(|ip| ip.parse::<IpAddr>().unwrap()));
+        let servers = pairs.map(|[_, server, _]| world.run(|| TcpListener::bind((server, PORT)).unwrap()));
+        // The port of the first proxy, as it is in the mark.
+        let first = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mark = 0x200 | u32::from(first.to_be()) << 16;
+        for tool in tools(backend) {
+            for protocol in ["tcp", "udp"] {
+                host.exec(&format!(
+                    "{tool} -t mangle -A PREROUTING -i lxc0123456789ab -p {protocol} --dport {PORT} -j MARK --set-mark {mark:#x}"
+                ))
+                .unwrap();
+            }
+        }
+        let file = sandbox.state_dir().join("state/proxy_ports_state.json");
+        let options = [
+            ("state-dir", sandbox.state_dir().display().to_string()),
+            ("prepend-iptables-chains", "false".to_owned()),
+            ("enable-ipv4-masquerade", "false".to_owned()),
+            ("enable-ipv6-masquerade", "false".to_owned()),
+        ];
+        for run in 0..3 {
+            block_on(async {
+                let cells = [config::<StateConfig>(), routes::cell(), proxy_ports::cell()];
+                let mut hive =
+                    options.iter().fold(hive_with(cells), |hive, (key, value)| hive.set(key, value.clone()));
+                hive.start().await;
+                let proxies = hive.get::<Proxies>();
+                let dns = Proxy { name: DNS_PROXY.into(), parser: Parser::Dns, ingress: false, fixed: None };
+                let registered = proxies.register(dns);
+                let preferred = (run > 0).then_some(first);
+                assert_eq!(
+                    registered.preferred(),
+                    preferred,
+                    "{backend}: of the file, or of the rules without it"
+                );
+                let listeners = pairs.map(|[_, _, loopback]| {
+                    let at = SocketAddr::new(loopback, first);
+                    let tcp = transparent(at, Type::STREAM);
+                    tcp.listen(8).unwrap();
+                    (TcpListener::from(tcp), UdpSocket::from(transparent(at, Type::DGRAM)))
+                });
+                registered.listening(first).unwrap();
+                tokio::time::timeout(PATIENCE, registered.ready()).await.unwrap();
+                for (([own, server, _], (tcp, udp)), upstream) in
+                    pairs.into_iter().zip(&listeners).zip(&servers)
+                {
+                    let client =
+                        pod.run(|| TcpStream::connect_timeout(&(server, PORT).into(), PATIENCE).unwrap());
+                    let (mut accepted, from) = tcp.accept().unwrap();
+                    assert_eq!((accepted.local_addr().unwrap(), from.ip()), ((server, PORT).into(), own));
+                    let to_server = transparent((own, 0).into(), Type::STREAM);
+                    to_server.connect_timeout(&SocketAddr::from((server, PORT)).into(), PATIENCE).unwrap();
+                    answer_with_peer(upstream);
+                    let answer = read(TcpStream::from(to_server));
+                    assert_eq!(answer, own.to_string(), "the server sees the pod");
+                    accepted.write_all(answer.as_bytes()).unwrap();
+                    drop(accepted);
+                    assert_eq!(read(client), own.to_string());
+
+                    let client = pod.run(|| UdpSocket::bind((own, 0)).unwrap());
+                    client.set_read_timeout(Some(PATIENCE)).unwrap();
+                    client.connect((server, PORT)).unwrap();
+                    client.send(b"query").unwrap();
+                    let mut buffer = [0; 16];
+                    let (length, from) = udp.recv_from(&mut buffer).unwrap();
+                    assert_eq!((&buffer[..length], from), (&b"query"[..], client.local_addr().unwrap()));
+                    let reply = UdpSocket::from(transparent((server, PORT).into(), Type::DGRAM));
+                    reply.send_to(b"answer", from).unwrap();
+                    assert_eq!(client.recv(&mut buffer).unwrap(), 6, "from the server's address");
+                }
+                let rules = saved(&host, &tools(backend)[0]);
+                let count = |text: &str| {
+                    rules
+                        .rules("mangle", "CILIUM_PRE_mangle")
+                        .unwrap()
+                        .iter()
+                        .filter(|rule| rule.contains(text))
+                        .count()
+                };
+                assert_eq!(count("cilium: TPROXY to host cilium-dns-egress proxy"), 2, "{rules:?}");
+                hive.stop().await;
+            });
+            assert!(fs::read_to_string(&file).unwrap().contains(&format!("\"port\":{first}")));
+            if run == 1 {
+                fs::remove_file(&file).unwrap();
+            }
+        }
     }
 }
 
