@@ -15,6 +15,7 @@ use loadbalancer::{Backend, Service};
 use local_node::{LocalNodeConfig, StateConfig};
 use maps::FamilyConfig;
 use metrics::Metrics;
+use proxy_ports::Proxies;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::{RwTable, Table};
 
@@ -62,6 +63,7 @@ struct SharedParams {
     node: Config<LocalNodeConfig>,
     families: Config<FamilyConfig>,
     datapath: Arc<dyn Datapath>,
+    proxies: Option<Arc<Proxies>>,
     state: Option<Config<StateConfig>>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
@@ -69,13 +71,14 @@ struct SharedParams {
 }
 
 fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
-    let settings = p.config.settings(&p.node, &p.families, p.datapath.icmp_rules())?;
+    let l7_proxy = p.proxies.as_ref().is_none_or(|proxies| proxies.config().enable_l7_proxy);
+    let settings = p.config.settings(&p.node, &p.families, p.datapath.icmp_rules(), l7_proxy)?;
     let keep = p.state.map_or_else(Keep::default, |state| {
         let records = keep::records(state.state().join("policies"));
         records.run("last-good-policies", &p.lifecycle, &p.jobs, &p.health);
         Keep::new(records)
     });
-    Ok(Arc::new(Shared::new(Core::new(settings, p.datapath), keep)))
+    Ok(Arc::new(Shared::new(Core::new(settings, p.datapath, p.proxies), keep)))
 }
 
 #[derive(Params)]
@@ -97,6 +100,7 @@ struct PolicyParams {
     prefixes: Arc<Prefixes>,
     ipcache: Arc<IpcacheWriter>,
     datapath: Arc<dyn Datapath>,
+    proxies: Option<Arc<Proxies>>,
     metrics: Arc<Metrics>,
     jobs: JobGroup,
 }
@@ -127,6 +131,7 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
                 .zip(p.backends)
                 .map(|(services, backends)| ServiceTables { services, backends }),
             services_in_use: false,
+            proxies: p.proxies,
             settings,
             enable_cnp: config.enable_cilium_network_policy,
             enable_ccnp: config.enable_cilium_clusterwide_network_policy,

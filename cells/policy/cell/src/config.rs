@@ -42,6 +42,7 @@ impl PolicyConfig {
         node: &LocalNodeConfig,
         families: &FamilyConfig,
         icmp_rules: bool,
+        l7_proxy: bool,
     ) -> Result<Settings, OptionError> {
         Ok(Settings {
             cluster: node.cluster_name.as_str().into(),
@@ -55,8 +56,8 @@ impl PolicyConfig {
             non_default_deny: self.enable_non_default_deny_policies,
             extended_protocols: false,
             icmp_rules,
-            // Rules for a proxy are valid: while it has no port, their traffic is denied, and that is reported.
-            l7_proxy: true,
+            // With it rules for a proxy are valid: while that has no port, their traffic is denied, and that is reported.
+            l7_proxy,
         })
     }
 

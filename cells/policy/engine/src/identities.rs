@@ -119,6 +119,11 @@ impl Identities {
         self.all.len()
     }
 
+    /// Iterates over the named ports of each identity.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &NamedPorts> {
+        self.all.values().map(|identity| &identity.ports)
+    }
+
     /// Iterates over all ids, in order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> {
         self.all.keys().copied()

@@ -57,6 +57,7 @@ mod passes;
 mod plan;
 mod priority;
 mod proxy;
+mod redirects;
 mod refusal;
 mod resolve;
 mod rows;
@@ -84,6 +85,7 @@ pub use proxy::{
     DnsRule, HeaderMatch, HttpRule, L7Rules, Listener, Parser, ProxyPorts, ProxyRules, Redirect, SecretRef,
     TlsContext,
 };
+pub use redirects::Redirects;
 pub use refusal::{Problem, Refusal};
 pub use resolve::{ResolveError, Resolved, RowChange};
 pub use rows::{Key, L4, Row};

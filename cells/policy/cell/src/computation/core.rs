@@ -9,10 +9,12 @@ use datapath_api::Datapath;
 use hive::health::summarize;
 use identity::Identity;
 use policy_engine::{
-    Basis, Change, CidrGroups, Direction, Engine, Filters, Key, NamedPorts, Redirect, ResolveError, Resolved,
-    Row, SelectorChanges, Settings,
+    Basis, Change, CidrGroups, Direction, Engine, Filters, Key, NamedPorts, Redirect, Redirects,
+    ResolveError, Resolved, Row, SelectorChanges, Settings,
 };
+use proxy_ports::{Proxies, ReadyPorts};
 
+use crate::computation::redirects::{self, Wanted};
 use crate::computation::repository::Staged;
 use crate::model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
 use crate::model::rows::{RowKey, Rows};
@@ -42,6 +44,8 @@ pub(crate) struct Computed {
     fault: Option<Fault>,
     /// The number of redirects that cannot be made.
     missing_redirects: usize,
+    /// The redirects of the rules.
+    redirects: Redirects,
 }
 
 /// The reason why the rules of an audience are not in force as written.
@@ -125,6 +129,10 @@ impl MapWrites {
 pub(crate) struct Core {
     engine: Engine,
     datapath: Arc<dyn Datapath>,
+    /// Gets the redirects of endpoints; none in agents without proxies.
+    proxies: Option<Arc<Proxies>>,
+    /// The proxies that redirects of the rows lead to.
+    ready: Arc<ReadyPorts>,
     audiences: HashMap<Audience, ComputedId>,
     computed: HashMap<ComputedId, Computed>,
     next_computed: ComputedId,
@@ -136,12 +144,18 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(settings: Settings, datapath: Arc<dyn Datapath>) -> Core {
+    pub(crate) fn new(
+        settings: Settings,
+        datapath: Arc<dyn Datapath>,
+        proxies: Option<Arc<Proxies>>,
+    ) -> Core {
         let engine = Engine::new(settings);
         let change = Change { revision: engine.revision(), ..Change::default() };
         Core {
             engine,
             datapath,
+            proxies,
+            ready: Arc::default(),
             audiences: HashMap::new(),
             computed: HashMap::new(),
             next_computed: 0,
@@ -188,6 +202,17 @@ impl Core {
             };
             self.change.merge(change);
         }
+    }
+
+    /// Sets the proxies that redirects lead to from the next write of the maps on. Returns whether they differ.
+    pub(crate) fn set_proxies(&mut self, ready: Arc<ReadyPorts>) -> bool {
+        if self.ready == ready {
+            return false;
+        }
+        self.ready = ready;
+        let change = self.engine.set_proxy_ports(self.ready.clone());
+        self.change.merge(change);
+        true
     }
 
     /// Sets the CIDR groups that are in force from the next write of the maps on.
@@ -254,15 +279,20 @@ impl Core {
         let mut changes = Vec::new();
         // The index of the outcome of each change.
         let mut changed = Vec::new();
-        for (id, endpoint) in &mut self.endpoints {
+        let mut wanted = Wanted::new();
+        for (endpoint_id, endpoint) in &mut self.endpoints {
+            let id = endpoint_id;
             let id_of = self.audiences.get(&audience(&endpoint.subject));
             let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
             let before = endpoint.transition.as_ref().filter(|_| computed.is_usable()).and_then(|change| {
                 let id = self.audiences.get(&audience(&change.from))?;
                 let before = self.computed.get(id).filter(|before| before.is_usable())?;
+                redirects::add(&mut wanted, *endpoint_id, &before.redirects, &self.ready);
                 let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
                 (both.len() <= self.datapath.policy_capacity()).then(|| Arc::new(both))
             });
+            // After those of the former identity: the rules of the new one count.
+            redirects::add(&mut wanted, *id, &computed.redirects, &self.ready);
             let rows = before.unwrap_or_else(|| computed.rows.clone());
             let keeps_map = matches!(computed.fault, Some(Fault::ConflictFromStart(_)));
             let done = keeps_map || endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
@@ -291,7 +321,11 @@ impl Core {
                 missing_redirects: computed.missing_redirects,
             });
         }
+        if let Some(proxies) = &self.proxies {
+            proxies.upsert_redirects(wanted.values().cloned().collect());
+        }
         let results = install(&*self.datapath, &changes);
+        let mut failed = HashSet::new();
         for ((change, at), result) in changes.into_iter().zip(changed).zip(results) {
             match result {
                 Ok(write) => {
@@ -302,11 +336,18 @@ impl Core {
                     }
                 }
                 Err(error) => {
+                    failed.insert(change.endpoint);
                     let outcome = &mut writes.outcomes[at];
                     outcome.state = RealizationState::Failed;
                     outcome.error = Some(error.to_string().into());
                 }
             }
+        }
+        if let Some(proxies) = &self.proxies {
+            // The map of an endpoint whose write has failed may still lead packets to its former proxies.
+            proxies.retain_redirects(|row| {
+                failed.contains(&row.endpoint) || wanted.contains_key(&(row.endpoint, row.redirect.clone()))
+            });
         }
         writes
     }
@@ -335,7 +376,7 @@ impl Core {
                     }
                     if computed.resolved.is_some() {
                         refreshed.insert(id);
-                        computed.refresh(&self.engine, &change.peers, capacity);
+                        computed.refresh(&self.engine, &change.peers, &audience.ports, capacity);
                     } else {
                         unknown.push(audience);
                     }
@@ -406,6 +447,7 @@ impl Computed {
                 let enforced = [resolved.ingress_enforced, resolved.egress_enforced];
                 let counts = counts(&rows);
                 let missing = resolved.missing_redirects();
+                let redirects = engine.redirects(&filters, &audience.ports);
                 let (fault, missing_redirects) = (no_proxy(missing), missing.len());
                 Computed {
                     resolved: Some(resolved),
@@ -415,6 +457,7 @@ impl Computed {
                     filters,
                     fault,
                     missing_redirects,
+                    redirects,
                 }
             }
             Err(ResolveError::Conflict(conflict)) => Computed::conflict(&conflict.to_string(), old),
@@ -444,6 +487,7 @@ impl Computed {
                 filters: old.filters.clone(),
                 fault: Some(Fault::Conflict(reason)),
                 missing_redirects: old.missing_redirects,
+                redirects: old.redirects.clone(),
             },
             None => Computed {
                 fault: Some(Fault::ConflictFromStart(reason)),
@@ -461,10 +505,14 @@ impl Computed {
             filters,
             fault: None,
             missing_redirects: 0,
+            redirects: Redirects::new(),
         }
     }
 
-    fn refresh(&mut self, engine: &Engine, peers: &[u32], capacity: usize) {
+    fn refresh(&mut self, engine: &Engine, peers: &[u32], ports: &NamedPorts, capacity: usize) {
+        if self.filters.redirects_depend_on_peers() {
+            self.redirects = engine.redirects(&self.filters, ports);
+        }
         let Some(resolved) = &mut self.resolved else { return };
         match engine.refresh(resolved, peers, capacity) {
             Ok(changes) if changes.is_empty() => {}

@@ -5,4 +5,5 @@
 
 pub(crate) mod core;
 pub(crate) mod keep;
+pub(crate) mod redirects;
 pub(crate) mod repository;

@@ -148,6 +148,11 @@ impl Repository {
         self.objects.get(object)?.good.as_ref()
     }
 
+    /// Iterates over all objects.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = &ObjectId> {
+        self.objects.keys()
+    }
+
     /// Iterates over the objects whose current version is refused.
     pub(crate) fn refused(&self) -> impl Iterator<Item = (&ObjectId, &Arc<str>, &Refusal)> {
         self.objects.iter().filter_map(|(id, known)| Some((id, &known.origin, known.refusal.as_ref()?)))

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::OptionFuture;
 use identity::Identity;
@@ -9,12 +10,16 @@ use k8s_tables::cilium::CiliumCIDRGroup;
 use k8s_tables::core::{ClusterNetworkPolicy, NetworkPolicy};
 use k8s_tables::{PolicyKind, PolicyObject, Row, SmolStr, Tabled};
 use policy_engine::Settings;
+use proxy_ports::{Proxies, ReadyPorts};
 use runtime_options::{POLICY_ENFORCEMENT, RuntimeOption};
 use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
 
 use crate::config::enforcement;
 use crate::model::endpoint::EndpointPolicy;
 use crate::rounds::services::{ServiceTables, ServicesWatch, names_services};
+
+/// The longest time that the first round waits for proxies: until it, redirects of the previous run stay in force.
+const PROXY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Tables that the job follows.
 pub(crate) struct Inputs {
@@ -28,6 +33,8 @@ pub(crate) struct Inputs {
     pub(crate) services: Option<ServiceTables>,
     /// Whether policies have peers by service: otherwise changes of services cause no rounds.
     pub(crate) services_in_use: bool,
+    /// The proxies that redirects may lead to.
+    pub(crate) proxies: Option<Arc<Proxies>>,
     /// The configured settings; the table of options may change the enforcement.
     pub(crate) settings: Settings,
     /// Whether CiliumNetworkPolicies are enforced.
@@ -72,6 +79,8 @@ pub(crate) struct Input {
     pub(crate) settings: Settings,
     /// The revision of the table of identities.
     pub(crate) identities_revision: u64,
+    /// The proxies that redirects lead to.
+    pub(crate) ready: Arc<ReadyPorts>,
     /// The revisions of the tables of services, if they are in use.
     services_revisions: Option<[u64; 2]>,
     /// The revision of the table of options that the settings are from.
@@ -84,6 +93,7 @@ pub(crate) struct Versions {
     endpoints: Vec<EndpointVersion>,
     options: u64,
     services: Option<[u64; 2]>,
+    ready: Arc<ReadyPorts>,
 }
 
 /// Id, announcement and generation of an endpoint's row: rows with the same ones have the same subject.
@@ -99,6 +109,7 @@ pub(crate) struct InputWatch {
     identities: Watch,
     options: Option<Watch>,
     services: Option<ServicesWatch>,
+    proxies: Option<Watch>,
 }
 
 impl InputWatch {
@@ -111,6 +122,7 @@ impl InputWatch {
             () = self.network_policies.changed() => {}
             () = self.cluster_network_policies.changed() => {}
             Some(()) = OptionFuture::from(self.services.as_ref().map(ServicesWatch::changed)) => {}
+            Some(()) = OptionFuture::from(self.proxies.as_ref().map(Watch::changed)) => {}
             Some(()) = OptionFuture::from(self.options.as_ref().map(Watch::changed)) => {}
         }
     }
@@ -126,7 +138,8 @@ impl Input {
     pub(crate) fn versions(&self) -> Versions {
         let version = |row: &Obj<EndpointPolicy>| (row.subject.endpoint, row.announced, row.generation);
         let endpoints = self.endpoints.iter().map(version).collect();
-        Versions { endpoints, options: self.options_revision, services: self.services_revisions }
+        let (options, services, ready) = (self.options_revision, self.services_revisions, self.ready.clone());
+        Versions { endpoints, options, services, ready }
     }
 
     /// Returns the sources of the objects.
@@ -157,6 +170,10 @@ impl Inputs {
             services.wait_initialized().await;
         }
         self.identities.wait_initialized().await;
+        if let Some(proxies) = &self.proxies {
+            let ports = proxies.ports();
+            let _ = tokio::time::timeout(PROXY_LIMIT, ports.wait_initialized()).await;
+        }
     }
 
     /// Whether a policy of the sources has peers by service.
@@ -183,7 +200,11 @@ impl Inputs {
         let (settings, options_revision) = self.settings(&snapshot);
         let services = self.services.as_ref().filter(|_| self.services_in_use);
         let services_revisions = services.map(|services| services.revisions(&snapshot));
+        let ready = self.proxies.as_ref().map(|proxies| proxies.ready());
+        let (ready, proxies_watch) =
+            ready.map_or_else(Default::default, |(ready, watch)| (ready, Some(watch)));
         let watch = InputWatch {
+            proxies: proxies_watch,
             services: services.map(|services| services.watch(&snapshot)),
             endpoints: endpoints_watch,
             objects: objects_watch,
@@ -201,6 +222,7 @@ impl Inputs {
             endpoints,
             settings,
             identities_revision: self.identities.revision(&snapshot),
+            ready,
             services_revisions,
             options_revision,
         };

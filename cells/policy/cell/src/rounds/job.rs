@@ -57,6 +57,8 @@ struct Rounds {
 struct Staging {
     staged: Staged,
     new_prefixes: Vec<IpNetwork>,
+    /// Objects whose status may differ, as other proxies listen than before.
+    affected: Vec<ObjectId>,
     /// Whether policies have peers by service.
     uses_services: bool,
 }
@@ -156,6 +158,7 @@ impl Job {
 
         let staging = self.stage(rounds, input).await;
         self.inputs.services_in_use = staging.uses_services;
+        rounds.unreported.extend(staging.affected.iter().cloned());
         let (writes, error) = self.apply(rounds, mode, staging, settings).await?;
         self.counters.round(&writes, self.revision(), &sources, started.elapsed());
         let MapWrites { in_place, swapped, .. } = writes;
@@ -204,8 +207,12 @@ impl Job {
             }
             state.apply_identity_changes(&input.identities);
             state.core.set_endpoints(input.endpoints.iter().map(|row| &**row));
+            let affected = match state.core.set_proxies(input.ready) {
+                true => state.repository.objects().cloned().collect(),
+                false => Vec::new(),
+            };
             let new_prefixes = state.repository.missing(&staged);
-            Staging { staged, new_prefixes, uses_services: state.repository.uses_services() }
+            Staging { staged, new_prefixes, affected, uses_services: state.repository.uses_services() }
         };
         self.shared.with(stage).await
     }

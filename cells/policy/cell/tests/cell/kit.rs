@@ -118,6 +118,7 @@ impl World {
             config::<LocalNodeConfig>(),
             config::<FamilyConfig>(),
             module("ipcache", "An ipcache", [provide(make_ipcache)]),
+            proxy_ports::cell(),
             policy::cell(),
             invoke(|_: Arc<Policies>, _: Arc<IpcacheWriter>, _: Arc<Table<ipcache::Entry>>| ()),
             invoke(|_: Arc<Table<EndpointPolicy>>, _: Arc<Table<PolicyStatus>>| ()),

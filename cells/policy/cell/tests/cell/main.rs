@@ -5,5 +5,6 @@ mod kit;
 mod life;
 mod network_policies;
 mod prefixes;
+mod redirects;
 mod services;
 mod surfaces;

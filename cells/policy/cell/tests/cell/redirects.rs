@@ -1,0 +1,89 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use policy::{Rows, Verdict};
+use policy_engine::{L7Rules, Parser};
+use proxy_ports::{DNS_PROXY, EndpointRedirect, Proxies, Proxy, ProxyPort};
+use serde_json::{Value, json};
+
+use crate::kit::{Agent, World};
+
+const UDP: u32 = 17 << 16;
+const PORT: u16 = 41_015;
+
+fn redirects(agent: &Agent) -> Vec<EndpointRedirect> {
+    let table = agent.hive.get::<Proxies>().redirects();
+    table.all(&table.snapshot()).map(|row| EndpointRedirect::clone(row)).collect()
+}
+
+/// Returns a policy that lets clients ask the pods of an app for a name.
+fn dns(server: &str, name: &str) -> Value {
+    json!({
+        "endpointSelector": {"matchLabels": {"app": "client"}},
+        "egress": [{
+            "toEndpoints": [{"matchLabels": {"app": server}}],
+            "toPorts": [{
+                "ports": [{"port": "53", "protocol": "ANY"}],
+                "rules": {"dns": [{"matchName": name}]},
+            }],
+        }],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirects_follow_policies_and_the_proxies_that_listen() {
+    let mut world = World::new();
+    world.write(&[("dns", dns("server", "a.io"))], true);
+    let agent = world.start().await;
+    let (client, server) = (world.pod(7, "client"), world.subject(8, "server"));
+    agent.policies.enforce(client);
+    agent.policies.realized(7).await.unwrap();
+    let datapath = world.datapath.clone();
+    let rows = move || -> Rows { datapath.policy_rows(7).unwrap().into_iter().collect() };
+    let port = || match rows().verdict(true, server.identity, UDP | 53) {
+        Verdict::Allow { proxy_port, .. } => Some(u16::from_be(proxy_port)),
+        Verdict::Deny | Verdict::NoMatch => None,
+    };
+    let problems = |agent: &Agent| agent.statuses()[0].problems.len();
+    assert_eq!((port(), redirects(&agent).len()), (None, 0), "no proxy takes it");
+    agent.hive.until("the status", || !agent.statuses().is_empty()).await;
+    assert!(problems(&agent) > 0);
+
+    let proxies = agent.hive.get::<Proxies>();
+    let dns_proxy = Proxy { name: DNS_PROXY.into(), parser: Parser::Dns, ingress: false, fixed: None };
+    let registration = proxies.register(dns_proxy);
+    registration.listening(PORT).unwrap();
+    proxies.set_reachable(&BTreeMap::from([(Arc::from(DNS_PROXY), PORT)]));
+    agent.hive.until("traffic has the port", || port() == Some(PORT)).await;
+    agent.hive.until("the problem is gone", || problems(&agent) == 0).await;
+    let found = redirects(&agent);
+    let ids: Vec<&str> = found.iter().map(|row| &*row.id).collect();
+    assert_eq!(ids, ["7:egress:TCP:53:", "7:egress:UDP:53:"], "of ANY what proxies take");
+    assert_eq!((found[1].port, &*found[1].proxy, found[1].rules.len()), (PORT, DNS_PROXY, 1));
+    let names = |rows: &[EndpointRedirect]| -> Vec<String> {
+        let L7Rules::Dns(rules) = &rows[1].rules[0].rules.l7 else { panic!("{rows:?}") };
+        rules.iter().map(|rule| format!("{rule:?}")).collect()
+    };
+    assert!(names(&found)[0].contains("a.io"), "{found:?}");
+
+    // Other names change no map, only the rules of the proxy.
+    world.write(&[("dns", dns("server", "b.io"))], false);
+    agent.hive.until("the proxy has the other name", || names(&redirects(&agent))[0].contains("b.io")).await;
+    assert_eq!(port(), Some(PORT));
+    let references = |proxies: &Proxies| {
+        let table = proxies.ports();
+        table.get(&table.snapshot(), ProxyPort::by_name(DNS_PROXY)).unwrap().references
+    };
+    assert_eq!(references(&proxies), 2);
+    world.write(&[("dns", dns("other", "b.io"))], false);
+    agent.hive.until("the server is no peer", || port().is_none()).await;
+    world.write(&[("dns", dns("server", "b.io"))], false);
+    agent.hive.until("it is again", || port() == Some(PORT)).await;
+
+    drop(registration);
+    agent.hive.until("traffic of a proxy that is gone is denied", || port().is_none()).await;
+    agent.hive.until("its redirects are gone", || redirects(&agent).is_empty()).await;
+    assert_eq!(references(&proxies), 0);
+    agent.hive.until("the problem is back", || problems(&agent) > 0).await;
+    agent.end().await;
+}
