@@ -74,6 +74,7 @@ pub fn datapath() -> Cell {
         masquerade::cell(),
         masquerade::ip_masq_agent(),
         iptables::cell(),
+        proxy_ports::cell(),
         loader::cell(),
         socket_lb::cell(),
         conntrack_gc::cell(),

@@ -119,7 +119,7 @@ mod tests {
         let rows = report(&[
             ("hubble-drop-events", "true"),
             ("hubble-redact-enabled", "true"),
-            ("enable-l7-proxy", "false"),
+            ("http-retry-count", "5"),
             ("mesh-auth-gc-interval", "300s"),
         ])
         .await;
@@ -140,7 +140,7 @@ mod tests {
                     "options.l7-dns",
                     Level::Degraded,
                     "1 option has no effect in this agent",
-                    "enable-l7-proxy=false"
+                    "http-retry-count=5"
                 ),
             ]
         );

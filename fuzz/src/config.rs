@@ -85,6 +85,7 @@ fn options() -> Vec<Cell> {
         config::<api::ApiConfig>(),
         config::<conntrack_gc::ConntrackGcConfig>(),
         config::<nat_stats::NatStatsConfig>(),
+        config::<proxy_ports::ProxyConfig>(),
         config::<daemon_config::CniConfig>(),
         config::<devices::DevicesConfig>(),
         config::<devices::NodeAddressConfig>(),
