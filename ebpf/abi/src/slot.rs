@@ -35,6 +35,14 @@ pub const IPV6_NAT_INGRESS: u32 = 37;
 pub const IPV4_SNAT_FORWARD: u32 = 38;
 /// IPv6 that leaves by a device of the node.
 pub const IPV6_SNAT_FORWARD: u32 = 39;
+/// IPv4 to the host, with the host firewall. In Cilium these four are slots of other programs, which are not built here.
+pub const IPV4_HOST_INGRESS: u32 = 41;
+/// IPv4 of the host, with the host firewall.
+pub const IPV4_HOST_EGRESS: u32 = 34;
+/// IPv6 to the host, with the host firewall.
+pub const IPV6_HOST_INGRESS: u32 = 43;
+/// IPv6 of the host, with the host firewall.
+pub const IPV6_HOST_EGRESS: u32 = 35;
 /// IPv4 from a device of the node.
 pub const IPV4_FROM_NETDEV: u32 = 42;
 /// IPv6 from a device of the node.

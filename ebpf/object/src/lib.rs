@@ -104,12 +104,15 @@ pub const DSR: [&str; 6] = [
 pub const MASQUERADE_IPV4: [&str; 2] = ["tail_ipv4_snat_fwd", "tail_ipv4_nat_ingress"];
 /// The same for IPv6.
 pub const MASQUERADE_IPV6: [&str; 2] = ["tail_ipv6_snat_fwd", "tail_ipv6_nat_ingress"];
+/// Programs that only a node with the host firewall needs.
+pub const HOST_FIREWALL: [&str; 4] =
+    ["tail_ipv4_host_ingress", "tail_ipv6_host_ingress", "tail_ipv4_host_egress", "tail_ipv6_host_egress"];
 /// The way into all pods for callers of another origin: it may stand in `cilium_call_policy` under every endpoint id and
 /// finds the endpoint by the packet's destination.
 pub const LXC_POLICY: &str = "cil_lxc_policy";
 
 /// All programs.
-pub const PROGRAMS: [Program; 46] = [
+pub const PROGRAMS: [Program; 50] = [
     attached(FROM_CONTAINER),
     attached(TO_CONTAINER),
     attached(FROM_HOST),
@@ -130,6 +133,10 @@ pub const PROGRAMS: [Program; 46] = [
     tail("tail_ipv6_policy", slot::IPV6_POLICY),
     tail("tail_ipv4_from_host", slot::IPV4_FROM_HOST),
     tail("tail_ipv6_from_host", slot::IPV6_FROM_HOST),
+    tail(HOST_FIREWALL[0], slot::IPV4_HOST_INGRESS),
+    tail(HOST_FIREWALL[1], slot::IPV6_HOST_INGRESS),
+    tail(HOST_FIREWALL[2], slot::IPV4_HOST_EGRESS),
+    tail(HOST_FIREWALL[3], slot::IPV6_HOST_EGRESS),
     tail("tail_ipv4_no_service", slot::IPV4_NO_SERVICE),
     tail("tail_ipv6_no_service", slot::IPV6_NO_SERVICE),
     tail(MASQUERADE_IPV4[0], slot::IPV4_SNAT_FORWARD),

@@ -68,7 +68,8 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     dsr: 0,
     dsr_geneve: 0,
     dsr_icmp: 0,
-    unused: [0; 5],
+    host_firewall: 0,
+    unused: [0; 4],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

@@ -7,7 +7,7 @@
 //! | folder | owns |
 //! |---|---|
 //! | [`pod`] | interfaces of pods: from and to a pod, answers to ARP, neighbour discovery and refused packets |
-//! | [`host`] | `cilium_host` and `cilium_net` |
+//! | [`host`] | `cilium_host` and `cilium_net`, the host firewall |
 //! | [`device`] | devices of the node |
 //! | [`overlay`] | the tunnel between nodes: from and to it, encapsulation |
 //! | [`lb`], [`nat`] | services: choice of a backend, replies; addresses, ports and checksums in the packet |
@@ -29,8 +29,10 @@
 //!   false) is subject to egress policy, which Cilium skips.
 //! - A policy entry that asks for authentication drops with 189 always: there is no authentication yet.
 //! - A service without a Maglev table gets random backends, where Cilium drops packets with 158.
-//! - `cil_to_netdev` is attached, and TO_NETWORK events and metrics exist, with `kube-proxy-replacement` or
-//!   `enable-bpf-masquerade`; Cilium's host firewall and encryption, which need it as well, are not implemented.
+//! - `cil_to_netdev` is attached, and TO_NETWORK events and metrics exist, with `kube-proxy-replacement`,
+//!   `enable-bpf-masquerade` or `enable-host-firewall`; encryption, which needs it as well, is not implemented.
+//! - A pod's packet to the host meets the host's policy at the pod's interface, not at `cilium_host`.
+//! - Packets of devices without Ethernet headers are not subject to the host firewall.
 //!
 //! Rules that the verifier requires: no panics, no slices, packet pointers checked by [`packet::skb::Skb::header`] and
 //! reloaded after every helper that moves the packet, context and `.rodata` fields read one by one.
@@ -59,6 +61,7 @@ mod snat;
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
+use host::firewall;
 use nodeport::{dsr, refusal, remote, reply};
 use packet::ipv4::V4;
 use packet::ipv6::V6;
@@ -165,6 +168,30 @@ pub fn tail_ipv4_from_host(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn tail_ipv6_from_host(ctx: TcContext) -> i32 {
     host::to_pods::<V6>((&ctx).into())
+}
+
+/// IPv4 to the host, with the host firewall.
+#[classifier]
+pub fn tail_ipv4_host_ingress(ctx: TcContext) -> i32 {
+    firewall::ingress::<V4>((&ctx).into())
+}
+
+/// IPv6 to the host, with the host firewall.
+#[classifier]
+pub fn tail_ipv6_host_ingress(ctx: TcContext) -> i32 {
+    firewall::ingress::<V6>((&ctx).into())
+}
+
+/// IPv4 of the host, with the host firewall.
+#[classifier]
+pub fn tail_ipv4_host_egress(ctx: TcContext) -> i32 {
+    firewall::egress::<V4>((&ctx).into())
+}
+
+/// IPv6 of the host, with the host firewall.
+#[classifier]
+pub fn tail_ipv6_host_egress(ctx: TcContext) -> i32 {
+    firewall::egress::<V6>((&ctx).into())
 }
 
 /// Ingress of cilium_host and cilium_net: into the host's stack.

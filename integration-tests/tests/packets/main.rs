@@ -4,6 +4,7 @@ mod attacks;
 mod chained;
 mod endpoint_routes;
 mod health_endpoint;
+mod host_firewall;
 mod host_identity;
 mod host_routing;
 mod masquerade;

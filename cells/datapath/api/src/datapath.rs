@@ -149,9 +149,10 @@ pub trait Datapath: Send + Sync + 'static {
     /// their first load waits for it: call this as soon as the id is known, so that they need not be loaded twice.
     fn expect_host(&self, id: u16);
 
-    /// Creates the policy map and pin of the host endpoint, with entries that allow everything. Events of the host's
-    /// programs carry the id from then on.
-    fn attach_host(&self, id: u16) -> Result<(), DatapathError>;
+    /// Creates the policy map and pin of the host endpoint, and its settings entry with these bits of
+    /// [`ep_flag`](datapath_abi::ep_flag). An empty map gets entries that allow everything, as has every map without
+    /// host policies. Events of the host's programs carry the id from then on.
+    fn attach_host(&self, id: u16, flags: u32) -> Result<(), DatapathError>;
 
     /// Returns the entries of an endpoint's policy map in the kernel, in no order.
     fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError>;
@@ -169,6 +170,9 @@ pub trait Datapath: Send + Sync + 'static {
 
     /// Whether the programs enforce policy on ICMP messages by their type (`enable-icmp-rules`).
     fn icmp_rules(&self) -> bool;
+
+    /// Whether the programs enforce policy on the host endpoint (`enable-host-firewall`).
+    fn host_firewall(&self) -> bool;
 
     /// Returns the endpoints in the kernel, ordered by id, without the host endpoint; `ifname` is empty.
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError>;

@@ -60,6 +60,7 @@ type PolicyRows = HashMap<PolicyKey, PolicyEntry>;
 struct State {
     policies: BTreeMap<u16, PolicyRows>,
     policy_capacity: Option<usize>,
+    host_firewall: bool,
     endpoints: BTreeMap<u16, EndpointDatapath>,
     up: BTreeSet<u16>,
     failing: BTreeSet<u16>,
@@ -98,6 +99,11 @@ impl FakeDatapath {
     /// Sets the capacity of policy maps in entries.
     pub fn set_policy_capacity(&self, rows: usize) {
         self.state().policy_capacity = Some(rows);
+    }
+
+    /// Enables policy of the host endpoint.
+    pub fn set_host_firewall(&self) {
+        self.state().host_firewall = true;
     }
 
     /// Inserts entries into an endpoint's policy map as left by a previous run: no call is recorded.
@@ -169,11 +175,13 @@ impl Datapath for FakeDatapath {
         self.state().calls.push(Call::ExpectHost(id));
     }
 
-    fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
+    fn attach_host(&self, id: u16, _flags: u32) -> Result<(), DatapathError> {
         let mut state = self.state();
         state.calls.push(Call::AttachHost(id));
-        let rows = [false, true].map(|egress| (PolicyKey::any(egress), PolicyEntry::allow(0)));
-        state.policies.insert(id, rows.into());
+        if !state.host_firewall || !state.policies.contains_key(&id) {
+            let rows = [false, true].map(|egress| (PolicyKey::any(egress), PolicyEntry::allow(0)));
+            state.policies.insert(id, rows.into());
+        }
         Ok(())
     }
 
@@ -219,6 +227,10 @@ impl Datapath for FakeDatapath {
 
     fn icmp_rules(&self) -> bool {
         true
+    }
+
+    fn host_firewall(&self) -> bool {
+        self.state().host_firewall
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

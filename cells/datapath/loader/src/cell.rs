@@ -72,8 +72,11 @@ struct LoaderParams {
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
     let maps = p.maps.clone();
     let config = p.config.get();
-    let options =
-        KernelOptions { filter_priority: config.bpf_filter_priority, icmp_rules: config.enable_icmp_rules };
+    let options = KernelOptions {
+        filter_priority: config.bpf_filter_priority,
+        icmp_rules: config.enable_icmp_rules,
+        host_firewall: config.enable_host_firewall,
+    };
     let datapath = Arc::new(KernelDatapath::new(p.maps.clone(), options));
     let (restored, node) = (datapath.clone(), p.tables.node.clone());
     p.lifecycle

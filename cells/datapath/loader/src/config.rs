@@ -57,6 +57,9 @@ pub struct LoaderConfig {
     /// Allow ICMP messages of path MTU discovery regardless of policy
     #[flag(default = true, live)]
     pub allow_icmp_frag_needed: bool,
+    /// Enforce policies of nodes (nodeSelector) on packets from and to this host
+    #[flag(default = false)]
+    pub enable_host_firewall: bool,
 }
 
 /// How connections are tracked; constants of the programs. A change takes effect with the next packets.
@@ -234,6 +237,7 @@ mod tests {
             enable_icmp_rules: true,
             enable_pmtu_discovery: false,
             allow_icmp_frag_needed: true,
+            enable_host_firewall: false,
         }
     }
 

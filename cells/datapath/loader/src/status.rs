@@ -38,6 +38,7 @@ pub(crate) fn new_status(
         if let Some(firewall) = &mut status.host_firewall {
             let snapshot = devices.snapshot();
             let names = devices.list(&snapshot, Device::by_selected(true)).map(|device| device.name.clone());
+            firewall.mode = if config.enable_host_firewall { "Enabled" } else { "Disabled" }.to_owned();
             firewall.devices = names.collect::<Vec<_>>().into();
         }
         let snapshot = devices.snapshot();

@@ -126,7 +126,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
             ..EndpointDatapath::default()
         };
         datapath.attach(&endpoint).unwrap();
-        datapath.attach_host(500).unwrap();
+        datapath.attach_host(500, 0).unwrap();
 
         // Another address is added, and one is removed.
         sandbox.host().ip("addr add 10.98.0.1/24 dev eth0").unwrap();
@@ -137,7 +137,7 @@ fn a_node_comes_up_follows_its_devices_and_restarts_in_place() {
         })
         .await;
         // Programs with another host endpoint id replace those with the id announced first.
-        datapath.attach_host(501).unwrap();
+        datapath.attach_host(501, 0).unwrap();
         hive.until("one program array", || {
             let names = maps.fs().map_names().unwrap();
             names.iter().filter(|n| n.starts_with("cilium_calls_shared_")).count() == 1
@@ -223,7 +223,7 @@ fn pods_keep_old_programs_only_as_long_as_the_agent_reports_it() {
         for pod in &pods {
             datapath.attach(pod).unwrap();
         }
-        datapath.attach_host(500).unwrap();
+        datapath.attach_host(500, 0).unwrap();
         let old = program(second);
         assert_eq!(program(first), old);
         let maps: Arc<Maps> = hive.get();
@@ -238,7 +238,7 @@ fn pods_keep_old_programs_only_as_long_as_the_agent_reports_it() {
             ["add", "dev", "lxc7", "ingress", "prio", "1", "protocol", "ip", "bpf", "bytecode", "1,6 0 0 0"];
         let added = sandbox.host().command("tc").arg("filter").args(other).output().unwrap();
         assert!(added.status.success(), "{added:?}");
-        datapath.attach_host(501).unwrap();
+        datapath.attach_host(501, 0).unwrap();
 
         hive.until("a switch that failed", || hive.health(job).level == Level::Degraded).await;
         // Retries come after 0.2, 0.4 and 0.8 s, arrays of programs that were replaced would go after 1 s.

@@ -179,7 +179,7 @@ fn a_restart_switches_every_endpoint_and_repairs_pins() {
     let sandbox = Sandbox::new().unwrap();
     let maps = maps(&sandbox);
     let first = start(&maps);
-    first.attach_host(500).unwrap();
+    first.attach_host(500, 0).unwrap();
     let pods: Vec<EndpointDatapath> = (1..=3).map(|id| pod(&sandbox, id)).collect();
     pods.iter().for_each(|p| first.attach(p).unwrap());
     let rows =
@@ -255,7 +255,7 @@ fn endpoints_are_found_without_the_list_of_ids() {
     let sandbox = Sandbox::new().unwrap();
     let maps = maps(&sandbox);
     let first = start(&maps);
-    first.attach_host(500).unwrap();
+    first.attach_host(500, 0).unwrap();
     let endpoint = pod(&sandbox, 1);
     first.attach(&endpoint).unwrap();
     maps.ep_ids().clear().unwrap();
@@ -289,7 +289,7 @@ fn a_prune_removes_what_no_known_endpoint_owns_and_nothing_else() {
     let sandbox = Sandbox::new().unwrap();
     let maps = maps(&sandbox);
     let datapath = start(&maps);
-    datapath.attach_host(500).unwrap();
+    datapath.attach_host(500, 0).unwrap();
     let pods: Vec<EndpointDatapath> = (1..=2).map(|id| pod(&sandbox, id)).collect();
     pods.iter().for_each(|p| datapath.attach(p).unwrap());
     // Leftovers of a Cilium agent and of a crash.
@@ -535,7 +535,7 @@ fn rows_that_others_remove_or_overwrite_are_written_again() {
     for pod in &pods {
         datapath.attach(pod).unwrap();
     }
-    datapath.attach_host(500).unwrap();
+    datapath.attach_host(500, 0).unwrap();
     let all = || {
         let mut lxc: Vec<_> = maps.lxc().entries().unwrap().iter().map(|row| format!("{row:?}")).collect();
         lxc.sort();

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bpf::{Map, RawMap};
-use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_abi::{PolicyEntry, PolicyKey, ep_flag};
 use datapath_api::{Datapath, DatapathError, PolicyWrite};
 use kit::{maps, pod, start};
-use loader::{KernelDatapath, QUARANTINE};
+use loader::{KernelDatapath, KernelOptions, QUARANTINE};
 use maps::{FamilyConfig, Maps, MapsConfig, policy_name};
 use test_kit::{Sandbox, require_root};
 
@@ -71,13 +71,43 @@ fn rows_change_in_place_in_order_or_by_another_map() {
     assert_eq!(peers(&datapath, 7), [8, 9]);
     datapath.swap_policy(7, &[]).unwrap();
     assert!(peers(&datapath, 7).is_empty());
-    // The host's rows allow everything, there is no host firewall.
-    datapath.attach_host(500).unwrap();
+    // The host's rows allow everything without the host firewall.
+    datapath.attach_host(500, 0).unwrap();
     assert_eq!(datapath.policy_rows(500).unwrap().len(), 2);
     // Entries that a map of the previous run lacks are added.
     let slot = maps.ep_config().lookup(&500).unwrap().unwrap().policy_slot;
     maps.ep_policies().unset(slot).unwrap();
     assert_eq!(start(&maps).policy_rows(500).unwrap().len(), 2);
+}
+
+/// Policy of the host stays in force over a restart, and goes when the host firewall is switched off.
+#[test]
+fn the_hosts_entries_stay_with_the_host_firewall() {
+    require_root!();
+    let sandbox = Sandbox::new().unwrap();
+    let maps = maps(&sandbox);
+    let start_with = |host_firewall| {
+        let datapath = KernelDatapath::new(maps.clone(), KernelOptions { host_firewall, ..kit::OPTIONS });
+        loader::restore(&datapath).unwrap();
+        datapath.pool().tend().unwrap();
+        datapath
+    };
+    let first = start_with(true);
+    first.attach_host(500, ep_flag::POLICY_AUDIT | ep_flag::LIVE).unwrap();
+    assert_eq!(peers(&first, 500), [0, 0], "all are allowed before policies are known");
+    let flags = maps.ep_config().lookup(&500).unwrap().unwrap().flags;
+    assert_eq!(flags, ep_flag::POLICY_AUDIT, "no interface is the host's");
+    first.swap_policy(500, &[allow(8)]).unwrap();
+    first.attach_host(500, 0).unwrap();
+    assert_eq!(peers(&first, 500), [8]);
+    drop(first);
+    let second = start_with(true);
+    second.attach_host(500, 0).unwrap();
+    assert_eq!(peers(&second, 500), [8]);
+    drop(second);
+    let third = start_with(false);
+    third.attach_host(500, 0).unwrap();
+    assert_eq!(peers(&third, 500), [0, 0]);
 }
 
 #[test]
@@ -140,7 +170,7 @@ fn a_swap_that_failed_leaves_the_names_of_the_map_in_force() {
     let other = pod(&sandbox, 8);
     for _ in 0..3 {
         datapath.attach(&other).unwrap_err();
-        datapath.attach_host(500).unwrap_err();
+        datapath.attach_host(500, 0).unwrap_err();
     }
     std::thread::sleep(QUARANTINE + Duration::from_millis(50));
     datapath.pool().tend().unwrap();

@@ -67,6 +67,7 @@ fn engine_settings(options: &hive::Settings) -> Settings {
     Settings {
         non_default_deny: is_on("enable-non-default-deny-policies", defaults.non_default_deny),
         icmp_rules: is_on("enable-icmp-rules", defaults.icmp_rules),
+        node_selector_labels: is_on("enable-node-selector-labels", defaults.node_selector_labels),
         default_local_cluster: is_on("policy-default-local-cluster", defaults.default_local_cluster),
         cluster: options.value("cluster-name").map_or(defaults.cluster.clone(), |(_, name)| name.into()),
         ..defaults

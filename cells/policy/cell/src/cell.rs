@@ -72,7 +72,7 @@ struct SharedParams {
 
 fn shared(p: SharedParams) -> anyhow::Result<Arc<Shared>> {
     let l7_proxy = p.proxies.as_ref().is_none_or(|proxies| proxies.config().enable_l7_proxy);
-    let settings = p.config.settings(&p.node, &p.families, p.datapath.icmp_rules(), l7_proxy)?;
+    let settings = p.config.settings(&p.node, &p.families, &*p.datapath, l7_proxy)?;
     let keep = p.state.map_or_else(Keep::default, |state| {
         let records = keep::records(state.state().join("policies"));
         records.run("last-good-policies", &p.lifecycle, &p.jobs, &p.health);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use datapath_api::Datapath;
 use hive::OptionError;
 use local_node::LocalNodeConfig;
 use maps::FamilyConfig;
@@ -41,7 +42,7 @@ impl PolicyConfig {
         &self,
         node: &LocalNodeConfig,
         families: &FamilyConfig,
-        icmp_rules: bool,
+        datapath: &dyn Datapath,
         l7_proxy: bool,
     ) -> Result<Settings, OptionError> {
         Ok(Settings {
@@ -49,13 +50,13 @@ impl PolicyConfig {
             enforcement: Enforcement::Default,
             ipv4: families.enable_ipv4,
             ipv6: families.enable_ipv6,
-            host_firewall: false,
+            host_firewall: datapath.host_firewall(),
             allow_localhost: self.allow_localhost()?,
             default_local_cluster: self.policy_default_local_cluster,
             node_selector_labels: node.enable_node_selector_labels,
             non_default_deny: self.enable_non_default_deny_policies,
             extended_protocols: false,
-            icmp_rules,
+            icmp_rules: datapath.icmp_rules(),
             // With it rules for a proxy are valid: while that has no port, their traffic is denied, and that is reported.
             l7_proxy,
         })

@@ -1,6 +1,6 @@
 //! Network policy of the endpoints: from rules to rows in their policy maps.
 //!
-//! **Owns** the rows of the policy maps of all endpoints but the host's, the tables `endpoint-policies` (an endpoint's
+//! **Owns** the rows of the policy maps of all endpoints (the host's with `enable-host-firewall`), the tables `endpoint-policies` (an endpoint's
 //! policy, desired and realized), `policies` (the status of each object), `selectors` and `subject-selectors` (those of
 //! rules, with the identities that they select), the repository's revision. **Needs** `Arc<dyn Datapath>`, the tables
 //! `k8s-policies`, `k8s-networkpolicies`, `k8s-clusternetworkpolicies`, `k8s-ciliumcidrgroups`, `identities` and perhaps
@@ -32,7 +32,7 @@
 //! **Differences from Cilium.** Changes are not delayed to be coalesced (`policy-trigger-interval`). A full map always
 //! denies all traffic of its endpoint (`enable-endpoint-lockdown-on-policy-overflow`); a part of a policy is never
 //! enforced. An object with an invalid rule is listed with its problems. Objects of one name from two sources are one
-//! entry of the repository with the rules of both. The host has no policy. Only the policy engine knows the labels of
+//! entry of the repository with the rules of both. Only the policy engine knows the labels of
 //! CIDR groups: the API lists identities of prefixes without them.
 
 mod api;

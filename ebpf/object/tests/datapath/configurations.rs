@@ -12,9 +12,9 @@ use test_kit::Slice;
 type Switch = (&'static str, fn(&mut NodeConfig, bool));
 
 /// Those before this one decide where packets go, the others what is remembered and told of them.
-const FORWARDING: usize = 13;
+const FORWARDING: usize = 14;
 
-const SWITCHES: [Switch; 29] = [
+const SWITCHES: [Switch; 30] = [
     ("enable_ipv4", |c, on| c.enable_ipv4 = on.into()),
     ("enable_ipv6", |c, on| c.enable_ipv6 = on.into()),
     ("source_ip_verification", |c, on| c.source_ip_verification = on.into()),
@@ -24,6 +24,7 @@ const SWITCHES: [Switch; 29] = [
     ("endpoint_routes", |c, on| c.endpoint_routes = on.into()),
     ("tunnel", |c, on| (c.tunnel, c.tunnel_ifindex) = (on.into(), if on { 7 } else { 0 })),
     ("nodeport", |c, on| c.nodeport = on.into()),
+    ("host_firewall", |c, on| c.host_firewall = on.into()),
     ("drop_notify", |c, on| c.drop_notify = on.into()),
     ("trace_notify", |c, on| c.trace_notify = on.into()),
     ("identity_mark", |c, on| c.identity_mark = on.into()),
@@ -56,7 +57,7 @@ const SWITCHES: [Switch; 29] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 42] = [
+const NAMED: [Named; 44] = [
     ("default", |_| {}),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
@@ -125,6 +126,13 @@ const NAMED: [Named; 42] = [
         (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);
         (c.tunnel, c.tunnel_ifindex, c.sctp, c.extended_protocols) = (1, 7, 1, 1);
         (c.ip_masq_agent, c.remote_node_masquerade, c.monitor_aggregation) = (1, 1, aggregation::NONE);
+    }),
+    ("host-firewall-ipv4-only", |c| (c.host_firewall, c.host_routing, c.enable_ipv6) = (1, 0, 0)),
+    ("host-firewall-everything", |c| {
+        (c.host_firewall, c.nodeport, c.masquerade_ipv4, c.masquerade_ipv6) = (1, 1, 1, 1);
+        (c.snat_min_port, c.tunnel, c.tunnel_ifindex, c.host_routing) = (32768, 1, 7, 0);
+        (c.endpoint_routes, c.redirect_peer, c.monitor_aggregation) = (1, 0, aggregation::NONE);
+        (c.sctp, c.extended_protocols, c.ct_accounting) = (1, 1, 1);
     }),
     ("fastest", |c| {
         (c.trace_notify, c.drop_notify, c.identity_mark) = (0, 0, 0);
@@ -196,7 +204,7 @@ fn each_switch_alone_loads() -> Result<()> {
 fn all_pairs_of_switches_of_forwarding_load() -> Result<()> {
     test_kit::require_root!();
     let pairs = (0..FORWARDING).flat_map(|a| (0..a).map(move |b| only(&[b, a]))).collect::<Vec<_>>();
-    assert_eq!(pairs.len(), 78);
+    assert_eq!(pairs.len(), 91);
     load_slice(pairs)
 }
 

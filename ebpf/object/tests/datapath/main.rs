@@ -7,6 +7,7 @@ mod counts;
 mod dsr;
 mod dsr_geneve;
 mod events;
+mod firewall;
 mod fragments;
 mod from_pod;
 mod host;

@@ -3,7 +3,7 @@
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
-use crate::host::{at_host, drop_incoming, is_of_host};
+use crate::host::{at_host, drop_incoming, firewall, is_of_host};
 use crate::maps::cilium_devices;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
@@ -12,7 +12,7 @@ use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use crate::snat::{Snat, masquerade};
-use datapath_abi::mark;
+use datapath_abi::mark::{self, cb};
 use datapath_abi::trace::{FROM_NETWORK, TO_NETWORK};
 use datapath_abi::{direction, file, identity, lxc_flag, slot};
 
@@ -56,7 +56,7 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
             skb.tail_call(received::<V6>());
             drop_here!(MISSED_TAIL_CALL)
         }
-        _ => return PASS,
+        other => return firewall::other_protocol(skb, other, direction::INGRESS),
     };
     drop_incoming(skb, missed, src_label)
 }
@@ -64,7 +64,11 @@ pub(crate) fn from_netdev(skb: Skb) -> i32 {
 /// True if programs do more with packets that a device receives than to report them.
 #[inline(always)]
 fn handles_received() -> bool {
-    enabled!(host_routing) || enabled!(nodeport) || enabled!(masquerade_ipv4) || enabled!(masquerade_ipv6)
+    enabled!(host_routing)
+        || enabled!(nodeport)
+        || enabled!(masquerade_ipv4)
+        || enabled!(masquerade_ipv6)
+        || enabled!(host_firewall)
 }
 
 /// Returns the slot of the first program for packets of a family: services come before translations of the node.
@@ -114,14 +118,16 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
         }
     }
     if !enabled!(host_routing) {
-        return Ok(PASS);
+        return Ok(firewall::admit::<F>(skb, identity::UNKNOWN));
     }
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
     // SAFETY: `header` checked the bounds; nothing writes or moves the packet while this borrow is used.
     let ip = unsafe { &*header };
-    let Some(pod) = endpoint::local::<F>(F::destination(ip)) else { return Ok(PASS) };
+    let Some(pod) = endpoint::local::<F>(F::destination(ip)) else {
+        return Ok(firewall::admit::<F>(skb, identity::UNKNOWN));
+    };
     if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
-        return Ok(PASS);
+        return Ok(firewall::admit::<F>(skb, identity::UNKNOWN));
     }
     let src_label = ipcache::resolve_source::<F>(F::world(), F::source(ip));
     deliver::to_pod::<F>(skb, header, pod, src_label, Origin::Network)
@@ -130,6 +136,30 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
 /// Handles packets that a device of the node sends.
 #[inline(always)]
 pub(crate) fn to_netdev(skb: Skb) -> i32 {
+    let carried = skb.mark();
+    if enabled!(host_firewall)
+        && carried & mark::MAGIC_MASK != mark::SNAT_DONE
+        && !is_l3_device(skb.ifindex())
+    {
+        let label = firewall::marked(skb, carried);
+        skb.set_cb(cb::DELIVERY_FLAGS, 0);
+        match skb.protocol() {
+            ETH_IPV4 if enabled!(enable_ipv4) => return firewall::dismiss::<V4>(skb, label),
+            ETH_IPV6 if enabled!(enable_ipv6) => return firewall::dismiss::<V6>(skb, label),
+            other => {
+                let verdict = firewall::other_protocol(skb, other, direction::EGRESS);
+                if verdict != PASS {
+                    return verdict;
+                }
+            }
+        }
+    }
+    send(skb)
+}
+
+/// Sends a packet, or passes it to the program for replies of services.
+#[inline(always)]
+pub(crate) fn send(skb: Skb) -> i32 {
     if enabled!(nodeport) {
         nodeport::reply::dispatch(skb);
     }

@@ -30,6 +30,13 @@ pub(crate) fn by_id(id: u32) -> Option<&'static EndpointConfig> {
     if endpoint.flags & ep_flag::LIVE != 0 { Some(endpoint) } else { None }
 }
 
+/// Returns the settings of the host's endpoint; `None` before it exists.
+#[inline(always)]
+pub(crate) fn host() -> Option<&'static EndpointConfig> {
+    let endpoint = ep_config.get(&node!(host_endpoint_id))?;
+    if endpoint.id != 0 { Some(endpoint) } else { None }
+}
+
 /// Returns the local endpoint with an address, if it is on this node.
 #[inline(always)]
 pub(crate) fn local<F: Family>(address: F::Address) -> Option<&'static EndpointInfo> {

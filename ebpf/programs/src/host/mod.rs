@@ -1,4 +1,6 @@
-//! Programs of cilium_host and cilium_net, between the host's stack and pods.
+//! Programs of cilium_host and cilium_net, between the host's stack and pods; the host firewall ([`firewall`]).
+
+pub(crate) mod firewall;
 
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
@@ -7,6 +9,8 @@ use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
+use crate::packet::ipv4::V4;
+use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_IPV4, ETH_IPV6, ETH_LEN, PASS, Skb};
 use datapath_abi::mark::{self, cb, delivery};
 use datapath_abi::trace::{FROM_HOST, FROM_PROXY, TO_OVERLAY, TO_STACK, reason};
@@ -32,13 +36,14 @@ pub(crate) fn from_host(skb: Skb) -> i32 {
     trace!(skb, Trace { ifindex: skb.ingress_ifindex(), ..at_host(point, sender, identity::UNKNOWN) });
     skb.set_cb(cb::SRC_LABEL, label);
     skb.set_cb(cb::DELIVERY_FLAGS, from_proxy(carried));
+    let checks = enabled!(host_firewall);
     let missed = match skb.protocol() {
         ETH_IPV4 if enabled!(enable_ipv4) => {
-            skb.tail_call(slot::IPV4_FROM_HOST);
+            skb.tail_call(if checks { slot::IPV4_HOST_EGRESS } else { slot::IPV4_FROM_HOST });
             drop_here!(MISSED_TAIL_CALL)
         }
         ETH_IPV6 if enabled!(enable_ipv6) => {
-            skb.tail_call(slot::IPV6_FROM_HOST);
+            skb.tail_call(if checks { slot::IPV6_HOST_EGRESS } else { slot::IPV6_FROM_HOST });
             drop_here!(MISSED_TAIL_CALL)
         }
         _ => return PASS,
@@ -127,6 +132,14 @@ pub(crate) fn to_host(skb: Skb) -> i32 {
         mark::HOST => identity::HOST,
         _ => identity::UNKNOWN,
     };
+    if enabled!(host_firewall) {
+        // The checks report the packet.
+        return match skb.protocol() {
+            ETH_IPV4 if enabled!(enable_ipv4) => firewall::admit::<V4>(skb, label),
+            ETH_IPV6 if enabled!(enable_ipv6) => firewall::admit::<V6>(skb, label),
+            other => firewall::other_protocol(skb, other, direction::INGRESS),
+        };
+    }
     let at = at_host(TO_STACK, label, identity::HOST);
     trace!(skb, Trace { ifindex: node!(host_ifindex), ..at });
     PASS

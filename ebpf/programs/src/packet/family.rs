@@ -28,6 +28,12 @@ pub(crate) trait Family {
     const NO_SERVICE_SLOT: u32;
     /// The slot of the program that applies ingress policy and delivers to pods.
     const POLICY_SLOT: u32;
+    /// The slot of the program for packets of the host to pods.
+    const FROM_HOST_SLOT: u32;
+    /// The slot of the program that applies the host's policy to packets to it.
+    const HOST_INGRESS_SLOT: u32;
+    /// The slot of the program that applies the host's policy to its own packets.
+    const HOST_EGRESS_SLOT: u32;
     /// The protocol number of its ICMP, and types of some messages.
     const ICMP: u8;
     const ECHO_REQUEST: u8;

@@ -38,6 +38,9 @@ impl Family for V4 {
     const FORWARD_SLOT: u32 = slot::IPV4_FROM_LXC_CONT;
     const NO_SERVICE_SLOT: u32 = slot::IPV4_NO_SERVICE;
     const POLICY_SLOT: u32 = slot::IPV4_POLICY;
+    const FROM_HOST_SLOT: u32 = slot::IPV4_FROM_HOST;
+    const HOST_INGRESS_SLOT: u32 = slot::IPV4_HOST_INGRESS;
+    const HOST_EGRESS_SLOT: u32 = slot::IPV4_HOST_EGRESS;
     const ICMP: u8 = 1;
     const ECHO_REQUEST: u8 = 8;
     const ECHO_REPLY: u8 = 0;

@@ -55,6 +55,9 @@ impl Family for V6 {
     const FORWARD_SLOT: u32 = slot::IPV6_FROM_LXC_CONT;
     const NO_SERVICE_SLOT: u32 = slot::IPV6_NO_SERVICE;
     const POLICY_SLOT: u32 = slot::IPV6_POLICY;
+    const FROM_HOST_SLOT: u32 = slot::IPV6_FROM_HOST;
+    const HOST_INGRESS_SLOT: u32 = slot::IPV6_HOST_INGRESS;
+    const HOST_EGRESS_SLOT: u32 = slot::IPV6_HOST_EGRESS;
     const ICMP: u8 = 58;
     const ECHO_REQUEST: u8 = 128;
     const ECHO_REPLY: u8 = 129;

@@ -4,7 +4,7 @@ use crate::conntrack::{self, Direction, Found, State, Status};
 use crate::endpoint;
 use crate::endpoint::deliver::{self, Origin};
 use crate::endpoint::ipcache;
-use crate::host::{from_proxy, is_of_host};
+use crate::host::{firewall, from_proxy, is_of_host};
 use crate::lb::{self, Service, Services};
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::{self, Trace};
@@ -219,6 +219,9 @@ fn forward<F: NodePort>(
     }
     deliver::to_stack(skb, me.identity);
     trace!(skb, of_connection(TO_STACK, me, me.identity, dst_label, &found));
+    if enabled!(host_firewall) && dst_label == identity::HOST {
+        return Ok(firewall::admit::<F>(skb, me.identity));
+    }
     Ok(PASS)
 }
 
@@ -389,6 +392,10 @@ fn at_interface<F: Services>(skb: Skb) -> i32 {
     skb.set_cb(cb::SRC_LABEL, src_label);
     // The packet is at the pod's interface already: no redirect.
     skb.set_cb(cb::DELIVERY_FLAGS, me.id << delivery::ENDPOINT_SHIFT | from_proxy(carried));
+    if enabled!(host_firewall) && src_label == identity::HOST {
+        // The host's own policy comes first; its program goes on to that of the pod.
+        return firewall::dismiss::<F>(skb, src_label);
+    }
     skb.tail_call(F::POLICY_SLOT);
     drop_received(skb, drop_here!(MISSED_TAIL_CALL), me, src_label)
 }

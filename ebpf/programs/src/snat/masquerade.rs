@@ -4,11 +4,11 @@ use crate::conntrack;
 use crate::device::{set_looked_up, to_network};
 use crate::endpoint;
 use crate::endpoint::ipcache;
-use crate::host::{drop_incoming, is_of_host};
+use crate::host::{drop_incoming, firewall, is_of_host};
 use crate::maps::ep_masquerade;
 use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::packet::flow::{self, Flow, SCTP, TCP, UDP, UNCOUNTED};
-use crate::packet::skb::{PASS, Skb};
+use crate::packet::skb::Skb;
 use crate::snat::{Snat, destination, direct_routing_address, quote, source};
 use aya_ebpf::bindings::__sk_buff;
 use datapath_abi::{direction, drop, file, identity, lxc_flag, mark};
@@ -266,7 +266,7 @@ pub(crate) fn deliver<F: Snat>(skb: Skb) -> i32 {
         return drop_incoming(skb, drop_here!(MISSED_TAIL_CALL), identity::UNKNOWN);
     }
     if !enabled!(host_routing) {
-        return PASS;
+        return firewall::admit::<F>(skb, identity::UNKNOWN);
     }
     set_looked_up(skb);
     skb.tail_call(F::DELIVERY_SLOT);

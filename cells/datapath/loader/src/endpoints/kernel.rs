@@ -14,8 +14,8 @@ use crate::endpoints::conntrack_purge::ConntrackPurge;
 use crate::endpoints::drift;
 use crate::endpoints::leftovers;
 use crate::endpoints::pod_programs::PodPrograms;
-use crate::endpoints::policy_maps::{PolicyMaps, allow_all};
-use crate::endpoints::pool::PolicyPool;
+use crate::endpoints::policy_maps::{PolicyMaps, allow_all, only_allow_all};
+use crate::endpoints::pool::{PolicyMap, PolicyPool};
 use crate::endpoints::table::EndpointTable;
 use crate::programs::set::ProgramSet;
 
@@ -26,6 +26,8 @@ pub struct KernelOptions {
     pub filter_priority: u16,
     /// Whether programs apply policy to ICMP messages by type (`enable-icmp-rules`).
     pub icmp_rules: bool,
+    /// Whether programs enforce policy on the host endpoint (`enable-host-firewall`).
+    pub host_firewall: bool,
 }
 
 /// Endpoints in the kernel's maps, and the programs on their interfaces. Each part owns its state and the lock of it;
@@ -34,6 +36,7 @@ pub struct KernelOptions {
 pub struct KernelDatapath {
     maps: Arc<Maps>,
     icmp_rules: bool,
+    host_firewall: bool,
     table: EndpointTable,
     policy_maps: PolicyMaps,
     programs: PodPrograms,
@@ -47,6 +50,7 @@ impl KernelDatapath {
     pub fn new(maps: Arc<Maps>, options: KernelOptions) -> KernelDatapath {
         KernelDatapath {
             icmp_rules: options.icmp_rules,
+            host_firewall: options.host_firewall,
             table: EndpointTable::new(maps.clone()),
             policy_maps: PolicyMaps::new(maps.clone()),
             programs: PodPrograms::new(maps.clone(), options.filter_priority),
@@ -124,6 +128,17 @@ impl KernelDatapath {
     /// Returns descriptions of the repairs.
     pub fn repair_rows(&self, links: &[Link]) -> Result<Vec<String>, DatapathError> {
         drift::repair(&self.table, links)
+    }
+
+    /// Makes the host's map allow everything. With host policies a map with entries has those of the previous run, which
+    /// are in force until the new ones are known.
+    fn allow_host(&self, map: &PolicyMap, id: u16) -> Result<(), DatapathError> {
+        let step = || format!("host endpoint {id}: read its policy map");
+        match self.host_firewall {
+            true if !map.entries().step(step)?.is_empty() => Ok(()),
+            true => allow_all(map, id),
+            false => only_allow_all(map, id),
+        }
     }
 
     fn check_ready(&self, id: u16) -> Result<(), DatapathError> {
@@ -222,7 +237,7 @@ impl Datapath for KernelDatapath {
         self.host_endpoint.send_if_modified(|current| std::mem::replace(current, id) != id);
     }
 
-    fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
+    fn attach_host(&self, id: u16, flags: u32) -> Result<(), DatapathError> {
         if id == 0 {
             return Err(DatapathError::InvalidId { id });
         }
@@ -231,11 +246,13 @@ impl Datapath for KernelDatapath {
         let config = EndpointConfig {
             id: id.into(),
             identity: identity::HOST,
+            // No program serves it by its interface.
+            flags: flags & !ep_flag::LIVE,
             policy_slot,
             ..EndpointConfig::default()
         };
         let allowed = self.pool().map(policy_slot).and_then(|map| match map {
-            Some(map) => allow_all(&map, id),
+            Some(map) => self.allow_host(&map, id),
             None => Ok(()),
         });
         let step = || format!("host endpoint {id}: write settings");
@@ -265,6 +282,10 @@ impl Datapath for KernelDatapath {
 
     fn icmp_rules(&self) -> bool {
         self.icmp_rules
+    }
+
+    fn host_firewall(&self) -> bool {
+        self.host_firewall
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

@@ -189,6 +189,15 @@ pub(crate) fn allow_all(map: &PolicyMap, id: u16) -> Result<(), DatapathError> {
     map.update_batch(&entries).step(|| format!("endpoint {id}: write policy rows"))
 }
 
+/// Writes entries that allow everything, then removes all others: those of host policies of a previous run.
+pub(crate) fn only_allow_all(map: &PolicyMap, id: u16) -> Result<(), DatapathError> {
+    allow_all(map, id)?;
+    let step = || format!("endpoint {id}: remove policy rows");
+    let stale = map.entries().step(step)?.into_iter().map(|(key, _)| key);
+    let stale: Vec<PolicyKey> = stale.filter(|key| *key != PolicyKey::any(key.egress != 0)).collect();
+    if stale.is_empty() { Ok(()) } else { map.delete_batch(&stale).step(step).map(drop) }
+}
+
 fn is_set(write: &PolicyWrite) -> bool {
     matches!(write, PolicyWrite::Set(..))
 }

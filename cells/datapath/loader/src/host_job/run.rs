@@ -47,6 +47,9 @@ const MAX_RANGES_WAIT: Duration = Duration::from_secs(2);
 /// The health message on kernels without nftables.
 const UNMARKED: &str = "The host's packets cannot be marked: policy takes them for the world's";
 
+/// The health message of a host firewall that does not see all packets.
+const UNFILTERED: &str = "Policies of nodes do not apply to all packets of the host";
+
 /// The health message without tunnel device.
 const NO_TUNNEL: &str = "No tunnel device: packets to pods of other nodes are dropped, trying again";
 
@@ -274,11 +277,13 @@ impl HostJob {
         let unaddressed = unaddressed
             .filter(|_| !desired.devices.is_empty())
             .and_then(|row| egress::unaddressed(row, &desired.constants));
+        let unfiltered = desired.unfiltered();
         let (controller, result) = blocking(controller, move |c| c.apply(&desired)).await;
         let unmarked = match result {
             Ok(mut report) => {
                 self.report_tunnel(report.tunnel.take(), cx);
                 report_direct_routing(unaddressed, cx);
+                report_firewall(unfiltered, cx);
                 if report.loaded.is_some() {
                     self.refuse_unknown_pods().await;
                     // Recreated host devices have the kernel's defaults.
@@ -371,6 +376,15 @@ fn report_direct_routing(unaddressed: Option<&str>, cx: &JobCx) {
     match unaddressed {
         None => health.close(),
         Some(families) => health.degraded(UNADDRESSED, format!("no address of {families}")),
+    }
+}
+
+/// Reports why policies of nodes do not apply to all packets of the host, if so.
+fn report_firewall(unfiltered: Option<String>, cx: &JobCx) {
+    let health = cx.health.child("host-firewall");
+    match unfiltered {
+        None => health.close(),
+        Some(reason) => health.degraded(UNFILTERED, reason),
     }
 }
 

@@ -103,6 +103,20 @@ impl Desired {
         let addresses = own.chain(routers).filter(|ip| !ip.is_loopback()).filter(enabled).collect();
         Some(Desired { constants, devices: selected, masquerade, addresses, host, tunnel })
     }
+
+    /// Returns why the host firewall does not see all packets of the host: no device, or devices without Ethernet
+    /// headers. `None` if it does, or if it is off.
+    pub(crate) fn unfiltered(&self) -> Option<String> {
+        if self.constants.host_firewall == 0 {
+            return None;
+        }
+        if self.devices.is_empty() {
+            return Some("no device faces the network: see the option devices".to_owned());
+        }
+        let names = self.devices.iter().filter(|(_, device)| device.mac.is_none());
+        let names: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
+        (!names.is_empty()).then(|| format!("{} without Ethernet headers", names.join(", ")))
+    }
 }
 
 fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
@@ -133,6 +147,7 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         policy_accounting: config.policy_accounting.into(),
         ct_accounting: conntrack.bpf_conntrack_accounting.into(),
         icmp_rules: config.enable_icmp_rules.into(),
+        host_firewall: config.enable_host_firewall.into(),
         allow_icmp_frag_needed: config.allow_icmp_frag_needed.into(),
         ipv4_fragments: facts.maps.enable_ipv4_fragment_tracking.into(),
         ipv6_fragments: facts.maps.enable_ipv6_fragment_tracking.into(),
@@ -189,6 +204,7 @@ pub(crate) mod tests {
             enable_icmp_rules: true,
             enable_pmtu_discovery: false,
             allow_icmp_frag_needed: false,
+            enable_host_firewall: false,
         }
     }
 
@@ -308,6 +324,18 @@ pub(crate) mod tests {
         assert_eq!((constants.empty_services_drop, constants.empty_services_reject), (1, 1));
         assert_eq!((constants.tunnel, constants.tunnel_port), (1, 8472u16.to_be()));
         assert_eq!(desired.tunnel, TunnelSettings::new(&tunnel(), 1400));
+    }
+
+    #[test]
+    fn devices_that_the_host_firewall_does_not_see_are_named() {
+        let mut desired = compute(&node(), FamilyConfig::default()).unwrap();
+        assert_eq!(desired.unfiltered(), None, "it is off");
+        desired.constants.host_firewall = 1;
+        assert_eq!(desired.unfiltered().as_deref(), Some("tun0 without Ethernet headers"));
+        desired.devices.remove("tun0");
+        assert_eq!(desired.unfiltered(), None);
+        desired.devices.clear();
+        assert!(desired.unfiltered().unwrap().starts_with("no device faces the network"));
     }
 
     #[test]

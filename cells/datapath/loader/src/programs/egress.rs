@@ -195,7 +195,7 @@ impl EgressFeatures {
 
 /// Whether programs with these constants process packets that leave by the devices of the node.
 pub(crate) fn is_needed(constants: &NodeConfig) -> bool {
-    is_masquerading(constants) || constants.nodeport != 0
+    is_masquerading(constants) || constants.nodeport != 0 || constants.host_firewall != 0
 }
 
 /// Whether programs with these constants translate sources of IPv4 packets: of pods, or of clients of services.

@@ -57,6 +57,9 @@ impl ProgramSet {
         if config.dsr == 0 {
             unused.extend(datapath_object::DSR);
         }
+        if config.host_firewall == 0 {
+            unused.extend(datapath_object::HOST_FIREWALL);
+        }
         if !egress::is_translating_ipv4(&config) {
             unused.extend(datapath_object::MASQUERADE_IPV4);
         }

@@ -23,7 +23,8 @@ fn mac_text(id: u16) -> String {
     mac(id).map(|byte| format!("{byte:02x}")).join(":")
 }
 
-pub const OPTIONS: KernelOptions = KernelOptions { filter_priority: 1, icmp_rules: true };
+pub const OPTIONS: KernelOptions =
+    KernelOptions { filter_priority: 1, icmp_rules: true, host_firewall: false };
 
 pub fn maps(sandbox: &Sandbox) -> Arc<Maps> {
     let config = MapsConfig {

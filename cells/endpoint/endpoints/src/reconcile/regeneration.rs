@@ -124,7 +124,7 @@ impl Regenerator {
         if is_new(endpoint) {
             self.targets.attach(record)?;
         }
-        if let Some(subject) = subject(endpoint) {
+        if let Some(subject) = self.subject(endpoint) {
             match changes_identity(endpoint) && group.members.is_some() {
                 true => policies.enforce_in_transition(subject, &group.old_identities),
                 false => policies.enforce(subject),
@@ -216,7 +216,7 @@ impl Regenerator {
                     entry.result = wait(&regeneration, watch);
                 }
                 // A peer that has not reached this step in time is retried alone.
-                _ => ending.extend(subject(&entry.object)),
+                _ => ending.extend(self.subject(&entry.object)),
             }
         }
         if !ending.is_empty() {
@@ -252,6 +252,19 @@ impl Regenerator {
         };
     }
 
+    /// Returns the endpoint as policy sees it; none without an identity, or if no program enforces policy on it.
+    fn subject(&self, endpoint: &Endpoint) -> Option<Subject> {
+        let record = &*endpoint.record;
+        let is_enforced = record.has_interface() || record.is_host() && self.targets.datapath.host_firewall();
+        let label = record.sec_label.as_ref().filter(|_| is_enforced)?;
+        Some(Subject {
+            endpoint: record.id,
+            identity: label.id,
+            labels: LabelArray::from(&label.labels),
+            named_ports: endpoint.named_ports.clone(),
+        })
+    }
+
     fn failed(&self, endpoint: &Endpoint, error: &OpError, now: SystemTime) -> Endpoint {
         let (id, error) = (endpoint.record.id, error.to_string());
         self.counts.regeneration(&endpoint.reason, false);
@@ -261,17 +274,6 @@ impl Regenerator {
         }
         endpoint.failed(&error, now)
     }
-}
-
-/// Returns the endpoint as policy sees it; none without an interface or an identity.
-fn subject(endpoint: &Endpoint) -> Option<Subject> {
-    let label = endpoint.record.sec_label.as_ref().filter(|_| endpoint.record.has_interface())?;
-    Some(Subject {
-        endpoint: endpoint.record.id,
-        identity: label.id,
-        labels: LabelArray::from(&label.labels),
-        named_ports: endpoint.named_ports.clone(),
-    })
 }
 
 /// Returns the entries that are at this step and have not failed.

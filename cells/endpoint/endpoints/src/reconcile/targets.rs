@@ -40,7 +40,7 @@ impl Targets {
     pub(crate) fn attach(&self, record: &Record) -> OpResult {
         self.files.save(record)?;
         if record.is_host() {
-            self.datapath.attach_host(record.id)?;
+            self.datapath.attach_host(record.id, record.options.map.flags())?;
         } else if record.has_interface() {
             self.datapath.attach(&datapath(record))?;
         }

@@ -58,8 +58,8 @@ impl Datapath for Fused {
         self.inner.expect_host(id);
     }
 
-    fn attach_host(&self, id: u16) -> Result<(), DatapathError> {
-        self.inner.attach_host(id)
+    fn attach_host(&self, id: u16, flags: u32) -> Result<(), DatapathError> {
+        self.inner.attach_host(id, flags)
     }
 
     fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError> {
@@ -80,6 +80,10 @@ impl Datapath for Fused {
 
     fn icmp_rules(&self) -> bool {
         self.inner.icmp_rules()
+    }
+
+    fn host_firewall(&self) -> bool {
+        self.inner.host_firewall()
     }
 
     fn restored(&self) -> Result<Vec<EndpointDatapath>, DatapathError> {

@@ -129,6 +129,38 @@ async fn a_restart_keeps_endpoints_and_serves_queued_deletions() {
     hive.stop().await;
 }
 
+/// The host's endpoint has the labels of the node that count for identities, and the identity has them from the start on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_host_has_the_labels_of_its_node() {
+    let world = World::new();
+    world.datapath.set_host_firewall();
+    let labels = |hive: &TestHive| {
+        let identities = hive.get::<Table<Identity>>();
+        let host = identities.get(&identities.snapshot(), Identity::by_id(1)).cloned();
+        host.unwrap().labels.texts()
+    };
+    let expected = ["reserved:host", "k8s:role=infra"];
+    let mut hive = start(&world).await;
+    assert_eq!(labels(&hive), ["reserved:host"]);
+    hive.get::<LocalNodeStore>().update(|node| {
+        let labels = [("role", "infra"), ("kubernetes.io/hostname", "node")];
+        node.labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    });
+    hive.until("the labels are there", || labels(&hive) == expected).await;
+    let policies = hive.get::<policy::Policies>().table();
+    let subject = || policies.all(&policies.snapshot()).map(|row| row.subject.clone()).next();
+    hive.until("policy has them", || {
+        subject().is_some_and(|subject| subject.identity == 1 && subject.labels.texts() == expected)
+    })
+    .await;
+    hive.stop().await;
+
+    // The node's object is not known yet.
+    let mut hive = start(&world).await;
+    assert_eq!(labels(&hive), expected, "those of the previous run");
+    hive.stop().await;
+}
+
 /// Regression: a netlink socket that could not be opened once at the start blocked CNI requests until a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dumps_that_fail_at_a_start_are_retried() {
