@@ -150,7 +150,7 @@ pub trait Datapath: Send + Sync + 'static {
     fn expect_host(&self, id: u16);
 
     /// Creates the policy map and pin of the host endpoint, and its settings entry with these bits of
-    /// [`ep_flag`](datapath_abi::ep_flag). An empty map gets entries that allow everything, as has every map without
+    /// [`ep_flag`]. An empty map gets entries that allow everything, as has every map without
     /// host policies. Events of the host's programs carry the id from then on.
     fn attach_host(&self, id: u16, flags: u32) -> Result<(), DatapathError>;
 

@@ -30,7 +30,10 @@ fn maps(sandbox: &Sandbox, rows: u32) -> Arc<Maps> {
 
 /// Returns a datapath after the steps of an agent's start.
 fn datapath(maps: &Arc<Maps>) -> Arc<KernelDatapath> {
-    let datapath = KernelDatapath::new(maps.clone(), KernelOptions { filter_priority: 1, icmp_rules: true });
+    let datapath = KernelDatapath::new(
+        maps.clone(),
+        KernelOptions { filter_priority: 1, icmp_rules: true, host_firewall: false },
+    );
     loader::restore(&datapath).unwrap();
     datapath.pool().tend().unwrap();
     let programs = Arc::new(ProgramSet::load(maps, NodeConfig::default(), 2).unwrap());
