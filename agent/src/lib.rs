@@ -117,6 +117,7 @@ pub fn control_plane() -> Cell {
             loadbalancer_redirectpolicy::cell(),
             hubble::cell(),
             hubble_exporter::cell(),
+            hubble_metrics::cell(),
             cilium_health::cell(),
             agent_notifications::cell(),
         ],

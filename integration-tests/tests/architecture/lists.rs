@@ -59,6 +59,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "config-sources",
         "hubble",
         "hubble-exporter",
+        "hubble-metrics",
         "loadbalancer-redirectpolicy",
         "loader",
         "socket-lb",
@@ -130,6 +131,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     (
         "cells/observe/hubble/src/observer.rs",
         "namespaces of flows with the time of the last one, which one request reads; a table would be written per flow",
+    ),
+    (
+        "cells/observe/hubble-metrics/src/set.rs",
+        "counters of flows that Prometheus reads as text; a table would be written per flow",
     ),
     (
         "lib/state-file/src/records.rs",
@@ -279,6 +284,10 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     (
         "cells/observe/hubble/src/server.rs",
         "a task for each connection and request; the socket's job waits for them",
+    ),
+    (
+        "cells/observe/hubble-metrics/src/server.rs",
+        "a task for each connection; the server's job waits for them",
     ),
     ("cells/observe/monitor/src/socket.rs", "a task for each client; the socket's job waits for them"),
     ("hive/shell/src/serve.rs", "a task for each client; the listener's job waits for them"),

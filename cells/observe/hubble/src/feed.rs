@@ -13,6 +13,11 @@ use crate::ring::{Event, Ring};
 pub struct Feed(pub(crate) Option<Arc<Ring>>);
 
 impl Feed {
+    /// Whether there are events.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Returns a reader of the events in the ring and all following ones; `None` with Hubble off.
     pub fn follow(&self) -> Option<Follower> {
         let ring = self.0.clone()?;

@@ -28,7 +28,7 @@
 //! end of its request. Certificates are read when they change, not for each handshake.
 //!
 //! **Not here**: workloads, DNS names, policies that have decided (`hubble-network-policy-correlation-enabled`), flows
-//! of sockets and of proxies, metrics.
+//! of sockets and of proxies.
 
 mod cell;
 mod clock;

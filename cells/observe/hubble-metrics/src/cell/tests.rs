@@ -1,0 +1,110 @@
+//! The cell in a hive with Hubble's, scraped over TCP.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use local_node::LocalNode;
+use monitor::Monitor;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+
+fn hive(folder: &Path) -> TestHive {
+    let node = LocalNode { name: "node".into(), cluster: "east".into(), ..LocalNode::default() };
+    // The tables of other cells, empty.
+    let tables = [
+        module("endpoints", "Endpoints", [statedb::table::<Endpoint>()]),
+        module("ipcache", "Addresses", [statedb::table::<Entry>()]),
+        module("identity", "Identities", [statedb::table::<identity::Identity>()]),
+        module("loadbalancer", "Frontends", [statedb::table::<loadbalancer::Frontend>()]),
+        module("devices", "Devices", [statedb::table::<devices::Device>()]),
+    ];
+    let cells = [statedb::cell(), local_node::testing::given(node), bundle(tables), hubble::cell(), cell()];
+    TestHive::needing::<local_node::LocalNodeStore>(cells)
+        .supply(Arc::new(Monitor::new(16)))
+        .set("hubble-socket-path", folder.join("hubble.sock").display())
+        .set("enable-hubble", true)
+}
+
+/// Returns a free address: that of a listener that is closed again.
+fn free() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+async fn get(address: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    Some(answer)
+}
+
+/// A drop, by the reason, without a packet.
+fn dropped(reason: u8) -> Vec<u8> {
+    let mut event = vec![1, reason];
+    event.resize(48, 0);
+    event[14] = 3;
+    event
+}
+
+#[tokio::test]
+async fn drops_are_scraped_and_the_file_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, address) = (folder.path().join("metrics.yaml"), free());
+    std::fs::write(
+        &path,
+        "metrics: [{name: drop, excludeFilters: [{drop_reason_desc: [INVALID_PACKET_DROPPED]}]}]",
+    )
+    .unwrap();
+    let mut hive = hive(folder.path())
+        .set("hubble-metrics-server", &address)
+        .set("hubble-dynamic-metrics-config-path", path.display());
+    hive.start().await;
+    let monitor = hive.get::<Monitor>();
+    hive.until("the observer listens", || monitor.has_subscriptions()).await;
+    let set = hive.get::<Counting>().0.clone().unwrap();
+    hive.until("the file is read", || set.len() == 1).await;
+    monitor.publish(|| dropped(133));
+    monitor.publish(|| dropped(134));
+    let registry = hive.get::<HubbleRegistry>();
+    let counted = "hubble_drop_total{protocol=\"Unknown L4\",reason=\"POLICY_DENIED\"} 1\n";
+    hive.until("a drop is counted", || registry.0.text().contains(counted)).await;
+    let mut answer = None;
+    while answer.is_none() {
+        tokio::task::yield_now().await;
+        answer = get(&address, "/metrics").await;
+    }
+    let answer = answer.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(counted), "{answer}");
+    assert!(!answer.contains("INVALID_PACKET"), "{answer}");
+    assert!(get(&address, "/other").await.unwrap().starts_with("HTTP/1.1 404"));
+    let answer = get(&address, "/metrics").await.unwrap();
+    assert!(answer.contains("hubble_metrics_http_handler_requests_total{code=\"200\"} 1\n"), "{answer}");
+    std::fs::write(&path, "metrics: [{name: drop}, {name: tcp}]").unwrap();
+    hive.until("the file is read again", || set.len() == 2).await;
+    hive.stop().await;
+    assert!(get(&address, "/metrics").await.is_none());
+}
+
+#[tokio::test]
+async fn without_an_address_nothing_is_counted_and_two_sources_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut off = hive(folder.path()).set("hubble-metrics", "drop");
+    off.start().await;
+    assert!(off.get::<Counting>().0.is_none());
+    off.stop().await;
+    for (address, options, fault) in [
+        (":0", "drop", "hubble-metrics and hubble-dynamic-metrics-config-path are both set"),
+        ("nowhere", "", "hubble-metrics-server: \"nowhere\" is no address"),
+    ] {
+        let mut both = hive(folder.path())
+            .set("hubble-metrics-server", address)
+            .set("hubble-metrics", options)
+            .set("hubble-dynamic-metrics-config-path", "/nowhere");
+        let error = both.try_start().await.unwrap_err().to_string();
+        assert!(error.contains(fault), "{error}");
+    }
+}

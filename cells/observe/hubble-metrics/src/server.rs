@@ -1,0 +1,123 @@
+//! `GET /metrics` of flows, for Prometheus.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hive::JobCx;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use http_server::{Bounds, bind_with_retry};
+use hubble::HubbleRegistry;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+/// Maximum number of open connections.
+const CONNECTIONS: usize = 64;
+
+/// Maximum time until a request's head has arrived.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Content type of the answer.
+const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The buckets of durations, as Go's clients have them.
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Code {
+    code: u16,
+}
+
+type Durations = Family<Code, Histogram, fn() -> Histogram>;
+
+/// Answers requests, and counts them.
+#[derive(Clone)]
+pub(crate) struct Server {
+    registry: Arc<HubbleRegistry>,
+    requests: Family<Code, Counter>,
+    durations: Durations,
+}
+
+impl Server {
+    /// Returns the server, with its own metrics registered.
+    pub(crate) fn new(registry: Arc<HubbleRegistry>) -> Self {
+        let durations: Durations = Family::new_with_constructor(|| Histogram::new(BUCKETS));
+        let requests = Family::default();
+        registry.0.register(
+            "metrics_http_handler_requests_total",
+            "A counter for requests to Hubble metrics handler",
+            Family::clone(&requests),
+        );
+        registry.0.register(
+            "metrics_http_handler_request_duration_seconds",
+            "A histogram of latencies of Hubble metrics handler",
+            durations.clone(),
+        );
+        Self { registry, requests, durations }
+    }
+
+    /// Serves requests until the job ends; tries again while the address cannot be used.
+    pub(crate) async fn run(self, address: SocketAddr, cx: JobCx) -> anyhow::Result<()> {
+        let report = |error: &io::Error| {
+            cx.health.degraded(format_args!("hubble-metrics-server: cannot listen on {address}"), error);
+        };
+        let Some(listener) = bind_with_retry(address.ip(), address.port(), &cx, report).await else {
+            return Ok(());
+        };
+        tracing::info!(address = %listener.local_addr()?, "Serving metrics of flows");
+        cx.health.ok(format_args!("Serving {}", listener.local_addr()?));
+        let answer = service_fn(move |request: Request<Incoming>| {
+            std::future::ready(Ok::<_, Infallible>(self.answer(request.method(), request.uri().path())))
+        });
+        let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
+        let tasks = TaskTracker::new();
+        let on_accept = |error: Option<&io::Error>| match error {
+            Some(error) => cx.health.degraded("Cannot accept connections", error),
+            None => cx.health.ok("Serving"),
+        };
+        http_server::serve(&listener, bounds, answer, cx.token(), &tasks, on_accept).await;
+        drop(listener);
+        tasks.close();
+        tasks.wait().await;
+        Ok(())
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        let begin = Instant::now();
+        let mut response = Response::default();
+        if path != "/metrics" {
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            return response;
+        }
+        if matches!(*method, Method::GET | Method::HEAD) {
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(FORMAT));
+            *response.body_mut() = Full::from(self.registry.0.text());
+        } else {
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
+        }
+        let code = Code { code: response.status().as_u16() };
+        self.requests.get_or_create(&code).inc();
+        self.durations.get_or_create(&code).observe(begin.elapsed().as_secs_f64());
+        response
+    }
+}
+
+/// Returns the address of an option: `HOST:PORT`, or `:PORT` for all addresses.
+pub(crate) fn address(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix(':') {
+        Some(port) => Some(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port.parse().ok()?)),
+        None => text.replace("localhost", "127.0.0.1").parse().ok(),
+    }
+}
