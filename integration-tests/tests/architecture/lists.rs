@@ -27,6 +27,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "known-options",
     ],
     &["metrics", "memory-limit", "policy-engine", "k8s-types"],
+    &["identity-core"],
     &["api-models", "api-client", "api", "statedb-remote"],
     &["datapath-abi", "datapath-object", "bpf"],
     &["hubble-api", "monitor-events"],

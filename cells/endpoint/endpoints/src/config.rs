@@ -1,12 +1,9 @@
 //! The options of endpoints.
 
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use identity_core::FilterError;
 use labels::Filter;
-
-use crate::identity_labels::prefix_file;
 
 /// Options of endpoints. Changes take effect for endpoints created after the next start; `PATCH /config` changes source
 /// verification for those created from then on.
@@ -38,17 +35,7 @@ pub struct EndpointsConfig {
 
 impl EndpointsConfig {
     /// Returns the filter of identity-relevant labels. Reads the file, if there is one.
-    pub(crate) fn filter(&self) -> anyhow::Result<Filter> {
-        let path = &self.label_prefix_file;
-        let base = match path.is_empty() {
-            true => Filter::default(),
-            false => {
-                let text = prefix_file::read(Path::new(path));
-                let text = text.with_context(|| format!("option label-prefix-file: cannot read {path}"))?;
-                prefix_file::filter_of_file(&text)
-                    .with_context(|| format!("option label-prefix-file: {path}"))?
-            }
-        };
-        base.with(self.labels.iter().map(String::as_str)).context("option labels")
+    pub(crate) fn filter(&self) -> Result<Filter, FilterError> {
+        identity_core::filter_of_options(&self.labels, &self.label_prefix_file)
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath_abi::identity::HOST;
+use identity_core::{Range, Scope};
 use k8s_types::Time;
 use labels::{LabelArray, Labels, NamedPorts};
 use state_file::Rewrite;
 use statedb::{Initializer, Obj, RwTable, Table, Writer};
 
 use crate::error::Error;
-use crate::identity::{Identity, text};
-use crate::range::{Range, Scope};
+use crate::identity::Identity;
 use crate::request::{IdentityRequest, Requests};
 use crate::store::{Entry, Form, Store};
 
@@ -313,7 +313,7 @@ impl Identities {
 
     /// Iterates over the range in the order that the labels determine.
     pub(crate) fn candidates(&self, labels: &LabelArray) -> impl Iterator<Item = u32> + use<> {
-        self.range.shuffled(hash(&text(labels)))
+        self.range.candidates(labels)
     }
 
     pub(crate) fn exhausted<'a>(&self, rows: impl Iterator<Item = &'a Identity>) -> Error {
@@ -372,12 +372,4 @@ fn hold(w: &mut Writer<'_, Identity>, row: &Identity, user: &str) {
     if !row.users.contains_key(user) {
         w.insert(row.with_user(user));
     }
-}
-
-/// Returns the FNV-1a hash with an additional mixing step: the same on every node and in every version.
-fn hash(text: &str) -> u64 {
-    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
-    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash ^ (hash >> 33)
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use api::{Operation, Route};
 use hive::prelude::*;
+use identity_core::Range;
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumIdentity;
 use k8s_writer::Writer;
@@ -21,7 +22,6 @@ use crate::follow::Follow;
 use crate::identity::Identity;
 use crate::metrics::Kinds;
 use crate::prefixes::Prefixes;
-use crate::range::Range;
 use crate::request::{IdentityRequest, Requests};
 use crate::{reserved, rest, store};
 

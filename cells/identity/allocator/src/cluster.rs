@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use identity_core::{ClusterIdentity, ClusterObject, Scope};
 use labels::LabelArray;
 use statedb::{Obj, Writer};
 
 use crate::allocator::Identities;
-use crate::identity::{ClusterObject, Identity};
-use crate::object::ClusterIdentity;
-use crate::range::Scope;
+use crate::identity::Identity;
 use crate::request::Requests;
 
 /// A change of a CiliumIdentity.

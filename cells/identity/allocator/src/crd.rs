@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use hive::health::{SHOWN, summarize};
 use hive::{Health, JobCx};
+use identity_core::{ClusterIdentity, HEARTBEAT, manifest, number};
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumIdentity;
 use k8s_types::{Key, Kind, decode, with_type};
@@ -26,7 +27,6 @@ use crate::allocator::Identities;
 use crate::cluster::Change;
 use crate::config::ManagementMode;
 use crate::identity::Identity;
-use crate::object::{ClusterIdentity, HEARTBEAT, manifest, number};
 use crate::request::{IdentityRequest, Requests};
 
 /// How long a label set may wait for its identity until health reports it.

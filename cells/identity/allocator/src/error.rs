@@ -1,8 +1,7 @@
 //! Errors of allocation.
 
+use identity_core::Range;
 use labels::LabelArray;
-
-use crate::range::Range;
 
 /// An error of an allocation. Nothing has been allocated.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hive::{Health, JobCx};
+use identity_core::{ClusterIdentity, number};
 use k8s_tables::Row;
 use k8s_tables::cilium::CiliumIdentity;
 use statedb::{Batch, Initializer, Table};
@@ -12,7 +13,6 @@ use crate::allocator::Identities;
 use crate::cluster::Change;
 use crate::crd::report_ignored;
 use crate::identity::Identity;
-use crate::object::{ClusterIdentity, number};
 
 /// The parameters of the job.
 pub(crate) struct Follow {

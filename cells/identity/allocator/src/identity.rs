@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use k8s_types::Time;
+use identity_core::{ClusterObject, Scope, label_key};
 use labels::{LabelArray, NamedPorts};
 use serde::{Serialize, Serializer};
 use statedb::{Index, Query, TableDisplay, TableSpec};
-
-use crate::range::Scope;
 
 /// A security identity with its labels and users. Immutable: a change is a new value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -29,28 +27,14 @@ pub struct Identity {
     pub object: Option<ClusterObject>,
 }
 
-/// The facts of a CiliumIdentity besides its labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClusterObject {
-    /// When it was created: of several for one label set the oldest counts.
-    pub created: Option<Time>,
-    /// Whether the operator has marked it as unused.
-    pub heartbeat: bool,
-}
-
 fn is_some<T, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_bool(value.is_some())
 }
 
-const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&text(&row.labels)));
+const BY_LABELS: Index<Identity, str> = Index::new("labels", |row, keys| keys.add(&label_key(&row.labels)));
 
 const BY_USER: Index<Identity, str> =
     Index::new("user", |row, keys| row.users.keys().for_each(|user| keys.add(user)));
-
-/// Returns all labels as one text, for the index.
-pub(crate) fn text(labels: &LabelArray) -> String {
-    labels.texts().join(";")
-}
 
 impl Identity {
     /// Queries the identity with an id.
@@ -60,7 +44,7 @@ impl Identity {
 
     /// Queries the identities of exactly these labels; more than one only if restored from a damaged previous run.
     pub fn by_labels(labels: &LabelArray) -> Query<Identity> {
-        BY_LABELS.query(&text(labels))
+        BY_LABELS.query(&label_key(labels))
     }
 
     /// Queries the identities that a user references.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use identity_core::Scope;
 use labels::RESERVED;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -10,7 +11,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use statedb::Table;
 
 use crate::identity::Identity;
-use crate::range::Scope;
 
 /// The first well-known identity.
 const WELL_KNOWN: u32 = 100;

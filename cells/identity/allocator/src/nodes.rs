@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use identity_core::{Range, Scope};
 use labels::LabelArray;
 use statedb::{RwTable, Writer};
 use tokio::sync::watch;
@@ -11,7 +12,6 @@ use tokio::sync::watch;
 use crate::allocator::find;
 use crate::error::Error;
 use crate::identity::Identity;
-use crate::range::{Range, Scope};
 use crate::store::Store;
 
 /// The maximum wait for policy: a policy that cannot be written must not keep nodes from being known.

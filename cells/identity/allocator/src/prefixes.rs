@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use datapath_abi::identity::{WORLD, WORLD_IPV4, WORLD_IPV6};
+use identity_core::{Range, Scope};
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
 use state_file::Rewrite;
@@ -18,7 +19,6 @@ use crate::cidr::{cidr_labels, prefix};
 use crate::error::Error;
 use crate::identity::Identity;
 use crate::nodes::{NodeIdentities, PolicyRevision};
-use crate::range::{Range, Scope};
 use crate::store::{Form, Store};
 
 /// The user of all identities of prefixes.

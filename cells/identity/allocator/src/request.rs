@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use identity_core::label_key;
 use labels::LabelArray;
 use serde::{Serialize, Serializer};
 use statedb::{Query, RwTable, Table, TableDisplay, TableSpec, age};
 use tokio::time::Instant;
-
-use crate::identity::text;
 
 /// A label set without an identity, and the users that wait for one. It is there until the label set has an identity, or
 /// until nothing waits for it any more.
@@ -39,7 +38,7 @@ fn seconds<S: Serializer>(since: &Instant, to: S) -> Result<S::Ok, S::Error> {
 impl IdentityRequest {
     /// Queries the request of exactly these labels.
     pub fn by_labels(labels: &LabelArray) -> Query<IdentityRequest> {
-        Query::primary(text(labels))
+        Query::primary(label_key(labels))
     }
 }
 
@@ -49,7 +48,7 @@ impl TableSpec for IdentityRequest {
     type Key<'a> = String;
 
     fn key(&self) -> String {
-        text(&self.labels)
+        label_key(&self.labels)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use identity_core::Scope;
 use labels::{LabelArray, Labels};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,6 @@ use statedb::{Obj, Table};
 
 use crate::error::Error;
 use crate::identity::Identity;
-use crate::range::Scope;
 
 /// An identity with its labels, as stored in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,16 +1,15 @@
 //! Identities without files and without a hive, for tests of cells that use them.
 
+use identity_core::{ClusterIdentity, ClusterObject, Range};
 use labels::{LabelArray, Labels};
 use statedb::{Db, Table};
 
 use crate::allocator::Identities;
 use crate::cluster::Change;
 use crate::error::Error;
-use crate::identity::{ClusterObject, Identity};
+use crate::identity::Identity;
 use crate::nodes::NodeIdentities;
-use crate::object::ClusterIdentity;
 use crate::prefixes::Prefixes;
-use crate::range::Range;
 use crate::request::Requests;
 use crate::reserved::reserved;
 

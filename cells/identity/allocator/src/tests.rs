@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use identity_core::Range;
 use labels::NamedPorts;
 use labels::{LabelArray, Labels};
 use statedb::Db;
@@ -9,7 +10,6 @@ use statedb::Db;
 use crate::allocator::QUARANTINE;
 use crate::cell::{CHECKPOINT, FILE};
 use crate::identity::Identity;
-use crate::range::Range;
 use crate::{Error, Identities, testing};
 
 fn set(text: &str) -> Labels {

@@ -8,11 +8,11 @@ use reconciler::StatusKind;
 use statedb::{Obj, Snapshot};
 use tokio::time::Instant;
 
-use crate::identity_labels::pod::{self, Lookup, Metadata};
 use crate::model::endpoint::{Endpoint, RESOLVING, UPDATED};
 use crate::model::id::EndpointId;
 use crate::model::record::{Record, SecurityLabel};
 use crate::model::state::State;
+use crate::pod_metadata::{self, Lookup, Metadata};
 use crate::requests::service::{Endpoints, Refused, WAIT_LIMIT};
 
 /// How often a request that waits for an identity looks whether the labels are others by now.
@@ -263,7 +263,7 @@ impl Endpoints {
             None => None,
         };
         if let Some(metadata) = metadata {
-            record.op_labels = pod::described(&record.op_labels, &metadata, &self.context.filter);
+            record.op_labels = pod_metadata::described(&record.op_labels, &metadata, &self.context.filter);
             named_ports = metadata.ports;
         }
         let is_same = record == *row.record && named_ports == row.named_ports;

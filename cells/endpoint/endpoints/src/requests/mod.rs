@@ -1,6 +1,6 @@
 //! Applies requests of clients and changes of cluster objects to the table, and waits until they are reconciled.
 //!
-//! Sibling folders that it uses: `identity_labels`, `model`.
+//! Sibling folders that it uses: `model`.
 
 pub(crate) mod change;
 pub(crate) mod description;

@@ -11,10 +11,10 @@ use hive::JobCx;
 use labels::K8S;
 use statedb::Snapshot;
 
-use crate::identity_labels::pod::{Lookup, Metadata, Objects};
 use crate::model::endpoint::Endpoint;
 use crate::model::id::EndpointId;
 use crate::model::state::State;
+use crate::pod_metadata::{Lookup, Metadata, Objects};
 use crate::requests::service::{Endpoints, Refused};
 
 /// Interval of attempts to describe endpoints for which no identity could be allocated.

@@ -15,13 +15,13 @@ use policy::Policies;
 use reconciler::{Status, StatusKind};
 use statedb::{Obj, RwTable, Table, TableTxn};
 
-use crate::identity_labels::pod::Objects;
 use crate::model::endpoint::{Endpoint, RESOLVING, UPDATED};
 use crate::model::error::Invalid;
 use crate::model::id::{EndpointId, Name};
 use crate::model::options::{BadOption, Defaults};
 use crate::model::record::{OptionMap, Record};
 use crate::model::state::State;
+use crate::pod_metadata::Objects;
 use crate::requests::change;
 use crate::requests::fence::{Fence, NotOpen};
 use labels::Filter;

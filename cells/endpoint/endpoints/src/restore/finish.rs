@@ -12,7 +12,6 @@ use reconciler::StatusKind;
 use statedb::{Initializer, RwTable};
 use tokio::sync::oneshot;
 
-use crate::identity_labels::pod::Objects;
 use crate::links::LinkSource;
 use crate::metrics::Counts;
 use crate::model::endpoint::Endpoint;
@@ -20,6 +19,7 @@ use crate::model::error::StateError;
 use crate::model::id::{EndpointId, Name};
 use crate::model::options::Defaults;
 use crate::model::state::State;
+use crate::pod_metadata::Objects;
 use crate::requests::fence::Gate;
 use crate::requests::service::Endpoints;
 use crate::restore::host;

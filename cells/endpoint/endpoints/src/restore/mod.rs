@@ -1,6 +1,6 @@
 //! The state folder, and how a start restores the endpoints and deletions that it finds there.
 //!
-//! Sibling folders that it uses: `identity_labels`, `model`, `requests`.
+//! Sibling folders that it uses: `model`, `requests`.
 
 pub(crate) mod damaged;
 pub(crate) mod files;

@@ -12,7 +12,6 @@ use ipam::Ipam;
 use statedb::{Initializer, RwTable};
 use tokio::sync::oneshot;
 
-use crate::identity_labels::pod;
 use crate::links::{LinkSource, Links};
 use crate::metrics::Counts;
 use crate::model::endpoint::Endpoint;
@@ -20,6 +19,7 @@ use crate::model::error::StateError;
 use crate::model::id::EndpointId;
 use crate::model::options::{Defaults, Options};
 use crate::model::record::{OptionMap, Record, SecurityLabel};
+use crate::pod_metadata;
 use crate::requests::service::Endpoints;
 use crate::restore::damaged::Damaged;
 use crate::restore::files::StateFolder;
@@ -212,7 +212,7 @@ impl PreviousRun {
     /// it cannot be kept. If no identity is left the record stays as it is.
     fn identify(&self, record: &mut Record) {
         if !record.op_labels.is_reserved() {
-            record.op_labels = pod::filtered(&record.op_labels, &self.filter);
+            record.op_labels = pod_metadata::filtered(&record.op_labels, &self.filter);
         }
         let (labels, user) = (record.op_labels.identity(), Endpoint::user(record.id));
         let id = match &record.sec_label {

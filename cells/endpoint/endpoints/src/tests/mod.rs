@@ -29,9 +29,9 @@ use policy::testing::FakePolicies;
 use statedb::{Db, Obj, RwTable, Table};
 
 use crate::Endpoint;
-use crate::identity_labels::pod::Objects;
 use crate::links::{Link, Links};
 use crate::model::options::{Defaults, Options};
+use crate::pod_metadata::Objects;
 use crate::reconcile::ops::{EndpointOps, builder};
 use crate::reconcile::regeneration::Regenerator;
 use crate::reconcile::targets::Targets;

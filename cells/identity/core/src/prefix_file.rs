@@ -1,10 +1,10 @@
-//! The file of `--label-prefix-file`.
+//! The options of the filter of labels: `--labels` and the file of `--label-prefix-file`.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use labels::Filter;
+use labels::{BadPrefix, Filter};
 use serde::Deserialize;
 
 /// The supported version of the file.
@@ -42,16 +42,56 @@ pub struct BadFile(String);
 ///
 /// ```
 /// let file = r#"{"version": 1, "valid-prefixes": [{"prefix": "app", "source": "k8s"}]}"#;
-/// let filter = endpoints::filter_of_file(file)?;
+/// let filter = identity_core::filter_of_file(file)?;
 /// let labels = labels::Labels::parse(["k8s:app=web", "k8s:version=7", "reserved:host"]);
 /// assert_eq!(filter.split(&labels).0.texts(), ["k8s:app=web", "reserved:host"]);
-/// # Ok::<(), endpoints::BadFile>(())
+/// # Ok::<(), identity_core::BadFile>(())
 /// ```
 pub fn filter_of_file(json: &str) -> Result<Filter, BadFile> {
     let prefixes = PrefixFile::parse(json)?.valid_prefixes.into_iter();
     Ok(prefixes.fold(Filter::all(), |filter, Listed { prefix, source, invert }| {
         filter.with_text(source, prefix, invert)
     }))
+}
+
+/// Why the options of a filter cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilterError {
+    /// A prefix of `labels`.
+    #[error("option labels")]
+    Prefix(#[from] BadPrefix),
+    /// The file cannot be read.
+    #[error("option label-prefix-file: cannot read {path}")]
+    Read {
+        /// The path of the file.
+        path: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The file has another form.
+    #[error("option label-prefix-file: {path}")]
+    File {
+        /// The path of the file.
+        path: String,
+        /// The cause.
+        #[source]
+        source: BadFile,
+    },
+}
+
+/// Returns the filter of the options `labels` and `label-prefix-file`. Reads the file, if there is one.
+pub fn filter_of_options(prefixes: &[String], path: &str) -> Result<Filter, FilterError> {
+    let base = match path.is_empty() {
+        true => Filter::default(),
+        false => {
+            let text = read(Path::new(path));
+            let text = text.map_err(|source| FilterError::Read { path: path.to_owned(), source })?;
+            filter_of_file(&text).map_err(|source| FilterError::File { path: path.to_owned(), source })?
+        }
+    };
+    Ok(base.with(prefixes.iter().map(String::as_str))?)
 }
 
 impl PrefixFile {
@@ -70,7 +110,7 @@ impl PrefixFile {
 }
 
 /// Returns the file's text.
-pub(crate) fn read(path: &Path) -> io::Result<String> {
+fn read(path: &Path) -> io::Result<String> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is no file"));

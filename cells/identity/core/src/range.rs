@@ -1,5 +1,7 @@
 //! Scopes of identities, and the ranges that they are allocated from.
 
+use labels::LabelArray;
+
 /// Where an identity is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
@@ -51,10 +53,10 @@ pub struct Range {
 
 impl Range {
     /// The identities of prefixes.
-    pub(crate) const PREFIXES: Range = Range { first: LOCAL + 1, last: REMOTE_NODE - 1 };
+    pub const PREFIXES: Range = Range { first: LOCAL + 1, last: REMOTE_NODE - 1 };
 
     /// The identities of other nodes.
-    pub(crate) const REMOTE_NODES: Range = Range { first: REMOTE_NODE + 1, last: REMOTE_NODE + LOCAL - 1 };
+    pub const REMOTE_NODES: Range = Range { first: REMOTE_NODE + 1, last: REMOTE_NODE + LOCAL - 1 };
 
     /// Returns the identities of workloads of a cluster, a part of its own unless its id is zero. In a mesh of 511
     /// clusters each has half as many as in one of 255.
@@ -82,13 +84,19 @@ impl Range {
     }
 
     /// Iterates over all identities once, from `start`, wrapping around at the end.
-    pub(crate) fn around(self, start: u32) -> impl Iterator<Item = u32> {
+    pub fn around(self, start: u32) -> impl Iterator<Item = u32> {
         (start..=self.last).chain(self.first..start)
+    }
+
+    /// Iterates over all ids in the order that the labels determine: allocators that search for the same labels at once agree on
+    /// an id.
+    pub fn candidates(self, labels: &LabelArray) -> impl Iterator<Item = u32> + use<> {
+        self.shuffled(hash(&label_key(labels)))
     }
 
     /// Iterates over all identities once, in an order that the seed determines. A linear probe would walk along
     /// clusters of used ids; this order finds a free one in few steps even if the range is almost full.
-    pub(crate) fn shuffled(self, seed: u64) -> impl Iterator<Item = u32> {
+    fn shuffled(self, seed: u64) -> impl Iterator<Item = u32> {
         let len = u64::from(self.len());
         let mut step = (seed >> 32) % len;
         while gcd(step, len) != 1 {
@@ -100,6 +108,19 @@ impl Range {
             Some(self.first + here as u32)
         })
     }
+}
+
+/// Returns all labels as one text, by which identities are indexed.
+pub fn label_key(labels: &LabelArray) -> String {
+    labels.texts().join(";")
+}
+
+/// Returns the FNV-1a hash with an additional mixing step: the same on every node and in every version.
+fn hash(text: &str) -> u64 {
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^ (hash >> 33)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

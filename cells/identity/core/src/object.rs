@@ -1,39 +1,56 @@
 //! CiliumIdentities: which of them are identities, and the object of an identity.
 
-use k8s_tables::cilium::CiliumIdentity;
+use k8s_types::Time;
+use k8s_types::cilium::CiliumIdentity;
 use labels::{Label, LabelArray, POD_NAMESPACE, RESERVED};
 use serde_json::{Map, Value, json};
 
-use crate::identity::ClusterObject;
 use crate::range::Range;
 
 /// The mark of the operator's garbage collection on identities without a user.
-pub(crate) const HEARTBEAT: &str = "io.cilium.heartbeat";
+pub const HEARTBEAT: &str = "io.cilium.heartbeat";
+
+/// The facts of a CiliumIdentity besides its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterObject {
+    /// When it was created: of several for one label set the oldest counts.
+    pub created: Option<Time>,
+    /// Whether the operator has marked it as unused.
+    pub heartbeat: bool,
+}
 
 /// An identity of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClusterIdentity {
-    pub(crate) id: u32,
-    pub(crate) labels: LabelArray,
-    pub(crate) object: ClusterObject,
+pub struct ClusterIdentity {
+    /// The id.
+    pub id: u32,
+    /// Its labels.
+    pub labels: LabelArray,
+    /// The other facts of its object.
+    pub object: ClusterObject,
 }
 
 /// Why a CiliumIdentity is no identity. Packets with its number have the labels that the agent knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
+#[non_exhaustive]
+pub enum Fault {
+    /// Its name is no id.
     #[error("its name is no decimal number")]
     Name,
+    /// Its id is of another cluster.
     #[error("its number is outside of {0}, the identities of this cluster")]
     Range(Range),
+    /// It has no labels.
     #[error("it has no security-labels")]
     NoLabels,
+    /// It has a label of the agent's own identities.
     #[error("it has the label {0}, which no workload has")]
     Reserved(Label),
 }
 
 impl ClusterIdentity {
     /// Reads an object: by its name, in the one form that agents write, and its labels.
-    pub(crate) fn read(object: &CiliumIdentity, range: Range) -> Result<ClusterIdentity, Fault> {
+    pub fn read(object: &CiliumIdentity, range: Range) -> Result<ClusterIdentity, Fault> {
         let id = number(&object.metadata.name).ok_or(Fault::Name)?;
         if !range.contains(id) {
             return Err(Fault::Range(range));
@@ -55,7 +72,7 @@ impl ClusterIdentity {
 }
 
 /// Returns the number of a name; none for other spellings of it, which would be a second object of one identity.
-pub(crate) fn number(name: &str) -> Option<u32> {
+pub fn number(name: &str) -> Option<u32> {
     let id: u32 = name.parse().ok()?;
     (id.to_string() == name).then_some(id)
 }
@@ -68,7 +85,7 @@ fn label(key: &str, value: &str) -> Label {
 }
 
 /// Returns the object of an identity, as Cilium writes it: with the namespace as its only label, for selectors.
-pub(crate) fn manifest(labels: &LabelArray) -> Value {
+pub fn manifest(labels: &LabelArray) -> Value {
     let namespace = labels.iter().find(|label| label.source == labels::K8S && label.key == POD_NAMESPACE);
     let namespace = namespace.map(|label| (POD_NAMESPACE.to_owned(), Value::from(label.value.as_str())));
     let all =

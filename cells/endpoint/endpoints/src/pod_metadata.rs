@@ -5,19 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hive::Backoff;
-use k8s_tables::core::{ContainerPort, Namespace, Pod};
+use k8s_tables::core::{Namespace, Pod};
 use k8s_tables::{Api, Key, Kind, Row, Sources};
-use labels::{Filter, NamedPorts};
-use labels::{
-    K8S, Label, Labels, NAMESPACE_LABELS, POD_NAMESPACE, POLICY_CLUSTER, POLICY_SERVICE_ACCOUNT, PORTS,
-};
+use labels::{Filter, K8S, Label, Labels, NamedPorts, PORTS};
 use statedb::{Snapshot, Table};
 
 use crate::model::op_labels::OpLabels;
 use crate::model::record::{Record, is_of};
-
-/// The label that every namespace has.
-const METADATA_NAME: &str = "kubernetes.io/metadata.name";
 
 /// How long a creation waits for the pod's object.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,9 +45,7 @@ pub(crate) struct Metadata {
 
 impl Metadata {
     fn of(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Metadata {
-        let ports = ports(pod);
-        let named = labels::port_labels(&ports);
-        let labels = labels(pod, namespace, cluster).0.into_values().chain(named).collect();
+        let (labels, ports) = identity_core::pod_labels(pod, namespace, cluster);
         Metadata { labels, ports }
     }
 }
@@ -188,39 +180,6 @@ impl Objects {
     pub(crate) async fn complete(&self) {
         self.pods.wait_initialized().await;
         self.namespaces.wait_initialized().await;
-    }
-}
-
-/// Returns the labels of a pod: its own, those of its namespace, and those that the agent generates. A namespace
-/// without an object has the one label that every namespace has.
-fn labels(pod: &Pod, namespace: Option<&Namespace>, cluster: &str) -> Labels {
-    let label = |key: String, value: &str| Label { key, value: value.to_owned(), source: K8S.to_owned() };
-    // A pod's own labels must not override those of its namespace or of the agent.
-    let own = pod.metadata.labels.iter().filter(|(key, _)| !key.starts_with("io.cilium.k8s."));
-    let own = own.map(|(key, value)| label(key.to_string(), value));
-    let name = [(METADATA_NAME, pod.metadata.namespace.clone())].into_iter().collect();
-    let of_namespace = namespace.map_or(&name, |namespace| &namespace.metadata.labels);
-    let of_namespace =
-        of_namespace.iter().map(|(key, value)| label(format!("{NAMESPACE_LABELS}{key}"), value));
-    let account = &pod.spec.service_account_name;
-    let account = (!account.is_empty()).then(|| label(POLICY_SERVICE_ACCOUNT.to_owned(), account));
-    let generated =
-        [label(POD_NAMESPACE.to_owned(), &pod.metadata.namespace), label(POLICY_CLUSTER.to_owned(), cluster)];
-    // The later of two labels with the same key wins: a pod must not assume another identity by its own labels.
-    own.chain(of_namespace).chain(generated).chain(account).collect()
-}
-
-fn ports(pod: &Pod) -> NamedPorts {
-    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-    let named = containers.flat_map(|container| &container.ports).filter(|port| !port.name.is_empty());
-    named.filter_map(|port| Some((port.name.as_str(), protocol(port)?, port.container_port))).collect()
-}
-
-/// Returns the IP protocol number; none for a protocol without ports.
-fn protocol(port: &ContainerPort) -> Option<u8> {
-    match port.protocol.as_str() {
-        "" => labels::port_protocol("TCP"),
-        name => labels::port_protocol(name),
     }
 }
 
