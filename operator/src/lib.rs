@@ -7,7 +7,7 @@
 //! hive::validate(operator::cells()).unwrap(); // runs nothing, reports every error of the composition
 //! ```
 //!
-//! **Not part of it yet**: identities for agents. IPAM is that of cluster-pool and multi-pool; the other modes that need an
+//! **Not part of it yet**: IPAM is that of cluster-pool and multi-pool; the other modes that need an
 //! operator are refused by name.
 
 #![forbid(unsafe_code)]
@@ -19,7 +19,9 @@ pub use known_options::known_options;
 use hive::prelude::*;
 use hive::scope;
 use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
-use k8s_types::core::{Node, Pod};
+use k8s_types::core::{Namespace, Node, Pod};
+use operator_endpoint_slices::EndpointSlicesConfig;
+use operator_identities::IdentitiesConfig;
 
 /// The scope of the cells that only the leader runs.
 #[derive(Debug)]
@@ -64,15 +66,30 @@ pub fn leader() -> Cell {
         k8s_tables::table::<CiliumEndpointSlice>(),
         k8s_tables::table::<Node>(),
         k8s_tables::table::<Pod>(),
+        k8s_tables::optional::<Namespace, _>(NamespaceUsers::are_any),
         k8s_writer::cell(),
         operator_ipam::cell(),
         operator_lb_ipam::cell(),
         operator_node_taints::cell(),
         operator_endpoint_slices::cell(),
+        operator_identities::cell(),
         operator_garbage_collection::cell(),
         operator_policy_status::cell(),
     ];
     scope::<Leader>("leader", "Cells of the replica that leads", cells)
+}
+
+/// The cells that read namespaces.
+#[derive(Params)]
+struct NamespaceUsers {
+    slices: Config<EndpointSlicesConfig>,
+    identities: Config<IdentitiesConfig>,
+}
+
+impl NamespaceUsers {
+    fn are_any(users: NamespaceUsers) -> bool {
+        users.slices.enable_cilium_endpoint_slice || users.identities.is_enabled()
+    }
 }
 
 #[cfg(test)]

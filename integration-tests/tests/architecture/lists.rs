@@ -79,6 +79,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["operator-status"],
     &[
         "operator-endpoint-slices",
+        "operator-identities",
         "operator-ipam",
         "operator-lb-ipam",
         "operator-node-taints",

@@ -427,6 +427,29 @@ fn sliced_endpoint(namespace: &str, name: &str, id: u32) -> Value {
     json!({"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": metadata, "status": status})
 }
 
+/// Returns once each of these apps has exactly one identity.
+fn until_identified(stage: &Stage, operator: &Operator, apps: &[&str]) {
+    let identified = || {
+        let identities = stage.get(&["ciliumidentities"]).unwrap();
+        let items = identities["items"].as_array().cloned().unwrap_or_default();
+        let app =
+            |object: &Value| object["security-labels"]["k8s:app"].as_str().unwrap_or_default().to_owned();
+        let mut found: Vec<String> = items.iter().map(app).collect();
+        found.sort();
+        if found == apps { Ok(()) } else { Err(format!("{found:?}, expected {apps:?}")) }
+    };
+    try_wait_until(2 * LIMIT, identified).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()));
+}
+
+fn labelled_pod(stage: &Stage, name: &str, app: &str) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": app, "pod-template-hash": name}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "a", "image": "none"}]},
+    });
+    stage.apply(&pod.to_string()).unwrap();
+}
+
 /// Returns the endpoints of all slices, each with its slice.
 fn sliced(stage: &Stage) -> Vec<(String, String)> {
     let slices = stage.get(&["ciliumendpointslices"]).unwrap();
@@ -444,7 +467,7 @@ fn sliced(stage: &Stage) -> Vec<(String, String)> {
 }
 
 #[test]
-fn endpoints_are_in_one_slice_each_whichever_operator_leads() {
+fn endpoints_are_in_one_slice_and_labels_have_one_identity_each_whichever_operator_leads() {
     require_root!();
     let cluster = Cluster::new();
     let stage = &cluster.stage;
@@ -452,6 +475,8 @@ fn endpoints_are_in_one_slice_each_whichever_operator_leads() {
         "--enable-cilium-endpoint-slice=true",
         "--ces-max-ciliumendpoints-per-ces=4",
         "--cilium-endpoint-gc-interval=0s",
+        "--identity-allocation-mode=crd",
+        "--identity-management-mode=operator",
     ];
     let mut one = cluster.start(9234, &options);
     cluster.until_leads(&one);
@@ -474,17 +499,21 @@ fn endpoints_are_in_one_slice_each_whichever_operator_leads() {
         try_wait_until(2 * LIMIT, as_expected).unwrap_or_else(|error| panic!("{error}\n{}", operator.log()))
     };
     stage.apply(&list(0..6)).unwrap();
+    [("a-1", "a"), ("a-2", "a"), ("b-1", "b")].iter().for_each(|(name, app)| labelled_pod(stage, name, app));
+    until_identified(stage, &one, &["a", "b"]);
     let before = until_sliced(&one, &expected(&mut (0..6)));
 
     // Killed while endpoints come; two go while no operator leads.
     stage.apply(&list(6..12)).unwrap();
     one.process.kill().unwrap();
     stage.kubectl(&["delete", "ciliumendpoint", "web-0", "web-7"]).unwrap();
+    [("a-3", "a"), ("c-1", "c")].iter().for_each(|(name, app)| labelled_pod(stage, name, app));
     let after = until_sliced(&two, &expected(&mut (1..12).filter(|i| *i != 7)));
     assert!(
         before.iter().filter(|(name, _)| !name.contains("web-0/")).all(|moved| after.contains(moved)),
         "{before:?}\n{after:?}"
     );
+    until_identified(stage, &two, &["a", "b", "c"]);
 
     // Another client deletes a slice; it is there again, under its name.
     stage.kubectl(&["delete", "ciliumendpointslice", &after[0].1]).unwrap();

@@ -32,6 +32,9 @@ use crate::request::{IdentityRequest, Requests};
 /// How long a label set may wait for its identity until health reports it.
 const SLOW: Duration = Duration::from_secs(5);
 
+/// Why a label set has no identity where agents create none.
+const WAITS_FOR_OPERATOR: &str = "the operator has not created it yet (identity-management-mode=operator): its health and its table pod-identities say why";
+
 /// The row of health about objects that are left out.
 const IGNORED: &str = "ignored-ciliumidentities";
 
@@ -199,7 +202,10 @@ impl Run {
         if rows.any(|row| row.object.is_some() || !row.users.is_empty()) {
             return requests.finish(&request.labels);
         }
-        if *mode == ManagementMode::Operator || now < request.due {
+        if *mode == ManagementMode::Operator {
+            return requests.set(&request.labels, None, WAITS_FOR_OPERATOR);
+        }
+        if now < request.due {
             return;
         }
         if request.id.is_some_and(|id| self.in_flight.contains(&id)) {

@@ -28,7 +28,8 @@
 //! waits for the server as long as it takes. Its id is the first free one in the order that the labels determine, so nodes
 //! that allocate the same labels at once agree. An object that goes while it is in use here is created again; one whose
 //! id has other labels by now takes the identity away from this node's users, which get another one. Objects that are no
-//! identities of workloads are ignored, with a row of health. With `identity-management-mode` `operator` nothing is created.
+//! identities of workloads are ignored, with a row of health. With `identity-management-mode` `operator` nothing is created, and health
+//! names the label sets that wait for the operator.
 //!
 //! **Without an API server** CiliumIdentities of other sources, such as a folder of manifests, are the identities that packets
 //! of other nodes carry: they are rows of the table, so that policy selects them. An id that a workload of this node has with

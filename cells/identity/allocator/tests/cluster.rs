@@ -396,6 +396,10 @@ async fn an_agent_of_identities_that_the_operator_creates_writes_none() {
     agent.identities.allocate(&set(WEB), "endpoint/1").unwrap_err();
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(server.objects().is_empty());
+    let health = agent.hive.health("identity.job-ciliumidentities");
+    assert_eq!(health.level, Level::Degraded);
+    let expected = "k8s:app=web,k8s:io.kubernetes.pod.namespace=shop: the operator has not created it yet";
+    assert!(health.error.starts_with(expected), "{}", health.error);
     let made = json!({"k8s:app": "web", "k8s:io.kubernetes.pod.namespace": "shop"});
     server.put("700", made, json!({"annotations": {"io.cilium.heartbeat": "x"}}));
     assert_eq!(agent.allocate(WEB, "endpoint/1").await, 700);

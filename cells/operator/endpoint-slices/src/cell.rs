@@ -16,9 +16,7 @@ use crate::{EndpointSlicesConfig, Error};
 
 /// Writes CiliumEndpointSlices. A cell of the leader.
 pub fn cell() -> Cell {
-    let is_enabled = |config: Config<EndpointSlicesConfig>| config.enable_cilium_endpoint_slice;
-    let namespaces = k8s_tables::optional::<Namespace, _>(is_enabled);
-    let cells = [config::<EndpointSlicesConfig>(), namespaces, invoke(start)];
+    let cells = [config::<EndpointSlicesConfig>(), invoke(start)];
     module("endpoint-slices", "CiliumEndpoints in batches for agents", cells)
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hive::prelude::*;
 use k8s_fake_apiserver::{FakeServer, Request};
 use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
+use k8s_types::core::Namespace;
 use k8s_types::{ApiError, Kind};
 use operator_election::Leadership;
 use serde_json::{Value, json};
@@ -52,6 +53,7 @@ async fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &
         k8s_tables::table::<CiliumNode>(),
         k8s_tables::table::<CiliumEndpoint>(),
         k8s_tables::table::<CiliumEndpointSlice>(),
+        k8s_tables::table::<Namespace>(),
         k8s_writer::cell(),
         supply(Arc::new(leadership)),
         operator_endpoint_slices::cell(),

@@ -12,6 +12,7 @@ use k8s_types::selector::LabelRequirements;
 use operator_definitions::{DefinitionsConfig, Registered};
 use operator_election::Leadership;
 use operator_endpoint_slices::EndpointSlicesConfig;
+use operator_identities::{IdentitiesConfig, PodIdentity};
 use statedb::Table;
 
 use crate::identities::{IdentityCollector, Tables};
@@ -24,7 +25,7 @@ use crate::{Error, GarbageCollectionConfig};
 
 /// Collects what agents have left. A cell of the leader.
 pub fn cell() -> Cell {
-    let cells = [config::<GarbageCollectionConfig>(), k8s_tables::table::<CiliumIdentity>(), invoke(start)];
+    let cells = [config::<GarbageCollectionConfig>(), invoke(start)];
     module("garbage-collection", "Collection of objects that agents have left", cells)
 }
 
@@ -33,11 +34,13 @@ struct CollectionParams {
     config: Config<GarbageCollectionConfig>,
     definitions: Config<DefinitionsConfig>,
     slicing: Config<EndpointSlicesConfig>,
+    identity_options: Config<IdentitiesConfig>,
     api: Option<Arc<dyn Api>>,
     leadership: Arc<Leadership>,
     identities: Arc<Table<Row<CiliumIdentity>>>,
     endpoints: Arc<Table<Row<CiliumEndpoint>>>,
     slices: Arc<Table<Row<CiliumEndpointSlice>>>,
+    pod_identities: Arc<Table<PodIdentity>>,
     cilium_nodes: Arc<Table<Row<CiliumNode>>>,
     nodes: Arc<Table<Row<Node>>>,
     pods: Arc<Table<Row<Pod>>>,
@@ -83,12 +86,16 @@ fn start(p: CollectionParams) -> Result<(), Error> {
 
 fn identities(p: &CollectionParams, requests: &Requests, numbers: &Numbers) {
     let config = &p.config;
-    if let Some(reason) = config.identities_off() {
+    if let Some(reason) = config.identities_off(&p.identity_options) {
         p.health.child("identities").ok(format_args!("Off ({reason})"));
         return;
     }
-    let tables =
-        Tables { identities: p.identities.clone(), endpoints: p.endpoints.clone(), slices: p.slices.clone() };
+    let tables = Tables {
+        identities: p.identities.clone(),
+        endpoints: p.endpoints.clone(),
+        slices: p.slices.clone(),
+        pods: p.pod_identities.clone(),
+    };
     let collector = IdentityCollector {
         tables,
         requests: requests.clone(),

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use operator_identities::IdentitiesConfig;
+
 /// The kinds of objects that are collected, and how often. A change takes effect at the next start.
 #[derive(hive::Config, Clone, Debug)]
 #[config(group = "Garbage collection", check = |config: &Self| config.check())]
 pub struct GarbageCollectionConfig {
-    /// Where identities are: only those of the mode crd are collected
-    #[flag(default = "kvstore")]
-    pub identity_allocation_mode: String,
     /// Interval of the collection of unused identities; 0 for none
     #[flag(default = "15m")]
     pub identity_gc_interval: Duration,
@@ -40,12 +39,12 @@ pub struct GarbageCollectionConfig {
 
 impl GarbageCollectionConfig {
     /// Returns the option by which identities are not collected, if there is one.
-    pub(crate) fn identities_off(&self) -> Option<&'static str> {
+    pub(crate) fn identities_off(&self, identities: &IdentitiesConfig) -> Option<&'static str> {
         if self.identity_gc_interval.is_zero() {
             Some("identity-gc-interval=0s")
         } else if self.disable_endpoint_crd {
             Some("disable-endpoint-crd=true: nothing shows which identities are used")
-        } else if self.identity_allocation_mode != "crd" {
+        } else if identities.identity_allocation_mode != "crd" {
             Some("identity-allocation-mode is not crd")
         } else {
             None

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
+use identity_core::HEARTBEAT;
 use jiff::Timestamp;
 use k8s_tables::Row;
 use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity};
 use k8s_types::{Key, Kind, SmolStr};
+use operator_identities::PodIdentity;
 use serde_json::{Value, json};
 use statedb::{Changes, Table};
 use token_bucket::Bucket;
@@ -18,15 +20,14 @@ use crate::life_signs::{Action, LifeSigns};
 use crate::metrics::Numbers;
 use crate::requests::{Outcome, Requests, Run};
 
-/// The annotation of identities that are deleted unless an agent takes it away.
-const HEARTBEAT: &str = "io.cilium.heartbeat";
-
 /// The tables that show which identities there are, and which are used.
 #[derive(Clone)]
 pub(crate) struct Tables {
     pub(crate) identities: Arc<Table<Row<CiliumIdentity>>>,
     pub(crate) endpoints: Arc<Table<Row<CiliumEndpoint>>>,
     pub(crate) slices: Arc<Table<Row<CiliumEndpointSlice>>>,
+    /// Empty unless the operator creates identities: then those of pods without an endpoint are used, too.
+    pub(crate) pods: Arc<Table<PodIdentity>>,
 }
 
 /// Marks and deletes unused identities.
@@ -47,6 +48,7 @@ impl IdentityCollector {
             self.tables.identities.wait_initialized().await;
             self.tables.endpoints.wait_initialized().await;
             self.tables.slices.wait_initialized().await;
+            self.tables.pods.wait_initialized().await;
         };
         if cx.token().run_until_cancelled(listed).await.is_none() {
             return Ok(());
@@ -176,6 +178,7 @@ struct Used {
     /// The first revision of each table that was not read yet.
     endpoints_from: u64,
     slices_from: u64,
+    pods_from: u64,
 }
 
 impl Used {
@@ -191,6 +194,11 @@ impl Used {
             self.ids.extend(row.endpoints.iter().map(|endpoint| endpoint.identity_id));
         }
         self.slices_from = tables.slices.revision(&snapshot) + 1;
+        let snapshot = tables.pods.snapshot();
+        for row in tables.pods.by_revision(&snapshot, self.pods_from) {
+            self.ids.extend(row.id.map(i64::from));
+        }
+        self.pods_from = tables.pods.revision(&snapshot) + 1;
     }
 }
 

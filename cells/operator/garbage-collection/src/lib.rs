@@ -1,10 +1,10 @@
 //! Garbage collection of identities, endpoints, nodes and slices, and restarts of pods without an endpoint.
 //!
 //! **Owns** the annotation `io.cilium.heartbeat` of CiliumIdentities, and the deletion of objects that their agents have left.
-//! **Needs** the tables of CiliumIdentities, CiliumEndpoints, CiliumEndpointSlices, CiliumNodes, Nodes and pods, an
+//! **Needs** the tables of CiliumIdentities, CiliumEndpoints, CiliumEndpointSlices, CiliumNodes, Nodes and pods, `pod-identities`, an
 //! `Arc<dyn` [`Api`](k8s_types::Api)`>`, the [`Leadership`](operator_election::Leadership). **Provides** nothing.
 //!
-//! - *identities* (`identity-gc-interval`): one that no endpoint uses and that has given no sign of life for
+//! - *identities* (`identity-gc-interval`): one that no endpoint uses, nor a pod for which the operator has created it, and that has given no sign of life for
 //!   `identity-heartbeat-timeout` is marked by the annotation; still marked after another timeout it is deleted, at the version that
 //!   was read. An agent that uses it takes the mark away, which is a sign of life, as is any change of the object and an endpoint
 //!   with the identity. A new leader knows no signs and waits for a timeout first.

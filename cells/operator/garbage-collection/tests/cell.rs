@@ -7,7 +7,7 @@ use std::time::Duration;
 use hive::prelude::*;
 use k8s_fake_apiserver::{FakeServer, Request};
 use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumNode};
-use k8s_types::core::{Node, Pod};
+use k8s_types::core::{Namespace, Node, Pod};
 use k8s_types::{ApiError, Kind};
 use operator_election::Leadership;
 use operator_endpoint_slices::EndpointSlicesConfig;
@@ -53,6 +53,9 @@ fn leader(server: &FakeServer, leadership: Leadership, options: &[(&str, &str)])
         k8s_tables::table::<Node>(),
         k8s_tables::table::<Pod>(),
         supply(Arc::new(leadership)),
+        k8s_tables::table::<Namespace>(),
+        k8s_writer::cell(),
+        operator_identities::cell(),
         operator_garbage_collection::cell(),
         invoke(|_: Arc<metrics::Metrics>| ()),
     ]);
@@ -235,6 +238,35 @@ async fn a_new_leader_waits_for_signs_and_one_without_the_lease_writes_nothing()
     let all = [(Kind::CiliumIdentity, "1001"), (Kind::CiliumNode, "n1"), (Kind::CiliumEndpoint, "gone")];
     assert!(all.iter().all(|(kind, name)| has(&server, *kind, name)));
     hive.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_identity_of_a_pod_without_an_endpoint_is_kept_where_the_operator_creates_it() {
+    for (mode, is_kept) in [("operator", true), ("agent", false)] {
+        let server = FakeServer::permitting(&["create", "update", "delete"]);
+        server.add(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}));
+        server.add(&pod("waits", "Pending"));
+        // As an agent or the previous leader has created it; the other one has no pod.
+        let mut object = identity("1001");
+        object["security-labels"] = json!({
+            "k8s:k8s-app": "kube-dns", "k8s:io.cilium.k8s.policy.cluster": "default",
+            "k8s:io.kubernetes.pod.namespace": "default",
+        });
+        server.add(&object);
+        server.add(&identity("1002"));
+        let options = only(&[("identity-gc-interval", "16m"), ("identity-management-mode", mode)]);
+        let hive = started(&server, &options).await;
+        sleep(120 * MINUTE).await;
+        let left = ["1001", "1002"].map(|id| has(&server, Kind::CiliumIdentity, id));
+        assert_eq!(left, [is_kept, false], "{mode}");
+        if is_kept {
+            assert!(!is_marked(&server, "1001"));
+            server.remove(Kind::Pod, "waits");
+            sleep(120 * MINUTE).await;
+            assert_eq!(server.find(Kind::CiliumIdentity, "1001"), None, "once the pod is gone");
+        }
+        hive.finish().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,7 +60,7 @@ fn start(p: PolicyStatusParams) {
     p.jobs.one_shot("clusterwide", move |cx: JobCx| clusterwide.run(cx)).add();
 }
 
-/// Returns the settings of the agents that decide about the validity of policies. No cell of an operator declares these options.
+/// Returns the settings of the agents that decide about the validity of policies. They are options of cells of the agent, or of another cell.
 fn engine_settings(options: &hive::Settings) -> Settings {
     let defaults = Settings::default();
     let is_on = |option, default| options.value(option).map_or(default, |(_, value)| value == "true");

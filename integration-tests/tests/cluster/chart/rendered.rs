@@ -45,7 +45,8 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         ),
         (
             "several pools",
-            json!({"ipam": {"mode": "multi-pool", "multiPoolPreAllocation": "default=8,blue=4", "operator": {
+            json!({"identityManagementMode": "operator",
+            "ipam": {"mode": "multi-pool", "multiPoolPreAllocation": "default=8,blue=4", "operator": {
             "autoCreateCiliumPodIPPools": {
                 "default": {"ipv4": {"cidrs": ["10.10.0.0/16", "10.11.0.0/16"], "maskSize": 27}},
                 "blue": {"ipv4": {"cidrs": ["10.20.0.0/16"], "maskSize": 24}, "ipv6": {"cidrs": ["fd00:20::/104"], "maskSize": 120}},

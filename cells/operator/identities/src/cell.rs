@@ -1,0 +1,73 @@
+//! The wiring.
+
+use std::sync::Arc;
+
+use ::metrics::Metrics;
+use hive::prelude::*;
+use identity_core::{Filter, Range};
+use k8s_tables::Row;
+use k8s_types::cilium::CiliumIdentity;
+use k8s_types::core::{Namespace, Pod};
+use k8s_writer::Writer;
+use operator_definitions::Registered;
+use operator_election::Leadership;
+use statedb::{RwTable, Table};
+
+use crate::controller::{Controller, Tables};
+use crate::label_sets::LabelSets;
+use crate::metrics::Numbers;
+use crate::objects::Objects;
+use crate::row::PodIdentity;
+use crate::{Error, IdentitiesConfig};
+
+/// Creates CiliumIdentities of the label sets that pods have. A cell of the leader.
+pub fn cell() -> Cell {
+    let cells = [
+        config::<IdentitiesConfig>(),
+        statedb::table::<PodIdentity>(),
+        k8s_tables::table::<CiliumIdentity>(),
+        invoke(start),
+    ];
+    module("identities", "CiliumIdentities of the labels of pods", cells)
+}
+
+#[derive(Params)]
+struct IdentitiesParams {
+    config: Config<IdentitiesConfig>,
+    rows: Arc<RwTable<PodIdentity>>,
+    pods: Arc<Table<Row<Pod>>>,
+    namespaces: Arc<Table<Row<Namespace>>>,
+    identities: Arc<Table<Row<CiliumIdentity>>>,
+    writer: Arc<Writer>,
+    leadership: Arc<Leadership>,
+    metrics: Option<Arc<Metrics>>,
+    /// Objects can be read once their kinds are defined.
+    _registered: Arc<Registered>,
+    jobs: JobGroup,
+    health: Health,
+}
+
+fn start(p: IdentitiesParams) -> Result<(), Error> {
+    let config = &p.config;
+    if !config.is_enabled() {
+        p.health.ok("Off (identity-management-mode=agent)");
+        return Ok(());
+    }
+    let numbers = Numbers::default();
+    if let Some(metrics) = &p.metrics {
+        numbers.register(metrics);
+    }
+    let filter = Filter::from_options(&config.labels, &config.label_prefix_file)?;
+    let (initializer, _) = p.rows.transact(|w| w.register_initializer("pods"));
+    let controller = Controller {
+        tables: Tables { pods: p.pods, namespaces: p.namespaces, identities: p.identities },
+        sets: LabelSets::new(filter, config.cluster_name.clone()),
+        objects: Objects::new(Range::of_cluster(config.cluster_id, config.max_connected_clusters)),
+        rows: (*p.rows).clone(),
+        writer: p.writer,
+        leadership: Leadership::clone(&p.leadership),
+        numbers,
+    };
+    p.jobs.one_shot("sync", move |cx: JobCx| controller.run(initializer, cx)).add();
+    Ok(())
+}
