@@ -14,6 +14,7 @@ mod connectivity;
 mod db;
 mod debuginfo;
 mod endpoint;
+mod explain;
 mod features;
 mod get;
 mod health;
@@ -83,6 +84,8 @@ enum Command {
     Lrp(lrp::LrpCommand),
     /// Tell whether SOURCE may talk to DESTINATION, and which rule says so
     Why(why::WhyOptions),
+    /// Explain a drop reason: its meaning, likely causes, and commands to run
+    Explain(explain::ExplainOptions),
     /// Show the cluster objects that the agent holds, from an API server or a folder, as kubectl shows them
     Get(get::GetOptions),
     /// Dump tables of the agent
@@ -177,6 +180,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Policy(command) => policy::run(agent, command, out),
         Command::Service(command) => service::run(agent, command, out),
         Command::Lrp(command) => lrp::run(agent, command, out),
+        Command::Explain(options) => explain::run(options, out),
         Command::Why(options) => return why::run(agent, options, out),
         Command::Get(options) => return get::run(agent, options, out),
         Command::Statedb(options) => statedb::run(agent, options, out),

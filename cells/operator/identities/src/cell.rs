@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::metrics::Metrics;
 use hive::prelude::*;
-use identity_core::{Filter, Range};
+use identity_core::Range;
 use k8s_tables::Row;
 use k8s_types::cilium::CiliumIdentity;
 use k8s_types::core::{Namespace, Pod};
@@ -57,7 +57,7 @@ fn start(p: IdentitiesParams) -> Result<(), Error> {
     if let Some(metrics) = &p.metrics {
         numbers.register(metrics);
     }
-    let filter = Filter::from_options(&config.labels, &config.label_prefix_file)?;
+    let filter = identity_core::filter_of_options(&config.labels, &config.label_prefix_file)?;
     let (initializer, _) = p.rows.transact(|w| w.register_initializer("pods"));
     let controller = Controller {
         tables: Tables { pods: p.pods, namespaces: p.namespaces, identities: p.identities },

@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use identity_core::{Filter, label_key, pod_labels};
+use identity_core::{label_key, pod_labels};
 use k8s_types::Key;
 use k8s_types::core::{Namespace, Pod};
-use labels::LabelArray;
+use labels::{Filter, LabelArray};
 
 /// A label set, as the key of the table.
 pub(crate) type SetKey = Arc<str>;
