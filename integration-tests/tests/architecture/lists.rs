@@ -36,7 +36,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
     &["local-node", "runtime-options", "k8s-tables", "k8s-client", "k8s-fake-apiserver", "k8s-writer"],
     &["datapath-api", "conntrack-gc", "masquerade", "monitor", "routes"],
     &["identity", "k8s-node", "ciliumnode", "proxy-ports"],
-    &["ipcache", "loadbalancer"],
+    &["ipcache", "loadbalancer", "dns-proxy"],
     &[
         "ipam",
         "ipam-crd",
@@ -133,6 +133,12 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     (
         "cells/observe/hubble/src/observer.rs",
         "namespaces of flows with the time of the last one, which one request reads; a table would be written per flow",
+    ),
+    ("cells/proxy/dns/src/proxy.rs", "queries in flight by client, which only the limit of a client needs"),
+    ("cells/proxy/dns/src/server.rs", "open connections by client, which only the limit of a client needs"),
+    (
+        "cells/proxy/dns/src/upstream.rs",
+        "sockets with the queries that wait for their answers; each is read by its own receiver",
     ),
     (
         "cells/observe/hubble-metrics/src/set.rs",
@@ -269,6 +275,10 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "cells/datapath/maps/src/maps.rs",
         "maps are made side by side; the threads end before the call returns",
     ),
+    ("cells/proxy/dns/src/cell.rs", "a task for each query and connection; the proxy's job waits for them"),
+    ("cells/proxy/dns/src/proxy.rs", "as above"),
+    ("cells/proxy/dns/src/server.rs", "as above"),
+    ("cells/proxy/dns/src/upstream.rs", "a task for each socket to a server; the proxy's job waits for them"),
     ("cells/infra/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
     (
         "cells/node/mtu/src/pod.rs",

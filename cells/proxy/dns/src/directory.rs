@@ -1,0 +1,65 @@
+//! The knowledge of the node that the proxy needs, as a trait.
+
+use std::net::{IpAddr, SocketAddr};
+
+use fqdn::Lookup;
+use futures::future::BoxFuture;
+
+/// A protocol over which queries come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// UDP.
+    Udp,
+    /// TCP.
+    Tcp,
+}
+
+impl Transport {
+    /// Returns the number of the protocol.
+    pub fn number(self) -> u8 {
+        match self {
+            Transport::Udp => 17,
+            Transport::Tcp => 6,
+        }
+    }
+}
+
+/// The endpoint of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    /// Its id.
+    pub endpoint: u16,
+    /// Its identity, which its forwarded queries carry.
+    pub identity: u32,
+    /// Whether it is the host.
+    pub is_host: bool,
+}
+
+/// A query whose name policy decides on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question<'a> {
+    /// The endpoint that asks.
+    pub endpoint: u16,
+    /// The protocol.
+    pub transport: Transport,
+    /// The server that it asks.
+    pub server: SocketAddr,
+    /// The name, canonical.
+    pub name: &'a str,
+}
+
+/// Endpoints, rules and the cache of names.
+pub trait Directory: Send + Sync {
+    /// Returns the endpoint with an address.
+    fn client(&self, source: IpAddr) -> Option<Client>;
+
+    /// Whether policy allows a query.
+    fn allows(&self, question: Question<'_>) -> bool;
+
+    /// Whether a server is a workload or node of the cluster other than this one, which may see the address of the client.
+    fn may_see_client(&self, server: IpAddr) -> bool;
+
+    /// Takes the addresses of an answer. The answer is released when the future ends: the kernel should know the
+    /// addresses by then.
+    fn learn(&self, endpoint: u16, lookup: Lookup) -> BoxFuture<'static, ()>;
+}

@@ -1,0 +1,61 @@
+//! Forwards DNS queries of workloads that policy allows, and reports the addresses of their answers.
+//!
+//! **Owns** the sockets to which policy redirects queries, and those to the servers. **Needs** `Arc<`[`dyn Directory`]`>`
+//! (endpoints, rules, the cache of names), `Arc<Proxies>` for its port, the families, `Arc<Metrics>`.
+//! **Provides** nothing: it acts on packets.
+//!
+//! **Life.** A job binds the port of the previous run, or another one, on the loopback addresses; rules of iptables lead
+//! packets for any address to it. For each query it asks the directory for the endpoint and whether policy allows the name at
+//! the server; else the answer is REFUSED or NXDOMAIN. An allowed query is forwarded as it is, with the mark of the endpoint's
+//! identity, and in transparent mode with its address. An answer is accepted only if its id, its question and the server
+//! are those of the query; only addresses of the name and of its aliases count. They are handed to the directory, and the
+//! answer is released, byte for byte, when the directory has finished.
+//!
+//! Answers that are larger than the client takes over UDP are compressed or truncated. Queries over TCP are pipelined:
+//! each is answered when its answer is there. A workload has at most 2,048 queries in flight and 128 connections.
+//!
+//! ```
+//! use std::net::{IpAddr, SocketAddr};
+//!
+//! use dns_proxy::{Client, Directory, Question};
+//! use fqdn::Lookup;
+//! use futures::future::{BoxFuture, FutureExt};
+//!
+//! /// One endpoint, which may ask for anything.
+//! struct Open;
+//!
+//! impl Directory for Open {
+//!     fn client(&self, _source: IpAddr) -> Option<Client> {
+//!         Some(Client { endpoint: 7, identity: 1000, is_host: false })
+//!     }
+//!     fn allows(&self, question: Question<'_>) -> bool {
+//!         question.name.ends_with(".example.")
+//!     }
+//!     fn may_see_client(&self, _server: IpAddr) -> bool {
+//!         false
+//!     }
+//!     fn learn(&self, _endpoint: u16, _lookup: Lookup) -> BoxFuture<'static, ()> {
+//!         async {}.boxed()
+//!     }
+//! }
+//! ```
+//!
+//! **Differences from Cilium.** Answers are verified before anything is learned from them, and pass byte for byte, so that
+//! records of any type do. A server that does not answer leads to SERVFAIL after 10 s, which metrics count. Requests may
+//! have any size. There are no records for monitors yet.
+
+mod cell;
+mod config;
+mod directory;
+mod message;
+mod metrics;
+mod proxy;
+mod server;
+mod sockets;
+pub mod testing;
+mod upstream;
+mod waiting;
+
+pub use cell::cell;
+pub use config::{DnsProxyConfig, RejectCode};
+pub use directory::{Client, Directory, Question, Transport};

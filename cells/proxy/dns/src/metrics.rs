@@ -1,0 +1,119 @@
+//! Metrics, by the names of Cilium.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+
+/// Seconds of a query, as Cilium's client counts them.
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReplyLabels {
+    error: &'static str,
+    protocol_l7: &'static str,
+    scope: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RuleLabels {
+    rule: &'static str,
+    proxy_type: &'static str,
+}
+
+/// The outcome of a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Forwarded,
+    Denied,
+    Timeout,
+    Failed,
+}
+
+impl Outcome {
+    fn label(self) -> &'static str {
+        match self {
+            Outcome::Forwarded => "allow",
+            Outcome::Denied => "denied",
+            Outcome::Timeout => "timeout",
+            Outcome::Failed => "proxyErr",
+        }
+    }
+}
+
+/// Durations of the parts of a query, by scope.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Timings {
+    pub(crate) semaphore: Duration,
+    pub(crate) policy: Duration,
+    pub(crate) upstream: Duration,
+    pub(crate) datapath: Duration,
+    pub(crate) total: Duration,
+}
+
+/// The families.
+#[derive(Debug, Clone)]
+pub(crate) struct Counters {
+    replies: Family<ReplyLabels, Histogram, fn() -> Histogram>,
+    rules: Family<RuleLabels, Counter>,
+    rejected: Counter,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        Counters {
+            replies: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            rules: Family::default(),
+            rejected: Counter::default(),
+        }
+    }
+
+    pub(crate) fn register(&self, metrics: &metrics::Metrics) {
+        let help = "Seconds waited to get a reply from an upstream server";
+        metrics.register("proxy_upstream_reply_seconds", help, self.replies.clone());
+        let help = "Number of total proxy requests handled";
+        metrics.register("policy_l7_total", help, self.rules.clone());
+        let help = "Number of DNS requests rejected because of the limit of requests at once";
+        metrics.register_off("fqdn_semaphore_rejected_total", help, self.rejected.clone());
+    }
+
+    /// Counts a query that has ended. Denied ones and those without an address count, too.
+    pub(crate) fn ended(&self, outcome: Outcome, timings: &Timings) {
+        let error = outcome.label();
+        let processing = timings.total.saturating_sub(timings.upstream);
+        for (scope, took) in [
+            ("semaphoreTime", timings.semaphore),
+            ("policyCheckTime", timings.policy),
+            ("upstreamTime", timings.upstream),
+            ("dataplaneTime", timings.datapath),
+            ("processingTime", processing),
+            ("totalTime", timings.total),
+        ] {
+            let labels = ReplyLabels { error, protocol_l7: "dns", scope };
+            self.replies.get_or_create(&labels).observe(took.as_secs_f64());
+        }
+        match outcome {
+            Outcome::Forwarded => self.rule("forwarded"),
+            Outcome::Denied => self.rule("denied"),
+            Outcome::Timeout | Outcome::Failed => {}
+        }
+    }
+
+    pub(crate) fn received(&self) {
+        self.rule("received");
+    }
+
+    pub(crate) fn malformed(&self) {
+        self.rule("parse_errors");
+    }
+
+    pub(crate) fn rejected(&self) {
+        self.rejected.inc();
+    }
+
+    fn rule(&self, rule: &'static str) {
+        self.rules.get_or_create(&RuleLabels { rule, proxy_type: "fqdn" }).inc();
+    }
+}

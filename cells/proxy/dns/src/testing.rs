@@ -1,0 +1,36 @@
+//! The proxy without the cell, for tests.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::DnsProxyConfig;
+use crate::directory::Directory;
+use crate::metrics::Counters;
+use crate::proxy::Proxy;
+use crate::server::Listener;
+
+/// Serves queries at an address until the token is cancelled, with its metrics in `metrics`.
+///
+/// # Errors
+/// If the sockets cannot be bound.
+pub async fn serve(
+    address: SocketAddr,
+    directory: Arc<dyn Directory>,
+    config: DnsProxyConfig,
+    metrics: &metrics::Metrics,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let counters = Counters::new();
+    counters.register(metrics);
+    let listener = Listener::bind(address, false)?;
+    let tasks = TaskTracker::new();
+    let proxy = Proxy::new(directory, counters, config, tasks.clone(), stop.clone());
+    listener.serve(proxy, tasks.clone(), stop).await;
+    tasks.close();
+    tasks.wait().await;
+    Ok(())
+}

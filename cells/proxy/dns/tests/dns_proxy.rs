@@ -1,0 +1,479 @@
+//! The proxy between a client and a DNS server in namespaces of their own. Routes lead the client's packets to it, as
+//! rules of iptables do on a node.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream as StdTcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dns_proxy::{Client, Directory, DnsProxyConfig, Question, RejectCode};
+use fqdn::Lookup;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use hickory_proto::op::{Message, MessageType, Query, ResponseCode};
+use hickory_proto::rr::rdata::{A, CNAME};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use metrics::Metrics;
+use parking_lot::Mutex;
+use test_kit::{NetNs, Sandbox, require_root};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The identity of the client.
+const IDENTITY: u32 = 1000;
+/// The server, by both families.
+const SERVER_V4: &str = "10.2.0.2:53";
+const SERVER_V6: &str = "[fd02::2]:53";
+/// An address of the server with a route for packets with the mark of the client's identity only.
+const MARKED_SERVER: &str = "10.3.0.2:53";
+
+/// The knowledge of the node: the client is endpoint 7 and may ask for names of `allowed`.
+#[derive(Default)]
+struct Node {
+    learned: Mutex<Vec<(u16, Lookup)>>,
+    /// Answers for names with `gated` are held until it is notified.
+    gate: Arc<Notify>,
+}
+
+impl Directory for Node {
+    fn client(&self, source: IpAddr) -> Option<Client> {
+        let known = [IpAddr::from([10, 1, 0, 2]), "fd01::2".parse().unwrap()];
+        known.contains(&source).then_some(Client { endpoint: 7, identity: IDENTITY, is_host: false })
+    }
+
+    fn allows(&self, question: Question<'_>) -> bool {
+        assert!(question.endpoint == 7 && question.server.port() == 53);
+        question.name.ends_with("allowed.")
+    }
+
+    fn may_see_client(&self, server: IpAddr) -> bool {
+        server.is_ipv4()
+    }
+
+    fn learn(&self, endpoint: u16, lookup: Lookup) -> BoxFuture<'static, ()> {
+        let is_gated = lookup.name.contains("gated");
+        self.learned.lock().push((endpoint, lookup));
+        let gate = self.gate.clone();
+        async move {
+            if is_gated {
+                gate.notified().await;
+            }
+        }
+        .boxed()
+    }
+}
+
+/// The queries that the server has seen: the name and the address of the client.
+type Seen = Arc<Mutex<Vec<(String, SocketAddr)>>>;
+
+struct Stage {
+    client: NetNs,
+    node: Arc<Node>,
+    seen: Seen,
+    /// Those of the proxy for IPv4.
+    metrics: Metrics,
+    _sandbox: Sandbox,
+}
+
+fn staged(config: DnsProxyConfig, test: impl AsyncFnOnce(&Stage)) {
+    let sandbox = Sandbox::new().unwrap();
+    let (client, server) = (sandbox.netns("client").unwrap(), sandbox.netns("server").unwrap());
+    let host = sandbox.host();
+    host.veth("toclient", &client, "eth0").unwrap();
+    host.veth("toserver", &server, "eth0").unwrap();
+    host.ip_batch(
+        "addr add 10.1.0.1/24 dev toclient\naddr add fd01::1/64 dev toclient nodad\n\
+         addr add 10.2.0.1/24 dev toserver\naddr add fd02::1/64 dev toserver nodad\n\
+         rule add iif toclient lookup 100\nrule add iif toserver to 10.1.0.0/24 lookup 100\n\
+         route add local default dev lo table 100\n\
+         rule add fwmark 0x3e80b00 lookup 200\nroute add 10.3.0.2 via 10.2.0.2 table 200\n",
+    )
+    .unwrap();
+    host.ip("-6 rule add iif toclient lookup 100").unwrap();
+    host.ip("-6 route add local default dev lo table 100").unwrap();
+    client.ip_batch("addr add 10.1.0.2/24 dev eth0\naddr add fd01::2/64 dev eth0 nodad\n").unwrap();
+    client.ip_batch("route add default via 10.1.0.1\nroute add fd02::/64 via fd01::1\n").unwrap();
+    server
+        .ip_batch(
+            "addr add 10.2.0.2/24 dev eth0\naddr add fd02::2/64 dev eth0 nodad\naddr add 10.3.0.2/32 dev lo\n\
+             route add default via 10.2.0.1\n",
+        )
+        .unwrap();
+    let (node, seen) = (Arc::new(Node::default()), Seen::default());
+    let metrics = Metrics::default();
+    let stage = Stage { client, node: node.clone(), seen: seen.clone(), metrics, _sandbox: sandbox };
+    let stop = CancellationToken::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let sockets = server.run(|| {
+            let udp = |address| std::net::UdpSocket::bind(address).unwrap();
+            (
+                udp(SERVER_V4),
+                udp(SERVER_V6),
+                udp(MARKED_SERVER),
+                std::net::TcpListener::bind(SERVER_V4).unwrap(),
+            )
+        });
+        let serve = |address: &str, metrics| {
+            let address = address.parse().unwrap();
+            dns_proxy::testing::serve(address, node.clone(), config.clone(), metrics, stop.clone())
+        };
+        let of_v6 = Metrics::default();
+        let serving = async {
+            let (v4, v6) = tokio::join!(serve("0.0.0.0:53", &stage.metrics), serve("[::]:53", &of_v6));
+            v4.and(v6).unwrap();
+        };
+        let test = async {
+            test(&stage).await;
+            stop.cancel();
+        };
+        let udp = |socket: std::net::UdpSocket| answer_udp(socket, seen.clone());
+        let servers = async {
+            tokio::join!(udp(sockets.0), udp(sockets.1), udp(sockets.2), answer_tcp(sockets.3, seen.clone()))
+        };
+        tokio::select! {
+            ((), ()) = futures::future::join(serving, test) => {}
+            _ = servers => {}
+        }
+    });
+}
+
+async fn answer_udp(socket: std::net::UdpSocket, seen: Seen) {
+    socket.set_nonblocking(true).unwrap();
+    let socket = UdpSocket::from_std(socket).unwrap();
+    let mut buffer = [0; 4096];
+    loop {
+        let (length, client) = socket.recv_from(&mut buffer).await.unwrap();
+        for reply in replies(&buffer[..length], client, &seen) {
+            socket.send_to(&reply, client).await.unwrap();
+        }
+    }
+}
+
+/// Answers the queries of one connection after another. The answer to a query for `late` follows the next one.
+async fn answer_tcp(listener: std::net::TcpListener, seen: Seen) {
+    listener.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(listener).unwrap();
+    loop {
+        let (mut stream, client) = listener.accept().await.unwrap();
+        let mut late = Vec::new();
+        while let Ok(message) = read(&mut stream).await {
+            let replies = replies(&message, client, &seen);
+            let name = Message::from_vec(&message).unwrap().query().unwrap().name().to_string();
+            match name.contains("late") {
+                true => late.extend(replies),
+                false => {
+                    for reply in replies.into_iter().chain(late.drain(..)) {
+                        write(&mut stream, &reply).await.unwrap();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the packets that the server sends for a query, by the words in its name.
+fn replies(query: &[u8], client: SocketAddr, seen: &Seen) -> Vec<Vec<u8>> {
+    let query = Message::from_vec(query).unwrap();
+    let name = query.query().unwrap().name().clone();
+    let text = name.to_string();
+    seen.lock().push((text.clone(), client));
+    let address = |last: u8| RData::A(A(Ipv4Addr::new(192, 0, 2, last)));
+    let mut good = Message::new();
+    good.set_id(query.id()).set_message_type(MessageType::Response);
+    good.add_queries(query.queries().iter().cloned());
+    if text.contains("missing") {
+        good.set_response_code(ResponseCode::NXDomain);
+    } else if text.contains("alias") {
+        let target = Name::from_ascii("target.test.").unwrap();
+        good.add_answer(Record::from_rdata(name, 60, RData::CNAME(CNAME(target.clone()))));
+        good.add_answer(Record::from_rdata(target, 30, address(2)));
+        good.add_answer(Record::from_rdata(Name::from_ascii("victim.test.").unwrap(), 30, address(66)));
+    } else {
+        let count = if text.contains("large") { 60 } else { 1 };
+        good.add_answers((1..=count).map(|last| Record::from_rdata(name.clone(), 60, address(last))));
+    }
+    let packet = |message: &Message| message.to_vec().unwrap();
+    if text.contains("silent") {
+        return Vec::new();
+    }
+    if text.contains("forged") {
+        let mut other_id = good.clone();
+        other_id.set_id(query.id().wrapping_add(1));
+        let mut other_name = good.clone();
+        *other_name.queries_mut() =
+            vec![Query::query(Name::from_ascii("victim.test.").unwrap(), RecordType::A)];
+        return vec![packet(&other_id), packet(&other_name), vec![0; 5], packet(&good)];
+    }
+    vec![packet(&good)]
+}
+
+async fn read(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; from.read_u16().await?.into()];
+    from.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+async fn write(to: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    to.write_u16(message.len().try_into().unwrap()).await?;
+    to.write_all(message).await
+}
+
+fn query(id: u16, name: &str) -> Vec<u8> {
+    let mut message = Message::new();
+    message.set_id(id).set_recursion_desired(true);
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+    message.to_vec().unwrap()
+}
+
+impl Stage {
+    /// Returns a socket of the client that takes packets of this server only.
+    fn udp(&self, server: &str) -> UdpSocket {
+        let local = if server.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = self.client.run(|| {
+            let socket = std::net::UdpSocket::bind(local).unwrap();
+            socket.connect(server).unwrap();
+            socket
+        });
+        socket.set_nonblocking(true).unwrap();
+        UdpSocket::from_std(socket).unwrap()
+    }
+
+    async fn ask(&self, server: &str, name: &str) -> Message {
+        let socket = self.udp(server);
+        socket.send(&query(7, name)).await.unwrap();
+        reply(&socket).await
+    }
+
+    /// Connects to the server; the handshake needs no task of the runtime.
+    fn connect(&self) -> TcpStream {
+        let stream = self.client.run(|| StdTcpStream::connect(SERVER_V4).unwrap());
+        stream.set_nonblocking(true).unwrap();
+        TcpStream::from_std(stream).unwrap()
+    }
+
+    fn learned(&self) -> Vec<(String, Vec<IpAddr>, u32)> {
+        let learned = self.node.learned.lock();
+        let lookup = |(endpoint, lookup): &(u16, Lookup)| {
+            assert_eq!(*endpoint, 7);
+            (lookup.name.to_string(), lookup.addresses.clone(), lookup.ttl)
+        };
+        learned.iter().map(lookup).collect()
+    }
+}
+
+async fn reply(socket: &UdpSocket) -> Message {
+    let mut buffer = [0; 4096];
+    let length = socket.recv(&mut buffer).await.unwrap();
+    Message::from_vec(&buffer[..length]).unwrap()
+}
+
+fn ip(last: u8) -> IpAddr {
+    Ipv4Addr::new(192, 0, 2, last).into()
+}
+
+#[test]
+fn queries_of_both_families_and_protocols_are_answered_by_the_asked_server() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        for server in [SERVER_V4, SERVER_V6, MARKED_SERVER] {
+            let answer = stage.ask(server, "One.allowed.").await;
+            assert_eq!((answer.id(), answer.answers().len()), (7, 1), "{server}");
+            assert_eq!(stage.learned().pop(), Some(("one.allowed.".to_owned(), vec![ip(1)], 60)));
+        }
+        let mut stream = stage.connect();
+        write(&mut stream, &query(9, "alias.allowed.")).await.unwrap();
+        let answer = Message::from_vec(&read(&mut stream).await.unwrap()).unwrap();
+        assert_eq!((answer.id(), answer.answers().len()), (9, 3), "as the server has sent it");
+        // The name that was asked for has the addresses of its alias, and not those that the server adds.
+        assert_eq!(stage.learned().pop(), Some(("alias.allowed.".to_owned(), vec![ip(2)], 30)));
+        // The node's own addresses, without transparent mode.
+        let seen = stage.seen.lock();
+        let sources: Vec<String> = seen.iter().map(|(_, client)| client.ip().to_string()).collect();
+        assert_eq!(sources, ["10.2.0.1", "fd02::1", "10.2.0.1", "10.2.0.1"]);
+    });
+}
+
+#[test]
+fn denied_queries_are_refused_and_not_forwarded() {
+    require_root!();
+    for (code, expected) in
+        [(RejectCode::Refused, ResponseCode::Refused), (RejectCode::NameError, ResponseCode::NXDomain)]
+    {
+        let config = DnsProxyConfig { tofqdns_dns_reject_response_code: code, ..DnsProxyConfig::default() };
+        staged(config, async |stage| {
+            let answer = stage.ask(SERVER_V4, "other.test.").await;
+            assert_eq!((answer.response_code(), answer.id()), (expected, 7));
+            assert_eq!(answer.query().unwrap().name().to_string(), "other.test.");
+            assert!(stage.seen.lock().is_empty() && stage.learned().is_empty());
+            assert_eq!(
+                stage.ask(SERVER_V4, "missing.allowed.").await.response_code(),
+                ResponseCode::NXDomain
+            );
+            assert!(stage.learned().is_empty(), "no addresses");
+            let text = stage.metrics.text();
+            for line in [
+                r#"cilium_policy_l7_total{rule="received",proxy_type="fqdn"} 2"#,
+                r#"cilium_policy_l7_total{rule="denied",proxy_type="fqdn"} 1"#,
+                r#"cilium_policy_l7_total{rule="forwarded",proxy_type="fqdn"} 1"#,
+                r#"cilium_proxy_upstream_reply_seconds_count{error="denied",protocol_l7="dns",scope="totalTime"} 1"#,
+            ] {
+                assert!(text.contains(line), "{line} in {text}");
+            }
+        });
+    }
+}
+
+#[test]
+fn forged_answers_are_ignored() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        let answer = stage.ask(SERVER_V4, "forged.allowed.").await;
+        assert_eq!(answer.query().unwrap().name().to_string(), "forged.allowed.");
+        assert_eq!(stage.learned(), [("forged.allowed.".to_owned(), vec![ip(1)], 60)]);
+    });
+}
+
+#[test]
+fn answers_are_released_after_their_addresses_are_known() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        let socket = stage.udp(SERVER_V4);
+        socket.send(&query(1, "gated.allowed.")).await.unwrap();
+        let early = tokio::time::timeout(Duration::from_millis(300), reply(&socket)).await;
+        assert!(early.is_err() && stage.learned().len() == 1, "held, after it was reported");
+        stage.node.gate.notify_one();
+        assert_eq!(reply(&socket).await.id(), 1);
+    });
+}
+
+#[test]
+fn queries_over_tcp_are_pipelined() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        let mut stream = stage.connect();
+        // The first answer comes last; all have the same id.
+        for name in ["late.allowed.", "denied.test.", "early.allowed."] {
+            write(&mut stream, &query(5, name)).await.unwrap();
+        }
+        let mut names = Vec::new();
+        for _ in 0..3 {
+            let answer = Message::from_vec(&read(&mut stream).await.unwrap()).unwrap();
+            assert_eq!(answer.id(), 5);
+            names.push(answer.query().unwrap().name().to_string());
+        }
+        assert_eq!(names, ["denied.test.", "early.allowed.", "late.allowed."]);
+        for id in 0..200 {
+            write(&mut stream, &query(id, "more.allowed.")).await.unwrap();
+            let answer = Message::from_vec(&read(&mut stream).await.unwrap()).unwrap();
+            assert_eq!((answer.id(), answer.response_code()), (id, ResponseCode::NoError));
+        }
+    });
+}
+
+#[test]
+fn transparent_mode_shows_the_client_to_servers_of_the_cluster() {
+    require_root!();
+    let config = DnsProxyConfig { dnsproxy_enable_transparent_mode: true, ..DnsProxyConfig::default() };
+    staged(config, async |stage| {
+        let socket = stage.udp(SERVER_V4);
+        // As glibc does: two queries by one socket. These even have the same id.
+        socket.send(&query(3, "a.allowed.")).await.unwrap();
+        socket.send(&query(3, "b.allowed.")).await.unwrap();
+        let mut names = Vec::new();
+        for _ in 0..2 {
+            let answer = reply(&socket).await;
+            assert_eq!(answer.id(), 3);
+            names.push(answer.query().unwrap().name().to_string());
+        }
+        names.sort();
+        assert_eq!(names, ["a.allowed.", "b.allowed."]);
+        let client = socket.local_addr().unwrap();
+        assert_eq!(client.ip(), IpAddr::from([10, 1, 0, 2]));
+        assert!(stage.seen.lock().iter().all(|(_, seen)| *seen == client));
+        // A server that must not see the client sees the node.
+        stage.ask(SERVER_V6, "c.allowed.").await;
+        assert_eq!(stage.seen.lock().last().unwrap().1.ip().to_string(), "fd02::1");
+        let mut stream = stage.connect();
+        write(&mut stream, &query(9, "d.allowed.")).await.unwrap();
+        read(&mut stream).await.unwrap();
+        assert_eq!(stage.seen.lock().last().unwrap().1, stream.local_addr().unwrap());
+    });
+}
+
+#[test]
+fn the_limit_of_queries_refuses_after_the_grace_period() {
+    require_root!();
+    let limited = DnsProxyConfig { dnsproxy_concurrency_limit: 1, ..DnsProxyConfig::default() };
+    let grace = Duration::from_secs(20);
+    let patient = DnsProxyConfig { dnsproxy_concurrency_processing_grace_period: grace, ..limited.clone() };
+    for config in [limited, patient] {
+        let is_patient = !config.dnsproxy_concurrency_processing_grace_period.is_zero();
+        staged(config, async |stage| {
+            let (first, second) = (stage.udp(SERVER_V4), stage.udp(SERVER_V4));
+            first.send(&query(1, "gated.allowed.")).await.unwrap();
+            while stage.learned().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            second.send(&query(2, "b.allowed.")).await.unwrap();
+            let early = tokio::time::timeout(Duration::from_millis(300), reply(&second)).await;
+            match early {
+                Ok(answer) => assert!(!is_patient && answer.response_code() == ResponseCode::ServFail),
+                Err(_) => assert!(is_patient, "a query waits without a grace period"),
+            }
+            stage.node.gate.notify_one();
+            assert_eq!(reply(&first).await.response_code(), ResponseCode::NoError);
+            if is_patient {
+                assert_eq!(reply(&second).await.response_code(), ResponseCode::NoError);
+            }
+        });
+    }
+}
+
+#[test]
+fn large_answers_come_over_tcp() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        let answer = stage.ask(SERVER_V4, "large.allowed.").await;
+        assert!(answer.truncated() && answer.answers().is_empty());
+        let mut stream = stage.connect();
+        write(&mut stream, &query(9, "large.allowed.")).await.unwrap();
+        let answer = Message::from_vec(&read(&mut stream).await.unwrap()).unwrap();
+        assert_eq!((answer.truncated(), answer.answers().len()), (false, 60));
+        assert_eq!(stage.learned().pop().unwrap().1.len(), 60);
+    });
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_reported() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        // Only the limit of the query moves the time.
+        tokio::time::pause();
+        let answer = stage.ask(SERVER_V4, "silent.allowed.").await;
+        assert_eq!(answer.response_code(), ResponseCode::ServFail);
+        let line = r#"cilium_proxy_upstream_reply_seconds_count{error="timeout",protocol_l7="dns",scope="totalTime"} 1"#;
+        assert!(stage.metrics.text().contains(line));
+    });
+}
+
+#[test]
+fn messages_that_are_no_queries_are_not_forwarded() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        let socket = stage.udp(SERVER_V4);
+        let mut response = query(1, "a.allowed.");
+        response[2] |= 0x80;
+        let mut update = query(2, "a.allowed.");
+        update[2] |= 5 << 3;
+        for message in [&response[..], &[1, 2, 3], &update] {
+            socket.send(message).await.unwrap();
+        }
+        // Only the last one is answered.
+        let answer = reply(&socket).await;
+        assert_eq!((answer.id(), answer.response_code()), (2, ResponseCode::NotImp));
+        assert!(stage.seen.lock().is_empty());
+    });
+}
