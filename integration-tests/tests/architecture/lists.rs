@@ -195,9 +195,11 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
     ("cells/datapath/maps/src/runtime.rs", "the offset between the clocks, which programs add to theirs"),
     ("cells/reconciler/src/builder.rs", "where the times in statuses begin; they go on by tokio's clock"),
     ("cells/reconciler/src/status.rs", "times in statuses that were not made by a reconciler"),
+    ("cli/src/commands/debuginfo.rs", "when a report was made"),
     ("cli/src/commands/get/mod.rs", "how long ago objects were made"),
     ("cli/src/commands/hubble/events.rs", "durations before now, in options for times"),
     ("cli/src/commands/status.rs", "how long ago something was"),
+    ("cli/src/commands/sysdump/mod.rs", "the time in an archive's name"),
     ("cni/src/log.rs", "the time of a log line"),
     ("hive/src/health/mod.rs", "when a report was made"),
 ];

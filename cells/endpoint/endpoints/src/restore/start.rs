@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use datapath_abi::identity::HOST;
 use datapath_api::{Datapath, EndpointDatapath};
 use identity::{Identities, Identity};
 use ipam::Ipam;
@@ -211,6 +212,11 @@ impl PreviousRun {
     /// Reserves the record's identity, which packets carry; another one if the prefixes of `--labels` have changed or
     /// it cannot be kept. If no identity is left the record stays as it is.
     fn identify(&self, record: &mut Record) {
+        if record.is_host() {
+            // Its id is fixed: an allocator would give its labels, which are those of the node, another one.
+            record.sec_label = Some(SecurityLabel { id: HOST, labels: record.op_labels.identity() });
+            return;
+        }
         if !record.op_labels.is_reserved() {
             record.op_labels = pod_metadata::filtered(&record.op_labels, &self.filter);
         }

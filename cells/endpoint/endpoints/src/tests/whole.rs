@@ -158,6 +158,10 @@ async fn the_host_has_the_labels_of_its_node() {
     // The node's object is not known yet.
     let mut hive = start(&world).await;
     assert_eq!(labels(&hive), expected, "those of the previous run");
+    let identities = hive.get::<Table<Identity>>();
+    let query = Identity::by_labels(&labels::LabelArray::from(&labels::Labels::parse(expected)));
+    let ids: Vec<_> = identities.list(&identities.snapshot(), query).map(|identity| identity.id).collect();
+    assert_eq!(ids, [1], "no allocator gave them another identity");
     hive.stop().await;
 }
 

@@ -16,6 +16,7 @@ fn hive(options: &[(&str, String)]) -> TestHive {
         module("identity", "Identities", [statedb::table::<identity::Identity>()]),
         module("loadbalancer", "Frontends", [statedb::table::<loadbalancer::Frontend>()]),
         module("devices", "Devices", [statedb::table::<devices::Device>()]),
+        module("node-manager", "Nodes", [statedb::table::<node_manager::Node>()]),
     ];
     let cells = [statedb::cell(), local_node::testing::given(node), bundle(tables), hubble::cell(), cell()];
     let hive = TestHive::needing::<local_node::LocalNodeStore>(cells)

@@ -19,6 +19,7 @@ fn hive(folder: &Path) -> TestHive {
         module("identity", "Identities", [statedb::table::<identity::Identity>()]),
         module("loadbalancer", "Frontends", [statedb::table::<loadbalancer::Frontend>()]),
         module("devices", "Devices", [statedb::table::<devices::Device>()]),
+        module("node-manager", "Nodes", [statedb::table::<node_manager::Node>()]),
     ];
     let cells = [statedb::cell(), local_node::testing::given(node), bundle(tables), hubble::cell(), cell()];
     TestHive::needing::<local_node::LocalNodeStore>(cells)
