@@ -4,7 +4,7 @@ use integration_tests::Node;
 use test_kit::require_root;
 
 /// Start hooks but those of jobs, which only begin to run.
-const HOOKS: [(&str, &str); 19] = [
+const HOOKS: [(&str, &str); 20] = [
     ("pid-file", "agent.instance"),
     ("health-history", "agent.infra.health"),
     ("maps", "agent.datapath.maps"),
@@ -14,6 +14,7 @@ const HOOKS: [(&str, &str); 19] = [
     ("node-addresses", "agent.datapath.node-address"),
     ("local-node", "agent.controlplane.local-node"),
     ("datapath", "agent.datapath.loader"),
+    ("ports", "agent.datapath.proxy-ports"),
     ("last-good-policies", "agent.controlplane.policy"),
     ("identity-restore", "agent.controlplane.identity"),
     ("ipcache", "agent.controlplane.ipcache"),
