@@ -19,6 +19,8 @@ const OWN_UDP_SIZE: u16 = 1232;
 const OPT: u16 = 41;
 const QUERY: u8 = 0;
 const NOTIFY: u8 = 4;
+/// The maximum number of pointers of a name: more cannot be of use in 255 bytes.
+const MAX_POINTERS: usize = 126;
 const RESPONSE_FLAG: u16 = 1 << 15;
 const TRUNCATED_FLAG: u8 = 1 << 1;
 
@@ -127,6 +129,9 @@ impl Request {
             return Err(reject(ResponseCode::FormErr));
         }
         let malformed = || reject(ResponseCode::FormErr);
+        if has_long_chain(message) {
+            return Err(malformed());
+        }
         let question = Query::read(&mut decoder).map_err(|_| malformed())?;
         let mut edns_size = None;
         for _ in 0..answers + authorities + additionals {
@@ -160,6 +165,9 @@ impl Request {
         }
         if header.id != id {
             return Err(NotAnAnswer::OtherId);
+        }
+        if has_long_chain(message) {
+            return Err(NotAnAnswer::Malformed);
         }
         let code = ResponseCode::from(0, header.flags as u8 & 0xF);
         let [questions, answers, ..] = header.counts;
@@ -262,6 +270,30 @@ pub(crate) fn set_id(message: &mut [u8], id: u16) {
 /// Returns the id of a message.
 pub(crate) fn id(message: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(message.get(..2)?.try_into().ok()?))
+}
+
+/// Whether a name anywhere in a message would be read by too many pointers, one after another. The decoder recurses for
+/// each, and thousands of them would overflow the stack.
+fn has_long_chain(message: &[u8]) -> bool {
+    let is_pointer = |byte: &u8| *byte >= 0xC0;
+    if message.iter().filter(|byte| is_pointer(byte)).count() <= MAX_POINTERS {
+        return false;
+    }
+    // Where the labels end that begin at each offset; linear, as labels lead forward.
+    let mut ends: Vec<usize> = (0..message.len()).collect();
+    for (at, length) in message.iter().enumerate().rev().filter(|(_, length)| (1..=63).contains(*length)) {
+        let next = at + 1 + usize::from(*length);
+        ends[at] = ends.get(next).copied().unwrap_or(next);
+    }
+    // The number of pointers of a name that begins at each offset. Pointers lead back, to offsets that are done.
+    let mut chains: Vec<usize> = Vec::with_capacity(message.len());
+    for (start, end) in ends.into_iter().enumerate() {
+        let pair = message.get(end..end + 2).filter(|pair| is_pointer(&pair[0]));
+        let target = pair.map(|pair| usize::from(u16::from_be_bytes([pair[0] & 0x3F, pair[1]])));
+        let target = target.filter(|target| *target < start);
+        chains.push(target.map_or(0, |target| chains[target] + 1));
+    }
+    chains.into_iter().any(|chain| chain > MAX_POINTERS)
 }
 
 fn own_answer(
@@ -481,6 +513,40 @@ mod tests {
         bytes[at + 1] = 64;
         assert!(Message::from_vec(&bytes).is_err());
         assert_eq!(request.answer(&bytes, 7).unwrap().addresses, [ip(1)]);
+    }
+
+    #[test]
+    fn thousands_of_pointers_after_one_another_do_not_overflow_the_stack() {
+        let (message, request) = request("a.io.");
+        let mut query = message.to_vec().unwrap();
+        let mut answer = response(&message, [("a.io.", 1, a(1))]).to_vec().unwrap();
+        let chain = |message: &mut Vec<u8>, count: usize| {
+            // A record of an unknown type has the pointers as its data: the first one leads to the question.
+            message.extend_from_slice(&[0, 0xFF, 0, 0, 1, 0, 0, 0, 0]);
+            message.extend_from_slice(&(2 * count as u16).to_be_bytes());
+            let mut target = 12_u16;
+            for _ in 0..count {
+                let at = message.len() as u16;
+                message.extend_from_slice(&(0xC000 | target).to_be_bytes());
+                target = at;
+            }
+            // Another record has the name to which the last one leads.
+            message.extend_from_slice(&(0xC000 | target).to_be_bytes());
+            message.extend_from_slice(&[0xFF, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        };
+        chain(&mut query, 8000);
+        query[11] = 2;
+        let Err(Rejected::With(reply)) = Request::parse(&query) else { panic!("it is refused") };
+        assert_eq!(Message::from_vec(&reply).unwrap().response_code(), ResponseCode::FormErr);
+        let short = answer.clone();
+        chain(&mut answer, 8000);
+        answer[7] = 3;
+        assert_eq!(request.answer(&answer, 7), Err(NotAnAnswer::Malformed));
+        // Some pointers are no fault.
+        answer = short;
+        chain(&mut answer, 100);
+        answer[7] = 3;
+        assert_eq!(request.answer(&answer, 7).unwrap().addresses, [ip(1)]);
     }
 
     proptest! {
