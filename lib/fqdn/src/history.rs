@@ -63,8 +63,8 @@ impl History {
             self.retire(&evicted, lookup.lookup_time);
         }
         // The limit of zombies holds after a collection; a workload must not fill the memory in between.
-        match self.zombies.len() > limits.entries {
-            true => self.zombies.shrink(limits.entries - limits.entries / 10),
+        match self.zombies.pairs() > limits.entries {
+            true => self.zombies.shrink_pairs(limits.entries - limits.entries / 10),
             false => Vec::new(),
         }
     }
@@ -80,7 +80,11 @@ impl History {
         self.retire(&expired, now);
         let trimmed = self.cache.trim(limits.addresses_per_name);
         self.retire(&trimmed, now);
-        self.zombies.collect(now, limits, has_connection)
+        let mut removed = self.zombies.collect(now, limits, has_connection);
+        if self.zombies.pairs() > limits.entries {
+            removed.extend(self.zombies.shrink_pairs(limits.entries));
+        }
+        removed
     }
 
     /// Removes the names that match, all without a pattern. Returns them.

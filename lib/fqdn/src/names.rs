@@ -140,7 +140,17 @@ impl Names {
         let evicted = history.insert(lookup.clone(), &self.limits);
         let lookup = lookup.with_min_ttl(self.limits.min_ttl);
         let new = self.all.insert(&lookup);
-        let mut changes = self.refresh(new);
+        let mut changes = Changes::new();
+        // Only the name is matched: an address may have thousands of others.
+        let of_name = self.matching(&lookup.name);
+        for address in new {
+            let old = self.selected.get(&address);
+            if old.is_some_and(|old| of_name.is_subset(old)) {
+                continue;
+            }
+            let selectors = old.into_iter().flat_map(|old| old.iter()).chain(&of_name).cloned().collect();
+            self.set_selectors(address, selectors, &mut changes);
+        }
         if !evicted.is_empty() {
             changes.extend(self.prune(&evicted.into_iter().map(|(name, _)| name).collect()));
         }
@@ -201,14 +211,15 @@ impl Names {
 
     /// Removes the pairs of names that no history has any more.
     fn prune(&mut self, names: &BTreeSet<Arc<str>>) -> Changes {
-        let mut removed = Vec::new();
+        // Once for each address: many of the names may have the same one.
+        let mut removed = BTreeSet::new();
         for name in names {
             let addresses: Vec<IpAddr> = self.all.addresses(name).collect();
             let is_unused =
                 |address: &IpAddr| !self.histories.values().any(|history| history.contains(name, *address));
             for address in addresses.into_iter().filter(is_unused).collect::<Vec<_>>() {
                 self.all.remove(name, address);
-                removed.push(address);
+                removed.insert(address);
             }
         }
         self.refresh(removed)
@@ -224,33 +235,39 @@ impl Names {
     fn refresh(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Changes {
         let mut changes = Changes::new();
         for address in addresses {
-            let mut selectors = BTreeSet::new();
-            for name in self.all.names_of(address) {
-                selectors.extend(self.exact.get(&**name).into_iter().flatten().cloned());
-                let matching = self.patterns.iter().filter(|(_, pattern)| pattern.matches(name));
-                selectors.extend(matching.map(|(selector, _)| selector.clone()));
-            }
-            let is_same = match self.selected.get(&address) {
-                Some(old) => **old == selectors,
-                None => selectors.is_empty(),
-            };
-            if is_same {
-                continue;
-            }
-            let selectors = match self.sets.get(&selectors) {
-                Some(set) => set.clone(),
-                None => {
-                    let set = Arc::new(selectors);
-                    self.sets.insert(set.clone());
-                    set
-                }
-            };
-            match selectors.is_empty() {
-                true => drop(self.selected.remove(&address)),
-                false => drop(self.selected.insert(address, selectors.clone())),
-            }
-            changes.insert(address, selectors);
+            let selectors = self.all.names_of(address).flat_map(|name| self.matching(name)).collect();
+            self.set_selectors(address, selectors, &mut changes);
         }
         changes
+    }
+
+    /// Returns the selectors that a name matches.
+    fn matching(&self, name: &str) -> BTreeSet<Selector> {
+        let exact = self.exact.get(name).into_iter().flatten();
+        let patterns = self.patterns.iter().filter(|(_, pattern)| pattern.matches(name));
+        exact.chain(patterns.map(|(selector, _)| selector)).cloned().collect()
+    }
+
+    fn set_selectors(&mut self, address: IpAddr, selectors: BTreeSet<Selector>, changes: &mut Changes) {
+        let is_same = match self.selected.get(&address) {
+            Some(old) => **old == selectors,
+            None => selectors.is_empty(),
+        };
+        if is_same {
+            return;
+        }
+        let selectors = match self.sets.get(&selectors) {
+            Some(set) => set.clone(),
+            None => {
+                let set = Arc::new(selectors);
+                self.sets.insert(set.clone());
+                set
+            }
+        };
+        match selectors.is_empty() {
+            true => drop(self.selected.remove(&address)),
+            false => drop(self.selected.insert(address, selectors.clone())),
+        }
+        changes.insert(address, selectors);
     }
 }

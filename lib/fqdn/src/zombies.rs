@@ -36,6 +36,8 @@ pub struct Zombie {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Zombies {
     by_address: BTreeMap<IpAddr, Zombie>,
+    /// The number of pairs of a name and an address.
+    pairs: usize,
 }
 
 impl Zombies {
@@ -47,14 +49,18 @@ impl Zombies {
             alive_at: Timestamp::UNIX_EPOCH,
             delete_pending_at: Timestamp::UNIX_EPOCH,
         });
-        zombie.names.insert(pair.name.clone());
+        self.pairs += usize::from(zombie.names.insert(pair.name.clone()));
         zombie.delete_pending_at = zombie.delete_pending_at.max(pair.expiration).max(now);
     }
 
     /// Inserts a zombie of a record.
     pub(crate) fn restore(&mut self, zombie: Zombie) {
-        if !zombie.names.is_empty() {
-            self.by_address.insert(zombie.address, zombie);
+        if zombie.names.is_empty() {
+            return;
+        }
+        self.pairs += zombie.names.len();
+        if let Some(replaced) = self.by_address.insert(zombie.address, zombie) {
+            self.pairs -= replaced.names.len();
         }
     }
 
@@ -66,6 +72,11 @@ impl Zombies {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.by_address.is_empty()
+    }
+
+    /// Returns the number of pairs of a name and an address.
+    pub fn pairs(&self) -> usize {
+        self.pairs
     }
 
     /// Iterates over all, by address.
@@ -82,6 +93,7 @@ impl Zombies {
     pub fn remove(&mut self, name: &str, address: IpAddr) -> bool {
         let Some(zombie) = self.by_address.get_mut(&address) else { return false };
         let had = zombie.names.remove(name);
+        self.pairs -= usize::from(had);
         if zombie.names.is_empty() {
             self.by_address.remove(&address);
         }
@@ -90,14 +102,16 @@ impl Zombies {
 
     /// Removes the pairs of names that match. Returns the names.
     pub fn remove_matching(&mut self, pattern: &Pattern) -> BTreeSet<Arc<str>> {
-        let mut removed = BTreeSet::new();
+        let (mut removed, mut pairs) = (BTreeSet::new(), 0);
         self.by_address.retain(|_, zombie| {
             let (stale, left) =
                 std::mem::take(&mut zombie.names).into_iter().partition(|name| pattern.matches(name));
             zombie.names = left;
+            pairs += zombie.names.len();
             removed.extend::<BTreeSet<_>>(stale);
             !zombie.names.is_empty()
         });
+        self.pairs = pairs;
         removed
     }
 
@@ -134,6 +148,7 @@ impl Zombies {
             }
             stays
         });
+        self.pairs -= removed.len();
         self.evict_names(limits.addresses_per_name, &mut removed);
         if limits.zombies > 0 {
             removed.extend(self.shrink(limits.zombies));
@@ -156,6 +171,30 @@ impl Zombies {
             let zombie = self.by_address.remove(&address);
             let names = zombie.into_iter().flat_map(|zombie| zombie.names);
             removed.extend(names.map(|name| (name, address)));
+        }
+        self.pairs -= removed.len();
+        removed
+    }
+
+    /// Removes pairs until there are `pairs`, of addresses in the order of [`shrink`](Self::shrink). One address may have
+    /// all of them: it stays with some of its names. Returns the removed pairs.
+    pub fn shrink_pairs(&mut self, pairs: usize) -> Vec<(Arc<str>, IpAddr)> {
+        let mut removed = Vec::new();
+        let mut ranked: Vec<_> =
+            self.by_address.values().map(|zombie| (zombie.rank(), zombie.address)).collect();
+        ranked.sort_unstable();
+        for (_, address) in ranked {
+            let Some(zombie) = self.by_address.get_mut(&address) else { continue };
+            while self.pairs > pairs
+                && let Some(name) = zombie.names.pop_first()
+            {
+                self.pairs -= 1;
+                removed.push((name, address));
+            }
+            if !zombie.names.is_empty() {
+                break;
+            }
+            self.by_address.remove(&address);
         }
         removed
     }

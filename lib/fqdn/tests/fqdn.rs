@@ -229,6 +229,50 @@ fn an_endpoint_cannot_fill_the_memory() {
 }
 
 #[test]
+fn names_of_one_address_with_a_connection_cannot_fill_the_memory() {
+    let limits = Limits { entries: 100, ..Limits::default() };
+    let mut names = Names::new(limits);
+    names.select(Selector::pattern("*.io"));
+    let is_bounded = |names: &Names| {
+        let pairs = names.history(1).unwrap().zombies().pairs();
+        names.all().len() <= 200
+            && pairs <= 100
+            && names.history(1).unwrap().names().len() == names.all().len()
+    };
+    for i in 0..2000 {
+        names.insert(1, Lookup::new(&format!("{i}.io"), vec![ip(1)], 3600, at(i)));
+        assert!(is_bounded(&names), "{i}");
+    }
+    assert!(names.history(1).unwrap().zombies().pairs() > 80);
+    names.collect(at(10_000), |_, _| true);
+    assert!(is_bounded(&names));
+    assert!(names.selectors_of(ip(1)).is_some(), "the connection keeps the address");
+    names.collect(at(20_000), |_, _| false);
+    assert!(names.all().is_empty() && names.history(1).unwrap().zombies().pairs() == 0);
+}
+
+#[test]
+fn many_names_of_one_address_do_not_cost_the_square_of_their_number() {
+    let mut names = Names::new(Limits::default());
+    for i in 0..4 {
+        names.select(Selector::pattern(&format!("*{i}.io")));
+    }
+    let start = std::time::Instant::now();
+    for i in 0..10_000 {
+        // Half of them expire first.
+        let ttl = 60 + 600 * (i % 2);
+        names.insert(1, Lookup::new(&format!("{i}.io"), vec![ip(1)], ttl, at(0)));
+    }
+    assert_eq!(names.selectors_of(ip(1)).unwrap().len(), 4);
+    names.collect(at(500), |_, _| false);
+    names.collect(at(600), |_, _| false);
+    assert_eq!(names.all().len(), 5000);
+    assert_eq!(names.selectors_of(ip(1)).unwrap().len(), 2, "those of odd names");
+    // The square takes minutes.
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
+#[test]
 fn selectors_apply_to_names_of_all_endpoints() {
     let mut names = Names::new(Limits::default());
     assert!(names.insert(1, lookup("www.a.io", &[1], 60, 0)).is_empty(), "no selector");
