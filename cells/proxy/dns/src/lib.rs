@@ -12,7 +12,8 @@
 //! answer is released, byte for byte, when the directory has finished.
 //!
 //! Answers that are larger than the client takes over UDP are compressed or truncated. Queries over TCP are pipelined:
-//! each is answered when its answer is there. A workload has at most 2,048 queries in flight and 128 connections.
+//! each is answered when its answer is there. A workload has at most 2,048 queries of
+//! 4 MiB together in flight, and 128 connections.
 //!
 //! ```
 //! use std::net::{IpAddr, SocketAddr};

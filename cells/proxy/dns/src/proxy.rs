@@ -21,8 +21,9 @@ use crate::metrics::{Counters, Outcome, Timings};
 use crate::upstream::{Path, TcpPath, UdpPaths, UpstreamError};
 use crate::waiting::Received;
 
-/// Queries of one address at once: a workload must not use up the sockets of the agent.
+/// Queries of one address at once, and their bytes: a workload must use up neither sockets nor memory of the agent.
 const MAX_QUERIES_PER_CLIENT: usize = 2048;
+const MAX_BYTES_PER_CLIENT: usize = 4 << 20;
 
 /// The proxy.
 #[derive(Clone)]
@@ -35,7 +36,14 @@ pub(crate) struct Proxy {
     udp: UdpPaths,
     tasks: TaskTracker,
     stop: CancellationToken,
-    queries: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    load: Arc<Mutex<HashMap<IpAddr, Load>>>,
+}
+
+/// The queries of a client that are in flight or wait for it.
+#[derive(Default)]
+struct Load {
+    queries: usize,
+    bytes: usize,
 }
 
 /// A query as received.
@@ -52,17 +60,19 @@ pub(crate) struct TcpSlot(Mutex<Option<Arc<TcpPath>>>);
 
 /// A query that counts for its client until it is dropped.
 struct Counted {
-    queries: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    load: Arc<Mutex<HashMap<IpAddr, Load>>>,
     client: IpAddr,
+    bytes: usize,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut queries = self.queries.lock();
-        if let Some(count) = queries.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                queries.remove(&self.client);
+        let mut load = self.load.lock();
+        if let Some(own) = load.get_mut(&self.client) {
+            own.queries -= 1;
+            own.bytes -= self.bytes;
+            if own.queries == 0 {
+                load.remove(&self.client);
             }
         }
     }
@@ -85,7 +95,7 @@ impl Proxy {
             limit => Some(Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))),
         };
         let udp = UdpPaths::new(tasks.clone(), stop.clone());
-        Proxy { directory, counters, config, denied, limit, udp, tasks, stop, queries: Arc::default() }
+        Proxy { directory, counters, config, denied, limit, udp, tasks, stop, load: Arc::default() }
     }
 
     /// Returns the answer to a query; `None` if it gets none.
@@ -103,10 +113,11 @@ impl Proxy {
             }
         };
         let mut timings = Timings::default();
-        let (outcome, reply) = self.handle(&packet, &request, slot, &mut timings).await;
+        let transport = packet.transport;
+        let (outcome, reply) = self.handle(packet, &request, slot, &mut timings).await;
         timings.total = started.elapsed();
         self.counters.ended(outcome, &timings);
-        Some(match packet.transport {
+        Some(match transport {
             Transport::Udp => request.fit_udp(reply, self.config.tofqdns_enable_dns_compression),
             Transport::Tcp => reply,
         })
@@ -114,25 +125,28 @@ impl Proxy {
 
     async fn handle(
         &self,
-        packet: &Packet,
+        packet: Packet,
         request: &Request,
         slot: Option<&TcpSlot>,
         timings: &mut Timings,
     ) -> (Outcome, Vec<u8>) {
         let failed = || (Outcome::Failed, request.reply(ResponseCode::ServFail));
+        let rejected = || {
+            self.counters.rejected();
+            (Outcome::Timeout, request.reply(ResponseCode::ServFail))
+        };
+        // Also those count that wait for the permission.
+        let Some(_counted) = self.count(packet.client.ip(), packet.message.len()) else { return rejected() };
         let waited = Instant::now();
         let permit = self.permit().await;
         timings.semaphore = waited.elapsed();
-        let (Ok(_permit), Some(_counted)) = (permit, self.count(packet.client.ip())) else {
-            self.counters.rejected();
-            return (Outcome::Timeout, request.reply(ResponseCode::ServFail));
-        };
+        let Ok(_permit) = permit else { return rejected() };
         let checked = Instant::now();
         let Some(client) = self.directory.client(packet.client.ip()) else {
             tracing::debug!(source = %packet.client, name = request.name, "A DNS query of no endpoint");
             return failed();
         };
-        let Packet { server, transport, .. } = *packet;
+        let Packet { server, transport, .. } = packet;
         let question = Question { endpoint: client.endpoint, transport, server, name: &request.name };
         let is_allowed = self.directory.allows(question);
         timings.policy = checked.elapsed();
@@ -145,7 +159,7 @@ impl Proxy {
             && self.directory.may_see_client(server.ip());
         let path = Path { client: packet.client, server, identity: client.identity, transparent };
         let forwarded = Instant::now();
-        let answer = self.forward(path, packet, request, slot).await;
+        let answer = self.forward(path, packet.message, request, slot).await;
         timings.upstream = forwarded.elapsed();
         let (mut reply, answer) = match answer {
             Ok(received) => received,
@@ -168,11 +182,10 @@ impl Proxy {
     async fn forward(
         &self,
         path: Path,
-        packet: &Packet,
+        message: Vec<u8>,
         request: &Request,
         slot: Option<&TcpSlot>,
     ) -> Result<Received, UpstreamError> {
-        let message = packet.message.clone();
         let Some(slot) = slot else { return self.udp.query(path, request, message).await };
         let tcp = {
             let mut tcp = slot.0.lock();
@@ -197,13 +210,14 @@ impl Proxy {
         acquired.map_err(drop)?.map(Some).map_err(drop)
     }
 
-    fn count(&self, client: IpAddr) -> Option<Counted> {
-        let mut queries = self.queries.lock();
-        let count = queries.entry(client).or_default();
-        if *count >= MAX_QUERIES_PER_CLIENT {
+    fn count(&self, client: IpAddr, bytes: usize) -> Option<Counted> {
+        let mut load = self.load.lock();
+        let own = load.entry(client).or_default();
+        if own.queries >= MAX_QUERIES_PER_CLIENT || own.bytes + bytes > MAX_BYTES_PER_CLIENT {
             return None;
         }
-        *count += 1;
-        Some(Counted { queries: self.queries.clone(), client })
+        own.queries += 1;
+        own.bytes += bytes;
+        Some(Counted { load: self.load.clone(), client, bytes })
     }
 }

@@ -56,11 +56,18 @@ impl Path {
 }
 
 /// Sockets to servers over UDP, each open while a request waits.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct UdpPaths {
-    paths: Arc<Mutex<HashMap<Path, UdpPath>>>,
+    paths: Arc<Mutex<Paths>>,
     tasks: TaskTracker,
     stop: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Paths {
+    open: HashMap<Path, UdpPath>,
+    /// For the packet that is being received. One for all: there may be thousands of paths.
+    buffer: Box<[u8]>,
 }
 
 #[derive(Debug)]
@@ -80,12 +87,12 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut paths = self.paths.paths.lock();
-        if let Some(path) = paths.get_mut(&self.path) {
+        let open = &mut self.paths.paths.lock().open;
+        if let Some(path) = open.get_mut(&self.path) {
             path.waiting.remove(self.id);
             if path.waiting.is_empty() {
                 path.close.cancel();
-                paths.remove(&self.path);
+                open.remove(&self.path);
             }
         }
     }
@@ -93,7 +100,8 @@ impl Drop for Place<'_> {
 
 impl UdpPaths {
     pub(crate) fn new(tasks: TaskTracker, stop: CancellationToken) -> UdpPaths {
-        UdpPaths { paths: Arc::default(), tasks, stop }
+        let paths = Paths { open: HashMap::new(), buffer: vec![0; MAX_PAYLOAD].into() };
+        UdpPaths { paths: Arc::new(Mutex::new(paths)), tasks, stop }
     }
 
     /// Forwards a request and returns its answer, with the id at the server.
@@ -105,7 +113,7 @@ impl UdpPaths {
     ) -> Result<Received, UpstreamError> {
         let (place, socket, answer) = {
             let mut paths = self.paths.lock();
-            let open = match paths.entry(path) {
+            let open = match paths.open.entry(path) {
                 Entry::Occupied(open) => open.into_mut(),
                 Entry::Vacant(closed) => closed.insert(self.open(path)?),
             };
@@ -132,17 +140,17 @@ impl UdpPaths {
 }
 
 /// Passes the packets of a server to the requests of a path. An error, such as that no process has the port, ends them.
-async fn receive(paths: Arc<Mutex<HashMap<Path, UdpPath>>>, path: Path, socket: Arc<UdpSocket>) {
-    let mut buffer = vec![0; MAX_PAYLOAD];
+async fn receive(paths: Arc<Mutex<Paths>>, path: Path, socket: Arc<UdpSocket>) {
     loop {
-        let received = socket.recv(&mut buffer).await;
-        let mut paths = paths.lock();
+        let ready = socket.readable().await;
+        let Paths { open, buffer } = &mut *paths.lock();
         // A path with another socket has replaced this one.
-        let Some(open) = paths.get_mut(&path).filter(|open| Arc::ptr_eq(&open.socket, &socket)) else {
+        let Some(open) = open.get_mut(&path).filter(|open| Arc::ptr_eq(&open.socket, &socket)) else {
             return;
         };
-        match received {
+        match ready.and_then(|()| socket.try_recv(buffer)) {
             Ok(length) => open.waiting.deliver(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 tracing::debug!(server = %path.server, %error, "A DNS server cannot be reached");
                 open.waiting.fail();

@@ -30,9 +30,11 @@ impl Waiting {
         Some((id, receiver))
     }
 
-    /// Removes a request.
+    /// Removes a request after its receiver was dropped. If it was answered, another request may have got its id since.
     pub(crate) fn remove(&mut self, id: u16) {
-        self.requests.remove(&id);
+        if self.requests.get(&id).is_some_and(|(_, sender)| sender.is_closed()) {
+            self.requests.remove(&id);
+        }
     }
 
     /// Passes a message to the request that it answers. Others are ignored: they may be forged.
@@ -57,5 +59,31 @@ impl Waiting {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_with_the_id_of_an_answered_one_stays() {
+        let query = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x02io\0\0\x01\0\x01";
+        let (request, mut answer) = (Request::parse(query).unwrap(), query.to_vec());
+        answer[2] |= 0x80;
+        let mut waiting = Waiting::default();
+        let (id, mut first) = waiting.add(&request).unwrap();
+        waiting.deliver(&answer);
+        assert!(first.try_recv().is_ok());
+        // The client asks again with the same id before the first request has ended.
+        let (again, mut second) = waiting.add(&request).unwrap();
+        assert_eq!((id, again), (7, 7));
+        waiting.remove(id);
+        waiting.deliver(&answer);
+        assert!(second.try_recv().is_ok());
+        let (id, third) = waiting.add(&request).unwrap();
+        drop(third);
+        waiting.remove(id);
+        assert!(waiting.is_empty());
     }
 }

@@ -433,6 +433,38 @@ fn the_limit_of_queries_refuses_after_the_grace_period() {
 }
 
 #[test]
+fn queries_that_wait_for_the_limit_cannot_fill_the_memory() {
+    require_root!();
+    let grace = Duration::from_secs(20);
+    let config = DnsProxyConfig {
+        dnsproxy_concurrency_limit: 1,
+        dnsproxy_concurrency_processing_grace_period: grace,
+        ..DnsProxyConfig::default()
+    };
+    staged(config, async |stage| {
+        let first = stage.udp(SERVER_V4);
+        first.send(&query(1, "gated.allowed.")).await.unwrap();
+        while stage.learned().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut stream = stage.connect();
+        let mut large = query(2, "b.allowed.");
+        large.resize(60_000, 0);
+        for _ in 0..75 {
+            write(&mut stream, &large).await.unwrap();
+        }
+        // 69 of them have 4 MiB.
+        for _ in 0..6 {
+            let answer = Message::from_vec(&read(&mut stream).await.unwrap()).unwrap();
+            assert_eq!(answer.response_code(), ResponseCode::ServFail);
+        }
+        assert!(tokio::time::timeout(Duration::from_millis(100), read(&mut stream)).await.is_err());
+        stage.node.gate.notify_one();
+        assert_eq!(reply(&first).await.response_code(), ResponseCode::NoError);
+    });
+}
+
+#[test]
 fn large_answers_come_over_tcp() {
     require_root!();
     staged(DnsProxyConfig::default(), async |stage| {
