@@ -40,6 +40,7 @@ mod names;
 mod observer;
 mod parser;
 mod peers;
+mod preface;
 mod reflection;
 mod request;
 mod ring;

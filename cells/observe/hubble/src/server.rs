@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hive::JobCx;
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 
+use crate::preface::Prefaced;
 use crate::reflection::{self, Reflection};
 use crate::service::Service;
 
@@ -49,6 +51,8 @@ pub(crate) struct Services {
 /// The connections of a listener. They end with the job.
 pub(crate) struct Server {
     connections: TaskTracker,
+    /// Whether the latest client was refused.
+    is_full: AtomicBool,
     tasks: Tasks,
     route: Route,
 }
@@ -56,13 +60,18 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(services: Services, cx: &JobCx) -> Self {
         let tasks = Tasks { tracker: TaskTracker::new(), stop: cx.token().clone() };
-        Self { connections: TaskTracker::new(), tasks, route: Route::new(services) }
+        Self {
+            connections: TaskTracker::new(),
+            is_full: AtomicBool::new(false),
+            tasks,
+            route: Route::new(services),
+        }
     }
 
-    /// Whether another connection is served; logs if it is not.
+    /// Whether another connection is served. Logs the first refusal of a row: clients must not fill the log.
     pub(crate) fn has_capacity(&self) -> bool {
         let has_capacity = self.connections.len() < CONNECTIONS;
-        if !has_capacity {
+        if !self.is_full.swap(!has_capacity, Ordering::Relaxed) && !has_capacity {
             tracing::info!(clients = CONNECTIONS, "Hubble client refused: too many are connected");
         }
         has_capacity
@@ -86,7 +95,8 @@ impl Server {
                     .keep_alive_timeout(KEEP_ALIVE.1)
                     .timer(TokioTimer::new());
                 // The end of a client, also by an error, needs no report.
-                drop(server.serve_connection(TokioIo::new(stream), route).await);
+                let stream = TokioIo::new(Prefaced::new(stream));
+                drop(server.serve_connection(stream, route).await);
             };
             stop.run_until_cancelled(serving).await;
         });

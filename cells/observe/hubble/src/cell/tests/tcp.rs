@@ -10,6 +10,7 @@ use hubble_api::{ClientTls, ConnectError};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use node_manager::testing::{Nodes, node};
 use test_kit::{Authority, Identity as Certificate, Valid};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -353,5 +354,21 @@ async fn reflection_names_the_services_in_both_versions() {
     };
     let file = String::from_utf8_lossy(&files.file_descriptor_proto[0]).into_owned();
     assert!(file.contains("GetAgentEvents"), "{file}");
+    hive.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_sends_nothing_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hive = tcp_hive(folder.path());
+    hive.start().await;
+    let mut silent = TcpStream::connect(address(&hive).await).await.unwrap();
+    // The settings of the server show that it is served.
+    let mut settings = [0; 9];
+    silent.read_exact(&mut settings).await.unwrap();
+    tokio::time::pause();
+    let ended = tokio::time::timeout(Duration::from_secs(60), silent.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "it would keep one of 128 connections");
+    tokio::time::resume();
     hive.stop().await;
 }
