@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath_abi::identity::HOST;
-use identity_core::{Range, Scope};
+use identity_core::{Range, Scope, reserved_label};
 use k8s_types::Time;
 use labels::{LabelArray, Labels, NamedPorts};
 use state_file::Rewrite;
@@ -68,6 +68,10 @@ impl Identities {
         if let Some(requests) = &self.requests {
             return self.allocate_known(labels, user).ok_or_else(|| {
                 let labels = LabelArray::from(labels);
+                if let Some(label) = reserved_label(&labels).cloned() {
+                    self.withdraw(user);
+                    return Error::Reserved { labels, label };
+                }
                 requests.add(&labels, user, delay);
                 Error::Waiting { labels }
             });

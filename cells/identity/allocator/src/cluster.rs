@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use identity_core::{ClusterIdentity, ClusterObject, Scope};
+use identity_core::{ClusterIdentity, ClusterObject, Scope, reserved_label};
 use labels::LabelArray;
 use statedb::{Obj, Writer};
 
@@ -112,7 +112,7 @@ impl Identities {
 }
 
 fn request(requests: &Requests, lost: Lost) {
-    for (labels, users) in lost {
+    for (labels, users) in lost.into_iter().filter(|(labels, _)| reserved_label(labels).is_none()) {
         users.iter().for_each(|user| requests.add(&labels, user, Duration::ZERO));
     }
 }
@@ -153,7 +153,8 @@ fn delete(w: &mut Writer<'_, Identity>, id: u32, now: Instant) {
 impl Identity {
     /// Whether the object of the identity is to be created again: it is in use here.
     pub(crate) fn lacks_object(&self) -> bool {
-        self.scope() == Scope::Global && self.object.is_none() && !self.users.is_empty()
+        let is_used = self.scope() == Scope::Global && self.object.is_none() && !self.users.is_empty();
+        is_used && reserved_label(&self.labels).is_none()
     }
 
     /// Whether the operator is about to collect the identity, which is in use here.

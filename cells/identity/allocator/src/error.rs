@@ -1,7 +1,7 @@
 //! Errors of allocation.
 
 use identity_core::Range;
-use labels::LabelArray;
+use labels::{Label, LabelArray};
 
 /// An error of an allocation. Nothing has been allocated.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +29,14 @@ pub enum Error {
         /// The labels.
         labels: LabelArray,
     },
+    /// The labels are none of a workload: other agents ignore an object with them.
+    #[error("{} have no identity of the cluster: the label {label} is of the agent's own", labels.texts().join(","))]
+    Reserved {
+        /// The labels.
+        labels: LabelArray,
+        /// The one that makes them so.
+        label: Label,
+    },
     /// The file of identities cannot be read or written.
     #[error(transparent)]
     File(#[from] state_file::Error),
@@ -39,6 +47,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::Exhausted { .. } | Error::Waiting { .. } => true,
+            Error::Reserved { .. } => false,
             Error::File(error) => error.is_retryable(),
         }
     }

@@ -326,6 +326,26 @@ async fn identities_of_records_are_kept_and_get_their_objects_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn labels_of_the_agents_own_identities_are_not_requested_from_the_cluster() {
+    let server = Server::default();
+    let agent = Agent::with(&server, &[], |identities| {
+        // The record of a version that gave the host an identity of the cluster.
+        let labels = set("reserved:host,k8s:zone=a");
+        assert_eq!(identities.reserve(300, &labels, "endpoint/1").unwrap(), 300);
+    })
+    .await;
+    let refused = agent.identities.allocate(&set("reserved:host,k8s:zone=b"), "endpoint/2").unwrap_err();
+    assert!(matches!(&refused, Error::Reserved { label, .. } if label.key == "host"), "{refused}");
+    assert!(!refused.is_retryable());
+    assert_eq!(agent.requests.len(&agent.requests.snapshot()), 0);
+    assert_eq!(agent.identities.allocate(&set("reserved:health"), "endpoint/3").unwrap(), 4);
+    // An endpoint that waits for its labels may have some already.
+    let init = agent.allocate("reserved:init,k8s:app=web", "endpoint/4").await;
+    assert_eq!(server.objects().into_keys().collect::<Vec<_>>(), [init.to_string()]);
+    agent.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn objects_that_are_no_identities_are_ignored_and_reported() {
     let server = Server::default();
     let names = ["1", "255", "65536", "16777217", "4294967296", "-5", "+300", "0300", "web", "3e3"];

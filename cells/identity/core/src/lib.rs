@@ -29,7 +29,7 @@ mod pod;
 mod prefix_file;
 mod range;
 
-pub use object::{ClusterIdentity, ClusterObject, Fault, HEARTBEAT, manifest, number};
+pub use object::{ClusterIdentity, ClusterObject, Fault, HEARTBEAT, manifest, number, reserved_label};
 pub use pod::pod_labels;
 pub use prefix_file::{BadFile, FilterError, filter_of_file, filter_of_options};
 pub use range::{Range, Scope, label_key};

@@ -60,15 +60,19 @@ impl ClusterIdentity {
         if labels.iter().next().is_none() {
             return Err(Fault::NoLabels);
         }
-        // Policy takes these for the host, the world, ...: only the agent's own identities have them.
-        let reserved = labels.iter().find(|label| label.source == RESERVED && label.key != "init");
-        if let Some(label) = reserved {
+        if let Some(label) = reserved_label(&labels) {
             return Err(Fault::Reserved(label.clone()));
         }
         let created = object.metadata.creation_timestamp;
         let heartbeat = object.metadata.annotations.get(HEARTBEAT).is_some();
         Ok(ClusterIdentity { id, labels, object: ClusterObject { created, heartbeat } })
     }
+}
+
+/// Returns the label by which these are none of a workload: policy takes it for the host, the world, ..., and only the agent's
+/// own identities have it.
+pub fn reserved_label(labels: &LabelArray) -> Option<&Label> {
+    labels.iter().find(|label| label.source == RESERVED && label.key != "init")
 }
 
 /// Returns the number of a name; none for other spellings of it, which would be a second object of one identity.
