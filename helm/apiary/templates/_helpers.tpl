@@ -39,6 +39,13 @@ none
 {{- or .Values.socketLB.enabled (eq (toString .Values.kubeProxyReplacement) "true") -}}
 {{- end }}
 
+{{- /* Whether metrics of flows are served. */ -}}
+{{- define "apiary.hubbleMetrics" -}}
+{{- with .Values.hubble -}}
+{{- and .enabled (or (not (empty .metrics.enabled)) .metrics.dynamic.enabled) -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The variables by which processes find an API server that is not behind the service of the cluster. */ -}}
 {{- define "apiary.apiServer" -}}
 {{- with .Values.k8sServiceHost }}
@@ -142,6 +149,35 @@ capabilities:
       {{- $_ := set $data "hubble-tls-cert-file" "/var/lib/cilium/tls/hubble/server.crt" -}}
       {{- $_ := set $data "hubble-tls-key-file" "/var/lib/cilium/tls/hubble/server.key" -}}
       {{- $_ := set $data "hubble-tls-client-ca-files" "/var/lib/cilium/tls/hubble/client-ca.crt" -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if .hubble.enabled -}}
+    {{- with .hubble.export.static -}}
+      {{- if .enabled -}}
+        {{- $_ := set $data "hubble-export-file-path" .filePath -}}
+        {{- $_ := set $data "hubble-export-file-max-size-mb" (.fileMaxSizeMb | int64 | toString) -}}
+        {{- $_ := set $data "hubble-export-file-max-backups" (.fileMaxBackups | int64 | toString) -}}
+        {{- $_ := set $data "hubble-export-file-compress" (toString .fileCompress) -}}
+        {{- with .allowList -}}{{- $_ := set $data "hubble-export-allowlist" (join " " .) -}}{{- end -}}
+        {{- with .denyList -}}{{- $_ := set $data "hubble-export-denylist" (join " " .) -}}{{- end -}}
+        {{- with .fieldMask -}}{{- $_ := set $data "hubble-export-fieldmask" (join " " .) -}}{{- end -}}
+        {{- with .fieldAggregate -}}
+          {{- $_ := set $data "hubble-export-fieldaggregate" (join " " .) -}}
+          {{- $_ := set $data "hubble-export-aggregation-interval" $values.hubble.export.static.aggregationInterval -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
+    {{- if .hubble.export.dynamic.enabled -}}
+      {{- $_ := set $data "hubble-flowlogs-config-path" "/flowlog-config/flowlogs.yaml" -}}
+    {{- end -}}
+    {{- with .hubble.metrics -}}
+      {{- if eq (include "apiary.hubbleMetrics" $) "true" -}}
+        {{- $_ := set $data "hubble-metrics-server" (printf ":%d" (int64 .port)) -}}
+        {{- with .enabled -}}{{- $_ := set $data "hubble-metrics" (join " " .) -}}{{- end -}}
+        {{- if .dynamic.enabled -}}
+          {{- $_ := set $data "hubble-dynamic-metrics-config-path" "/dynamic-metrics-config/dynamic-metrics.yaml" -}}
+        {{- end -}}
+      {{- end -}}
     {{- end -}}
   {{- end -}}
   {{- if .operator.prometheus.enabled -}}

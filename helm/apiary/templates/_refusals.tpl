@@ -50,6 +50,9 @@
   {{- if and .ipMasqAgent.enabled (ne (get $config "enable-bpf-masquerade") "true") -}}
     {{- $faults = append $faults "ipMasqAgent.enabled: needs bpf.masquerade true: iptables masquerades without such ranges" -}}
   {{- end -}}
+  {{- if and .hubble.metrics.enabled .hubble.metrics.dynamic.enabled -}}
+    {{- $faults = append $faults "hubble.metrics.enabled: hubble.metrics.dynamic.enabled is true as well: leave one of them out" -}}
+  {{- end -}}
   {{- if and .autoDirectNodeRoutes (ne .routingMode "native") -}}
     {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native" -}}
   {{- end -}}

@@ -93,6 +93,10 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             "clusterPoolIPv4PodCIDRList: is empty",
         ),
         (json!({"ipMasqAgent": {"enabled": true}}), "ipMasqAgent.enabled: needs bpf.masquerade true"),
+        (
+            json!({"hubble": {"metrics": {"enabled": ["drop"], "dynamic": {"enabled": true}}}}),
+            "hubble.metrics.enabled: hubble.metrics.dynamic.enabled is true as well",
+        ),
         (json!({"autoDirectNodeRoutes": true}), "autoDirectNodeRoutes: needs routingMode native"),
         (json!({"ipv4": {"enabled": false}}), "ipv4.enabled: both families are off"),
         (

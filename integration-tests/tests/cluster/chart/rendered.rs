@@ -128,6 +128,23 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                     "tls": {"server": {"extraDnsNames": ["hubble.example.org"], "extraIpAddresses": ["192.0.2.7"]}}}}),
         ),
         (
+            "flows in files and as metrics",
+            json!({"hubble": {"enabled": true,
+                "export": {"static": {"enabled": true, "filePath": "/var/run/cilium/hubble/own.log", "fileMaxSizeMb": 20, "fileMaxBackups": 0,
+                    "fileCompress": true, "allowList": ["{\"verdict\":[\"DROPPED\"]}", "{\"source_pod\":[\"kube-system/\"]}"],
+                    "denyList": ["{\"reply\":[true]}"], "fieldMask": ["time", "verdict"],
+                    "fieldAggregate": ["source.identity"], "aggregationInterval": "30s"}},
+                "metrics": {"enabled": ["dns:query;ignoreAAAA", "drop"], "port": 9966, "serviceAnnotations": {"a": "b"}}}}),
+        ),
+        (
+            "flows by files that change",
+            json!({"hubble": {"enabled": true,
+                "export": {"dynamic": {"enabled": true, "config": {"configMapName": "own", "content": [
+                    {"name": "drops", "filePath": "/var/run/cilium/hubble/drops.log", "includeFilters": [{"verdict": ["DROPPED"]}]}]}}},
+                "metrics": {"dynamic": {"enabled": true, "config": {"content": [
+                    {"name": "drop", "contextOptions": [{"name": "sourceContext", "values": ["pod"]}]}]}}}}}),
+        ),
+        (
             "names and roles of others",
             json!({"serviceAccounts": {"cilium": {"create": false, "name": "a"}, "operator": {"create": false, "name": "b"}},
                 "rbac": {"create": false}, "logOptions": {"format": "json"}, "debug": {"enabled": true},
@@ -213,6 +230,82 @@ fn default_options_are_those_of_ciliums_chart_but_for_what_is_not_built() {
         rendered.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!(rendered, expected);
     assert!(left_out.values().all(|reason| !reason.is_empty()));
+}
+
+/// The keys and objects of exporters and metrics of flows are those of Cilium's chart.
+#[test]
+fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
+    require_helm!();
+    let sets = value_sets();
+    let rendered = |name: &str| {
+        let (_, values) = sets.iter().find(|(set, _)| *set == name).unwrap();
+        render(values).unwrap()
+    };
+    let of_flows = |text: &str| -> BTreeMap<String, String> {
+        let is_of_flows = |key: &str| {
+            ["hubble-export-", "hubble-flowlogs-", "hubble-metrics", "hubble-dynamic-"]
+                .iter()
+                .any(|prefix| key.starts_with(prefix))
+        };
+        config(text).into_iter().filter(|(key, _)| is_of_flows(key)).collect()
+    };
+    let expected = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+
+    assert_eq!(of_flows(&rendered("defaults")), expected(&[]));
+    // With Hubble alone there are neither.
+    assert_eq!(of_flows(&rendered("services")), expected(&[]));
+
+    let text = rendered("flows in files and as metrics");
+    let keys = expected(&[
+        ("hubble-export-file-path", "/var/run/cilium/hubble/own.log"),
+        ("hubble-export-file-max-size-mb", "20"),
+        ("hubble-export-file-max-backups", "0"),
+        ("hubble-export-file-compress", "true"),
+        ("hubble-export-allowlist", r#"{"verdict":["DROPPED"]} {"source_pod":["kube-system/"]}"#),
+        ("hubble-export-denylist", r#"{"reply":[true]}"#),
+        ("hubble-export-fieldmask", "time verdict"),
+        ("hubble-export-fieldaggregate", "source.identity"),
+        ("hubble-export-aggregation-interval", "30s"),
+        ("hubble-metrics-server", ":9966"),
+        ("hubble-metrics", "dns:query;ignoreAAAA drop"),
+    ]);
+    assert_eq!(of_flows(&text), keys);
+    let fixed = objects(&text);
+    let service = &fixed["Service/hubble-metrics"];
+    assert_eq!(service["spec"]["clusterIP"], "None");
+    assert_eq!(service["spec"]["ports"][0]["port"], 9966);
+    assert_eq!(service["metadata"]["annotations"]["prometheus.io/port"], "9966");
+    let container = |objects: &BTreeMap<String, Value>| {
+        let containers = &objects["DaemonSet/cilium"]["spec"]["template"]["spec"]["containers"];
+        containers[0].clone()
+    };
+    let port = json!({"name": "hubble-metrics", "containerPort": 9966, "hostPort": 9966, "protocol": "TCP"});
+    assert!(container(&fixed)["ports"].as_array().unwrap().contains(&port));
+
+    let text = rendered("flows by files that change");
+    let keys = expected(&[
+        ("hubble-flowlogs-config-path", "/flowlog-config/flowlogs.yaml"),
+        ("hubble-metrics-server", ":9965"),
+        ("hubble-dynamic-metrics-config-path", "/dynamic-metrics-config/dynamic-metrics.yaml"),
+    ]);
+    assert_eq!(of_flows(&text), keys);
+    let dynamic = objects(&text);
+    let exporters = dynamic["ConfigMap/own"]["data"]["flowlogs.yaml"].as_str().unwrap();
+    let exporters = hubble_exporter::flow_logs(exporters).unwrap();
+    assert_eq!((exporters[0].name.as_str(), exporters[0].allow.len()), ("drops", 1));
+    for (mount, map, file) in [
+        ("/flowlog-config", "own", "flowlogs.yaml"),
+        ("/dynamic-metrics-config", "cilium-dynamic-metrics-config", "dynamic-metrics.yaml"),
+    ] {
+        assert!(dynamic[&format!("ConfigMap/{map}")]["data"][file].is_string(), "{map}");
+        let mounts = container(&dynamic)["volumeMounts"].clone();
+        let volume = mounts.as_array().unwrap().iter().find(|entry| entry["mountPath"] == mount).unwrap();
+        let volumes = &dynamic["DaemonSet/cilium"]["spec"]["template"]["spec"]["volumes"];
+        let volume = volumes.as_array().unwrap().iter().find(|entry| entry["name"] == volume["name"]);
+        assert_eq!(volume.unwrap()["configMap"]["name"], map);
+    }
 }
 
 #[test]
