@@ -64,6 +64,14 @@ fn wait_seen(node: &Node, pod: &Pod, desired: [IpAddr; 2]) {
     }
 }
 
+/// Checks that `apiary why` explains packets of the pod to each address of the world by these texts.
+fn assert_explained(node: &Node, pod: &Pod, texts: [String; 2]) {
+    for ((from, to), text) in pod.addresses().into_iter().zip(WORLD).zip(texts) {
+        let why = node.apiary(&["why", &from.to_string(), to, "4000/UDP"]);
+        assert!(why.contains(&text), "{text}\n{why}");
+    }
+}
+
 /// Ends the agent.
 fn end(node: &mut Node, is_kill: bool) {
     if is_kill {
@@ -153,6 +161,7 @@ fn ranges_of_ip_masq_agent_are_followed() {
     wait_seen(&node, &pod, [ipv4, own_ipv6]);
     write("");
     wait_seen(&node, &pod, ips(OWN));
+    assert_explained(&node, &pod, OWN.map(|own| format!("source becomes {own} by interface")));
     let (udp, tcp) = flows(&node, &pod);
     write("203.0.113.0/24");
     sleep(Duration::from_millis(100));
@@ -161,6 +170,7 @@ fn ranges_of_ip_masq_agent_are_followed() {
     assert_perfect(&node, udp, tcp);
     write("192.0.2.0/30, '2001:db8::/64'");
     wait_seen(&node, &pod, pod.addresses());
+    assert_explained(&node, &pod, ["ip-masq-agent excludes the destination"; 2].map(str::to_owned));
     let listed = node.apiary(&["bpf", "ipmasq", "list"]);
     assert!(listed.contains("192.0.2.0/30") && listed.contains("2001:db8::/64"), "{listed}");
     let masquerading = &node.get("/v1/healthz")["masquerading"];

@@ -90,6 +90,24 @@ pub(crate) fn tcp(from: &NetNs, to: SocketAddr) -> Option<String> {
     ask(&mut connect(from, to)?)
 }
 
+/// Returns the destinations that `apiary why` names for TCP packets from one address to another, and its whole text.
+pub(crate) fn explained(
+    apiary: impl Fn(&[&str]) -> String,
+    from: IpAddr,
+    to: SocketAddr,
+    sport: Option<u16>,
+) -> (BTreeSet<SocketAddr>, String) {
+    let (from, ip, target) = (from.to_string(), to.ip().to_string(), format!("{}/TCP", to.port()));
+    let mut arguments = vec!["why", &from, &ip, &target];
+    let sport = sport.map(|port| format!("--source-port={port}"));
+    arguments.extend(sport.as_deref());
+    let text = apiary(&arguments);
+    arguments.extend(["-o", "json"]);
+    let answer: serde_json::Value = serde_json::from_str(&apiary(&arguments)).unwrap();
+    let branches = answer["path"]["branches"].as_array().unwrap();
+    (branches.iter().map(|branch| branch["destination"].as_str().unwrap().parse().unwrap()).collect(), text)
+}
+
 fn at(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
@@ -170,6 +188,19 @@ fn new_connections_go_to_all_backends_and_old_ones_stay() {
         for _ in 0..20 {
             assert_eq!(ask(&mut old).as_deref(), Some("one"), "a connection stays where it is");
         }
+        let own = old.local_addr().unwrap();
+        let addresses = |pods: &[&Pod]| -> BTreeSet<SocketAddr> {
+            let ips = pods.iter().flat_map(|pod| pod.addresses());
+            ips.filter(|ip| ip.is_ipv4() == to.is_ipv4())
+                .map(|ip| SocketAddr::new(ip, BACKEND_PORT))
+                .collect()
+        };
+        let (new, text) = explained(|arguments| node.apiary(arguments), own.ip(), to, None);
+        assert_eq!(new, addresses(&[one, two]), "{text}");
+        let (known, text) = explained(|arguments| node.apiary(arguments), own.ip(), to, Some(own.port()));
+        assert_eq!(known, addresses(&[one]), "{text}");
+        assert!(text.contains("the connection keeps its backend"), "{text}");
+        assert!(text.contains(&format!("source {} becomes {to}", known.first().unwrap())), "{text}");
         node.serve(&[web(&[two])]);
         assert_eq!((asked(udp, to), asked(tcp, to)), (names(&["two"]), names(&["two"])));
     }

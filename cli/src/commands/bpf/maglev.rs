@@ -61,7 +61,10 @@ fn tables(wanted: impl Fn(u16) -> bool) -> anyhow::Result<Tables> {
         for (key, inner) in outer.entries()? {
             let id = u16::from_be(key);
             if wanted(id) {
-                let backends = read(inner).with_context(|| format!("cannot read table {id} of {name}"))?;
+                let backends = RawMap::open_id(inner)
+                    .map_err(Into::into)
+                    .and_then(|map| read(&map))
+                    .with_context(|| format!("cannot read table {id} of {name}"))?;
                 tables.insert(format!("[{id}]/{family}"), vec![text(&backends)]);
             }
         }
@@ -69,9 +72,8 @@ fn tables(wanted: impl Fn(u16) -> bool) -> anyhow::Result<Tables> {
     Ok(tables)
 }
 
-/// Returns the only value of the map with this kernel id.
-fn read(map: u32) -> anyhow::Result<Vec<u32>> {
-    let map = RawMap::open_id(map)?;
+/// Returns the backends in an inner map, by position.
+pub(in crate::commands) fn read(map: &RawMap) -> anyhow::Result<Vec<u32>> {
     let mut value = vec![0; map.value_len()];
     map.lookup(bytes_of(&[0_u32]), &mut value)?;
     Ok(values_of(&value))

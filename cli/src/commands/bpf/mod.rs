@@ -9,11 +9,11 @@ mod frag;
 mod ipcache;
 mod ipmasq;
 mod lb;
-mod maglev;
+pub(super) mod maglev;
 mod metrics;
 mod nat;
 mod nodeid;
-mod pinned;
+pub(super) mod pinned;
 mod policy;
 
 use crate::client::Agent;

@@ -29,17 +29,17 @@ fn first_bpffs(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-pub(super) fn open(name: &str) -> anyhow::Result<RawMap> {
+pub(in crate::commands) fn open(name: &str) -> anyhow::Result<RawMap> {
     let path = globals()?.join(name);
     RawMap::open(&path).with_context(|| format!("cannot open map {}", path.display()))
 }
 
-pub(super) fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
+pub(in crate::commands) fn rows<K: Pod, V: Pod>(name: &str) -> anyhow::Result<Vec<(K, V)>> {
     Ok(Map::new(open(name)?)?.entries()?)
 }
 
 /// Whether the error means that the map does not exist.
-pub(super) fn is_missing(error: &anyhow::Error) -> bool {
+pub(in crate::commands) fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<bpf::Error>().and_then(bpf::Error::errno) == Some(ENOENT)
 }
 

@@ -224,15 +224,20 @@ impl Cluster {
         self.apply(&format!("node-{}.json", member.name), &objects);
     }
 
-    /// Returns the entries of a map of the node's kernel, as `apiary bpf NAME list` does below its own BPF file system.
+    /// Returns the entries of a map of the node's kernel.
     pub(super) fn maps(&self, index: usize, name: &str) -> String {
+        self.apiary(index, &["bpf", name, "list"])
+    }
+
+    /// Returns the output of `apiary` of a node, with the maps of the node's own BPF file system.
+    pub(super) fn apiary(&self, index: usize, arguments: &[&str]) -> String {
         let node = &self.nodes[index];
         let mut command = node.host().command("unshare");
         command
-            .args(["--mount", "sh", "-c", r#"mount --bind "$0" /sys/fs/bpf && exec "$1" bpf "$2" list"#])
+            .args(["--mount", "sh", "-c", r#"mount --bind "$0" /sys/fs/bpf && exec "$@""#])
             .arg(node.sandbox().bpf_root())
             .arg(binary("apiary"))
-            .arg(name)
+            .args(arguments)
             .env("CILIUM_SOCK", node.socket());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use test_kit::{NetNs, require_root};
 
 use super::cluster::{Cluster, MEMBERS, Routing};
-use crate::services::{ask, connect, serve_at, tcp, thread, udp};
+use crate::services::{ask, connect, explained, serve_at, tcp, thread, udp};
 
 const NODE_PORT: u16 = 30_080;
 const PORT: u16 = 80;
@@ -102,6 +102,23 @@ fn backends_of_other_nodes_answer(routing: Routing) {
     // Connections go on while the backend moves, the agent stops, is killed, and starts.
     let mut streams: Vec<(SocketAddr, TcpStream)> =
         frontends().into_iter().map(|to| (to, connect(&client, to).unwrap())).collect();
+    let server = &cluster.pods[1].server;
+    for (to, stream) in &mut streams {
+        assert_eq!(ask(stream).as_deref(), Some("n2"));
+        let from = stream.local_addr().unwrap();
+        let (named, text) =
+            explained(|arguments| cluster.apiary(0, arguments), from.ip(), *to, Some(from.port()));
+        let backend = server.addresses().into_iter().find(|ip| ip.is_ipv4() == to.is_ipv4()).unwrap();
+        assert!(named.into_iter().eq([SocketAddr::new(backend, BACKEND_PORT)]), "{to}\n{text}");
+        // The translation is that of the entry, not of the rules for new connections.
+        assert!(
+            text.contains(&format!("source {from} becomes ")) && text.contains("by NAT "),
+            "{to}\n{text}"
+        );
+        assert!(text.contains(&format!(" becomes {from} again")), "{to}\n{text}");
+        let is_tunnelled = text.contains("encapsulated for the destination's node");
+        assert_eq!(is_tunnelled, matches!(routing, Routing::Tunnel), "{to}\n{text}");
+    }
     let mut all_answer = |cluster: &Cluster, when: &str| {
         for (to, stream) in &mut streams {
             assert_eq!(ask(stream).as_deref(), Some("n2"), "{to} {when}\n{}", cluster.logs());
@@ -173,6 +190,8 @@ fn backends_of_other_nodes_answer_clients_directly() {
             let expected = [Some(own.to_owned()), Some(own.to_owned())];
             if answers == expected { Ok(()) } else { Err(format!("{answers:?}")) }
         });
+        let (_, text) = explained(|arguments| cluster.apiary(0, arguments), own.parse().unwrap(), to, None);
+        assert!(text.contains(&format!("source {own} stays: the backend's node answers")), "{to}\n{text}");
     }
     let ports = &cluster.nodes[0].get("/v1/healthz")["kube-proxy-replacement"]["features"]["nodePort"];
     assert_eq!((&ports["mode"], &ports["dsrMode"]), (&"DSR".into(), &"IP Option/Extension".into()));

@@ -1,7 +1,18 @@
 //! `why`: whether a source may send to a destination, by which rule, and what the kernel does.
+//!
+//! Policy is the agent's answer. The path of the packets with their translations ([`node`], [`path`], [`service`],
+//! [`source`]) comes from the pinned maps ([`entries`]), where this process may read them.
+
+mod entries;
+mod node;
+mod path;
+mod service;
+mod source;
+#[cfg(test)]
+mod tests;
 
 use crate::client::Agent;
-use crate::commands::service;
+use crate::commands::service as service_command;
 use crate::output::Output;
 use anyhow::{Context as _, bail};
 use api_client::escape;
@@ -15,6 +26,8 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use path::Path;
+
 #[derive(Debug, Args)]
 pub(crate) struct WhyOptions {
     /// Who sends: an endpoint's number, namespace/name of a pod, an address, or identity:NUMBER
@@ -24,6 +37,9 @@ pub(crate) struct WhyOptions {
     /// Destination port and protocol, as 80/TCP; of ICMP the type, as 8/ICMP
     #[arg(value_name = "PORT/PROTOCOL")]
     pub(crate) target: Target,
+    /// Source port: entries of this connection, as `bpf ct list global` shows them, decide if there are any
+    #[arg(long, value_name = "PORT")]
+    pub(crate) source_port: Option<u16>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -56,6 +72,8 @@ struct Answer {
     allowed: bool,
     egress: Option<Decision>,
     ingress: Option<Decision>,
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    path: Option<Path>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -122,15 +140,18 @@ struct Translated {
     service: String,
     frontend: String,
     backends: Vec<Answer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<Path>,
 }
 
 /// Prints the verdict; it is the exit code, too: 0 allowed, 2 denied. For a service's address each backend is checked,
 /// because policy applies after the translation.
 pub(crate) fn run(agent: &mut Agent, options: &WhyOptions, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    let WhyOptions { source, destination, target, output } = options;
+    let WhyOptions { source, destination, target, output, .. } = options;
     let allowed = match behind(agent, destination, target)? {
         None => {
-            let answer = ask(agent, source, destination, target.port, &target.protocol)?;
+            let mut answer = ask(agent, source, destination, target.port, &target.protocol)?;
+            answer.path = node::path_of(agent, options, &[&answer])?;
             if !output.write(&answer, out)? {
                 out.write_all(text(&answer).as_bytes())?;
             }
@@ -138,17 +159,20 @@ pub(crate) fn run(agent: &mut Agent, options: &WhyOptions, out: &mut dyn Write) 
         }
         Some(spec) => {
             let frontend =
-                service::endpoint(destination, target.port.into(), &target.protocol.to_uppercase());
+                service_command::endpoint(destination, target.port.into(), &target.protocol.to_uppercase());
             let flags = spec.flags.unwrap_or_default();
             let mut translated = Translated {
                 service: format!("{}/{}", flags.namespace, flags.name),
                 frontend,
                 backends: Vec::new(),
+                path: None,
             };
             for backend in spec.backend_addresses.iter().filter(|backend| backend.state == "active") {
                 let port = u16::try_from(backend.port)?;
                 translated.backends.push(ask(agent, source, &backend.ip.0, port, &target.protocol)?);
             }
+            let answers: Vec<&Answer> = translated.backends.iter().collect();
+            translated.path = node::path_of(agent, options, &answers)?;
             if !output.write(&translated, out)? {
                 out.write_all(translated.text(source).as_bytes())?;
             }
@@ -190,7 +214,7 @@ fn behind(agent: &mut Agent, destination: &str, target: &Target) -> anyhow::Resu
 
 impl Translated {
     fn text(&self, source: &str) -> String {
-        let Translated { service, frontend, backends } = self;
+        let Translated { service, frontend, backends, .. } = self;
         let mut text = format!("{frontend} is service {service}, ");
         match backends.len() {
             0 => {
@@ -207,6 +231,9 @@ impl Translated {
         for answer in backends {
             text.push('\n');
             text.push_str(&self::text(answer));
+        }
+        if let Some(path) = &self.path {
+            text.push_str(&path.text());
         }
         text
     }
@@ -239,6 +266,9 @@ fn text(answer: &Answer) -> String {
         if let Some(decision) = decision {
             decision.write(side, &mut text);
         }
+    }
+    if let Some(path) = &answer.path {
+        text.push_str(&path.text());
     }
     text
 }
@@ -299,19 +329,5 @@ impl Entry {
             (first, last) => format!("{first}-{last}/{protocol}"),
         };
         format!("{} {peer} {ports}, precedence {precedence:#x}", if self.deny { "deny" } else { "allow" })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_ports_and_protocols() {
-        let target = |text: &str| text.parse::<Target>().map(|t| (t.port, t.protocol));
-        assert_eq!(target("80/TCP"), Ok((80, "tcp".to_owned())));
-        assert_eq!(target("53"), Ok((53, "tcp".to_owned())));
-        assert!(target("http/TCP").unwrap_err().contains("80/TCP"));
-        assert!(target("70000/TCP").is_err());
     }
 }

@@ -1,0 +1,90 @@
+//! The flow that a question names, and the settings of this node that decide about its path.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Context as _;
+use api_models::StatusResponse;
+use datapath_abi::{identity, lxc_flag};
+
+use super::entries::{Entries as _, Pinned};
+use super::path::{self, DirectReturn, Flow, Masquerade, NodeFacts, Origin, Path};
+use super::{Answer, Party, WhyOptions};
+use crate::client::Agent;
+
+/// Returns the path of the packets by the maps of this node; `None` if this process may not read them, or without an
+/// address of both ends.
+pub(super) fn path_of(
+    agent: &mut Agent,
+    options: &WhyOptions,
+    answers: &[&Answer],
+) -> anyhow::Result<Option<Path>> {
+    let Some(entries) = Pinned::open() else { return Ok(None) };
+    let Some(protocol) = number(&options.target.protocol) else { return Ok(None) };
+    let addresses = |text: &str, party: Option<&Party>| -> Vec<IpAddr> {
+        let known = party.into_iter().flat_map(|party| &party.addresses);
+        text.parse().into_iter().chain(known.filter_map(|ip| ip.parse().ok())).collect()
+    };
+    let sources = addresses(&options.source, answers.first().map(|answer| &answer.source));
+    let destinations = match options.destination.parse() {
+        Ok(address) => vec![address],
+        Err(_) => addresses("", answers.first().map(|answer| &answer.destination)),
+    };
+    let pairs = destinations.iter().flat_map(|to| sources.iter().map(move |from| (*from, *to)));
+    let Some((source, to)) = pairs.into_iter().find(|(from, to)| from.is_ipv4() == to.is_ipv4()) else {
+        return Ok(None);
+    };
+    let local = entries.endpoint(source)?;
+    let identity = entries.ipcache(source)?.map(|info| info.sec_identity);
+    let origin = match local {
+        Some(info) if info.flags & lxc_flag::HOST == 0 => Origin::Pod,
+        None if identity != Some(identity::HOST) => Origin::Network,
+        _ => Origin::Host,
+    };
+    let destination = SocketAddr::new(to, options.target.port);
+    let flow = Flow { origin, source, sport: options.source_port, destination, protocol };
+    let status: StatusResponse = agent.get("/healthz").context("cannot get the node's status")?;
+    path::explain(&flow, &facts(&status), &entries).map(Some)
+}
+
+/// Returns what the programs were loaded with, as the agent's status has it.
+fn facts(status: &StatusResponse) -> NodeFacts {
+    let replacement = status.kube_proxy_replacement.clone().unwrap_or_default();
+    let features = replacement.features.clone().unwrap_or_default();
+    let host_sockets = features.socket_lb.is_some_and(|socket_lb| socket_lb.enabled);
+    let routing = status.routing.clone().unwrap_or_default();
+    let masquerade = status.masquerading.clone().unwrap_or_default();
+    let families = masquerade.enabled_protocols.clone().unwrap_or_default();
+    let mode_of = |enabled| match (enabled && masquerade.enabled, masquerade.mode.as_str()) {
+        (false, _) => Masquerade::Off,
+        (true, "BPF") => Masquerade::Bpf,
+        (true, _) => Masquerade::Iptables,
+    };
+    let node_port = features.node_port.unwrap_or_default();
+    NodeFacts {
+        host_sockets,
+        pod_sockets: host_sockets && !features.bpf_socket_lb_hostns_only,
+        nodeport: replacement.mode == "True",
+        maglev: node_port.algorithm == "Maglev",
+        direct_return: match (node_port.mode.as_str(), node_port.dsr_mode.as_str()) {
+            ("DSR", _) => DirectReturn::All,
+            (_, "") => DirectReturn::Off,
+            _ => DirectReturn::ByService,
+        },
+        tunnel: routing.inter_host_routing_mode == "Tunnel",
+        bypasses_stack: routing.intra_host_routing_mode == "BPF",
+        masquerade: [mode_of(families.ipv4), mode_of(families.ipv6)],
+        ip_masq_agent: masquerade.ip_masq_agent,
+    }
+}
+
+/// Returns the number of a protocol in the packet.
+fn number(protocol: &str) -> Option<u8> {
+    match protocol {
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "sctp" => Some(132),
+        "icmp" => Some(1),
+        "icmpv6" => Some(58),
+        other => other.parse().ok(),
+    }
+}
