@@ -96,19 +96,19 @@ fn start(p: RuleParams) {
     p.jobs.one_shot("rules", move |cx: JobCx| job.run(cx)).add();
 }
 
-/// Reads the ports of proxies from rules of the previous run.
-fn rule_reader(config: Config<IptablesConfig>) -> Arc<RuleReader> {
+/// Reads the ports of proxies from rules of the previous run, which all enabled families have.
+fn rule_reader(config: Config<IptablesConfig>, families: Config<FamilyConfig>) -> Arc<RuleReader> {
     Arc::new(RuleReader::new(move || {
         if !config.install_iptables_rules || !may_have_chains() {
             return BTreeMap::new();
         }
         let runner = Runner::new(config.iptables_lock_timeout, CancellationToken::new());
         let saved = |family: Family| {
-            let tools = Tools::choose(&runner, &[family])?;
-            runner.save(&tools.name(family))
+            Tools::choose(&runner, &[family]).and_then(|tools| runner.save(&tools.name(family)))
         };
         // Without the programs there is nothing to read, and the job reports it.
-        saved(Family::V4).map(|text| saved_proxies(&Saved::parse(&text))).unwrap_or_default()
+        let texts = enabled(&families).into_iter().filter_map(|family| saved(family).ok());
+        texts.flat_map(|text| saved_proxies(&Saved::parse(&text))).collect()
     }))
 }
 

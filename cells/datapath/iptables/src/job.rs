@@ -1,6 +1,7 @@
 //! The job that keeps the rules: a pass after each change of what they depend on, after notifications of the kernel,
 //! and every half an hour.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,6 +137,10 @@ impl Job {
                     () = cx.cancelled() => return Ok(()),
                 }
             }
+            if let Some(proxies) = self.proxies.as_ref().filter(|_| known.no_proxy_rules) {
+                // Also of rules that were in force: marked packets would reach other sockets of the host.
+                proxies.set_reachable(&BTreeMap::new());
+            }
             if let (Some(proxies), Some(applied)) = (&self.proxies, &applied) {
                 // Also without a pass: a proxy may listen at the same port again.
                 let reachable = applied.families.first().map(|(_, inputs)| inputs.proxies.clone());
@@ -173,7 +178,7 @@ impl Job {
             devices.extend(all.map(|device| &**device));
             watches.push(watch);
         }
-        let mut ports = std::collections::BTreeMap::new();
+        let mut ports = BTreeMap::new();
         if let Some(proxies) = &self.proxies {
             let (table, snapshot) = (proxies.ports(), proxies.ports().snapshot());
             let (all, watch) = table.all_watch(&snapshot);

@@ -1,5 +1,7 @@
 //! One comparison of the kernel's rules with the desired ones, and the repair of what differs.
 
+use std::collections::BTreeMap;
+
 use crate::backend::{Tools, may_have_chains};
 use crate::changes::{Placement, Spellings, changes};
 use crate::error::Error;
@@ -16,6 +18,8 @@ pub(crate) struct Known {
     pub(crate) tools: Option<Tools>,
     /// The kernel lacks the match of sockets.
     pub(crate) no_socket_match: bool,
+    /// The last pass has left out the rules that lead to proxies, which the kernel has refused.
+    pub(crate) no_proxy_rules: bool,
     /// Chains in the other backend were removed, or there are none.
     other_is_clean: bool,
     /// Sets that are not desired were destroyed.
@@ -75,6 +79,7 @@ pub(crate) fn run(
     runner: &Runner,
     enforced: bool,
 ) -> Result<Report, Error> {
+    known.no_proxy_rules = false;
     // A node without rules of any agent needs no program to stay without.
     if desired.families.is_empty() && !may_have_chains() {
         known.sets_are_clean = known.sets_are_clean || destroy_sets(&[]);
@@ -209,28 +214,35 @@ impl OneFamily<'_> {
                         tracing::warn!(%error, "The kernel has no match of sockets (xt_socket), the rule for proxies is left out");
                         Ok(written)
                     }
-                    Err(_) => self.without_proxies(known, inputs, &saved, error),
+                    Err(_) => self.without_proxies(known, inputs, &saved, (error, true)),
                 }
             }
-            Err(error) if error.is_refusal() => self.without_proxies(known, inputs, &saved, error),
+            Err(error) if error.is_refusal() => self.without_proxies(known, inputs, &saved, (error, false)),
             result => result,
         }
     }
 
-    /// Writes the rules without those that lead to proxies, which the kernel may have refused. Returns the error in any
-    /// case: redirected traffic stays denied, and the next pass tries again.
+    /// Writes the rules without those that lead to proxies, which the kernel may have refused; with `fallback` also without
+    /// the match of sockets. Returns the error in any case: redirected traffic is denied, and the next pass tries again.
     fn without_proxies(
         &mut self,
         known: &mut Known,
         inputs: &Inputs,
         saved: &Saved,
-        error: Error,
+        (error, fallback): (Error, bool),
     ) -> Result<(String, Vec<Chain>), Error> {
-        if !inputs.proxies.is_empty() {
-            let socket_match = inputs.socket_match && !known.no_socket_match;
-            let proxies = std::collections::BTreeMap::new();
-            // The first error has the reason; a second one would only repeat it.
-            let _written = self.write(known, &Inputs { socket_match, proxies, ..inputs.clone() }, saved);
+        if inputs.proxies.is_empty() {
+            return Err(error);
+        }
+        let has_match = inputs.socket_match && !known.no_socket_match;
+        for socket_match in [has_match, false].into_iter().take(1 + usize::from(has_match && fallback)) {
+            let inputs = Inputs { socket_match, proxies: BTreeMap::new(), ..inputs.clone() };
+            // The first error has the reason; another one would only repeat it.
+            if self.write(known, &inputs, saved).is_ok() {
+                known.no_proxy_rules = true;
+                known.no_socket_match |= has_match && !socket_match;
+                break;
+            }
         }
         Err(error)
     }

@@ -16,7 +16,7 @@ use maps::FamilyConfig;
 use node_manager::Node;
 use node_manager::testing::Nodes;
 use policy_engine::Parser;
-use proxy_ports::{DNS_PROXY, Proxies, Proxy};
+use proxy_ports::{DNS_PROXY, PortState, Proxies, Proxy, ProxyPort};
 use socket2::{Domain, Socket, Type};
 use test_kit::{NetNs, Sandbox, require_command, require_root, wait_until};
 use tracing::Level as LogLevel;
@@ -526,6 +526,72 @@ fn marked_packets_reach_a_proxy_that_has_the_address_of_the_pod_to_the_server() 
             }
         }
     }
+}
+
+/// A kernel without `xt_TPROXY` or `xt_socket`: here a program in the place of the system's refuses such rules.
+#[test]
+fn rules_that_the_kernel_refuses_cost_proxies_their_traffic_and_nothing_else() {
+    require_programs!();
+    let sandbox = sandbox("nft");
+    let host = sandbox.host().clone();
+    let refused = sandbox.dir().join("refused");
+    let refuse = |text: &str| fs::write(&refused, text).unwrap();
+    let program = format!(
+        "#!/bin/sh\nread -r refused <{}\ninput=$(cat)\nif [ \"$refused\" ] && echo \"$input\" | grep -qE -e \"$refused\"; \
+         then echo \"refused\" >&2; exit 2; fi\necho \"$input\" | exec /usr/sbin/ip6tables-restore \"$@\"\n",
+        refused.display()
+    );
+    host.exec("mount -t tmpfs tmpfs /usr/local/sbin").unwrap();
+    fs::write("/usr/local/sbin/ip6tables-restore", program).unwrap();
+    host.exec("chmod 755 /usr/local/sbin/ip6tables-restore").unwrap();
+    let options = [
+        ("state-dir", sandbox.state_dir().display().to_string()),
+        ("enable-ipv4", "false".to_owned()),
+        ("enable-ipv4-masquerade", "false".to_owned()),
+    ];
+    let agent = || {
+        let cells = [config::<StateConfig>(), routes::cell(), proxy_ports::cell()];
+        options.iter().fold(hive_with(cells), |hive, (key, value)| hive.set(key, value.clone()))
+    };
+    let proxy = || Proxy { name: DNS_PROXY.into(), parser: Parser::Dns, ingress: false, fixed: None };
+    let has_rules = || {
+        saved(&host, "ip6tables")
+            .rules("mangle", "CILIUM_PRE_mangle")
+            .is_some_and(|rules| rules.iter().any(|rule| rule.contains("TPROXY")))
+    };
+    block_on(async {
+        refuse("TPROXY|-m socket\n");
+        let mut hive = agent();
+        hive.start().await;
+        let proxies = hive.get::<Proxies>();
+        let registered = proxies.register(proxy());
+        registered.listening(7002).unwrap();
+        let ports = proxies.ports();
+        let is_ready = || {
+            let snapshot = ports.snapshot();
+            ports.get(&snapshot, ProxyPort::by_name(DNS_PROXY)).unwrap().state == PortState::Ready
+        };
+        hive.until("the refusal is reported", || report(&hive).1.contains("refused")).await;
+        assert_eq!(own_chains(&saved(&host, "ip6tables")), 7, "all others are written");
+        assert!(!has_rules() && !is_ready());
+
+        refuse("\n");
+        hive.until("the proxy is reachable", is_ready).await;
+        assert!(has_rules());
+        refuse("TPROXY\n");
+        host.exec("ip6tables -t mangle -F CILIUM_PRE_mangle").unwrap();
+        hive.until("the proxy is not reachable any more", || !is_ready()).await;
+        refuse("\n");
+        hive.until("the proxy is reachable again", is_ready).await;
+        hive.stop().await;
+
+        // Without the file the port comes from the rules, which only one family has.
+        fs::remove_file(sandbox.state_dir().join("state/proxy_ports_state.json")).unwrap();
+        let mut hive = agent();
+        hive.start().await;
+        assert_eq!(hive.get::<Proxies>().register(proxy()).preferred(), Some(7002));
+        hive.stop().await;
+    });
 }
 
 #[tokio::test]
