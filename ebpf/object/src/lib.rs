@@ -165,6 +165,22 @@ pub const PROGRAMS: [Program; 50] = [
     tail("tail_nodeport_rev_dnat_ipv6", slot::IPV6_NODEPORT_REMOTE_REVNAT),
 ];
 
+// A slot of two programs would have the one that is written last, and a packet would meet the wrong one.
+const _: () = {
+    let mut at = 0;
+    while at < PROGRAMS.len() {
+        if let Some(slot) = PROGRAMS[at].slot {
+            assert!(slot < slot::ENTRIES);
+            let mut other = 0;
+            while other < at {
+                assert!(!matches!(PROGRAMS[other].slot, Some(taken) if taken == slot));
+                other += 1;
+            }
+        }
+        at += 1;
+    }
+};
+
 /// Maps that the programs share with the agent and with tools, by their pinned names. Those that begin with `ep_` are our own.
 pub const MAPS: [&str; 37] = [
     "cilium_lxc",

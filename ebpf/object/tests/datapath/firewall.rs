@@ -169,6 +169,39 @@ fn the_host_reaches_pods_by_its_policy() -> Result<()> {
     Ok(())
 }
 
+/// Rules of DNS names for the host: its queries must not pass by the proxy, and the proxy's must not come back to it.
+#[test]
+fn queries_of_the_host_go_to_the_proxy_and_the_proxys_to_the_server() -> Result<()> {
+    test_kit::require_root!();
+    const PROXY_PORT: u16 = 10_053;
+    let to_proxy = mark::to_proxy(PROXY_PORT.to_be());
+    let peers = [PEER, A.identity, B.identity];
+    let rows = peers.map(|peer| row(OUT, peer, UDP, Some((53, 16)), Kind::Proxy(PROXY_PORT)));
+    let at_device = config();
+    let at_host = NodeConfig { host_ifindex: IFINDEX, ..config() };
+    let at_pod = NodeConfig { endpoint_routes: 1, redirect_peer: 0, ..config() };
+    let outside = [OUTSIDE_V4.into(), OUTSIDE_V6.into()];
+    for (config, program, servers, forwarded) in [
+        (at_device, TO_NETDEV, outside, PASS),
+        (at_host, FROM_HOST, [B.ipv4.into(), B.ipv6.into()], REDIRECT),
+        (at_pod, TO_CONTAINER, [A.ipv4.into(), A.ipv6.into()], PASS),
+    ] {
+        let datapath = node(&config, &rows)?;
+        for (host, server) in [HOST_V4.into(), HOST_V6.into()].into_iter().zip(servers) {
+            let query = ip(host, server, UDP, &udp_ports(40_000, 53));
+            let sent = datapath.run_with(program, &query, Incoming::of_host())?;
+            assert_eq!((sent.verdict, sent.mark), (REDIRECT, to_proxy), "{program} {server}");
+            // The proxy forwards it with the identity of its client.
+            let mark = mark::with_identity(mark::PROXY_EGRESS, identity::HOST);
+            let query = ip(host, server, UDP, &udp_ports(41_000, 53));
+            let sent = datapath.run_with(program, &query, Incoming { mark, ..Incoming::default() })?;
+            assert_eq!(sent.verdict, forwarded, "{program} {server}");
+            assert_ne!(sent.mark & mark::MAGIC_MASK, mark::TO_PROXY, "{program} {server}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn neighbours_and_errors_pass_and_other_protocols_do_not() -> Result<()> {
     test_kit::require_root!();

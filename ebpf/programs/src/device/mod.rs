@@ -143,6 +143,10 @@ pub(crate) fn to_netdev(skb: Skb) -> i32 {
     {
         let label = firewall::marked(skb, carried);
         skb.set_cb(cb::DELIVERY_FLAGS, 0);
+        if carried & mark::MAGIC_MASK == mark::TO_PROXY {
+            // Of another program of the node: only the policy of the host marks packets for a proxy here.
+            skb.set_mark(0);
+        }
         match skb.protocol() {
             ETH_IPV4 if enabled!(enable_ipv4) => return firewall::dismiss::<V4>(skb, label),
             ETH_IPV6 if enabled!(enable_ipv6) => return firewall::dismiss::<V6>(skb, label),

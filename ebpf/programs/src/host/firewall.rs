@@ -9,6 +9,7 @@
 use crate::conntrack::{self, Direction, State, Status};
 use crate::device;
 use crate::endpoint;
+use crate::endpoint::deliver;
 use crate::endpoint::ipcache;
 use crate::host::at_host;
 use crate::monitor::drop::{Drop, Parties, dropped};
@@ -20,10 +21,13 @@ use crate::packet::skb::{ETH_ARP, ETH_TYPE_MIN, PASS, Skb};
 use crate::policy::{self, Way};
 use crate::snat::Snat;
 use datapath_abi::mark::{self, cb, delivery};
-use datapath_abi::trace::TO_STACK;
+use datapath_abi::trace::{TO_PROXY, TO_STACK};
 use datapath_abi::{EndpointConfig, FAMILY_V6, direction, file, identity};
 
 const FILE: u8 = file::HOST_FIREWALL;
+
+/// The flags in `cb[1]` of a proxy's packets, at `cilium_host` and at the interfaces of pods.
+const FROM_PROXY: u32 = delivery::FROM_INGRESS_PROXY | delivery::FROM_EGRESS_PROXY;
 
 /// Passes an IP packet to the host's stack if it may reach the host, or is not for it. `label` is the identity of the
 /// sender; UNKNOWN leaves it to the source address.
@@ -112,13 +116,20 @@ fn enter<F: Family>(skb: Skb, src_label: u32) -> Result<(), Drop> {
     Ok(())
 }
 
-/// Checks a packet that the host sends, then continues at the hook: `cb[0]` has the sender's identity by the mark.
+/// Checks a packet that the host sends, then continues at the hook, or leads it to a proxy: `cb[0]` has the sender's
+/// identity by the mark.
 #[inline(always)]
 pub(crate) fn egress<F: NodePort + Snat>(skb: Skb) -> i32 {
     let label = skb.cb(cb::SRC_LABEL);
     if let Err(why) = leave::<F>(skb, label) {
         let dst_label = receiver::<F>(skb);
         return drop_at_host(skb, why.any(skb), direction::EGRESS, identity::HOST, dst_label);
+    }
+    if deliver::is_to_proxy(skb) {
+        let port = u32::from(u16::from_be((skb.mark() >> 16) as u16));
+        trace!(skb, Trace { dst_id: port, ..at_host(TO_PROXY, identity::HOST, identity::UNKNOWN) });
+        // The rules that lead it to the proxy are in the stack's input, and it is on its way out.
+        return skb.redirect_ingress(node!(net_ifindex));
     }
     if skb.ifindex() == node!(host_ifindex) {
         skb.tail_call(F::FROM_HOST_SLOT);
@@ -149,9 +160,11 @@ fn leave<F: Family>(skb: Skb, label: u32) -> Result<(), Drop> {
         // At `cilium_host` packets without a mark are the world's by then.
         let is_unmarked =
             label == identity::UNKNOWN || skb.ifindex() == node!(host_ifindex) && ipcache::is_world(label);
+        // A proxy has the identity of its client, which may be the host: policy would lead its packets to it again.
+        let is_of_proxy = skb.cb(cb::DELIVERY_FLAGS) & FROM_PROXY != 0;
         // A pod's packet that rules of iptables gave an address of the host is subject to the pod's policy. It has an
         // entry, so that the replies pass.
-        if label == identity::HOST || is_unmarked {
+        if !is_of_proxy && (label == identity::HOST || is_unmarked) {
             let dst_label = ipcache::identity_of::<F>(flow.destination);
             policy::check::<F>(skb, me, dst_label, &flow, found.status(), Way::Egress)?;
         }
