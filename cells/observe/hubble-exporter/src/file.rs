@@ -75,6 +75,8 @@ pub(crate) struct RotatingFile {
     limits: Limits,
     /// The open file with its size.
     open: Option<(File, u64)>,
+    /// The permissions of a new file: those of the rotated one, which may have been restricted.
+    mode: u32,
     has_rotated: bool,
 }
 
@@ -133,7 +135,7 @@ fn is_time(text: &str) -> bool {
 
 impl RotatingFile {
     pub(crate) fn new(path: &Path, limits: Limits) -> Self {
-        Self { name: Name::new(path), limits, open: None, has_rotated: false }
+        Self { name: Name::new(path), limits, open: None, mode: 0o644, has_rotated: false }
     }
 
     fn write(&mut self, lines: &[String], now: Timestamp) -> Result<(), Unwritten> {
@@ -197,7 +199,7 @@ impl RotatingFile {
         };
         if !is_current {
             DirBuilder::new().recursive(true).mode(0o755).create(&self.name.folder)?;
-            let file = OpenOptions::new().append(true).create(true).mode(0o644).open(&self.name.path)?;
+            let file = OpenOptions::new().append(true).create(true).mode(self.mode).open(&self.name.path)?;
             let size = file.metadata()?.len();
             self.open = Some((file, size));
         }
@@ -206,6 +208,7 @@ impl RotatingFile {
 
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         self.open = None;
+        self.mode = std::fs::metadata(&self.name.path)?.mode() & 0o777;
         // Two rotations of one millisecond have different names.
         let mut time = now;
         while self.name.backup(time).exists() {
@@ -231,12 +234,16 @@ impl Cleanup {
         let backups = name.backups()?;
         let kept =
             if limits.max_backups == 0 { backups.len() } else { limits.max_backups.min(backups.len()) };
-        for (_, path) in &backups[kept..] {
-            std::fs::remove_file(path)?;
-        }
         let is_plain = |path: &&PathBuf| !path.to_string_lossy().ends_with(COMPRESSED);
-        let mut plain = backups[..kept].iter().map(|(_, path)| path).filter(is_plain);
-        if limits.compress { plain.try_for_each(|path| compress(path)) } else { Ok(()) }
+        let plain = backups[..kept].iter().map(|(_, path)| path).filter(is_plain);
+        let plain = plain.filter(|_| limits.compress);
+        // One that another process has removed, or that fails, leaves the others to do.
+        let deleted = backups[kept..].iter().map(|(_, path)| std::fs::remove_file(path));
+        let results = deleted.chain(plain.map(|path| compress(path)));
+        let is_gone = |result: &io::Result<()>| {
+            result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        results.filter(|result| !is_gone(result)).fold(Ok(()), Result::and)
     }
 }
 
@@ -246,15 +253,20 @@ fn compress(path: &Path) -> io::Result<()> {
     let mode = std::fs::metadata(path)?.mode() & 0o777;
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&unfinished)?;
     let mut encoder = GzEncoder::new(file, Compression::default());
-    io::copy(&mut File::open(path)?, &mut encoder)?;
-    encoder.finish()?;
-    std::fs::rename(unfinished, compressed)?;
-    std::fs::remove_file(path)
+    let written = File::open(path).and_then(|mut from| io::copy(&mut from, &mut encoder));
+    let finished =
+        written.and_then(|_| encoder.finish()).and_then(|_| std::fs::rename(&unfinished, compressed));
+    if finished.is_err() {
+        // On a full disk it would take what is left.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    finished.and_then(|()| std::fs::remove_file(path))
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -307,6 +319,40 @@ mod tests {
         assert_eq!(text, "ijkl\nmnop\n");
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(&deep)), (0o644, 0o755));
+    }
+
+    #[test]
+    fn a_new_file_has_the_permissions_of_the_rotated_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.log");
+        let limits = Limits { max_size: 10, max_backups: 1, compress: false };
+        let mut output = Output::File(RotatingFile::new(&path, limits));
+        output.write(&lines(&["1234"]), at(0)).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        output.write(&lines(&["5678", "abcd"]), at(0)).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "abcd\n");
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_rotated_file_that_fails_leaves_the_others_to_do_and_no_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let backup = |second: u32| folder.path().join(format!("events-2026-11-21T12-05-0{second}.000.log"));
+        // A folder cannot be removed as a file, nor be read.
+        std::fs::create_dir(backup(2)).unwrap();
+        std::fs::create_dir(backup(9)).unwrap();
+        for second in [1, 8] {
+            std::fs::write(backup(second), "x\n").unwrap();
+        }
+        let limits = Limits { max_size: 10, max_backups: 2, compress: true };
+        let cleanup = Cleanup(Name::new(&folder.path().join("events.log")), limits);
+        cleanup.run().unwrap_err();
+        let expected = [
+            "events-2026-11-21T12-05-02.000.log",
+            "events-2026-11-21T12-05-08.000.log.gz",
+            "events-2026-11-21T12-05-09.000.log",
+        ];
+        assert_eq!(names(folder.path()), expected);
     }
 
     #[test]
