@@ -1,7 +1,9 @@
 //! `debuginfo`: everything that the agent's REST API knows about it, as one text or JSON.
 
+use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::SystemTime;
 
@@ -96,14 +98,21 @@ pub(crate) fn run(agent: &mut Agent, options: &DebuginfoOptions, out: &mut dyn W
         let path = options.output_directory.clone().unwrap_or_default().join(name);
         let mut text = Vec::new();
         document.write(&state, &mut text)?;
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
         writeln!(out, "{} output at {}", document.extension(), path.display())?;
     }
     Ok(())
 }
 
+/// Writes a new file that only its owner reads. A link of its name, as others can make in `/tmp`, is not followed.
+fn write_file(path: &Path, text: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(text)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use serde_json::json;
 
     use super::*;
@@ -117,5 +126,16 @@ mod tests {
         let expected = "# Cilium debug information\n\n#### cilium-version\n\n```\n1.20.0\n```\n\n#### policy\n\n```json\n{\n  \
             \"revision\": 1\n}\n```\n\n#### ipam\n\n```\na\nb\n```\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+    #[test]
+    fn files_are_new_and_of_their_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link, victim) =
+            (folder.path().join("a.md"), folder.path().join("b.md"), folder.path().join("victim"));
+        write_file(&file, b"x").unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        assert_eq!(write_file(&link, b"x").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(!victim.exists());
     }
 }

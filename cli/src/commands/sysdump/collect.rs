@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead as _, BufReader, BufWriter, PipeReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::plan::{Item, Plan};
@@ -24,6 +25,8 @@ const MAX_ITEM: u64 = 64 << 20;
 const MAX_LINE: u64 = 1 << 20;
 /// How often it is looked whether a process has ended that has closed its output.
 const POLL: Duration = Duration::from_millis(2);
+/// How long output is read after the time of a command.
+const DRAIN: Duration = Duration::from_secs(1);
 /// The end of what is too long.
 const CUT: &str = "\n[cut here: too long]\n";
 
@@ -107,15 +110,15 @@ impl Collector {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return ("not installed".to_owned(), 0),
             Err(error) => return (error.to_string(), 0),
         };
-        let group = Pid::from_child(&child);
         let time = self.limits.time;
         let (ended, has_ended) = channel::<()>();
         thread::scope(|scope| {
             let watchdog = scope.spawn(move || wait(child, &has_ended, time));
-            let copied = self.copy(reader, &path);
+            let deadline = Instant::now() + time + DRAIN;
+            let copied = self.copy(Output { reader, deadline }, &path);
             if matches!(copied, Ok((_, true)) | Err(_)) {
-                // It may write for ever.
-                let _ = kill_process_group(group, Signal::KILL);
+                // It may write for ever. Only the watchdog knows that the group still is the command's.
+                let _ = ended.send(());
             }
             drop(ended);
             let mut result = watchdog.join().unwrap_or_else(|_| "unknown".to_owned());
@@ -178,16 +181,34 @@ impl Collector {
     }
 }
 
-/// Waits for the end of a process and of its output, or kills it after the time; returns its result.
+/// The output of a command, which ends at a time: a process outside of the command's group may hold it open.
+struct Output {
+    reader: PipeReader,
+    deadline: Instant,
+}
+
+impl Read for Output {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&self.reader, PollFlags::IN)], Some(&left))? {
+            0 => Ok(0),
+            _ => self.reader.read(buffer),
+        }
+    }
+}
+
+/// Waits for the end of a process and of its output, or kills it after the time or on request; returns its result.
 fn wait(mut child: Child, has_ended: &Receiver<()>, time: Duration) -> String {
     let deadline = Instant::now() + time;
-    let mut is_late = has_ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+    let ended = has_ended.recv_timeout(time);
+    let (is_cut, mut is_late) = (ended == Ok(()), ended == Err(RecvTimeoutError::Timeout));
     // It may close its output and go on.
-    while !is_late && matches!(child.try_wait(), Ok(None)) {
+    while !is_cut && !is_late && matches!(child.try_wait(), Ok(None)) {
         thread::sleep(POLL);
         is_late = Instant::now() >= deadline;
     }
-    if is_late {
+    if is_cut || is_late {
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     }
     match child.wait() {
@@ -237,6 +258,10 @@ mod tests {
         // The child of the shell holds the output open.
         let (summary, text) = collect(command("echo a; sleep 1000 & wait"), limits(1));
         assert_eq!((summary[1].as_str(), text.as_str()), ("timeout", "a\n"));
+        // A process of another group does.
+        let (summary, text) = collect(command("echo a; setsid sleep 20 & sleep 0.2"), limits(1));
+        assert_eq!((summary[1].as_str(), text.as_str()), ("timeout", "a\n"));
+        assert!(summary[3].parse::<u64>().unwrap() < 15_000, "{summary:?}");
         let (summary, _) = collect(command("exec >/dev/null 2>&1; sleep 1000"), limits(1));
         assert_eq!(summary[1], "timeout");
         let (summary, text) = collect(command("yes"), Limits { total: 1000, ..limits(30) });
