@@ -125,7 +125,7 @@ impl Exporter {
                 None => Some(vec![line_of(self.mask.apply(flow))]),
             },
             Event::Lost(lost) if self.spec.allow.is_empty() && self.spec.deny.is_empty() => {
-                Some(vec![lost_line(lost.clone(), moment)])
+                Some(vec![lost_line(*lost, moment)])
             }
             _ => None,
         }
@@ -137,7 +137,7 @@ impl Exporter {
         }
         let reported = self.losses.take();
         if let Some(lost) = &reported {
-            lines.insert(0, lost_line(lost.clone(), moment));
+            lines.insert(0, lost_line(*lost, moment));
         }
         self.output.write(&lines, moment.time).map_err(|unwritten| {
             // The report may be among the lines that were not written: rather twice than never.
