@@ -90,7 +90,10 @@ pub(crate) fn run(host: Option<&str>, options: &SysdumpOptions, out: &mut dyn Wr
     if to_stdout {
         return archive::write(options.archive_type, &folder, &name, out);
     }
-    let path = parent.join(&name).with_added_extension(options.archive_type.extension());
+    let mut file = name.clone();
+    file.push(".");
+    file.push(options.archive_type.extension());
+    let path = parent.join(file);
     archive::write_file(options.archive_type, &folder, &name, &path)?;
     // Cilium's command line reads the path behind these words.
     Ok(writeln!(errors, "\n{} at {}", options.archive_type.title(), path.display())?)
