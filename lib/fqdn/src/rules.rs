@@ -13,8 +13,8 @@ use crate::pattern::Pattern;
 const EVERYTHING: &str = "(?:)";
 /// The expression that records have for rules that allow nothing.
 const NOTHING: &str = "^-$";
-/// The maximum size of a compiled expression of a record, in bytes.
-const MAX_EXPRESSION_SIZE: usize = 1 << 20;
+/// The maximum size of a compiled expression of a record, in bytes: thousands of names. A larger one allows nothing.
+const MAX_EXPRESSION_SIZE: usize = 16 << 20;
 
 /// The names that may be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

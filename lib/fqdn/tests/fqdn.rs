@@ -103,6 +103,16 @@ fn rules_of_records_are_checked_by_server_and_port() {
 }
 
 #[test]
+fn rules_of_thousands_of_names_are_read_back() {
+    let names: Vec<String> = (0..3000).map(|i| format!("service-{i}.*.of.an-example.io")).collect();
+    let names = Rules::new(names.iter().map(|name| ("", name.as_str())));
+    let rules = BTreeMap::from([(port_key(17, 53), vec![ServerRules { servers: None, names }])]);
+    let restored = RestoredRules::from_record(&RestoredRules::to_record(&rules));
+    assert!(restored.allow(17, 53, ip(1), "service-2999.x.of.an-example.io."));
+    assert!(!restored.allow(17, 53, ip(1), "service-3000.x.of.an-example.io."));
+}
+
+#[test]
 fn records_have_the_form_of_cilium() {
     let limits = Limits::default();
     let mut history = History::default();
