@@ -91,8 +91,7 @@ pub(crate) fn run(host: Option<&str>, options: &SysdumpOptions, out: &mut dyn Wr
         return archive::write(options.archive_type, &folder, &name, out);
     }
     let mut file = name.clone();
-    file.push(".");
-    file.push(options.archive_type.extension());
+    file.push(format!(".{}", options.archive_type.extension()));
     let path = parent.join(file);
     archive::write_file(options.archive_type, &folder, &name, &path)?;
     // Cilium's command line reads the path behind these words.
