@@ -104,6 +104,14 @@ fn the_hosts_entries_stay_with_the_host_firewall() {
     let second = start_with(true);
     second.attach_host(500, 0).unwrap();
     assert_eq!(peers(&second, 500), [8]);
+    // A policy that allows nothing has no entries.
+    second.swap_policy(500, &[]).unwrap();
+    second.attach_host(500, 0).unwrap();
+    assert!(peers(&second, 500).is_empty());
+    drop(second);
+    let second = start_with(true);
+    second.attach_host(500, 0).unwrap();
+    assert!(peers(&second, 500).is_empty());
     drop(second);
     let third = start_with(false);
     third.attach_host(500, 0).unwrap();

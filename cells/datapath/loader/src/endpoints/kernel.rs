@@ -130,14 +130,13 @@ impl KernelDatapath {
         drift::repair(&self.table, links)
     }
 
-    /// Makes the host's map allow everything. With host policies a map with entries has those of the previous run, which
-    /// are in force until the new ones are known.
-    fn allow_host(&self, map: &PolicyMap, id: u16) -> Result<(), DatapathError> {
-        let step = || format!("host endpoint {id}: read its policy map");
-        match self.host_firewall {
-            true if !map.entries().step(step)?.is_empty() => Ok(()),
-            true => allow_all(map, id),
-            false => only_allow_all(map, id),
+    /// Makes the host's map allow everything. With host policies a map that the host has already keeps its entries, also if
+    /// these are none, which denies everything: those of the previous run are in force until the new ones are known.
+    fn allow_host(&self, map: &PolicyMap, id: u16, is_new: bool) -> Result<(), DatapathError> {
+        match (self.host_firewall, is_new) {
+            (true, false) => Ok(()),
+            (true, true) => allow_all(map, id),
+            (false, _) => only_allow_all(map, id),
         }
     }
 
@@ -242,7 +241,9 @@ impl Datapath for KernelDatapath {
             return Err(DatapathError::InvalidId { id });
         }
         let locked = self.table.lock(id);
+        let known = locked.config();
         let policy_slot = self.policy_maps.assign(&locked)?;
+        let is_new = known.id == 0 || known.policy_slot != policy_slot;
         let config = EndpointConfig {
             id: id.into(),
             identity: identity::HOST,
@@ -252,7 +253,7 @@ impl Datapath for KernelDatapath {
             ..EndpointConfig::default()
         };
         let allowed = self.pool().map(policy_slot).and_then(|map| match map {
-            Some(map) => self.allow_host(&map, id),
+            Some(map) => self.allow_host(&map, id, is_new),
             None => Ok(()),
         });
         let step = || format!("host endpoint {id}: write settings");
