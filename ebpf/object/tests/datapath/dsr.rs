@@ -4,7 +4,7 @@
 use crate::kit::*;
 use crate::l4::*;
 use crate::nodeport::*;
-use crate::nodeport_remote::{Entry, native, with_hops};
+use crate::nodeport_remote::{Entry, assert_time_exceeded, native, with_hops};
 use crate::packet::checksum;
 use crate::service::*;
 use anyhow::{Context as _, Result};
@@ -346,9 +346,10 @@ fn packets_that_get_too_long_are_dropped() -> Result<()> {
         assert_eq!(length, (largest as u32).to_be_bytes());
         assert_eq!(entry.node.datapath.counted(drop::FRAG_NEEDED, direction::EGRESS)?, 1);
         // A connection's later packets have their own length.
-        let mut entry = Entry::new(&direct(), family, TCP)?;
-        let request = with_hops(entry.request(entry.client(CLIENT_PORT)), 1);
-        assert_eq!(entry.dropped(direction::EGRESS, &request)?, Some(drop::TTL_EXCEEDED));
+        let entry = Entry::new(&direct(), family, TCP)?;
+        let client = entry.client(CLIENT_PORT);
+        let outcome = entry.arrive(&with_hops(entry.request(client), 1))?;
+        assert_time_exceeded(&outcome, family, (client, vip));
     }
     let entry = Entry::new(&direct(), Family::V4, UDP)?;
     let packet = segment(entry.client(CLIENT_PORT), Family::V4.vip(), UDP, 0);

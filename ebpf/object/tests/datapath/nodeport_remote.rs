@@ -100,10 +100,14 @@ impl Entry {
     }
 
     fn leaves_from_the_frontend(&self, outcome: Outcome) -> Result<SocketAddr> {
+        self.leaves_with_hops(outcome, 63)
+    }
+
+    fn leaves_with_hops(&self, outcome: Outcome, left: u8) -> Result<SocketAddr> {
         let seen = seen_at(&outcome);
         let hops = outcome.packet[if self.family == Family::V4 { 22 } else { 21 }];
         anyhow::ensure!(
-            (outcome.verdict, seen.source, seen.checksums, hops) == (REDIRECT, self.family.vip(), true, 63),
+            (outcome.verdict, seen.source, seen.checksums, hops) == (REDIRECT, self.family.vip(), true, left),
             "{seen:?} {outcome:?}"
         );
         anyhow::ensure!(outcome.mark & mark::MAGIC_MASK == mark::SNAT_DONE, "{outcome:?}");
@@ -349,18 +353,49 @@ pub(crate) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
     packet
 }
 
+/// Checks that an outcome is "time exceeded" from the node, which quotes a packet by its source and destination.
+pub(crate) fn assert_time_exceeded(outcome: &Outcome, family: Family, about: (SocketAddr, SocketAddr)) {
+    let (seen, kind) = (seen_at(outcome), outcome.packet[l4_offset(&outcome.packet)]);
+    assert_eq!((outcome.verdict, seen.checksums), (REDIRECT, true), "{family:?} {outcome:?}");
+    assert_eq!((seen.protocol, kind), (family.icmp(), if family == Family::V4 { 11 } else { 3 }));
+    assert_eq!((seen.source.ip(), seen.destination.ip()), (family.host(0).ip(), about.0.ip()));
+    assert_eq!(quoted(&outcome.packet), about, "{family:?}");
+    assert_eq!(outcome.packet[..12], [ROUTER_MAC, DEVICE].concat(), "where it came from");
+    assert_eq!(outcome.mark & mark::MAGIC_MASK, mark::SNAT_DONE, "devices leave it as it is");
+}
+
+/// A hop limit that ends at the node is answered in its name, about the packet that the sender knows.
 #[test]
-fn hop_limits_end_in_both_directions() -> Result<()> {
+fn exhausted_hop_limits_are_answered_in_both_directions() -> Result<()> {
     test_kit::require_root!();
     for family in FAMILIES {
-        let mut entry = Entry::new(&native(), family, TCP)?;
-        let client = entry.client(CLIENT_PORT);
-        let request = with_hops(entry.request(client), 1);
-        assert_eq!(entry.dropped(direction::EGRESS, &request)?, Some(drop::TTL_EXCEEDED));
-        assert_eq!(entry.rows()?, [], "no port for a packet that does not leave");
-        let source = entry.requested(client)?;
-        let reply = with_hops(segment(family.remote(), source, TCP, ACK), 1);
-        assert_eq!(entry.dropped(direction::INGRESS, &reply)?, Some(drop::TTL_EXCEEDED));
+        // The second port is below the range of translations.
+        for (protocol, port) in [(TCP, CLIENT_PORT), (UDP, 1024)] {
+            let mut entry = Entry::new(&native(), family, protocol)?;
+            let client = entry.client(port);
+            let outcome = entry.arrive(&with_hops(entry.request(client), 1))?;
+            assert_time_exceeded(&outcome, family, (client, family.vip()));
+            assert_eq!(entry.rows()?, [], "no port for a packet that does not leave");
+            let source = entry.requested(client)?;
+            let reply = segment(family.remote(), source, protocol, ACK);
+            let outcome = entry.arrive(&with_hops(reply.clone(), 1))?;
+            assert_time_exceeded(&outcome, family, (family.remote(), source));
+            // The twins with one hop more.
+            assert_eq!(entry.leaves_with_hops(entry.arrive(&with_hops(reply, 2))?, 1)?, client);
+            let outcome = entry.arrive(&with_hops(entry.request(client), 2))?;
+            assert_eq!((outcome.verdict, seen_at(&outcome).destination), (REDIRECT, family.remote()));
+            // No error is sent about an error.
+            let about = family.error_about(&segment(source, family.remote(), protocol, ACK));
+            assert_eq!(entry.dropped(direction::INGRESS, &with_hops(about, 1))?, Some(drop::TTL_EXCEEDED));
+            entry.node.datapath.remove::<4, 64>("ep_masquerade", &DIRECT_ROUTING)?;
+            let request = with_hops(entry.request(client), 1);
+            let why = entry.dropped(direction::INGRESS, &request)?;
+            assert_eq!(why, Some(drop::TTL_EXCEEDED), "without an address of the node");
+        }
+        let mut entry = Entry::tunnelled(family, TCP, 0)?;
+        let request = with_hops(entry.request(entry.client(CLIENT_PORT)), 1);
+        let why = entry.dropped(direction::INGRESS, &request)?;
+        assert_eq!(why, Some(drop::TTL_EXCEEDED), "received by the tunnel");
     }
     Ok(())
 }

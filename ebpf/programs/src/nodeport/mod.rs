@@ -4,7 +4,7 @@
 //! Later programs, and the host's stack, see only the backend. Replies are translated where they leave: at the pod's
 //! interface ([`reply::from_pod`]), or at the device if the backend uses the host's network ([`reply::at_device`]); they
 //! leave by the host's routes for the frontend's address ([`fib`]). Packets to frontends without backends are refused
-//! ([`refusal`]).
+//! ([`refusal`]), and so are packets with an exhausted hop limit that would leave to another machine.
 //!
 //! Packets to a backend of another node leave with an address of this node ([`remote`]), so that its replies come back
 //! here, or with the client's if the backend's node replies to it itself ([`dsr`]).
@@ -146,6 +146,9 @@ pub(crate) fn request<F: NodePort>(skb: Skb) -> Result<bool, Drop> {
         return Ok(false);
     }
     let is_remote = skb.forget(u64::from(is_remote));
+    if is_remote != 0 {
+        refusal::check_hops::<F>(skb, refusal::REQUEST)?;
+    }
     // The checksum of SCTP is a CRC over its ports.
     if flow.protocol() == SCTP && backend.port != 0 && backend.port != flow.dport {
         return Err(drop_here!(ERROR_WHILE_CORRECTING_L4_CHECKSUM));
@@ -207,7 +210,7 @@ fn without_backend<F: NodePort>(skb: Skb, service: &LbService) -> Result<(), Dro
     if enabled!(empty_services_drop) {
         if enabled!(empty_services_reject) {
             // The tail call does not return unless the program is missing.
-            skb.tail_call(F::REFUSAL_SLOT);
+            refusal::hand_over::<F>(skb, refusal::NO_BACKEND);
         }
         return Err(drop_here!(SERVICE_BACKEND_NOT_FOUND));
     }

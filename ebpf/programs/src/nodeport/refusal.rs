@@ -1,4 +1,6 @@
-//! Services without backends: packets of devices and of the tunnel are answered with ICMP "port unreachable".
+//! Packets of devices that are answered with ICMP: "port unreachable" for services without backends, also in the tunnel;
+//! "time exceeded" for packets that would leave to a backend of another node, or to its client, with an exhausted hop
+//! limit.
 
 use crate::endpoint::ipcache;
 use crate::host::{at_host, drop_incoming};
@@ -7,21 +9,62 @@ use crate::monitor::trace::Trace;
 use crate::nodeport::{NodePort, remote};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::family::Family;
+use crate::packet::headers::{Ipv4Header, Ipv6Header};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_LEN, Skb};
-use crate::pod::no_service;
+use crate::pod::{ndp, no_service};
+use crate::snat::masquerade::{TRANSLATED, UNTRANSLATED};
+use crate::snat::{Snat, direct_routing_address, quote};
 use datapath_abi::trace::{TO_OVERLAY, reason};
 use datapath_abi::{file, identity, mark};
 
 const FILE: u8 = file::NODEPORT;
 
+/// The word of the context that has the reason of a refusal.
+const REASON: usize = 3;
+/// The service has no backend.
+pub(crate) const NO_BACKEND: u32 = 0;
+/// The hop limit of a request, as the client has sent it, is exhausted.
+pub(crate) const REQUEST: u32 = 1;
+/// That of the reply of another node's backend, with the client as its destination again.
+pub(crate) const REPLY: u32 = 2;
+
+/// ICMP type and code of "time exceeded in transit" (RFC 792).
+const TIME_EXCEEDED: [u8; 2] = [11, 0];
+
+/// Passes a packet to the program that answers it. Returns if that program is missing.
+#[inline(always)]
+pub(crate) fn hand_over<F: NodePort>(skb: Skb, reason: u32) {
+    skb.set_cb(REASON, reason);
+    skb.tail_call(F::REFUSAL_SLOT);
+}
+
+/// Answers a packet, a request or a reply, if its hop limit does not suffice for another hop, and returns only if it does
+/// or has no answer.
+#[inline(always)]
+pub(crate) fn check_hops<F: NodePort>(skb: Skb, reason: u32) -> Result<(), Drop> {
+    let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
+    // SAFETY: `header` checked the bounds; nothing is written while this borrow is used.
+    if F::hops(unsafe { &*header }) > 1 {
+        return Ok(());
+    }
+    // In the tunnel the node has another address.
+    if !enabled!(tunnel) || skb.ifindex() != node!(tunnel_ifindex) {
+        hand_over::<F>(skb, reason);
+    }
+    Err(drop_here!(TTL_EXCEEDED))
+}
+
 /// Refuses an IPv4 packet that a device has received.
 #[inline(always)]
 pub(crate) fn refuse_ipv4(skb: Skb) -> i32 {
     skb.set_mark(mark::SNAT_DONE);
-    no_service::refuse(skb, |own| own)
-        .and_then(|verdict| back::<V4>(skb, verdict))
+    let answered = match skb.cb(REASON) {
+        NO_BACKEND => no_service::refuse(skb, |own| own).and_then(|verdict| back::<V4>(skb, verdict)),
+        reason => exceeded_ipv4(skb, reason),
+    };
+    answered
         .unwrap_or_else(|why| drop_incoming(skb, why, ipcache::sender_of::<V4>(skb, V4::world(), ETH_LEN)))
 }
 
@@ -29,9 +72,45 @@ pub(crate) fn refuse_ipv4(skb: Skb) -> i32 {
 #[inline(always)]
 pub(crate) fn refuse_ipv6(skb: Skb) -> i32 {
     skb.set_mark(mark::SNAT_DONE);
-    no_service::refuse_v6(skb, |own| own)
-        .and_then(|verdict| back::<V6>(skb, verdict))
+    let answered = match skb.cb(REASON) {
+        NO_BACKEND => no_service::refuse_v6(skb, |own| own).and_then(|verdict| back::<V6>(skb, verdict)),
+        reason => exceeded_ipv6(skb, reason),
+    };
+    answered
         .unwrap_or_else(|why| drop_incoming(skb, why, ipcache::sender_of::<V6>(skb, V6::world(), ETH_LEN)))
+}
+
+#[inline(always)]
+fn exceeded_ipv4(skb: Skb, reason: u32) -> Result<i32, Drop> {
+    let (why, node) = (drop_here!(TTL_EXCEEDED), direct_routing_address::<V4>());
+    if V4::is_unspecified(node) {
+        return Err(why);
+    }
+    let verdict = no_service::error(skb, |own| own, (TIME_EXCEEDED, 0), Some(node), why)?;
+    translate::<V4>(skb, size_of::<Ipv4Header>(), reason, verdict)
+}
+
+#[inline(always)]
+fn exceeded_ipv6(skb: Skb, reason: u32) -> Result<i32, Drop> {
+    let (why, node) = (drop_here!(TTL_EXCEEDED), direct_routing_address::<V6>());
+    if V6::is_unspecified(node) {
+        return Err(why);
+    }
+    let verdict = ndp::refuse(skb, |own| own, (ndp::TIME_EXCEEDED, 0), Some(node), why)?;
+    translate::<V6>(skb, size_of::<Ipv6Header>(), reason, verdict)
+}
+
+/// Translates an error about a reply, so that it quotes the packet that the backend has sent: to this node.
+#[inline(always)]
+fn translate<F: Snat>(skb: Skb, header_len: usize, reason: u32, verdict: i32) -> Result<i32, Drop> {
+    if reason != REPLY {
+        return Ok(verdict);
+    }
+    match skb.forget(quote::translate::<F>(skb.raw(), (ETH_LEN + header_len) as u64, true)) {
+        TRANSLATED => Ok(verdict),
+        UNTRANSLATED => Err(drop_here!(TTL_EXCEEDED)),
+        why => Err(Drop::unpacked(why)),
+    }
 }
 
 /// Returns the verdict of an answer. One to the tunnel needs a key: the device does not send a packet by the key that it

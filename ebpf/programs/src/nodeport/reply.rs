@@ -11,7 +11,7 @@ use crate::monitor::drop::{Drop, Parties, dropped};
 use crate::monitor::trace::Trace;
 use crate::nat::{self, Socket};
 use crate::nodeport::fib::Route;
-use crate::nodeport::{NodePort, remote};
+use crate::nodeport::{NodePort, refusal, remote};
 use crate::overlay::encapsulate::encapsulate;
 use crate::packet::flow::{self, Flow};
 use crate::packet::ipv4::V4;
@@ -93,6 +93,9 @@ pub(crate) fn of_service<F: NodePort>(skb: Skb) -> Result<Option<i32>, Drop> {
     let mut flow = flow_of::<F>(skb)?;
     let rev_nat = conntrack::nodeport::replied_by::<F>(skb, &flow, conntrack::now());
     let Some(service) = row(&F::reverse_nat(), &rev_nat) else { return Ok(None) };
+    if !flow.is_related() {
+        refusal::check_hops::<F>(skb, refusal::REPLY)?;
+    }
     let to = Socket { address: service.address, port: service.port };
     to_client::<F>(skb, &mut flow, to).map(Some)
 }

@@ -54,6 +54,8 @@ pub(crate) trait Family {
     fn is_neighbour_discovery(skb: Skb, header: &Self::Header) -> bool;
     /// True for packets that no router forwarded.
     fn is_from_link(header: &Self::Header) -> bool;
+    /// Returns the hop limit.
+    fn hops(header: &Self::Header) -> u8;
     /// Decrements the hop limit, and updates the checksums that cover it.
     fn decrement_hops(skb: Skb, header: &mut Self::Header) -> Result<(), Drop>;
 

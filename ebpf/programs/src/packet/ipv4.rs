@@ -91,6 +91,11 @@ impl Family for V4 {
     }
 
     #[inline(always)]
+    fn hops(header: &Ipv4Header) -> u8 {
+        header.ttl
+    }
+
+    #[inline(always)]
     fn decrement_hops(_: Skb, header: &mut Ipv4Header) -> Result<(), Drop> {
         let ttl = header.ttl;
         if ttl <= 1 {

@@ -108,6 +108,11 @@ impl Family for V6 {
     }
 
     #[inline(always)]
+    fn hops(header: &Ipv6Header) -> u8 {
+        header.hop_limit
+    }
+
+    #[inline(always)]
     fn decrement_hops(skb: Skb, header: &mut Ipv6Header) -> Result<(), Drop> {
         let hops = header.hop_limit;
         if hops <= 1 {

@@ -14,7 +14,7 @@ use datapath_abi::{EndpointConfig, file, lxc_flag, slot};
 const FILE: u8 = file::ICMP6;
 
 const ICMPV6: u8 = 58;
-const TIME_EXCEEDED: u8 = 3;
+pub(crate) const TIME_EXCEEDED: u8 = 3;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const IPV6_LEN: usize = size_of::<Ipv6Header>();

@@ -68,17 +68,19 @@ pub(crate) fn refuse_v6(skb: Skb, own_mac: impl FnOnce(Mac) -> Mac) -> Result<i3
 /// Turns the packet into an error from its destination to its sender, as [`error`].
 #[inline(always)]
 pub(crate) fn refuse(skb: Skb, own_mac: impl FnOnce(Mac) -> Mac) -> Result<i32, Drop> {
-    error(skb, own_mac, (PORT_UNREACHABLE, 0), drop_here!(SERVICE_BACKEND_NOT_FOUND))
+    error(skb, own_mac, (PORT_UNREACHABLE, 0), None, drop_here!(SERVICE_BACKEND_NOT_FOUND))
 }
 
-/// Turns the packet into an error from its destination to its sender, of a type and code and with a value for its second
-/// word, and redirects it to its interface. `own_mac` returns the interface's MAC address, given the packet's
-/// destination. Packets with options and later fragments are dropped without a reply, for the given reason.
+/// Turns the packet into an error to its sender, of a type and code and with a value for its second word, from `router`
+/// or, without one, from the packet's destination, and redirects it to its interface. `own_mac` returns the interface's
+/// MAC address, given the packet's destination. Packets with options and later fragments are dropped without a reply,
+/// for the given reason.
 #[inline(always)]
 pub(crate) fn error(
     skb: Skb,
     own_mac: impl FnOnce(Mac) -> Mac,
     (kind, value): ([u8; 2], u32),
+    router: Option<u32>,
     why: Drop,
 ) -> Result<i32, Drop> {
     const MESSAGE_LEN: usize = size_of::<ErrorMessage>();
@@ -110,6 +112,10 @@ pub(crate) fn error(
     if refused.version_ihl != NO_OPTIONS || refused.fragment & FRAGMENT_OFFSET != 0 {
         return Err(why);
     }
+    let source = match router {
+        Some(router) => router,
+        None => refused.destination,
+    };
     let mut answer = Ipv4Header {
         version_ihl: NO_OPTIONS,
         tos: 0,
@@ -119,7 +125,7 @@ pub(crate) fn error(
         ttl: HOPS,
         protocol: ICMP,
         checksum: 0,
-        source: refused.destination,
+        source,
         destination: refused.source,
     };
     answer.checksum = !fold(ndp::sum_of(&answer, 0));

@@ -32,7 +32,7 @@ pub(crate) fn hand_over<F: Dsr>(skb: Skb, length: u16) {
 pub(crate) fn refuse_ipv4(skb: Skb) -> i32 {
     let length = skb.cb(0) >> LENGTH_SHIFT;
     let refused = restore::<V4>(skb).and_then(|()| {
-        no_service::error(skb, |own| own, (FRAGMENTATION_NEEDED, length), drop_here!(FRAG_NEEDED))
+        no_service::error(skb, |own| own, (FRAGMENTATION_NEEDED, length), None, drop_here!(FRAG_NEEDED))
     });
     refused.unwrap_or_else(|why| lost(skb, why))
 }
