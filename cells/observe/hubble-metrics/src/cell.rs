@@ -1,13 +1,15 @@
 //! The wiring: options, the consumer of events, the server, the jobs, the status.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use api::StatusSource;
 use api_models::HubbleMetricsStatus;
 use endpoints::Endpoint;
+use hive::job::Backoff;
 use hive::prelude::*;
-use hubble::{Consumer, Feed, HubbleRegistry};
+use hubble::{Consumer, CurrentTls, Feed, HubbleRegistry, follow_certificates};
 use ipcache::Entry;
 use statedb::{Db, Table};
 
@@ -16,6 +18,9 @@ use crate::job::{Follow, Sweep};
 use crate::server::{Server, address};
 use crate::set::MetricSet;
 use crate::spec::{BadMetrics, of_option};
+
+/// The backoff for certificates that cannot be watched.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
 /// Returns the cell of metrics of flows.
 pub fn cell() -> Cell {
@@ -80,7 +85,13 @@ fn start(p: Needs) -> anyhow::Result<()> {
     })?;
     set.register(&p.registry.0);
     let server = Server::new(p.registry);
-    p.jobs.one_shot("server", move |cx: JobCx| server.run(address, cx)).add();
+    let certificates = p.config.tls()?.map(|files| (files, Arc::<CurrentTls>::default()));
+    if let Some((files, current)) = certificates.clone() {
+        let follow = move |cx: JobCx| follow_certificates(files.clone(), current.clone(), cx);
+        p.jobs.one_shot_with_retry("certificates", Backoff::exponential(RETRY.0, RETRY.1), follow).add();
+    }
+    let certificates = certificates.map(|(_, current)| current);
+    p.jobs.one_shot("server", move |cx: JobCx| server.run(address, certificates, cx)).add();
     let path = &p.config.hubble_dynamic_metrics_config_path;
     if !path.is_empty() {
         let follow = Follow { path: path.into(), set: set.clone(), content: None };

@@ -5,6 +5,9 @@
 //! `hubble-metrics-server`. **Needs** `Arc<`[`hubble::Feed`]`>`, `Arc<`[`hubble::HubbleRegistry`]`>`, the tables `endpoints`
 //! and `ipcache`. **Provides** a [`hubble::Consumer`], `hubble-metrics` of the status.
 //!
+//! **TLS** of the server (`hubble-metrics-server-enable-tls`) is of version 1.3: it waits until the files are valid, and each
+//! handshake has their latest valid contents.
+//!
 //! **Life.** Without Hubble or without an address nothing is counted. Else each event is counted when it is decoded,
 //! under the lock of one metric at a time. The file is followed: one with a fault is refused as a whole; a metric whose
 //! options are the same keeps its series.
@@ -15,7 +18,7 @@
 //!
 //! **Differences from Cilium**: series of pods end with dynamic metrics and with the contexts `pod-name` and `ip`, too;
 //! options of a dynamic metric may change; `hubble_lost_events_total` counts lost events, not reports of them, and not
-//! those that one client has missed. OpenMetrics with exemplars and TLS are not served.
+//! those that one client has missed. OpenMetrics with exemplars is not served.
 
 mod cell;
 mod config;
@@ -23,6 +26,7 @@ mod context;
 mod family;
 mod job;
 mod kind;
+mod listener;
 mod server;
 mod set;
 mod spec;

@@ -12,7 +12,7 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use http_server::{Bounds, bind_with_retry};
-use hubble::HubbleRegistry;
+use hubble::{CurrentTls, HubbleRegistry};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -21,6 +21,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+
+use crate::listener::Listener;
 
 /// Maximum number of open connections.
 const CONNECTIONS: usize = 64;
@@ -68,18 +70,33 @@ impl Server {
     }
 
     /// Serves requests until the job ends; tries again while the address cannot be used.
-    pub(crate) async fn run(self, address: SocketAddr, cx: JobCx) -> anyhow::Result<()> {
+    /// With TLS the address is bound once there are certificates.
+    pub(crate) async fn run(
+        self,
+        address: SocketAddr,
+        certificates: Option<Arc<CurrentTls>>,
+        cx: JobCx,
+    ) -> anyhow::Result<()> {
+        if let Some(certificates) = &certificates {
+            cx.health.ok("Waits for certificates");
+            let mut current = certificates.subscribe();
+            // The sender is an argument: waiting does not fail.
+            if cx.token().run_until_cancelled(current.wait_for(Option::is_some)).await.is_none() {
+                return Ok(());
+            }
+        }
         let report = |error: &io::Error| {
             cx.health.degraded(format_args!("hubble-metrics-server: cannot listen on {address}"), error);
         };
         let Some(listener) = bind_with_retry(address.ip(), address.port(), &cx, report).await else {
             return Ok(());
         };
-        tracing::info!(address = %listener.local_addr()?, "Serving metrics of flows");
+        tracing::info!(address = %listener.local_addr()?, tls = certificates.is_some(), "Serving metrics of flows");
         cx.health.ok(format_args!("Serving {}", listener.local_addr()?));
         let answer = service_fn(move |request: Request<Incoming>| {
             std::future::ready(Ok::<_, Infallible>(self.answer(request.method(), request.uri().path())))
         });
+        let listener = Listener { listener, certificates };
         let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
         let tasks = TaskTracker::new();
         let on_accept = |error: Option<&io::Error>| match error {

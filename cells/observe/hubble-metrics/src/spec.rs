@@ -63,6 +63,9 @@ pub enum BadMetrics {
     /// Metrics with families of one name.
     #[error("metrics {0} and {1} have series of the same name: leave one of them out")]
     Conflict(String, String),
+    /// TLS without a certificate.
+    #[error("{0}: is empty, but hubble-metrics-server-enable-tls needs the file")]
+    NoFile(&'static str),
     /// Both options are set.
     #[error("hubble-metrics and hubble-dynamic-metrics-config-path are both set: leave one of them out")]
     Both,

@@ -57,3 +57,4 @@ pub use feed::{Consumer, Feed, Follower, HubbleRegistry};
 pub use filter::{BadFilter, Filters};
 pub use listen::{ListenConfig, ListenError};
 pub use ring::Event;
+pub use tls::{CurrentTls, TlsFiles, follow_certificates};

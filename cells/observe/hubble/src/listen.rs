@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::tls::Files;
+use crate::tls::TlsFiles;
 
 /// The TCP listener.
 #[derive(Clone, Debug, hive::Config)]
@@ -48,7 +48,7 @@ pub(crate) struct Listen {
     pub(crate) host: Option<IpAddr>,
     pub(crate) port: u16,
     /// The files of TLS; plain text without them.
-    pub(crate) tls: Option<Files>,
+    pub(crate) tls: Option<TlsFiles>,
 }
 
 impl Listen {
@@ -83,14 +83,16 @@ impl ListenConfig {
         Ok(Some(Listen { host, port, tls }))
     }
 
-    fn files(&self) -> Result<Files, ListenError> {
+    fn files(&self) -> Result<TlsFiles, ListenError> {
         let file = |path: &PathBuf, option| match path.as_os_str().is_empty() {
             true => Err(ListenError::NoFile(option)),
             false => Ok(path.clone()),
         };
         // A list of the chart may be joined by blanks.
         let authorities = self.hubble_tls_client_ca_files.iter().flat_map(|files| files.split_whitespace());
-        Ok(Files {
+        Ok(TlsFiles {
+            authorities_option: "hubble-tls-client-ca-files",
+            protocol: b"h2",
             certificate: file(&self.hubble_tls_cert_file, "hubble-tls-cert-file")?,
             key: file(&self.hubble_tls_key_file, "hubble-tls-key-file")?,
             client_authorities: authorities.map(PathBuf::from).collect(),

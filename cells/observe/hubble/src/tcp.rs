@@ -13,7 +13,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::listen::Listen;
 use crate::server::{ACCEPT_RETRY, Server, Services};
-use crate::tls::Current;
+use crate::tls::CurrentTls;
 
 /// The longest time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const MAX_IGNORED: u64 = 16 << 10;
 /// certificates.
 pub(crate) async fn serve(
     listen: Listen,
-    certificates: Arc<Current>,
+    certificates: Arc<CurrentTls>,
     services: Services,
     cx: JobCx,
 ) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! TLS of the TCP listener: files to the server's configuration, and the job that reads changed files.
+//! TLS of servers of Hubble: files to the server's configuration, and the job that reads changed files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,22 +14,25 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// The protocol that clients must offer by ALPN.
-const HTTP2: &[u8] = b"h2";
-
 /// How long files must not change before they are read: certificate and key are two writes.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// After this time without valid files, a line is logged.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The files of TLS.
+/// The files of a server's TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Files {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
+pub struct TlsFiles {
+    /// The option that names the files of authorities, for messages.
+    pub authorities_option: &'static str,
+    /// The protocol that is chosen by ALPN.
+    pub protocol: &'static [u8],
+    /// The certificate with its chain, in PEM.
+    pub certificate: PathBuf,
+    /// The key of the certificate, in PEM.
+    pub key: PathBuf,
     /// With them, clients need a certificate of one of these authorities.
-    pub(crate) client_authorities: Vec<PathBuf>,
+    pub client_authorities: Vec<PathBuf>,
 }
 
 /// Files that are no configuration of TLS.
@@ -52,8 +55,12 @@ enum TlsError {
         source: rustls::Error,
     },
     /// There is no certificate in the files of authorities.
-    #[error("hubble-tls-client-ca-files: the files have no certificate")]
-    Authorities(#[from] VerifierBuilderError),
+    #[error("{option}: the files have no certificate")]
+    Authorities {
+        option: &'static str,
+        #[source]
+        source: VerifierBuilderError,
+    },
     /// Certificate and key do not fit.
     #[error("{path}: the certificate cannot be used with its key")]
     Certificate {
@@ -63,7 +70,7 @@ enum TlsError {
     },
 }
 
-impl Files {
+impl TlsFiles {
     fn all(&self) -> impl Iterator<Item = &Path> {
         let own = [self.certificate.as_path(), self.key.as_path()];
         own.into_iter().chain(self.client_authorities.iter().map(PathBuf::as_path))
@@ -86,7 +93,9 @@ impl Files {
                     }
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                builder.with_client_cert_verifier(verifier.build()?)
+                let option = self.authorities_option;
+                let verifier = verifier.build().map_err(|source| TlsError::Authorities { option, source })?;
+                builder.with_client_cert_verifier(verifier)
             }
         };
         let chain = certificates(&self.certificate)?;
@@ -97,7 +106,7 @@ impl Files {
         })?;
         let unusable = |source| TlsError::Certificate { path: shown(&self.certificate), source };
         let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-        config.alpn_protocols = vec![HTTP2.to_vec()];
+        config.alpn_protocols = vec![self.protocol.to_vec()];
         Ok(config)
     }
 }
@@ -117,11 +126,14 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 /// The configuration of the latest valid files; none before all of them are valid for the first time.
-pub(crate) type Current = watch::Sender<Option<Arc<ServerConfig>>>;
+pub type CurrentTls = watch::Sender<Option<Arc<ServerConfig>>>;
 
 /// Publishes the configuration of the files, and again after each change, until the job is cancelled. With invalid files
 /// the previous configuration stays.
-pub(crate) async fn follow(files: Files, current: Arc<Current>, cx: JobCx) -> anyhow::Result<()> {
+///
+/// # Errors
+/// Files cannot be watched.
+pub async fn follow_certificates(files: TlsFiles, current: Arc<CurrentTls>, cx: JobCx) -> anyhow::Result<()> {
     let mut watches = Vec::new();
     for _ in files.all() {
         watches.push(FileWatch::new()?.with_writes());
@@ -145,7 +157,7 @@ pub(crate) async fn follow(files: Files, current: Arc<Current>, cx: JobCx) -> an
             Err(error) if has_previous => {
                 cx.health.degraded("Changed certificates are invalid: the previous ones stay in use", &error);
             }
-            Err(error) => cx.health.degraded("TCP is not served: waits for certificates", &error),
+            Err(error) => cx.health.degraded("Not served: waits for certificates", &error),
         }
         let is_waiting = !is_reported && current.borrow().is_none();
         tokio::select! {
@@ -159,7 +171,7 @@ pub(crate) async fn follow(files: Files, current: Arc<Current>, cx: JobCx) -> an
             }
             () = sleep_until(overdue_at), if is_waiting => {
                 is_reported = true;
-                tracing::info!("Hubble waits for its certificates: TCP is not served");
+                tracing::info!("A server of Hubble waits for its certificates");
             }
         }
     }

@@ -1,10 +1,13 @@
 //! The cell in a hive with Hubble's, scraped over TCP.
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use local_node::LocalNode;
 use monitor::Monitor;
+use test_kit::{Authority, Identity as Certificate, Valid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -90,6 +93,72 @@ async fn drops_are_scraped_and_the_file_is_followed() {
     assert!(get(&address, "/metrics").await.is_none());
 }
 
+/// Returns the answer to a client of TLS; nothing if it is refused.
+async fn get_by_tls(address: &str, options: &[&std::ffi::OsStr]) -> String {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["s_client", "-quiet", "-verify_return_error", "-connect", address]).args(options);
+    openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let output = hive::blocking(move || {
+        let mut client = openssl.spawn()?;
+        // A refused client may have ended before it reads this.
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        drop(client.stdin.take().map(|mut stdin| stdin.write_all(request)));
+        client.wait_with_output()
+    });
+    String::from_utf8(output.await.unwrap().stdout).unwrap()
+}
+
+#[tokio::test]
+async fn by_tls_only_clients_with_a_certificate_of_the_authority_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let address = free();
+    let (good, other) = (Authority::new(folder.path(), "good"), Authority::new(folder.path(), "other"));
+    let mut hive = hive(folder.path())
+        .set("hubble-metrics-server", &address)
+        .set("hubble-metrics", "drop")
+        .set("hubble-metrics-server-enable-tls", true)
+        .set("hubble-metrics-server-tls-cert-file", path("server.crt").display())
+        .set("hubble-metrics-server-tls-key-file", path("server.key").display())
+        .set("hubble-metrics-server-tls-client-ca-files", good.certificate().display());
+    hive.start().await;
+    let health = |job: &str| hive.hive().health().at(&format!("hubble-metrics.job-{job}"));
+    hive.until("the job waits for files", || {
+        health("certificates").is_some_and(|it| it.error.contains("server.crt: is no certificate in PEM"))
+    })
+    .await;
+    assert!(get(&address, "/metrics").await.is_none());
+    let server = good.issue("server-certificate", "DNS:node", Valid::Now);
+    std::fs::copy(&server.key, path("server.key")).unwrap();
+    std::fs::copy(&server.certificate, path("server.crt")).unwrap();
+    let is_served = || health("server").is_some_and(|it| it.message.starts_with("Serving"));
+    hive.until("the address is bound", is_served).await;
+
+    let (client, foreign) =
+        (good.issue("client", "DNS:client", Valid::Now), other.issue("foreign", "DNS:client", Valid::Now));
+    let authority = good.certificate();
+    let ask = async |certificate: &Certificate, version: &str| {
+        let options = [
+            "-CAfile".as_ref(),
+            authority.as_os_str(),
+            "-cert".as_ref(),
+            certificate.certificate.as_os_str(),
+            "-key".as_ref(),
+            certificate.key.as_os_str(),
+            version.as_ref(),
+        ];
+        get_by_tls(&address, &options).await
+    };
+    let answer = ask(&client, "-tls1_3").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(ask(&client, "-tls1_2").await, "");
+    assert_eq!(ask(&foreign, "-tls1_3").await, "");
+    assert_eq!(get_by_tls(&address, &["-CAfile".as_ref(), authority.as_os_str()]).await, "");
+    let plain = get(&address, "/metrics").await.unwrap_or_default();
+    assert!(!plain.contains("HTTP"), "{plain}");
+    hive.stop().await;
+}
+
 #[tokio::test]
 async fn without_an_address_nothing_is_counted_and_two_sources_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,4 +177,8 @@ async fn without_an_address_nothing_is_counted_and_two_sources_are_refused() {
         let error = both.try_start().await.unwrap_err().to_string();
         assert!(error.contains(fault), "{error}");
     }
+    let mut bare =
+        hive(folder.path()).set("hubble-metrics-server", ":0").set("hubble-metrics-server-enable-tls", true);
+    let error = bare.try_start().await.unwrap_err().to_string();
+    assert!(error.contains("hubble-metrics-server-tls-cert-file: is empty"), "{error}");
 }

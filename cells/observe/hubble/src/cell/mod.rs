@@ -61,7 +61,7 @@ fn new_observer(config: Config<HubbleConfig>) -> Result<Arc<Observing>, Error> {
 struct Listening {
     listen: Option<Listen>,
     /// The configuration of TLS.
-    certificates: Arc<tls::Current>,
+    certificates: Arc<tls::CurrentTls>,
 }
 
 fn new_listener(
@@ -143,7 +143,7 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
         let certificates = certificates.clone();
         p.jobs
             .one_shot_with_retry("certificates", backoff(), move |cx: JobCx| {
-                tls::follow(files.clone(), certificates.clone(), cx)
+                tls::follow_certificates(files.clone(), certificates.clone(), cx)
             })
             .add();
     }
