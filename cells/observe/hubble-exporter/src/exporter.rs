@@ -3,9 +3,9 @@
 use std::io;
 
 use hubble::{Event, Filters};
-use hubble_api::flow::{Flow, LostEvent, LostEventSource};
-use hubble_api::observer::GetFlowsResponse;
+use hubble_api::flow::{EventTypeFilter, Flow, FlowFilter, LostEvent, LostEventSource};
 use hubble_api::observer::get_flows_response::ResponseTypes;
+use hubble_api::observer::{GetAgentEventsResponse, GetDebugEventsResponse, GetFlowsResponse};
 use hubble_api::{FieldMask, to_json};
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -17,6 +17,10 @@ use crate::spec::{BadSpec, Spec};
 
 /// The path that stands for the standard output.
 const STDOUT: &str = "stdout";
+
+/// Message types of notifications and debug messages, by which filters select them (monitor of Cilium).
+const AGENT: i32 = 130;
+const DEBUG: i32 = 2;
 
 /// The circumstances of a write.
 #[derive(Clone, Debug)]
@@ -124,11 +128,40 @@ impl Exporter {
                 Some(aggregation) => Some(aggregation.add(flow).into_iter().map(line_of).collect()),
                 None => Some(vec![line_of(self.mask.apply(flow))]),
             },
-            Event::Lost(lost) if self.spec.allow.is_empty() && self.spec.deny.is_empty() => {
-                Some(vec![lost_line(*lost, moment)])
+            Event::Lost(lost) if self.selects(None) => Some(vec![lost_line(*lost, moment)]),
+            Event::Agent(event, time) if self.selects(Some((AGENT, event.r#type))) => {
+                Some(vec![to_json(&GetAgentEventsResponse {
+                    agent_event: Some((**event).clone()),
+                    node_name: moment.node.clone(),
+                    time: Some(*time),
+                })])
+            }
+            Event::Debug(event, time) if self.selects(Some((DEBUG, event.r#type))) => {
+                Some(vec![to_json(&GetDebugEventsResponse {
+                    debug_event: Some((**event).clone()),
+                    node_name: moment.node.clone(),
+                    time: Some(*time),
+                })])
             }
             _ => None,
         }
+    }
+
+    /// Whether an event that is no flow is written, by its type and subtype; losses have none and are of each type. Only the
+    /// field `event_type` of filters matches such events.
+    fn selects(&self, kind: Option<(i32, i32)>) -> bool {
+        let matches = |filter: &FlowFilter| {
+            let is_type = |wanted: &EventTypeFilter| {
+                kind.is_none_or(|(kind, sub_type)| {
+                    (wanted.r#type == 0 || wanted.r#type == kind)
+                        && (!wanted.match_sub_type || wanted.sub_type == sub_type)
+                })
+            };
+            FlowFilter { event_type: Vec::new(), ..filter.clone() } == FlowFilter::default()
+                && (filter.event_type.is_empty() || filter.event_type.iter().any(is_type))
+        };
+        (self.spec.allow.is_empty() || self.spec.allow.iter().any(matches))
+            && !self.spec.deny.iter().any(matches)
     }
 
     fn write_lines(&mut self, mut lines: Vec<String>, moment: &Moment) -> io::Result<()> {

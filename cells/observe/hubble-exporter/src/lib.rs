@@ -11,7 +11,8 @@
 //! lumberjack: `events-2026-11-21T12-05-29.803.log`), deleted and compressed beside the writes, and made again if they are
 //! removed or renamed. An invalid file of exporters is refused as a whole: the exporters before it stay.
 //!
-//! A line is Cilium's `ExportEvent`, byte for byte. Aggregated flows take about 1 KB for each combination of their
+//! A line is Cilium's `ExportEvent`, byte for byte: a flow, a notification of the agent, a debug message or a loss. Of filters
+//! only those by `event_type` select events that are no flows. Aggregated flows take about 1 KB for each combination of their
 //! fields, at most 16,384 combinations: then the interval ends early.
 //!
 //! ```

@@ -2,6 +2,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hubble_api::flow::{AgentEvent, AgentEventType, DebugEvent, DebugEventType};
 use hubble_api::{filter_from_json, flow_from_json};
 use serde_json::json;
 
@@ -68,6 +69,51 @@ async fn lines_are_events_with_node_and_time() {
     some.write(&[flow("b", "EGRESS")], 0, &late).unwrap();
     let expected = "{\"flow\":{\"verdict\":\"FORWARDED\",\"source\":{\"pod_name\":\"b\"}}}\n";
     assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+}
+
+#[tokio::test]
+async fn notifications_and_debug_messages_are_lines_unless_filters_select_others() {
+    let time = prost_types::Timestamp { seconds: 1_795_262_729, nanos: 803_000_000 };
+    let agent = AgentEvent { r#type: AgentEventType::AgentStarted.into(), ..AgentEvent::default() };
+    let debug = DebugEvent { r#type: DebugEventType::DbgEncap.into(), ..DebugEvent::default() };
+    let events = [
+        flow("a", "INGRESS"),
+        Event::Agent(Arc::new(agent), time),
+        Event::Debug(Arc::new(debug), time),
+        lost(3),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.log");
+    let kinds = |allow: &[serde_json::Value], deny: &[serde_json::Value]| {
+        let filters =
+            |list: &[serde_json::Value]| list.iter().map(|json| filter_from_json(json).unwrap()).collect();
+        let spec = Spec { allow: filters(allow), deny: filters(deny), ..spec(&path) };
+        Exporter::new(spec).unwrap().write(&events, 0, &moment()).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        drop(std::fs::remove_file(&path));
+        text
+    };
+    let all = kinds(&[], &[]);
+    let lines: Vec<&str> = all.lines().collect();
+    assert_eq!(
+        lines[1],
+        r#"{"agent_event":{"type":"AGENT_STARTED"},"node_name":"n","time":"2026-11-21T12:05:29.803Z"}"#
+    );
+    assert_eq!(
+        lines[2],
+        r#"{"debug_event":{"type":"DBG_ENCAP"},"node_name":"n","time":"2026-11-21T12:05:29.803Z"}"#
+    );
+    let agent = json!({"event_type": [{"type": 130}]});
+    let count = |text: &str| {
+        ["\"flow\"", "agent_event", "debug_event", "lost_events"].map(|kind| text.matches(kind).count())
+    };
+    assert_eq!(count(&all), [1, 1, 1, 1]);
+    assert_eq!(count(&kinds(std::slice::from_ref(&agent), &[])), [0, 1, 0, 1]);
+    assert_eq!(count(&kinds(&[], &[agent])), [1, 0, 1, 0]);
+    let other = json!({"event_type": [{"type": 2, "match_sub_type": true, "sub_type": 1}]});
+    assert_eq!(count(&kinds(&[other], &[])), [0, 0, 0, 1]);
+    // Fields of flows match no other events.
+    assert_eq!(count(&kinds(&[json!({"source_pod": ["bees/a"]})], &[])), [1, 0, 0, 0]);
 }
 
 #[tokio::test]
