@@ -42,6 +42,12 @@ impl PolicyRevision {
     pub(crate) fn set(&self, revision: u64) {
         self.0.send_if_modified(|current| current.replace(revision) != Some(revision));
     }
+
+    /// Waits for the first revision.
+    pub(crate) async fn in_force(&self) {
+        // Never an error: this handle owns the sender.
+        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+    }
 }
 
 impl NodeIdentities {
@@ -200,5 +206,25 @@ mod tests {
         nodes.allocate("n2", &labels("b")).unwrap();
         nodes.policy_follows().await;
         assert_eq!(begin.elapsed().as_millis(), 2100, "not forever");
+    }
+
+    #[test]
+    fn a_restart_keeps_the_identities_of_names_that_the_ipcache_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = || testing::of(&Db::new(), Some(folder.path()));
+        let labels = |name: &str| (&Labels::parse([name, "reserved:world-ipv4"])).into();
+        let (_, first, _) = start();
+        let ids = first.allocate_names(&[labels("fqdn:a.io"), labels("fqdn:*.b.io")]).unwrap();
+        assert_eq!(first.allocate_names(&[labels("fqdn:*.b.io")]).unwrap(), ids[1..]);
+        drop(first);
+        let (_, second, table) = start();
+        // The kernel's ipcache has only the identities of addresses.
+        second.restored(&[("192.0.2.1/32".parse().unwrap(), ids[0])]);
+        let row = table.get(&table.snapshot(), Identity::by_id(ids[0])).unwrap().clone();
+        assert_eq!(row.labels, labels("fqdn:a.io"));
+        assert_eq!(second.allocate_names(&[labels("fqdn:a.io")]).unwrap(), ids[..1]);
+        assert_eq!(second.release_restored(), 1, "that of b.io, which no name has now");
+        second.release_names(&ids);
+        assert!(table.get(&table.snapshot(), Identity::by_id(ids[0])).is_none());
     }
 }

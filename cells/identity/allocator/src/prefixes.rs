@@ -23,6 +23,10 @@ use crate::store::{Form, Store};
 
 /// The user of all identities of prefixes.
 const USER: &str = "policy";
+/// The user of all identities of DNS names.
+const NAMES: &str = "fqdn";
+/// The source of labels of DNS names.
+const FQDN: &str = "fqdn";
 
 /// Allocates identities for prefixes. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -50,7 +54,7 @@ impl Prefixes {
     }
 
     /// Returns the allocator of identities of other nodes, which are in the same file.
-    pub(crate) fn of_nodes(&self) -> NodeIdentities {
+    pub fn of_nodes(&self) -> NodeIdentities {
         self.nodes.clone()
     }
 
@@ -135,6 +139,68 @@ impl Prefixes {
         }
     }
 
+    /// Allocates and references the identities of addresses by the labels of their DNS names: of all label sets or none,
+    /// in the order of the sets. The file has them before this returns, unless its write fails: a start cannot derive
+    /// these labels from the kernel's ipcache.
+    pub fn allocate_names(&self, sets: &[LabelArray]) -> Result<Vec<u32>, Error> {
+        let held = self.store.hold();
+        let (mut ids, mut new) = (Vec::new(), Vec::new());
+        self.table.transact(|w| {
+            for labels in sets {
+                let id = match find(w, labels) {
+                    Some(row) => {
+                        if !row.users.contains_key(NAMES) {
+                            w.insert(row.with_user(NAMES));
+                        }
+                        row.id
+                    }
+                    None => {
+                        let Some(id) = self.free(w) else { break };
+                        w.insert(Identity::new(id, labels.clone()).with_user(NAMES));
+                        new.push(id);
+                        id
+                    }
+                };
+                ids.push(id);
+            }
+        });
+        if ids.len() < sets.len() {
+            self.table.transact(|w| new.into_iter().for_each(|id| drop(w.delete(Identity::by_id(id)))));
+            let used = self.count();
+            return Err(Error::Exhausted { range: Range::PREFIXES, used, waiting: 0 });
+        }
+        if !new.is_empty() {
+            held.write_or_later(|| Store::local_entries(&self.table));
+        }
+        Ok(ids)
+    }
+
+    /// Releases identities of names. Call it when the ipcache does not have them any more.
+    pub fn release_names(&self, ids: &[u32]) {
+        let held = self.store.hold();
+        let (released, _) = self.table.transact(|w| {
+            let mut released = 0;
+            for &id in ids {
+                let row = w.get(Identity::by_id(id)).filter(|row| row.scope() == Scope::Local).cloned();
+                let Some(row) = row.filter(|row| row.users.contains_key(NAMES)) else { continue };
+                let left = row.without_user(NAMES, Instant::now());
+                match left.users.is_empty() {
+                    true => released += usize::from(w.delete(Identity::by_id(id)).is_some()),
+                    false => drop(w.insert(left)),
+                }
+            }
+            released
+        });
+        if released > 0 {
+            held.write_or_later(|| Store::local_entries(&self.table));
+        }
+    }
+
+    /// Waits until the first policies are in force.
+    pub async fn policy_in_force(&self) {
+        self.policy.in_force().await;
+    }
+
     /// Reserves the identities of prefixes in the kernel's ipcache: packets carry these, so they have precedence over
     /// the file. Ignores identities outside of the range of prefixes.
     pub fn restored(&self, rows: &[(IpNetwork, u32)]) {
@@ -145,7 +211,9 @@ impl Prefixes {
             for &(prefix, id) in rows.iter().filter(|(_, id)| Range::PREFIXES.contains(*id)) {
                 let labels = self.labels(prefix);
                 let known = w.get(Identity::by_id(id)).cloned();
-                if known.as_ref().is_some_and(|row| row.labels == labels) {
+                // An address of a DNS name has the labels of the file: the prefix does not show them.
+                let is_of_name = |row: &Identity| row.labels.iter().any(|label| label.source == FQDN);
+                if known.as_ref().is_some_and(|row| row.labels == labels || is_of_name(row)) {
                     continue;
                 }
                 if let Some(row) = known {

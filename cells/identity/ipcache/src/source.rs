@@ -9,6 +9,8 @@ pub enum Source {
     Restored,
     /// The agent itself: the world, CIDRs of policies.
     Generated,
+    /// Addresses of DNS names: their identity has the labels of the CIDRs of policies, too, so it wins over these.
+    Names,
     /// The REST API.
     LocalApi,
     /// Pods and nodes of Kubernetes.
@@ -28,7 +30,7 @@ impl Source {
     pub fn name(self) -> &'static str {
         match self {
             Source::Restored => "restored",
-            Source::Generated => "generated",
+            Source::Generated | Source::Names => "generated",
             Source::LocalApi => "api",
             Source::Kubernetes => "k8s",
             Source::CustomResource => "custom-resource",

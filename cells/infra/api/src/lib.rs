@@ -71,6 +71,7 @@ pub use cell::cell;
 pub use config::ApiConfig;
 pub use debug::DebugSource;
 pub use error::Error;
+pub use off::refused_name_filters;
 pub use operation::Operation;
 pub use page::{Page, Query};
 pub use request::Request;

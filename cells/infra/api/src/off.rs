@@ -2,6 +2,8 @@
 
 mod fqdn;
 
+pub use fqdn::refused_name_filters;
+
 use api_models::{BpfMapList, CgroupDumpMetadata, NameManager, Policy};
 
 use crate::operation::Operation;

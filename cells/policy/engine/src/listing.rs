@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use crate::engine::{Engine, StoredRule};
 use crate::selections::{Selections, SelectorId, Selects};
+use crate::selector::{FqdnSelector, Selector};
 
 /// A selector in the form of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectorRow {
     /// The selector's text.
     pub selector: Arc<str>,
+    /// The DNS name or pattern, if it selects by these.
+    pub fqdn: Option<FqdnSelector>,
     /// The identities that it selects, sorted.
     pub identities: Vec<u32>,
     /// The number of policy entries that use it.
@@ -79,6 +82,10 @@ impl Engine {
         for (id, selection) in selections.iter().filter(|(_, selection)| wanted(&selection.text)) {
             let row = rows.entry(selection.text.clone()).or_insert_with_key(|text| SelectorRow {
                 selector: text.clone(),
+                fqdn: match selection.selector.selector() {
+                    Selector::Fqdn(fqdn) => Some(fqdn.clone()),
+                    _ => None,
+                },
                 identities: Vec::new(),
                 users: 0,
                 labels: Vec::new(),

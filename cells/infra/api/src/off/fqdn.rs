@@ -10,11 +10,14 @@ const LONGEST: usize = 255;
 
 /// Answers with the status if the filters are valid, else with 400.
 pub(super) fn checked(request: &Request, status: u16) -> Response {
+    refused_name_filters(request).unwrap_or_else(|| Response::empty(status))
+}
+
+/// Returns the answer 400 to a request under `/fqdn` with an invalid filter `cidr` or `matchpattern`.
+pub fn refused_name_filters(request: &Request) -> Option<Response> {
     let cidr = request.query("cidr").and_then(wrong_prefix);
-    match cidr.or_else(|| request.query("matchpattern").and_then(wrong_pattern)) {
-        Some(error) => Response::error(400, error),
-        None => Response::empty(status),
-    }
+    let error = cidr.or_else(|| request.query("matchpattern").and_then(wrong_pattern));
+    error.map(|error| Response::error(400, error))
 }
 
 /// Returns the error about an invalid prefix, with Go's text.

@@ -169,6 +169,9 @@ impl Job {
                 "Policy maps were not as written; another process changes them"
             );
         }
+        // Proxies decide by selectors on the traffic that the maps lead to them.
+        let selectors = self.shared.with(|state| state.core.take_selector_changes()).await;
+        self.outputs.write_selectors(selectors);
         // Creations of endpoints wait for these rows, so they are written before the statuses, which are only for
         // users.
         self.outputs.write_outcomes(&writes.outcomes);
@@ -277,7 +280,7 @@ impl Job {
         Ok((writes, error))
     }
 
-    /// Writes the tables of selectors and collects the remaining results: the status of objects whose policies are
+    /// Collects the remaining results: the status of objects whose policies are
     /// committed, prefixes that no rule names, refused objects.
     async fn complete(&self, rounds: &mut Rounds, is_committed: bool) -> Completion {
         let unreported = if is_committed { std::mem::take(&mut rounds.unreported) } else { BTreeSet::new() };
@@ -293,11 +296,8 @@ impl Job {
             };
             let statuses = unreported.into_iter().map(status).collect();
             let unnamed = state.repository.drop_unnamed(state.core.engine().prefixes(), &staged);
-            let completion = Completion { statuses, unnamed, refused: state.refused() };
-            (completion, state.core.take_selector_changes())
+            Completion { statuses, unnamed, refused: state.refused() }
         };
-        let (completion, selectors) = self.shared.with(complete).await;
-        self.outputs.write_selectors(selectors);
-        completion
+        self.shared.with(complete).await
     }
 }
