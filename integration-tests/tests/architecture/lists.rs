@@ -55,6 +55,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "agent-notifications",
         "ciliumendpoint",
         "endpoint-routes",
+        "fqdn-names",
         "mtu",
         "cni-config",
         "config-sources",
@@ -135,6 +136,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "namespaces of flows with the time of the last one, which one request reads; a table would be written per flow",
     ),
     ("cells/proxy/dns/src/proxy.rs", "queries in flight by client, which only the limit of a client needs"),
+    (
+        "cells/proxy/fqdn/src/directory.rs",
+        "lookups of all endpoints, which change with each answer; `GET /fqdn/cache` shows them, and a table would be written per answer",
+    ),
     ("cells/proxy/dns/src/server.rs", "open connections by client, which only the limit of a client needs"),
     (
         "cells/proxy/dns/src/upstream.rs",

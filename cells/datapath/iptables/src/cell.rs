@@ -82,6 +82,9 @@ fn start(p: RuleParams) {
         tracing::warn!(reason = missing, "Packets of pods are not masqueraded");
         p.health.child("masquerade").degraded("Packets of pods are not masqueraded", missing);
     }
+    if let Some(proxies) = p.proxies.as_ref().filter(|_| !p.config.install_iptables_rules) {
+        proxies.set_without_rules();
+    }
     let job = Job {
         config: (*p.config).clone(),
         masquerade: (*p.masquerade).clone(),

@@ -58,6 +58,7 @@ fn start(p: StartParams) {
     }
     let job = Job {
         registration: p.proxies.register(dns),
+        proxies: p.proxies,
         is_fixed: fixed.is_some(),
         addresses,
         directory: p.directory,
@@ -69,6 +70,7 @@ fn start(p: StartParams) {
 
 struct Job {
     registration: Registration,
+    proxies: Arc<Proxies>,
     /// Whether the port is given by the configuration: no other one is tried.
     is_fixed: bool,
     addresses: Vec<IpAddr>,
@@ -79,6 +81,10 @@ struct Job {
 
 impl Job {
     async fn run(self, cx: JobCx) -> anyhow::Result<()> {
+        if !self.proxies.has_rules() {
+            cx.health.ok("Rules of iptables are off: no query reaches the proxy");
+            return Ok(());
+        }
         let Some(bound) = cx.token().run_until_cancelled(self.bind()).await else { return Ok(()) };
         let (listeners, port) = bound?;
         self.registration.listening(port)?;

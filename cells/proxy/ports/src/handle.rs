@@ -38,6 +38,8 @@ pub struct Proxies {
     config: ProxyConfig,
     /// Whether the kernel routes marked packets to the host.
     routed: Arc<AtomicBool>,
+    /// Whether rules can lead packets to proxies.
+    has_rules: Arc<AtomicBool>,
 }
 
 /// The proxies that redirects can lead to, at one moment: the engine's view.
@@ -57,7 +59,13 @@ impl Proxies {
         config: ProxyConfig,
         routed: bool,
     ) -> Proxies {
-        Proxies { ports, redirects, config, routed: Arc::new(AtomicBool::new(routed)) }
+        Proxies {
+            ports,
+            redirects,
+            config,
+            routed: Arc::new(AtomicBool::new(routed)),
+            has_rules: Arc::new(AtomicBool::new(true)),
+        }
     }
 
     /// Inserts ports of the previous run for proxies that have none.
@@ -80,6 +88,18 @@ impl Proxies {
                 rows.into_iter().for_each(|row| drop(txn.insert(row)));
             });
         }
+    }
+
+    /// Declares, in a constructor, that no rules lead packets to proxies, as they are off.
+    pub fn set_without_rules(&self) {
+        self.has_rules.store(false, Ordering::Release);
+    }
+
+    /// Whether rules can lead packets to proxies; to be asked once the cells are built. A proxy without them should
+    /// withdraw: policy waits for registered proxies.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        self.has_rules.load(Ordering::Acquire)
     }
 
     /// Releases the ports of proxies that have been gone for this time, or have not returned since the start.
