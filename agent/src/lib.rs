@@ -114,6 +114,8 @@ pub fn control_plane() -> Cell {
             endpoint_routes::cell(),
             mtu::cell(),
             ciliumendpoint::cell(),
+            fqdn_names::cell(),
+            dns_proxy::cell(),
             loadbalancer_redirectpolicy::cell(),
             hubble::cell(),
             hubble_exporter::cell(),

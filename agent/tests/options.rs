@@ -34,8 +34,7 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 6] = [
-    "dnsproxy-enable-transparent-mode",
+const WITHOUT_EFFECT: [&str; 5] = [
     "enable-policy-secrets-sync",
     "external-envoy-proxy",
     "policy-secrets-namespace",

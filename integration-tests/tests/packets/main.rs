@@ -2,6 +2,7 @@
 
 mod attacks;
 mod chained;
+mod dns_names;
 mod endpoint_routes;
 mod health_endpoint;
 mod host_firewall;

@@ -1,0 +1,125 @@
+//! A pod reaches what a DNS name that policy allows resolves to, and nothing else, over a kill of the agent.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use integration_tests::{Node, Pod};
+use serde_json::json;
+use test_kit::{TcpFlow, require_command, require_root, wait_until};
+
+/// The address of the allowed name, and one that no name has.
+const NAMED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 3);
+const LIMIT: Duration = Duration::from_secs(60);
+/// The code of a refused query (RFC 1035).
+const REFUSED: u8 = 5;
+
+/// Returns a query for the address of a name.
+fn query(name: &str) -> Vec<u8> {
+    let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        query.push(u8::try_from(label.len()).unwrap());
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 1, 0, 1]);
+    query
+}
+
+/// Returns the answer of the server: [`NAMED`] for any name.
+fn answer(query: &[u8]) -> Vec<u8> {
+    let mut answer = query.to_vec();
+    (answer[2], answer[3], answer[7]) = (0x81, 0x80, 1);
+    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+    answer.extend(NAMED.octets());
+    answer
+}
+
+/// Asks the server for a name. Returns the code of the answer and whether it has the address.
+fn ask(pod: &Pod, name: &str) -> Option<(u8, bool)> {
+    let socket = pod.ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket.send_to(&query(name), (Node::WORLD_IPV4, 53)).ok()?;
+    let mut buffer = [0; 512];
+    let (length, _) = socket.recv_from(&mut buffer).ok()?;
+    Some((buffer[3] & 15, buffer[..length].ends_with(&NAMED.octets())))
+}
+
+fn reaches(node: &Node, pod: &Pod, to: Ipv4Addr) -> bool {
+    let server = node.world().run(|| UdpSocket::bind((to, 0))).unwrap();
+    let client = pod.ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let _ = client.send_to(b"first", server.local_addr().unwrap());
+    server.recv_from(&mut [0; 16]).is_ok()
+}
+
+#[test]
+fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
+    require_root!();
+    require_command!("iptables");
+    let mut node = Node::new();
+    node.config.insert("install-iptables-rules".to_owned(), "true".to_owned());
+    node.config.insert("enable-ipv4-masquerade".to_owned(), "false".to_owned());
+    for address in [NAMED, OTHER] {
+        node.world().ip(&format!("addr add {address}/32 dev eth0")).unwrap();
+    }
+    node.start();
+    let policy = json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy",
+        "metadata": {"name": "names", "namespace": "default"},
+        "spec": {"endpointSelector": {}, "egress": [
+            {
+                "toCIDR": [format!("{}/32", Node::WORLD_IPV4)],
+                "toPorts": [{
+                    "ports": [{"port": "53", "protocol": "UDP"}],
+                    "rules": {"dns": [{"matchPattern": "*.allowed.test"}]},
+                }],
+            },
+            {"toFQDNs": [{"matchPattern": "*.allowed.test"}]},
+        ]},
+    });
+    node.apply("names.yaml", &policy.to_string());
+    let pod = node.add_pod("client");
+    let server = node.world().run(|| UdpSocket::bind((Node::WORLD_IPV4, 53))).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 512];
+            while !done.load(Ordering::Relaxed) {
+                if let Ok((length, from)) = server.recv_from(&mut buffer) {
+                    let _ = server.send_to(&answer(&buffer[..length]), from);
+                }
+            }
+        });
+        let checks = std::panic::AssertUnwindSafe(|| check(&mut node, &pod));
+        let result = std::panic::catch_unwind(checks);
+        done.store(true, Ordering::Relaxed);
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn check(node: &mut Node, pod: &Pod) {
+    wait_until("queries are decided by the proxy", LIMIT, || {
+        ask(pod, "www.denied.test") == Some((REFUSED, false))
+    });
+    assert!(!reaches(node, pod, NAMED), "before its name was asked for");
+    assert_eq!(ask(pod, "www.allowed.test"), Some((0, true)), "{}", node.log());
+    assert!(reaches(node, pod, NAMED), "the first packet passes\n{}", node.log());
+    assert!(!reaches(node, pod, OTHER), "no name has this address");
+    let names = node.get("/v1/fqdn/cache");
+    assert_eq!(names[0]["fqdn"], "www.allowed.test.", "{names}");
+
+    let flow = TcpFlow::start(&pod.ns, node.world(), NAMED.into()).unwrap();
+    node.kill();
+    thread::sleep(Duration::from_millis(100));
+    node.start();
+    thread::sleep(Duration::from_millis(500));
+    let report = flow.stop();
+    assert!(report.is_perfect(), "{report:?}\n{}", node.log());
+    assert!(reaches(node, pod, NAMED), "the name outlives the agent");
+    assert!(!reaches(node, pod, OTHER));
+}
