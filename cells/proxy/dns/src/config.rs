@@ -8,7 +8,7 @@ use hive::config::{FlagValue, Kind, Parsed};
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "DNS")]
 pub struct DnsProxyConfig {
-    /// DNS queries that are forwarded at once; 0 for no limit
+    /// Number of DNS queries that are forwarded at once; 0 for no limit
     #[flag(default = 0)]
     pub dnsproxy_concurrency_limit: usize,
     /// How long a query waits at that limit before it is refused
@@ -17,7 +17,7 @@ pub struct DnsProxyConfig {
     /// Forward queries to servers in the cluster with the address of the client
     #[flag(default = false)]
     pub dnsproxy_enable_transparent_mode: bool,
-    /// Seconds for which a closed connection to a server waits for unsent data with transparent mode; below 0 for the kernel's default
+    /// Number of seconds for which a closed connection to a server waits for unsent data with transparent mode; below 0 for the kernel's default
     #[flag(default = 10)]
     pub dnsproxy_socket_linger_timeout: i64,
     /// Answer to queries that policy denies: refused or nameError

@@ -9,16 +9,16 @@ use jiff::SignedDuration;
 #[derive(Clone, Debug, PartialEq, Eq, hive::Config)]
 #[config(group = "DNS")]
 pub struct FqdnConfig {
-    /// Addresses that are kept for each name of an endpoint; 0 for no limit
+    /// Number of addresses that are kept for each name of an endpoint; 0 for no limit
     #[flag(default = 1000)]
     pub tofqdns_endpoint_max_ip_per_hostname: usize,
     /// How long an address is kept after its last connection
     #[flag(default = "0s")]
     pub tofqdns_idle_connection_grace_period: Duration,
-    /// Addresses that an endpoint keeps only for open connections; 0 for no limit
+    /// Number of addresses that an endpoint keeps only for open connections; 0 for no limit
     #[flag(default = 10000)]
     pub tofqdns_max_deferred_connection_deletes: usize,
-    /// Seconds for which an answer is kept at least
+    /// Number of seconds for which an answer is kept at least
     #[flag(default = 0)]
     pub tofqdns_min_ttl: u32,
     /// Allocate the identity of a name or pattern with its policy, before the first answer

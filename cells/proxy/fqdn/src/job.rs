@@ -85,6 +85,8 @@ impl Job {
                 .map(|fqdn| Selector { match_name: fqdn.match_name, match_pattern: fqdn.match_pattern })
                 .collect();
             let (_, redirects_watch) = self.tables.redirects.all_watch(&snapshot);
+            // A snapshot keeps replaced rows: none while the job waits.
+            drop(snapshot);
             let batch = {
                 let mut book = self.shared.book.lock();
                 book.set_selectors(&selectors);
