@@ -27,6 +27,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(8);
 const WRITE_LIMIT: Duration = Duration::from_secs(8);
 /// Queries in progress on a connection; the next one is not read before.
 const MAX_PIPELINED: usize = 128;
+/// The maximum number of answers that wait for a client to read them: each may have 64 KiB.
+const MAX_UNREAD: usize = 8;
 /// Connections of one client, and of all.
 const MAX_CONNECTIONS_PER_CLIENT: usize = 128;
 const MAX_CONNECTIONS: usize = 4096;
@@ -169,7 +171,7 @@ async fn serve_connection(stream: TcpStream, client: SocketAddr, proxy: &Proxy) 
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.into_split();
     let slot = TcpSlot::default();
-    let (replies, mut queue) = mpsc::channel::<Vec<u8>>(MAX_PIPELINED);
+    let (replies, mut queue) = mpsc::channel::<Vec<u8>>(MAX_UNREAD);
     let write = async {
         while let Some(reply) = queue.recv().await {
             tokio::time::timeout(WRITE_LIMIT, write_message(&mut writer, &reply)).await??;

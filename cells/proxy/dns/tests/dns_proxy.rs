@@ -166,7 +166,10 @@ async fn answer_tcp(listener: std::net::TcpListener, seen: Seen) {
                 true => late.extend(replies),
                 false => {
                     for reply in replies.into_iter().chain(late.drain(..)) {
-                        write(&mut stream, &reply).await.unwrap();
+                        // A proxy that is at its end closes its connections.
+                        if write(&mut stream, &reply).await.is_err() {
+                            break;
+                        }
                     }
                 }
             }
