@@ -4,7 +4,7 @@ use integration_tests::Node;
 use test_kit::require_root;
 
 /// Start hooks but those of jobs, which only begin to run.
-const HOOKS: [(&str, &str); 20] = [
+const HOOKS: [(&str, &str); 22] = [
     ("pid-file", "agent.instance"),
     ("health-history", "agent.infra.health"),
     ("maps", "agent.datapath.maps"),
@@ -21,6 +21,8 @@ const HOOKS: [(&str, &str); 20] = [
     ("ipam", "agent.controlplane.ipam"),
     ("status-collector", "agent.infra.agent-healthz"),
     ("endpoint-restore", "agent.controlplane.endpoints"),
+    ("fqdn-names", "agent.controlplane.fqdn-names"),
+    ("restore-names", "agent.controlplane.fqdn-names"),
     ("api-server", "agent.infra.api-server"),
     ("agent-healthz", "agent.infra.agent-healthz"),
     ("health-history-file", "agent.infra.health"),

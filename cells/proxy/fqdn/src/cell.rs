@@ -149,7 +149,9 @@ async fn collect(
     Ok(())
 }
 
-fn routes(shared: Arc<Shared>) -> Members<Route> {
+/// Returns the operations. With the directory: names of the previous run are read before the API serves, so that a
+/// request to remove names removes these as well.
+fn routes(shared: Arc<Shared>, _directory: Arc<dyn Directory>) -> Members<Route> {
     let cache = |operation| {
         let shared = shared.clone();
         Route::new(operation, move |request| {
