@@ -612,6 +612,32 @@ fn features_and_what_scripts_ask_of_them() {
     }
 }
 
+#[test]
+fn names_and_their_addresses() {
+    let row = json!({"fqdn": "db.example.", "ips": ["192.0.2.1", "2001:db8::1"], "ttl": 60, "source": "lookup",
+        "lookup-time": "2026-11-21T12:10:29.950Z", "expiration-time": "2026-11-21T12:11:29.950Z", "endpoint-id": 7});
+    let agent = FakeAgent::new(vec![
+        ("/fqdn/cache", 200, json!([row])),
+        ("/fqdn/cache/7?matchpattern=%2A.example&source=lookup", 200, json!([row])),
+        ("/fqdn/names", 200, json!({"DNSPollNames": null, "FQDNPolicySelectors": []})),
+    ]);
+    let table = "\
+Endpoint   Source   FQDN          TTL   ExpirationTime             IPs
+7          lookup   db.example.   60    2026-11-21T12:11:29.950Z   192.0.2.1,2001:db8::1
+";
+    assert_eq!(agent.run("fqdn cache list"), table);
+    assert_eq!(agent.run("fqdn cache list -e 7 -p *.example -s lookup"), table);
+    assert_eq!(agent.run("fqdn cache list -o jsonpath={[0].fqdn}"), "db.example.\n");
+    assert!(agent.run("fqdn names").contains("FQDNPolicySelectors"));
+    assert_eq!(agent.run("fqdn cache list -e 8").lines().count(), 1, "an endpoint without names");
+    agent.requests();
+    // Without an answer to the question nothing is removed.
+    assert!(agent.run("fqdn cache clean").contains("Nothing is removed"));
+    assert_eq!(agent.requests(), [""; 0]);
+    assert_eq!(agent.run("fqdn cache clean -f -p *.example"), "FQDN proxy cache cleared\n");
+    assert_eq!(agent.requests(), ["DELETE /fqdn/cache?matchpattern=%2A.example"]);
+}
+
 /// Runs it by the name that Cilium's command line uses, against an agent that knows one endpoint.
 #[test]
 fn sysdump_makes_one_archive() {

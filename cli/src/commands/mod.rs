@@ -16,6 +16,7 @@ mod debuginfo;
 mod endpoint;
 mod explain;
 mod features;
+mod fqdn;
 mod get;
 mod health;
 mod hubble;
@@ -107,6 +108,9 @@ enum Command {
     /// State of encryption between nodes
     #[command(subcommand)]
     Encrypt(features::EncryptCommand),
+    /// DNS names of policies and endpoints
+    #[command(subcommand)]
+    Fqdn(fqdn::FqdnCommand),
     /// State of the BGP control plane
     #[command(subcommand)]
     Bgp(features::BgpCommand),
@@ -190,6 +194,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::NodeId(List::List(options)) => node::ids(agent, options, out),
         Command::Metrics(command) => return metrics::run(command, out),
         Command::Encrypt(command) => features::encrypt(agent, command, out),
+        Command::Fqdn(command) => fqdn::run(agent, command, out),
         Command::Bgp(command) => features::bgp(agent, command, out),
         Command::Prefilter(command) => features::prefilter(agent, command, out),
         Command::Cgroups(command) => features::cgroups(agent, command, out),
