@@ -24,7 +24,7 @@ pub struct ClientTls {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The name in the server's certificate; the host by default.
     pub server_name: Option<String>,
-    /// Accept every certificate: encrypted, but open to whoever answers in the server's place.
+    /// Accept any certificate: encrypted, but without protection from a man in the middle.
     pub is_insecure: bool,
 }
 

@@ -12,7 +12,7 @@ pub struct ListenConfig {
     /// TCP address on which flows are served to relay and to clients of other nodes: IP:PORT, or :PORT for all addresses; empty for none
     #[flag(default = "")]
     pub hubble_listen_address: String,
-    /// Serve TCP without TLS: whoever reaches the address reads all flows
+    /// Serve TCP without TLS: all clients that reach the address can read all flows
     #[flag(default = true)]
     pub hubble_disable_tls: bool,
     /// Certificate of the TCP listener, in PEM; a changed file is read

@@ -23,7 +23,8 @@ struct DelayLabels {
     phase: &'static str,
 }
 
-/// What the queue has worked on. The count is a gauge, as a counter's name would get a suffix that Cilium's name lacks.
+/// Counts and latencies of the work queue. The count is a gauge, as a counter's name would get a suffix that Cilium's name
+/// lacks.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbers {
     events: Family<EventLabels, Gauge>,

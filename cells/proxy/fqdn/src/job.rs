@@ -46,7 +46,7 @@ pub(crate) struct Job {
     pub(crate) realized: Realized,
 }
 
-/// What allocator and ipcache have of this cell.
+/// The state of this cell in the allocator and the ipcache.
 #[derive(Default)]
 pub(crate) struct Realized {
     addresses: BTreeMap<IpAddr, LabelArray>,

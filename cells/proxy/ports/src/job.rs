@@ -1,4 +1,4 @@
-//! The jobs: rules and routes of redirected packets; the file of ports and the release of those that nobody returns to.
+//! The jobs: rules and routes of redirected packets; the file of ports and the release of ports without a proxy.
 
 use std::sync::Arc;
 use std::time::Duration;

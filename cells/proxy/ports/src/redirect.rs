@@ -32,7 +32,7 @@ pub struct EndpointRedirect {
 pub struct PeerRules {
     /// The selector's text; its identities are in table `selectors`.
     pub selector: Arc<str>,
-    /// What the proxy lets pass.
+    /// The requests that the proxy allows.
     pub rules: Arc<ProxyRules>,
 }
 

@@ -1,4 +1,4 @@
-//! What is collected. Uses nothing.
+//! The commands and files of an archive. Uses nothing.
 
 use std::ffi::OsString;
 use std::fmt;

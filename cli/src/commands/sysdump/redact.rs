@@ -1,7 +1,7 @@
 //! Takes secrets out of text, line by line. Uses nothing.
 //!
 //! Secrets are not asked for in the first place: no environment, no kubeconfig, no Secret objects, no keys of XFRM. This is
-//! for what somebody has put into an option, a label or a line of the kernel's log.
+//! for secrets in options, labels and lines of the kernel's log.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
