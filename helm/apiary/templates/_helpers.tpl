@@ -174,6 +174,14 @@ capabilities:
       {{- if eq (include "apiary.hubbleMetrics" $) "true" -}}
         {{- $_ := set $data "hubble-metrics-server" (printf ":%d" (int64 .port)) -}}
         {{- with .enabled -}}{{- $_ := set $data "hubble-metrics" (join " " .) -}}{{- end -}}
+        {{- if .tls.enabled -}}
+          {{- $_ := set $data "hubble-metrics-server-enable-tls" "true" -}}
+          {{- $_ := set $data "hubble-metrics-server-tls-cert-file" "/var/lib/cilium/tls/hubble-metrics/server.crt" -}}
+          {{- $_ := set $data "hubble-metrics-server-tls-key-file" "/var/lib/cilium/tls/hubble-metrics/server.key" -}}
+          {{- if .tls.server.mtls.enabled -}}
+            {{- $_ := set $data "hubble-metrics-server-tls-client-ca-files" "/var/lib/cilium/tls/hubble-metrics/client-ca.crt" -}}
+          {{- end -}}
+        {{- end -}}
         {{- if .dynamic.enabled -}}
           {{- $_ := set $data "hubble-dynamic-metrics-config-path" "/dynamic-metrics-config/dynamic-metrics.yaml" -}}
         {{- end -}}

@@ -53,6 +53,13 @@
   {{- if and .hubble.metrics.enabled .hubble.metrics.dynamic.enabled -}}
     {{- $faults = append $faults "hubble.metrics.enabled: hubble.metrics.dynamic.enabled is true as well: leave one of them out" -}}
   {{- end -}}
+  {{- $hasMonitors := or .prometheus.serviceMonitor.trustCRDsExist ($.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") -}}
+  {{- range $path := list "prometheus" "operator.prometheus" "hubble.metrics" -}}
+    {{- $monitor := get (include "apiary.value" (dict "values" $values "path" (printf "%s.serviceMonitor" $path)) | fromJson) "value" -}}
+    {{- if and $monitor.enabled (not (or $hasMonitors $monitor.trustCRDsExist)) -}}
+      {{- $faults = append $faults (printf "%s.serviceMonitor.enabled: the cluster has no kind ServiceMonitor: install Prometheus' operator first, or set %s.serviceMonitor.trustCRDsExist true" $path $path) -}}
+    {{- end -}}
+  {{- end -}}
   {{- if and .autoDirectNodeRoutes (ne .routingMode "native") -}}
     {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native" -}}
   {{- end -}}

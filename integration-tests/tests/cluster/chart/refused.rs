@@ -97,6 +97,10 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             json!({"hubble": {"metrics": {"enabled": ["drop"], "dynamic": {"enabled": true}}}}),
             "hubble.metrics.enabled: hubble.metrics.dynamic.enabled is true as well",
         ),
+        (
+            json!({"operator": {"prometheus": {"serviceMonitor": {"enabled": true}}}}),
+            "operator.prometheus.serviceMonitor.enabled: the cluster has no kind ServiceMonitor",
+        ),
         (json!({"autoDirectNodeRoutes": true}), "autoDirectNodeRoutes: needs routingMode native"),
         (json!({"ipv4": {"enabled": false}}), "ipv4.enabled: both families are off"),
         (

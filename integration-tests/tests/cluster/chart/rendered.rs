@@ -134,7 +134,8 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                     "fileCompress": true, "allowList": ["{\"verdict\":[\"DROPPED\"]}", "{\"source_pod\":[\"kube-system/\"]}"],
                     "denyList": ["{\"reply\":[true]}"], "fieldMask": ["time", "verdict"],
                     "fieldAggregate": ["source.identity"], "aggregationInterval": "30s"}},
-                "metrics": {"enabled": ["dns:query;ignoreAAAA", "drop"], "port": 9966, "serviceAnnotations": {"a": "b"}}}}),
+                "metrics": {"enabled": ["dns:query;ignoreAAAA", "drop"], "port": 9966, "serviceAnnotations": {"a": "b"},
+                    "tls": {"enabled": true, "server": {"extraDnsNames": ["metrics.example.org"], "mtls": {"enabled": true, "useSecret": false, "name": "scrapers"}}}}}}),
         ),
         (
             "flows by files that change",
@@ -270,6 +271,10 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
         ("hubble-export-aggregation-interval", "30s"),
         ("hubble-metrics-server", ":9966"),
         ("hubble-metrics", "dns:query;ignoreAAAA drop"),
+        ("hubble-metrics-server-enable-tls", "true"),
+        ("hubble-metrics-server-tls-cert-file", "/var/lib/cilium/tls/hubble-metrics/server.crt"),
+        ("hubble-metrics-server-tls-key-file", "/var/lib/cilium/tls/hubble-metrics/server.key"),
+        ("hubble-metrics-server-tls-client-ca-files", "/var/lib/cilium/tls/hubble-metrics/client-ca.crt"),
     ]);
     assert_eq!(of_flows(&text), keys);
     let fixed = objects(&text);
@@ -281,6 +286,18 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
         let containers = &objects["DaemonSet/cilium"]["spec"]["template"]["spec"]["containers"];
         containers[0].clone()
     };
+    // One authority signs both certificates; clients of metrics have another.
+    let authority = |secret: &str| fixed[&format!("Secret/{secret}")]["data"]["ca.crt"].clone();
+    assert!(authority("cilium-ca").is_string());
+    for secret in ["hubble-server-certs", "hubble-metrics-server-certs"] {
+        assert_eq!(authority(secret), authority("cilium-ca"), "{secret}");
+    }
+    let volumes = &fixed["DaemonSet/cilium"]["spec"]["template"]["spec"]["volumes"];
+    let volumes = volumes.as_array().unwrap();
+    let volume = volumes.iter().find(|volume| volume["name"] == "hubble-metrics-tls").unwrap();
+    let sources = &volume["projected"]["sources"];
+    assert_eq!(sources[0]["secret"]["name"], "hubble-metrics-server-certs");
+    assert_eq!(sources[1]["configMap"]["name"], "scrapers");
     let port = json!({"name": "hubble-metrics", "containerPort": 9966, "hostPort": 9966, "protocol": "TCP"});
     assert!(container(&fixed)["ports"].as_array().unwrap().contains(&port));
 
@@ -305,6 +322,39 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
         let volumes = &dynamic["DaemonSet/cilium"]["spec"]["template"]["spec"]["volumes"];
         let volume = volumes.as_array().unwrap().iter().find(|entry| entry["name"] == volume["name"]);
         assert_eq!(volume.unwrap()["configMap"]["name"], map);
+    }
+}
+
+/// Each monitor selects the service that the chart makes for it, by its labels and the name of its port.
+#[test]
+fn service_monitors_find_their_services() {
+    require_helm!();
+    let monitor = json!({"enabled": true, "trustCRDsExist": true, "labels": {"release": "prometheus"}, "interval": "30s",
+        "scrapeTimeout": "5s", "tlsConfig": {"insecureSkipVerify": true}});
+    let values = json!({
+        "prometheus": {"enabled": true, "serviceMonitor": monitor},
+        "operator": {"prometheus": {"enabled": true, "serviceMonitor": monitor}},
+        "hubble": {"enabled": true, "metrics": {"enabled": ["drop"], "tls": {"enabled": true}, "serviceMonitor": monitor}},
+    });
+    let rendered = objects(&render(&values).unwrap());
+    for (monitor, service, scheme) in [
+        ("cilium-agent", "cilium-agent", None),
+        ("cilium-operator", "cilium-operator", None),
+        ("hubble", "hubble-metrics", Some("https")),
+    ] {
+        let service = &rendered[&format!("Service/{service}")];
+        let monitor = &rendered[&format!("ServiceMonitor/{monitor}")];
+        assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+        let spec = &monitor["spec"];
+        assert_eq!(spec["namespaceSelector"]["matchNames"], json!([service["metadata"]["namespace"]]));
+        let labels = &service["metadata"]["labels"];
+        let selected = spec["selector"]["matchLabels"].as_object().unwrap();
+        assert!(selected.iter().all(|(label, value)| labels[label] == *value), "{selected:?}: {labels}");
+        let endpoint = &spec["endpoints"][0];
+        assert_eq!(endpoint["port"], service["spec"]["ports"][0]["name"]);
+        assert_eq!((&endpoint["interval"], &endpoint["scrapeTimeout"]), (&json!("30s"), &json!("5s")));
+        assert_eq!(endpoint["scheme"].as_str(), scheme);
+        assert_eq!(endpoint["tlsConfig"].is_object(), scheme.is_some());
     }
 }
 
