@@ -118,6 +118,7 @@ pub fn control_plane() -> Cell {
             dns_proxy::cell(),
             loadbalancer_redirectpolicy::cell(),
             hubble::cell(),
+            hubble_drop_events::cell(),
             hubble_exporter::cell(),
             hubble_metrics::cell(),
             cilium_health::cell(),

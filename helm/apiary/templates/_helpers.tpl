@@ -170,6 +170,13 @@ capabilities:
     {{- if .hubble.export.dynamic.enabled -}}
       {{- $_ := set $data "hubble-flowlogs-config-path" "/flowlog-config/flowlogs.yaml" -}}
     {{- end -}}
+    {{- with .hubble.dropEventEmitter -}}
+      {{- if .enabled -}}
+        {{- $_ := set $data "hubble-drop-events" "true" -}}
+        {{- $_ := set $data "hubble-drop-events-interval" .interval -}}
+        {{- $_ := set $data "hubble-drop-events-reasons" (join " " .reasons) -}}
+      {{- end -}}
+    {{- end -}}
     {{- with .hubble.metrics -}}
       {{- if eq (include "apiary.hubbleMetrics" $) "true" -}}
         {{- $_ := set $data "hubble-metrics-server" (printf ":%d" (int64 .port)) -}}

@@ -60,6 +60,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "cni-config",
         "config-sources",
         "hubble",
+        "hubble-drop-events",
         "hubble-exporter",
         "hubble-metrics",
         "loadbalancer-redirectpolicy",

@@ -126,6 +126,10 @@ fn pods_made_with_kubectl_talk_and_leave_nothing() {
     require_command!("bpftool");
     let mut cluster = Cluster::new(&custom_resource_definitions());
     Kubelet::configure(&mut cluster.node);
+    let socket = cluster.node.sandbox().dir().join("hubble.sock").display().to_string();
+    let options =
+        [("enable-hubble", "true"), ("hubble-drop-events", "true"), ("hubble-socket-path", &*socket)];
+    cluster.node.config.extend(options.map(|(key, value)| (key.to_owned(), value.to_owned())));
     let kubelet = Kubelet::start(&cluster);
     // A pod that is there before the agent: the runtime has no network yet.
     run(&cluster, "server");
@@ -146,6 +150,9 @@ fn pods_made_with_kubectl_talk_and_leave_nothing() {
 
     cluster.stage.apply(POLICY).unwrap();
     until_reaches(&cluster, &stranger, &server, false);
+    let describe = || cluster.stage.kubectl(&["describe", "pod", "server"]).unwrap();
+    let event = "Incoming packet dropped (policy_denied) from default/stranger (";
+    wait_until("kubectl shows the drops with their pod", LIMIT, || describe().contains(event));
     assert!(pings(&client, &server) && talks(&client, &server), "the client is let in");
     until_reaches(&cluster, &stranger, &client, true);
     cluster.stage.kubectl(&["delete", "cnp", "only-clients"]).unwrap();

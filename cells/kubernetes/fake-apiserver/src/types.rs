@@ -98,7 +98,7 @@ impl From<Kind> for Type {
     fn from(kind: Kind) -> Type {
         let domains = match (kind.group(), kind) {
             ("cilium.io" | "policy.networking.k8s.io", _) => ANY,
-            (_, Kind::ConfigMap | Kind::Lease) => CORE,
+            (_, Kind::ConfigMap | Kind::Event | Kind::Lease) => CORE,
             (_, Kind::CustomResourceDefinition) => ANY,
             _ => BOTH,
         };
@@ -111,7 +111,7 @@ pub(crate) fn has_status(kind: Kind) -> bool {
     use Kind::*;
     match kind {
         Namespace | Node | Pod | Service | CustomResourceDefinition | ClusterNetworkPolicy => true,
-        ConfigMap | Secret | EndpointSlice | NetworkPolicy | Lease => false,
+        ConfigMap | Secret | EndpointSlice | NetworkPolicy | Event | Lease => false,
         CiliumBGPClusterConfig
         | CiliumBGPNodeConfig
         | CiliumBGPPeerConfig
@@ -158,7 +158,6 @@ const OTHERS: &[(&str, &[Domain], &[&str])] = &[
         CORE,
         &[
             "Endpoints",
-            "Event",
             "LimitRange",
             "PersistentVolume",
             "PersistentVolumeClaim",

@@ -4,6 +4,7 @@ mod cluster_network_policy;
 mod config;
 mod definition;
 mod endpoint_slice;
+mod event;
 mod lease;
 mod namespace;
 mod network_policy;
@@ -18,6 +19,7 @@ pub use definition::CustomResourceDefinition;
 pub use endpoint_slice::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
 };
+pub use event::{Event, EventSource, ObjectReference};
 pub use lease::{Lease, LeaseSpec};
 pub use namespace::Namespace;
 pub use network_policy::{

@@ -84,6 +84,7 @@ kinds! {
     EndpointSlice "discovery.k8s.io" "v1" "endpointslices" Namespaced [];
     NetworkPolicy "networking.k8s.io" "v1" "networkpolicies" Namespaced ["netpol"];
     ClusterNetworkPolicy "policy.networking.k8s.io" "v1alpha2" "clusternetworkpolicies" Cluster ["kcnp"];
+    Event "" "v1" "events" Namespaced ["ev"];
     Lease "coordination.k8s.io" "v1" "leases" Namespaced [];
     CustomResourceDefinition "apiextensions.k8s.io" "v1" "customresourcedefinitions" Cluster ["crd", "crds"];
     CiliumBGPAdvertisement "cilium.io" "v2" "ciliumbgpadvertisements" Cluster ["cbgpadvert"];

@@ -139,7 +139,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         ),
         (
             "flows by files that change",
-            json!({"hubble": {"enabled": true,
+            json!({"hubble": {"enabled": true, "dropEventEmitter": {"enabled": true, "interval": "1m", "reasons": ["policy_denied", "policy_deny"]},
                 "export": {"dynamic": {"enabled": true, "config": {"configMapName": "own", "content": [
                     {"name": "drops", "filePath": "/var/run/cilium/hubble/drops.log", "includeFilters": [{"verdict": ["DROPPED"]}]}]}}},
                 "metrics": {"dynamic": {"enabled": true, "config": {"content": [
