@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use datapath_abi::event;
 
 use crate::gob::{self, GobError, Value};
+use crate::record::{Record, record};
 
 /// Message type of a notification of the agent, which no program writes.
 pub const AGENT: u8 = 130;
 /// Message type of a record of a proxy.
-pub(crate) const ACCESS_LOG: u8 = 129;
+pub const ACCESS_LOG: u8 = 129;
 
 /// Why bytes are no event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +30,15 @@ pub enum DecodeError {
     /// A version that is newer than this reader.
     #[error("unrecognized event version {0}")]
     Version(u8),
-    /// A notification with an invalid stream.
+    /// A notification or record with an invalid stream.
     #[error(transparent)]
     Gob(#[from] GobError),
+    /// A record of a proxy with a word that no record has.
+    #[error("a record of a proxy without a known {field}")]
+    Record {
+        /// The field.
+        field: &'static str,
+    },
 }
 
 /// An event. Packets and their captures reach to the end of the event, which the kernel pads by up to 7 bytes.
@@ -52,6 +59,8 @@ pub enum Event<'a> {
     Socket(SocketTrace),
     /// A notification of the agent.
     Agent(Agent),
+    /// A record of a proxy.
+    Record(Box<Record>),
     /// Another type.
     Unknown(&'a [u8]),
 }
@@ -249,6 +258,7 @@ pub fn decode(data: &[u8]) -> Result<Event<'_>, DecodeError> {
             })
         }
         AGENT => Event::Agent(agent(&data[1..])?),
+        ACCESS_LOG => Event::Record(Box::new(record(stream(&data[1..])?)?)),
         _ => Event::Unknown(data),
     })
 }
@@ -308,11 +318,15 @@ fn trace(data: &[u8]) -> Result<Trace<'_>, DecodeError> {
     })
 }
 
-/// Reads the stream of a notification; bytes behind its value are ignored.
-fn agent(stream: &[u8]) -> Result<Agent, DecodeError> {
+/// Reads the stream of a notification or record; bytes behind its value are ignored.
+fn stream(bytes: &[u8]) -> Result<gob::Struct, GobError> {
     let mut reader = gob::Reader::default();
-    reader.push(stream);
-    let mut fields = reader.next_value()?.ok_or(GobError::Short)?;
+    reader.push(bytes);
+    reader.next_value()?.ok_or(GobError::Short)
+}
+
+fn agent(bytes: &[u8]) -> Result<Agent, DecodeError> {
+    let mut fields = stream(bytes)?;
     let kind = match fields.get("Type") {
         Some(&Value::Uint(kind)) => u32::try_from(kind).unwrap_or(u32::MAX),
         _ => 0,

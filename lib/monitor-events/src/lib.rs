@@ -2,8 +2,9 @@
 //!
 //! **Owns** nothing: pure functions without kernel, clock and sockets, which the agent's monitor and the command
 //! `monitor` share. [`decode()`] reads an event of any version (drop, trace, policy verdict, debug message, capture,
-//! socket trace, agent notification); [`Printer`] formats it as `cilium-dbg monitor` does, by line, with all layers of
-//! the packet, or as JSON; [`gob`] has the stream of `monitor1_2.sock`.
+//! socket trace, agent notification, record of a proxy); [`Printer`] formats it as `cilium-dbg monitor` does, by line,
+//! with all layers of the packet, or as JSON; [`gob`] has the stream of `monitor1_2.sock`, [`record`] the records of
+//! proxies.
 //!
 //! All functions are total: any bytes give an event or an error. Bytes of packets are printed as numbers and addresses
 //! only, text of the agent without control characters, so that no pod can write to the operator's terminal.
@@ -30,8 +31,9 @@ mod format;
 pub mod gob;
 pub mod notification;
 pub mod packet;
+pub mod record;
 
 pub use decode::{
-    AGENT, Agent, Capture, Debug, DecodeError, Drop, Event, SocketTrace, Trace, Verdict, decode,
+    ACCESS_LOG, AGENT, Agent, Capture, Debug, DecodeError, Drop, Event, SocketTrace, Trace, Verdict, decode,
 };
 pub use format::{Filter, Format, Kind, LinkNames, Printer};

@@ -55,10 +55,8 @@ impl Filter {
             Event::Debug(debug) => (Kind::Debug, debug.source, 0),
             Event::Capture(capture) => (Kind::Capture, capture.source, 0),
             Event::Agent(_) => (Kind::Agent, 0, 0),
+            Event::Record(record) => (Kind::L7, record.source.id as u16, record.destination.id as u16),
             Event::Socket(_) => return self.has(Kind::TraceSock),
-            Event::Unknown(data) if data.first() == Some(&crate::decode::ACCESS_LOG) => {
-                return self.has(Kind::L7);
-            }
             Event::Unknown(_) => return true,
         };
         let one_of = |ids: &[u16], wanted: &[u16]| ids.is_empty() || wanted.iter().any(|id| ids.contains(id));

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Printer, debug, line, names};
+use super::{Printer, debug, line, names, record};
 use crate::decode::{Event, Trace};
 use crate::packet::{First, Frame, Headers, LayerKind, TransportHeader, mac};
 
@@ -217,6 +217,7 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
             let message = serde_json::from_str::<Box<RawValue>>(&agent.text).ok().or_else(quoted)?;
             object(&AgentJson { r#type: "agent", subtype, message: &message })
         }
+        Event::Record(record) => record::json(record),
         Event::Socket(_) | Event::Unknown(_) => None,
     }
 }
@@ -241,7 +242,7 @@ fn traced<'a>(printer: &Printer, trace: &Trace<'_>, cpu: &'a str) -> TraceJson<'
 }
 
 /// Returns an object as Go writes it: the characters of HTML are escaped.
-fn object(value: &impl Serialize) -> Option<String> {
+pub(super) fn object(value: &impl Serialize) -> Option<String> {
     let json = serde_json::to_string(value).ok()?;
     let json = json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e");
     Some(names::printable(&json))

@@ -3,7 +3,7 @@
 use datapath_abi::event::{sock_protocol, xlate};
 
 use super::names::{self, printable};
-use super::{Format, Printer, debug};
+use super::{Format, Printer, debug, record};
 use crate::decode::{Agent, Drop, Event, SocketTrace, Trace, Verdict};
 use crate::packet::{First, Frame, socket};
 
@@ -22,6 +22,7 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
         }
         Event::Socket(trace) if is_verbose => at_socket(trace, cpu),
         Event::Agent(agent) => notified(agent),
+        Event::Record(record) => record::line(printer, record),
         Event::Debug(_) | Event::Socket(_) | Event::Unknown(_) => return None,
     })
 }

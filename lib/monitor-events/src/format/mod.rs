@@ -1,13 +1,15 @@
 //! The lines of `cilium-dbg monitor`.
 //!
 //! [`Printer`] chooses the form; [`mod@line`] has the short lines, [`verbose`] the long form with all layers, [`json`] the
-//! objects, [`debug`] the texts of debug messages and captures, [`names`] those of codes.
+//! objects, [`debug`] the texts of debug messages and captures, [`mod@record`] both forms of records of proxies, [`names`]
+//! the texts of codes.
 
 mod debug;
 mod filter;
 mod json;
 mod line;
 mod names;
+mod record;
 mod verbose;
 
 use std::collections::BTreeMap;

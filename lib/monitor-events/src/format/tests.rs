@@ -312,3 +312,68 @@ fn translations_at_sockets_are_lines_of_the_verbose_form() {
         assert_eq!(line(format, &event), "", "as in Cilium");
     }
 }
+
+#[test]
+fn records_of_proxies_have_their_lines_and_objects() {
+    use crate::record::{access_log, tests};
+    let print = |format, record: &crate::record::Record| {
+        printer(format).event(&access_log(record), 0, &Filter::default()).unwrap()
+    };
+    let (pod, server) = ("7 ([k8s:app=web k8s:io.kubernetes.pod.namespace=shop])", "0 ([reserved:world])");
+    for format in [Format::Brief, Format::Verbose, Format::Debug] {
+        assert_eq!(
+            print(format, &tests::query()),
+            format!(
+                "-> Request dns from {pod} to {server}, identity 1000->world, verdict Forwarded DNS Proxy: a.test. A\n"
+            )
+        );
+        assert_eq!(
+            print(format, &tests::answer()),
+            format!(
+                "-> Response dns to {server} from {pod}, identity world->1000, verdict Forwarded DNS Proxy: a.test. \
+                 AAAA TTL: 30 Answer: '198.51.100.7,2001:db8::7' CNAMEs: b.test.\n"
+            )
+        );
+        assert_eq!(
+            print(format, &tests::http()),
+            format!(
+                "<- Request http from {pod} to {server}, identity 1000->world, verdict Denied \
+                 GET http://shop.test/a?b=c => 403\n"
+            )
+        );
+    }
+    let ends = concat!(
+        r#""srcEpID":0,"srcEpLabels":["reserved:world"],"srcIdentity":2,"dstEpID":7,"dstEpLabels":["k8s:app=web","#,
+        r#""k8s:io.kubernetes.pod.namespace=shop"],"dstIdentity":1000"#
+    );
+    let head = r#"{"type":"logRecord","observationPoint":"Egress","flowType":"Response","l7Proto":"dns""#;
+    let dns = concat!(
+        r#""dns":{"Query":"a.test.","IPs":["198.51.100.7","2001:db8::7"],"TTL":30,"CNAMEs":["b.test."],"#,
+        r#""ObservationSource":"proxy","QTypes":[28],"AnswerTypes":[5,28]}}"#
+    );
+    let expected = format!("{head},{ends},\"verdict\":\"Forwarded\",{dns}\n");
+    assert_eq!(print(Format::Json, &tests::answer()), expected);
+    let http = print(Format::Json, &tests::http());
+    assert!(http.contains(r#""http":{"Code":403,"Method":"GET","URL":"http://shop.test/a?b=c""#), "{http}");
+}
+
+#[test]
+fn records_of_proxies_are_chosen_by_type_and_endpoints_and_cannot_control_the_terminal() {
+    use crate::record::{Contents, access_log, tests};
+    let mut record = tests::query();
+    if let Contents::Dns(dns) = &mut record.contents {
+        dns.query = "\u{1b}]0;x\u{7}\r\n\u{202e}.".to_owned();
+    }
+    record.source.labels[0].value = "\u{9b}2J".to_owned();
+    let event = access_log(&record);
+    for format in [Format::Brief, Format::Debug, Format::Json] {
+        let line = printer(format).event(&event, 0, &Filter::default()).unwrap();
+        assert!(line.trim_end_matches('\n').chars().all(|c| !c.is_control() && c != '\u{202e}'), "{line:?}");
+    }
+    let is_chosen = |filter: &Filter| printer(Format::Brief).event(&event, 0, filter).is_some();
+    assert!(is_chosen(&Filter { kinds: vec![Kind::L7], ..Filter::default() }));
+    assert!(!is_chosen(&Filter { kinds: vec![Kind::Agent], ..Filter::default() }));
+    assert!(is_chosen(&Filter { from: vec![7], ..Filter::default() }));
+    assert!(!is_chosen(&Filter { to: vec![7], ..Filter::default() }));
+    assert!(is_chosen(&Filter { related: vec![7], ..Filter::default() }));
+}

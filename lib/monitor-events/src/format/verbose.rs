@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Printer, debug, line, names};
+use super::{Printer, debug, line, names, record};
 use crate::decode::Event;
 use crate::packet::{First, Frame};
 
@@ -74,6 +74,7 @@ pub(super) fn format(printer: &Printer, event: &Event<'_>, cpu: &str) -> Option<
         Event::Verdict(verdict) => line::decided(printer, verdict),
         Event::Debug(message) => debug::line(printer, message, cpu),
         Event::Agent(agent) => line::notified(agent),
+        Event::Record(record) => record::line(printer, record),
         Event::Socket(_) | Event::Unknown(_) => return None,
     })
 }

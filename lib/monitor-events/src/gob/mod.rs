@@ -3,7 +3,11 @@
 //! A stream begins with [`PREAMBLE`], the definition of `Payload{Data []byte; CPU int; Lost uint64; Type int}`; then
 //! follow values ([`sample`], [`lost`]). An encoded value is the same on all connections. Zero fields are not sent.
 
+mod read;
+
 use std::collections::BTreeMap;
+
+pub use read::Reader;
 
 /// `Payload.Type` of an event.
 pub const SAMPLE: i64 = 9;
@@ -15,6 +19,8 @@ pub const LOST: i64 = 2;
 pub const MAX_MESSAGE: usize = 1 << 20;
 /// The largest number of types that a stream may define.
 const MAX_TYPES: usize = 256;
+/// The deepest nesting of a value: the reader recurses for each level, and a type may contain itself.
+const MAX_DEPTH: usize = 16;
 
 /// The first message of a stream: the definition of `Payload` with id 64.
 pub const PREAMBLE: &[u8] =
@@ -26,7 +32,7 @@ const AGENT_NOTIFY: &[u8] =
     b"\x2b\xff\x81\x03\x01\x01\x0bAgentNotify\x01\xff\x82\x00\x01\x02\x01\x04Type\x01\x06\x00\
 \x01\x04Text\x01\x0c\x00\x00\x00";
 
-fn put_uint(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn put_uint(out: &mut Vec<u8>, value: u64) {
     if value < 128 {
         out.push(value as u8);
         return;
@@ -37,14 +43,14 @@ fn put_uint(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&bytes[8 - len..]);
 }
 
-fn put_int(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn put_int(out: &mut Vec<u8>, value: i64) {
     // The complement of a negative number is not negative.
     let (magnitude, sign) = if value < 0 { (!value, 1) } else { (value, 0) };
     put_uint(out, (magnitude as u64) << 1 | sign);
 }
 
 /// Returns a message: the length of the body, then the body.
-fn framed(body: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(body.len() + 4);
     put_uint(&mut out, body.len() as u64);
     out.extend_from_slice(body);
@@ -144,7 +150,7 @@ pub enum GobError {
     /// A message is larger than any event.
     #[error("a message of {0} bytes")]
     Large(u64),
-    /// A value of a type that the stream has not defined, or that is no struct of basic fields.
+    /// A value of a type that the stream has not defined, or that no struct of the monitor has.
     #[error("a value of the unknown type {0}")]
     Type(i64),
     /// A field beyond those of its type.
@@ -153,22 +159,31 @@ pub enum GobError {
     /// Too many types.
     #[error("more than {MAX_TYPES} types")]
     Types,
+    /// Values within values, beyond the limit.
+    #[error("values that are nested more than {MAX_DEPTH} deep")]
+    Depth,
     /// A definition that is not one.
     #[error("an invalid definition of a type")]
     Definition,
 }
 
-/// A field's value: the basic types that the structs of the monitor have.
+/// A field's value, of a type that the structs of the monitor have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A signed number.
     Int(i64),
-    /// An unsigned number.
+    /// An unsigned number, or a bool.
     Uint(u64),
-    /// Bytes.
+    /// Bytes; also those of a type that encodes itself.
     Bytes(Vec<u8>),
     /// Text.
     Text(String),
+    /// A struct in a field.
+    Struct(Struct),
+    /// The elements of a slice or array.
+    List(Vec<Value>),
+    /// The keys and values of a map, in the order of the stream.
+    Map(Vec<(Value, Value)>),
 }
 
 /// The fields of a struct that were sent, by name. Absent fields are zero.
@@ -204,167 +219,6 @@ impl From<Struct> for Payload {
         }
         payload
     }
-}
-
-struct Cursor<'a>(&'a [u8]);
-
-impl<'a> Cursor<'a> {
-    fn bytes(&mut self, len: u64) -> Result<&'a [u8], GobError> {
-        let len = usize::try_from(len).map_err(|_| GobError::Short)?;
-        let (bytes, rest) = self.0.split_at_checked(len).ok_or(GobError::Short)?;
-        self.0 = rest;
-        Ok(bytes)
-    }
-
-    fn uint(&mut self) -> Result<u64, GobError> {
-        let first = self.bytes(1)?[0];
-        if first < 128 {
-            return Ok(u64::from(first));
-        }
-        let len = 256 - u64::from(first);
-        if len > 8 {
-            return Err(GobError::Number);
-        }
-        Ok(self.bytes(len)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-    }
-
-    fn int(&mut self) -> Result<i64, GobError> {
-        let value = self.uint()?;
-        let magnitude = (value >> 1) as i64;
-        Ok(if value & 1 == 1 { !magnitude } else { magnitude })
-    }
-
-    fn text(&mut self) -> Result<String, GobError> {
-        let len = self.uint()?;
-        Ok(String::from_utf8_lossy(self.bytes(len)?).into_owned())
-    }
-
-    /// Returns the next field's number, from 1 on; `None` at the end of the struct.
-    fn field(&mut self, last: u64) -> Result<Option<u64>, GobError> {
-        match self.uint()? {
-            0 => Ok(None),
-            delta => last.checked_add(delta).map(Some).ok_or(GobError::Field),
-        }
-    }
-}
-
-/// A struct type of a stream: names of its fields and the ids of their types.
-#[derive(Clone, Debug, Default)]
-struct Definition {
-    fields: Vec<(String, i64)>,
-}
-
-/// Reads a stream whose values are structs of basic fields.
-#[derive(Debug, Default)]
-pub struct Reader {
-    buffer: Vec<u8>,
-    /// The part of `buffer` that was read.
-    read: usize,
-    types: BTreeMap<i64, Definition>,
-}
-
-impl Reader {
-    /// Adds bytes of the stream.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.drain(..self.read);
-        self.read = 0;
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// Returns the next value; `None` if more bytes are needed.
-    ///
-    /// # Errors
-    /// The stream is invalid; it cannot be continued.
-    pub fn next_value(&mut self) -> Result<Option<Struct>, GobError> {
-        loop {
-            let rest = &self.buffer[self.read..];
-            let mut cursor = Cursor(rest);
-            let len = match cursor.uint() {
-                Ok(len) if len > MAX_MESSAGE as u64 => return Err(GobError::Large(len)),
-                Ok(len) => len,
-                Err(GobError::Short) => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            let Ok(body) = cursor.bytes(len) else { return Ok(None) };
-            self.read += rest.len() - cursor.0.len();
-            let mut body = Cursor(body);
-            match body.int()? {
-                id if id < 0 => {
-                    if self.types.len() >= MAX_TYPES {
-                        return Err(GobError::Types);
-                    }
-                    let definition = definition(&mut body)?;
-                    self.types.insert(id.checked_neg().ok_or(GobError::Definition)?, definition);
-                }
-                id => {
-                    let definition = self.types.get(&id).ok_or(GobError::Type(id))?;
-                    return value(&mut body, definition).map(Some);
-                }
-            }
-        }
-    }
-}
-
-/// Reads a definition; of types other than structs, which no value of these streams has at its top, only that they are
-/// there.
-fn definition(body: &mut Cursor<'_>) -> Result<Definition, GobError> {
-    const STRUCT: u64 = 3;
-    match body.field(0)? {
-        Some(STRUCT) => {}
-        Some(_) => return Ok(Definition::default()),
-        None => return Err(GobError::Definition),
-    }
-    let mut definition = Definition::default();
-    let mut last = 0;
-    while let Some(number) = body.field(last)? {
-        last = number;
-        match number {
-            1 => drop(name_and_id(body)?),
-            2 => {
-                let count = body.uint()?;
-                // Each has a byte at least, so that the count cannot be larger than the message.
-                for _ in 0..count {
-                    definition.fields.push(name_and_id(body)?);
-                }
-            }
-            _ => return Err(GobError::Definition),
-        }
-    }
-    Ok(definition)
-}
-
-fn name_and_id(body: &mut Cursor<'_>) -> Result<(String, i64), GobError> {
-    let (mut name, mut id, mut last) = (String::new(), 0, 0);
-    while let Some(number) = body.field(last)? {
-        last = number;
-        match number {
-            1 => name = body.text()?,
-            2 => id = body.int()?,
-            _ => return Err(GobError::Definition),
-        }
-    }
-    Ok((name, id))
-}
-
-fn value(body: &mut Cursor<'_>, definition: &Definition) -> Result<Struct, GobError> {
-    let (mut fields, mut last) = (Struct::new(), 0);
-    while let Some(number) = body.field(last)? {
-        last = number;
-        let index = usize::try_from(number - 1).map_err(|_| GobError::Field)?;
-        let (name, id) = definition.fields.get(index).ok_or(GobError::Field)?;
-        let value = match id {
-            2 => Value::Int(body.int()?),
-            1 | 3 => Value::Uint(body.uint()?),
-            5 => {
-                let len = body.uint()?;
-                Value::Bytes(body.bytes(len)?.to_vec())
-            }
-            6 => Value::Text(body.text()?),
-            id => return Err(GobError::Type(*id)),
-        };
-        fields.insert(name.clone(), value);
-    }
-    Ok(fields)
 }
 
 #[cfg(test)]
@@ -419,6 +273,11 @@ mod tests {
         assert_eq!(read(b"\xfc\xff\xff\xff\xff"), Err(GobError::Large(0xffff_ffff)));
         let field_nine = [PREAMBLE, b"\x05\xff\x80\x09\x01\x00"].concat();
         assert_eq!(read(&field_nine), Err(GobError::Field));
+        // A slice whose elements are slices of its own type, in the one field of a struct.
+        let slice = b"\x08\xff\x81\x02\x02\xff\x82\x00\x00";
+        let holder = b"\x0e\xff\x83\x03\x02\x01\x01\x01x\x01\xff\x82\x00\x00\x00";
+        let nested = [&slice[..], holder, b"\x17\xff\x84\x01", &[1; 19], &[0]].concat();
+        assert_eq!(read(&nested), Err(GobError::Depth));
         let huge_count = b"\x08\x7f\x03\x02\xfc\xff\xff\xff\xff";
         assert_eq!(read(huge_count), Err(GobError::Short));
     }
