@@ -7,6 +7,10 @@ use monitor_events::gob;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+/// The maximum number of bytes in a queue: events of the rings are small, records of proxies have contents that workloads
+/// choose.
+const MAX_BYTES: usize = 16 << 20;
+
 /// Messages for one reader.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -28,6 +32,8 @@ pub(crate) enum Losses {
 #[derive(Debug, Default)]
 struct State {
     messages: VecDeque<Bytes>,
+    /// The total length of the messages.
+    bytes: usize,
     /// Events that were lost since the last message.
     lost: u64,
 }
@@ -45,15 +51,16 @@ impl Queue {
             // The number of lost events takes a place before the first message after the loss.
             let needs_report = self.losses == Losses::InStream && state.lost > 0;
             let needed = 1 + usize::from(needs_report);
-            if state.messages.len() + needed > self.capacity.max(2) {
+            let is_full = state.messages.len() + needed > self.capacity.max(2);
+            if is_full || state.bytes + message.len() > MAX_BYTES {
                 state.lost += events;
                 continue;
             }
             if needs_report {
                 let lost = std::mem::take(&mut state.lost);
-                state.messages.push_back(gob::lost(0, lost).into());
+                state.push(gob::lost(0, lost).into());
             }
-            state.messages.push_back(message.clone());
+            state.push(message.clone());
         }
         drop(state);
         self.filled.notify_one();
@@ -81,6 +88,7 @@ impl Queue {
                 }
                 break;
             };
+            state.bytes -= message.len();
             out.extend_from_slice(&message);
         }
         // The memory of a peak is not kept.
@@ -91,6 +99,13 @@ impl Queue {
             Losses::InStream => 0,
             Losses::Separate => std::mem::take(&mut state.lost),
         }
+    }
+}
+
+impl State {
+    fn push(&mut self, message: Bytes) {
+        self.bytes += message.len();
+        self.messages.push_back(message);
     }
 }
 
@@ -116,6 +131,19 @@ mod tests {
             all.push(if payload.kind == LOST { -(payload.lost as i64) } else { payload.data[0].into() });
         }
         all
+    }
+
+    #[tokio::test]
+    async fn large_messages_are_bounded_by_their_bytes() {
+        let queue = Queue::new(1 << 14, Losses::Separate);
+        let large: Bytes = vec![0; 1 << 20].into();
+        queue.push(&vec![(large.clone(), 1); 20]);
+        let mut out = Vec::new();
+        assert_eq!(queue.read(&mut out, usize::MAX).await, 4);
+        assert_eq!(out.len(), MAX_BYTES);
+        queue.push(&[(large, 1)]);
+        out.clear();
+        assert_eq!(queue.read(&mut out, usize::MAX).await, 0, "read messages leave their space");
     }
 
     #[tokio::test]

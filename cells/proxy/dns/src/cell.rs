@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use hive::prelude::*;
 use maps::FamilyConfig;
 use metrics::Metrics;
+use monitor::Monitor;
 use policy_engine::Parser;
 use proxy_ports::{DNS_PROXY, Proxies, Registration};
 use tokio_util::task::TaskTracker;
@@ -37,6 +38,7 @@ struct StartParams {
     proxies: Arc<Proxies>,
     directory: Arc<dyn Directory>,
     metrics: Arc<Metrics>,
+    monitor: Arc<Monitor>,
     jobs: JobGroup,
 }
 
@@ -62,6 +64,7 @@ fn start(p: StartParams) {
         is_fixed: fixed.is_some(),
         addresses,
         directory: p.directory,
+        monitor: p.monitor,
         counters,
         config: (*p.config).clone(),
     };
@@ -75,6 +78,7 @@ struct Job {
     is_fixed: bool,
     addresses: Vec<IpAddr>,
     directory: Arc<dyn Directory>,
+    monitor: Arc<Monitor>,
     counters: Counters,
     config: DnsProxyConfig,
 }
@@ -90,7 +94,8 @@ impl Job {
         self.registration.listening(port)?;
         cx.health.ok(format_args!("initialized on port {port}"));
         let (tasks, stop) = (TaskTracker::new(), cx.token().clone());
-        let proxy = Proxy::new(self.directory, self.counters, self.config, tasks.clone(), stop.clone());
+        let proxy =
+            Proxy::new(self.directory, self.monitor, self.counters, self.config, tasks.clone(), stop.clone());
         let serve =
             listeners.into_iter().map(|listener| listener.serve(proxy.clone(), tasks.clone(), stop.clone()));
         let ready = async {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use fqdn::Lookup;
 use futures::future::BoxFuture;
+use labels::Label;
 
 /// A protocol over which queries come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +36,15 @@ pub struct Client {
     pub is_host: bool,
 }
 
+/// A server as records name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Server {
+    /// The id of its endpoint; 0 if it is none of this node.
+    pub endpoint: u16,
+    /// Its identity.
+    pub identity: u32,
+}
+
 /// A query whose name policy decides on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question<'a> {
@@ -58,6 +68,15 @@ pub trait Directory: Send + Sync {
 
     /// Whether a server is a workload or node of the cluster other than this one, which may see the address of the client.
     fn may_see_client(&self, server: IpAddr) -> bool;
+
+    /// Returns the server with an address, for records.
+    fn server(&self, address: IpAddr) -> Server;
+
+    /// Returns the labels of an identity, for records; none if it is gone.
+    fn labels(&self, identity: u32) -> Vec<Label>;
+
+    /// Returns the addresses of this node, IPv4 and IPv6, for records.
+    fn node(&self) -> [Option<IpAddr>; 2];
 
     /// Takes the addresses of an answer. The answer is released when the future ends: the kernel should know the
     /// addresses by then.

@@ -1,7 +1,7 @@
 //! Forwards DNS queries of workloads that policy allows, and reports the addresses of their answers.
 //!
 //! **Owns** the sockets to which policy redirects queries, and those to the servers. **Needs** `Arc<`[`dyn Directory`]`>`
-//! (endpoints, rules, the cache of names), `Arc<Proxies>` for its port, the families, `Arc<Metrics>`.
+//! (endpoints, rules, the cache of names), `Arc<Proxies>` for its port, the families, `Arc<Metrics>`, `Arc<Monitor>`.
 //! **Provides** nothing: it acts on packets.
 //!
 //! **Life.** A job binds the port of the previous run, or another one, on the loopback addresses; rules of iptables lead
@@ -15,12 +15,17 @@
 //! each is answered when its answer is there. A workload has at most 2,048 queries of
 //! 4 MiB together in flight, and 128 connections.
 //!
+//! **Records.** While the monitor has a subscription, each query that policy decides on, each answer and each failure is a
+//! record (type 129): addresses, endpoints, identities and labels of both ends, name, types, and of answers code, addresses,
+//! aliases, time to live. Names have other characters than those of host names escaped.
+//!
 //! ```
 //! use std::net::{IpAddr, SocketAddr};
 //!
-//! use dns_proxy::{Client, Directory, Question};
+//! use dns_proxy::{Client, Directory, Question, Server};
 //! use fqdn::Lookup;
 //! use futures::future::{BoxFuture, FutureExt};
+//! use labels::Label;
 //!
 //! /// One endpoint, which may ask for anything.
 //! struct Open;
@@ -35,6 +40,15 @@
 //!     fn may_see_client(&self, _server: IpAddr) -> bool {
 //!         false
 //!     }
+//!     fn server(&self, _address: IpAddr) -> Server {
+//!         Server { endpoint: 0, identity: 2 }
+//!     }
+//!     fn labels(&self, _identity: u32) -> Vec<Label> {
+//!         Vec::new()
+//!     }
+//!     fn node(&self) -> [Option<IpAddr>; 2] {
+//!         [None, None]
+//!     }
 //!     fn learn(&self, _endpoint: u16, _lookup: Lookup) -> BoxFuture<'static, ()> {
 //!         async {}.boxed()
 //!     }
@@ -42,8 +56,8 @@
 //! ```
 //!
 //! **Differences from Cilium.** Answers are verified before anything is learned from them, and pass byte for byte, so that
-//! records of any type do. A server that does not answer leads to SERVFAIL after 10 s, which metrics count. Requests may
-//! have any size. There are no records for monitors yet.
+//! records of any type do. A server that does not answer leads to SERVFAIL after 10 s, which metrics count and a record
+//! reports, as it does a query beyond the limits. Requests may have any size. A record has at most 64 addresses.
 
 mod cell;
 mod config;
@@ -51,6 +65,7 @@ mod directory;
 mod message;
 mod metrics;
 mod proxy;
+mod records;
 mod server;
 mod sockets;
 pub mod testing;
@@ -59,4 +74,4 @@ mod waiting;
 
 pub use cell::cell;
 pub use config::{DnsProxyConfig, RejectCode};
-pub use directory::{Client, Directory, Question, Transport};
+pub use directory::{Client, Directory, Question, Server, Transport};

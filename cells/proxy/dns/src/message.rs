@@ -109,6 +109,13 @@ impl<'a> Record<'a> {
         let data = decoder.read_slice(length.into()).ok()?.unverified();
         Some(Record { owner, kind, class, ttl, data, offset })
     }
+
+    /// Returns the name that the data is.
+    fn name(&self, message: &[u8]) -> Option<Name> {
+        let mut decoder = BinDecoder::new(message.get(..self.offset + self.data.len())?);
+        decoder.read_slice(self.offset).ok()?;
+        Name::read(&mut decoder).ok()
+    }
 }
 
 impl Request {
@@ -202,10 +209,7 @@ impl Request {
             let ttl = if record.ttl > i32::MAX as u32 { 0 } else { record.ttl };
             match RecordType::from(record.kind) {
                 RecordType::CNAME => {
-                    let end = record.offset + record.data.len();
-                    let mut decoder = BinDecoder::new(&message[..end]);
-                    decoder.read_slice(record.offset).map_err(|_| NotAnAnswer::Malformed)?;
-                    let target = Name::read(&mut decoder).map_err(|_| NotAnAnswer::Malformed)?;
+                    let target = record.name(message).ok_or(NotAnAnswer::Malformed)?;
                     aliases.entry(record.owner.to_lowercase()).or_default().push((target, ttl));
                 }
                 RecordType::A => {
@@ -239,6 +243,27 @@ impl Request {
             }
         }
         Ok((addresses, shortest))
+    }
+
+    /// Returns the types of an answer's records and the targets of its aliases, in order. The message must have passed
+    /// [`answer`](Self::answer).
+    pub(crate) fn listed(&self, message: &[u8]) -> (Vec<u16>, Vec<String>) {
+        let (mut types, mut aliases) = (Vec::new(), Vec::new());
+        let mut decoder = BinDecoder::new(message);
+        let Some(Header { counts: [questions, answers, ..], .. }) = Header::read(&mut decoder) else {
+            return (types, aliases);
+        };
+        for _ in 0..questions {
+            let _ = Query::read(&mut decoder);
+        }
+        for _ in 0..answers {
+            let Some(record) = Record::read(&mut decoder) else { break };
+            types.push(record.kind);
+            if RecordType::from(record.kind) == RecordType::CNAME {
+                aliases.extend(record.name(message).map(|name| presentation(&name)));
+            }
+        }
+        (types, aliases)
     }
 
     /// Returns an answer that the client takes over UDP: a larger one is compressed if that is enough, else it loses its

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fqdn::Lookup;
 use hickory_proto::op::ResponseCode;
 use jiff::Timestamp;
+use monitor::Monitor;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -18,6 +19,7 @@ use crate::config::{DnsProxyConfig, RejectCode};
 use crate::directory::{Directory, Question, Transport};
 use crate::message::{Rejected, Request, set_id};
 use crate::metrics::{Counters, Outcome, Timings};
+use crate::records::Records;
 use crate::upstream::{Path, TcpPath, UdpPaths, UpstreamError};
 use crate::waiting::Received;
 
@@ -30,6 +32,7 @@ const MAX_BYTES_PER_CLIENT: usize = 4 << 20;
 pub(crate) struct Proxy {
     pub(crate) directory: Arc<dyn Directory>,
     pub(crate) counters: Counters,
+    records: Records,
     config: DnsProxyConfig,
     denied: ResponseCode,
     limit: Option<Arc<Semaphore>>,
@@ -45,6 +48,11 @@ struct Load {
     queries: usize,
     bytes: usize,
 }
+
+/// The error of a query beyond a limit.
+#[derive(Debug, thiserror::Error)]
+#[error("too many DNS queries at once")]
+struct TooManyQueries;
 
 /// A query as received.
 pub(crate) struct Packet {
@@ -81,6 +89,7 @@ impl Drop for Counted {
 impl Proxy {
     pub(crate) fn new(
         directory: Arc<dyn Directory>,
+        monitor: Arc<Monitor>,
         counters: Counters,
         config: DnsProxyConfig,
         tasks: TaskTracker,
@@ -95,7 +104,8 @@ impl Proxy {
             limit => Some(Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))),
         };
         let udp = UdpPaths::new(tasks.clone(), stop.clone());
-        Proxy { directory, counters, config, denied, limit, udp, tasks, stop, load: Arc::default() }
+        let records = Records { monitor, directory: directory.clone() };
+        Proxy { directory, counters, records, config, denied, limit, udp, tasks, stop, load: Arc::default() }
     }
 
     /// Returns the answer to a query; `None` if it gets none.
@@ -130,45 +140,55 @@ impl Proxy {
         slot: Option<&TcpSlot>,
         timings: &mut Timings,
     ) -> (Outcome, Vec<u8>) {
+        let Packet { client: source, server, transport, .. } = packet;
         let failed = || (Outcome::Failed, request.reply(ResponseCode::ServFail));
+        let exchange = |client| self.records.exchange(client, transport, request, [source, server]);
         let rejected = || {
             self.counters.rejected();
+            if let Some(client) = self.directory.client(source.ip()) {
+                exchange(client).failed(&TooManyQueries);
+            }
             (Outcome::Timeout, request.reply(ResponseCode::ServFail))
         };
         // Also those count that wait for the permission.
-        let Some(_counted) = self.count(packet.client.ip(), packet.message.len()) else { return rejected() };
+        let Some(_counted) = self.count(source.ip(), packet.message.len()) else { return rejected() };
         let waited = Instant::now();
         let permit = self.permit().await;
         timings.semaphore = waited.elapsed();
         let Ok(_permit) = permit else { return rejected() };
         let checked = Instant::now();
-        let Some(client) = self.directory.client(packet.client.ip()) else {
-            tracing::debug!(source = %packet.client, name = request.name, "A DNS query of no endpoint");
+        let Some(client) = self.directory.client(source.ip()) else {
+            tracing::debug!(%source, name = request.name, "A DNS query of no endpoint");
             return failed();
         };
-        let Packet { server, transport, .. } = packet;
         let question = Question { endpoint: client.endpoint, transport, server, name: &request.name };
         let is_allowed = self.directory.allows(question);
         timings.policy = checked.elapsed();
+        let exchange = exchange(client);
+        exchange.decided(is_allowed);
         if !is_allowed {
             return (Outcome::Denied, request.reply(self.denied));
         }
         let transparent = self.config.dnsproxy_enable_transparent_mode
             && !client.is_host
-            && !packet.client.ip().is_loopback()
+            && !source.ip().is_loopback()
             && self.directory.may_see_client(server.ip());
-        let path = Path { client: packet.client, server, identity: client.identity, transparent };
+        let path = Path { client: source, server, identity: client.identity, transparent };
         let forwarded = Instant::now();
         let answer = self.forward(path, packet.message, request, slot).await;
         timings.upstream = forwarded.elapsed();
         let (mut reply, answer) = match answer {
             Ok(received) => received,
-            Err(UpstreamError::Timeout) => return (Outcome::Timeout, request.reply(ResponseCode::ServFail)),
             Err(error) => {
+                exchange.failed(&error);
+                if matches!(error, UpstreamError::Timeout) {
+                    return (Outcome::Timeout, request.reply(ResponseCode::ServFail));
+                }
                 tracing::debug!(%server, name = request.name, %error, "Unable to forward a DNS query");
                 return failed();
             }
         };
+        exchange.answered(&reply, &answer);
         if answer.code == ResponseCode::NoError && !answer.addresses.is_empty() {
             let learned = Instant::now();
             let lookup = Lookup::new(&request.name, answer.addresses, answer.ttl, Timestamp::now());

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use monitor::Monitor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -13,7 +14,7 @@ use crate::metrics::Counters;
 use crate::proxy::Proxy;
 use crate::server::Listener;
 
-/// Serves queries at an address until the token is cancelled, with its metrics in `metrics`.
+/// Serves queries at an address until the token is cancelled, with its metrics in `metrics` and its records in `monitor`.
 ///
 /// # Errors
 /// If the sockets cannot be bound.
@@ -22,13 +23,14 @@ pub async fn serve(
     directory: Arc<dyn Directory>,
     config: DnsProxyConfig,
     metrics: &metrics::Metrics,
+    monitor: Arc<Monitor>,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let counters = Counters::new();
     counters.register(metrics);
     let listener = Listener::bind(address, false)?;
     let tasks = TaskTracker::new();
-    let proxy = Proxy::new(directory, counters, config, tasks.clone(), stop.clone());
+    let proxy = Proxy::new(directory, monitor, counters, config, tasks.clone(), stop.clone());
     listener.serve(proxy, tasks.clone(), stop).await;
     tasks.close();
     tasks.wait().await;

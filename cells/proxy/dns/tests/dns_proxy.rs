@@ -6,14 +6,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream as StdTcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dns_proxy::{Client, Directory, DnsProxyConfig, Question, RejectCode};
+use dns_proxy::{Client, Directory, DnsProxyConfig, Question, RejectCode, Server};
 use fqdn::Lookup;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use hickory_proto::op::{Message, MessageType, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, CNAME};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
+use labels::Label;
 use metrics::Metrics;
+use monitor::{Monitor, Subscription};
+use monitor_events::gob::{PREAMBLE, Payload, Reader};
+use monitor_events::record::{Contents, DnsRecord, Record as LogRecord, RecordKind, RecordVerdict};
 use parking_lot::Mutex;
 use test_kit::{NetNs, Sandbox, require_root};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -52,6 +56,18 @@ impl Directory for Node {
         server.is_ipv4()
     }
 
+    fn server(&self, _address: IpAddr) -> Server {
+        Server { endpoint: 0, identity: 2 }
+    }
+
+    fn labels(&self, identity: u32) -> Vec<Label> {
+        vec![Label::parse(&format!("k8s:id={identity}"))]
+    }
+
+    fn node(&self) -> [Option<IpAddr>; 2] {
+        [Some(IpAddr::from([192, 0, 2, 1])), None]
+    }
+
     fn learn(&self, endpoint: u16, lookup: Lookup) -> BoxFuture<'static, ()> {
         let is_gated = lookup.name.contains("gated");
         self.learned.lock().push((endpoint, lookup));
@@ -74,6 +90,7 @@ struct Stage {
     seen: Seen,
     /// Those of the proxy for IPv4.
     metrics: Metrics,
+    monitor: Arc<Monitor>,
     _sandbox: Sandbox,
 }
 
@@ -103,7 +120,16 @@ fn staged(config: DnsProxyConfig, test: impl AsyncFnOnce(&Stage)) {
         .unwrap();
     let (node, seen) = (Arc::new(Node::default()), Seen::default());
     let metrics = Metrics::default();
-    let stage = Stage { client, node: node.clone(), seen: seen.clone(), metrics, _sandbox: sandbox };
+    let monitor = Arc::new(Monitor::new(64));
+    let (of_stage, seen_by_stage) = (monitor.clone(), seen.clone());
+    let stage = Stage {
+        client,
+        node: node.clone(),
+        seen: seen_by_stage,
+        metrics,
+        monitor: of_stage,
+        _sandbox: sandbox,
+    };
     let stop = CancellationToken::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -118,7 +144,8 @@ fn staged(config: DnsProxyConfig, test: impl AsyncFnOnce(&Stage)) {
         });
         let serve = |address: &str, metrics| {
             let address = address.parse().unwrap();
-            dns_proxy::testing::serve(address, node.clone(), config.clone(), metrics, stop.clone())
+            let monitor = monitor.clone();
+            dns_proxy::testing::serve(address, node.clone(), config.clone(), metrics, monitor, stop.clone())
         };
         let of_v6 = Metrics::default();
         let serving = async {
@@ -327,6 +354,112 @@ fn denied_queries_are_refused_and_not_forwarded() {
             }
         });
     }
+}
+
+/// Returns the records that a subscription has.
+async fn records(events: &Subscription) -> Vec<LogRecord> {
+    let (mut stream, mut reader) = (PREAMBLE.to_vec(), Reader::default());
+    let _ = tokio::time::timeout(Duration::from_millis(1), events.read(&mut stream, usize::MAX)).await;
+    reader.push(&stream);
+    let mut all = Vec::new();
+    while let Some(value) = reader.next_value().unwrap() {
+        let payload = Payload::from(value);
+        let Ok(monitor_events::Event::Record(record)) = monitor_events::decode(&payload.data) else {
+            panic!("{payload:?}")
+        };
+        all.push(*record);
+    }
+    all
+}
+
+fn dns(record: &LogRecord) -> &DnsRecord {
+    let Contents::Dns(dns) = &record.contents else { panic!("{record:?}") };
+    assert_eq!(dns.source, "proxy");
+    dns
+}
+
+#[test]
+fn queries_answers_and_refusals_are_records_for_monitors() {
+    require_root!();
+    let config = DnsProxyConfig { dnsproxy_concurrency_limit: 1, ..DnsProxyConfig::default() };
+    staged(config, async |stage| {
+        stage.ask(SERVER_V4, "before.allowed.").await;
+        let events = stage.monitor.subscribe();
+        assert_eq!(records(&events).await, [], "none of the time without a subscription");
+
+        let mut stream = stage.connect();
+        write(&mut stream, &query(9, "alias.allowed.")).await.unwrap();
+        read(&mut stream).await.unwrap();
+        let all = records(&events).await;
+        let [request, response] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((request.kind, request.verdict), (RecordKind::Request, RecordVerdict::Forwarded));
+        assert_eq!(
+            (request.info.as_str(), request.protocol, request.is_ipv6),
+            ("Allowed by policy", 6, false)
+        );
+        assert_eq!(request.node, ["192.0.2.1".to_owned(), String::new()]);
+        let (client, server) = (&request.source, &request.destination);
+        assert_eq!(
+            (client.id, client.identity, client.address),
+            (7, 1000, Some(IpAddr::from([10, 1, 0, 2])))
+        );
+        assert_eq!(client.labels, [Label::parse("k8s:id=1000")]);
+        assert_eq!((server.id, server.identity, server.port), (0, 2, 53));
+        assert_eq!((dns(request).query.as_str(), &dns(request).qtypes[..]), ("alias.allowed.", &[1][..]));
+        assert_eq!((dns(request).ips.len(), dns(request).ttl), (0, 0));
+        assert_eq!(
+            (response.kind, &response.source, &response.destination),
+            (RecordKind::Response, server, client)
+        );
+        let answer = dns(response);
+        assert_eq!((&answer.ips[..], answer.ttl, answer.rcode), (&[ip(2)][..], 30, 0));
+        assert_eq!(
+            (&answer.cnames[..], &answer.answer_types[..]),
+            (&["target.test.".to_owned()][..], &[5, 1, 1][..])
+        );
+
+        // A denied query over IPv6, with a name that would control a terminal.
+        let mut message = query(7, "12345.Other.test.");
+        let at = message.windows(5).position(|bytes| bytes == b"12345").unwrap();
+        message[at..at + 5].copy_from_slice(b"\x1b]0;x");
+        let socket = stage.udp(SERVER_V6);
+        socket.send(&message).await.unwrap();
+        assert_eq!(reply(&socket).await.response_code(), ResponseCode::Refused);
+        let all = records(&events).await;
+        let [denied] = &all[..] else { panic!("{all:?}") };
+        assert_eq!(
+            (denied.kind, denied.verdict, denied.is_ipv6),
+            (RecordKind::Request, RecordVerdict::Denied, true)
+        );
+        assert_eq!((denied.info.as_str(), denied.protocol), ("Denied by policy", 17));
+        assert_eq!(dns(denied).query, "\\027\\]0\\;x.other.test.");
+
+        // One query in flight is the limit: the second one is refused.
+        let gated = stage.udp(SERVER_V4);
+        gated.send(&query(7, "gated.allowed.")).await.unwrap();
+        while stage.learned().last().is_none_or(|(name, ..)| name != "gated.allowed.") {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(stage.ask(SERVER_V4, "second.allowed.").await.response_code(), ResponseCode::ServFail);
+        stage.node.gate.notify_one();
+        reply(&gated).await;
+        assert_eq!(stage.ask(SERVER_V4, "missing.allowed.").await.response_code(), ResponseCode::NXDomain);
+        let all = records(&events).await;
+        let short: Vec<_> = all
+            .iter()
+            .map(|record| (dns(record).query.as_str(), record.verdict, dns(record).rcode, dns(record).ttl))
+            .collect();
+        use RecordVerdict::{Error, Forwarded};
+        let expected = [
+            ("gated.allowed.", Forwarded, 0, 0),
+            ("gated.allowed.", Forwarded, 0, 60),
+            ("second.allowed.", Error, 0, 0),
+            ("missing.allowed.", Forwarded, 0, 0),
+            ("missing.allowed.", Forwarded, 3, u32::MAX),
+        ];
+        assert_eq!(short, expected);
+        assert_eq!(all[2].info, "Error: too many DNS queries at once");
+    });
 }
 
 #[test]

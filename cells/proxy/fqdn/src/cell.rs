@@ -9,10 +9,10 @@ use api::{Operation, Route};
 use dns_proxy::Directory;
 use endpoints::{Endpoint, EndpointId};
 use hive::prelude::*;
-use identity::Prefixes;
+use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
 use jiff::{SignedDuration, Timestamp};
-use local_node::StateConfig;
+use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, Maps};
 use policy::PeerSelector;
 use proxy_ports::Proxies;
@@ -60,6 +60,8 @@ struct DirectoryParams {
     proxies: Arc<Proxies>,
     prefixes: Arc<Prefixes>,
     ipcache_table: Arc<Table<Entry>>,
+    identities: Arc<Table<Identity>>,
+    node: Arc<Table<LocalNode>>,
     ipcache: Arc<IpcacheWriter>,
     maps: Arc<Maps>,
     lifecycle: Lifecycle,
@@ -73,6 +75,8 @@ fn directory(p: DirectoryParams) -> Arc<dyn Directory> {
         redirects: p.proxies.redirects(),
         selectors: p.selectors,
         ipcache: p.ipcache_table,
+        identities: p.identities,
+        node: p.node,
         families: [p.families.enable_ipv4, p.families.enable_ipv6],
     };
     let records = p.state.map(|state| record::records(state.state().join(FOLDER)));

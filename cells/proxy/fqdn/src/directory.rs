@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datapath_abi::identity::{HOST, WORLD, WORLD_IPV4, WORLD_IPV6};
-use dns_proxy::{Client, Directory, Question};
+use dns_proxy::{Client, Directory, Question, Server};
 use endpoints::Endpoint;
 use fqdn::{Lookup, RestoredRules, Rules, ServerRules, port_key};
 use futures::future::{BoxFuture, FutureExt as _};
-use identity::Range;
+use identity::{Identity, Range};
 use ipcache::Entry;
 use ipnetwork::IpNetwork;
+use labels::Label;
+use local_node::LocalNode;
 use parking_lot::Mutex;
 use policy::PeerSelector;
 use policy_engine::{Direction, L7Rules, Parser, ProxyRules, Selector};
@@ -67,6 +69,8 @@ pub(crate) struct Tables {
     pub(crate) redirects: Table<EndpointRedirect>,
     pub(crate) selectors: Arc<Table<PeerSelector>>,
     pub(crate) ipcache: Arc<Table<Entry>>,
+    pub(crate) identities: Arc<Table<Identity>>,
+    pub(crate) node: Arc<Table<LocalNode>>,
     /// Whether IPv4 and IPv6 are enabled.
     pub(crate) families: [bool; 2],
 }
@@ -180,6 +184,32 @@ impl Directory for NameDirectory {
             identity => identity,
         };
         Some(Client { endpoint: record.id, identity, is_host: record.is_host() })
+    }
+
+    fn server(&self, address: IpAddr) -> Server {
+        let snapshot = self.tables.endpoints.snapshot();
+        let endpoint = self.tables.endpoints.get(&snapshot, Endpoint::by_address(address));
+        let identity = endpoint.map(|endpoint| endpoint.record.identity()).filter(|identity| *identity != 0);
+        Server {
+            endpoint: endpoint.map_or(0, |endpoint| endpoint.record.id),
+            identity: identity.unwrap_or_else(|| self.tables.identity(&snapshot, address)),
+        }
+    }
+
+    fn labels(&self, identity: u32) -> Vec<Label> {
+        let identities = &self.tables.identities;
+        let snapshot = identities.snapshot();
+        match identities.get(&snapshot, Identity::by_id(identity)) {
+            Some(row) => row.labels.iter().cloned().collect(),
+            None => datapath_abi::identity::label(identity).map(Label::reserved).into_iter().collect(),
+        }
+    }
+
+    fn node(&self) -> [Option<IpAddr>; 2] {
+        let node = &self.tables.node;
+        let snapshot = node.snapshot();
+        let row = node.get(&snapshot, LocalNode::query());
+        [row.and_then(|row| row.ipv4.map(IpAddr::from)), row.and_then(|row| row.ipv6.map(IpAddr::from))]
     }
 
     fn allows(&self, question: Question<'_>) -> bool {

@@ -1,9 +1,9 @@
 //! DNS names to identities: the addresses that workloads look up, in policy maps and ipcache.
 //!
 //! **Owns** the names of all endpoints with their records (`fqdn/`), the identities with labels of the source `fqdn`, and
-//! the claims of names on the ipcache. **Needs** the tables of endpoints, redirects and selectors, `Arc<Prefixes>`,
-//! `Arc<IpcacheWriter>`, the maps of connections. **Provides** `Arc<dyn Directory>` to the DNS proxy and the operations
-//! under `/fqdn`.
+//! the claims of names on the ipcache. **Needs** the tables of endpoints, redirects, selectors and identities, the node's
+//! row, `Arc<Prefixes>`, `Arc<IpcacheWriter>`, the maps of connections. **Provides** `Arc<dyn Directory>` to the DNS proxy
+//! and the operations under `/fqdn`.
 //!
 //! **Life.** The proxy reports the addresses of each answer. An address whose names are selected by policies gets the
 //! labels of these selectors, of its world, and of the longest prefix of a policy that covers it. A job allocates the
