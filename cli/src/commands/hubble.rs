@@ -57,10 +57,10 @@ pub(crate) struct ObserveOptions {
     /// Flows with a verdict: forwarded, dropped, error, audit, redirected
     #[arg(long, value_name = "VERDICT", value_parser = verdict)]
     verdict: Vec<i32>,
-    /// Flows of events: drop, trace, policy-verdict, capture
+    /// Flows of events: drop, l7, trace, policy-verdict, capture
     #[arg(short = 't', long = "type", value_name = "TYPE", value_parser = event_type)]
     types: Vec<i32>,
-    /// Flows of a protocol: tcp, udp, icmp, ...
+    /// Flows of a protocol: tcp, udp, icmp, dns, ...
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Vec<String>,
     /// Flows from or to pods: NAMESPACE/PREFIX
@@ -105,10 +105,11 @@ fn event_type(word: &str) -> Result<i32, String> {
     use datapath_abi::event;
     let kind = match word {
         "drop" => event::DROP,
+        "l7" => monitor_events::ACCESS_LOG,
         "trace" => event::TRACE,
         "policy-verdict" => event::POLICY_VERDICT,
         "capture" => event::DEBUG_CAPTURE,
-        _ => return Err("is none of drop, trace, policy-verdict, capture".to_owned()),
+        _ => return Err("is none of drop, l7, trace, policy-verdict, capture".to_owned()),
     };
     Ok(kind.into())
 }

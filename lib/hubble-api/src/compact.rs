@@ -5,9 +5,13 @@ use std::fmt::Write as _;
 use datapath_abi::{drop, event, identity, trace};
 use jiff::Timestamp;
 
-use crate::flow::{Endpoint, Flow, LostEvent, Service, TrafficDirection, Verdict, layer4::Protocol};
+use crate::flow::layer7::Record;
+use crate::flow::{Endpoint, Flow, Layer7, LostEvent, Service, TrafficDirection, Verdict, layer4::Protocol};
 use crate::observer::GetFlowsResponse;
 use crate::observer::get_flows_response::ResponseTypes;
+
+/// The message type of records of proxies.
+const ACCESS_LOG: u8 = 129;
 
 /// Texts of the fields by which a policy has matched, by number.
 const MATCHES: [&str; 7] = ["none", "L3-Only", "L3-L4", "L4-Only", "all", "L3-Proto", "Proto-Only"];
@@ -128,9 +132,22 @@ fn kind(flow: &Flow) -> String {
             };
             format!("policy-verdict:{matched} {direction}")
         }
+        ACCESS_LOG => flow.l7.as_ref().map_or_else(|| "l7".to_owned(), contents),
         event::DEBUG_CAPTURE => flow.debug_capture_point().as_str_name().to_owned(),
         other => other.to_string(),
     }
+}
+
+/// Returns the kind of a request or response: its protocol and direction, of DNS with the proxy.
+fn contents(l7: &Layer7) -> String {
+    let (protocol, source) = match &l7.record {
+        Some(Record::Dns(dns)) => ("dns", &*dns.observation_source),
+        Some(Record::Http(_)) => ("http", ""),
+        Some(Record::Kafka(_)) => ("kafka", ""),
+        None => ("unknown", ""),
+    };
+    let text = format!("{protocol}-{} {source}", l7.r#type().as_str_name().to_ascii_lowercase());
+    text.trim_end().to_owned()
 }
 
 fn verdict(flow: &Flow) -> String {
@@ -219,6 +236,19 @@ mod tests {
             line(dropped),
             "Nov 21 12:05:29.803: 02:00:00:00:00:01 (ID:6126) <> ff:ff:ff:ff:ff:ff (unknown) Unsupported L3 protocol DROPPED (Ethernet\u{fffd})"
         );
+        let dns = crate::flow::Dns { observation_source: "proxy".into(), ..Default::default() };
+        let answer = Flow {
+            event_type: Some(CiliumEventType { r#type: 129, sub_type: 0 }),
+            l7: Some(Layer7 { r#type: 2, latency_ns: 0, record: Some(Record::Dns(dns)) }),
+            summary: "DNS Query a.test. A".into(),
+            ..udp()
+        };
+        assert_eq!(
+            line(answer.clone()),
+            "Nov 21 12:05:29.803: default/p1:51482 (ID:6126) -> [fd00::2]:53 (world) dns-response proxy FORWARDED (DNS Query a.test. A)"
+        );
+        let unknown = Flow { l7: Some(Layer7 { r#type: 1, ..Layer7::default() }), ..answer };
+        assert!(line(unknown).contains(" unknown-request FORWARDED"));
         let lost = LostEvent {
             source: LostEventSource::PerfEventRingBuffer.into(),
             num_events_lost: 7,

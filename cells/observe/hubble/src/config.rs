@@ -24,6 +24,27 @@ pub struct HubbleConfig {
     pub hubble_lost_event_send_interval: Duration,
 }
 
+/// Contents of requests that flows do not have.
+#[derive(Clone, Debug, hive::Config)]
+#[config(group = "Hubble")]
+pub struct RedactConfig {
+    /// Redact contents of requests in flows: values of headers, and by the options below
+    #[flag(default = false)]
+    pub hubble_redact_enabled: bool,
+    /// Remove queries and fragments of URLs
+    #[flag(default = false)]
+    pub hubble_redact_http_urlquery: bool,
+    /// Redact passwords in URLs; they are redacted without hubble-redact-enabled, too
+    #[flag(default = true)]
+    pub hubble_redact_http_userinfo: bool,
+    /// HTTP headers whose values are not redacted
+    #[flag(default = "")]
+    pub hubble_redact_http_headers_allow: Vec<String>,
+    /// HTTP headers whose values are redacted, instead of all
+    #[flag(default = "")]
+    pub hubble_redact_http_headers_deny: Vec<String>,
+}
+
 /// An option that Hubble cannot start with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -41,6 +62,11 @@ pub enum Error {
     /// Clients would get a report per event.
     #[error("hubble-lost-event-send-interval: must be longer than 0s; the default is 1s")]
     Interval,
+    /// Two lists that exclude each other.
+    #[error(
+        "hubble-redact-http-headers-allow and hubble-redact-http-headers-deny: give one of them, not both"
+    )]
+    Headers,
 }
 
 impl HubbleConfig {

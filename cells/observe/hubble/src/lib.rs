@@ -27,8 +27,12 @@
 //! of these as are asked for, too. A client of the peer service that does not read gets the latest state instead of the
 //! end of its request. Certificates are read when they change, not for each handshake.
 //!
+//! **Records of proxies** are flows, too, of type `L7`: those of DNS now. Of HTTP `hubble-redact-*` removes values of
+//! headers, queries and passwords; the latency and trace of a response are those of its request, of which the latest
+//! 10,000 are kept.
+//!
 //! **Not here**: workloads, DNS names, policies that have decided (`hubble-network-policy-correlation-enabled`), flows
-//! of sockets and of proxies.
+//! of sockets.
 
 mod cell;
 mod clock;
@@ -41,6 +45,7 @@ mod observer;
 mod parser;
 mod peers;
 mod preface;
+mod redact;
 mod reflection;
 mod request;
 mod ring;
@@ -52,7 +57,7 @@ mod tcp;
 mod tls;
 
 pub use cell::cell;
-pub use config::{Error, HubbleConfig};
+pub use config::{Error, HubbleConfig, RedactConfig};
 pub use feed::{Consumer, Feed, Follower, HubbleRegistry};
 pub use filter::{BadFilter, Filters};
 pub use listen::{ListenConfig, ListenError};

@@ -20,7 +20,8 @@ use uuid::Uuid;
 use crate::clock;
 use crate::feed::Consumer;
 use crate::names::{At, Names, Tables};
-use crate::parser;
+use crate::parser::{self, Records};
+use crate::redact::Redaction;
 use crate::ring::{Event, Ring};
 
 /// Bytes of events that are decoded on one snapshot of the tables.
@@ -130,6 +131,7 @@ pub(crate) struct Worker {
     pub(crate) db: Arc<Db>,
     pub(crate) tables: Tables,
     pub(crate) node: Table<LocalNode>,
+    pub(crate) redaction: Redaction,
     pub(crate) consumers: Vec<Consumer>,
 }
 
@@ -177,13 +179,14 @@ impl Worker {
         let mut losses = QueueLosses::new();
         let (mut reader, mut bytes) = (Reader::default(), Vec::new());
         reader.push(gob::PREAMBLE);
+        let mut records = Records::new(self.redaction.clone());
         while !cx.is_cancelled() {
             let Some(lost) = self.wait(&subscription, &mut bytes, &losses, &cx).await else { continue };
             let _working = cx.working();
             losses.add(lost);
             reader.push(&bytes);
             bytes.clear();
-            let mut events = self.decode(&mut reader)?;
+            let mut events = self.decode(&mut reader, &mut records)?;
             if !losses.is_empty() && Instant::now() >= losses.next_report {
                 events.push(losses.take(self.lost_event_interval));
             }
@@ -213,7 +216,7 @@ impl Worker {
         }
     }
 
-    fn decode(&self, reader: &mut Reader) -> anyhow::Result<Vec<Event>> {
+    fn decode(&self, reader: &mut Reader, records: &mut Records) -> anyhow::Result<Vec<Event>> {
         let names = At { tables: &self.tables, snapshot: self.db.snapshot() };
         let node = self.node.get(&names.snapshot, LocalNode::query());
         let labels =
@@ -224,7 +227,7 @@ impl Worker {
         };
         let mut events = Vec::new();
         while let Some(value) = reader.next_value()? {
-            events.extend(stamp.event(&Payload::from(value), &names));
+            events.extend(stamp.event(&Payload::from(value), &names, records));
         }
         Ok(events)
     }
@@ -238,7 +241,7 @@ struct Stamp {
 
 impl Stamp {
     /// Returns the event of a message of the monitor; `None` if no request returns its kind.
-    fn event(&self, payload: &Payload, names: &dyn Names) -> Option<Event> {
+    fn event(&self, payload: &Payload, names: &dyn Names, records: &mut Records) -> Option<Event> {
         match payload.kind {
             LOST => Some(Event::Lost(LostEvent {
                 source: LostEventSource::PerfEventRingBuffer.into(),
@@ -256,6 +259,10 @@ impl Stamp {
                     monitor_events::Event::Debug(message) => {
                         let event = parser::debug_event(message, payload.cpu, names);
                         Some(Event::Debug(Arc::new(event), clock::now()))
+                    }
+                    monitor_events::Event::Record(record) => {
+                        let flow = records.parse(record, names);
+                        Some(Event::Flow(Arc::new(self.stamp(flow))))
                     }
                     _ => {
                         let flow = parser::parse(&event, names)?;

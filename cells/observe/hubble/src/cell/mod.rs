@@ -16,12 +16,13 @@ use monitor::Monitor;
 use node_manager::Node;
 use statedb::{Db, Table};
 
-use crate::config::{Error, HubbleConfig};
+use crate::config::{Error, HubbleConfig, RedactConfig};
 use crate::feed::{Consumer, Feed, HubbleRegistry};
 use crate::listen::{Listen, ListenConfig, ListenError};
 use crate::names::Tables;
 use crate::observer::{Observer, Worker};
 use crate::peers::Naming;
+use crate::redact::Redaction;
 use crate::reflection::Reflection;
 use crate::server::Services;
 use crate::service::Service;
@@ -35,6 +36,8 @@ pub fn cell() -> Cell {
     let cells = [
         config::<HubbleConfig>(),
         config::<ListenConfig>(),
+        config::<RedactConfig>(),
+        provide_private(new_redaction),
         provide_private(new_observer),
         provide_private(new_listener),
         provide(new_feed),
@@ -55,6 +58,14 @@ fn new_observer(config: Config<HubbleConfig>) -> Result<Arc<Observing>, Error> {
     config.check()?;
     let observer = Observer::new(config.hubble_event_buffer_capacity as usize);
     Ok(Arc::new(Observing(Some(Arc::new(observer)))))
+}
+
+fn new_redaction(
+    hubble: Config<HubbleConfig>,
+    config: Config<RedactConfig>,
+) -> Result<Arc<Redaction>, Error> {
+    let redaction = if hubble.enable_hubble { Redaction::new(&config)? } else { Redaction::default() };
+    Ok(Arc::new(redaction))
 }
 
 /// The TCP listener; none with Hubble off, and without an address.
@@ -86,6 +97,7 @@ fn new_status(observing: Arc<Observing>, listening: Arc<Listening>) -> Member<St
 struct Needs {
     config: Config<HubbleConfig>,
     observing: Arc<Observing>,
+    redaction: Arc<Redaction>,
     listen_config: Config<ListenConfig>,
     listening: Arc<Listening>,
     nodes: Arc<Table<Node>>,
@@ -118,6 +130,7 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
             devices: (*p.devices).clone(),
         },
         node: (*p.node).clone(),
+        redaction: (*p.redaction).clone(),
         consumers: p.consumers.to_vec(),
     };
     p.jobs.one_shot("observer", move |cx: JobCx| worker.run(cx)).add();

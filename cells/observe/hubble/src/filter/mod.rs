@@ -1,7 +1,8 @@
 //! Filters of requests: which flows they select.
 //!
-//! `text` has addresses, pods, ports and patterns of nodes, `selector` requirements on labels.
+//! `l7` has conditions on contents of requests, `text` has addresses, pods, ports and patterns of nodes, `selector` requirements on labels.
 
+mod l7;
 mod selector;
 mod text;
 
@@ -67,6 +68,7 @@ impl Filter {
         let mut checks = Self::default();
         checks.sides(filter)?;
         checks.events(filter);
+        checks.contents(filter)?;
         checks.any(&filter.uuid, Ok, |uuid, flow| flow.uuid == *uuid)?;
         let xlated = |address: String| text::address("source_ip_xlated", &address);
         checks.any(&filter.source_ip_xlated, xlated, |address, flow| {
@@ -261,13 +263,6 @@ fn refuse_unknown(filter: &FlowFilter) -> Result<(), BadFilter> {
         ("destination_fqdn", filter.destination_fqdn.is_empty()),
         ("source_workload", filter.source_workload.is_empty()),
         ("destination_workload", filter.destination_workload.is_empty()),
-        ("http_status_code", filter.http_status_code.is_empty()),
-        ("http_method", filter.http_method.is_empty()),
-        ("http_path", filter.http_path.is_empty()),
-        ("http_url", filter.http_url.is_empty()),
-        ("http_header", filter.http_header.is_empty()),
-        ("dns_query", filter.dns_query.is_empty()),
-        ("trace_id", filter.trace_id.is_empty()),
         ("experimental", filter.experimental.as_ref().is_none_or(|all| all.cel_expression.is_empty())),
     ];
     match fields.into_iter().find(|(_, is_empty)| !is_empty) {

@@ -163,10 +163,70 @@ fn invalid_values_and_fields_without_information_are_errors() {
     assert_eq!(error(|f| f.protocol = vec!["quic".into()]), "protocol");
     assert_eq!(error(|f| f.source_port = vec!["65536".into()]), "source_port");
     assert_eq!(error(|f| f.node_name = vec!["a b".into()]), "node_name");
-    assert_eq!(error(|f| f.http_status_code = vec!["404".into()]), "http_status_code");
+    for code in ["", "4", "044", "604", "4x4", "4++", "404+", "+"] {
+        let filter = FlowFilter { http_status_code: vec![code.into()], ..FlowFilter::default() };
+        assert_eq!(Filters::new(&[filter], &[]).unwrap_err().field, "http_status_code", "{code}");
+    }
+    assert_eq!(error(|f| f.http_url = vec!["(".into()]), "http_url");
+    assert_eq!(error(|f| f.http_path = vec!["(a{1000}){1000}".into()]), "http_path");
+    assert_eq!(error(|f| f.dns_query = vec!["[".into()]), "dns_query");
+    let drops = |f: &mut FlowFilter| {
+        f.http_method = vec!["GET".into()];
+        f.event_type = vec![EventTypeFilter { r#type: 1, ..EventTypeFilter::default() }];
+    };
+    assert_eq!(error(drops), "http_method");
     assert_eq!(error(|f| f.source_workload = vec![Workload::default()]), "source_workload");
     assert_eq!(
-        Filters::new(&[FlowFilter { dns_query: text(), ..FlowFilter::default() }], &[]).unwrap_err().field,
-        "dns_query"
+        Filters::new(&[FlowFilter { source_fqdn: text(), ..FlowFilter::default() }], &[]).unwrap_err().field,
+        "source_fqdn"
     );
+}
+
+#[test]
+fn contents_of_requests_select_by_name_method_url_code_and_header() {
+    use hubble_api::flow::layer7::Record;
+    use hubble_api::flow::{Dns, Http, HttpHeader, Layer7, TraceContext, TraceParent};
+    let of = |record| Flow { l7: Some(Layer7 { record: Some(record), ..Layer7::default() }), ..flow() };
+    let dns = of(Record::Dns(Dns { query: "www.shop.test.".into(), ..Dns::default() }));
+    let header = HttpHeader { key: "X-A".into(), value: "1".into() };
+    let http = Http {
+        code: 404,
+        method: "GET".into(),
+        url: "http://shop.test/cart?id=1".into(),
+        protocol: "HTTP/1.1".into(),
+        headers: vec![header.clone()],
+    };
+    let parent = TraceParent { trace_id: "0af7".into() };
+    let http = Flow { trace_context: Some(TraceContext { parent: Some(parent) }), ..of(Record::Http(http)) };
+    let selects = |flow: &Flow, set: &dyn Fn(&mut FlowFilter)| {
+        let mut filter = FlowFilter::default();
+        set(&mut filter);
+        Filters::new(&[filter], &[]).unwrap().select(flow)
+    };
+    let text = |text: &str| vec![text.to_owned()];
+    for (query, is_match) in [("shop", true), ("^www\\..*\\.test\\.$", true), ("^shop", false)] {
+        assert_eq!(selects(&dns, &|f| f.dns_query = text(query)), is_match, "{query}");
+        assert!(!selects(&http, &|f| f.dns_query = text(query)));
+    }
+    for (code, is_match) in [("404", true), ("40+", true), ("4+", true), ("403", false), ("5+", false)] {
+        assert_eq!(selects(&http, &|f| f.http_status_code = text(code)), is_match, "{code}");
+    }
+    assert!(
+        selects(&http, &|f| f.http_method = text("get")) && !selects(&http, &|f| f.http_method = text("PUT"))
+    );
+    assert!(
+        selects(&http, &|f| f.http_path = text("^/cart$")) && !selects(&http, &|f| f.http_path = text("id"))
+    );
+    assert!(
+        selects(&http, &|f| f.http_url = text("id=1")) && !selects(&http, &|f| f.http_url = text("^/cart"))
+    );
+    assert!(selects(&http, &|f| f.http_header = vec![header.clone()]));
+    let other = HttpHeader { key: "X-A".into(), value: "2".into() };
+    assert!(!selects(&http, &|f| f.http_header = vec![other.clone()]));
+    assert!(selects(&http, &|f| f.trace_id = text("0af7")) && !selects(&http, &|f| f.trace_id = text("")));
+    assert!(selects(&dns, &|f| f.trace_id = text("")));
+    for (protocol, of_dns, of_http) in [("dns", true, false), ("HTTP", false, true), ("tcp", true, true)] {
+        assert_eq!(selects(&dns, &|f| f.protocol = text(protocol)), of_dns, "{protocol}");
+        assert_eq!(selects(&http, &|f| f.protocol = text(protocol)), of_http, "{protocol}");
+    }
 }

@@ -6,7 +6,7 @@ use hubble_api::flow::layer4::Protocol as Transport;
 use hubble_api::flow::{Flow, TcpFlags};
 use ipnetwork::IpNetwork;
 
-use super::BadFilter;
+use super::{BadFilter, l7};
 
 /// The namespace of a name without one, and the cluster of a node without one.
 const DEFAULT: &str = "default";
@@ -81,10 +81,17 @@ pub(super) enum Protocol {
     Sctp,
     Vrrp,
     Igmp,
+    Dns,
+    Http,
 }
 
 impl Protocol {
     pub(super) fn matches(self, flow: &Flow) -> bool {
+        match self {
+            Self::Dns => return l7::dns(flow).is_some(),
+            Self::Http => return l7::http(flow).is_some(),
+            _ => {}
+        }
         match transport(flow) {
             Some(Transport::Tcp(_)) => self == Self::Tcp,
             Some(Transport::Udp(_)) => self == Self::Udp,
@@ -109,11 +116,11 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, BadFilter> {
         "sctp" => Protocol::Sctp,
         "vrrp" => Protocol::Vrrp,
         "igmp" => Protocol::Igmp,
-        "dns" | "http" => {
-            return Err(bad("protocol", text, "is a protocol of proxies, of which this agent has no flows"));
-        }
+        "dns" => Protocol::Dns,
+        "http" => Protocol::Http,
         _ => {
-            return Err(bad("protocol", text, "is none of icmp, icmpv4, icmpv6, tcp, udp, sctp, vrrp, igmp"));
+            let expected = "is none of icmp, icmpv4, icmpv6, tcp, udp, sctp, vrrp, igmp, dns, http";
+            return Err(bad("protocol", text, expected));
         }
     })
 }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod debug;
+mod record;
 
 use std::net::IpAddr;
 
@@ -16,6 +17,7 @@ use monitor_events::{Capture, Drop, Event, Trace};
 
 pub(crate) use agent::agent_event;
 pub(crate) use debug::debug_event;
+pub(crate) use record::Records;
 
 use crate::names::{Local, Names, cluster};
 
@@ -26,7 +28,7 @@ pub(crate) fn parse(event: &Event<'_>, names: &dyn Names) -> Option<Flow> {
         Event::Trace(trace) => traced(trace, names),
         Event::Verdict(verdict) => decided(verdict, names),
         Event::Capture(capture) => captured(capture, names),
-        // Of sockets the cgroups of pods would have to be known: `hubble-skip-unknown-cgroup-ids` skips unknown ones.
+        // Records have a parser of their own, [`Records`]. Of sockets the cgroups of pods would have to be known: `hubble-skip-unknown-cgroup-ids` skips unknown ones.
         _ => return None,
     })
 }

@@ -326,3 +326,140 @@ fn debug_messages_have_their_endpoint_and_text() {
     message.source = 0;
     assert_eq!(debug_event(&message, 1, &Recorded).source, None);
 }
+
+/// A DNS query of p1 to p2, and its answer.
+fn dns_records() -> [monitor_events::record::Record; 2] {
+    use monitor_events::record::{
+        Contents, DNS_PROXY, DnsRecord, ObservationPoint, Party, Record, RecordKind, RecordVerdict,
+    };
+    let party = |id: u64, address: [u8; 4], port, identity| Party {
+        id,
+        address: Some(address.into()),
+        port,
+        identity,
+        labels: vec![
+            labels::Label::parse("k8s:io.cilium.k8s.policy.cluster=east"),
+            labels::Label::parse("k8s:app=x"),
+        ],
+    };
+    let query = DnsRecord {
+        query: "www.test.".to_owned(),
+        source: DNS_PROXY.to_owned(),
+        qtypes: vec![1, 28],
+        ..DnsRecord::default()
+    };
+    let request = Record {
+        kind: RecordKind::Request,
+        timestamp: "2026-11-21T12:05:29.5Z".to_owned(),
+        node: Default::default(),
+        point: ObservationPoint::Egress,
+        source: party(1772, [10, 244, 0, 2], 40_000, 6126),
+        destination: party(0, [10, 244, 0, 9], 53, 2044),
+        is_ipv6: false,
+        verdict: RecordVerdict::Denied,
+        info: String::new(),
+        metadata: Vec::new(),
+        protocol: 17,
+        contents: Contents::Dns(query.clone()),
+    };
+    let answer = DnsRecord {
+        ips: vec![[192, 0, 2, 1].into(), [192, 0, 2, 2].into()],
+        ttl: 30,
+        cnames: vec!["a.test.".to_owned()],
+        answer_types: vec![5, 1, 1],
+        ..query
+    };
+    let response = Record {
+        kind: RecordKind::Response,
+        source: request.destination.clone(),
+        destination: request.source.clone(),
+        verdict: RecordVerdict::Forwarded,
+        contents: Contents::Dns(answer),
+        ..request.clone()
+    };
+    [request, response]
+}
+
+#[test]
+fn records_of_dns_are_flows_of_the_proxy() {
+    use hubble_api::flow::L7FlowType;
+    use hubble_api::flow::layer7::Record;
+    let [request, mut response] = dns_records();
+    let mut records = Records::default();
+    let flow = records.parse(&request, &Recorded);
+    assert_eq!((flow.verdict(), flow.is_reply, flow.drop_reason_desc), (Verdict::Dropped, Some(false), 0));
+    assert_eq!((flow.r#type(), flow.traffic_direction()), (FlowType::L7, TrafficDirection::Egress));
+    assert_eq!(flow.event_type, event_type(129, 0));
+    assert_eq!(flow.summary, "DNS Query www.test. A,AAAA");
+    let udp = layer4::Protocol::Udp(Udp { source_port: 40_000, destination_port: 53 });
+    assert_eq!(flow.l4, Some(Layer4 { protocol: Some(udp) }));
+    let source = flow.source.unwrap();
+    assert_eq!((source.id, source.identity, &*source.pod_name), (1772, 6126, "p1"));
+    assert_eq!(
+        (&*source.namespace, &*source.cluster_name, &*source.labels[0]),
+        ("default", "east", "k8s:app=x")
+    );
+    assert_eq!(flow.destination.unwrap().pod_name, "", "neither local nor in the ipcache");
+
+    let flow = records.parse(&response, &Recorded);
+    assert_eq!((flow.verdict(), flow.is_reply, flow.reply), (Verdict::Forwarded, Some(true), true));
+    let l7 = flow.l7.unwrap();
+    let Some(Record::Dns(dns)) = &l7.record else { panic!("{l7:?}") };
+    assert_eq!((l7.r#type(), l7.latency_ns, dns.ttl, dns.rcode), (L7FlowType::Response, 0, 30, 0));
+    assert_eq!(
+        (&dns.ips[..], &dns.rrtypes[..]),
+        (&["192.0.2.1", "192.0.2.2"].map(String::from)[..], &["CNAME", "A", "A"].map(String::from)[..])
+    );
+    let summary = "DNS Answer \"192.0.2.1,192.0.2.2\" CNAMEs: \"a.test.\" TTL: 30 (Proxy www.test. A,AAAA)";
+    assert_eq!(flow.summary, summary);
+
+    if let monitor_events::record::Contents::Dns(dns) = &mut response.contents {
+        (dns.rcode, dns.ttl) = (3, u32::MAX);
+        dns.ips.clear();
+    }
+    let summary = "DNS Answer RCode: Non-Existent Domain TTL: 4294967295 (Proxy www.test. A,AAAA)";
+    assert_eq!(records.parse(&response, &Recorded).summary, summary);
+}
+
+#[test]
+fn responses_have_latency_and_trace_of_their_request_and_headers_are_redacted() {
+    use hubble_api::flow::layer7::Record;
+    use monitor_events::record::{Contents, Headers, HttpRecord};
+    let [mut request, mut response] = dns_records();
+    let id = "7b1f0c9e-4d5a-4c3b-9f59-2f1f6f0c9a11";
+    let headers = |all: &[(&str, &str)]| -> Headers {
+        all.iter().map(|(key, value)| ((*key).to_owned(), vec![(*value).to_owned()])).collect()
+    };
+    let http = |code, headers| {
+        let (method, url) = ("GET".to_owned(), "http://u:p@shop.test/a?b".to_owned());
+        let protocol = "HTTP/1.1".to_owned();
+        Contents::Http(HttpRecord { code, method, url, protocol, headers, ..HttpRecord::default() })
+    };
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let parent = format!("00-{trace}-b7ad6b7169203331-01");
+    request.contents =
+        http(0, headers(&[("X-Request-Id", id), ("Traceparent", &parent), ("Cookie", "secret")]));
+    response.contents = http(200, headers(&[("X-Request-Id", id)]));
+    response.timestamp = "2026-11-21T12:05:29.5046Z".to_owned();
+    let mut records = Records::default();
+    let trace_of = |flow: &Flow| flow.trace_context.clone().map(|context| context.parent.unwrap().trace_id);
+    let flow = records.parse(&request, &Recorded);
+    assert_eq!(flow.summary, "HTTP/1.1 GET http://u:HUBBLE_REDACTED@shop.test/a?b");
+    assert_eq!(trace_of(&flow).as_deref(), Some(trace));
+    let Some(Record::Http(http)) = flow.l7.unwrap().record else { panic!() };
+    assert_eq!(http.headers.iter().map(|header| &*header.value).collect::<Vec<_>>(), ["secret", &parent, id]);
+    let flow = records.parse(&response, &Recorded);
+    assert_eq!(flow.summary, "HTTP/1.1 200 5ms (GET http://u:HUBBLE_REDACTED@shop.test/a?b)");
+    assert_eq!((flow.l7.as_ref().unwrap().latency_ns, trace_of(&flow).as_deref()), (4_600_000, Some(trace)));
+    // A response before its request has a negative time.
+    response.timestamp = "2026-11-21T12:05:28Z".to_owned();
+    assert_eq!(records.parse(&response, &Recorded).l7.unwrap().latency_ns, 0);
+    // Requests that are never answered replace the oldest ones.
+    for number in 0..10_000 {
+        let mut other = request.clone();
+        let Contents::Http(http) = &mut other.contents else { panic!() };
+        http.headers.insert("X-Request-Id".to_owned(), vec![number.to_string()]);
+        records.parse(&other, &Recorded);
+    }
+    assert_eq!(trace_of(&records.parse(&response, &Recorded)), None);
+}
