@@ -86,6 +86,8 @@ fn options() -> Vec<Cell> {
         config::<conntrack_gc::ConntrackGcConfig>(),
         config::<nat_stats::NatStatsConfig>(),
         config::<proxy_ports::ProxyConfig>(),
+        config::<dns_proxy::DnsProxyConfig>(),
+        config::<fqdn_names::FqdnConfig>(),
         config::<daemon_config::CniConfig>(),
         config::<devices::DevicesConfig>(),
         config::<devices::NodeAddressConfig>(),

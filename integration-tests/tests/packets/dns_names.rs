@@ -1,6 +1,7 @@
 //! A pod reaches what a DNS name that policy allows resolves to, and nothing else, over a kill of the agent.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +14,8 @@ use test_kit::{TcpFlow, require_command, require_root, wait_until};
 const NAMED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 3);
 const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(50);
 /// The code of a refused query (RFC 1035).
 const REFUSED: u8 = 5;
 
@@ -38,12 +41,69 @@ fn answer(query: &[u8]) -> Vec<u8> {
 
 /// Asks the server for a name. Returns the code of the answer and whether it has the address.
 fn ask(pod: &Pod, name: &str) -> Option<(u8, bool)> {
-    let socket = pod.ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    socket.send_to(&query(name), (Node::WORLD_IPV4, 53)).ok()?;
+    ask_udp(pod, Node::WORLD_IPV4, name)
+}
+
+fn ask_udp(pod: &Pod, server: &str, name: &str) -> Option<(u8, bool)> {
+    let server = SocketAddr::new(server.parse().unwrap(), 53);
+    let any: IpAddr = if server.is_ipv4() { "0.0.0.0".parse().unwrap() } else { "::".parse().unwrap() };
+    let socket = pod.ns.run(|| UdpSocket::bind((any, 0))).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    socket.send_to(&query(name), server).ok()?;
     let mut buffer = [0; 512];
-    let (length, _) = socket.recv_from(&mut buffer).ok()?;
+    let (length, from) = socket.recv_from(&mut buffer).ok()?;
+    assert_eq!(from, server);
     Some((buffer[3] & 15, buffer[..length].ends_with(&NAMED.octets())))
+}
+
+fn ask_tcp(pod: &Pod, server: &str, name: &str) -> Option<(u8, bool)> {
+    let server = SocketAddr::new(server.parse().unwrap(), 53);
+    let mut stream = pod.ns.run(|| TcpStream::connect_timeout(&server, TIMEOUT)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let query = query(name);
+    stream.write_all(&[&[0, u8::try_from(query.len()).unwrap()], &query[..]].concat()).ok()?;
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).ok()?;
+    let mut answer = vec![0; u16::from_be_bytes(length).into()];
+    stream.read_exact(&mut answer).ok()?;
+    Some((answer[3] & 15, answer.ends_with(&NAMED.octets())))
+}
+
+/// Answers queries at port 53 of the world's addresses, over UDP and TCP, until `done`.
+fn serve<'s>(scope: &'s thread::Scope<'s, '_>, node: &Node, done: &'s AtomicBool) {
+    for address in [Node::WORLD_IPV4, Node::WORLD_IPV6] {
+        let address = SocketAddr::new(address.parse().unwrap(), 53);
+        let (udp, tcp) =
+            node.world().run(|| (UdpSocket::bind(address).unwrap(), TcpListener::bind(address).unwrap()));
+        udp.set_read_timeout(Some(POLL)).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        scope.spawn(move || {
+            let mut buffer = [0; 512];
+            while !done.load(Ordering::Relaxed) {
+                if let Ok((length, from)) = udp.recv_from(&mut buffer) {
+                    let _ = udp.send_to(&answer(&buffer[..length]), from);
+                }
+            }
+        });
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                let Ok((mut stream, _)) = tcp.accept() else {
+                    thread::sleep(POLL);
+                    continue;
+                };
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+                let mut length = [0; 2];
+                while stream.read_exact(&mut length).is_ok() {
+                    let mut query = vec![0; u16::from_be_bytes(length).into()];
+                    stream.read_exact(&mut query).unwrap();
+                    let answer = answer(&query);
+                    let length = u16::try_from(answer.len()).unwrap().to_be_bytes();
+                    stream.write_all(&[&length[..], &answer].concat()).unwrap();
+                }
+            }
+        });
+    }
 }
 
 fn reaches(node: &Node, pod: &Pod, to: Ipv4Addr) -> bool {
@@ -70,9 +130,9 @@ fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
         "metadata": {"name": "names", "namespace": "default"},
         "spec": {"endpointSelector": {}, "egress": [
             {
-                "toCIDR": [format!("{}/32", Node::WORLD_IPV4)],
+                "toCIDR": [format!("{}/32", Node::WORLD_IPV4), format!("{}/128", Node::WORLD_IPV6)],
                 "toPorts": [{
-                    "ports": [{"port": "53", "protocol": "UDP"}],
+                    "ports": [{"port": "53", "protocol": "ANY"}],
                     "rules": {"dns": [{"matchPattern": "*.allowed.test"}]},
                 }],
             },
@@ -81,18 +141,9 @@ fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
     });
     node.apply("names.yaml", &policy.to_string());
     let pod = node.add_pod("client");
-    let server = node.world().run(|| UdpSocket::bind((Node::WORLD_IPV4, 53))).unwrap();
-    server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut buffer = [0; 512];
-            while !done.load(Ordering::Relaxed) {
-                if let Ok((length, from)) = server.recv_from(&mut buffer) {
-                    let _ = server.send_to(&answer(&buffer[..length]), from);
-                }
-            }
-        });
+        serve(scope, &node, &done);
         let checks = std::panic::AssertUnwindSafe(|| check(&mut node, &pod));
         let result = std::panic::catch_unwind(checks);
         done.store(true, Ordering::Relaxed);
@@ -110,6 +161,12 @@ fn check(node: &mut Node, pod: &Pod) {
     assert_eq!(ask(pod, "www.allowed.test"), Some((0, true)), "{}", node.log());
     assert!(reaches(node, pod, NAMED), "the first packet passes\n{}", node.log());
     assert!(!reaches(node, pod, OTHER), "no name has this address");
+    for server in [Node::WORLD_IPV4, Node::WORLD_IPV6] {
+        for ask in [ask_udp, ask_tcp] {
+            assert_eq!(ask(pod, server, "www.allowed.test"), Some((0, true)), "{server}\n{}", node.log());
+            assert_eq!(ask(pod, server, "www.denied.test"), Some((REFUSED, false)), "{server}");
+        }
+    }
     let names = node.get("/v1/fqdn/cache");
     assert_eq!(names[0]["fqdn"], "www.allowed.test.", "{names}");
 

@@ -185,22 +185,21 @@ impl Names {
     }
 
     /// Expires lookups of all endpoints and removes names without a connection. `has_connection` returns whether an
-    /// endpoint has one to an address. Returns the changes, and the number of removed pairs.
+    /// endpoint has one to an address. Returns the changes, and the number of names that have lost an
+    /// address.
     pub fn collect(
         &mut self,
         now: Timestamp,
         has_connection: impl Fn(u16, IpAddr) -> bool,
     ) -> (Changes, usize) {
         let mut names = BTreeSet::new();
-        let mut count = 0;
         for (&endpoint, history) in &mut self.histories {
             let removed = history.collect(now, &self.limits, |address| has_connection(endpoint, address));
-            count += removed.len();
             names.extend(removed.into_iter().map(|(name, _)| name));
         }
         let changes = self.prune(&names);
         self.sets.retain(|set| Arc::strong_count(set) > 1);
-        (changes, count)
+        (changes, names.len())
     }
 
     /// Removes the names that match from all histories, all names without a pattern.

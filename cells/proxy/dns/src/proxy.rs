@@ -181,8 +181,12 @@ impl Proxy {
             Ok(received) => received,
             Err(error) => {
                 exchange.failed(&error);
-                if matches!(error, UpstreamError::Timeout) {
-                    return (Outcome::Timeout, request.reply(ResponseCode::ServFail));
+                match error {
+                    UpstreamError::NoPort => return rejected(),
+                    UpstreamError::Timeout => {
+                        return (Outcome::Timeout, request.reply(ResponseCode::ServFail));
+                    }
+                    _ => {}
                 }
                 tracing::debug!(%server, name = request.name, %error, "Unable to forward a DNS query");
                 return failed();

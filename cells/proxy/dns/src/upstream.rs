@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::message::{Request, set_id};
+use crate::shares::Shares;
 use crate::sockets::{MAX_PAYLOAD, upstream};
 use crate::waiting::{Received, Waiting};
 
@@ -23,12 +24,18 @@ use crate::waiting::{Received, Waiting};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests that wait to be written to a connection.
 const QUEUE: usize = 64;
+/// Open sockets over UDP of all clients, each with a port of the node: a third of Linux's default range. A client has
+/// some beyond that, so that a few of them cannot stop the queries of all.
+const MAX_UDP_SOCKETS: usize = 8192;
+const GUARANTEED_UDP_SOCKETS: usize = 16;
 
 /// The error of a request that has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     #[error("no answer within {TIMEOUT:?}")]
     Timeout,
+    #[error("clients use too many ports")]
+    NoPort,
     #[error("too many requests with the same id")]
     NoId,
     #[error("the connection to the server is closed")]
@@ -66,6 +73,7 @@ pub(crate) struct UdpPaths {
 #[derive(Debug)]
 struct Paths {
     open: HashMap<Path, UdpPath>,
+    shares: Shares,
     /// For the packet that is being received. One for all: there may be thousands of paths.
     buffer: Box<[u8]>,
 }
@@ -87,12 +95,13 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let open = &mut self.paths.paths.lock().open;
+        let Paths { open, shares, .. } = &mut *self.paths.paths.lock();
         if let Some(path) = open.get_mut(&self.path) {
             path.waiting.remove(self.id);
             if path.waiting.is_empty() {
                 path.close.cancel();
                 open.remove(&self.path);
+                shares.release(self.path.client.ip());
             }
         }
     }
@@ -100,7 +109,8 @@ impl Drop for Place<'_> {
 
 impl UdpPaths {
     pub(crate) fn new(tasks: TaskTracker, stop: CancellationToken) -> UdpPaths {
-        let paths = Paths { open: HashMap::new(), buffer: vec![0; MAX_PAYLOAD].into() };
+        let shares = Shares::new(MAX_UDP_SOCKETS, GUARANTEED_UDP_SOCKETS);
+        let paths = Paths { open: HashMap::new(), shares, buffer: vec![0; MAX_PAYLOAD].into() };
         UdpPaths { paths: Arc::new(Mutex::new(paths)), tasks, stop }
     }
 
@@ -112,10 +122,16 @@ impl UdpPaths {
         mut message: Vec<u8>,
     ) -> Result<Received, UpstreamError> {
         let (place, socket, answer) = {
-            let mut paths = self.paths.lock();
-            let open = match paths.open.entry(path) {
+            let Paths { open, shares, .. } = &mut *self.paths.lock();
+            let open = match open.entry(path) {
                 Entry::Occupied(open) => open.into_mut(),
-                Entry::Vacant(closed) => closed.insert(self.open(path)?),
+                Entry::Vacant(closed) => {
+                    if !shares.take(path.client.ip()) {
+                        return Err(UpstreamError::NoPort);
+                    }
+                    let opened = self.open(path).inspect_err(|_| shares.release(path.client.ip()))?;
+                    closed.insert(opened)
+                }
             };
             let (id, answer) = open.waiting.add(request).ok_or(UpstreamError::NoId)?;
             (Place { paths: self, path, id }, open.socket.clone(), answer)
@@ -143,7 +159,7 @@ impl UdpPaths {
 async fn receive(paths: Arc<Mutex<Paths>>, path: Path, socket: Arc<UdpSocket>) {
     loop {
         let ready = socket.readable().await;
-        let Paths { open, buffer } = &mut *paths.lock();
+        let Paths { open, buffer, .. } = &mut *paths.lock();
         // A path with another socket has replaced this one.
         let Some(open) = open.get_mut(&path).filter(|open| Arc::ptr_eq(&open.socket, &socket)) else {
             return;

@@ -93,7 +93,7 @@ impl Book {
         }
     }
 
-    /// Expires names. Returns how many pairs are removed.
+    /// Expires names. Returns how many names have lost an address.
     pub(crate) fn collect(&mut self, now: Timestamp, has_connection: impl Fn(IpAddr) -> bool) -> usize {
         let before: Vec<(u16, History)> = self.names.histories().map(|(id, h)| (id, h.clone())).collect();
         let (changes, removed) = self.names.collect(now, |_, address| has_connection(address));

@@ -14,6 +14,7 @@ use ipcache::{Entry, IpcacheWriter};
 use jiff::{SignedDuration, Timestamp};
 use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, Maps};
+use metrics::Metrics;
 use policy::PeerSelector;
 use proxy_ports::Proxies;
 use statedb::Table;
@@ -45,8 +46,10 @@ pub fn cell() -> Cell {
     )
 }
 
-fn shared(config: Config<FqdnConfig>) -> Arc<Shared> {
-    Arc::new(Shared::new(Book::new(config.limits())))
+fn shared(config: Config<FqdnConfig>, metrics: Arc<Metrics>) -> Arc<Shared> {
+    let shared = Shared::new(Book::new(config.limits()));
+    shared.counters.register(&metrics);
+    Arc::new(shared)
 }
 
 #[derive(Params)]
@@ -148,6 +151,7 @@ async fn collect(
         book.collect(Timestamp::now(), |address| connected.contains(&address))
     });
     if removed > 0 {
+        shared.counters.collected.inc_by(removed as u64);
         tracing::debug!(removed, "DNS names have expired");
     }
     Ok(())

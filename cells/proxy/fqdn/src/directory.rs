@@ -24,6 +24,7 @@ use statedb::{Snapshot, Table};
 use tokio::sync::{Notify, watch};
 
 use crate::book::Book;
+use crate::metrics::Counters;
 
 /// The maximum number of servers in a rule of a record, as in Cilium.
 const MAX_RECORDED_SERVERS: usize = 1000;
@@ -35,11 +36,13 @@ pub(crate) struct Shared {
     pub(crate) wake: Notify,
     /// The last change that the kernel has.
     applied: watch::Sender<u64>,
+    pub(crate) counters: Counters,
 }
 
 impl Shared {
     pub(crate) fn new(book: Book) -> Shared {
-        Shared { book: Mutex::new(book), wake: Notify::new(), applied: watch::Sender::new(0) }
+        let (book, applied) = (Mutex::new(book), watch::Sender::new(0));
+        Shared { book, wake: Notify::new(), applied, counters: Counters::default() }
     }
 
     /// Changes the names and wakes the job.
@@ -236,6 +239,7 @@ impl Directory for NameDirectory {
         let (shared, max_delay) = (self.shared.clone(), self.max_delay);
         async move {
             if tokio::time::timeout(max_delay, shared.applied(change)).await.is_err() {
+                shared.counters.late.inc();
                 tracing::warn!(
                     endpointID = endpoint, %name,
                     "Releasing a DNS answer before the datapath knows its addresses"

@@ -85,6 +85,8 @@ impl Job {
                 .map(|fqdn| Selector { match_name: fqdn.match_name, match_pattern: fqdn.match_pattern })
                 .collect();
             let (_, redirects_watch) = self.tables.redirects.all_watch(&snapshot);
+            let count = i64::try_from(selectors.len()).unwrap_or(i64::MAX);
+            self.shared.counters.selectors.set(count);
             // A snapshot keeps replaced rows: none while the job waits.
             drop(snapshot);
             let batch = {

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the names of all endpoints with their records (`fqdn/`), the identities with labels of the source `fqdn`, and
 //! the claims of names on the ipcache. **Needs** the tables of endpoints, redirects, selectors and identities, the node's
-//! row, `Arc<Prefixes>`, `Arc<IpcacheWriter>`, the maps of connections. **Provides** `Arc<dyn Directory>` to the DNS proxy
+//! row, `Arc<Prefixes>`, `Arc<IpcacheWriter>`, `Arc<Metrics>`, the maps of connections. **Provides** `Arc<dyn Directory>` to the DNS proxy
 //! and the operations under `/fqdn`.
 //!
 //! **Life.** The proxy reports the addresses of each answer. An address whose names are selected by policies gets the
@@ -25,6 +25,7 @@ mod cell;
 mod config;
 mod directory;
 mod job;
+mod metrics;
 mod record;
 mod rest;
 
