@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use integration_tests::{Node, Pod};
-use test_kit::{require_command, require_root};
+use test_kit::{TcpFlow, UdpFlow, require_command, require_root};
 
 const PATIENCE: Duration = Duration::from_secs(1);
 const PORT: u16 = 7000;
@@ -69,6 +69,22 @@ fn tcp(node: &Node, pod: &Pod, address: IpAddr) -> bool {
     client.read_to_string(&mut answer).is_ok() && answer == "answer"
 }
 
+/// Whether the pod gets the reply of a UDP server outside, which sees an address of the node.
+fn reaches_world(node: &Node, pod: &Pod, (world, own): (&str, &str)) -> bool {
+    let server = node.world().run(|| UdpSocket::bind((world, PORT))).unwrap();
+    let any = if world.contains(':') { "::" } else { "0.0.0.0" };
+    let client = pod.ns.run(|| UdpSocket::bind((any, 0))).unwrap();
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    client.send_to(b"question", (world, PORT)).unwrap();
+    let mut buffer = [0; 16];
+    let Ok((_, from)) = server.recv_from(&mut buffer) else { return false };
+    assert_eq!(from.ip().to_string(), own, "masqueraded");
+    server.send_to(b"answer", from).unwrap();
+    client.recv(&mut buffer).is_ok_and(|length| buffer[..length] == *b"answer")
+}
+
 fn passed(node: &Node, pod: &Pod) -> Vec<String> {
     let mut passed = Vec::new();
     for address in pod.addresses() {
@@ -97,8 +113,80 @@ fn connections_from_outside_pass_a_stateful_firewall() {
     // The control: the firewall is in their way.
     apply(&node, CLOSED);
     assert_eq!(passed(&node, &pod), [] as [&str; 0]);
-    // The programs do not bypass the stack on egress, so they do not on ingress, either; reported as by Cilium.
+    // Without kube-proxy replacement the programs bypass the stack in neither direction.
     let status = node.get("/v1/healthz");
     assert_eq!(status["routing"]["intra-host-routing-mode"], "Legacy", "{status}");
     assert!(node.log().contains("legacy host routing"), "{}", node.log());
+}
+
+/// Rules of the host that forward nothing.
+const NO_FORWARDING: &str = "table inet closed {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+    }
+}
+";
+
+const WORLD: [(&str, &str); 2] = [(Node::WORLD_IPV4, Node::IPV4), (Node::WORLD_IPV6, Node::IPV6)];
+
+/// With kube-proxy replacement, and without masquerading by iptables, the programs route: both ways past the stack.
+/// Switched off and on again, streams of both directions lose nothing.
+#[test]
+fn with_kube_proxy_replacement_packets_bypass_the_stack() {
+    require_root!();
+    require_command!("nft");
+    let mut node = Node::with_cgroup();
+    for option in ["kube-proxy-replacement", "enable-bpf-masquerade"] {
+        node.config.insert(option.to_owned(), "true".to_owned());
+    }
+    node.start();
+    let (pod, other) = (node.add_pod("server"), node.add_pod("client"));
+    let mode = |node: &Node, expected: &str, health: &str| {
+        let status = node.get("/v1/healthz");
+        assert_eq!(status["routing"]["intra-host-routing-mode"], expected, "{status}");
+        let rows = node.get("/statedb/dump/health").to_string();
+        assert!(rows.contains(health), "{health}");
+    };
+    apply(&node, NO_FORWARDING);
+    assert_eq!(passed(&node, &pod).len(), 4, "{}", node.log());
+    for world in WORLD {
+        assert!(reaches_world(&node, &pod, world), "{world:?}\n{}", node.log());
+    }
+    mode(&node, "BPF", "bypass the host's stack");
+    node.host().exec("nft delete table inet closed").unwrap();
+
+    let [ipv4, ipv6] = pod.addresses();
+    let [to_world, _] = WORLD.map(|(world, _)| world.parse().unwrap());
+    let datagrams = [
+        UdpFlow::start(node.world(), &pod.ns, ipv4).unwrap(),
+        UdpFlow::start(node.world(), &pod.ns, ipv6).unwrap(),
+        UdpFlow::start(&pod.ns, node.world(), to_world).unwrap(),
+        UdpFlow::start(&other.ns, &pod.ns, ipv4).unwrap(),
+    ];
+    let streams = [
+        TcpFlow::start(node.world(), &pod.ns, ipv6).unwrap(),
+        TcpFlow::start(&pod.ns, node.world(), to_world).unwrap(),
+    ];
+    for (legacy, expected, health) in [
+        ("true", "Legacy", "Legacy: enable-host-legacy-routing"),
+        ("false", "BPF", "bypass the host's stack"),
+    ] {
+        node.stop();
+        node.config.insert("enable-host-legacy-routing".to_owned(), legacy.to_owned());
+        node.start();
+        mode(&node, expected, health);
+    }
+    for report in datagrams.map(UdpFlow::stop) {
+        assert!(report.is_perfect(), "{report:?}\n{}", node.log());
+    }
+    for report in streams.map(TcpFlow::stop) {
+        assert!(report.is_perfect(), "{report:?}\n{}", node.log());
+    }
+
+    // The control: the stack forwards nothing.
+    node.stop();
+    node.config.insert("enable-host-legacy-routing".to_owned(), "true".to_owned());
+    node.start();
+    apply(&node, NO_FORWARDING);
+    assert!(!udp(&node, &pod, ipv4) && !reaches_world(&node, &pod, WORLD[0]));
 }

@@ -15,7 +15,7 @@ use statedb::Table;
 use sysctl::Sysctl;
 use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 
-use crate::config::{ConntrackConfig, HostRouting, LoaderConfig};
+use crate::config::{ConntrackConfig, LoaderConfig};
 use crate::endpoints::conntrack_purge::OwnAddresses;
 use crate::endpoints::jobs::{keep_pool, purge_deleted_endpoints};
 use crate::endpoints::kernel::{KernelDatapath, KernelOptions};
@@ -24,6 +24,7 @@ use crate::host_job::run::{HostJob, Tables};
 use crate::programs::balancing::Balancing;
 use crate::programs::direct_return::DirectReturn;
 use crate::programs::egress::EgressFeatures;
+use crate::programs::host_routing::HostRouting;
 use crate::programs::live::Live;
 use crate::services::ServicesConfig;
 use crate::status::new_status;
@@ -89,10 +90,9 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         })
         .add();
 
-    if !p.config.get().enable_host_legacy_routing && p.config.get().host_routing() == HostRouting::Legacy {
-        tracing::info!(
-            "BPF host routing needs kube-proxy replacement and masquerading in the datapath, falling back to legacy host routing"
-        );
+    let host_routing = HostRouting::new(&config, &p.families, &p.masquerade, &p.endpoint_routes, &p.settings);
+    if let Some(reason) = host_routing.fallback() {
+        tracing::info!(reason, "Falling back to legacy host routing");
     }
     let (progress, follower) = follower("datapath");
     let repairs = Repairs::default();
@@ -121,6 +121,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         socket_coverage: p.socket_lb.as_deref().map(SocketLb::subscribe),
         tunnel: p.tunnel,
         egress,
+        host_routing,
         balancing,
         masquerading: p.masquerading,
         mtu: *p.mtu,

@@ -24,7 +24,8 @@ pub struct LoaderConfig {
     /// Interval of the check that reattaches removed programs; 0 disables it
     #[flag(default = "30s", live)]
     pub endpoint_bpf_prog_watchdog_interval: Duration,
-    /// Redirect packets between pods of the node to the host side of the veth, not into the namespace of the pod
+    /// Route packets between pods and the network by the host's stack, and redirect those between pods of the node to the
+    /// host side of the veth, not into the namespace of the pod
     #[flag(default = false)]
     pub enable_host_legacy_routing: bool,
     /// Encode the source identity in the mark of packets that are passed to the host's stack
@@ -152,38 +153,7 @@ impl Notifications {
     }
 }
 
-/// How packets are routed between pods and the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HostRouting {
-    /// Through the host's stack, in both directions.
-    Legacy,
-    /// By the programs, bypassing the host's stack, in both directions.
-    Bpf,
-}
-
-impl HostRouting {
-    /// Returns the value in `GET /healthz` (`intra-host-routing-mode`).
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            HostRouting::Legacy => "Legacy",
-            HostRouting::Bpf => "BPF",
-        }
-    }
-}
-
-/// Whether the programs route packets of pods out of the node, with kube-proxy replacement and masquerading in BPF,
-/// which Cilium requires for BPF host routing. Not implemented: all packets leave by `to_stack` in
-/// `ebpf/programs/src/endpoint/deliver.rs`.
-const BPF_EGRESS: bool = false;
-
 impl LoaderConfig {
-    /// Returns how packets are routed between pods and the network: both directions bypass the stack, or neither. If
-    /// the host's conntrack saw only one direction of a connection, firewalls would drop its packets as invalid, and
-    /// replies would be masqueraded.
-    pub(crate) fn host_routing(&self) -> HostRouting {
-        if BPF_EGRESS && !self.enable_host_legacy_routing { HostRouting::Bpf } else { HostRouting::Legacy }
-    }
-
     /// Returns the aggregation level as the programs encode it ([`datapath_abi::trace::aggregation`]).
     pub fn aggregation(&self) -> Result<u32, OptionError> {
         level(&self.monitor_aggregation).ok_or_else(|| OptionError {

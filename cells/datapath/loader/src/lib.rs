@@ -21,7 +21,8 @@
 //! grace period. Pods' interfaces have tc filters, no pin under `cilium/endpoints`; an endpoint taken over with a
 //! pinned tcx link keeps it. The program array is `cilium_calls_shared_<id>`, one for each load. Programs of the kernel
 //! stay attached when an endpoint is deleted, and drop its packets. In Cilium, packets of an unannounced pod take the
-//! host's routes; here they are dropped.
+//! host's routes; here they are dropped. BPF host routing is off with endpoint routes, and packets of pods bypass the
+//! stack only by devices that deliver replies past it as well.
 
 mod cell;
 mod config;

@@ -5,12 +5,15 @@ use std::sync::{Arc, OnceLock};
 use api::StatusSource;
 use api_models::ServedDevice;
 use devices::Device;
+use hive::Settings;
 use hive::prelude::*;
-use maps::{ClockConfig, Maps};
+use maps::{ClockConfig, FamilyConfig, Maps};
+use masquerade::MasqueradeConfig;
 use statedb::Table;
-use tunnel::Tunnel;
+use tunnel::{EndpointRoutesConfig, Tunnel};
 
 use crate::config::LoaderConfig;
+use crate::programs::host_routing::HostRouting;
 
 /// Creates the datapath's part of `GET /healthz`.
 pub(crate) fn new_status(
@@ -19,8 +22,13 @@ pub(crate) fn new_status(
     maps: Arc<Maps>,
     devices: Arc<Table<Device>>,
     tunnel: Arc<Tunnel>,
+    families: Config<FamilyConfig>,
+    masquerade: Config<MasqueradeConfig>,
+    endpoint_routes: Config<EndpointRoutesConfig>,
+    settings: Arc<Settings>,
 ) -> Member<StatusSource> {
     let probed = OnceLock::new();
+    let host_routing = HostRouting::new(&config, &families, &masquerade, &endpoint_routes, &settings);
     let source = move |status: &mut api_models::StatusResponse| {
         if let bpf::Clock::Jiffies { hz, .. } = probed.get_or_init(|| clock.clock()) {
             let (mode, hertz) = ("jiffies".to_owned(), i64::from(*hz));
@@ -29,7 +37,7 @@ pub(crate) fn new_status(
         let tcx = config.enable_tcx && maps.features().tcx;
         status.attach_mode = if tcx { "tcx" } else { "tc" }.to_owned();
         if let Some(routing) = &mut status.routing {
-            routing.intra_host_routing_mode = config.host_routing().word().to_owned();
+            routing.intra_host_routing_mode = host_routing.word().to_owned();
             if tunnel.is_tunnel() {
                 routing.inter_host_routing_mode = "Tunnel".to_owned();
                 routing.tunnel_protocol = tunnel.protocol.as_str().to_owned();

@@ -57,16 +57,17 @@ const SWITCHES: [Switch; 30] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 44] = [
+const NAMED: [Named; 46] = [
     ("default", |_| {}),
+    ("host-routing", |c| c.host_routing = 1),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
     ("ipv6-only", |c| c.enable_ipv4 = 0),
-    ("legacy-host-routing", |c| (c.redirect_peer, c.host_routing) = (0, 0)),
-    ("legacy-host-routing-ipv4-only", |c| (c.redirect_peer, c.host_routing, c.enable_ipv6) = (0, 0, 0)),
-    ("legacy-host-routing-ipv6-only", |c| (c.redirect_peer, c.host_routing, c.enable_ipv4) = (0, 0, 0)),
-    ("redirect-peer-between-pods", |c| c.host_routing = 0),
+    ("legacy-host-routing", |c| c.redirect_peer = 0),
+    ("legacy-host-routing-ipv4-only", |c| (c.redirect_peer, c.enable_ipv6) = (0, 0)),
+    ("legacy-host-routing-ipv6-only", |c| (c.redirect_peer, c.enable_ipv4) = (0, 0)),
+    ("host-routing-ipv6-only", |c| (c.host_routing, c.enable_ipv4) = (1, 0)),
     ("endpoint-routes", |c| (c.endpoint_routes, c.redirect_peer) = (1, 0)),
-    ("endpoint-routes-host-routing", |c| c.endpoint_routes = 1),
+    ("endpoint-routes-host-routing", |c| (c.endpoint_routes, c.host_routing) = (1, 1)),
     ("endpoint-routes-ipv4-only", |c| (c.endpoint_routes, c.redirect_peer, c.enable_ipv6) = (1, 0, 0)),
     ("chained-cni", |c| {
         (c.endpoint_routes, c.redirect_peer, c.arp_responder) = (1, 0, 0);
@@ -90,12 +91,16 @@ const NAMED: [Named; 44] = [
     ("tunnel-endpoint-routes", |c| {
         (c.tunnel, c.tunnel_ifindex, c.endpoint_routes, c.redirect_peer) = (1, 7, 1, 0);
     }),
-    ("kube-proxy-replacement", |c| (c.nodeport, c.host_routing) = (1, 0)),
-    ("kube-proxy-replacement-host-routing", |c| c.nodeport = 1),
-    ("kube-proxy-replacement-ipv4-only", |c| (c.nodeport, c.host_routing, c.enable_ipv6) = (1, 0, 0)),
+    ("kube-proxy-replacement", |c| c.nodeport = 1),
+    ("kube-proxy-replacement-host-routing", |c| (c.nodeport, c.host_routing) = (1, 1)),
+    ("kube-proxy-replacement-ipv4-only", |c| (c.nodeport, c.enable_ipv6) = (1, 0)),
     ("kube-proxy-replacement-tunnel", |c| {
-        (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 0);
+        (c.tunnel, c.tunnel_ifindex, c.nodeport) = (1, 7, 1);
         (c.sctp, c.ct_accounting, c.trace_notify, c.monitor_aggregation) = (1, 1, 1, aggregation::NONE);
+    }),
+    ("kube-proxy-replacement-tunnel-host-routing", |c| {
+        (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 1);
+        (c.sctp, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
     }),
     ("kube-proxy-replacement-maglev", |c| {
         (c.nodeport, c.maglev, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);
@@ -103,24 +108,23 @@ const NAMED: [Named; 44] = [
     ("kube-proxy-replacement-maglev-by-service", |c| {
         (c.nodeport, c.algorithm_annotation, c.maglev_table_size) = (1, 1, MAGLEV_TEMPLATE_SIZE);
     }),
-    ("direct-server-return", |c| (c.nodeport, c.dsr, c.host_routing, c.sctp) = (1, dsr::ALL, 0, 1)),
+    ("direct-server-return", |c| (c.nodeport, c.dsr, c.sctp) = (1, dsr::ALL, 1)),
     ("direct-server-return-masquerade", |c| {
         (c.nodeport, c.dsr, c.dsr_icmp, c.sctp, c.ct_accounting) = (1, dsr::BY_SERVICE, 1, 1, 1);
         (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);
         c.monitor_aggregation = aggregation::NONE;
     }),
     ("direct-server-return-geneve", |c| {
-        (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 0);
+        (c.tunnel, c.tunnel_ifindex, c.nodeport) = (1, 7, 1);
         (c.dsr, c.dsr_geneve, c.sctp, c.ct_accounting) = (dsr::ALL, 1, 1, 1);
         c.monitor_aggregation = aggregation::NONE;
     }),
-    ("masquerade", |c| {
-        (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port, c.host_routing) = (1, 1, 32768, 0)
-    }),
+    ("masquerade", |c| (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768)),
     ("masquerade-ipv4", |c| (c.masquerade_ipv4, c.enable_ipv6, c.snat_min_port) = (1, 0, 32768)),
     ("masquerade-ipv6", |c| (c.masquerade_ipv6, c.enable_ipv4, c.snat_min_port) = (1, 0, 32768)),
     ("kube-proxy-replacement-masquerade", |c| {
         (c.nodeport, c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 1, 32768);
+        c.host_routing = 1;
     }),
     ("masquerade-everything", |c| {
         (c.masquerade_ipv4, c.masquerade_ipv6, c.snat_min_port) = (1, 1, 32768);

@@ -7,6 +7,7 @@ use crate::nodeport::*;
 use crate::nodeport_remote::{Entry, assert_time_exceeded, native, with_hops};
 use crate::packet::checksum;
 use crate::service::*;
+use crate::uplink::routed;
 use anyhow::{Context as _, Result};
 use datapath_abi::{
     CtEntry, NodeConfig, Pod as Plain, ct_flag, direction, drop, dsr, identity, ipv4_from_word,

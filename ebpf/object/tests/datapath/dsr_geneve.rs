@@ -6,6 +6,7 @@ use crate::kit::*;
 use crate::l4::*;
 use crate::nodeport::*;
 use crate::service::*;
+use crate::uplink::routed;
 use anyhow::Result;
 use datapath_abi::{NodeConfig, identity};
 use datapath_object::FROM_OVERLAY;

@@ -9,7 +9,7 @@ use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
 use aya::maps::{MapData, PerfEventArray};
 use datapath_abi::event::{self, CaptureHeader, DropNotify, TraceNotify};
 use datapath_abi::{
-    NodeConfig, Pod as Plain, drop, ep_flag, file, identity, ipv4_word, ipv6_words, mark, trace,
+    NodeConfig, Pod as Plain, drop, ep_flag, file, identity, ipv4_word, ipv6_words, mark, slot, trace,
 };
 use datapath_object::{FROM_CONTAINER, FROM_HOST, FROM_NETDEV, TO_CONTAINER};
 use std::net::IpAddr;
@@ -343,18 +343,19 @@ fn incoming_packets_are_told_of_with_their_senders() -> Result<()> {
 #[test]
 fn incoming_drops_name_their_senders() -> Result<()> {
     test_kit::require_root!();
-    let mut datapath = Datapath::with_pods(&default_config())?;
+    let mut datapath = Datapath::with_pods(&host_routing_config())?;
     datapath.set_identity(OUTSIDE_V4.into(), 20_000)?;
     let mut ring = Ring::open(&mut datapath)?;
-    let last_hop = eth(A.mac, B.mac, 0x0800, &ipv4(OUTSIDE_V4, A.ipv4, 1));
-    let mut dropped = |datapath: &Datapath, program, reason| -> Result<()> {
-        assert_eq!(datapath.run(program, &last_hop)?.verdict, SHOT);
+    let received = |hops| eth(A.mac, B.mac, 0x0800, &ipv4(OUTSIDE_V4, A.ipv4, hops));
+    let mut dropped = |datapath: &Datapath, program, hops, reason| -> Result<()> {
+        assert_eq!(datapath.run(program, &received(hops))?.verdict, SHOT);
         let events = ring.read();
         let event = events.iter().find(|event| event[0] == event::DROP).context("no drop")?;
         let (found, _) = split::<DropNotify>(event, 0)?;
         assert_eq!((found.header.subtype, found.src_label), (reason, 20_000), "{program}");
         Ok(())
     };
-    dropped(&datapath, FROM_NETDEV, drop::TTL_EXCEEDED)?;
-    dropped(&datapath, FROM_HOST, drop::TTL_EXCEEDED)
+    dropped(&datapath, FROM_HOST, 1, drop::TTL_EXCEEDED)?;
+    datapath.empty_slot(slot::IPV4_POLICY)?;
+    dropped(&datapath, FROM_NETDEV, 64, drop::EP_NOT_READY)
 }

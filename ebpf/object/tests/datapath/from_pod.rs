@@ -2,10 +2,11 @@
 
 use crate::kit::*;
 use crate::packet::*;
+use crate::uplink::{UPLINK, routed};
 use anyhow::Result;
 use datapath_abi::{NodeConfig, direction, drop, ep_flag, mark, metric, slot};
 use datapath_object::{FROM_CONTAINER, LXC_POLICY};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -104,6 +105,111 @@ fn pod_to_host_and_outside_carries_the_identity() -> Result<()> {
             let outcome = datapath.run(FROM_CONTAINER, &sent)?;
             assert_eq!((outcome.verdict, outcome.mark), (PASS, expected), "{destination}");
             assert_eq!(outcome.packet, sent, "{destination}");
+        }
+    }
+    Ok(())
+}
+
+/// A packet of pod A to another machine, or to the host.
+fn to_any(destination: IpAddr, hops: u8, payload: &[u8]) -> Vec<u8> {
+    match destination {
+        IpAddr::V4(ip) => {
+            eth(A.node_mac, A.mac, IPV4, &ipv4_with(A.ipv4, ip, hops, UDP, [1, 0x4000], payload))
+        }
+        IpAddr::V6(ip) => eth(A.node_mac, A.mac, IPV6, &ipv6_with(A.ipv6, ip, hops, UDP, payload)),
+    }
+}
+
+const OUTSIDE: [IpAddr; 2] = [IpAddr::V4(OUTSIDE_V4), IpAddr::V6(OUTSIDE_V6)];
+
+/// With BPF host routing packets leave by the host's routes, past its stack.
+#[test]
+fn pod_to_outside_bypasses_the_stack() -> Result<()> {
+    test_kit::require_root!();
+    let marked = mark::with_identity(mark::IDENTITY, A.identity);
+    let udp = udp_ports(40000, 53);
+    let mut datapath = Datapath::with_pods(&host_routing_config())?;
+    let ns = routed()?;
+    let runs = |datapath: &Datapath, packet: &[u8]| ns.run(|| datapath.run(FROM_CONTAINER, packet));
+    let stays = |datapath: &Datapath, packet: Vec<u8>, reason: &str| -> Result<()> {
+        let outcome = runs(datapath, &packet)?;
+        assert_eq!((outcome.verdict, outcome.mark), (PASS, marked), "{reason}");
+        assert_eq!(outcome.packet, packet, "{reason}");
+        Ok(())
+    };
+    for destination in OUTSIDE {
+        stays(&datapath, to_any(destination, 64, &udp), "no device that faces the network")?;
+    }
+    datapath.add_device(UPLINK)?;
+    for destination in OUTSIDE {
+        let outcome = runs(&datapath, &to_any(destination, 64, &udp))?;
+        assert_eq!((outcome.verdict, outcome.mark), (REDIRECT, marked), "{destination}");
+        assert_eq!(outcome.packet[14..], to_any(destination, 63, &udp)[14..], "{destination}");
+        stays(&datapath, to_any(destination, 1, &udp), "the last hop")?;
+    }
+    let of_host = [IpAddr::V4(HOST_V4), HOST_V6.into()];
+    let own =
+        ["203.0.113.1", "2001:db8:1::1", "127.0.0.1", "fe80::7", "ff02::1", "224.0.0.9", "255.255.255.255"];
+    for destination in own.map(|text| text.parse().unwrap()).into_iter().chain(of_host) {
+        stays(&datapath, to_any(destination, 64, &udp), &destination.to_string())?;
+    }
+    datapath.set_l3_device(UPLINK)?;
+    stays(&datapath, to_any(OUTSIDE[0], 64, &udp), "a device of which the stack delivers")?;
+    Ok(())
+}
+
+/// The stack informs pods of packets that do not fit into their route; it fragments those that may be.
+#[test]
+fn packets_that_do_not_fit_their_route_are_the_stacks() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&host_routing_config())?;
+    datapath.add_device(UPLINK)?;
+    let ns = routed()?;
+    // The kernel forwards by the MTU of a route only if it is locked.
+    ns.ip_batch(
+        "route change default via 203.0.113.9 mtu lock 1280\nroute change default via 2001:db8:1::9 mtu lock 1280",
+    )?;
+    let large = [&udp_ports(40000, 53)[..8], &[0; 1300]].concat();
+    let fits = udp_ports(40000, 53);
+    for destination in OUTSIDE {
+        let header_len = if destination.is_ipv4() { 20 } else { 40 };
+        for (payload, gso_size, verdict) in [
+            (&fits, 0, REDIRECT),
+            (&large, 0, PASS),
+            // Two segments, each of which fits; and such that do not.
+            (&large, 1280 - header_len - 8, REDIRECT),
+            (&large, 1280 - header_len - 7, PASS),
+        ] {
+            let packet = to_any(destination, 64, payload);
+            let incoming = Incoming { ingress_ifindex: IFINDEX, gso_size, ..Incoming::default() };
+            let outcome = ns.run(|| datapath.run_with(FROM_CONTAINER, &packet, incoming))?;
+            assert_eq!(outcome.verdict, verdict, "{destination} {} {gso_size}", payload.len());
+        }
+    }
+    Ok(())
+}
+
+/// Routes without a next hop: the stack answers, or drops silently, which the programs report.
+#[test]
+fn routes_without_next_hop_are_the_stacks_or_dropped() -> Result<()> {
+    test_kit::require_root!();
+    let mut datapath = Datapath::with_pods(&host_routing_config())?;
+    datapath.add_device(UPLINK)?;
+    let ns = routed()?;
+    let udp = udp_ports(40000, 53);
+    ns.ip_batch("route del default via 203.0.113.9\nroute del default via 2001:db8:1::9")?;
+    for (kind, dropped) in [("", false), ("unreachable", false), ("prohibit", false), ("blackhole", true)] {
+        if !kind.is_empty() {
+            ns.ip_batch(&format!("route add {kind} 0.0.0.0/0 metric 9\nroute add {kind} ::/0 metric 9"))?;
+        }
+        for destination in OUTSIDE {
+            let packet = to_any(destination, 64, &udp);
+            let runs = |datapath: &Datapath| ns.run(|| datapath.run(FROM_CONTAINER, &packet));
+            let why = datapath.dropped(direction::EGRESS, runs)?;
+            assert_eq!(why, dropped.then_some(drop::FIB_LOOKUP_FAILED), "{destination} {kind}");
+        }
+        if !kind.is_empty() {
+            ns.ip_batch(&format!("route del {kind} 0.0.0.0/0 metric 9\nroute del {kind} ::/0 metric 9"))?;
         }
     }
     Ok(())

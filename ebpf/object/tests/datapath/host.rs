@@ -115,7 +115,7 @@ fn host_hops_end_here() -> Result<()> {
 fn network_to_pod() -> Result<()> {
     test_kit::require_root!();
     let cases = [(IpAddr::from(OUTSIDE_V4), IpAddr::from(B.ipv4)), (OUTSIDE_V6.into(), B.ipv6.into())];
-    let mut datapath = Datapath::with_pods(&default_config())?;
+    let mut datapath = Datapath::with_pods(&host_routing_config())?;
     for (source, destination) in cases {
         let outcome = datapath.run(FROM_NETDEV, &packet(source, destination))?;
         assert_eq!(outcome.verdict, REDIRECT, "{source}");
@@ -133,7 +133,15 @@ fn network_to_pod() -> Result<()> {
     }
     let arp = eth(BROADCAST, A.mac, 0x0806, &arp_request(A.mac, OUTSIDE_V4, HOST_V4));
     assert_eq!(datapath.run(FROM_NETDEV, &arp)?.verdict, PASS);
-    assert_eq!(datapath.counted(metric::PLAINTEXT, direction::INGRESS)?, 5);
+    // Of a hop limit that ends here, the stack informs the sender.
+    for last in [
+        eth(B.mac, A.mac, 0x0800, &ipv4(OUTSIDE_V4, B.ipv4, 1)),
+        eth(B.mac, A.mac, 0x86dd, &ipv6(OUTSIDE_V6, B.ipv6, 1)),
+    ] {
+        let outcome = datapath.run(FROM_NETDEV, &last)?;
+        assert_eq!((outcome.verdict, outcome.packet), (PASS, last));
+    }
+    assert_eq!(datapath.counted(metric::PLAINTEXT, direction::INGRESS)?, 7);
     assert_eq!(datapath.counted(metric::FORWARDED, direction::INGRESS)?, 2);
     assert_eq!(datapath.counted(metric::FORWARDED, direction::EGRESS)?, 0, "nothing left a pod");
 
@@ -143,7 +151,7 @@ fn network_to_pod() -> Result<()> {
     assert_eq!(datapath.run(FROM_NETDEV, &sent)?.verdict, PASS);
 
     // Without host routing the stack's routes lead to cilium_host, however pods' packets are delivered.
-    let datapath = Datapath::with_pods(&NodeConfig { host_routing: 0, ..default_config() })?;
+    let datapath = Datapath::with_pods(&default_config())?;
     for (source, destination) in cases {
         let sent = packet(source, destination);
         let outcome = datapath.run(FROM_NETDEV, &sent)?;
@@ -155,7 +163,7 @@ fn network_to_pod() -> Result<()> {
 #[test]
 fn one_family_alone_knows_one_world() -> Result<()> {
     test_kit::require_root!();
-    let datapath = Datapath::with_pods(&NodeConfig { enable_ipv6: 0, ..default_config() })?;
+    let datapath = Datapath::with_pods(&NodeConfig { enable_ipv6: 0, ..host_routing_config() })?;
     let outcome = datapath.run(FROM_NETDEV, &packet(OUTSIDE_V4.into(), B.ipv4.into()))?;
     assert_eq!(outcome.cb[mark::cb::SRC_LABEL], identity::WORLD);
     Ok(())

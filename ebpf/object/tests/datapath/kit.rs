@@ -110,9 +110,13 @@ pub(crate) fn default_config() -> NodeConfig {
         per_packet_lb: 1,
         empty_services_drop: 1,
         empty_services_reject: 1,
-        host_routing: 1,
         ..NodeConfig::default()
     }
+}
+
+/// A node whose programs bypass the host's stack between pods and the network.
+pub(crate) fn host_routing_config() -> NodeConfig {
+    NodeConfig { host_routing: 1, ..default_config() }
 }
 
 pub(crate) const TUNNEL: u32 = 77;
@@ -133,7 +137,6 @@ pub(crate) fn tunnel_config() -> NodeConfig {
         tunnel_ifindex: TUNNEL,
         tunnel_port: VXLAN_PORT.to_be(),
         tunnel: 1,
-        host_routing: 0,
         ..default_config()
     }
 }
@@ -157,6 +160,8 @@ pub(crate) struct Incoming {
     /// The interface it is at, if not [`IFINDEX`].
     pub(crate) at: Option<u32>,
     pub(crate) cb: [u32; 5],
+    /// The payload of each segment that a device makes of it; zero for a packet that is sent as it is.
+    pub(crate) gso_size: u32,
 }
 
 impl Incoming {
@@ -379,7 +384,15 @@ impl Datapath {
 
     /// Says that a device's packets have no Ethernet header.
     pub(crate) fn set_l3_device(&mut self, ifindex: u32) -> Result<()> {
-        let row = DeviceValue { l3: 1, ..Plain::zeroed() };
+        self.set_device(ifindex, DeviceValue { l3: 1, ..Plain::zeroed() })
+    }
+
+    /// Adds an Ethernet device that faces the network.
+    pub(crate) fn add_device(&mut self, ifindex: u32) -> Result<()> {
+        self.set_device(ifindex, DeviceValue { mac: mac_word([2, 0, 0, 0, 0, 0x40]), ..Plain::zeroed() })
+    }
+
+    fn set_device(&mut self, ifindex: u32, row: DeviceValue) -> Result<()> {
         let mut devices = HashMap::<_, u32, [u8; 16]>::try_from(self.map("cilium_devices")?)?;
         Ok(devices.insert(ifindex, bytes::<_, 16>(&row), 0)?)
     }
@@ -638,6 +651,7 @@ const MARK: usize = 8;
 const INGRESS_IFINDEX: usize = 36;
 const IFINDEX_FIELD: usize = 40;
 const CB: usize = 48;
+const GSO_SIZE: usize = 176;
 const CONTEXT_LEN: usize = 192;
 
 /// The context a packet comes with, as the kernel takes it.
@@ -646,6 +660,7 @@ pub(crate) fn context(incoming: Incoming) -> Vec<u8> {
     let mut put = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(MARK, incoming.mark);
     put(INGRESS_IFINDEX, incoming.ingress_ifindex);
+    put(GSO_SIZE, incoming.gso_size);
     put(IFINDEX_FIELD, incoming.at.unwrap_or(IFINDEX));
     for (slot, value) in incoming.cb.into_iter().enumerate() {
         put(CB + 4 * slot, value);

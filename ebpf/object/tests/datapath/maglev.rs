@@ -27,7 +27,7 @@ fn config(maglev: u8, algorithm_annotation: u8) -> NodeConfig {
         maglev_table_size: MAGLEV_TEMPLATE_SIZE,
         maglev_seed_ipv4,
         maglev_seed_ipv6,
-        ..default_config()
+        ..host_routing_config()
     }
 }
 

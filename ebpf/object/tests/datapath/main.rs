@@ -27,3 +27,4 @@ mod proxy;
 mod service;
 mod services;
 mod traffic;
+mod uplink;

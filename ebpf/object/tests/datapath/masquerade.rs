@@ -20,7 +20,6 @@ fn config() -> NodeConfig {
         masquerade_ipv4: 1,
         masquerade_ipv6: 1,
         snat_min_port: MIN_PORT,
-        host_routing: 0,
         sctp: 1,
         ..default_config()
     }

@@ -4,6 +4,7 @@ use crate::kit::*;
 use crate::l4::*;
 use crate::packet::{FIN, RST};
 use crate::service::*;
+use crate::uplink::routed;
 use anyhow::{Context as _, Result};
 use datapath_abi::{NodeConfig, direction, drop, identity, lb_backend_state, lb_flag, lb_flag2, mark};
 use datapath_object::{FROM_CONTAINER, FROM_NETDEV, TO_NETDEV};
@@ -18,7 +19,7 @@ pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xd2];
 pub(crate) const NODE_PORT: u8 = lb_flag::NODE_PORT | lb_flag::ROUTABLE;
 
 fn bypassing() -> NodeConfig {
-    NodeConfig { nodeport: 1, ..default_config() }
+    NodeConfig { nodeport: 1, ..host_routing_config() }
 }
 
 fn through_the_stack() -> NodeConfig {
@@ -70,24 +71,6 @@ impl Node {
     pub(crate) fn refused(&mut self, packet: &[u8]) -> Result<Option<u8>> {
         self.datapath.dropped(direction::INGRESS, |datapath| datapath.run(FROM_NETDEV, packet))
     }
-}
-
-/// A namespace with a route to the client by way of a next hop without a MAC address.
-pub(crate) fn routed() -> Result<NetNs> {
-    let ns = NetNs::detached()?;
-    for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
-        ns.set_sysctl(key, "1")?;
-    }
-    ns.ip_batch(
-        "link add out0 type veth peer name out1
-         link set out1 up
-         link set out0 up
-         addr add 203.0.113.1/24 dev out0
-         addr add 2001:db8:1::1/64 dev out0 nodad
-         route add default via 203.0.113.9
-         route add default via 2001:db8:1::9",
-    )?;
-    Ok(ns)
 }
 
 /// Scenarios 1 and 2: source and source port stay, MAC addresses are those of the node and the pod.

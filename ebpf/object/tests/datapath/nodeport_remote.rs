@@ -6,6 +6,7 @@ use crate::l4::*;
 use crate::nodeport::*;
 use crate::packet::checksum;
 use crate::service::*;
+use crate::uplink::routed;
 use anyhow::Result;
 use datapath_abi::{
     CtTuple4, CtTuple6, DIRECT_ROUTING, MasqueradeAddresses, NodeConfig, Pod as Plain, direction, drop,

@@ -173,14 +173,11 @@ fn link(netns: &NetNs, name: &str) -> Result<(u32, [u8; 6])> {
 fn everybody_reaches_everybody() -> Result<()> {
     test_kit::require_root!();
     let variants = [
-        ("host routing", default_config()),
-        ("redirected between pods only", NodeConfig { host_routing: 0, ..default_config() }),
-        ("legacy host routing", NodeConfig { redirect_peer: 0, host_routing: 0, ..default_config() }),
-        (
-            "endpoint routes",
-            NodeConfig { redirect_peer: 0, host_routing: 0, endpoint_routes: 1, ..default_config() },
-        ),
-        ("endpoint routes and host routing", NodeConfig { endpoint_routes: 1, ..default_config() }),
+        ("host routing", host_routing_config()),
+        ("redirected between pods only", default_config()),
+        ("legacy host routing", NodeConfig { redirect_peer: 0, ..default_config() }),
+        ("endpoint routes", NodeConfig { redirect_peer: 0, endpoint_routes: 1, ..default_config() }),
+        ("endpoint routes and host routing", NodeConfig { endpoint_routes: 1, ..host_routing_config() }),
     ];
     for (what, config) in variants {
         let node = Node::new()?;
@@ -224,7 +221,8 @@ fn only_forwarding_takes_a_hop_of_what_pods_send() -> Result<()> {
     test_kit::require_root!();
     for redirect_peer in [0, 1] {
         let node = Node::new()?;
-        let mut datapath = node.datapath(&NodeConfig { redirect_peer, ..default_config() })?;
+        let mut datapath =
+            node.datapath(&NodeConfig { redirect_peer, host_routing: redirect_peer, ..default_config() })?;
         node.attach(&mut datapath, false)?;
         let (a, pod) = &node.pods[0];
         for hops in [1, 2, 64, 255] {

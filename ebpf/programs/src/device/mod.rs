@@ -126,7 +126,8 @@ fn forward<F: NodePort + Snat>(skb: Skb) -> Result<i32, Drop> {
     let Some(pod) = endpoint::local::<F>(F::destination(ip)) else {
         return Ok(firewall::admit::<F>(skb, identity::UNKNOWN));
     };
-    if pod.flags & lxc_flag::HOST_DELIVERY != 0 {
+    // The stack informs senders of packets that end at this hop.
+    if pod.flags & lxc_flag::HOST_DELIVERY != 0 || F::hops(ip) <= 1 {
         return Ok(firewall::admit::<F>(skb, identity::UNKNOWN));
     }
     let src_label = ipcache::resolve_source::<F>(F::world(), F::source(ip));

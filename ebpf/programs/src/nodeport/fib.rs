@@ -19,6 +19,10 @@ const SUCCESS: i64 = 0;
 const NO_NEIGHBOUR: i64 = 7;
 /// The result for a packet that exceeds the MTU of its route.
 const FRAGMENTATION_NEEDED: i64 = 8;
+/// Results for packets that the host's stack drops without an answer: a blackhole route, and an interface of which nothing
+/// is forwarded.
+const BLACKHOLE: i64 = 1;
+const FORWARDING_DISABLED: i64 = 5;
 
 /// `struct bpf_fib_lookup`.
 #[repr(C)]
@@ -39,6 +43,31 @@ pub(crate) struct Lookup {
 }
 const _: () = assert!(size_of::<Lookup>() == 64);
 
+impl Lookup {
+    #[inline(always)]
+    fn new<F: Routed>(skb: Skb, source: F::Address, destination: F::Address, len: u16) -> Self {
+        Self {
+            family: F::AF,
+            protocol: 0,
+            ports: [0; 2],
+            len,
+            ifindex: skb.ifindex(),
+            flow: 0,
+            source: F::words(source),
+            destination: F::words(destination),
+            vlan: 0,
+            macs: [0; 3],
+        }
+    }
+
+    /// Writes what the kernel finds, and returns its result.
+    #[inline(always)]
+    fn run(&mut self, skb: Skb) -> i64 {
+        // SAFETY: the context is valid; the parameters outlive the call and have the given length.
+        unsafe { bpf_fib_lookup(skb.raw().cast(), (&raw mut *self).cast(), size_of::<Self>() as i32, 0) }
+    }
+}
+
 /// `struct bpf_redir_neigh`.
 #[repr(C)]
 struct NextHop {
@@ -50,14 +79,31 @@ const _: () = assert!(size_of::<NextHop>() == 20);
 /// The families as routes have them.
 pub(crate) trait Routed: Family {
     const AF: u8;
+
+    /// True for addresses that no router forwards, for which a lookup may return the default route all the same.
+    fn is_unroutable(address: Self::Address) -> bool;
 }
 
 impl Routed for V4 {
     const AF: u8 = AF_INET;
+
+    /// This host, loopback, multicast, reserved and broadcast (RFC 6890). Not the link's: routers do forward them.
+    #[inline(always)]
+    fn is_unroutable(address: u32) -> bool {
+        let first = u32::from_be(address) >> 24;
+        first == 0 || first == 127 || first >= 224
+    }
 }
 
 impl Routed for V6 {
     const AF: u8 = AF_INET6;
+
+    /// Unspecified, loopback and mapped addresses, those of the link, and multicast (RFC 4291).
+    #[inline(always)]
+    fn is_unroutable(address: [u32; 4]) -> bool {
+        let first = u32::from_be(address[0]);
+        first == 0 || first >> 22 == 0xfe80 >> 6 || first >> 24 == 0xff
+    }
 }
 
 /// A route of the host.
@@ -79,22 +125,8 @@ impl Route {
         len: u16,
         mtu: &mut u16,
     ) -> Result<Self, Drop> {
-        let mut lookup = Lookup {
-            family: F::AF,
-            protocol: 0,
-            ports: [0; 2],
-            len,
-            ifindex: skb.ifindex(),
-            flow: 0,
-            source: F::words(source),
-            destination: F::words(destination),
-            vlan: 0,
-            macs: [0; 3],
-        };
-        // SAFETY: the context is valid; the parameters outlive the call and have the given length.
-        let result = unsafe {
-            bpf_fib_lookup(skb.raw().cast(), (&raw mut lookup).cast(), size_of::<Lookup>() as i32, 0)
-        };
+        let mut lookup = Lookup::new::<F>(skb, source, destination, len);
+        let result = lookup.run(skb);
         if len != 0 && result == FRAGMENTATION_NEEDED {
             // The kernel has written it in place of the length.
             *mtu = lookup.len;
@@ -104,6 +136,26 @@ impl Route {
             return Err(drop_here!(FIB_LOOKUP_FAILED).with_detail(result as i8));
         }
         Ok(Self(lookup))
+    }
+
+    /// As [`Route::for_length`]. `None` if the host's stack handles the packet: those to the host, and those that it
+    /// encapsulates, fragments, or answers with an ICMP error.
+    #[inline(always)]
+    pub(crate) fn past_stack<F: Routed>(
+        skb: Skb,
+        source: F::Address,
+        destination: F::Address,
+        len: u16,
+    ) -> Result<Option<Self>, Drop> {
+        let mut lookup = Lookup::new::<F>(skb, source, destination, len);
+        let result = lookup.run(skb);
+        if result == SUCCESS || result == NO_NEIGHBOUR {
+            return Ok(Some(Self(lookup)));
+        }
+        if result < SUCCESS || result == BLACKHOLE || result == FORWARDING_DISABLED {
+            return Err(drop_here!(FIB_LOOKUP_FAILED).with_detail(result as i8));
+        }
+        Ok(None)
     }
 
     /// Returns the interface that it leaves by.

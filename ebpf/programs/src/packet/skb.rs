@@ -117,6 +117,12 @@ impl Skb {
         field!(self, len)
     }
 
+    /// Returns the payload of each packet that the device makes of this one; zero if it is sent as it is.
+    #[inline(always)]
+    pub(crate) fn gso_size(self) -> u32 {
+        field!(self, gso_size)
+    }
+
     /// Returns the same integer, unknown to the verifier. After paths that have set it to different constants, the
     /// verifier then follows the rest of the program once instead of once per constant.
     #[inline(always)]

@@ -15,7 +15,7 @@ use crate::packet::flow::{self, UDP};
 use crate::packet::ipv4::V4;
 use crate::packet::ipv6::V6;
 use crate::packet::skb::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_LEN, ETH_TYPE_MIN, PASS, Skb};
-use crate::pod::ndp;
+use crate::pod::{bypass, ndp};
 use crate::policy::{self, Way};
 use datapath_abi::drop::{SERVICE_BACKEND_NOT_FOUND, TTL_EXCEEDED};
 use datapath_abi::mark::{self, cb, delivery};
@@ -218,6 +218,17 @@ fn forward<F: NodePort>(
         return encapsulate(skb, info, at);
     }
     deliver::to_stack(skb, me.identity);
+    if enabled!(host_routing) && dst_label != identity::HOST {
+        let result = skb.forget(bypass::leave::<F>(skb.raw()));
+        if let Some((ifindex, verdict)) = bypass::sent(result) {
+            let at = of_connection(TO_NETWORK, me, me.identity, dst_label, &found);
+            trace!(skb, Trace { ifindex, ..at });
+            return Ok(verdict);
+        }
+        if result != bypass::TO_STACK {
+            return Err(Drop::unpacked(result));
+        }
+    }
     trace!(skb, of_connection(TO_STACK, me, me.identity, dst_label, &found));
     if enabled!(host_firewall) && dst_label == identity::HOST {
         return Ok(firewall::admit::<F>(skb, me.identity));

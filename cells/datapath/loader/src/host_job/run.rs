@@ -30,6 +30,7 @@ use crate::interfaces::sysctls;
 use crate::interfaces::tunnel::{TunnelError, TunnelSettings};
 use crate::programs::balancing::Balancing;
 use crate::programs::egress::{self, EgressFeatures};
+use crate::programs::host_routing::HostRouting;
 use crate::programs::live::Live;
 use crate::programs::set::ProgramSet;
 use crate::watchdog::alarms::Alarms;
@@ -84,6 +85,7 @@ pub(crate) struct HostJob {
     pub(crate) socket_coverage: Option<watch::Receiver<SocketCoverage>>,
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) egress: EgressFeatures,
+    pub(crate) host_routing: HostRouting,
     pub(crate) balancing: Balancing,
     /// Reports that the programs masquerade.
     pub(crate) masquerading: Arc<BpfMasquerading>,
@@ -113,6 +115,7 @@ impl HostJob {
                 () = cx.cancelled() => return Ok(()),
             }
         }
+        cx.health.child("host-routing").ok(self.host_routing.message());
         let mut alarms = Alarms::new(self.maps.path("ep_config"));
         let drift_checks = self.maps.comparisons().clone();
         let mut reports =
@@ -254,6 +257,7 @@ impl HostJob {
                 host_endpoint,
                 tunnel: &self.tunnel,
                 egress: &self.egress,
+                host_routing: self.host_routing,
                 balancing: &self.balancing,
                 mtu: self.mtu,
                 endpoint_routes: self.endpoint_routes,

@@ -11,11 +11,12 @@ use local_node::LocalNode;
 use maps::{FamilyConfig, MapsConfig};
 use tunnel::{EndpointRoutesConfig, MtuConfig, Tunnel};
 
-use crate::config::{ConntrackConfig, HostRouting, LoaderConfig, Notifications};
+use crate::config::{ConntrackConfig, LoaderConfig, Notifications};
 use crate::interfaces::host::HostSettings;
 use crate::interfaces::tunnel::TunnelSettings;
 use crate::programs::balancing::Balancing;
 use crate::programs::egress::EgressFeatures;
+use crate::programs::host_routing::HostRouting;
 use crate::services::ServiceSettings;
 
 /// A device that faces the network.
@@ -59,6 +60,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) host_endpoint: u16,
     pub(crate) tunnel: &'a Tunnel,
     pub(crate) egress: &'a EgressFeatures,
+    pub(crate) host_routing: HostRouting,
     pub(crate) balancing: &'a Balancing,
     pub(crate) mtu: MtuConfig,
     pub(crate) endpoint_routes: EndpointRoutesConfig,
@@ -121,7 +123,7 @@ impl Desired {
 
 fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
     let (config, conntrack) = (facts.config, facts.conntrack);
-    let is_host_bypassed = config.host_routing() == HostRouting::Bpf;
+    let is_host_bypassed = facts.host_routing == HostRouting::Bpf;
     let has_endpoint_routes = facts.endpoint_routes.enable_endpoint_routes;
     let ticks = |span| facts.clock.ticks(span);
     NodeConfig {
@@ -135,9 +137,8 @@ fn constants(facts: &Facts<'_>, host: &HostSettings) -> NodeConfig {
         // Always on here: the settings entry of each endpoint has its own switch.
         source_ip_verification: 1,
         arp_responder: facts.families.enable_ipv4.into(),
-        // With endpoint routes the host's stack delivers to pods, unless it is bypassed in both directions.
-        redirect_peer: (!config.enable_host_legacy_routing && (is_host_bypassed || !has_endpoint_routes))
-            .into(),
+        // With endpoint routes the host's stack delivers to pods.
+        redirect_peer: (!config.enable_host_legacy_routing && !has_endpoint_routes).into(),
         endpoint_routes: has_endpoint_routes.into(),
         host_routing: is_host_bypassed.into(),
         drop_notify: facts.notifications.drops.into(),
@@ -187,8 +188,9 @@ pub(crate) mod tests {
     use tunnel::{Family, Protocol, RoutingMode};
 
     use super::*;
+    use crate::programs::host_routing::LegacyReason;
 
-    fn config() -> LoaderConfig {
+    pub(crate) fn config() -> LoaderConfig {
         LoaderConfig {
             enable_tcx: true,
             bpf_filter_priority: 1,
@@ -247,13 +249,15 @@ pub(crate) mod tests {
     }
 
     fn compute(node: &LocalNode, families: FamilyConfig) -> Option<Desired> {
-        compute_with(node, families, EndpointRoutesConfig { enable_endpoint_routes: false })
+        let legacy = HostRouting::Legacy(LegacyReason::NoReplacement);
+        compute_with(node, families, EndpointRoutesConfig { enable_endpoint_routes: false }, legacy)
     }
 
     fn compute_with(
         node: &LocalNode,
         families: FamilyConfig,
         endpoint_routes: EndpointRoutesConfig,
+        host_routing: HostRouting,
     ) -> Option<Desired> {
         let notifications = config().notifications().unwrap();
         let facts = Facts {
@@ -269,6 +273,7 @@ pub(crate) mod tests {
             host_endpoint: 500,
             tunnel: &tunnel(),
             egress: &EgressFeatures::default(),
+            host_routing,
             balancing: &Balancing::default(),
             mtu: MtuConfig { mtu: 0 },
             endpoint_routes,
@@ -340,13 +345,16 @@ pub(crate) mod tests {
 
     #[test]
     fn with_endpoint_routes_the_stack_delivers_to_pods() {
-        let constants = |enable_endpoint_routes| {
+        let constants = |enable_endpoint_routes, host_routing| {
             let routes = EndpointRoutesConfig { enable_endpoint_routes };
-            let constants = compute_with(&node(), FamilyConfig::default(), routes).unwrap().constants;
-            (constants.endpoint_routes, constants.redirect_peer)
+            let desired = compute_with(&node(), FamilyConfig::default(), routes, host_routing);
+            let constants = desired.unwrap().constants;
+            (constants.endpoint_routes, constants.redirect_peer, constants.host_routing)
         };
-        assert_eq!(constants(false), (0, 1));
-        assert_eq!(constants(true), (1, 0));
+        let legacy = HostRouting::Legacy(LegacyReason::NoReplacement);
+        assert_eq!(constants(false, legacy), (0, 1, 0));
+        assert_eq!(constants(true, legacy), (1, 0, 0));
+        assert_eq!(constants(false, HostRouting::Bpf), (0, 1, 1));
     }
 
     #[test]

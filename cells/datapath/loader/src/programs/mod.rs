@@ -5,5 +5,6 @@
 pub(crate) mod balancing;
 pub(crate) mod direct_return;
 pub(crate) mod egress;
+pub(crate) mod host_routing;
 pub(crate) mod live;
 pub(crate) mod set;

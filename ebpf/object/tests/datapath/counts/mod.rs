@@ -9,6 +9,7 @@ use crate::kit::*;
 use crate::l4::*;
 use crate::packet;
 use crate::service::{FAMILIES, Family, Node};
+use crate::uplink::{UPLINK, routed};
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, Map, MapData};
 use aya::{EbpfLoader, VerifierLogLevel};
@@ -50,6 +51,9 @@ pub(crate) fn measure() -> Result<Vec<Count>> {
         meter.services()?;
         meter.refused()?;
         meter.neighbors()?;
+        counts.extend(meter.counts);
+        let mut meter = Meter::new(&host_routing_config(), family)?;
+        meter.past_the_stack()?;
         counts.extend(meter.counts);
         let mut meter = Meter::new(&tunnel_config(), family)?;
         meter.tunnel()?;
@@ -128,9 +132,6 @@ impl Meter {
         self.connection("host to pod", REDIRECT, |node, flags| {
             node.datapath.run_with(FROM_HOST, &received(host, flags), Incoming::of_host())
         })?;
-        self.connection("device to pod", REDIRECT, |node, flags| {
-            node.datapath.run(FROM_NETDEV, &received(outside, flags))
-        })?;
         self.count("into the host", PASS, |node| node.datapath.run(TO_HOST, &sent(host, TCP, ACK)))?;
         let echo = if client.is_ipv4() { 8 } else { 128 };
         let echo = family.icmp_packet(client.ip(), b.ip(), packet::icmp(echo, 0, 7));
@@ -146,6 +147,21 @@ impl Meter {
             self.count(&format!("pod to pod, {name}"), REDIRECT, move |node| node.datapath.sends(&piece))?;
         }
         Ok(())
+    }
+
+    /// Packets between pods and the network that bypass the host's stack.
+    fn past_the_stack(&mut self) -> Result<()> {
+        let (client, b) = (self.family.client(), self.family.b(80));
+        let outside = SocketAddr::new(self.family.outside(), 443);
+        let ns = routed()?;
+        self.node.datapath.add_device(UPLINK)?;
+        self.connection("device to pod", REDIRECT, |node, flags| {
+            node.datapath.run(FROM_NETDEV, &frame(A.mac, A.node_mac, &segment(outside, b, TCP, flags)))
+        })?;
+        self.connection("pod to outside, past the stack", REDIRECT, |node, flags| {
+            let packet = frame(A.node_mac, A.mac, &segment(client, outside, TCP, flags));
+            ns.run(|| node.datapath.sends(&packet))
+        })
     }
 
     /// Packets between nodes, and others on a node with a tunnel.
