@@ -152,6 +152,16 @@ capabilities:
     {{- end -}}
   {{- end -}}
   {{- if .hubble.enabled -}}
+    {{- $_ := set $data "hubble-network-policy-correlation-enabled" (toString .hubble.networkPolicyCorrelation.enabled) -}}
+    {{- if .hubble.redact.enabled -}}
+      {{- $_ := set $data "hubble-redact-enabled" "true" -}}
+      {{- with .hubble.redact.http -}}
+        {{- $_ := set $data "hubble-redact-http-urlquery" (toString .urlQuery) -}}
+        {{- $_ := set $data "hubble-redact-http-userinfo" (toString .userInfo) -}}
+        {{- with .headers.allow -}}{{- $_ := set $data "hubble-redact-http-headers-allow" (join "," .) -}}{{- end -}}
+        {{- with .headers.deny -}}{{- $_ := set $data "hubble-redact-http-headers-deny" (join "," .) -}}{{- end -}}
+      {{- end -}}
+    {{- end -}}
     {{- with .hubble.export.static -}}
       {{- if .enabled -}}
         {{- $_ := set $data "hubble-export-file-path" .filePath -}}

@@ -60,6 +60,11 @@
       {{- $faults = append $faults (printf "%s.serviceMonitor.enabled: the cluster has no kind ServiceMonitor: install Prometheus' operator first, or set %s.serviceMonitor.trustCRDsExist true" $path $path) -}}
     {{- end -}}
   {{- end -}}
+  {{- with .hubble.redact -}}
+    {{- if and .enabled .http.headers.allow .http.headers.deny -}}
+      {{- $faults = append $faults "hubble.redact.http.headers: give allow or deny, not both" -}}
+    {{- end -}}
+  {{- end -}}
   {{- if and .autoDirectNodeRoutes (ne .routingMode "native") -}}
     {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native" -}}
   {{- end -}}

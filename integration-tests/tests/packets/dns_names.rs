@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use integration_tests::{Node, Pod};
-use serde_json::json;
+use serde_json::{Value, json};
 use test_kit::{TcpFlow, require_command, require_root, wait_until};
 
 /// The address of the allowed name, and one that no name has.
@@ -121,6 +121,9 @@ fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
     let mut node = Node::new();
     node.config.insert("install-iptables-rules".to_owned(), "true".to_owned());
     node.config.insert("enable-ipv4-masquerade".to_owned(), "false".to_owned());
+    node.config.insert("enable-hubble".to_owned(), "true".to_owned());
+    let socket = node.socket().with_file_name("hubble.sock");
+    node.config.insert("hubble-socket-path".to_owned(), socket.display().to_string());
     for address in [NAMED, OTHER] {
         node.world().ip(&format!("addr add {address}/32 dev eth0")).unwrap();
     }
@@ -153,6 +156,33 @@ fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
     });
 }
 
+/// Checks the flows of the denied query, of the allowed one with its answer, and of the verdict on their packets.
+fn check_flows(node: &Node) {
+    let flows = || -> Vec<Value> {
+        let lines = node.apiary(&["hubble", "observe", "--all", "-o", "json"]);
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["flow"].clone()).collect()
+    };
+    let find = |matches: &dyn Fn(&Value) -> bool| flows().into_iter().find(|flow| matches(flow));
+    let wait = |matches: &dyn Fn(&Value) -> bool| {
+        wait_until("the flow", LIMIT, || find(matches).is_some());
+        find(matches).unwrap()
+    };
+    let denied = wait(&|flow| flow["l7"]["dns"]["query"] == "www.denied.test.");
+    assert_eq!((&denied["verdict"], &denied["traffic_direction"]), (&json!("DROPPED"), &json!("EGRESS")), "{denied}");
+    assert_eq!((&denied["source"]["pod_name"], &denied["l7"]["type"]), (&json!("client"), &json!("REQUEST")), "{denied}");
+    assert_eq!(denied["Summary"], "DNS Query www.denied.test. A");
+    let labels = denied["source"]["labels"].as_array().unwrap();
+    assert!(labels.contains(&json!("k8s:io.kubernetes.pod.namespace=default")), "{denied}");
+    let answer = wait(&|flow| flow["l7"]["type"] == "RESPONSE");
+    assert_eq!(answer["l7"]["dns"]["ips"], json!([NAMED.to_string()]), "{answer}");
+    assert_eq!((&answer["IP"]["source"], &answer["l4"]["UDP"]["source_port"]), (&json!(Node::WORLD_IPV4), &json!(53)), "{answer}");
+    assert_eq!((&answer["destination"]["pod_name"], &answer["is_reply"]), (&json!("client"), &json!(true)), "{answer}");
+    let verdict = wait(&|flow| flow["event_type"]["type"] == 5 && flow["l4"]["UDP"]["destination_port"] == 53);
+    let policy = &verdict["egress_allowed_by"][0];
+    assert_eq!((&policy["name"], &policy["kind"]), (&json!("names"), &json!("CiliumNetworkPolicy")), "{verdict}");
+    assert_eq!(verdict["verdict"], "REDIRECTED", "{verdict}");
+}
+
 fn check(node: &mut Node, pod: &Pod) {
     wait_until("queries are decided by the proxy", LIMIT, || {
         ask(pod, "www.denied.test") == Some((REFUSED, false))
@@ -169,6 +199,8 @@ fn check(node: &mut Node, pod: &Pod) {
     }
     let names = node.get("/v1/fqdn/cache");
     assert_eq!(names[0]["fqdn"], "www.allowed.test.", "{names}");
+
+    check_flows(node);
 
     let flow = TcpFlow::start(&pod.ns, node.world(), NAMED.into()).unwrap();
     node.kill();

@@ -153,13 +153,20 @@ fn contents(l7: &Layer7) -> String {
 fn verdict(flow: &Flow) -> String {
     let is_decision =
         flow.event_type.as_ref().is_some_and(|event| event.r#type == i32::from(event::POLICY_VERDICT));
-    match flow.verdict() {
+    let verdict = match flow.verdict() {
         Verdict::Forwarded if is_decision => "ALLOWED",
         Verdict::Dropped if is_decision => "DENIED",
         Verdict::Audit if is_decision => "AUDITED",
         verdict => verdict.as_str_name(),
+    };
+    let lists =
+        [&flow.ingress_allowed_by, &flow.ingress_denied_by, &flow.egress_allowed_by, &flow.egress_denied_by];
+    let policies = lists.into_iter().flatten().filter(|policy| !policy.name.is_empty());
+    let policies: Vec<_> = policies.map(|policy| format!("{} ({})", policy.name, policy.kind)).collect();
+    match policies.is_empty() {
+        true => verdict.to_owned(),
+        false => format!("{verdict} BY {}", policies.join(", ")),
     }
-    .to_owned()
 }
 
 #[cfg(test)]
@@ -220,6 +227,21 @@ mod tests {
             line(denied),
             "Nov 21 12:05:29.803: default/p1:51482 (ID:6126) <> kube-system/dns:53 (world) policy-verdict:L3-Only EGRESS DENIED (UDP)"
         );
+        let policy = |name: &str| crate::flow::Policy {
+            name: name.into(),
+            kind: "CiliumNetworkPolicy".into(),
+            ..Default::default()
+        };
+        let allowed = Flow {
+            event_type: Some(CiliumEventType { r#type: 5, sub_type: 0 }),
+            policy_match_type: 4,
+            traffic_direction: TrafficDirection::Egress.into(),
+            egress_allowed_by: vec![policy("web"), policy("dns")],
+            ..udp()
+        };
+        assert!(line(allowed).ends_with(
+            " policy-verdict:all EGRESS ALLOWED BY web (CiliumNetworkPolicy), dns (CiliumNetworkPolicy) (UDP)"
+        ));
         let dropped = Flow {
             verdict: Verdict::Dropped.into(),
             event_type: Some(CiliumEventType { r#type: 1, sub_type: 139 }),

@@ -22,6 +22,9 @@ pub struct HubbleConfig {
     /// The shortest time between two reports of lost events to a client
     #[flag(default = "1s")]
     pub hubble_lost_event_send_interval: Duration,
+    /// Name the rules of policies in flows of verdicts: costs a copy of an endpoint's policy for each change of its peers
+    #[flag(default = true)]
+    pub hubble_network_policy_correlation_enabled: bool,
 }
 
 /// Contents of requests that flows do not have.
@@ -97,6 +100,7 @@ mod tests {
                 hubble_event_buffer_capacity: capacity,
                 hubble_event_queue_size: 0,
                 hubble_lost_event_send_interval: Duration::from_secs(1),
+                hubble_network_policy_correlation_enabled: true,
             };
             config.check()
         };

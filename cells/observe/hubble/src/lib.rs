@@ -2,7 +2,7 @@
 //!
 //! **Owns** the ring of the latest events, the socket `hubble-socket-path` and the address `hubble-listen-address`.
 //! **Needs** `Arc<Monitor>`; the tables by which addresses have names: `endpoints`, `ipcache`, `identities`, `frontends`,
-//! `devices`, `local-node`; the table `nodes`, whose changes clients of the peer service follow.
+//! `devices`, `local-node`, `endpoint-policies`; the table `nodes`, whose changes clients of the peer service follow.
 //! **Provides** `hubble` of the status; `Arc<`[`Feed`]`>`, by which other cells follow the ring; `Arc<`[`HubbleRegistry`]`>`
 //! for metrics with the prefix `hubble_`. Cells that must see each event are members of `Group<`[`Consumer`]`>`.
 //!
@@ -31,8 +31,11 @@
 //! headers, queries and passwords; the latency and trace of a response are those of its request, of which the latest
 //! 10,000 are kept.
 //!
-//! **Not here**: workloads, DNS names, policies that have decided (`hubble-network-policy-correlation-enabled`), flows
-//! of sockets.
+//! **Verdicts of policies** name the rules that allow or deny the packet, by the policy that the endpoint has when the
+//! event is decoded (`hubble-network-policy-correlation-enabled`, of which the table `endpoint-policies` keeps the rules).
+//! Rules that decide otherwise, as the policy has changed since, are not named.
+//!
+//! **Not here**: workloads, DNS names, flows of sockets.
 
 mod cell;
 mod clock;
@@ -44,6 +47,7 @@ mod names;
 mod observer;
 mod parser;
 mod peers;
+mod policies;
 mod preface;
 mod redact;
 mod reflection;

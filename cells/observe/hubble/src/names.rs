@@ -9,7 +9,10 @@ use identity::{Identity, Scope};
 use ipcache::Entry;
 use ipnetwork::IpNetwork;
 use loadbalancer::{Frontend, LbAddress, Protocol};
+use policy::EndpointPolicy;
 use statedb::{Snapshot, Table};
+
+use crate::policies::{self, Deciding, Packet};
 
 /// The label of an identity with the name of its cluster.
 const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster=";
@@ -48,6 +51,8 @@ pub(crate) trait Names {
     fn service(&self, address: IpAddr, port: u16) -> Option<Service>;
     /// Returns the name of a network interface.
     fn link(&self, index: u32) -> Option<String>;
+    /// Returns the rules that decide on a packet by the policy of an endpoint.
+    fn deciding(&self, packet: &Packet) -> Option<Deciding>;
 }
 
 /// The tables.
@@ -57,6 +62,8 @@ pub(crate) struct Tables {
     pub(crate) identities: Table<Identity>,
     pub(crate) frontends: Table<Frontend>,
     pub(crate) devices: Table<Device>,
+    /// `None` if flows do not name the rules of policies.
+    pub(crate) policies: Option<Table<EndpointPolicy>>,
 }
 
 /// The tables at one moment.
@@ -105,6 +112,10 @@ impl Names for At<'_> {
 
     fn link(&self, index: u32) -> Option<String> {
         Some(self.tables.devices.get(&self.snapshot, Device::by_index(index))?.name.clone())
+    }
+
+    fn deciding(&self, packet: &Packet) -> Option<Deciding> {
+        policies::deciding(self.tables.policies.as_ref()?, &self.snapshot, packet)
     }
 }
 

@@ -109,7 +109,8 @@ fn policies(p: PolicyParams) -> (Arc<Policies>, Member<Follower>) {
     let settings = p.shared.lock().core.engine().settings().clone();
     // The repository starts at revision 1, as in Cilium.
     let revision = Arc::new(AtomicU64::new(1));
-    let policies = Policies::new((*p.endpoints).clone(), revision.clone());
+    let keep_decisions = p.shared.lock().core.keep_decisions();
+    let policies = Policies::new((*p.endpoints).clone(), revision.clone()).with_decisions(keep_decisions);
     let counters = Counters::default();
     let scrape = Scrape { endpoints: p.endpoints.reader(), datapath: p.datapath, config: p.config.clone() };
     counters.repository(p.shared.lock().core.engine());

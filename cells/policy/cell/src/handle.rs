@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use statedb::{RwTable, Table, Watch};
 
@@ -14,6 +14,8 @@ pub struct Policies {
     table: RwTable<EndpointPolicy>,
     /// The revision of the desired policies.
     revision: Arc<AtomicU64>,
+    /// Whether rows have their rules.
+    keep_decisions: Arc<AtomicBool>,
     /// The sequence number of the last call.
     calls: Arc<AtomicU64>,
     /// The initial state of rows: pending, except in tests of other cells, where no job realizes them.
@@ -63,7 +65,19 @@ pub enum NotRealized {
 
 impl Policies {
     pub(crate) fn new(table: RwTable<EndpointPolicy>, revision: Arc<AtomicU64>) -> Policies {
-        Policies { table, revision, calls: Arc::default(), initial: RealizationState::Pending }
+        let keep_decisions = Arc::default();
+        Policies {
+            table,
+            revision,
+            keep_decisions,
+            calls: Arc::default(),
+            initial: RealizationState::Pending,
+        }
+    }
+
+    /// Returns this handle with the switch of the rules in rows.
+    pub(crate) fn with_decisions(self, keep_decisions: Arc<AtomicBool>) -> Policies {
+        Policies { keep_decisions, ..self }
     }
 
     #[cfg(any(test, feature = "test-util"))]
@@ -143,6 +157,12 @@ impl Policies {
             RealizationState::Failed => Err(NotRealized::Failed { endpoint, reason }),
             RealizationState::Pending | RealizationState::Realized => Ok(Realization::Pending(watch)),
         }
+    }
+
+    /// Keeps the rules behind the rows in the kernel in [`EndpointPolicy::decisions`], from the next round on. Costs a copy
+    /// of an endpoint's rows for each change of its peers.
+    pub fn keep_decisions(&self) {
+        self.keep_decisions.store(true, Ordering::Relaxed);
     }
 
     /// Ends enforcement on an endpoint that is being removed: its map is no longer written.

@@ -51,6 +51,7 @@ pub use api::why;
 pub use cell::cell;
 pub use config::PolicyConfig;
 pub use handle::{NotRealized, Policies, Realization};
+pub use model::decisions::Decisions;
 pub use model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
 pub use model::object::{ObjectId, ObjectState, PolicyStatus};
 pub use model::rows::{RowKey, Rows, Verdict};

@@ -101,6 +101,10 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             json!({"operator": {"prometheus": {"serviceMonitor": {"enabled": true}}}}),
             "operator.prometheus.serviceMonitor.enabled: the cluster has no kind ServiceMonitor",
         ),
+        (
+            json!({"hubble": {"redact": {"enabled": true, "http": {"headers": {"allow": ["a"], "deny": ["b"]}}}}}),
+            "hubble.redact.http.headers: give allow or deny, not both",
+        ),
         (json!({"autoDirectNodeRoutes": true}), "autoDirectNodeRoutes: needs routingMode native"),
         (json!({"ipv4": {"enabled": false}}), "ipv4.enabled: both families are off"),
         (

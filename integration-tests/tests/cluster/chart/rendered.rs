@@ -125,6 +125,9 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "nodeIPAM": {"enabled": true}, "enableLBIPAM": false, "defaultLBServiceIPAM": "nodeipam",
                 "socketLB": {"enabled": true, "hostNamespaceOnly": true},
                 "hubble": {"enabled": true, "socketPath": "/run/flows.sock", "eventBufferCapacity": 1023, "eventQueueSize": 64,
+                    "networkPolicyCorrelation": {"enabled": false},
+                    "redact": {"enabled": true, "http": {"urlQuery": true, "userInfo": false, "headers": {"deny": ["Cookie", "Authorization"]}},
+                        "kafka": {"apiKey": true}},
                     "tls": {"server": {"extraDnsNames": ["hubble.example.org"], "extraIpAddresses": ["192.0.2.7"]}}}}),
         ),
         (
@@ -244,9 +247,16 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
     };
     let of_flows = |text: &str| -> BTreeMap<String, String> {
         let is_of_flows = |key: &str| {
-            ["hubble-export-", "hubble-flowlogs-", "hubble-metrics", "hubble-dynamic-"]
-                .iter()
-                .any(|prefix| key.starts_with(prefix))
+            [
+                "hubble-export-",
+                "hubble-flowlogs-",
+                "hubble-metrics",
+                "hubble-dynamic-",
+                "hubble-redact-",
+                "hubble-network-",
+            ]
+            .iter()
+            .any(|prefix| key.starts_with(prefix))
         };
         config(text).into_iter().filter(|(key, _)| is_of_flows(key)).collect()
     };
@@ -255,8 +265,15 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
     };
 
     assert_eq!(of_flows(&rendered("defaults")), expected(&[]));
-    // With Hubble alone there are neither.
-    assert_eq!(of_flows(&rendered("services")), expected(&[]));
+    let keys = expected(&[
+        ("hubble-network-policy-correlation-enabled", "false"),
+        ("hubble-redact-enabled", "true"),
+        ("hubble-redact-http-urlquery", "true"),
+        ("hubble-redact-http-userinfo", "false"),
+        ("hubble-redact-http-headers-deny", "Cookie,Authorization"),
+    ]);
+    assert_eq!(of_flows(&rendered("services")), keys, "neither exporters nor metrics");
+    let correlated = ("hubble-network-policy-correlation-enabled", "true");
 
     let text = rendered("flows in files and as metrics");
     let keys = expected(&[
@@ -275,6 +292,7 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
         ("hubble-metrics-server-tls-cert-file", "/var/lib/cilium/tls/hubble-metrics/server.crt"),
         ("hubble-metrics-server-tls-key-file", "/var/lib/cilium/tls/hubble-metrics/server.key"),
         ("hubble-metrics-server-tls-client-ca-files", "/var/lib/cilium/tls/hubble-metrics/client-ca.crt"),
+        correlated,
     ]);
     assert_eq!(of_flows(&text), keys);
     let fixed = objects(&text);
@@ -306,6 +324,7 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
         ("hubble-flowlogs-config-path", "/flowlog-config/flowlogs.yaml"),
         ("hubble-metrics-server", ":9965"),
         ("hubble-dynamic-metrics-config-path", "/dynamic-metrics-config/dynamic-metrics.yaml"),
+        correlated,
     ]);
     assert_eq!(of_flows(&text), keys);
     let dynamic = objects(&text);

@@ -14,6 +14,7 @@ use loadbalancer::Frontend;
 use local_node::LocalNode;
 use monitor::Monitor;
 use node_manager::Node;
+use policy::Policies;
 use statedb::{Db, Table};
 
 use crate::config::{Error, HubbleConfig, RedactConfig};
@@ -109,12 +110,17 @@ struct Needs {
     identities: Arc<Table<Identity>>,
     frontends: Arc<Table<Frontend>>,
     devices: Arc<Table<Device>>,
+    policies: Option<Arc<Policies>>,
     consumers: Group<Consumer>,
     jobs: JobGroup,
 }
 
 fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
     let Some(observer) = p.observing.0.clone() else { return Ok(()) };
+    let policies = p.policies.filter(|_| p.config.hubble_network_policy_correlation_enabled);
+    if let Some(policies) = &policies {
+        policies.keep_decisions();
+    }
     let lost_event_interval = p.config.hubble_lost_event_send_interval;
     let worker = Worker {
         observer: observer.clone(),
@@ -128,6 +134,7 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
             identities: (*p.identities).clone(),
             frontends: (*p.frontends).clone(),
             devices: (*p.devices).clone(),
+            policies: policies.map(|policies| policies.table()),
         },
         node: (*p.node).clone(),
         redaction: (*p.redaction).clone(),

@@ -6,7 +6,7 @@ mod record;
 
 use std::net::IpAddr;
 
-use datapath_abi::{event, file, trace};
+use datapath_abi::{drop, event, file, trace};
 use hubble_api::flow::{
     self, CiliumEventType, DebugCapturePoint, Endpoint, Ethernet, FileInfo, Flow, FlowType, IcmPv4, IcmPv6,
     Igmp, Ip, IpTraceId, IpVersion, Layer4, NetworkInterface, Sctp, SctpChunkType, Tcp, TcpFlags,
@@ -20,6 +20,7 @@ pub(crate) use debug::debug_event;
 pub(crate) use record::Records;
 
 use crate::names::{Local, Names, cluster};
+use crate::policies::Packet;
 
 /// Returns the flow of an event, without time, id and node; `None` for events that are no flow of a packet.
 pub(crate) fn parse(event: &Event<'_>, names: &dyn Names) -> Option<Flow> {
@@ -32,6 +33,9 @@ pub(crate) fn parse(event: &Event<'_>, names: &dyn Names) -> Option<Flow> {
         _ => return None,
     })
 }
+
+/// Drops by policy: no rule allows it, or a rule denies it.
+const POLICY_DROPS: [u32; 2] = [drop::POLICY_DENIED as u32, drop::POLICY_DENY as u32];
 
 /// Identities that the programs have found; zero if they did not.
 struct Identities {
@@ -112,7 +116,8 @@ fn decided(verdict: &monitor_events::Verdict<'_>, names: &dyn Names) -> Flow {
         false => Identities { source: 0, destination: remote },
     };
     let first = if verdict.flags & verdict_flag::L3_DEVICE != 0 { First::Ip } else { First::Ethernet };
-    let mut flow = packet(&Frame::parse(first, None, verdict.packet), identities, None, names);
+    let frame = Frame::parse(first, None, verdict.packet);
+    let mut flow = packet(&frame, identities, None, names);
     let decision = match verdict.verdict {
         ..0 => Verdict::Dropped,
         1.. => Verdict::Redirected,
@@ -131,7 +136,46 @@ fn decided(verdict: &monitor_events::Verdict<'_>, names: &dyn Names) -> Flow {
     flow.policy_match_type = (verdict.flags >> verdict_flag::MATCH_SHIFT & 7).into();
     let direction = if is_ingress { TrafficDirection::Ingress } else { TrafficDirection::Egress };
     flow.traffic_direction = direction.into();
+    if let Some((protocol, port)) = frame.headers.transport.as_ref().and_then(policy_port) {
+        let packet = Packet { endpoint: verdict.source, is_ingress, peer: remote, protocol, port };
+        correlate(&mut flow, &packet, names);
+    }
     flow
+}
+
+/// Returns the protocol and the port by which policies select a packet, for ICMP its type; `None` without a port.
+fn policy_port(transport: &TransportHeader) -> Option<(u8, u16)> {
+    let (protocol, port) = match *transport {
+        TransportHeader::Icmpv4 { kind, .. } => (1, kind.into()),
+        TransportHeader::Icmpv6 { kind, .. } => (58, kind.into()),
+        TransportHeader::Tcp { .. } => (6, transport.ports()?.1),
+        TransportHeader::Udp { .. } => (17, transport.ports()?.1),
+        TransportHeader::Sctp { .. } => (132, transport.ports()?.1),
+        TransportHeader::Vrrp { .. } | TransportHeader::Igmp { .. } => return None,
+    };
+    (port != 0).then_some((protocol, port))
+}
+
+/// Adds the rules of policies that have decided. The policy may have changed since the event: rules that decide
+/// otherwise are left out.
+fn correlate(flow: &mut Flow, packet: &Packet, names: &dyn Names) {
+    let is_allowed = match flow.verdict() {
+        Verdict::Forwarded | Verdict::Redirected => true,
+        Verdict::Audit => false,
+        Verdict::Dropped if POLICY_DROPS.contains(&flow.drop_reason) => false,
+        _ => return,
+    };
+    let Some(deciding) = names.deciding(packet).filter(|deciding| deciding.allows == is_allowed) else {
+        return;
+    };
+    let policies = match (packet.is_ingress, is_allowed) {
+        (true, true) => &mut flow.ingress_allowed_by,
+        (true, false) => &mut flow.ingress_denied_by,
+        (false, true) => &mut flow.egress_allowed_by,
+        (false, false) => &mut flow.egress_denied_by,
+    };
+    *policies = deciding.policies;
+    flow.policy_log = deciding.log;
 }
 
 fn captured(capture: &Capture<'_>, names: &dyn Names) -> Flow {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::names::{Local, Remote};
+use crate::policies::Deciding;
 
 /// Lines of `hubble observe -o json` against a Cilium 1.20 agent.
 const SAMPLES: &str = include_str!("../../tests/samples/hubble_observe_json.txt");
@@ -73,6 +74,10 @@ impl Names for Recorded {
             13 => Some("lxcc4cdef55b95c".to_owned()),
             _ => None,
         }
+    }
+
+    fn deciding(&self, _packet: &Packet) -> Option<Deciding> {
+        None
     }
 }
 
@@ -462,4 +467,94 @@ fn responses_have_latency_and_trace_of_their_request_and_headers_are_redacted() 
         records.parse(&other, &Recorded);
     }
     assert_eq!(trace_of(&records.parse(&response, &Recorded)), None);
+}
+
+/// The recorded names, with a policy of p2 that decides on packets of p3.
+struct Policed {
+    packet: Packet,
+    deciding: Deciding,
+}
+
+impl Names for Policed {
+    fn endpoint(&self, address: IpAddr) -> Option<Local> {
+        Recorded.endpoint(address)
+    }
+
+    fn local(&self, id: u16) -> Option<Local> {
+        Recorded.local(id)
+    }
+
+    fn address(&self, address: IpAddr) -> Option<Remote> {
+        Recorded.address(address)
+    }
+
+    fn host(&self, address: IpAddr) -> Option<Remote> {
+        Recorded.host(address)
+    }
+
+    fn labels(&self, identity: u32) -> Vec<String> {
+        Recorded.labels(identity)
+    }
+
+    fn service(&self, address: IpAddr, port: u16) -> Option<Service> {
+        Recorded.service(address, port)
+    }
+
+    fn link(&self, index: u32) -> Option<String> {
+        Recorded.link(index)
+    }
+
+    fn deciding(&self, packet: &Packet) -> Option<Deciding> {
+        assert_eq!(*packet, self.packet);
+        Some(self.deciding.clone())
+    }
+}
+
+#[test]
+fn verdicts_name_the_rules_that_decide_alike() {
+    use hubble_api::flow::Policy;
+    let rule = |name: &str| Policy { name: name.to_owned(), revision: 3, ..Policy::default() };
+    let deciding = |allows| Deciding { allows, policies: vec![rule("web")], log: vec!["text".to_owned()] };
+    let flow = |bytes: &[u8], verdict: i32, flags: u8, protocol: u8, port: u16, allows| {
+        let packet = Packet { endpoint: 1976, is_ingress: flags & 3 == 1, peer: 11463, protocol, port };
+        let names = Policed { packet, deciding: deciding(allows) };
+        let (source, remote_label) = (1976, 11463);
+        let event = monitor_events::Verdict {
+            source,
+            remote_label,
+            verdict,
+            flags,
+            packet: bytes,
+            ..Default::default()
+        };
+        let flow = parse(&Event::Verdict(event), &names).unwrap();
+        let lists = [
+            &flow.ingress_allowed_by,
+            &flow.ingress_denied_by,
+            &flow.egress_allowed_by,
+            &flow.egress_denied_by,
+        ];
+        assert!(lists.iter().all(|list| list.is_empty() || **list == [rule("web")]));
+        (lists.map(|list| list.len()), flow.policy_log.len())
+    };
+    let tcp = tcp();
+    let none = ([0; 4], 0);
+    assert_eq!(flow(&tcp, 0, 1, 6, 80, true), ([1, 0, 0, 0], 1));
+    assert_eq!(flow(&tcp, i32::from(u16::to_be(15001)), 2, 6, 80, true), ([0, 0, 1, 0], 1));
+    assert_eq!(flow(&tcp, -181, 1, 6, 80, false), ([0, 1, 0, 0], 1));
+    assert_eq!(flow(&tcp, 0, 1 << 6 | 2, 6, 80, false), ([0, 0, 0, 1], 1), "audited");
+    // The policy has been replaced since by one that decides otherwise.
+    assert_eq!(flow(&tcp, 0, 1, 6, 80, false), none);
+    assert_eq!(flow(&tcp, -133, 1, 6, 80, true), none);
+    // A drop for another reason.
+    assert_eq!(flow(&tcp, -189, 1, 6, 80, false), none);
+    let mut port_0 = tcp.clone();
+    port_0[36..38].copy_from_slice(&[0, 0]);
+    assert_eq!(flow(&port_0, 0, 1, 6, 0, true), none);
+    let mut icmp = tcp[..34].to_vec();
+    (icmp[17], icmp[23]) = (28, 1);
+    let echo = |kind: u8| [&icmp[..], &[kind, 0, 0, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(flow(&echo(8), 0, 1, 1, 8, true), ([1, 0, 0, 0], 1));
+    assert_eq!(flow(&echo(0), 0, 1, 1, 0, true), none, "an echo reply has type 0");
+    assert_eq!(flow(&tcp[..34], 0, 1, 0, 0, true), none, "a fragment");
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use datapath_abi::{PolicyEntry, policy_flag};
 use datapath_api::Datapath;
@@ -16,6 +17,7 @@ use proxy_ports::{Proxies, ReadyPorts};
 
 use crate::computation::redirects::{self, Wanted};
 use crate::computation::repository::Staged;
+use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState, RowCounts, Subject, Transition};
 use crate::model::rows::{RowKey, Rows};
 use crate::policymap::install::{MapChange, MapWrite, install};
@@ -33,8 +35,8 @@ type ComputedId = u64;
 /// The rows of all audiences with the same basis, computed once.
 #[derive(Debug)]
 pub(crate) struct Computed {
-    /// `None` if there are too many rows.
-    pub(crate) resolved: Option<Resolved>,
+    /// `None` if there are too many rows. Shared with the rows of endpoints.
+    pub(crate) resolved: Option<Arc<Resolved>>,
     /// The desired map entries; empty if there are too many.
     pub(crate) rows: Arc<Rows>,
     enforced: [bool; 2],
@@ -103,6 +105,7 @@ pub(crate) struct Outcome {
     pub(crate) state: RealizationState,
     pub(crate) error: Option<Arc<str>>,
     pub(crate) missing_redirects: usize,
+    pub(crate) decisions: Decisions,
 }
 
 /// The results of writing maps.
@@ -141,6 +144,8 @@ pub(crate) struct Core {
     change: Change,
     /// Whether rows for prefixes of the previous run are kept until the next write.
     keep_prefixes: bool,
+    /// Whether outcomes have the rules behind the rows.
+    keep_decisions: Arc<AtomicBool>,
 }
 
 impl Core {
@@ -162,7 +167,13 @@ impl Core {
             endpoints: BTreeMap::new(),
             change,
             keep_prefixes: false,
+            keep_decisions: Arc::default(),
         }
+    }
+
+    /// Returns the switch of the rules in outcomes, which is off at first.
+    pub(crate) fn keep_decisions(&self) -> Arc<AtomicBool> {
+        self.keep_decisions.clone()
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -275,6 +286,7 @@ impl Core {
         if !self.change.refresh.is_empty() {
             self.compute();
         }
+        let keep_decisions = self.keep_decisions.load(Ordering::Relaxed);
         let mut writes = MapWrites::default();
         let mut changes = Vec::new();
         // The index of the outcome of each change.
@@ -319,6 +331,7 @@ impl Core {
                 state: computed.fault.as_ref().map_or(RealizationState::Realized, Fault::state),
                 error: computed.fault.as_ref().map(|fault| fault.text().clone()),
                 missing_redirects: computed.missing_redirects,
+                decisions: Decisions::new(computed.resolved.clone().filter(|_| keep_decisions)),
             });
         }
         if let Some(proxies) = &self.proxies {
@@ -450,7 +463,7 @@ impl Computed {
                 let redirects = engine.redirects(&filters, &audience.ports);
                 let (fault, missing_redirects) = (no_proxy(missing), missing.len());
                 Computed {
-                    resolved: Some(resolved),
+                    resolved: Some(Arc::new(resolved)),
                     rows,
                     enforced,
                     counts,
@@ -514,7 +527,8 @@ impl Computed {
             self.redirects = engine.redirects(&self.filters, ports);
         }
         let Some(resolved) = &mut self.resolved else { return };
-        match engine.refresh(resolved, peers, capacity) {
+        // Copied if rows of endpoints have it.
+        match engine.refresh(Arc::make_mut(resolved), peers, capacity) {
             Ok(changes) if changes.is_empty() => {}
             Ok(changes) => {
                 // Endpoints share these rows as the content of their maps: change a copy.

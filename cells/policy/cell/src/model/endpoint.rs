@@ -8,6 +8,8 @@ use policy_engine::{Filters, NamedPorts};
 use serde::Serialize;
 use statedb::{Query, TableDisplay, TableSpec};
 
+use crate::model::decisions::Decisions;
+
 /// The properties of an endpoint that policy depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -90,6 +92,9 @@ pub struct EndpointPolicy {
     /// The rules of the revision in the kernel.
     #[serde(skip)]
     pub realized_filters: Arc<Filters>,
+    /// The rules behind the rows in the kernel.
+    #[serde(skip)]
+    pub decisions: Decisions,
     /// The number of redirects that cannot be made, since their proxy has no port: their traffic is denied.
     pub missing_redirects: usize,
     /// The state in the kernel.
@@ -119,6 +124,7 @@ impl EndpointPolicy {
             egress: RowCounts::default(),
             filters: Arc::default(),
             realized_filters: Arc::default(),
+            decisions: Decisions::default(),
             missing_redirects: 0,
             state: RealizationState::Pending,
             error: None,

@@ -4,6 +4,7 @@ use policy_engine::SelectorChanges;
 use statedb::RwTable;
 
 use crate::computation::core::Outcome;
+use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState};
 use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
 use crate::model::selectors::{PeerSelector, SubjectSelector, apply_changes};
@@ -101,6 +102,12 @@ impl Outcome {
             RealizationState::Realized => (self.revision, self.filters.clone()),
             _ => (row.realized, row.realized_filters.clone()),
         };
+        let decisions = match self.state {
+            RealizationState::Realized => self.decisions.clone(),
+            // No rule decides: the map is empty.
+            RealizationState::Full => Decisions::default(),
+            _ => row.decisions.clone(),
+        };
         Some(EndpointPolicy {
             revision: self.revision,
             realized,
@@ -110,6 +117,7 @@ impl Outcome {
             egress: self.counts[1],
             filters: self.filters.clone(),
             realized_filters,
+            decisions,
             missing_redirects: self.missing_redirects,
             state: self.state,
             error: self.error.clone(),

@@ -5,10 +5,11 @@ use datapath_abi::{PolicyEntry, PolicyKey};
 use datapath_api::testing::Call;
 use hive::prelude::*;
 use policy::{NotRealized, ObjectState, RealizationState, Verdict};
+use policy_engine::{Decision, Direction, Reason};
 use runtime_options::RuntimeOption;
 use serde_json::{Value, json};
 
-use crate::kit::{TCP, World, allow};
+use crate::kit::{Agent, TCP, World, allow};
 
 fn policy_calls(world: &World) -> Vec<Call> {
     let policy = |call: &Call| matches!(call, Call::WritePolicy(..) | Call::SwapPolicy(..));
@@ -340,5 +341,53 @@ async fn contradicting_rules_leave_the_previous_ones_in_force() {
     assert_eq!(auth_type(&world), 0);
     agent.hive.until("the state", || agent.row(7).state == RealizationState::Realized).await;
     agent.policies.realized(10).await.unwrap();
+    agent.end().await;
+}
+
+/// Returns the policies behind a decision on a packet to endpoint 7, and whether it passes.
+fn deciding(agent: &Agent, peer: u32, port: u16) -> Option<(bool, Vec<String>)> {
+    let explained = agent.row(7).decisions.explain(Direction::Ingress, peer, 6, port)?;
+    let rules = match explained.row {
+        Some((_, _, Reason::Rules(matches))) => {
+            matches.iter().map(|found| found.rule.resource.name.to_string()).collect()
+        }
+        _ => Vec::new(),
+    };
+    Some((explained.decision == Decision::Allow, rules))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_have_the_rules_behind_them_if_they_are_kept() {
+    let mut world = World::new();
+    world.write(&[("web", allow("web", "client", 80))], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.subject(8, "client").identity);
+    agent.policies.enforce(web);
+    agent.policies.realized(7).await.unwrap();
+    assert_eq!(deciding(&agent, client, 80), None, "nothing is kept without a user");
+
+    agent.policies.keep_decisions();
+    world.write(&[("two", allow("web", "client", 81))], false);
+    let by = |name: &str| Some((true, vec![name.to_owned()]));
+    agent.hive.until("the rules are kept", || deciding(&agent, client, 81) == by("two")).await;
+    assert_eq!(deciding(&agent, client, 80), by("web"));
+    assert_eq!(deciding(&agent, client, 82), Some((false, Vec::new())), "denied by default");
+    // A peer that comes later has rows by the same rules.
+    let other = world.subject(9, "client").identity;
+    assert_eq!((other, deciding(&agent, 4711, 80)), (client, Some((false, Vec::new()))));
+
+    // A deny wins at the same port; then the policy is replaced.
+    let deny = json!({
+        "endpointSelector": {"matchLabels": {"app": "web"}},
+        "ingressDeny": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}],
+    });
+    world.write(&[("no", deny)], false);
+    agent
+        .hive
+        .until("the deny", || deciding(&agent, client, 80) == Some((false, vec!["no".to_owned()])))
+        .await;
+    world.write(&[("no", Value::Null), ("web", Value::Null)], false);
+    agent.hive.until("the end of both", || deciding(&agent, client, 80) == Some((false, Vec::new()))).await;
+    assert_eq!(deciding(&agent, client, 81), by("two"));
     agent.end().await;
 }
