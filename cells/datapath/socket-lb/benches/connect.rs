@@ -1,5 +1,5 @@
 //! The cost of the programs: connect(2) of a UDP socket, which sends nothing, to a service and to its backend, in the
-//! cgroup and without programs.
+//! cgroup, over the same without programs. Prints one row a number (name, measured, unit, goal, met, peer), tab separated.
 
 #[path = "../tests/kit/mod.rs"]
 #[expect(dead_code, reason = "a part of what the tests need")]
@@ -26,7 +26,19 @@ fn connect(to: SocketAddr) -> Duration {
     (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
 }
 
-#[expect(clippy::print_stdout, reason = "the result")]
+/// Microseconds that the programs may add to a call.
+const GOAL: f64 = 3.0;
+
+/// Prints the time that the programs add to a call.
+#[expect(clippy::print_stdout, reason = "a benchmark prints its rows")]
+fn row(name: &str, time: Duration, alone: Duration) {
+    let added = (time.as_secs_f64() - alone.as_secs_f64()) * 1e6;
+    let met = if added <= GOAL { "yes" } else { "no" };
+    println!(
+        "sockets: connect to {name}, over none\t{added:.2}\tus\t{GOAL}\t{met}\t{time:?}, {alone:?} without"
+    );
+}
+
 fn main() {
     // `cargo test --benches` only shows that it builds.
     if !std::env::args().any(|argument| argument == "--bench") || !test_kit::is_root() {
@@ -37,11 +49,12 @@ fn main() {
     on_a_runtime(async {
         let mut node = Node::start(&[("bpf-lb-sock", "true")]).await;
         node.put(&Service::new("10.96.0.1:80", UDP, &[backend]));
-        println!("to a service: {:?}", connect(vip));
-        println!("to another address: {:?}", connect(backend));
+        let (service, other) = (connect(vip), connect(backend));
         node.restart(&[], false).await;
         node.until_links_are_gone().await;
-        println!("without programs: {:?}", connect(backend));
+        let alone = connect(backend);
+        row("a service", service, alone);
+        row("another address", other, alone);
         node.finish().await;
     });
 }

@@ -1,7 +1,7 @@
 //! BPF host routing: whether packets between pods and the network bypass the host's stack.
 //!
-//! The conditions are Cilium's, and one more: with endpoint routes the stack delivers to pods by their routes. The kernel's
-//! part, `bpf_redirect_neigh` and `bpf_redirect_peer`, is required by all programs ([`bpf::Features`]).
+//! The conditions are Cilium's, and one more: with endpoint routes the stack delivers to pods by their routes. Cilium's
+//! condition on the kernel's helpers is always met: an agent does not start without them.
 
 use hive::Settings;
 use maps::FamilyConfig;
