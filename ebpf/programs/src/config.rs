@@ -69,7 +69,8 @@ pub(crate) static NODE_CONFIG: NodeConfig = NodeConfig {
     dsr_geneve: 0,
     dsr_icmp: 0,
     host_firewall: 0,
-    unused: [0; 4],
+    dynamic_source: 0,
+    unused: [0; 3],
 };
 
 /// Reads a field of [`NODE_CONFIG`]. By its own address, so that the verifier sees a constant; volatile, so that the

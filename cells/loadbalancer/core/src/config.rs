@@ -123,9 +123,6 @@ impl ServicesConfig {
             let effect = "replies return through this node; set opt or geneve";
             options.push(format!("bpf-lb-dsr-dispatch=ipip ({effect})"));
         }
-        if self.enable_dynamic_source_lookup_nodeport {
-            options.push("enable-dynamic-source-lookup-nodeport=true".to_owned());
-        }
         options
     }
 }
@@ -229,13 +226,9 @@ mod tests {
             bpf_lb_mode: LbMode::Dsr,
             bpf_lb_mode_annotation: true,
             bpf_lb_dsr_dispatch: DsrDispatch::Ipip,
-            enable_dynamic_source_lookup_nodeport: true,
             ..Default::default()
         };
-        let expected = [
-            "bpf-lb-dsr-dispatch=ipip (replies return through this node; set opt or geneve)",
-            "enable-dynamic-source-lookup-nodeport=true",
-        ];
+        let expected = ["bpf-lb-dsr-dispatch=ipip (replies return through this node; set opt or geneve)"];
         assert_eq!(config.without_effect(), expected);
     }
 }

@@ -57,7 +57,7 @@ const SWITCHES: [Switch; 30] = [
 /// A configuration as nodes have it: a name and what differs from the default.
 type Named = (&'static str, fn(&mut NodeConfig));
 
-const NAMED: [Named; 46] = [
+const NAMED: [Named; 47] = [
     ("default", |_| {}),
     ("host-routing", |c| c.host_routing = 1),
     ("ipv4-only", |c| c.enable_ipv6 = 0),
@@ -93,13 +93,17 @@ const NAMED: [Named; 46] = [
     }),
     ("kube-proxy-replacement", |c| c.nodeport = 1),
     ("kube-proxy-replacement-host-routing", |c| (c.nodeport, c.host_routing) = (1, 1)),
+    ("kube-proxy-replacement-sources-of-routes", |c| {
+        (c.nodeport, c.dynamic_source, c.sctp, c.ct_accounting) = (1, 1, 1, 1);
+        c.monitor_aggregation = aggregation::NONE;
+    }),
     ("kube-proxy-replacement-ipv4-only", |c| (c.nodeport, c.enable_ipv6) = (1, 0)),
     ("kube-proxy-replacement-tunnel", |c| {
         (c.tunnel, c.tunnel_ifindex, c.nodeport) = (1, 7, 1);
         (c.sctp, c.ct_accounting, c.trace_notify, c.monitor_aggregation) = (1, 1, 1, aggregation::NONE);
     }),
     ("kube-proxy-replacement-tunnel-host-routing", |c| {
-        (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing) = (1, 7, 1, 1);
+        (c.tunnel, c.tunnel_ifindex, c.nodeport, c.host_routing, c.dynamic_source) = (1, 7, 1, 1, 1);
         (c.sctp, c.ct_accounting, c.monitor_aggregation) = (1, 1, aggregation::NONE);
     }),
     ("kube-proxy-replacement-maglev", |c| {

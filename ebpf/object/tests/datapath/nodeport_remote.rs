@@ -401,6 +401,44 @@ fn exhausted_hop_limits_are_answered_in_both_directions() -> Result<()> {
     Ok(())
 }
 
+/// Scenario 14: with `enable-dynamic-source-lookup-nodeport` the source is that of the route.
+#[test]
+fn requests_leave_with_the_source_of_their_route() -> Result<()> {
+    test_kit::require_root!();
+    for family in FAMILIES {
+        let config = NodeConfig { dynamic_source: 1, ..native() };
+        let mut entry = Entry::new(&config, family, TCP)?;
+        let [first, second, third] = [1, 2, 3].map(|port| entry.client(CLIENT_PORT + port));
+        let of_route = |port| {
+            let ip: IpAddr =
+                if family == Family::V4 { [203, 0, 113, 1].into() } else { "2001:db8:1::1".parse().unwrap() };
+            SocketAddr::new(ip, port)
+        };
+        let direct = |client: SocketAddr| family.host(client.port());
+        assert_eq!(entry.requested(first)?, direct(first), "not an address that replies come back to");
+        entry.node.datapath.add_host(of_route(0).ip())?;
+        let source = entry.requested(second)?;
+        assert_eq!(source, of_route(second.port()));
+        assert_eq!(entry.answered(source)?, second);
+        // The host's own connection from that address gets another port.
+        let own = frame(ROUTER_MAC, DEVICE, &segment(source, family.remote(), TCP, SYN));
+        let outcome = entry.node.datapath.run_with(TO_NETDEV, &own, Incoming::of_host())?;
+        assert_eq!(seen_at(&outcome).source.ip(), source.ip());
+        assert_ne!(seen_at(&outcome).source, source);
+        // A route of its own address.
+        let (ip, router) = (family.remote().ip(), family.router(0).ip());
+        let (via, nodad) =
+            if family == Family::V4 { ("203.0.113.9", "") } else { ("2001:db8:1::9", "nodad") };
+        entry.ns.ip_batch(&format!(
+            "addr add {router} dev out0 {nodad}\nroute add {ip} via {via} src {router}\n"
+        ))?;
+        assert_eq!(entry.requested(third)?.ip(), router);
+        let default = Entry::new(&native(), family, TCP)?;
+        assert_eq!(default.requested(first)?, direct(first), "without the option");
+    }
+    Ok(())
+}
+
 #[test]
 fn without_a_route_packets_are_dropped_in_both_directions() -> Result<()> {
     test_kit::require_root!();

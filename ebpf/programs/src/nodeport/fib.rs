@@ -24,6 +24,9 @@ const FRAGMENTATION_NEEDED: i64 = 8;
 const BLACKHOLE: i64 = 1;
 const FORWARDING_DISABLED: i64 = 5;
 
+/// Write the source address that the host would choose for the route (`BPF_FIB_LOOKUP_SRC`, Linux 6.7).
+const SOURCE: u32 = 1 << 4;
+
 /// `struct bpf_fib_lookup`.
 #[repr(C)]
 pub(crate) struct Lookup {
@@ -62,9 +65,20 @@ impl Lookup {
 
     /// Writes what the kernel finds, and returns its result.
     #[inline(always)]
-    fn run(&mut self, skb: Skb) -> i64 {
+    fn run(&mut self, skb: Skb, flags: u32) -> i64 {
         // SAFETY: the context is valid; the parameters outlive the call and have the given length.
-        unsafe { bpf_fib_lookup(skb.raw().cast(), (&raw mut *self).cast(), size_of::<Self>() as i32, 0) }
+        unsafe { bpf_fib_lookup(skb.raw().cast(), (&raw mut *self).cast(), size_of::<Self>() as i32, flags) }
+    }
+}
+
+/// Returns the source address that the host would choose for packets to a destination; `None` without a route, or if
+/// the kernel does not choose one for programs.
+#[inline(always)]
+pub(crate) fn source_to<F: Routed>(skb: Skb, destination: F::Address) -> Option<F::Address> {
+    let mut lookup = Lookup::new::<F>(skb, F::from_words([0; 4]), destination, 0);
+    match lookup.run(skb, SOURCE) {
+        SUCCESS | NO_NEIGHBOUR => Some(F::from_words(lookup.source)),
+        _ => None,
     }
 }
 
@@ -126,7 +140,7 @@ impl Route {
         mtu: &mut u16,
     ) -> Result<Self, Drop> {
         let mut lookup = Lookup::new::<F>(skb, source, destination, len);
-        let result = lookup.run(skb);
+        let result = lookup.run(skb, 0);
         if len != 0 && result == FRAGMENTATION_NEEDED {
             // The kernel has written it in place of the length.
             *mtu = lookup.len;
@@ -148,7 +162,7 @@ impl Route {
         len: u16,
     ) -> Result<Option<Self>, Drop> {
         let mut lookup = Lookup::new::<F>(skb, source, destination, len);
-        let result = lookup.run(skb);
+        let result = lookup.run(skb, 0);
         if result == SUCCESS || result == NO_NEIGHBOUR {
             return Ok(Some(Self(lookup)));
         }

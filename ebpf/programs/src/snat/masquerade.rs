@@ -7,6 +7,7 @@ use crate::endpoint::ipcache;
 use crate::host::{drop_incoming, firewall, is_of_host};
 use crate::maps::ep_masquerade;
 use crate::monitor::drop::{Drop, Parties, dropped};
+use crate::nodeport::remote::is_own;
 use crate::packet::flow::{self, Flow, SCTP, TCP, UDP, UNCOUNTED};
 use crate::packet::skb::Skb;
 use crate::snat::{Snat, destination, direct_routing_address, quote, source};
@@ -113,7 +114,10 @@ fn leave<F: Snat>(skb: Skb, leaving: &mut Flow<F::Address>) -> Result<u64, Drop>
     let ip = unsafe { &*header };
     let (from, to) = (F::source(ip), F::destination(ip));
     if !F::is_masqueraded() {
-        return Ok(reserve::<F>(skb, ip, leaving, direct_routing_address::<F>()));
+        // With sources of routes any address of the host may be that of clients of services.
+        let is_source_of_clients = enabled!(dynamic_source) && is_own::<F>(from);
+        let own = if is_source_of_clients { from } else { direct_routing_address::<F>() };
+        return Ok(reserve::<F>(skb, ip, leaving, own));
     }
     let Some(device) = ep_masquerade.get(&skb.ifindex()) else { return Ok(UNTRANSLATED) };
     let own = F::masquerade_address(device);

@@ -38,6 +38,8 @@ pub(crate) struct EgressFeatures {
     direct_routing: Selection,
     /// The first and the last port of services at nodes (`node-port-range`). Translations have the ports behind them.
     node_ports: (u16, u16),
+    /// Packets to backends of other nodes have the source of their route (`enable-dynamic-source-lookup-nodeport`).
+    dynamic_source: bool,
     /// How backends of other nodes reply to clients (`bpf-lb-mode`).
     direct_return: DirectReturn,
 }
@@ -62,6 +64,8 @@ impl EgressFeatures {
             },
             nodeport: value("kube-proxy-replacement").is_some_and(|value| value == "true"),
             node_ports: value("node-port-range").and_then(|range| node_ports(&range)).unwrap_or(NODE_PORTS),
+            dynamic_source: value("enable-dynamic-source-lookup-nodeport")
+                .is_some_and(|value| value == "true"),
             direct_return: DirectReturn::default(),
         }
     }
@@ -84,6 +88,7 @@ impl EgressFeatures {
         }
         if self.nodeport {
             (constants.nodeport_min, constants.nodeport_max) = self.node_ports;
+            constants.dynamic_source = self.dynamic_source.into();
             self.direct_return.apply(constants);
         }
     }
@@ -249,6 +254,17 @@ mod tests {
         assert_eq!(constants(false, true), [31_001, 30_000, 31_000]);
         assert_eq!(constants(true, false), [31_001, 0, 0]);
         assert_eq!(node_ports("30000"), None);
+    }
+
+    #[test]
+    fn sources_of_routes_are_a_constant_only_of_services() {
+        let constant = |nodeport| {
+            let mut constants = NodeConfig::default();
+            EgressFeatures { nodeport, dynamic_source: true, ..EgressFeatures::default() }
+                .apply(&mut constants);
+            constants.dynamic_source
+        };
+        assert_eq!((constant(true), constant(false)), (1, 0));
     }
 
     #[test]
