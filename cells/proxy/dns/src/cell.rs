@@ -43,7 +43,7 @@ struct StartParams {
 }
 
 fn start(p: StartParams) {
-    let counters = Counters::new();
+    let counters = Counters::new(p.proxies.verdicts().clone());
     counters.register(&p.metrics);
     let options = p.proxies.config();
     if !options.enable_l7_proxy {

@@ -6,6 +6,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
+use proxy_ports::Verdicts;
 
 /// Seconds of a query, as Cilium's client counts them.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -15,12 +16,6 @@ struct ReplyLabels {
     error: &'static str,
     protocol_l7: &'static str,
     scope: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RuleLabels {
-    rule: &'static str,
-    proxy_type: &'static str,
 }
 
 /// The outcome of a query.
@@ -57,15 +52,15 @@ pub(crate) struct Timings {
 #[derive(Debug, Clone)]
 pub(crate) struct Counters {
     replies: Family<ReplyLabels, Histogram, fn() -> Histogram>,
-    rules: Family<RuleLabels, Counter>,
+    verdicts: Verdicts,
     rejected: Counter,
 }
 
 impl Counters {
-    pub(crate) fn new() -> Counters {
+    pub(crate) fn new(verdicts: Verdicts) -> Counters {
         Counters {
             replies: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
-            rules: Family::default(),
+            verdicts,
             rejected: Counter::default(),
         }
     }
@@ -73,8 +68,6 @@ impl Counters {
     pub(crate) fn register(&self, metrics: &metrics::Metrics) {
         let help = "Seconds waited to get a reply from an upstream server";
         metrics.register("proxy_upstream_reply_seconds", help, self.replies.clone());
-        let help = "Number of total proxy requests handled";
-        metrics.register("policy_l7_total", help, self.rules.clone());
         let help = "Number of DNS requests rejected because of the limit of requests at once";
         metrics.register_off("fqdn_semaphore_rejected_total", help, self.rejected.clone());
     }
@@ -114,6 +107,6 @@ impl Counters {
     }
 
     fn rule(&self, rule: &'static str) {
-        self.rules.get_or_create(&RuleLabels { rule, proxy_type: "fqdn" }).inc();
+        self.verdicts.count(rule, "fqdn");
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use monitor::Monitor;
+use proxy_ports::Verdicts;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -26,7 +27,9 @@ pub async fn serve(
     monitor: Arc<Monitor>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let counters = Counters::new();
+    let verdicts = Verdicts::default();
+    verdicts.register(metrics);
+    let counters = Counters::new(verdicts);
     counters.register(metrics);
     let listener = Listener::bind(address, false)?;
     let tasks = TaskTracker::new();

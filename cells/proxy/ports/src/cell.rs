@@ -60,6 +60,9 @@ fn proxies(p: ProxiesParams) -> Arc<Proxies> {
     let has_routes = p.routes.is_some();
     let proxies =
         Arc::new(Proxies::new((*p.ports).clone(), (*p.redirects).clone(), (*p.config).clone(), !has_routes));
+    if let Some(metrics) = &p.metrics {
+        proxies.verdicts().register(metrics);
+    }
     let families: Vec<bool> = match &p.families {
         Some(families) if is_on => {
             let all = [(false, families.enable_ipv4), (true, families.enable_ipv6)];
@@ -126,8 +129,9 @@ fn status(
         let in_use = ports.all(&snapshot).filter(|row| row.port != 0 && row.state.is_listening()).count();
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         status.proxy = Some(models::ProxyStatus {
-            // There is no Envoy of this agent: Cilium names its own so by default.
-            envoy_deployment_mode: "embedded".to_owned(),
+            // Without an Envoy as well: Cilium reports its own so by default.
+            envoy_deployment_mode: if config.external_envoy_proxy { "external" } else { "embedded" }
+                .to_owned(),
             ip: router.unwrap_or_default(),
             port_range: format!("{}-{}", config.proxy_portrange_min, config.proxy_portrange_max),
             total_ports: count(in_use),

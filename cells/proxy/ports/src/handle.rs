@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::config::ProxyConfig;
 use crate::error::Error;
+use crate::metrics::Verdicts;
 use crate::open::open_ports;
 use crate::port::{PortState, ProxyPort, choose, proxy_name};
 use crate::redirect::EndpointRedirect;
@@ -40,6 +41,7 @@ pub struct Proxies {
     routed: Arc<AtomicBool>,
     /// Whether rules can lead packets to proxies.
     has_rules: Arc<AtomicBool>,
+    verdicts: Verdicts,
 }
 
 /// The proxies that redirects can lead to, at one moment: the engine's view.
@@ -65,6 +67,7 @@ impl Proxies {
             config,
             routed: Arc::new(AtomicBool::new(routed)),
             has_rules: Arc::new(AtomicBool::new(true)),
+            verdicts: Verdicts::default(),
         }
     }
 
@@ -127,6 +130,12 @@ impl Proxies {
     #[must_use]
     pub fn config(&self) -> &ProxyConfig {
         &self.config
+    }
+
+    /// Returns the counter of requests, which proxies share.
+    #[must_use]
+    pub fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
     }
 
     /// Returns the table of ports.

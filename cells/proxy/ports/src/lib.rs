@@ -4,7 +4,8 @@
 //! it) and `proxy-redirects` (a row for each endpoint and filter whose traffic goes to a proxy).
 //! **Needs** for all of it the folder of state, the handle of routes and a [`RuleReader`]; without them an agent still has
 //! proxies, whose ports do not outlive it.
-//! **Provides** [`Proxies`], the part of `GET /healthz` about proxies and the gauge `proxy_redirects`.
+//! **Provides** [`Proxies`], the part of `GET /healthz` about proxies, the gauge `proxy_redirects` and the counter
+//! `policy_l7_total`.
 //!
 //! **Life of a proxy.** In its constructor it [registers](Proxies::register); at the start it binds the
 //! [preferred](Registration::preferred) port or another, and [announces](Registration::listening) it. The owner of
@@ -66,5 +67,6 @@ pub use config::ProxyConfig;
 pub use error::Error;
 pub use file::RuleReader;
 pub use handle::{Proxies, Proxy, ReadyPorts, Registration};
+pub use metrics::Verdicts;
 pub use port::{DNS_PROXY, PortState, ProxyPort, proxy_name};
 pub use redirect::{EndpointRedirect, PeerRules};
