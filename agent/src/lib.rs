@@ -116,6 +116,7 @@ pub fn control_plane() -> Cell {
             ciliumendpoint::cell(),
             fqdn_names::cell(),
             dns_proxy::cell(),
+            envoy_proxy::cell(),
             loadbalancer_redirectpolicy::cell(),
             hubble::cell(),
             hubble_drop_events::cell(),

@@ -34,9 +34,8 @@ const OF_OTHERS: [&str; 19] = [
 ];
 
 /// Options of the chart's defaults that belong to features that this agent does not have.
-const WITHOUT_EFFECT: [&str; 5] = [
+const WITHOUT_EFFECT: [&str; 4] = [
     "enable-policy-secrets-sync",
-    "external-envoy-proxy",
     "policy-secrets-namespace",
     "policy-secrets-only-from-secrets-namespace",
     "vtep-mask",

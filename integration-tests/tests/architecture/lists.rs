@@ -56,6 +56,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "agent-notifications",
         "ciliumendpoint",
         "endpoint-routes",
+        "envoy-proxy",
         "fqdn-names",
         "mtu",
         "cni-config",
@@ -288,6 +289,14 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/proxy/dns/src/proxy.rs", "as above"),
     ("cells/proxy/dns/src/server.rs", "as above"),
     ("cells/proxy/dns/src/upstream.rs", "a task for each socket to a server; the proxy's job waits for them"),
+    (
+        "cells/proxy/envoy/src/access_log/socket.rs",
+        "a task for each connection; the socket's job waits for them",
+    ),
+    (
+        "cells/proxy/envoy/src/server/connections.rs",
+        "a task for each connection and request; the socket's job waits for them",
+    ),
     ("cells/infra/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
     (
         "cells/node/mtu/src/pod.rs",

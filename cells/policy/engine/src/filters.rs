@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::model::{Action, Authentication, Direction, PortSpec, Tier};
 use crate::plan::{Effect, Reason, Rules, filters};
+use crate::priority::precedence;
 use crate::proxy::ProxyRules;
 use crate::selector::Selector;
 
@@ -79,6 +80,12 @@ impl Engine {
 }
 
 impl FilterPeer {
+    /// Returns the precedence of the rules, as rows of policy maps have it: the higher one decides.
+    pub fn precedence(&self) -> u32 {
+        let redirect = self.proxy.as_ref().map_or(0, |rules| rules.priority());
+        precedence(self.priority, self.action == Action::Deny, redirect)
+    }
+
     fn new(selector: Arc<str>, priority: u32, effect: Effect<'_>) -> FilterPeer {
         let mut rules: Vec<_> = effect.rules.iter().map(|rule| rule.labels.clone()).collect();
         rules.sort_unstable();

@@ -11,6 +11,9 @@ pub struct ProxyConfig {
     /// Redirect traffic with rules of DNS names or of layer 7 to proxies; without it such rules are refused
     #[flag(default = true)]
     pub enable_l7_proxy: bool,
+    /// Serve an Envoy that runs beside the agent, in a pod of its own; without it rules of HTTP deny the traffic of their ports
+    #[flag(default = false)]
+    pub external_envoy_proxy: bool,
     /// First port for proxies
     #[flag(default = 10_000)]
     pub proxy_portrange_min: u16,

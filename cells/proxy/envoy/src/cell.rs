@@ -1,0 +1,116 @@
+//! The wiring.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use endpoints::Endpoint;
+use hive::job::Backoff;
+use hive::prelude::*;
+use identity::Identity;
+use ipcache::Entry;
+use local_node::StateConfig;
+use maps::{FamilyConfig, MapsConfig};
+use metrics::Metrics;
+use policy::{EndpointPolicy, PeerSelector};
+use proxy_ports::Proxies;
+use statedb::Table;
+
+use crate::access_log::{AccessLog, AccessLogSocket};
+use crate::config::EnvoyConfig;
+use crate::hosts;
+use crate::job::Job;
+use crate::kind::Kind;
+use crate::listeners::Settings;
+use crate::metrics::Counters;
+use crate::policies::Tables;
+use crate::resources::Resources;
+use crate::server::{Services, serve};
+use crate::slot::{PROXIES, Slot};
+
+/// The folder of the sockets in the run folder, as in Cilium.
+const SOCKETS: &str = "envoy/sockets";
+/// The backoff for a socket that cannot be bound.
+const SOCKET_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// The largest buffer for a logged request.
+const MAX_BUFFER: u32 = 1 << 20;
+
+/// Feeds an Envoy, if there is one.
+pub fn cell() -> Cell {
+    module("envoy-proxy", "Envoy", [config::<EnvoyConfig>(), invoke(start)])
+}
+
+#[derive(Params)]
+struct StartParams {
+    config: Config<EnvoyConfig>,
+    families: Config<FamilyConfig>,
+    maps: Config<MapsConfig>,
+    state: Config<StateConfig>,
+    proxies: Arc<Proxies>,
+    policies: Arc<Table<EndpointPolicy>>,
+    endpoints: Arc<Table<Endpoint>>,
+    selectors: Arc<Table<PeerSelector>>,
+    identities: Arc<Table<Identity>>,
+    ipcache: Arc<Table<Entry>>,
+    /// Absent in agents whose monitors do not show requests.
+    log: Option<Arc<dyn AccessLog>>,
+    metrics: Arc<Metrics>,
+    jobs: JobGroup,
+}
+
+fn start(p: StartParams) {
+    let options = p.proxies.config();
+    if !options.enable_l7_proxy || !options.external_envoy_proxy {
+        return;
+    }
+    let counters = Counters::default();
+    counters.register(&p.metrics);
+    let resources = Resources::new(counters);
+    // Clients that connect before the job has read the tables get nothing from it.
+    resources.hold(Kind::Listeners, true);
+    resources.hold(Kind::Policies, true);
+    let sockets = p.state.run().join(SOCKETS);
+    let access_log = sockets.join("access_log.sock");
+    let families = [("127.0.0.1", p.families.enable_ipv4), ("::1", p.families.enable_ipv6)];
+    let settings = Settings {
+        config: (*p.config).clone(),
+        addresses: families.into_iter().filter_map(|(ip, is_on)| is_on.then_some(ip)).collect(),
+        bpf_root: p.maps.bpf_root.clone(),
+        access_log: access_log.clone(),
+    };
+    let job = Job {
+        slots: PROXIES.into_iter().map(|kind| Slot::new(kind, &p.proxies)).collect(),
+        tables: Tables {
+            policies: p.policies,
+            endpoints: p.endpoints,
+            selectors: p.selectors,
+            identities: p.identities,
+            proxies: p.proxies.clone(),
+        },
+        proxies: p.proxies.clone(),
+        resources: resources.clone(),
+        settings,
+        restore_limit: p.config.envoy_policy_restore_timeout,
+    };
+    p.jobs.one_shot("listeners", move |cx: JobCx| job.run(cx)).add();
+    let (table, of_hosts) = (p.ipcache, resources.clone());
+    p.jobs.one_shot("hosts", move |cx: JobCx| hosts::follow(table, of_hosts, cx)).add();
+    let backoff = || Backoff::exponential(SOCKET_RETRY.0, SOCKET_RETRY.1);
+    let gid = p.config.proxy_gid;
+    let services = Services::new(resources);
+    p.jobs
+        .one_shot_with_retry("xds", backoff(), move |cx: JobCx| {
+            serve(sockets.join("xds.sock"), gid, services.clone(), cx)
+        })
+        .add();
+    if !p.config.envoy_access_log_enabled {
+        return;
+    }
+    let socket = AccessLogSocket {
+        path: access_log,
+        gid,
+        buffer_size: p.config.envoy_access_log_buffer_size.min(MAX_BUFFER) as usize,
+        verdicts: p.proxies.verdicts().clone(),
+        log: p.log,
+    };
+    p.jobs.one_shot_with_retry("access-log", backoff(), move |cx: JobCx| socket.clone().serve(cx)).add();
+}

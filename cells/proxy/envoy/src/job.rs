@@ -1,0 +1,252 @@
+//! The job that feeds Envoy: policies of endpoints, and a listener for each proxy that rules need.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{OptionFuture, join_all};
+use hive::health::summarize;
+use hive::{Health, JobCx};
+use policy::EndpointPolicy;
+use policy_engine::{Action, Direction, Filter, Filters, Parser, Redirect};
+use proxy_ports::{Proxies, proxy_name};
+use tokio::time::{Instant, sleep, sleep_until};
+use xds::{Delivery, Value};
+
+use crate::kind::Kind;
+use crate::listeners::Settings;
+use crate::policies::{Policies, Tables};
+use crate::resources::{Resources, encoded};
+use crate::slot::{Slot, State};
+
+/// The time for which changes of tables are gathered.
+const GATHER_INTERVAL: Duration = Duration::from_millis(5);
+/// The time after which a listener that Envoy has refused is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// The protocol of the traffic that Envoy takes.
+const TCP: u8 = 6;
+const MAX_REPORTED: usize = 4;
+
+/// The job.
+pub(crate) struct Job {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) tables: Tables,
+    pub(crate) proxies: Arc<Proxies>,
+    pub(crate) resources: Resources,
+    pub(crate) settings: Settings,
+    /// The longest time until Envoy gets policies although not all are known.
+    pub(crate) restore_limit: Duration,
+}
+
+impl Job {
+    pub(crate) async fn run(mut self, cx: JobCx) -> anyhow::Result<()> {
+        if !self.proxies.has_rules() {
+            self.slots.iter_mut().for_each(Slot::release);
+            cx.health.ok("Rules of iptables are off: no traffic reaches Envoy");
+            return Ok(());
+        }
+        let mut restored = Vec::new();
+        for slot in &mut self.slots {
+            if slot.restore(&self.proxies) {
+                restored.push(slot.registration.clone());
+            }
+        }
+        let waits = restored.iter().map(|registration| registration.ready());
+        let mut ready = join_all(waits).map(drop).fuse().boxed();
+        let limit = Instant::now() + self.restore_limit;
+        let mut changed = self.resources.subscribe();
+        let mut policies = self.tables.read();
+        let (mut is_complete, mut retry) = (false, None);
+        loop {
+            let working = cx.working();
+            changed.mark_unchanged();
+            is_complete |= policies.is_complete || Instant::now() >= limit;
+            self.publish_policies(&policies, is_complete);
+            self.reconcile(is_complete);
+            // An Envoy that has run while the agent was away would lose listeners that are not known yet.
+            self.resources.hold(Kind::Listeners, !is_complete && restored.is_empty());
+            self.report(&cx.health);
+            let has_failed = self.slots.iter().any(|slot| matches!(slot.state, State::Failed(_)));
+            retry = has_failed.then(|| retry.unwrap_or_else(|| Instant::now() + RETRY_INTERVAL));
+            let deadline = [retry, (!is_complete).then_some(limit)].into_iter().flatten().min();
+            drop(working);
+            tokio::select! {
+                () = cx.cancelled() => return Ok(()),
+                () = policies.changed() => {
+                    tokio::select! {
+                        () = cx.cancelled() => return Ok(()),
+                        () = sleep(GATHER_INTERVAL) => {}
+                    }
+                    policies = self.tables.read();
+                }
+                // The sender is that of `resources`.
+                _ = changed.changed() => {}
+                () = &mut ready => {}
+                Some(()) = OptionFuture::from(deadline.map(sleep_until)) => {
+                    if retry.is_some_and(|retry| Instant::now() >= retry) {
+                        retry = None;
+                        let failed = self.slots.iter_mut().filter(|slot| matches!(slot.state, State::Failed(_)));
+                        failed.for_each(Slot::retry);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Publishes policies while a client takes them. It gets none before all are known: an Envoy that has run while the
+    /// agent was away would deny the traffic of endpoints whose policies are missing.
+    fn publish_policies(&self, policies: &Policies, is_complete: bool) {
+        let has_clients = self.resources.has_clients(Kind::Policies);
+        if has_clients {
+            self.resources.replace(Kind::Policies, policies.resources.clone());
+        }
+        self.resources.hold(Kind::Policies, !has_clients || !is_complete);
+    }
+
+    /// Makes and removes listeners, and announces those that Envoy has.
+    fn reconcile(&mut self, is_complete: bool) {
+        let snapshot = self.tables.policies.snapshot();
+        let needed = needed(self.tables.policies.all(&snapshot).map(|row| &**row));
+        drop(snapshot);
+        for slot in &mut self.slots {
+            match (&slot.state, needed.contains(slot.kind.name)) {
+                (State::Unused, true) => slot.reserve(),
+                (State::Unused, false) => {}
+                // Rules that need a listener of the previous run may not be known yet.
+                (_, false) if is_complete => slot.release(),
+                _ => {}
+            }
+        }
+        self.publish();
+        while self.apply() {
+            self.publish();
+        }
+    }
+
+    /// Publishes the listeners of all proxies that have a port.
+    fn publish(&mut self) {
+        let listener = |slot: &Slot| {
+            let (kind, port) = (slot.kind, slot.port()?);
+            let is_http = kind.parser == Parser::Http;
+            let listener = self.settings.listener(kind.name, is_http, kind.is_ingress, port);
+            Some((Arc::from(listener.name.as_str()), encoded(&listener)))
+        };
+        let listeners: BTreeMap<Arc<str>, Value> = self.slots.iter().filter_map(listener).collect();
+        // They stay after the last listener, whose connections are drained.
+        if !listeners.is_empty() {
+            let clusters = self.settings.clusters();
+            let clusters = clusters.iter().map(|(name, cluster)| (Arc::from(*name), encoded(cluster)));
+            self.resources.replace(Kind::Clusters, clusters.collect());
+        }
+        self.resources.replace(Kind::Listeners, listeners);
+        let version = self.resources.version(Kind::Listeners);
+        for slot in &mut self.slots {
+            match slot.port() {
+                Some(_) if slot.version == 0 => slot.version = version,
+                Some(_) => {}
+                None => slot.version = 0,
+            }
+        }
+    }
+
+    /// Applies what Envoy has answered. Returns whether listeners have to be published.
+    fn apply(&mut self) -> bool {
+        let deliveries: Vec<Delivery> = self.slots.iter().map(|slot| self.delivery(slot)).collect();
+        // A refusal is of a response with all listeners, and names those that it is about.
+        let is_named = |slot: &Slot, delivery: &Delivery| match (slot.listener(), delivery) {
+            (Some(name), Delivery::Refused(text)) => text.contains(&name),
+            _ => false,
+        };
+        let any_named = self.slots.iter().zip(&deliveries).any(|(slot, delivery)| is_named(slot, delivery));
+        let has_policies = self.has_policies();
+        let mut has_moved = false;
+        for (slot, delivery) in self.slots.iter_mut().zip(&deliveries) {
+            if any_named && matches!(delivery, Delivery::Refused(_)) && !is_named(slot, delivery) {
+                // The next version, without the listener that is refused, decides about this one.
+                slot.version = 0;
+                continue;
+            }
+            let before = slot.port();
+            slot.apply(delivery, has_policies);
+            if slot.port() != before {
+                slot.version = 0;
+                has_moved = true;
+            }
+        }
+        has_moved
+    }
+
+    fn delivery(&self, slot: &Slot) -> Delivery {
+        match slot.listener() {
+            Some(name) => self.resources.delivery(Kind::Listeners, &name, slot.version),
+            None => Delivery::NoClient,
+        }
+    }
+
+    /// Whether Envoy has the policies, if it takes any: traffic must not come before them.
+    fn has_policies(&self) -> bool {
+        let version = self.resources.version(Kind::Policies);
+        // The empty name is part of subscriptions to all policies only.
+        !matches!(self.resources.delivery(Kind::Policies, "", version), Delivery::Pending)
+    }
+
+    fn report(&self, health: &Health) {
+        let in_use: Vec<&Slot> = self.slots.iter().filter(|slot| slot.state != State::Unused).collect();
+        let failed = in_use.iter().filter_map(|slot| match &slot.state {
+            State::Failed(error) => Some(format!("{}: {error}", slot.kind.name)),
+            _ => None,
+        });
+        let failed = summarize(failed, MAX_REPORTED, "; ");
+        let waiting = in_use.iter().filter(|slot| matches!(slot.state, State::Pending(_)));
+        let waiting = summarize(waiting.map(|slot| slot.kind.name.to_owned()), MAX_REPORTED, ", ");
+        let version = self.resources.version(Kind::Policies);
+        if in_use.is_empty() {
+            health.ok("No rule needs Envoy");
+        } else if !failed.is_empty() {
+            let message = "Envoy refuses listeners: traffic of rules that need them is denied";
+            if health.degraded_anew(message, &failed) {
+                tracing::warn!(error = %failed, "{message}");
+            }
+        } else if !self.resources.has_clients(Kind::Listeners) {
+            let listeners = in_use.iter().map(|slot| slot.kind.name.to_owned());
+            let listeners = summarize(listeners, MAX_REPORTED, ", ");
+            health.degraded(
+                "Envoy is not connected: without it, traffic of rules that need it is denied",
+                listeners,
+            );
+        } else if let Delivery::Refused(error) = self.resources.delivery(Kind::Policies, "", version) {
+            health.degraded("Envoy refuses policies: the previous ones stay in force there", error);
+        } else if !waiting.is_empty() {
+            health.degraded("Listeners wait for Envoy: traffic of rules that need them is denied", waiting);
+        } else {
+            health.ok(format_args!("Envoy has {} listeners", in_use.len()));
+        }
+    }
+}
+
+/// Returns the names of the proxies that rules of endpoints need, those that are computed and those in force.
+fn needed<'a>(rows: impl Iterator<Item = &'a EndpointPolicy>) -> BTreeSet<Arc<str>> {
+    let mut seen: HashSet<*const Filters> = HashSet::new();
+    let mut names = BTreeSet::new();
+    for row in rows {
+        for filters in [&row.filters, &row.realized_filters] {
+            // Endpoints of one identity share their filters.
+            if seen.insert(Arc::as_ptr(filters)) {
+                names.extend(proxies_of(Direction::Ingress, &filters.ingress));
+                names.extend(proxies_of(Direction::Egress, &filters.egress));
+            }
+        }
+    }
+    names
+}
+
+fn proxies_of(direction: Direction, filters: &[Filter]) -> impl Iterator<Item = Arc<str>> {
+    let of_tcp =
+        filters.iter().filter(|filter| filter.ports.as_ref().is_some_and(|spec| spec.protocol == TCP));
+    let peers = of_tcp.flat_map(|filter| &filter.peers).filter(|peer| peer.action == Action::Allow);
+    peers.filter_map(move |peer| {
+        let parser = peer.proxy.as_ref()?.parser()?;
+        proxy_name(&Redirect { direction, protocol: TCP, port: 0, parser, listener: "".into() })
+    })
+}

@@ -1,0 +1,47 @@
+//! Feeds an Envoy with listeners and policies, so that traffic with rules of HTTP or TLS server names can be redirected
+//! to it.
+//!
+//! **Owns** `envoy/sockets/` in the run folder: the xDS server (`xds.sock`) and the access log (`access_log.sock`).
+//! **Needs** `Arc<Proxies>` for ports, the tables `endpoint-policies`, `endpoints`, `selectors`, `identities` and of the
+//! ipcache; `Arc<dyn `[`AccessLog`]`>`, if there is one, gets the requests that Envoy logs.
+//! **Provides** nothing: it acts on Envoy, ports and the counter of requests.
+//!
+//! **Life.** With `external-envoy-proxy` a job compares the rules of all endpoints with the four proxies of Cilium
+//! (HTTP and TLS, each direction). One that a rule needs gets a port and a listener; when Envoy has accepted it, and the
+//! policies, the port is announced to [`proxy_ports`], rules of iptables lead there, and policy maps follow. Until then
+//! the port of the rule is denied, and health names the listener. Nothing else waits for Envoy. A listener that Envoy
+//! cannot bind gets another port, a listener that no rule needs is removed.
+//!
+//! **A restart** announces the ports of the previous run at once, for an Envoy of its own pod has served on, and gives
+//! it the same listeners. Policies are given when those of all endpoints are known; versions continue after those that
+//! Envoy reports.
+//!
+//! **Messages** are pure functions of tables: policies of endpoints (`policies`), addresses of identities (`hosts`, from the
+//! first request for them on), listeners and clusters (`listeners`). The protocol is that of the crate `xds`.
+//!
+//! # Differences from Cilium
+//! Only an Envoy beside the agent is served, none is started. Clusters are given by CDS, too, so that a bootstrap needs
+//! only the connection to the agent; those of a bootstrap stay. Rules with TLS certificates, and header rules with
+//! secrets, deny their traffic: secrets are not read. A listener that a rule names is denied as well: there are no Envoy
+//! configurations. There is no delta and no aggregated variant, and no reflection. The peers that a map sends to Envoy may be
+//! new to it for some milliseconds; it denies them until then.
+
+#![forbid(unsafe_code)]
+
+mod access_log;
+mod cell;
+mod config;
+mod hosts;
+mod job;
+mod kind;
+mod listeners;
+mod metrics;
+mod policies;
+mod resources;
+mod server;
+mod slot;
+mod sockets;
+
+pub use access_log::{AccessLog, AccessRecord, Header, HttpRecord, L7Record, LogPeer, RecordKind};
+pub use cell::cell;
+pub use config::EnvoyConfig;

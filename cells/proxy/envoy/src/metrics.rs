@@ -1,0 +1,31 @@
+//! Metrics, by the names of Cilium.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    type_url: String,
+    status: &'static str,
+}
+
+/// The families.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counters {
+    events: Family<EventLabels, Counter>,
+}
+
+impl Counters {
+    pub(crate) fn register(&self, metrics: &metrics::Metrics) {
+        let help = "Number of responses to Envoy, by type and answer";
+        metrics.register("xds_events_count", help, self.events.clone());
+    }
+
+    /// Counts an answer of a client.
+    pub(crate) fn answered(&self, type_url: &str, is_accepted: bool) {
+        let status = if is_accepted { "ack" } else { "nack" };
+        let labels = EventLabels { type_url: type_url.to_owned(), status };
+        self.events.get_or_create(&labels).inc();
+    }
+}

@@ -1,0 +1,177 @@
+//! The caches of all types, with the streams of clients.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use envoy_api::Message;
+use envoy_api::discovery::DiscoveryRequest;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tonic::Status;
+use xds::{Cache, Delivery, Event, Request, Response, StreamId, Value};
+
+use crate::kind::Kind;
+use crate::metrics::Counters;
+
+/// The longest text of a client in logs and health.
+const MAX_TEXT: usize = 512;
+
+/// All resources. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Resources {
+    caches: Arc<Mutex<[Cache; Kind::ALL.len()]>>,
+    /// Changes with each change of a cache.
+    changed: Arc<watch::Sender<()>>,
+    counters: Counters,
+}
+
+/// A stream of a client, closed on drop.
+pub(crate) struct Stream {
+    resources: Resources,
+    kind: Kind,
+    id: StreamId,
+    is_first: bool,
+}
+
+impl Resources {
+    pub(crate) fn new(counters: Counters) -> Resources {
+        let caches = Arc::new(Mutex::new(std::array::from_fn(|_| Cache::new())));
+        Resources { caches, changed: Arc::new(watch::Sender::new(())), counters }
+    }
+
+    /// Returns a receiver that changes with resources, clients and their answers.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    fn change<T>(&self, kind: Kind, change: impl FnOnce(&mut Cache) -> T) -> T {
+        let result = change(&mut self.caches.lock()[kind as usize]);
+        self.changed.send_replace(());
+        result
+    }
+
+    fn read<T>(&self, kind: Kind, read: impl FnOnce(&Cache) -> T) -> T {
+        read(&self.caches.lock()[kind as usize])
+    }
+
+    /// Replaces all resources of a type. Returns the version with the change; `None` if nothing differs.
+    pub(crate) fn replace(&self, kind: Kind, resources: BTreeMap<Arc<str>, Value>) -> Option<u64> {
+        let version = self.caches.lock()[kind as usize].replace(resources)?;
+        self.changed.send_replace(());
+        Some(version)
+    }
+
+    /// Sets or deletes resources.
+    pub(crate) fn update(&self, kind: Kind, changes: Vec<(Arc<str>, Option<Value>)>) {
+        if self.caches.lock()[kind as usize].update(changes).is_some() {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Holds back responses of a type, or releases them.
+    pub(crate) fn hold(&self, kind: Kind, is_held: bool) {
+        if self.caches.lock()[kind as usize].hold(is_held) {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Whether a client has requested resources of a type.
+    pub(crate) fn has_clients(&self, kind: Kind) -> bool {
+        self.read(kind, Cache::has_clients)
+    }
+
+    /// Returns the version of a type.
+    pub(crate) fn version(&self, kind: Kind) -> u64 {
+        self.read(kind, Cache::version)
+    }
+
+    /// Returns the progress of a change towards the clients; see [`Cache::delivery`].
+    pub(crate) fn delivery(&self, kind: Kind, name: &str, version: u64) -> Delivery {
+        self.read(kind, |cache| cache.delivery(name, version))
+    }
+
+    /// Opens a stream.
+    pub(crate) fn open(&self, kind: Kind) -> Stream {
+        let id = self.change(kind, Cache::open);
+        Stream { resources: self.clone(), kind, id, is_first: true }
+    }
+}
+
+impl Stream {
+    /// Handles a request.
+    pub(crate) fn request(&mut self, request: DiscoveryRequest) -> Result<(), Status> {
+        let url = self.kind.type_url();
+        if !request.type_url.is_empty() && request.type_url != url {
+            return Err(Status::invalid_argument(format!("this service has resources of the type {url}")));
+        }
+        if std::mem::take(&mut self.is_first) {
+            self.identify(&request)?;
+        }
+        let names: BTreeSet<Arc<str>> = request.resource_names.into_iter().map(Arc::from).collect();
+        let error = request.error_detail.map(|status| status.message).unwrap_or_default();
+        let request = Request {
+            version: request.version_info,
+            nonce: request.response_nonce,
+            names,
+            error: error.chars().take(MAX_TEXT).collect(),
+        };
+        let (kind, id) = (self.kind, self.id);
+        let event = self.resources.change(kind, |cache| cache.request(id, request));
+        match event.map_err(|error| Status::invalid_argument(error.to_string()))? {
+            Event::Ack(_) => self.resources.counters.answered(&url, true),
+            Event::Nack { version, error } => {
+                self.resources.counters.answered(&url, false);
+                tracing::warn!(%url, version, %error, "Envoy refuses resources");
+            }
+            Event::First(version) => tracing::debug!(%url, version, "Envoy requests resources"),
+            Event::Subscription => {}
+        }
+        Ok(())
+    }
+
+    /// Checks the id of the node, `type~ip~id~domain`. Only the Envoy of this agent has a loopback address in it: what
+    /// other clients acknowledge does not count.
+    fn identify(&self, request: &DiscoveryRequest) -> Result<(), Status> {
+        let id = request.node.as_ref().map(|node| node.id.as_str()).unwrap_or_default();
+        let parts: Vec<&str> = id.split('~').collect();
+        let [_, ip, _, _] = parts[..] else {
+            return Err(Status::invalid_argument(
+                "the first request needs the id of a node: TYPE~IP~ID~DOMAIN",
+            ));
+        };
+        if ip != "127.0.0.1" {
+            self.resources.change(self.kind, |cache| cache.observe(self.id));
+        }
+        Ok(())
+    }
+
+    /// Returns the response that is due, which counts as sent.
+    pub(crate) fn response(&self) -> Option<Response> {
+        let mut caches = self.resources.caches.lock();
+        // Listeners refer to clusters: Envoy has to know these first.
+        let clusters = &caches[Kind::Clusters as usize];
+        if self.kind == Kind::Listeners && !clusters.is_empty() && !clusters.was_acked() {
+            return None;
+        }
+        caches[self.kind as usize].response(self.id)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
+        self.resources.subscribe()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.resources.change(self.kind, |cache| cache.close(self.id));
+    }
+}
+
+/// Returns an encoded resource.
+pub(crate) fn encoded(message: &impl Message) -> Value {
+    message.encode_to_vec().into()
+}

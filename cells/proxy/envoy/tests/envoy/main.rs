@@ -1,0 +1,7 @@
+//! The cell with clients on its sockets.
+
+mod access_log;
+mod client;
+mod hostile;
+mod redirects;
+mod world;

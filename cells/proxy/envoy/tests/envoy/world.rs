@@ -1,0 +1,176 @@
+//! The cell in a hive, with the tables of its neighbours.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use endpoints::{Endpoint, Record};
+use envoy_proxy::{AccessLog, AccessRecord};
+use hive::prelude::*;
+use identity::Identity;
+use ipcache::Entry;
+use labels::{LabelArray, Labels};
+use local_node::StateConfig;
+use maps::{FamilyConfig, MapsConfig};
+use metrics::Metrics;
+use parking_lot::Mutex;
+use policy::{EndpointPolicy, PeerSelector, RealizationState, RowCounts, Subject};
+use policy_engine::{Engine, Kind, NamedPorts, Settings, parse};
+use proxy_ports::{Proxies, ProxyPort};
+use serde_json::{Value, json};
+use statedb::{Db, RwTable};
+use tempfile::TempDir;
+
+pub(crate) const HTTP_EGRESS: &str = "cilium-http-egress";
+
+#[derive(Default)]
+pub(crate) struct Log(pub(crate) Mutex<Vec<AccessRecord>>);
+
+impl AccessLog for Log {
+    fn record(&self, record: AccessRecord) {
+        self.0.lock().push(record);
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) hive: TestHive,
+    pub(crate) folder: TempDir,
+    pub(crate) policies: RwTable<EndpointPolicy>,
+    pub(crate) endpoints: RwTable<Endpoint>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) log: Arc<Log>,
+}
+
+impl World {
+    /// Starts the cell with options; `before` prepares the run folder and the tables.
+    pub(crate) async fn start(
+        options: &[(&str, &str)],
+        before: impl FnOnce(&Path, &RwTable<EndpointPolicy>, &RwTable<Endpoint>),
+    ) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Arc::new(Db::new());
+        let policies: RwTable<EndpointPolicy> = db.table().unwrap();
+        let endpoints: RwTable<Endpoint> = db.table().unwrap();
+        let selectors: RwTable<PeerSelector> = db.table().unwrap();
+        let identities: RwTable<Identity> = db.table().unwrap();
+        let ipcache: RwTable<Entry> = db.table().unwrap();
+        before(folder.path(), &policies, &endpoints);
+        let (metrics, log) = (Arc::new(Metrics::default()), Arc::new(Log::default()));
+        let sink: Arc<dyn AccessLog> = log.clone();
+        let cells = vec![
+            supply(db),
+            supply(metrics.clone()),
+            supply(sink),
+            supply(Arc::new(policies.reader())),
+            supply(Arc::new(endpoints.reader())),
+            supply(Arc::new(selectors.reader())),
+            supply(Arc::new(identities.reader())),
+            supply(Arc::new(ipcache.reader())),
+            config::<FamilyConfig>(),
+            config::<MapsConfig>(),
+            config::<StateConfig>(),
+            proxy_ports::cell(),
+            envoy_proxy::cell(),
+            invoke(|_: Arc<Proxies>| ()),
+        ];
+        let mut hive = TestHive::new(cells)
+            .set("state-dir", folder.path().display())
+            .set("external-envoy-proxy", "true");
+        for (name, value) in options {
+            hive = hive.set(name, value);
+        }
+        hive.start().await;
+        World { hive, folder, policies, endpoints, metrics, log }
+    }
+
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join("envoy/sockets").join(name)
+    }
+
+    /// Waits until the server listens, and returns its socket.
+    pub(crate) async fn xds(&self) -> PathBuf {
+        let path = self.socket("xds.sock");
+        self.hive
+            .until("the server listens", || std::os::unix::net::UnixStream::connect(&path).is_ok())
+            .await;
+        path
+    }
+
+    pub(crate) fn port(&self, name: &str) -> Option<ProxyPort> {
+        let table = self.hive.get::<Proxies>().ports();
+        table.get(&table.snapshot(), ProxyPort::by_name(name)).map(|row| ProxyPort::clone(row))
+    }
+
+    /// Sets the rules of an endpoint, and waits until a proxy has a port.
+    pub(crate) async fn set_and_reserve(&self, endpoint: u16, rules: Value) {
+        self.set(endpoint, rules);
+        self.hive
+            .until("a proxy has a port", || self.port(HTTP_EGRESS).is_some_and(|row| row.port != 0))
+            .await;
+    }
+
+    /// Acts as rules of iptables do: leads packets to the port of a proxy.
+    pub(crate) fn lead_to(&self, name: &str, port: u16) {
+        self.hive.get::<Proxies>().set_reachable(&BTreeMap::from([(name.into(), port)]));
+    }
+
+    pub(crate) fn health(&self) -> (hive::health::Level, String) {
+        let status = self.hive.health("envoy-proxy.job-listeners");
+        (status.level, format!("{} {}", status.message, status.error))
+    }
+
+    pub(crate) fn set(&self, endpoint: u16, rules: Value) {
+        insert(&self.policies, &self.endpoints, endpoint, 1, rules);
+    }
+
+    pub(crate) async fn end(mut self) {
+        self.hive.stop().await;
+    }
+}
+
+/// Returns a rule of HTTP on egress.
+pub(crate) fn http(path: &str) -> Value {
+    let rules = json!({"http": [{"path": path}]});
+    json!([{"toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": rules}]}])
+}
+
+/// Inserts an endpoint with rules on egress, as they are computed at a revision.
+pub(crate) fn insert(
+    policies: &RwTable<EndpointPolicy>,
+    endpoints: &RwTable<Endpoint>,
+    endpoint: u16,
+    revision: u64,
+    egress: Value,
+) {
+    let labels = LabelArray::from(&Labels::parse(["k8s:app=web", "k8s:io.kubernetes.pod.namespace=shop"]));
+    let settings = Settings::default();
+    let mut engine = Engine::new(settings.clone());
+    engine.add_identity(1000, labels.clone(), NamedPorts::default());
+    let spec = json!({"endpointSelector": {}, "egress": egress});
+    let manifest = json!({"metadata": {"name": "p", "namespace": "shop"}, "spec": spec});
+    engine.set(parse(Kind::CiliumNetworkPolicy, &manifest, &settings).unwrap());
+    let filters = Arc::new(engine.filters(1000));
+    let subject = Subject { endpoint, identity: 1000, labels, named_ports: NamedPorts::default() };
+    let row = EndpointPolicy {
+        subject,
+        transition: None,
+        announced: endpoint.into(),
+        generation: 1,
+        revision,
+        realized: revision,
+        ingress_enforced: false,
+        egress_enforced: true,
+        ingress: RowCounts::default(),
+        egress: RowCounts::default(),
+        filters: filters.clone(),
+        realized_filters: filters,
+        missing_redirects: 0,
+        state: RealizationState::Realized,
+        error: None,
+    };
+    policies.transact(|txn| drop(txn.insert(row)));
+    let ipv4 = Some([10, 0, 0, endpoint as u8].into());
+    let record = Record { id: endpoint, ipv4, ..Record::default() };
+    endpoints.transact(|txn| drop(txn.insert(Endpoint::created(record, SystemTime::UNIX_EPOCH))));
+}
