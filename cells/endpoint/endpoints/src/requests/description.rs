@@ -227,7 +227,15 @@ impl Endpoints {
     ) -> Result<Described, Refused> {
         let Some(mut description) = self.drafted(snapshot, row, fetched)? else { return Ok(Described::Same) };
         let delay = self.jitter(row, &description.record);
-        match self.identify_after(&mut description.record, delay) {
+        let identified = self.identify_after(&mut description.record, delay);
+        // A deletion releases what the endpoint holds and requests once it is marked as leaving: this request may have
+        // come after that.
+        let (id, now) = (row.id(), self.table.snapshot());
+        if self.table.get(&now, Endpoint::by_id(id)).is_none_or(|row| row.state.is_leaving()) {
+            self.context.identities.release_all(&Endpoint::user(id.0));
+            return Err(Refused::NotFound);
+        }
+        match identified {
             Ok(()) => Ok(Described::New(description)),
             Err(Refused::Identity(identity::Error::Waiting { .. }))
                 if description.record.sec_label.is_some() =>

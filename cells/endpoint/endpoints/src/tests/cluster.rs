@@ -140,6 +140,29 @@ async fn a_removed_endpoint_waits_for_nothing() {
     assert!(stage.row().is_none());
 }
 
+/// The job that follows pods reads a snapshot, and its request for an identity may come after the deletion.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_comes_after_the_deletion_is_withdrawn() {
+    let stage = Stage::new().await;
+    stage.cluster.create(7000, &labels("k8s:app=web"));
+    let id: EndpointId = stage.agent.endpoints.create(&stage.agent.request(1)).await.unwrap().id();
+    stage.relabel("db");
+    stage.until("it waits", |row| row.state == State::WaitingForIdentity).await;
+    let before = stage.agent.endpoints.table().snapshot();
+    stage.agent.endpoints.delete(&Name::Local(id)).await.unwrap();
+    let identities = stage.agent.endpoints.context.identities.clone();
+    let requests = identities.requests().unwrap();
+    identities.withdraw(&Endpoint::user(id.0));
+    let late = stage.agent.endpoints.describe_all(&[id], &before);
+    assert!(matches!(late[..], [Err(Refused::NotFound)]), "{late:?}");
+    assert!(requests.is_empty(&requests.snapshot()));
+    // Labels with an identity: it is not held for an endpoint that is gone.
+    stage.cluster.create(7001, &labels("k8s:app=db"));
+    let late = stage.agent.endpoints.describe_all(&[id], &before);
+    assert!(matches!(late[..], [Err(Refused::NotFound)]), "{late:?}");
+    assert!(identities.has_lost(7001, &Endpoint::user(id.0)), "it has no such user");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changed_labels_are_requested_after_a_delay_and_those_of_a_new_endpoint_at_once() {
     let stage = Stage::with_jitter(Duration::from_secs(1 << 30)).await;
