@@ -2,8 +2,8 @@
 //! reported where.
 
 use policy_engine::{
-    Action, Direction, Kind, Peers, Policy, Port, PortSpec, Ports, Refusal, Selector, Settings, Subject,
-    Tier, parse,
+    Action, Direction, DnsRule, FqdnSelector, Kind, L7Rules, Peers, Policy, Port, PortSpec, Ports, Refusal,
+    Requirement, Selector, Settings, Subject, Tier, parse,
 };
 use serde_json::{Value, json};
 
@@ -240,6 +240,43 @@ fn rules_of_the_cluster_have_tiers_priorities_and_actions() {
         .collect();
     assert!(!subject.key().contains(cluster) && !keys[0].contains(cluster) && keys[5].contains(cluster));
     assert_eq!(keys[3..5], ["cidr:10.0.0.0/8", "cidr:fd00::/8"]);
+}
+
+#[test]
+fn domain_names_allow_their_addresses_and_the_queries_for_them() {
+    let to = json!([{"domainNames": ["a.io", "*.b.io"]}, {"networks": ["10.0.0.0/8"]}]);
+    let ports = json!([{"tcp": {"destinationPort": {"number": 443}}}]);
+    let policy = egress(json!([{"action": "Accept", "to": to, "protocols": ports}])).unwrap();
+    let [queries, names, networks] = &policy.entries[..] else { panic!("{:#?}", policy.entries) };
+    assert_eq!(
+        queries.peers,
+        Peers::Of(vec![Selector::Labels(vec![Requirement::equals("k8s", "k8s-app", "kube-dns")])])
+    );
+    assert_eq!(queries.ports, Ports::Of(Vec::new()), "nothing passes the proxy by");
+    let rule = |name: &str, pattern: &str| DnsRule {
+        match_name: name.to_owned(),
+        match_pattern: pattern.to_owned(),
+    };
+    let rules = L7Rules::Dns([rule("a.io", ""), rule("", "**.b.io")].into());
+    let redirects: Vec<_> =
+        queries.redirects.iter().map(|to| (to.port.protocol, to.port.port.clone())).collect();
+    let named = |name: &str| Port::Named { name: name.into(), end: None };
+    assert_eq!(redirects, [(17, named("dns")), (6, named("dns-tcp"))]);
+    assert!(queries.redirects.iter().all(|to| to.rules.l7 == rules));
+    let fqdn = |name: &str, pattern: &str| {
+        Selector::Fqdn(FqdnSelector { match_name: name.to_owned(), match_pattern: pattern.to_owned() })
+    };
+    assert_eq!(names.peers, Peers::Of(vec![fqdn("a.io", ""), fqdn("", "**.b.io")]));
+    assert_eq!(names.ports, networks.ports);
+    assert!(names.redirects.is_empty() && networks.redirects.is_empty());
+    let places: Vec<_> =
+        policy.entries.iter().map(|entry| (entry.priority, entry.action, &*entry.path)).collect();
+    assert!(places.iter().all(|place| (place.0, place.1) == (places[0].0, Action::Allow)), "{places:?}");
+    assert_eq!((places[0].2, places[1].2), ("spec.egress[0].to[0]", "spec.egress[0].to[0]"));
+    for wrong in ["io", "a b", "-a.io", "*.", "a..io", "*a.io", "a.*.io"] {
+        let refused = egress(json!([{"action": "Accept", "to": [{"domainNames": [wrong]}]}])).unwrap_err();
+        assert_eq!(refused.problems[0].path, "spec.egress[0].to[0].domainNames[0]", "{wrong}");
+    }
 }
 
 #[test]

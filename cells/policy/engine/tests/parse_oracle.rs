@@ -24,7 +24,7 @@ fn print_summary(text: &str) {
 }
 
 /// Fields of rules that are known and not implemented, as named by the refusal.
-const UNBUILT: [&str; 3] = ["domainNames", "fromGroups", "toGroups"];
+const UNBUILT: [&str; 2] = ["fromGroups", "toGroups"];
 
 fn settings(case: &Value) -> Settings {
     let flag = |name: &str| case["config"][name].as_bool().unwrap();

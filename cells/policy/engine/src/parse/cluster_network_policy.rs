@@ -1,31 +1,35 @@
 //! Parses ClusterNetworkPolicies: Kubernetes' own, of the whole cluster, in tiers and with priorities.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use labels::Label;
+use labels::{K8S, Label};
 
 use super::cidr::network;
 use super::cursor::{Field, Object, Problems, quoted};
 use super::ports::{SCTP, TCP, UDP, is_service_name};
 use super::selectors::LabelSelector;
 use super::{Context, label_texts};
-use crate::model::{Action, Direction, Entry, Peers, Port, PortSpec, Ports, Subject, Tier};
-use crate::selector::Selector;
+use crate::model::{Action, Direction, Entry, Peers, Port, PortSpec, Ports, RedirectSpec, Subject, Tier};
+use crate::proxy::{DnsRule, L7Rules, ProxyRules};
+use crate::selector::{FqdnSelector, Requirement, Selector};
 
 /// Maximum number of rules of a direction: the limit of the CRD. A rule's index is a fraction of the priority, which
 /// 100 rules would fill.
 const MAX_RULES: usize = 25;
 const MAX_PRIORITY: u32 = 1000;
+/// RFC 1035, 2.3.4.
+const MAX_LABEL_LENGTH: usize = 63;
+const MAX_NAME_LENGTH: usize = 253;
 
-/// Known kinds of peers; those that are not implemented have a description.
-const INGRESS_PEERS: &[(&str, Option<&str>)] = &[("namespaces", None), ("pods", None)];
-const EGRESS_PEERS: &[(&str, Option<&str>)] = &[
-    ("namespaces", None),
-    ("pods", None),
-    ("networks", None),
-    ("nodes", None),
-    ("domainNames", Some("peers by DNS name")),
-];
+/// Known kinds of peers.
+const INGRESS_PEERS: &[&str] = &["namespaces", "pods"];
+const EGRESS_PEERS: &[&str] = &["namespaces", "pods", "networks", "nodes", DOMAIN_NAMES];
+const DOMAIN_NAMES: &str = "domainNames";
+
+/// The label of the cluster's DNS servers, and the names of their ports with the protocols.
+const DNS_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
+const DNS_PORTS: [(&str, u8); 2] = [("dns", UDP), ("dns-tcp", TCP)];
 
 /// Reads the entries of a ClusterNetworkPolicy, in the order ingress, egress; one for each peer of a rule.
 pub(super) fn cluster_network_policy(
@@ -57,7 +61,7 @@ pub(super) fn cluster_network_policy(
             peers: part.peers,
             ports: part.ports,
             services: Vec::new(),
-            redirects: Vec::new(),
+            redirects: part.redirects,
             authentication: None,
             log: "".into(),
             path: part.path.into(),
@@ -133,6 +137,7 @@ struct Part {
     action: Action,
     peers: Peers,
     ports: Ports,
+    redirects: Vec<RedirectSpec>,
     path: String,
 }
 
@@ -167,16 +172,30 @@ fn rules(
             }
         };
         let peers = elements(&rule, peers_name, problems);
-        let mut add = |action, peers, path: &str| {
-            parts.push(Part { index, action, peers, ports: ports.clone(), path: path.to_owned() });
+        let part = |action, peers, path: &str| Part {
+            index,
+            action,
+            peers,
+            ports: ports.clone(),
+            redirects: Vec::new(),
+            path: path.to_owned(),
         };
         if let (true, Some(action)) = (peers.is_empty(), action) {
-            add(action, Peers::All, &field.path);
+            parts.push(part(action, Peers::All, &field.path));
         }
         for peer in peers {
             let found = self::peer(&peer, direction, context, problems);
             match (found, action) {
-                (Some(Some(peers)), Some(action)) => add(action, peers, &peer.path),
+                (Some(Some(peers)), Some(action)) => {
+                    let dns = dns_rules(&peers);
+                    if !dns.is_empty() {
+                        check_domain_names(&peer, action, context, problems);
+                        let (peers, redirects) = dns_servers(dns);
+                        let ports = Ports::Of(Vec::new());
+                        parts.push(Part { redirects, ports, ..part(action, peers, &peer.path) });
+                    }
+                    parts.push(part(action, peers, &peer.path));
+                }
                 // The peer is of a kind that a later version has: fail closed, as the API demands.
                 (Some(None), Some(Action::Allow)) => {
                     problems.warn(&peer.path, "a kind of peer that is unknown: it accepts nothing", "");
@@ -187,7 +206,7 @@ fn rules(
                         "a kind of peer that is unknown: the rule denies all peers",
                         "",
                     );
-                    add(Action::Deny, Peers::All, &peer.path);
+                    parts.push(part(Action::Deny, Peers::All, &peer.path));
                 }
                 _ => {}
             }
@@ -215,8 +234,7 @@ fn peer(
 ) -> Option<Option<Peers>> {
     let peer = field.object(problems)?;
     let known = if direction == Direction::Ingress { INGRESS_PEERS } else { EGRESS_PEERS };
-    let given: Vec<&str> =
-        known.iter().map(|(name, _)| *name).filter(|name| peer.field(name).is_some()).collect();
+    let given: Vec<&str> = known.iter().copied().filter(|name| peer.field(name).is_some()).collect();
     let [kind] = given[..] else {
         if given.is_empty() {
             return Some(None);
@@ -228,10 +246,7 @@ fn peer(
         );
         return None;
     };
-    let built: Vec<&str> =
-        known.iter().filter(|(_, unbuilt)| unbuilt.is_none()).map(|(name, _)| *name).collect();
-    let unbuilt: Vec<_> = known.iter().filter_map(|(name, text)| Some((*name, (*text)?))).collect();
-    peer.check_names(problems, &built, &unbuilt);
+    peer.check_names(problems, known, &[]);
     let field = peer.field(kind)?;
     let selectors = match kind {
         "namespaces" => vec![in_namespaces(&field, problems)?],
@@ -247,9 +262,81 @@ fn peer(
             networks.iter().filter_map(|field| network(field, context, problems)).collect()
         }
         "nodes" => vec![super::peers::node(&field, context, problems)?],
-        _ => return None,
+        _ => {
+            let names = field.list(problems)?;
+            if names.is_empty() {
+                problems.add(&field.path, "selects no peers", "give one or more names");
+            }
+            names.iter().filter_map(|field| domain_name(field, problems)).collect()
+        }
     };
     (!selectors.is_empty()).then_some(Some(Peers::Of(selectors)))
+}
+
+/// Reads an element of `domainNames`: a name, or `*.` before a name for all names below it.
+fn domain_name(field: &Field<'_>, problems: &mut Problems) -> Option<Selector> {
+    let text = field.text(problems)?;
+    let (is_pattern, name) = match text.strip_prefix("*.") {
+        Some(name) => (true, name),
+        None => (false, text),
+    };
+    let is_label = |label: &str| {
+        let is_inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        let is_end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+        let bytes = label.as_bytes();
+        bytes.len() <= MAX_LABEL_LENGTH
+            && bytes.iter().copied().all(is_inner)
+            && is_end(bytes.first())
+            && is_end(bytes.last())
+    };
+    let labels = name.strip_suffix('.').unwrap_or(name).split('.');
+    if name.len() > MAX_NAME_LENGTH || labels.clone().count() < 2 || !labels.clone().all(is_label) {
+        let reason = format!("{}: not a domain name", quoted(field.value));
+        problems.add(&field.path, reason, "two or more labels between dots, perhaps `*.` before them");
+        return None;
+    }
+    // A pattern's `*` matches within one label; the API means all labels.
+    let (match_name, match_pattern) = match is_pattern {
+        true => (String::new(), format!("**.{name}")),
+        false => (name.to_owned(), String::new()),
+    };
+    Some(Selector::Fqdn(FqdnSelector { match_name, match_pattern }))
+}
+
+/// Checks that a rule with peers by name can be in force.
+fn check_domain_names(peer: &Field<'_>, action: Action, context: &Context<'_>, problems: &mut Problems) {
+    let path = format!("{}.{DOMAIN_NAMES}", peer.path);
+    if action != Action::Allow {
+        problems.add(&path, "in a rule that does not accept", "names can only be accepted");
+    }
+    if !context.settings.l7_proxy {
+        problems.add(&path, "names, and the DNS proxy is off", "switch enable-l7-proxy on");
+    }
+}
+
+/// Returns the DNS rules that allow queries of the names among the peers.
+fn dns_rules(peers: &Peers) -> BTreeSet<DnsRule> {
+    let selectors = if let Peers::Of(selectors) = peers { &selectors[..] } else { &[] };
+    let rule = |selector: &Selector| match selector {
+        Selector::Fqdn(FqdnSelector { match_name, match_pattern }) => {
+            Some(DnsRule { match_name: match_name.clone(), match_pattern: match_pattern.clone() })
+        }
+        _ => None,
+    };
+    selectors.iter().filter_map(rule).collect()
+}
+
+/// Returns the cluster's DNS servers as peers, with the redirects of queries: the addresses of names are known only from
+/// answers that pass the DNS proxy, so a rule with names allows these queries, too.
+fn dns_servers(rules: BTreeSet<DnsRule>) -> (Peers, Vec<RedirectSpec>) {
+    let (key, value) = DNS_SERVERS;
+    let servers = Selector::Labels(vec![Requirement::equals(K8S, key, value)]);
+    let rules = Arc::new(ProxyRules { l7: L7Rules::Dns(rules), ..ProxyRules::default() });
+    let redirect = |(name, protocol): (&str, u8)| {
+        let port = PortSpec { protocol, port: Port::Named { name: name.into(), end: None } };
+        RedirectSpec { port, rules: rules.clone() }
+    };
+    (Peers::Of(vec![servers]), DNS_PORTS.map(redirect).into())
 }
 
 /// Reads an element of `protocols`.
