@@ -97,7 +97,7 @@ pub use k8s_types::{
     json_items, selector,
 };
 pub use object::{manifest, manifest_of_json};
-pub use policy::{PolicyKind, PolicyObject};
+pub use policy::{PolicyBody, PolicyKind, PolicyObject};
 pub use pool::Pool;
 pub use row::{Row, Tabled};
 pub use source_file::{ManifestFault, SourceFile};

@@ -54,7 +54,7 @@ impl Listed for PolicyObject {
     }
 
     fn object(&self) -> Value {
-        Value::clone(&self.body)
+        self.body.value()
     }
 }
 

@@ -35,7 +35,7 @@ impl Hash for TheRule {
 }
 
 impl Engine {
-    /// Returns the basis of an identity; `None` if it is unknown. Costs a binary search per selector of subjects.
+    /// Returns the basis of an identity; `None` if it is unknown. Costs what applies to it.
     pub fn basis(&self, identity: u32) -> Option<Basis> {
         Rules::about(self, identity).map(|rules| rules.basis())
     }

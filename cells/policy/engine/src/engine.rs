@@ -37,6 +37,10 @@ pub struct Engine {
     uses: HashMap<SelectorId, BTreeMap<SelectorId, usize>>,
     /// By subject: the policies with rules for it.
     about: HashMap<SelectorId, BTreeSet<ResourceId>>,
+    /// The number of rules.
+    rules: usize,
+    /// The number of rules for any peer with ports by name: their rows depend on each peer.
+    names_of_everyone: usize,
 }
 
 /// A policy with the ids of its selectors.
@@ -96,14 +100,24 @@ impl Change {
     /// Merges a later change into this one.
     pub fn merge(&mut self, later: Change) {
         self.revision = later.revision;
-        for (list, more) in [
-            (&mut self.subjects, later.subjects),
-            (&mut self.refresh, later.refresh),
-            (&mut self.peers, later.peers),
-        ] {
-            list.extend(more);
-            list.sort_unstable();
-            list.dedup();
+        merge(&mut self.subjects, later.subjects);
+        merge(&mut self.refresh, later.refresh);
+        merge(&mut self.peers, later.peers);
+    }
+}
+
+/// Merges a sorted list into another one. A short one costs a binary search an item, so that many small changes do not
+/// sort the whole list each.
+fn merge(list: &mut Vec<u32>, more: Vec<u32>) {
+    if more.len() > list.len() / 16 {
+        list.extend(more);
+        list.sort_unstable();
+        list.dedup();
+        return;
+    }
+    for id in more {
+        if let Err(at) = list.binary_search(&id) {
+            list.insert(at, id);
         }
     }
 }
@@ -122,6 +136,8 @@ impl Engine {
             subjects: Selections::default(),
             uses: HashMap::new(),
             about: HashMap::new(),
+            rules: 0,
+            names_of_everyone: 0,
         }
     }
 
@@ -180,14 +196,20 @@ impl Engine {
         needed.filter(|to| self.proxy_ports.port(to).is_none()).map(|to| to.parser).collect()
     }
 
+    /// Returns the number of rules of all policies.
+    pub fn rule_count(&self) -> usize {
+        self.rules
+    }
+
     /// Iterates over all policies, in the order of their names.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.policies.values().map(|stored| &stored.policy)
     }
 
     /// Adds a policy, or replaces the one of this name. An equal one changes nothing.
-    pub fn set(&mut self, policy: Policy) -> Change {
-        if self.policies.get(&policy.resource).is_some_and(|stored| *stored.policy == policy) {
+    pub fn set(&mut self, policy: impl Into<Arc<Policy>>) -> Change {
+        let policy = policy.into();
+        if self.policies.get(&policy.resource).is_some_and(|stored| stored.policy == policy) {
             return self.unchanged();
         }
         // Store the new policy before the old one is released: selectors that both use keep a reference, so their
@@ -233,9 +255,10 @@ impl Engine {
     pub(crate) fn replace_identity(&mut self, id: u32, identity: Identity) -> Change {
         let relabelled = self.identities.get(id).is_none_or(|old| old.labels != identity.labels);
         if relabelled {
-            self.subjects.update(id, Some(&identity));
+            self.subjects.update(id, self.identities.get(id), Some(&identity));
         }
-        let mut change = self.peer_change(id, Some(&identity));
+        let touched = self.peers.update(id, self.identities.get(id), Some(&identity));
+        let mut change = self.peer_change(id, touched);
         self.identities.insert(id, identity);
         if relabelled {
             change.subjects = vec![id];
@@ -246,11 +269,10 @@ impl Engine {
 
     /// Removes an identity; an unknown one changes nothing.
     pub fn remove_identity(&mut self, id: u32) -> Change {
-        if self.identities.remove(id).is_none() {
-            return self.unchanged();
-        }
-        self.subjects.update(id, None);
-        self.peer_change(id, None)
+        let Some(old) = self.identities.remove(id) else { return self.unchanged() };
+        self.subjects.update(id, Some(&old), None);
+        let touched = self.peers.update(id, Some(&old), None);
+        self.peer_change(id, touched)
     }
 
     /// Returns the labels of an identity, if it is known.
@@ -261,37 +283,32 @@ impl Engine {
     /// Returns the prefixes that rules name, exceptions included: each needs an identity of its own. Prefixes of length
     /// 0 are the world of the family, with a reserved identity.
     pub fn prefixes(&self) -> BTreeSet<IpNetwork> {
-        let named = self.peers.iter().flat_map(|(_, selection)| selection.selector.prefixes());
-        let by_group = self.peers.iter().any(|(_, selection)| selection.selector.is_of_cidr_groups());
+        let by_group = self.peers.has_cidr_groups();
         let of_groups = by_group.then(|| cidr_group_prefixes(&self.groups)).into_iter().flatten();
-        named.chain(of_groups).collect()
+        self.peers.prefixes().chain(of_groups).collect()
     }
 
-    /// Returns the rules that apply to an identity, by policy, then in the order of its entries. Costs a binary search
-    /// per selector of subjects.
+    /// Whether a rule itself names the prefix, not a CIDR group; see [`prefixes`](Self::prefixes).
+    pub fn names_prefix(&self, prefix: &IpNetwork) -> bool {
+        self.peers.names(prefix)
+    }
+
+    /// Returns the prefixes that rules have ceased to name since the last call; some may be named again.
+    pub fn take_unnamed_prefixes(&mut self) -> BTreeSet<IpNetwork> {
+        self.peers.take_unnamed()
+    }
+
+    /// Returns the rules that apply to an identity, by policy, then in the order of its entries. Costs what applies.
     pub(crate) fn rules_about(&self, identity: u32) -> Vec<&StoredRule> {
-        let selected = self.subjects.iter().filter(|(_, selection)| selection.has(identity));
-        let subjects: BTreeSet<SelectorId> = selected.map(|(id, _)| id).collect();
+        let Some(known) = self.identities.get(identity) else { return Vec::new() };
+        let subjects = self.subjects.selecting(identity, known);
         let policies: BTreeSet<&ResourceId> =
             subjects.iter().filter_map(|id| self.about.get(id)).flatten().collect();
         let rules = policies.into_iter().filter_map(|resource| self.policies.get(resource));
-        rules.flat_map(|stored| &stored.rules).filter(|rule| subjects.contains(&rule.subject)).collect()
-    }
-
-    /// Returns all rules of the policies that have a rule for one of these subjects.
-    pub(crate) fn rules_of(
-        &self,
-        subjects: impl Iterator<Item = SelectorId>,
-    ) -> impl Iterator<Item = &StoredRule> {
-        let resources: BTreeSet<&ResourceId> =
-            subjects.filter_map(|id| self.about.get(&id)).flatten().collect();
-        let stored = resources.into_iter().filter_map(|resource| self.policies.get(resource));
-        stored.flat_map(|stored| &stored.rules)
-    }
-
-    /// Returns the subjects whose rules use a selector of peers.
-    pub(crate) fn users_of(&self, peer: SelectorId) -> impl Iterator<Item = SelectorId> {
-        self.uses.get(&peer).into_iter().flat_map(|uses| uses.keys().copied())
+        rules
+            .flat_map(|stored| &stored.rules)
+            .filter(|rule| subjects.binary_search(&rule.subject).is_ok())
+            .collect()
     }
 
     pub(crate) fn unchanged(&self) -> Change {
@@ -304,12 +321,16 @@ impl Engine {
         Change { subjects: self.selected(subjects), ..self.unchanged() }
     }
 
-    /// Updates the selections of peers, and returns the change for the identities whose rules use selectors that select
-    /// the peer or did before.
-    fn peer_change(&mut self, peer: u32, identity: Option<&Identity>) -> Change {
-        let touched = self.peers.update(peer, identity);
-        let subjects: BTreeSet<SelectorId> =
-            touched.iter().filter_map(|id| self.uses.get(id)).flat_map(|uses| uses.keys().copied()).collect();
+    /// Returns the change for the identities whose rules use selectors that select the peer or did before.
+    fn peer_change(&self, peer: u32, touched: Vec<SelectorId>) -> Change {
+        // Rows for any peer do not depend on a peer, unless a port is known by its name.
+        let depends = |id: &SelectorId| {
+            let selects_everyone =
+                self.peers.get(*id).is_some_and(|selection| selection.selector.is_wildcard());
+            self.names_of_everyone > 0 || !selects_everyone
+        };
+        let uses = touched.iter().filter(|id| depends(id)).filter_map(|id| self.uses.get(id));
+        let subjects: BTreeSet<SelectorId> = uses.flat_map(|uses| uses.keys().copied()).collect();
         Change { refresh: self.selected(&subjects), peers: vec![peer], ..self.unchanged() }
     }
 
@@ -320,11 +341,10 @@ impl Engine {
         all
     }
 
-    fn store(&mut self, policy: Policy) -> Stored {
-        let policy = Arc::new(policy);
+    fn store(&mut self, policy: Arc<Policy>) -> Stored {
         let mut rules = Vec::with_capacity(policy.entries.len());
         for entry in &policy.entries {
-            let subject = self.subjects.acquire(&entry.subject, &self.identities);
+            let subject = self.subjects.acquire(&entry.subject, &entry.labels, &self.identities);
             let everyone = [Selector::Labels(Vec::new())];
             let selectors = match &entry.peers {
                 Peers::All => &everyone,
@@ -333,8 +353,8 @@ impl Engine {
                 Peers::Of(list) if list.contains(&everyone[0]) => &everyone,
                 Peers::Of(list) => list,
             };
-            let peers: Vec<SelectorId> =
-                selectors.iter().map(|peer| self.peers.acquire(peer, &self.identities)).collect();
+            let acquire = |peer| self.peers.acquire(peer, &entry.labels, &self.identities);
+            let peers: Vec<SelectorId> = selectors.iter().map(acquire).collect();
             for peer in &peers {
                 *self.uses.entry(*peer).or_default().entry(subject).or_default() += 1;
             }
@@ -346,6 +366,9 @@ impl Engine {
                 labels: entry.labels.clone(),
                 log: entry.log.clone(),
             });
+            self.rules += 1;
+            let everyone = selectors.iter().any(Selector::is_wildcard);
+            self.names_of_everyone += usize::from(everyone && has_names(&entry.ports, &entry.redirects));
             rules.push(StoredRule {
                 rule,
                 subject,
@@ -376,6 +399,13 @@ impl Engine {
     /// Releases the selectors that the policy has acquired in [`store`](Self::store).
     fn forget(&mut self, stored: &Stored) {
         for rule in &stored.rules {
+            let labels = &rule.rule.labels;
+            let is_everyone = |id: &SelectorId| {
+                self.peers.get(*id).is_some_and(|selection| selection.selector.is_wildcard())
+            };
+            let everyone = rule.peers.iter().any(is_everyone);
+            self.rules -= 1;
+            self.names_of_everyone -= usize::from(everyone && has_names(&rule.ports, &rule.redirects));
             for peer in &rule.peers {
                 if let Some(uses) = self.uses.get_mut(peer) {
                     if let Some(count) = uses.get_mut(&rule.subject) {
@@ -388,9 +418,16 @@ impl Engine {
                         self.uses.remove(peer);
                     }
                 }
-                self.peers.release(*peer);
+                self.peers.release(*peer, labels);
             }
-            self.subjects.release(rule.subject);
+            self.subjects.release(rule.subject, labels);
         }
     }
+}
+
+/// Whether a port of a rule is known by its name.
+fn has_names(ports: &Ports, redirects: &[RedirectSpec]) -> bool {
+    let plain = if let Ports::Of(specs) = ports { &specs[..] } else { &[] };
+    let mut specs = plain.iter().chain(redirects.iter().map(|redirect| &redirect.port));
+    specs.any(|spec| matches!(spec.port, Port::Named { .. }))
 }

@@ -45,6 +45,11 @@ impl Identity {
         Identity { labels, ..self.clone() }
     }
 
+    /// Returns the prefixes among its labels.
+    pub(crate) fn prefixes(&self) -> &[IpNetwork] {
+        &self.prefixes
+    }
+
     /// Whether the selector selects it.
     pub(crate) fn is_selected_by(&self, selector: &Selector) -> bool {
         let possible = match selector {

@@ -63,6 +63,7 @@ mod resolve;
 mod rows;
 mod selections;
 mod selector;
+mod selector_index;
 mod services;
 mod settings;
 

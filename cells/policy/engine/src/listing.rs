@@ -1,10 +1,10 @@
 //! Lists selectors in the form of the API: all of them, or the changed ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::engine::{Engine, StoredRule};
-use crate::selections::{Selections, SelectorId, Selects};
+use crate::engine::Engine;
+use crate::selections::{Selections, Selects};
 use crate::selector::{FqdnSelector, Selector};
 
 /// A selector in the form of the API.
@@ -19,7 +19,7 @@ pub struct SelectorRow {
     /// The number of policy entries that use it.
     pub users: usize,
     /// The labels of these entries, without duplicates.
-    pub labels: Vec<Arc<[String]>>,
+    pub labels: Arc<[Arc<[String]>]>,
 }
 
 /// Changed selectors by their texts; `None` for selectors that are no longer in use.
@@ -28,12 +28,12 @@ pub type SelectorChanges = Vec<(Arc<str>, Option<SelectorRow>)>;
 impl Engine {
     /// Returns the selectors of peers in use.
     pub fn selectors(&self) -> Vec<SelectorRow> {
-        self.list(&self.peers, |_| true, |engine, id| engine.labels_of_peer(id)).into_values().collect()
+        all(&self.peers)
     }
 
     /// Returns the selectors of subjects in use.
     pub fn subject_selectors(&self) -> Vec<SelectorRow> {
-        self.list(&self.subjects, |_| true, |engine, id| engine.labels_of_subject(id)).into_values().collect()
+        all(&self.subjects)
     }
 
     /// Returns the number of selectors of peers in use.
@@ -46,71 +46,55 @@ impl Engine {
         self.identities.len()
     }
 
-    /// Returns the changes of [`selectors`](Self::selectors) since the last call. Linear in all selectors and in the
-    /// rules of policies that use a changed one.
+    /// Returns the changes of [`selectors`](Self::selectors) since the last call. Linear in the changed selectors and
+    /// the identities that they select.
     pub fn take_selector_changes(&mut self) -> SelectorChanges {
-        let changed = self.peers.take_changed();
-        let rows =
-            self.list(&self.peers, |text| changed.contains(text), |engine, id| engine.labels_of_peer(id));
-        with_gone(changed, rows)
+        changes(&mut self.peers)
     }
 
     /// Returns the changes of [`subject_selectors`](Self::subject_selectors) since the last call.
     pub fn take_subject_selector_changes(&mut self) -> SelectorChanges {
-        let changed = self.subjects.take_changed();
-        let of = |engine: &Engine, id| engine.labels_of_subject(id);
-        let rows = self.list(&self.subjects, |text| changed.contains(text), of);
-        with_gone(changed, rows)
-    }
-
-    fn labels_of_peer(&self, id: SelectorId) -> Vec<Arc<[String]>> {
-        labels(self.rules_of(self.users_of(id)).filter(|rule| rule.peers.contains(&id)))
-    }
-
-    fn labels_of_subject(&self, id: SelectorId) -> Vec<Arc<[String]>> {
-        labels(self.rules_of(std::iter::once(id)).filter(|rule| rule.subject == id))
-    }
-
-    fn list<S: Selects + Clone>(
-        &self,
-        selections: &Selections<S>,
-        wanted: impl Fn(&str) -> bool,
-        labels_of: impl Fn(&Engine, SelectorId) -> Vec<Arc<[String]>>,
-    ) -> BTreeMap<Arc<str>, SelectorRow> {
-        let mut rows: BTreeMap<Arc<str>, SelectorRow> = BTreeMap::new();
-        // A selector of nodes and one of endpoints may have the same text; the API lists them as one row.
-        for (id, selection) in selections.iter().filter(|(_, selection)| wanted(&selection.text)) {
-            let row = rows.entry(selection.text.clone()).or_insert_with_key(|text| SelectorRow {
-                selector: text.clone(),
-                fqdn: match selection.selector.selector() {
-                    Selector::Fqdn(fqdn) => Some(fqdn.clone()),
-                    _ => None,
-                },
-                identities: Vec::new(),
-                users: 0,
-                labels: Vec::new(),
-            });
-            row.identities.extend(&selection.identities);
-            row.users += selection.users;
-            row.labels.extend(labels_of(self, id));
-        }
-        for row in rows.values_mut() {
-            row.identities.sort_unstable();
-            row.labels.sort_unstable();
-            row.labels.dedup();
-        }
-        rows
+        changes(&mut self.subjects)
     }
 }
 
-fn labels<'a>(rules: impl Iterator<Item = &'a StoredRule>) -> Vec<Arc<[String]>> {
-    rules.map(|rule| rule.rule.labels.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+fn all<S: Selects + Clone>(selections: &Selections<S>) -> Vec<SelectorRow> {
+    let mut texts: Vec<&Arc<str>> = selections.texts().collect();
+    texts.dedup();
+    texts.into_iter().filter_map(|text| row(selections, text)).collect()
 }
 
-fn with_gone(changed: BTreeSet<Arc<str>>, mut rows: BTreeMap<Arc<str>, SelectorRow>) -> SelectorChanges {
-    let row = |text: Arc<str>| {
-        let row = rows.remove(&text);
+fn changes<S: Selects + Clone>(selections: &mut Selections<S>) -> SelectorChanges {
+    let changed = selections.take_changed();
+    let with_row = |text| {
+        let row = row(selections, &text);
         (text, row)
     };
-    changed.into_iter().map(row).collect()
+    changed.into_iter().map(with_row).collect()
+}
+
+/// Returns the row of the selectors with a text; `None` if there is none. A selector of nodes and one of endpoints may
+/// have the same text; the API lists them as one row.
+fn row<S: Selects + Clone>(selections: &Selections<S>, text: &Arc<str>) -> Option<SelectorRow> {
+    let mut with_text = selections.with_text(text);
+    let first = with_text.next()?;
+    let fqdn = match first.selector.selector() {
+        Selector::Fqdn(fqdn) => Some(fqdn.clone()),
+        _ => None,
+    };
+    let mut row = SelectorRow {
+        selector: first.text.clone(),
+        fqdn,
+        identities: first.identities.clone(),
+        users: first.users,
+        labels: first.labels(),
+    };
+    for other in with_text {
+        row.identities.extend(&other.identities);
+        row.identities.sort_unstable();
+        row.users += other.users;
+        let labels: BTreeSet<_> = row.labels.iter().cloned().chain(other.labels().iter().cloned()).collect();
+        row.labels = labels.into_iter().collect();
+    }
+    Some(row)
 }

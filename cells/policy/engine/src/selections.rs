@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use ipnetwork::IpNetwork;
 
 use crate::identities::{Identities, Identity};
 use crate::model::Subject;
 use crate::selector::Selector;
+use crate::selector_index::SelectorIndex;
 
 /// The host's identity.
 pub const HOST: u32 = 1;
@@ -60,12 +63,43 @@ pub(crate) struct Selection<S> {
     pub(crate) identities: Vec<u32>,
     /// Reference count: the number of policy entries that use it.
     pub(crate) users: usize,
+    /// The labels of these entries, sorted, with the number of entries of each.
+    labels: Vec<(Arc<[String]>, usize)>,
+    /// The labels without the numbers, once they have been asked for.
+    listed: OnceLock<Arc<[Arc<[String]>]>>,
 }
 
 impl<S> Selection<S> {
     /// Whether the identity is selected. Logarithmic.
     pub(crate) fn has(&self, identity: u32) -> bool {
         self.identities.binary_search(&identity).is_ok()
+    }
+
+    /// Returns the labels of the entries that use it, sorted; the same list until they change.
+    pub(crate) fn labels(&self) -> Arc<[Arc<[String]>]> {
+        self.listed.get_or_init(|| self.labels.iter().map(|(labels, _)| labels.clone()).collect()).clone()
+    }
+
+    fn add_user(&mut self, labels: &Arc<[String]>) {
+        self.users += 1;
+        match self.labels.binary_search_by(|(known, _)| known.cmp(labels)) {
+            Ok(at) => self.labels[at].1 += 1,
+            Err(at) => {
+                self.labels.insert(at, (labels.clone(), 1));
+                self.listed = OnceLock::new();
+            }
+        }
+    }
+
+    fn remove_user(&mut self, labels: &Arc<[String]>) {
+        self.users -= 1;
+        if let Ok(at) = self.labels.binary_search_by(|(known, _)| known.cmp(labels)) {
+            self.labels[at].1 -= 1;
+            if self.labels[at].1 == 0 {
+                self.labels.remove(at);
+                self.listed = OnceLock::new();
+            }
+        }
     }
 }
 
@@ -74,6 +108,15 @@ impl<S> Selection<S> {
 pub(crate) struct Selections<S> {
     ids: HashMap<Arc<S>, SelectorId>,
     selections: BTreeMap<SelectorId, Selection<S>>,
+    index: SelectorIndex,
+    /// By text: a selector of nodes and one of endpoints may have the same.
+    by_text: BTreeSet<(Arc<str>, SelectorId)>,
+    /// The prefixes that selectors name, with the number of selectors that name each.
+    prefixes: BTreeMap<IpNetwork, usize>,
+    /// Prefixes that selectors have ceased to name since the last [`take_unnamed`](Self::take_unnamed).
+    unnamed: BTreeSet<IpNetwork>,
+    /// The number of selectors of CIDR groups.
+    of_cidr_groups: usize,
     next: u64,
     /// Texts of selectors whose users or selection have changed since the last [`take_changed`](Self::take_changed).
     changed: BTreeSet<Arc<str>>,
@@ -81,16 +124,32 @@ pub(crate) struct Selections<S> {
 
 impl<S> Default for Selections<S> {
     fn default() -> Self {
-        Selections { ids: HashMap::new(), selections: BTreeMap::new(), next: 0, changed: BTreeSet::new() }
+        Selections {
+            ids: HashMap::new(),
+            selections: BTreeMap::new(),
+            index: SelectorIndex::default(),
+            by_text: BTreeSet::new(),
+            prefixes: BTreeMap::new(),
+            unnamed: BTreeSet::new(),
+            of_cidr_groups: 0,
+            next: 0,
+            changed: BTreeSet::new(),
+        }
     }
 }
 
 impl<S: Selects + Clone> Selections<S> {
-    /// Increments the selector's reference count. The first reference matches all candidate identities.
-    pub(crate) fn acquire(&mut self, selector: &S, identities: &Identities) -> SelectorId {
+    /// Increments the selector's reference count, for an entry with these labels. The first reference matches all
+    /// candidate identities.
+    pub(crate) fn acquire(
+        &mut self,
+        selector: &S,
+        labels: &Arc<[String]>,
+        identities: &Identities,
+    ) -> SelectorId {
         if let Some(id) = self.ids.get(selector) {
             if let Some(selection) = self.selections.get_mut(id) {
-                selection.users += 1;
+                selection.add_user(labels);
                 self.changed.insert(selection.text.clone());
             }
             return *id;
@@ -105,49 +164,115 @@ impl<S: Selects + Clone> Selections<S> {
             .collect();
         let text: Arc<str> = selector.selector().key().into();
         self.changed.insert(text.clone());
-        let selection = Selection { selector: shared.clone(), text, identities: selected, users: 1 };
+        self.by_text.insert((text.clone(), id));
+        self.index.insert(id, selector.selector());
+        for prefix in selector.selector().prefixes() {
+            *self.prefixes.entry(prefix).or_default() += 1;
+        }
+        self.of_cidr_groups += usize::from(selector.selector().is_of_cidr_groups());
+        let mut selection = Selection {
+            selector: shared.clone(),
+            text,
+            identities: selected,
+            users: 0,
+            labels: Vec::new(),
+            listed: OnceLock::new(),
+        };
+        selection.add_user(labels);
         self.ids.insert(shared, id);
         self.selections.insert(id, selection);
         id
     }
 
-    /// Decrements the selector's reference count; removes the selector at zero.
-    pub(crate) fn release(&mut self, id: SelectorId) {
+    /// Decrements the selector's reference count, for an entry with these labels; removes the selector at zero.
+    pub(crate) fn release(&mut self, id: SelectorId, labels: &Arc<[String]>) {
         let Some(selection) = self.selections.get_mut(&id) else { return };
-        selection.users -= 1;
+        selection.remove_user(labels);
         self.changed.insert(selection.text.clone());
-        if selection.users == 0 {
-            self.ids.remove(&selection.selector);
-            self.selections.remove(&id);
+        if selection.users > 0 {
+            return;
         }
+        let selector = selection.selector.selector();
+        self.index.remove(id, selector);
+        self.by_text.remove(&(selection.text.clone(), id));
+        self.of_cidr_groups -= usize::from(selector.is_of_cidr_groups());
+        for prefix in selector.prefixes() {
+            let Some(users) = self.prefixes.get_mut(&prefix) else { continue };
+            *users -= 1;
+            if *users == 0 {
+                self.prefixes.remove(&prefix);
+                self.unnamed.insert(prefix);
+            }
+        }
+        self.ids.remove(&selection.selector);
+        self.selections.remove(&id);
     }
 
-    /// Updates all selections after a change of an identity, `None` if it was removed. Returns the selectors that
-    /// select it now or did before.
-    pub(crate) fn update(&mut self, id: u32, identity: Option<&Identity>) -> Vec<SelectorId> {
-        let mut touched = Vec::new();
-        for (selector_id, selection) in &mut self.selections {
-            let selected = identity.is_some_and(|identity| selection.selector.selects(id, identity));
+    /// Updates the selections after a change of an identity; `None` where it did not exist before or does not now.
+    /// Returns the selectors that select it now or did before. Costs what may match, not all selectors.
+    pub(crate) fn update(
+        &mut self,
+        id: u32,
+        old: Option<&Identity>,
+        new: Option<&Identity>,
+    ) -> Vec<SelectorId> {
+        let mut touched = self.index.candidates(old.into_iter().chain(new));
+        touched.retain(|selector_id| {
+            let Some(selection) = self.selections.get_mut(selector_id) else { return false };
+            let selected = new.is_some_and(|identity| selection.selector.selects(id, identity));
             match (selection.identities.binary_search(&id), selected) {
-                (Err(_), false) => continue,
-                (Ok(_), true) => {}
-                (Ok(at), false) => {
-                    selection.identities.remove(at);
-                    self.changed.insert(selection.text.clone());
-                }
-                (Err(at), true) => {
-                    selection.identities.insert(at, id);
-                    self.changed.insert(selection.text.clone());
-                }
+                (Err(_), false) => return false,
+                (Ok(_), true) => return true,
+                (Ok(at), false) => drop(selection.identities.remove(at)),
+                (Err(at), true) => selection.identities.insert(at, id),
             }
-            touched.push(*selector_id);
-        }
+            self.changed.insert(selection.text.clone());
+            true
+        });
         touched
+    }
+
+    /// Returns the selectors that select an identity, sorted.
+    pub(crate) fn selecting(&self, id: u32, identity: &Identity) -> Vec<SelectorId> {
+        let mut found = self.index.candidates(std::iter::once(identity));
+        found.retain(|selector| self.get(*selector).is_some_and(|selection| selection.has(id)));
+        found
+    }
+
+    /// Returns the prefixes that selectors name, exceptions included.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNetwork> {
+        self.prefixes.keys().copied()
+    }
+
+    /// Whether a selector names the prefix.
+    pub(crate) fn names(&self, prefix: &IpNetwork) -> bool {
+        self.prefixes.contains_key(prefix)
+    }
+
+    /// Returns the prefixes that selectors have ceased to name since the last call; some may be named again.
+    pub(crate) fn take_unnamed(&mut self) -> BTreeSet<IpNetwork> {
+        std::mem::take(&mut self.unnamed)
+    }
+
+    /// Whether a selector selects by CIDR groups.
+    pub(crate) fn has_cidr_groups(&self) -> bool {
+        self.of_cidr_groups > 0
     }
 
     /// Returns the texts of selectors that have changed since the last call, removed ones included.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut self.changed)
+    }
+
+    /// Iterates over the selectors with a text.
+    pub(crate) fn with_text(&self, text: &Arc<str>) -> impl Iterator<Item = &Selection<S>> {
+        let range = (text.clone(), SelectorId(0))..=(text.clone(), SelectorId(u64::MAX));
+        self.by_text.range(range).filter_map(|(_, id)| self.selections.get(id))
+    }
+
+    /// Iterates over the texts of all selectors, in order.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_text.iter().map(|(text, _)| text)
     }
 
     /// Returns the number of selectors in use.
@@ -163,10 +288,5 @@ impl<S: Selects + Clone> Selections<S> {
     /// Returns the selector with its selection.
     pub(crate) fn get(&self, id: SelectorId) -> Option<&Selection<S>> {
         self.selections.get(&id)
-    }
-
-    /// Iterates over all selectors, in the order of their ids.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (SelectorId, &Selection<S>)> {
-        self.selections.iter().map(|(id, selection)| (*id, selection))
     }
 }

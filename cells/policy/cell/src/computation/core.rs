@@ -180,6 +180,10 @@ impl Core {
         &self.engine
     }
 
+    pub(crate) fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
     /// Returns the selectors that have changed: of peers, and of subjects.
     pub(crate) fn take_selector_changes(&mut self) -> [SelectorChanges; 2] {
         [self.engine.take_selector_changes(), self.engine.take_subject_selector_changes()]

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use k8s_tables::PolicyObject;
+use k8s_tables::{PolicyBody, PolicyObject};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use state_file::{Records, Schema, Version};
 
 /// The consequence of a damaged record.
@@ -16,7 +15,7 @@ const CONSEQUENCE: &str = "if that policy is refused now, its previous version i
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LastGood {
     origin: String,
-    manifest: Arc<Value>,
+    manifest: PolicyBody,
 }
 
 impl Schema for LastGood {

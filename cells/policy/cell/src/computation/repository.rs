@@ -8,8 +8,8 @@ use k8s_tables::{PolicyKind, PolicyObject};
 use labels::{Label, LabelArray};
 use loadbalancer::ServiceName;
 use policy_engine::{
-    CidrGroup, CidrGroups, Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, ServicePeers, Settings,
-    cidr_group_prefixes, parse,
+    CidrGroup, CidrGroups, Engine, Entry, Kind, Peers, Policy, Refusal, ResourceId, Selector, ServicePeers,
+    Settings, cidr_group_prefixes, parse,
 };
 
 use crate::computation::keep::Keep;
@@ -25,7 +25,7 @@ const DIRECTORY: &str = "directory";
 struct Known {
     origin: Arc<str>,
     /// The last valid version.
-    good: Option<Policy>,
+    good: Option<Arc<Policy>>,
     /// The errors of the current version.
     refusal: Option<Refusal>,
 }
@@ -38,8 +38,18 @@ pub(crate) struct Repository {
     keep: Keep,
     /// Prefixes that have identities and are in the ipcache because of rules.
     held: BTreeSet<IpNetwork>,
+    /// Whether policies were staged when prefixes were dropped last: some prefixes may be held for these only.
+    held_for_staged: bool,
     /// CIDR groups, the last valid version of each.
     groups: CidrGroups,
+    /// The sources of objects.
+    sources: BTreeSet<Arc<str>>,
+    /// Objects of which the current version is refused.
+    refused: BTreeSet<ObjectId>,
+    /// Objects with peers by CIDR group.
+    group_users: BTreeSet<ObjectId>,
+    /// Whether CIDR groups or their users have changed since prefixes were dropped last.
+    groups_changed: bool,
     /// Objects with peers by service.
     service_users: BTreeSet<ObjectId>,
     /// The services that these are translated with; none without such objects.
@@ -54,7 +64,7 @@ pub(crate) struct Repository {
 pub(crate) type Services = BTreeMap<ServiceName, ServicePeers>;
 
 /// Policies to be committed; `None` for a removed one.
-pub(crate) type Staged = BTreeMap<ResourceId, Option<Policy>>;
+pub(crate) type Staged = BTreeMap<ResourceId, Option<Arc<Policy>>>;
 
 impl Repository {
     /// Returns an empty repository that stores last good versions in `keep`.
@@ -76,34 +86,43 @@ impl Repository {
         staged: &mut Staged,
     ) -> Option<&Refusal> {
         let id = id(object);
-        let parsed = parse(id.kind, &object.body, settings).map(|policy| labelled(policy, object));
+        let parsed = parse(id.kind, &object.body.value(), settings).map(|policy| labelled(policy, object));
         let known = self.objects.entry(id.clone()).or_insert_with(|| Known {
             origin: "".into(),
             good: None,
             refusal: None,
         });
-        self.settings = settings.clone();
+        if self.settings != *settings {
+            self.settings = settings.clone();
+        }
+        if !self.sources.contains(&id.source) {
+            self.sources.insert(id.source.clone());
+        }
         known.origin = object.origin.as_str().into();
         let mut is_new = true;
         match parsed {
             Ok(policy) => {
-                (known.good, known.refusal) = (Some(policy), None);
+                (known.good, known.refusal) = (Some(policy.into()), None);
+                self.refused.remove(&id);
                 self.keep.note(&id.key(), object);
             }
             Err(refusal) => {
                 known.refusal = Some(refusal);
+                self.refused.insert(id.clone());
                 let before = known.good.is_none().then(|| self.keep.before(&id.key(), object)).flatten();
-                let policy = before
-                    .and_then(|before| Some(labelled(parse(id.kind, &before.body, settings).ok()?, &before)));
+                let policy = before.and_then(|before| {
+                    Some(labelled(parse(id.kind, &before.body.value(), settings).ok()?, &before))
+                });
                 is_new = policy.is_some();
-                known.good = policy.or(known.good.take());
+                known.good = policy.map(Arc::new).or(known.good.take());
             }
         }
         if is_new {
-            match known.good.as_ref().is_some_and(|policy| policy.services().next().is_some()) {
-                true => self.service_users.insert(id.clone()),
-                false => self.service_users.remove(&id),
-            };
+            let good = known.good.as_deref();
+            let by_service = good.is_some_and(|policy| policy.services().next().is_some());
+            set_member(&mut self.service_users, &id, by_service);
+            let by_group = good.is_some_and(|policy| selectors(policy).any(Selector::is_of_cidr_groups));
+            self.groups_changed |= set_member(&mut self.group_users, &id, by_group);
             self.stage(&id, staged);
         }
         self.objects.get(&id)?.refusal.as_ref()
@@ -113,6 +132,8 @@ impl Repository {
     pub(crate) fn remove(&mut self, object: &PolicyObject, staged: &mut Staged) {
         let id = id(object);
         self.service_users.remove(&id);
+        self.refused.remove(&id);
+        self.groups_changed |= self.group_users.remove(&id);
         if self.objects.remove(&id).is_some() {
             self.keep.forget(&id.key());
             self.stage(&id, staged);
@@ -145,7 +166,7 @@ impl Repository {
 
     /// Returns the version of an object that is in force.
     pub(crate) fn in_force(&self, object: &ObjectId) -> Option<&Policy> {
-        self.objects.get(object)?.good.as_ref()
+        self.objects.get(object)?.good.as_deref()
     }
 
     /// Iterates over all objects.
@@ -155,7 +176,10 @@ impl Repository {
 
     /// Iterates over the objects whose current version is refused.
     pub(crate) fn refused(&self) -> impl Iterator<Item = (&ObjectId, &Arc<str>, &Refusal)> {
-        self.objects.iter().filter_map(|(id, known)| Some((id, &known.origin, known.refusal.as_ref()?)))
+        self.refused.iter().filter_map(|id| {
+            let known = self.objects.get(id)?;
+            Some((id, &known.origin, known.refusal.as_ref()?))
+        })
     }
 
     /// Returns the origins of the objects of a resource.
@@ -186,17 +210,15 @@ impl Repository {
 
     /// Returns the prefixes of staged policies that have no identity yet.
     pub(crate) fn missing(&self, staged: &Staged) -> Vec<IpNetwork> {
-        let mut named: BTreeSet<IpNetwork> = staged.values().flatten().flat_map(prefixes).collect();
+        let staged = staged.values().flatten();
+        let mut named: BTreeSet<IpNetwork> = staged.flat_map(|policy| prefixes(policy)).collect();
         named.extend(self.group_prefixes());
         named.difference(&self.held).copied().collect()
     }
 
     /// Returns the prefixes of all CIDR groups if a policy selects by groups.
     fn group_prefixes(&self) -> impl Iterator<Item = IpNetwork> {
-        let by_group = |known: &Known| {
-            known.good.as_ref().is_some_and(|policy| selectors(policy).any(Selector::is_of_cidr_groups))
-        };
-        let needed = !self.groups.is_empty() && self.objects.values().any(by_group);
+        let needed = !self.group_users.is_empty();
         needed.then(|| cidr_group_prefixes(&self.groups)).into_iter().flatten()
     }
 
@@ -205,6 +227,7 @@ impl Repository {
     pub(crate) fn upsert_group(&mut self, name: &str, labels: BTreeMap<String, String>, prefixes: &[&str]) {
         let parsed: Result<BTreeSet<IpNetwork>, &str> =
             prefixes.iter().map(|text| text.parse().map_err(|_| *text)).collect();
+        self.groups_changed = true;
         match parsed {
             Ok(prefixes) => {
                 self.refused_groups.remove(name);
@@ -224,6 +247,7 @@ impl Repository {
 
     /// Removes a CIDR group.
     pub(crate) fn remove_group(&mut self, name: &str) {
+        self.groups_changed = true;
         self.groups.remove(name);
         self.refused_groups.remove(name);
     }
@@ -243,34 +267,74 @@ impl Repository {
         self.held.extend(prefixes);
     }
 
-    /// Removes and returns the held prefixes that neither rules in force nor staged policies name.
-    pub(crate) fn drop_unnamed(&mut self, named: BTreeSet<IpNetwork>, waiting: &Staged) -> Vec<IpNetwork> {
-        let mut wanted = named;
-        wanted.extend(waiting.values().flatten().flat_map(prefixes));
+    /// Removes and returns the held prefixes that neither rules in force nor staged policies name. Costs what rules have
+    /// ceased to name, unless policies were staged before or CIDR groups have changed. `is_committed`: the CIDR groups
+    /// are in force.
+    pub(crate) fn drop_unnamed(
+        &mut self,
+        engine: &mut Engine,
+        waiting: &Staged,
+        is_committed: bool,
+    ) -> Vec<IpNetwork> {
+        let unnamed = engine.take_unnamed_prefixes();
+        let all = self.held_for_staged || self.groups_changed;
+        self.held_for_staged = !waiting.is_empty();
+        self.groups_changed = self.groups_changed && !is_committed;
+        let mut gone: Vec<IpNetwork> = match all {
+            true => self.held.iter().copied().collect(),
+            false => unnamed.into_iter().filter(|prefix| self.held.contains(prefix)).collect(),
+        };
+        if gone.is_empty() {
+            return gone;
+        }
+        let staged = waiting.values().flatten();
+        let mut wanted: BTreeSet<IpNetwork> = staged.flat_map(|policy| prefixes(policy)).collect();
         wanted.extend(self.group_prefixes());
-        let gone: Vec<IpNetwork> = self.held.difference(&wanted).copied().collect();
-        self.held.retain(|held| wanted.contains(held));
+        if all {
+            wanted.extend(engine.prefixes());
+        }
+        gone.retain(|prefix| !engine.names_prefix(prefix) && !wanted.contains(prefix));
+        for prefix in &gone {
+            self.held.remove(prefix);
+        }
         gone
     }
 
     fn behind(&self, resource: &ResourceId) -> impl Iterator<Item = (&ObjectId, &Known)> {
-        self.objects.iter().filter(move |(id, _)| {
-            (id.kind, &id.namespace, &id.name) == (resource.kind, &resource.namespace, &resource.name)
+        let ResourceId { kind, namespace, name } = resource.clone();
+        self.sources.iter().filter_map(move |source| {
+            let (source, namespace, name) = (source.clone(), namespace.clone(), name.clone());
+            self.objects.get_key_value(&ObjectId { source, kind, namespace, name })
         })
     }
 
     /// Merges the versions of all sources of an object's resource into one policy.
     fn stage(&self, id: &ObjectId, staged: &mut Staged) {
         let resource = ResourceId { kind: id.kind, namespace: id.namespace.clone(), name: id.name.clone() };
-        let mut all: Option<Policy> = None;
+        let mut all: Option<Arc<Policy>> = None;
         for policy in self.behind(&resource).filter_map(|(_, known)| known.good.as_ref()) {
             match &mut all {
                 None => all = Some(policy.clone()),
-                Some(all) => all.entries.extend(policy.entries.iter().cloned()),
+                Some(all) => Arc::make_mut(all).entries.extend(policy.entries.iter().cloned()),
             }
         }
-        let translated = all.map(|policy| policy.with_services(self.services.values(), &self.settings));
+        let translated = |policy: Arc<Policy>| {
+            if policy.services().next().is_none() {
+                return policy;
+            }
+            Arc::new(Policy::clone(&policy).with_services(self.services.values(), &self.settings))
+        };
+        let translated = all.map(translated);
         staged.insert(resource, translated);
+    }
+}
+
+/// Adds an object to a set or removes it. Returns whether this has changed the set.
+fn set_member(set: &mut BTreeSet<ObjectId>, id: &ObjectId, is_member: bool) -> bool {
+    match (set.contains(id), is_member) {
+        (false, true) => set.insert(id.clone()),
+        (true, false) => set.remove(id),
+        _ => false,
     }
 }
 

@@ -16,7 +16,7 @@ use statedb::{Change, Changes, Obj, Snapshot, Table, Watch};
 
 use crate::config::enforcement;
 use crate::model::endpoint::EndpointPolicy;
-use crate::rounds::services::{ServiceTables, ServicesWatch, names_services};
+use crate::rounds::services::{ServiceTables, ServicesWatch, TO_SERVICES, names_services};
 
 /// The longest time that the first round waits for proxies: until it, redirects of the previous run stay in force.
 const PROXY_LIMIT: Duration = Duration::from_secs(10);
@@ -179,22 +179,26 @@ impl Inputs {
     /// Whether a policy of the sources has peers by service.
     fn name_services(&self) -> bool {
         let snapshot = self.objects.snapshot();
-        self.objects.all(&snapshot).any(|object| names_services(&object.body))
+        self.objects
+            .all(&snapshot)
+            .any(|object| object.body.text().contains(TO_SERVICES) && names_services(&object.body.value()))
     }
 
-    /// Reads the next input.
-    pub(crate) fn read(&self, cursor: &mut Cursor) -> (Input, InputWatch) {
+    /// Reads the next input, with at most `limit` changes of policies of each table; the watch is closed if there are
+    /// more.
+    pub(crate) fn read(&self, cursor: &mut Cursor, limit: usize) -> (Input, InputWatch) {
         let snapshot = self.endpoints.snapshot();
         let (rows, endpoints_watch) = self.endpoints.all_watch(&snapshot);
         let endpoints = rows.cloned().collect();
         let options_watch = self.options.as_ref().map(|options| options.all_watch(&snapshot).1);
-        let (objects, objects_watch) = cursor.objects.read(&snapshot, usize::MAX);
+        let (objects, objects_watch) = cursor.objects.read(&snapshot, limit);
         let objects = objects.into_iter().filter(|change| self.is_enforced(&change.object));
         let mut objects: Vec<ObjectChange> = objects
             .map(|change| ObjectChange { object: (*change.object).clone(), deleted: change.deleted })
             .collect();
-        let network_policies_watch = cursor.network_policies.read(&snapshot, &mut objects);
-        let cluster_network_policies_watch = cursor.cluster_network_policies.read(&snapshot, &mut objects);
+        let network_policies_watch = cursor.network_policies.read(&snapshot, limit, &mut objects);
+        let cluster_network_policies_watch =
+            cursor.cluster_network_policies.read(&snapshot, limit, &mut objects);
         let (cidr_groups, cidr_groups_watch) = cursor.cidr_groups.read(&snapshot, usize::MAX);
         let (identities, identities_watch) = cursor.identities(&snapshot);
         let (settings, options_revision) = self.settings(&snapshot);
@@ -261,8 +265,8 @@ where
     }
 
     /// Reads the changes as those of policy objects, each of its source.
-    fn read(&mut self, snapshot: &Snapshot, changes: &mut Vec<ObjectChange>) -> Watch {
-        let (batch, watch) = self.changes.read(snapshot, usize::MAX);
+    fn read(&mut self, snapshot: &Snapshot, limit: usize, changes: &mut Vec<ObjectChange>) -> Watch {
+        let (batch, watch) = self.changes.read(snapshot, limit);
         for change in batch {
             let row = &*change.object;
             let object = PolicyObject::from(row);

@@ -26,6 +26,9 @@ use crate::rounds::state::{Shared, State};
 /// The maximum time that the job waits for endpoints of the previous run. They are announced when the programs are
 /// loaded; endpoints that are not restored are removed from the kernel soon after.
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(10);
+/// The maximum number of changed policies of a table in one round while rules are in force: a new endpoint waits for the
+/// round in progress.
+const ROUND_LIMIT: usize = 64;
 /// The interval between checks which endpoints the kernel still has.
 const ATTACHED_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -92,7 +95,11 @@ impl Job {
         let mut last_resync = tokio::time::Instant::now();
         loop {
             let working = cx.working();
-            let (input, input_watch) = self.inputs.read(&mut rounds.cursor);
+            let limit = match rounds.schedule.mode() {
+                Mode::Startup => usize::MAX,
+                Mode::Running => ROUND_LIMIT,
+            };
+            let (input, input_watch) = self.inputs.read(&mut rounds.cursor, limit);
             let (mut retry, mut failed) = (None, false);
             let identities_revision = input.identities_revision;
             if rounds.schedule.is_due(input.has_changes(), input.versions()) {
@@ -295,7 +302,7 @@ impl Job {
                 (object, status)
             };
             let statuses = unreported.into_iter().map(status).collect();
-            let unnamed = state.repository.drop_unnamed(state.core.engine().prefixes(), &staged);
+            let unnamed = state.repository.drop_unnamed(state.core.engine_mut(), &staged, is_committed);
             Completion { statuses, unnamed, refused: state.refused() }
         };
         self.shared.with(complete).await

@@ -114,8 +114,7 @@ impl Counters {
 
     /// Sets the gauges of the repository.
     pub(crate) fn repository(&self, engine: &Engine) {
-        let rules: usize = engine.policies().map(|policy| policy.entries.len()).sum();
-        self.rules.set(rules as i64);
+        self.rules.set(engine.rule_count() as i64);
         self.revision.set(engine.revision() as i64);
         self.selectors.get_or_create(&PEERS).set(engine.peer_selector_count() as i64);
         self.identities(engine);

@@ -93,10 +93,13 @@ impl ServiceTables {
     }
 }
 
+/// The field of peers by service.
+pub(crate) const TO_SERVICES: &str = "toServices";
+
 /// Whether a policy object has peers by service, valid or not.
 pub(crate) fn names_services(body: &Value) -> bool {
     let rules = std::iter::once(&body["spec"]).chain(body["specs"].as_array().into_iter().flatten());
     let entries = rules.flat_map(|rule| [&rule["egress"], &rule["egressDeny"]]);
     let mut entries = entries.filter_map(Value::as_array).flatten();
-    entries.any(|entry| entry["toServices"].as_array().is_some_and(|list| !list.is_empty()))
+    entries.any(|entry| entry[TO_SERVICES].as_array().is_some_and(|list| !list.is_empty()))
 }

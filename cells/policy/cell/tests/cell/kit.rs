@@ -135,23 +135,35 @@ impl World {
 
     /// Writes policies by name and spec; `Null` deletes. `complete`: the folder has been read once.
     pub(crate) fn write(&mut self, policies: &[(&str, Value)], complete: bool) {
-        let initializer = if complete { self.initializer.take() } else { None };
+        let named: Vec<(String, Value)> =
+            policies.iter().map(|(name, spec)| (format!("shop/{name}"), spec.clone())).collect();
+        self.write_all(&named);
+        if let Some(initializer) = self.initializer.take_if(|_| complete) {
+            self.folder.transact(|w| initializer.done(w));
+        }
+    }
+
+    /// Writes policies by `namespace/name` and spec; `Null` deletes.
+    pub(crate) fn write_all(&self, policies: &[(String, Value)]) {
         self.folder.transact(|w| {
-            for (name, spec) in policies {
+            for (full_name, spec) in policies {
                 let kind = PolicyKind::CiliumNetworkPolicy;
+                let (namespace, name) = full_name.split_once('/').unwrap();
                 if spec.is_null() {
-                    w.delete(PolicyObject::by_name("cluster-folder", kind, "shop", name));
+                    w.delete(PolicyObject::by_name("cluster-folder", kind, namespace, name));
                     continue;
                 }
-                let manifest = json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec});
+                let manifest = json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec});
                 let object = PolicyObject::decode(kind, &manifest).unwrap();
                 let (source, origin) = ("cluster-folder".into(), format!("{name}.yaml, document 1"));
                 w.insert(PolicyObject { source, origin, ..object });
             }
-            if let Some(initializer) = initializer {
-                initializer.done(w);
-            }
         });
+    }
+
+    /// Allocates an identity.
+    pub(crate) fn allocate(&self, labels: &Labels, user: &str) -> u32 {
+        self.identities.allocate(labels, user).unwrap()
     }
 
     /// Writes a NetworkPolicy of a source; `Null` deletes.
@@ -209,7 +221,7 @@ impl World {
 
     pub(crate) fn subject(&self, endpoint: u16, app: &str) -> Subject {
         let labels = labels(app);
-        let identity = self.identities.allocate(&labels, &format!("endpoint/{endpoint}")).unwrap();
+        let identity = self.allocate(&labels, &format!("endpoint/{endpoint}"));
         let labels = LabelArray::from(&labels);
         Subject { endpoint, identity, labels, named_ports: NamedPorts::default() }
     }
