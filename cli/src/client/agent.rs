@@ -79,6 +79,11 @@ impl Agent {
         self.request(method, path, &[], None)
     }
 
+    /// Sends a request with a body outside of the REST API.
+    pub(crate) fn send_plain(&mut self, method: &str, path: &str, body: &Value) -> anyhow::Result<Response> {
+        self.request(method, path, &[], Some(body.to_string().as_bytes()))
+    }
+
     fn connect(&self) -> anyhow::Result<Connection> {
         let unreachable = |error| anyhow!("dial {}: {error}\nIs the agent running?", self.address);
         Connection::open(&self.address).map_err(unreachable)

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use hubble_api::flow::layer4::Protocol;
 use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict};
 use hubble_api::health::HealthCheckRequest;
 use hubble_api::health::health_client::HealthClient;
+use hubble_api::observer::get_flows_response::ResponseTypes;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetFlowsRequest, ServerStatusRequest};
 use hubble_api::{Connection, Server};
@@ -21,9 +23,14 @@ use self::events::{EventsCommand, RangeOptions};
 use self::list::{ListCommand, WatchCommand};
 pub(crate) use self::server::ServerOptions;
 use crate::client::Agent;
+use crate::commands::preview::Flow;
 
 /// The time in which a connection ends that a request has failed with.
 const END: Duration = Duration::from_millis(50);
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const SCTP: u8 = 132;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HubbleCommand {
@@ -214,6 +221,53 @@ pub(crate) fn run(agent: &Agent, command: &HubbleCommand, out: &mut dyn Write) -
             },
         }
     })
+}
+
+/// Returns the forwarded flows that the server has, each as the first packet of its connection.
+pub(crate) fn forwarded(agent: &mut Agent, options: &ServerOptions) -> anyhow::Result<Vec<Flow>> {
+    let server = options.server(agent)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (connection, work) =
+            hubble_api::connect(&server).await.context("no flows are served, which enable-hubble does")?;
+        let request = GetFlowsRequest {
+            whitelist: vec![FlowFilter { verdict: vec![Verdict::Forwarded.into()], ..FlowFilter::default() }],
+            ..GetFlowsRequest::default()
+        };
+        let read = async {
+            let mut responses =
+                ObserverClient::new(connection).get_flows(request).await.map_err(refused)?.into_inner();
+            let mut flows = Vec::new();
+            while let Some(response) = responses.message().await.map_err(refused)? {
+                if let Some(ResponseTypes::Flow(flow)) = &response.response_types {
+                    flows.extend(first_packet(flow));
+                }
+            }
+            anyhow::Ok(flows)
+        };
+        tokio::select! {
+            biased;
+            flows = read => flows,
+            _ = work => bail!("the server has closed the connection"),
+        }
+    })
+}
+
+/// Returns the first packet of a flow's connection; `None` if its direction is unknown or it has no ports.
+fn first_packet(flow: &hubble_api::flow::Flow) -> Option<Flow> {
+    let ip = flow.ip.as_ref()?;
+    let (source, destination) = (ip.source.parse().ok()?, ip.destination.parse().ok()?);
+    let (protocol, [source_port, destination_port]) = match flow.l4.as_ref()?.protocol.as_ref()? {
+        Protocol::Tcp(tcp) => (TCP, [tcp.source_port, tcp.destination_port]),
+        Protocol::Udp(udp) => (UDP, [udp.source_port, udp.destination_port]),
+        Protocol::Sctp(sctp) => (SCTP, [sctp.source_port, sctp.destination_port]),
+        _ => return None,
+    };
+    let (source, destination, port) = match flow.is_reply? {
+        true => (destination, source, source_port),
+        false => (source, destination, destination_port),
+    };
+    Some(Flow { source, destination, protocol, port: port.try_into().ok()? })
 }
 
 async fn observe(

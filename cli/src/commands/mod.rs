@@ -29,6 +29,7 @@ mod metrics;
 mod monitor;
 mod node;
 mod policy;
+mod preview;
 mod probe;
 mod service;
 mod shell;

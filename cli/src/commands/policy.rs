@@ -1,6 +1,7 @@
 //! `policy`: the rules in force, the selections of their selectors, and waiting for a revision.
 
 use crate::client::Agent;
+use crate::commands::preview::{self, PreviewOptions};
 use crate::output::{Output, table};
 use anyhow::{Context as _, bail};
 use api_models::{Endpoint, Label, Policy, SelectorIdentityMapping};
@@ -20,6 +21,8 @@ pub(crate) enum PolicyCommand {
     Selectors(SelectorOptions),
     /// Display cached information about subject selectors
     SubjectSelectors(SelectorOptions),
+    /// Print which connections and flows policies would cut, before they are applied
+    Preview(Box<PreviewOptions>),
     /// Wait for all endpoints to have updated to a given policy revision
     Wait(WaitOptions),
 }
@@ -56,6 +59,7 @@ pub(crate) fn run(agent: &mut Agent, command: &PolicyCommand, out: &mut dyn Writ
         PolicyCommand::SubjectSelectors(options) => {
             selectors(agent, "/policy/subject-selectors", options, out)
         }
+        PolicyCommand::Preview(options) => preview::run(agent, options, out),
         PolicyCommand::Wait(options) => wait(agent, options),
     }
 }

@@ -17,6 +17,7 @@ mod policy;
 mod policy_bad;
 mod policy_first;
 mod policy_ports;
+mod policy_preview;
 mod policy_relabel;
 mod policy_replace;
 mod restart;

@@ -19,6 +19,7 @@ use proxy_ports::Proxies;
 use runtime_options::{Follower, RuntimeOption, follower};
 use statedb::{RwTable, Table};
 
+use crate::api::preview::Preview;
 use crate::api::rest;
 use crate::api::why::Why;
 use crate::computation::core::Core;
@@ -53,6 +54,7 @@ pub fn cell() -> Cell {
             provide(policies),
             provide(routes),
             provide(why),
+            provide(preview),
         ],
     )
 }
@@ -193,5 +195,19 @@ fn why(
     Member(Page::new("why", move |query| {
         let why = why.clone();
         async move { hive::blocking(move || why.answer(&query)).await }
+    }))
+}
+
+fn preview(
+    shared: Arc<Shared>,
+    endpoints: Arc<Table<EndpointPolicy>>,
+    ipcache: Arc<Table<Entry>>,
+    prefixes: Arc<Prefixes>,
+) -> Member<Page> {
+    let (shared, endpoints) = ((*shared).clone(), (*endpoints).clone());
+    let preview = Preview { shared, endpoints, ipcache, prefixes };
+    Member(Page::post("policy-preview", move |body| {
+        let preview = preview.clone();
+        async move { hive::blocking(move || preview.answer(&body)).await }
     }))
 }

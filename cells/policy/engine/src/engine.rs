@@ -206,6 +206,11 @@ impl Engine {
         self.policies.values().map(|stored| &stored.policy)
     }
 
+    /// Returns the policy with this name.
+    pub fn policy(&self, resource: &ResourceId) -> Option<&Arc<Policy>> {
+        self.policies.get(resource).map(|stored| &stored.policy)
+    }
+
     /// Adds a policy, or replaces the one of this name. An equal one changes nothing.
     pub fn set(&mut self, policy: impl Into<Arc<Policy>>) -> Change {
         let policy = policy.into();

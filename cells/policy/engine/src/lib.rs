@@ -45,6 +45,7 @@
 
 mod basis;
 mod engine;
+mod excerpt;
 mod explain;
 mod filters;
 mod groups;

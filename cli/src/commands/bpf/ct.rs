@@ -80,8 +80,8 @@ pub(super) fn run(agent: &mut Agent, command: &CtCommand, out: &mut dyn Write) -
 }
 
 /// Maps of all endpoints, in Cilium's order.
-const IPV4: [&str; 2] = ["cilium_ct4_global", "cilium_ct_any4_global"];
-const IPV6: [&str; 2] = ["cilium_ct6_global", "cilium_ct_any6_global"];
+pub(super) const NAMES: [&str; 4] =
+    ["cilium_ct4_global", "cilium_ct_any4_global", "cilium_ct6_global", "cilium_ct_any6_global"];
 
 /// An entry of a map, by names and in the form of Cilium's JSON.
 #[derive(Serialize)]
@@ -140,15 +140,15 @@ struct Value {
 }
 
 /// An entry without its address family.
-struct Row {
+pub(super) struct Row {
     /// As stored: the packet's source.
-    daddr: IpAddr,
-    saddr: IpAddr,
+    pub(super) daddr: IpAddr,
+    pub(super) saddr: IpAddr,
     /// In network byte order.
-    dport: u16,
+    pub(super) dport: u16,
     sport: u16,
-    protocol: u8,
-    flags: u8,
+    pub(super) protocol: u8,
+    pub(super) flags: u8,
     entry: CtEntry,
 }
 
@@ -180,12 +180,8 @@ fn list(agent: &mut Agent, options: &CtListOptions, out: &mut dyn Write) -> anyh
     };
     let clock = if options.time_diff { Some(Now::read(agent, options)?) } else { None };
     let (mut records, mut found) = (Vec::new(), false);
-    for name in IPV4.into_iter().chain(IPV6) {
-        let rows = match name.contains('4') {
-            true => rows::<u32, CtTuple4>(name),
-            false => rows::<[u32; 4], CtTuple6>(name),
-        };
-        let rows = match rows {
+    for name in NAMES {
+        let rows = match rows_of(name) {
             Ok(rows) => rows,
             Err(error) => {
                 writeln!(io::stderr(), "Unable to open {name}: {error:#}. Skipping.")?;
@@ -211,6 +207,14 @@ fn list(agent: &mut Agent, options: &CtListOptions, out: &mut dyn Write) -> anyh
     }
     options.output.write(&records, out)?;
     Ok(())
+}
+
+/// Returns the entries of one of the maps.
+pub(super) fn rows_of(name: &str) -> anyhow::Result<Vec<Row>> {
+    match name.contains('4') {
+        true => rows::<u32, CtTuple4>(name),
+        false => rows::<[u32; 4], CtTuple6>(name),
+    }
 }
 
 fn rows<A: Address, K: Pod + Into<CtTuple<A>>>(name: &str) -> anyhow::Result<Vec<Row>> {
@@ -282,6 +286,22 @@ impl Now {
 }
 
 impl Row {
+    #[cfg(test)]
+    pub(super) fn new(
+        [daddr, saddr]: [IpAddr; 2],
+        [dport, sport]: [u16; 2],
+        protocol: u8,
+        flags: u8,
+        entry: CtEntry,
+    ) -> Row {
+        Row { daddr, saddr, dport, sport, protocol, flags, entry }
+    }
+
+    /// Returns both ports, as stored.
+    pub(super) fn ports(&self) -> [u16; 2] {
+        [self.dport, self.sport]
+    }
+
     /// Formats one line, with source and destination of the packet that created the entry. Entries of connections store
     /// the addresses reversed, entries of services the ports.
     fn text(&self, now: Option<&Now>) -> String {

@@ -2,6 +2,7 @@
 //!
 //! `pinned` finds and reads maps, `format` formats their entries as Cilium's tools do; every other file is a command.
 
+mod connections;
 mod ct;
 mod endpoint;
 mod format;
@@ -15,6 +16,8 @@ mod nat;
 mod nodeid;
 pub(super) mod pinned;
 mod policy;
+
+pub(super) use self::connections::connections;
 
 use crate::client::Agent;
 use crate::commands::list::{List, Listing};

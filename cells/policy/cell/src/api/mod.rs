@@ -3,6 +3,7 @@
 //! Sibling folders that it uses: `computation`, `model`, `rounds`.
 
 pub(crate) mod l4;
-mod proxy;
+pub mod preview;
+pub(crate) mod proxy;
 pub(crate) mod rest;
 pub mod why;

@@ -187,6 +187,18 @@ impl Repository {
         self.behind(resource).map(|(_, known)| known.origin.clone()).collect()
     }
 
+    /// Returns a policy with its peers by service translated as they would be if it were in force.
+    pub(crate) fn translated(&self, policy: Policy) -> Policy {
+        policy.with_services(self.services.values(), &self.settings)
+    }
+
+    /// Returns the prefixes that need identities if a policy is in force, those of CIDR groups among them.
+    pub(crate) fn prefixes_of(&self, policy: &Policy) -> BTreeSet<IpNetwork> {
+        let by_group = selectors(policy).any(Selector::is_of_cidr_groups);
+        let of_groups = by_group.then(|| cidr_group_prefixes(&self.groups)).into_iter().flatten();
+        prefixes(policy).into_iter().chain(of_groups).collect()
+    }
+
     /// Whether an object has peers by service.
     pub(crate) fn uses_services(&self) -> bool {
         !self.service_users.is_empty()

@@ -1,8 +1,8 @@
-use api::{Operation, Query, Request, Response};
+use api::{Operation, Page, Query, Request, Response};
 use ipcache::{IpcacheWriter, Mapping, Source};
 use serde_json::{Value, json};
 
-use crate::kit::{Agent, World, allow, allow_cidr};
+use crate::kit::{Agent, TCP, World, allow, allow_cidr};
 
 async fn body(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
@@ -18,8 +18,17 @@ async fn get(agent: &Agent, operation: Operation) -> Value {
 }
 
 async fn why(agent: &Agent, query: &[(&str, &str)]) -> (u16, Value) {
-    let page = agent.surfaces.lock().unwrap().1[0].clone();
+    let page = page(agent, "why");
     body(page.call(query.iter().copied().collect::<Query>()).await).await
+}
+
+fn page(agent: &Agent, name: &str) -> Page {
+    agent.surfaces.lock().unwrap().1.iter().find(|page| page.name() == name).unwrap().clone()
+}
+
+async fn preview(agent: &Agent, manifests: Value, flows: Value) -> (u16, Value) {
+    let request = json!({"manifests": manifests, "flows": flows}).to_string();
+    body(page(agent, "policy-preview").call_with(Query::default(), request.into()).await).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,5 +161,104 @@ async fn why_returns_the_rule_the_row_and_the_drop() {
         assert_eq!(found, status, "{answer}");
         assert!(answer.as_str().unwrap().contains(text), "{answer}");
     }
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_preview_lists_the_flows_that_policies_would_cut_and_applies_nothing() {
+    let mut world = World::new();
+    world.write(&[("web", allow("web", "client", 80))], true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.pod(8, "client"));
+    let ipcache = agent.hive.get::<IpcacheWriter>();
+    for subject in [&web, &client] {
+        let pod =
+            Some(ipcache::Pod { namespace: "shop".into(), name: format!("p{}", subject.endpoint).into() });
+        let mapping = Mapping { pod, ..Mapping::identity(subject.identity) };
+        let (address, resource) =
+            (format!("10.0.0.{}/32", subject.endpoint), format!("endpoint/{}", subject.endpoint));
+        ipcache.upsert(address.parse().unwrap(), Source::Local, &resource, mapping);
+        agent.policies.enforce(subject.clone());
+    }
+    for endpoint in [7, 8] {
+        agent.policies.realized(endpoint).await.unwrap();
+    }
+    let flow = |from: &str, to: &str, port: u16| json!({"source": from, "destination": to, "protocol": 6, "port": port});
+    let flows = json!([
+        flow("10.0.0.8", "10.0.0.7", 80),
+        flow("10.0.0.8", "10.0.0.7", 81),
+        flow("10.0.0.8", "192.0.2.1", 443),
+        flow("10.0.0.8", "198.51.100.1", 443),
+        flow("192.0.2.1", "198.51.100.1", 443),
+    ]);
+    let policy = |kind: &str, name: &str, spec: Value| {
+        json!({
+            "apiVersion": "cilium.io/v2", "kind": kind, "metadata": {"name": name, "namespace": "shop"}, "spec": spec,
+        })
+    };
+    let cut = |answer: &Value| -> Vec<(u64, String)> {
+        let list = answer["cut"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        list.iter()
+            .map(|cut| (cut["index"].as_u64().unwrap(), cut["direction"].as_str().unwrap().to_owned()))
+            .collect()
+    };
+    let (of_ingress, of_egress) = ("ingress".to_owned(), "egress".to_owned());
+    let (revision, calls) = (agent.policies.revision(), world.fake.calls().len());
+
+    // The present policy with another port.
+    let other = json!([policy("CiliumNetworkPolicy", "web", allow("web", "client", 81))]);
+    let (status, answer) = preview(&agent, other, flows.clone()).await;
+    assert_eq!((status, &answer["revision"]), (200, &json!(revision)));
+    assert_eq!(answer["policies"], json!([{"policy": "cnp/shop/web", "is_new": false, "warnings": []}]));
+    assert_eq!((&answer["decided"], &answer["denied"]), (&json!(4), &json!(1)));
+    assert_eq!(cut(&answer), [(0, of_ingress.clone())]);
+    let first = &answer["cut"][0];
+    assert_eq!((&first["source_pod"], &first["destination_pod"]), (&json!("shop/p8"), &json!("shop/p7")));
+    assert_eq!((&first["endpoint"], &first["protocol_name"]), (&json!(7), &json!("TCP")));
+    assert_eq!(first["reason"], "denied: the one rule that selects the endpoint does not match");
+
+    // A new policy with a prefix that has no identity yet: the address inside stays allowed, that outside does not.
+    let egress =
+        |rules: Value| json!({"endpointSelector": {"matchLabels": {"app": "client"}}, "egress": rules});
+    let rules = json!([{"toCIDR": ["192.0.2.0/24"]}, {"toEndpoints": [{"matchLabels": {"app": "web"}}]}]);
+    let new = json!([policy("CiliumNetworkPolicy", "new", egress(rules))]);
+    let (_, answer) = preview(&agent, new, flows.clone()).await;
+    assert_eq!(
+        (cut(&answer), &answer["policies"][0]["is_new"]),
+        (vec![(3, of_egress.clone())], &json!(true))
+    );
+
+    // A deny by rule; the control is a policy that cuts nothing.
+    let deny = json!({"endpointSelector": {}, "ingressDeny": [{"fromEndpoints": [{"matchLabels": {"app": "client"}}]}]});
+    let (_, answer) =
+        preview(&agent, json!([policy("CiliumNetworkPolicy", "deny", deny)]), flows.clone()).await;
+    assert_eq!(cut(&answer), [(0, of_ingress)]);
+    assert_eq!(answer["cut"][0]["reason"], "denied by cnp/shop/deny spec.ingressDeny[0]");
+    let (_, answer) =
+        preview(&agent, json!([policy("CiliumNetworkPolicy", "none", allow("x", "y", 1))]), flows).await;
+    assert_eq!(cut(&answer), []);
+
+    // Nothing was applied, and invalid manifests are refused by path, all of them.
+    assert_eq!((agent.policies.revision(), world.fake.calls().len()), (revision, calls));
+    assert!(world.ingress(7, client.identity, TCP | 80) && agent.statuses().len() == 1);
+    let mut wrong = allow("web", "client", 80);
+    wrong["ingress"][0]["toPorts"][0]["ports"][0]["port"] = "99999".into();
+    let wrong = json!([
+        policy("CiliumNetworkPolicy", "wrong", wrong),
+        policy("Pod", "p", json!({})),
+        {"apiVersion": "v1", "kind": "NetworkPolicy", "metadata": {"name": "x"}, "spec": {}},
+    ]);
+    let (status, answer) = preview(&agent, wrong, json!([])).await;
+    let lines: Vec<&str> = answer.as_str().unwrap().lines().collect();
+    assert_eq!((status, lines.len()), (400, 3), "{answer}");
+    assert!(
+        lines[0].starts_with("document 1: cnp/shop/wrong: spec.ingress[0].toPorts[0].ports[0].port"),
+        "{answer}"
+    );
+    assert!(lines[1].starts_with("document 2: kind: \"Pod\": is none of"), "{answer}");
+    assert!(
+        lines[2].starts_with("document 3: apiVersion: \"v1\": NetworkPolicy has networking.k8s.io/v1"),
+        "{answer}"
+    );
     agent.end().await;
 }
