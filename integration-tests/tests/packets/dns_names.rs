@@ -168,18 +168,39 @@ fn check_flows(node: &Node) {
         find(matches).unwrap()
     };
     let denied = wait(&|flow| flow["l7"]["dns"]["query"] == "www.denied.test.");
-    assert_eq!((&denied["verdict"], &denied["traffic_direction"]), (&json!("DROPPED"), &json!("EGRESS")), "{denied}");
-    assert_eq!((&denied["source"]["pod_name"], &denied["l7"]["type"]), (&json!("client"), &json!("REQUEST")), "{denied}");
+    assert_eq!(
+        (&denied["verdict"], &denied["traffic_direction"]),
+        (&json!("DROPPED"), &json!("EGRESS")),
+        "{denied}"
+    );
+    assert_eq!(
+        (&denied["source"]["pod_name"], &denied["l7"]["type"]),
+        (&json!("client"), &json!("REQUEST")),
+        "{denied}"
+    );
     assert_eq!(denied["Summary"], "DNS Query www.denied.test. A");
     let labels = denied["source"]["labels"].as_array().unwrap();
     assert!(labels.contains(&json!("k8s:io.kubernetes.pod.namespace=default")), "{denied}");
     let answer = wait(&|flow| flow["l7"]["type"] == "RESPONSE");
     assert_eq!(answer["l7"]["dns"]["ips"], json!([NAMED.to_string()]), "{answer}");
-    assert_eq!((&answer["IP"]["source"], &answer["l4"]["UDP"]["source_port"]), (&json!(Node::WORLD_IPV4), &json!(53)), "{answer}");
-    assert_eq!((&answer["destination"]["pod_name"], &answer["is_reply"]), (&json!("client"), &json!(true)), "{answer}");
-    let verdict = wait(&|flow| flow["event_type"]["type"] == 5 && flow["l4"]["UDP"]["destination_port"] == 53);
+    assert_eq!(
+        (&answer["IP"]["source"], &answer["l4"]["UDP"]["source_port"]),
+        (&json!(Node::WORLD_IPV4), &json!(53)),
+        "{answer}"
+    );
+    assert_eq!(
+        (&answer["destination"]["pod_name"], &answer["is_reply"]),
+        (&json!("client"), &json!(true)),
+        "{answer}"
+    );
+    let verdict =
+        wait(&|flow| flow["event_type"]["type"] == 5 && flow["l4"]["UDP"]["destination_port"] == 53);
     let policy = &verdict["egress_allowed_by"][0];
-    assert_eq!((&policy["name"], &policy["kind"]), (&json!("names"), &json!("CiliumNetworkPolicy")), "{verdict}");
+    assert_eq!(
+        (&policy["name"], &policy["kind"]),
+        (&json!("names"), &json!("CiliumNetworkPolicy")),
+        "{verdict}"
+    );
     assert_eq!(verdict["verdict"], "REDIRECTED", "{verdict}");
 }
 

@@ -8,14 +8,15 @@ use hive::job::Backoff;
 use hive::prelude::*;
 use identity::Identity;
 use ipcache::Entry;
-use local_node::StateConfig;
+use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, MapsConfig};
 use metrics::Metrics;
+use monitor::Monitor;
 use policy::{EndpointPolicy, PeerSelector};
 use proxy_ports::Proxies;
 use statedb::Table;
 
-use crate::access_log::{AccessLog, AccessLogSocket};
+use crate::access_log::{AccessLogSocket, Records};
 use crate::config::EnvoyConfig;
 use crate::hosts;
 use crate::job::Job;
@@ -51,8 +52,8 @@ struct StartParams {
     selectors: Arc<Table<PeerSelector>>,
     identities: Arc<Table<Identity>>,
     ipcache: Arc<Table<Entry>>,
-    /// Absent in agents whose monitors do not show requests.
-    log: Option<Arc<dyn AccessLog>>,
+    node: Arc<Table<LocalNode>>,
+    monitor: Arc<Monitor>,
     metrics: Arc<Metrics>,
     jobs: JobGroup,
 }
@@ -71,6 +72,12 @@ fn start(p: StartParams) {
     let sockets = p.state.run().join(SOCKETS);
     let access_log = sockets.join("access_log.sock");
     let families = [("127.0.0.1", p.families.enable_ipv4), ("::1", p.families.enable_ipv6)];
+    let records = Records {
+        monitor: p.monitor,
+        endpoints: p.endpoints.clone(),
+        identities: p.identities.clone(),
+        node: p.node,
+    };
     let settings = Settings {
         config: (*p.config).clone(),
         addresses: families.into_iter().filter_map(|(ip, is_on)| is_on.then_some(ip)).collect(),
@@ -110,7 +117,7 @@ fn start(p: StartParams) {
         gid,
         buffer_size: p.config.envoy_access_log_buffer_size.min(MAX_BUFFER) as usize,
         verdicts: p.proxies.verdicts().clone(),
-        log: p.log,
+        records,
     };
     p.jobs.one_shot_with_retry("access-log", backoff(), move |cx: JobCx| socket.clone().serve(cx)).add();
 }

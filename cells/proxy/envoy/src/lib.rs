@@ -3,8 +3,8 @@
 //!
 //! **Owns** `envoy/sockets/` in the run folder: the xDS server (`xds.sock`) and the access log (`access_log.sock`).
 //! **Needs** `Arc<Proxies>` for ports, the tables `endpoint-policies`, `endpoints`, `selectors`, `identities` and of the
-//! ipcache; `Arc<dyn `[`AccessLog`]`>`, if there is one, gets the requests that Envoy logs.
-//! **Provides** nothing: it acts on Envoy, ports and the counter of requests.
+//! ipcache, the node's row; `Arc<Monitor>` gets the requests that Envoy logs.
+//! **Provides** nothing: it acts on Envoy, ports, monitors and the counter of requests.
 //!
 //! **Life.** With `external-envoy-proxy` a job compares the rules of all endpoints with the four proxies of Cilium
 //! (HTTP and TLS, each direction). One that a rule needs gets a port and a listener; when Envoy has accepted it, and the
@@ -42,6 +42,5 @@ mod server;
 mod slot;
 mod sockets;
 
-pub use access_log::{AccessLog, AccessRecord, Header, HttpRecord, L7Record, LogPeer, RecordKind};
 pub use cell::cell;
 pub use config::EnvoyConfig;

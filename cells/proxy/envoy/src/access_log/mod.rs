@@ -1,10 +1,10 @@
-//! The requests that Envoy logs: the socket, and their records.
+//! The requests that Envoy logs: the socket, their records, and monitors, which get these.
 //!
 //! Sibling folders that it uses: none.
 
+mod publish;
 mod record;
 mod socket;
 
-pub(crate) use record::parse;
-pub use record::{AccessLog, AccessRecord, Header, HttpRecord, L7Record, LogPeer, RecordKind};
+pub(crate) use publish::Records;
 pub(crate) use socket::AccessLogSocket;

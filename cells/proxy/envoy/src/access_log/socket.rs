@@ -6,17 +6,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram as StdUnixDatagram;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use hive::JobCx;
+use monitor_events::record::{RecordKind, RecordVerdict};
 use proxy_ports::Verdicts;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixDatagram, UnixListener, UnixStream};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use crate::access_log::{AccessLog, RecordKind, parse};
+use crate::access_log::publish::Records;
+use crate::access_log::record::parse;
 use crate::sockets::{give_to_group, make_folder};
 
 /// The maximum number of connections: Envoy has one for each listener.
@@ -35,7 +36,7 @@ pub(crate) struct AccessLogSocket {
     /// The size up to which a message is read.
     pub(crate) buffer_size: usize,
     pub(crate) verdicts: Verdicts,
-    pub(crate) log: Option<Arc<dyn AccessLog>>,
+    pub(crate) records: Records,
 }
 
 impl AccessLogSocket {
@@ -94,28 +95,20 @@ impl AccessLogSocket {
     }
 
     fn record(&self, message: &[u8]) {
-        let record = match parse(message) {
-            Ok(record) => record,
+        let logged = match parse(message) {
+            Ok(logged) => logged,
             Err(error) => {
                 self.verdicts.count("parse_errors", PROXY_TYPE);
                 tracing::debug!(%error, "A message of Envoy's access log is not a record");
                 return;
             }
         };
-        match record.kind {
-            RecordKind::Request => {
-                self.verdicts.count("received", PROXY_TYPE);
-                self.verdicts.count("forwarded", PROXY_TYPE);
-            }
-            RecordKind::Denied => {
-                self.verdicts.count("received", PROXY_TYPE);
-                self.verdicts.count("denied", PROXY_TYPE);
-            }
-            RecordKind::Response => {}
+        if logged.record.kind == RecordKind::Request {
+            let is_denied = logged.record.verdict == RecordVerdict::Denied;
+            self.verdicts.count("received", PROXY_TYPE);
+            self.verdicts.count(if is_denied { "denied" } else { "forwarded" }, PROXY_TYPE);
         }
-        if let Some(log) = &self.log {
-            log.record(record);
-        }
+        self.records.publish(logged);
     }
 }
 

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use endpoints::{Endpoint, Record};
-use envoy_proxy::{AccessLog, AccessRecord};
 use hive::prelude::*;
 use identity::Identity;
 use ipcache::Entry;
 use labels::{LabelArray, Labels};
-use local_node::StateConfig;
+use local_node::{LocalNode, StateConfig};
 use maps::{FamilyConfig, MapsConfig};
 use metrics::Metrics;
-use parking_lot::Mutex;
+use monitor::Monitor;
 use policy::{EndpointPolicy, PeerSelector, RealizationState, RowCounts, Subject};
 use policy_engine::{Engine, Kind, NamedPorts, Settings, parse};
 use proxy_ports::{Proxies, ProxyPort};
@@ -24,22 +23,13 @@ use tempfile::TempDir;
 
 pub(crate) const HTTP_EGRESS: &str = "cilium-http-egress";
 
-#[derive(Default)]
-pub(crate) struct Log(pub(crate) Mutex<Vec<AccessRecord>>);
-
-impl AccessLog for Log {
-    fn record(&self, record: AccessRecord) {
-        self.0.lock().push(record);
-    }
-}
-
 pub(crate) struct World {
     pub(crate) hive: TestHive,
     pub(crate) folder: TempDir,
     pub(crate) policies: RwTable<EndpointPolicy>,
     pub(crate) endpoints: RwTable<Endpoint>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) log: Arc<Log>,
+    pub(crate) monitor: Arc<Monitor>,
 }
 
 impl World {
@@ -56,12 +46,13 @@ impl World {
         let identities: RwTable<Identity> = db.table().unwrap();
         let ipcache: RwTable<Entry> = db.table().unwrap();
         before(folder.path(), &policies, &endpoints);
-        let (metrics, log) = (Arc::new(Metrics::default()), Arc::new(Log::default()));
-        let sink: Arc<dyn AccessLog> = log.clone();
+        let (metrics, monitor) = (Arc::new(Metrics::default()), Arc::new(Monitor::new(16)));
+        let node: RwTable<LocalNode> = db.table().unwrap();
         let cells = vec![
             supply(db),
             supply(metrics.clone()),
-            supply(sink),
+            supply(monitor.clone()),
+            supply(Arc::new(node.reader())),
             supply(Arc::new(policies.reader())),
             supply(Arc::new(endpoints.reader())),
             supply(Arc::new(selectors.reader())),
@@ -81,7 +72,7 @@ impl World {
             hive = hive.set(name, value);
         }
         hive.start().await;
-        World { hive, folder, policies, endpoints, metrics, log }
+        World { hive, folder, policies, endpoints, metrics, monitor }
     }
 
     pub(crate) fn socket(&self, name: &str) -> PathBuf {
