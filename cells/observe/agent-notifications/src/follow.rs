@@ -29,6 +29,29 @@ pub(crate) struct Follower {
     pub(crate) policies: Arc<Policies>,
 }
 
+/// The changes that a follower has seen: those up to a snapshot, exactly.
+pub(crate) struct Position {
+    pub(crate) before: Snapshot,
+    pub(crate) readers: Readers,
+}
+
+/// Readers of changes of the tables.
+pub(crate) struct Readers {
+    endpoints: Changes<Endpoint>,
+    ipcache: Changes<Entry>,
+    statuses: Changes<PolicyStatus>,
+}
+
+impl Readers {
+    /// Skips the changes up to a snapshot that is younger than the readers. A snapshot that is older would miss those
+    /// between the two.
+    pub(crate) fn skip(&mut self, to: &Snapshot) {
+        while !self.endpoints.read(to, PORTION).0.is_empty() {}
+        while !self.ipcache.read(to, PORTION).0.is_empty() {}
+        while !self.statuses.read(to, PORTION).0.is_empty() {}
+    }
+}
+
 /// Publishes a notification.
 pub(crate) fn publish(monitor: &Monitor, notification: Notification) {
     monitor.publish(|| gob::agent_notify(notification.kind, &notification.text));
@@ -49,17 +72,31 @@ impl Follower {
             tokio::select! {
                 () = cx.cancelled() => return,
                 _ = subscriptions.wait_for(|count| *count == 0) => {}
-                never = self.follow() => match never {},
+                never = self.follow(self.begin()) => match never {},
             }
         }
     }
 
-    /// Publishes the changes that follow.
-    pub(crate) async fn follow(&self) -> std::convert::Infallible {
-        let mut before = self.endpoints.snapshot();
-        let mut endpoints = self.endpoints.changes().named("agent-notifications").from_now();
-        let mut ipcache = self.ipcache.changes().named("agent-notifications").from_now();
-        let mut statuses = self.statuses.changes().named("agent-notifications").from_now();
+    /// Returns the position of a follower that has seen everything so far.
+    pub(crate) fn begin(&self) -> Position {
+        let mut readers = self.readers();
+        let before = self.endpoints.snapshot();
+        readers.skip(&before);
+        Position { before, readers }
+    }
+
+    pub(crate) fn readers(&self) -> Readers {
+        Readers {
+            endpoints: self.endpoints.changes().named("agent-notifications").from_now(),
+            ipcache: self.ipcache.changes().named("agent-notifications").from_now(),
+            statuses: self.statuses.changes().named("agent-notifications").from_now(),
+        }
+    }
+
+    /// Publishes the changes that follow a position.
+    pub(crate) async fn follow(&self, position: Position) -> std::convert::Infallible {
+        let Position { mut before, readers } = position;
+        let Readers { mut endpoints, mut ipcache, mut statuses } = readers;
         loop {
             let now = self.endpoints.snapshot();
             let watches = [

@@ -16,7 +16,7 @@ use policy_engine::Kind;
 use statedb::{Db, RwTable};
 use tokio::time::timeout;
 
-use crate::follow::{Follower, publish};
+use crate::follow::{Follower, Position, publish};
 use crate::messages;
 
 /// The tables, and a follower of them.
@@ -56,7 +56,7 @@ impl Stage {
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
         tokio::select! {
-            never = self.follower.follow() => match never {},
+            never = self.follower.follow(self.follower.begin()) => match never {},
             () = changes => {}
         }
         read(&events).await
@@ -203,6 +203,24 @@ async fn policies_are_reported_when_rules_in_force_change() {
         stage.statuses.transact(|txn| drop(txn.delete(PolicyStatus::by_object(&object))));
     };
     assert_eq!(stage.notifications(delete).await, deleted(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_between_the_first_snapshot_and_the_first_round_is_reported() {
+    let stage = Stage::new();
+    let events = stage.monitor.subscribe();
+    let put = |endpoint: Endpoint| stage.endpoints.transact(|txn| drop(txn.insert(endpoint)));
+    let mut readers = stage.follower.readers();
+    // Changed after the readers were made: part of the snapshot, and no notification.
+    put(web());
+    let before = stage.endpoints.snapshot();
+    readers.skip(&before);
+    // Changed before the first round: no part of the snapshot.
+    put(web().failed("no memory", at(3)));
+    let follow = stage.follower.follow(Position { before, readers });
+    let _ = timeout(Duration::from_millis(1), follow).await;
+    let text = r#"{"id":7,"labels":["k8s:app=web"],"error":"no memory"}"#.to_owned();
+    assert_eq!(read(&events).await, [(notification::ENDPOINT_FAILED, text)]);
 }
 
 #[tokio::test(start_paused = true)]
