@@ -638,6 +638,31 @@ Endpoint   Source   FQDN          TTL   ExpirationTime             IPs
     assert_eq!(agent.requests(), ["DELETE /fqdn/cache?matchpattern=%2A.example"]);
 }
 
+#[test]
+fn an_interrupted_sysdump_leaves_nothing() {
+    for signal in ["-INT", "-TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        // An agent that accepts requests and never answers: commands run until they are killed.
+        let socket = folder.path().join("silent.sock");
+        let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let tmp = folder.path().join("tmp");
+        std::fs::create_dir(&tmp).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_apiary"))
+            .env("CILIUM_SOCK", &socket)
+            .args(["sysdump", "--exec-timeout=600s", "--state-dir=/nonexistent", "--tmp"])
+            .arg(&tmp)
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let entries = || tmp.read_dir().unwrap().count();
+        test_kit::wait_until("the temporary folder", std::time::Duration::from_secs(30), || entries() == 1);
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(entries(), 0, "{signal}");
+    }
+}
+
 /// Runs it by the name that Cilium's command line uses, against an agent that knows one endpoint.
 #[test]
 fn sysdump_makes_one_archive() {

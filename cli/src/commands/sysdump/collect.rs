@@ -7,9 +7,9 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,21 +45,24 @@ pub(super) struct Collector {
     folder: PathBuf,
     limits: Limits,
     left: AtomicU64,
+    /// Set when the user ends the collection.
+    interrupted: Arc<AtomicBool>,
     /// Lines of `summary.tsv`.
     summary: Mutex<Vec<String>>,
 }
 
 impl Collector {
     /// Makes the folder, which only its owner reads.
-    pub(super) fn new(folder: &Path, limits: Limits) -> io::Result<Collector> {
+    pub(super) fn new(folder: &Path, limits: Limits, interrupted: Arc<AtomicBool>) -> io::Result<Collector> {
         for below in ["cmd", "conf", "state"] {
             DirBuilder::new().recursive(true).mode(0o700).create(folder.join(below))?;
         }
         let left = AtomicU64::new(limits.total);
-        Ok(Collector { folder: folder.to_owned(), limits, left, summary: Mutex::default() })
+        Ok(Collector { folder: folder.to_owned(), limits, left, interrupted, summary: Mutex::default() })
     }
 
-    /// Collects everything by so many threads, and a summary: what failed is part of the report.
+    /// Collects everything by so many threads, and a summary: what failed is part of the report. An interruption is an
+    /// error, once the commands that run have been killed.
     pub(super) fn collect(self, plan: &Plan, workers: usize) -> io::Result<()> {
         let workers = match workers {
             0 => thread::available_parallelism().map_or(1, usize::from),
@@ -69,16 +72,25 @@ impl Collector {
         thread::scope(|scope| {
             for _ in 0..workers.min(plan.items().len()) {
                 scope.spawn(|| {
-                    while let Some(item) = plan.items().get(next.fetch_add(1, Ordering::Relaxed)) {
+                    while !self.is_interrupted()
+                        && let Some(item) = plan.items().get(next.fetch_add(1, Ordering::Relaxed))
+                    {
                         self.one(item);
                     }
                 });
             }
         });
+        if self.is_interrupted() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
         let mut lines = self.summary.into_inner().unwrap_or_default();
         lines.sort();
         let text = format!("item\tresult\tbytes\tmilliseconds\n{}\n", lines.join("\n"));
         new_file(&self.folder.join("summary.tsv"))?.write_all(text.as_bytes())
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     fn one(&self, item: &Item) {
@@ -113,7 +125,7 @@ impl Collector {
         let time = self.limits.time;
         let (ended, has_ended) = channel::<()>();
         thread::scope(|scope| {
-            let watchdog = scope.spawn(move || wait(child, &has_ended, time));
+            let watchdog = scope.spawn(move || self.wait(child, &has_ended, time));
             let deadline = Instant::now() + time + DRAIN;
             let copied = self.copy(Output { reader, deadline }, &path);
             if matches!(copied, Ok((_, true)) | Err(_)) {
@@ -163,6 +175,9 @@ impl Collector {
                 file.flush()?;
                 return Ok((written, false));
             }
+            if self.is_interrupted() {
+                return Ok((written, true));
+            }
             let Some(text) = redactor.line(&line) else { continue };
             let len = text.len() as u64;
             if written + len > MAX_ITEM || !self.reserve(len) {
@@ -178,6 +193,34 @@ impl Collector {
     /// Takes bytes from what is left for everything; returns false if it is not enough.
     fn reserve(&self, len: u64) -> bool {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len)).is_ok()
+    }
+
+    /// Waits for the end of a process and of its output, or kills it after the time, on request or at an interruption;
+    /// returns its result.
+    fn wait(&self, mut child: Child, has_ended: &Receiver<()>, time: Duration) -> String {
+        let deadline = Instant::now() + time;
+        let is_over = || self.is_interrupted() || Instant::now() >= deadline;
+        let ended = loop {
+            match has_ended.recv_timeout(POLL) {
+                Err(RecvTimeoutError::Timeout) if !is_over() => {}
+                ended => break ended,
+            }
+        };
+        let (is_cut, mut is_late) = (ended == Ok(()), ended == Err(RecvTimeoutError::Timeout));
+        // It may close its output and go on.
+        while !is_cut && !is_late && matches!(child.try_wait(), Ok(None)) {
+            thread::sleep(POLL);
+            is_late = is_over();
+        }
+        if is_cut || is_late {
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        }
+        match child.wait() {
+            _ if is_late => "timeout".to_owned(),
+            Ok(status) if status.success() => "ok".to_owned(),
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        }
     }
 }
 
@@ -198,27 +241,6 @@ impl Read for Output {
     }
 }
 
-/// Waits for the end of a process and of its output, or kills it after the time or on request; returns its result.
-fn wait(mut child: Child, has_ended: &Receiver<()>, time: Duration) -> String {
-    let deadline = Instant::now() + time;
-    let ended = has_ended.recv_timeout(time);
-    let (is_cut, mut is_late) = (ended == Ok(()), ended == Err(RecvTimeoutError::Timeout));
-    // It may close its output and go on.
-    while !is_cut && !is_late && matches!(child.try_wait(), Ok(None)) {
-        thread::sleep(POLL);
-        is_late = Instant::now() >= deadline;
-    }
-    if is_cut || is_late {
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-    }
-    match child.wait() {
-        _ if is_late => "timeout".to_owned(),
-        Ok(status) if status.success() => "ok".to_owned(),
-        Ok(status) => status.to_string(),
-        Err(error) => error.to_string(),
-    }
-}
-
 fn new_file(path: &Path) -> io::Result<File> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
@@ -236,7 +258,7 @@ mod tests {
     fn collect(item: Item, limits: Limits) -> (Vec<String>, String) {
         let folder = tempfile::tempdir().unwrap();
         let dump = folder.path().join("dump");
-        Collector::new(&dump, limits).unwrap().collect(&Plan::of([item]), 0).unwrap();
+        Collector::new(&dump, limits, Arc::default()).unwrap().collect(&Plan::of([item]), 0).unwrap();
         let summary = fs::read_to_string(dump.join("summary.tsv")).unwrap();
         let columns = summary.lines().nth(1).unwrap().split('\t').map(str::to_owned).collect();
         (columns, fs::read_to_string(dump.join("cmd/it.md")).unwrap_or_default())

@@ -11,6 +11,8 @@ mod redact;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
@@ -18,6 +20,7 @@ use archive::ArchiveType;
 use clap::{ArgAction, Args};
 use collect::{Collector, Limits};
 use plan::Plan;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// The name by which scripts know the command.
 pub(crate) const CILIUM_NAME: &str = "cilium-bugtool";
@@ -76,10 +79,11 @@ pub(crate) fn run(host: Option<&str>, options: &SysdumpOptions, out: &mut dyn Wr
     let temporary = tempfile::Builder::new().prefix(".sysdump-").tempdir_in(&parent).with_context(|| {
         format!("cannot make a folder in {}: choose another one with --tmp", parent.display())
     })?;
+    let interrupted = interruption()?;
     let name = name(&options.archive_prefix, SystemTime::now(), temporary.path());
     let folder = temporary.path().join(&name);
     let limits = Limits { time: options.exec_timeout, total: options.max_size.saturating_mul(1 << 20) };
-    Collector::new(&folder, limits)?.collect(&plan, options.parallel_workers)?;
+    Collector::new(&folder, limits, interrupted)?.collect(&plan, options.parallel_workers)?;
     let mut errors = io::stderr();
     writeln!(errors, "{DISCLAIMER}")?;
     if !options.archive {
@@ -96,6 +100,17 @@ pub(crate) fn run(host: Option<&str>, options: &SysdumpOptions, out: &mut dyn Wr
     archive::write_file(options.archive_type, &folder, &name, &path)?;
     // Cilium's command line reads the path behind these words.
     Ok(writeln!(errors, "\n{} at {}", options.archive_type.title(), path.display())?)
+}
+
+/// Returns a flag that the first SIGINT or SIGTERM sets, so that the temporary folder is removed; the second one ends the
+/// process.
+fn interruption() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_default(signal, interrupted.clone())?;
+        signal_hook::flag::register(signal, interrupted.clone())?;
+    }
+    Ok(interrupted)
 }
 
 /// Returns the name of the archive's only folder: `PREFIX-cilium-bugtool-TIME-UNIQUE`.
