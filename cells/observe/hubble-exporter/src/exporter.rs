@@ -16,7 +16,7 @@ use crate::file::{Cleanup, Output, RotatingFile};
 use crate::spec::{BadSpec, Spec};
 
 /// The path that stands for the standard output.
-const STDOUT: &str = "stdout";
+pub(crate) const STDOUT: &str = "stdout";
 
 /// Message types of notifications and debug messages, by which filters select them (monitor of Cilium).
 const AGENT: i32 = 130;
@@ -70,8 +70,8 @@ impl Exporter {
             }
         };
         let output = match spec.path.as_str() {
-            STDOUT => Output::Stdout,
-            path => Output::File(RotatingFile::new(path.as_ref(), spec.limits)),
+            STDOUT => Output::Stdout(None),
+            path => Output::File(RotatingFile::new(path.as_ref(), spec.limits), None),
         };
         Ok(Self { spec, filters, mask, aggregation, output, losses: None })
     }

@@ -2,12 +2,14 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
+
+use crate::stream::Stream;
 
 /// The time in the name of a rotated file, UTC, without its milliseconds.
 const NAME_TIME: &str = "%Y-%m-%dT%H-%M-%S";
@@ -29,12 +31,13 @@ pub struct Limits {
     pub compress: bool,
 }
 
-/// The destination of lines.
+/// The destination of lines. A stream is open between two writes.
 #[derive(Debug)]
 pub(crate) enum Output {
     /// The standard output.
-    Stdout,
-    File(RotatingFile),
+    Stdout(Option<Stream>),
+    /// A file; the path may also be that of a pipe or device, which is not rotated.
+    File(RotatingFile, Option<Stream>),
 }
 
 impl Output {
@@ -44,21 +47,41 @@ impl Output {
     /// The file cannot be written, or a line is longer than the maximum size.
     pub(crate) fn write(&mut self, lines: &[String], now: Timestamp) -> Result<(), Unwritten> {
         match self {
-            Self::Stdout => {
-                let mut text = lines.join("\n");
-                text.push('\n');
-                let written = io::stdout().write_all(text.as_bytes());
-                written.map_err(|error| Unwritten { lines: lines.len() as u64, error })
+            Self::Stdout(stream) => write_stream(stream, Stream::stdout, lines),
+            Self::File(file, stream) => {
+                let path = &file.name.path;
+                let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
+                if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device()) {
+                    return write_stream(stream, || Stream::open(path), lines);
+                }
+                *stream = None;
+                file.write(lines, now)
             }
-            Self::File(file) => file.write(lines, now),
         }
     }
 
     /// Returns the pending work on rotated files.
     pub(crate) fn take_cleanup(&mut self) -> Option<Cleanup> {
-        let Self::File(file) = self else { return None };
+        let Self::File(file, _) = self else { return None };
         std::mem::take(&mut file.has_rotated).then(|| Cleanup(file.name.clone(), file.limits))
     }
+}
+
+/// Writes lines to a stream, which is opened if it is not. One with another error than that of a slow reader is closed.
+fn write_stream(
+    stream: &mut Option<Stream>,
+    open: impl FnOnce() -> io::Result<Stream>,
+    lines: &[String],
+) -> Result<(), Unwritten> {
+    let opened = match stream.take() {
+        Some(open) => Ok(open),
+        None => open(),
+    };
+    let mut open = opened.map_err(|error| Unwritten { lines: lines.len() as u64, error })?;
+    let written = open.write(lines);
+    let is_open = written.as_ref().err().is_none_or(|lost| lost.error.kind() == io::ErrorKind::TimedOut);
+    *stream = is_open.then_some(open);
+    written
 }
 
 /// Lines that could not be written.
@@ -291,7 +314,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/events.log");
         let limits = Limits { max_size: 10, max_backups: 2, compress: true };
-        let mut output = Output::File(RotatingFile::new(&path, limits));
+        let mut output = Output::File(RotatingFile::new(&path, limits), None);
         assert!(!path.exists(), "it is made with the first line");
         output.write(&lines(&["1234", "5678", "abcd", "efgh", "ijkl"]), at(0)).unwrap();
         let deep = folder.path().join("deep");
@@ -326,7 +349,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.log");
         let limits = Limits { max_size: 10, max_backups: 1, compress: false };
-        let mut output = Output::File(RotatingFile::new(&path, limits));
+        let mut output = Output::File(RotatingFile::new(&path, limits), None);
         output.write(&lines(&["1234"]), at(0)).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
         output.write(&lines(&["5678", "abcd"]), at(0)).unwrap();
@@ -356,12 +379,29 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_at_the_path_is_written_and_not_rotated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let limits = Limits { max_size: 4, max_backups: 1, compress: false };
+        let mut output = Output::File(RotatingFile::new(&path, limits), None);
+        assert_eq!(output.write(&lines(&["a", "b"]), at(0)).unwrap_err().lines, 2, "no reader");
+        // Both ends: the open does not wait.
+        let mut reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        output.write(&lines(&["1234", "5678"]), at(0)).unwrap();
+        let mut text = [0; 10];
+        reader.read_exact(&mut text).unwrap();
+        assert_eq!((&text, names(folder.path())), (b"1234\n5678\n", vec!["pipe".to_owned()]));
+        assert!(output.take_cleanup().is_none());
+    }
+
+    #[test]
     fn a_line_that_is_too_long_is_lost_and_a_renamed_or_removed_file_is_made_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows");
         let limits = Limits { max_size: 10, max_backups: 0, compress: false };
         std::fs::write(&path, "old\n").unwrap();
-        let mut output = Output::File(RotatingFile::new(&path, limits));
+        let mut output = Output::File(RotatingFile::new(&path, limits), None);
         let unwritten = output.write(&lines(&["a", "0123456789", "b"]), at(0)).unwrap_err();
         assert_eq!((unwritten.lines, unwritten.error.kind()), (1, io::ErrorKind::InvalidInput));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "old\na\nb\n");

@@ -14,11 +14,11 @@ use local_node::LocalNode;
 use statedb::{Db, Table};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
-use crate::exporter::{Exporter, Moment};
+use crate::exporter::{Exporter, Moment, STDOUT};
 use crate::file::Cleanup;
 use crate::metrics::DynamicMetrics;
 use crate::set::Exporters;
-use crate::spec::{BadFile, flow_logs};
+use crate::spec::{BadFile, Spec, flow_logs};
 
 /// The maximum number of events of one write.
 const BATCH: usize = 512;
@@ -121,6 +121,9 @@ impl Config {
         }
         let text = std::str::from_utf8(&content).map_err(|error| BadFile::Unreadable(error.to_string()))?;
         let specs = flow_logs(text)?;
+        if let Some(fixed) = &work.fixed {
+            check_files(fixed.spec(), &specs)?;
+        }
         let (mut dynamic, moment) = (std::mem::take(&mut work.dynamic), moment.clone());
         let time = moment.time;
         // The end of an exporter writes its file.
@@ -136,6 +139,18 @@ impl Config {
         );
         self.content = Some(content);
         Ok(())
+    }
+}
+
+/// Refuses exporters with the file of the options' exporter: each would rotate it under the other.
+fn check_files(fixed: &Spec, specs: &[Spec]) -> Result<(), BadFile> {
+    let file = |spec: &Spec| (spec.path != STDOUT).then(|| PathBuf::from(&spec.path));
+    match specs.iter().position(|spec| file(spec).is_some() && file(spec) == file(fixed)) {
+        Some(at) => Err(BadFile::Value {
+            path: format!("flowLogs[{at}].filePath"),
+            problem: format!("{:?} is the file of hubble-export-file-path: give another one", fixed.path),
+        }),
+        None => Ok(()),
     }
 }
 

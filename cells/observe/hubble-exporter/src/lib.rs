@@ -9,7 +9,9 @@
 //! was overwritten before it was read, or could not be written, is counted in a line `lost_events` of the file as soon as
 //! a line can be written again. Files are made with their first line, renamed when they are full (the name of
 //! lumberjack: `events-2026-11-21T12-05-29.803.log`), deleted and compressed beside the writes, and made again if they are
-//! removed or renamed. An invalid file of exporters is refused as a whole: the exporters before it stay.
+//! removed or renamed. An invalid file of exporters is refused as a whole: the exporters before it stay. A pipe or a
+//! terminal, also as the standard output, gets whole lines for as long as it takes them; a reader that stops is waited for
+//! 100 ms once, then lines are lost and counted until it reads again.
 //!
 //! A line is Cilium's `ExportEvent`, byte for byte: a flow, a notification of the agent, a debug message or a loss. Of filters
 //! only those by `event_type` select events that are no flows. Aggregated flows take about 1 KB for each combination of their
@@ -34,6 +36,7 @@ mod job;
 mod metrics;
 mod set;
 mod spec;
+mod stream;
 
 pub use cell::cell;
 pub use config::ExporterConfig;

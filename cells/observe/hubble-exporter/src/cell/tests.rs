@@ -77,6 +77,10 @@ async fn flows_are_written_by_options_and_by_a_file_that_is_followed() {
     file("flowLogs: [{name: b}]");
     let failed = "hubble_dynamic_exporter_reconfigurations_total{op=\"failure\"} 1\n";
     hive.until("the file is refused", || text(&hive).contains(failed)).await;
+    // The same path in another form.
+    file("flowLogs: [{name: c, filePath: DIR//all.log}]");
+    let failed = "hubble_dynamic_exporter_reconfigurations_total{op=\"failure\"} 2\n";
+    hive.until("the file of the options is refused", || text(&hive).contains(failed)).await;
     monitor.publish(|| dropped(133));
     hive.until("it is written", || lines(&path("all.log")).len() == 2).await;
     hive.stop().await;
