@@ -4,7 +4,7 @@ use crate::events::{Ring, split};
 use crate::kit::*;
 use crate::l4::*;
 use crate::nodeport::*;
-use crate::nodeport_remote::{Entry, tunnel};
+use crate::nodeport_remote::{Entry, tunnel, with_hops};
 use crate::service::*;
 use anyhow::Result;
 use datapath_abi::event::TraceNotify;
@@ -86,6 +86,49 @@ fn a_request_by_the_tunnel_goes_on_by_it_and_so_does_its_reply() -> Result<()> {
                 ns.run(|| peer.sends(datapath, REMOTE_IDENTITY, &from_tunnel(&reply)))
             })?;
             assert_eq!(why, Some(drop::FIB_LOOKUP_FAILED));
+        }
+    }
+    Ok(())
+}
+
+/// A hop limit that ends in the tunnel is answered by the router's address, about the packet that the sender knows.
+#[test]
+fn exhausted_hop_limits_are_answered_by_the_tunnel() -> Result<()> {
+    test_kit::require_root!();
+    let peer = Peer::new()?;
+    for family in FAMILIES {
+        for protocol in [TCP, UDP] {
+            let mut entry = Entry::tunnelled(family, protocol, 0)?;
+            entry.ns = NetNs::detached()?;
+            let mut ring = Ring::open(&mut entry.node.datapath)?;
+            let client = family.far_client();
+            let request = segment(client, family.vip(), protocol, SYN);
+            let (expired, ns) = (from_tunnel(&with_hops(request.clone(), 1)), &entry.ns);
+            let why = entry.node.datapath.dropped(direction::INGRESS, |datapath| {
+                ns.run(|| peer.sends(datapath, CLIENT_IDENTITY, &expired))
+            })?;
+            assert_eq!(why, Some(drop::NO_TUNNEL_OR_ENCAPSULATION_ENDPOINT), "an unknown client");
+            know_client(&mut entry.node.datapath, family, 0)?;
+            let by_tunnel = |packet: &[u8]| {
+                entry.ns.run(|| peer.sends(&entry.node.datapath, CLIENT_IDENTITY, &from_tunnel(packet)))
+            };
+            let mut answers = |packet: &[u8], about: (SocketAddr, SocketAddr)| -> Result<()> {
+                ring.read();
+                let outcome = by_tunnel(packet)?;
+                let (seen, kind) = (seen_at(&outcome), outcome.packet[l4_offset(&outcome.packet)]);
+                assert_eq!((outcome.verdict, seen.checksums), (REDIRECT, true), "{family:?} {outcome:?}");
+                assert_eq!((seen.protocol, kind), (family.icmp(), if family == Family::V4 { 11 } else { 3 }));
+                assert_eq!((seen.source.ip(), seen.destination.ip()), (family.router(0).ip(), about.0.ip()));
+                assert_eq!(quoted(&outcome.packet), about, "{family:?} {protocol}");
+                assert_eq!(sent_as(&mut ring)?, identity::REMOTE_NODE);
+                Ok(())
+            };
+            answers(&with_hops(request.clone(), 1), (client, family.vip()))?;
+            let source = seen_at(&by_tunnel(&with_hops(request, 2))?).source;
+            assert_eq!(source, family.router(CLIENT_PORT), "the twin with one hop more");
+            let reply = segment(family.remote(), source, protocol, ACK);
+            answers(&with_hops(reply.clone(), 1), (family.remote(), source))?;
+            assert_eq!(seen_at(&by_tunnel(&with_hops(reply, 2))?).destination, client);
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Packets of devices that are answered with ICMP: "port unreachable" for services without backends, also in the tunnel;
+//! Packets of devices and of the tunnel that are answered with ICMP: "port unreachable" for services without backends,
 //! "time exceeded" for packets that would leave to a backend of another node, or to its client, with an exhausted hop
 //! limit.
 
@@ -49,10 +49,7 @@ pub(crate) fn check_hops<F: NodePort>(skb: Skb, reason: u32) -> Result<(), Drop>
     if F::hops(unsafe { &*header }) > 1 {
         return Ok(());
     }
-    // In the tunnel the node has another address.
-    if !enabled!(tunnel) || skb.ifindex() != node!(tunnel_ifindex) {
-        hand_over::<F>(skb, reason);
-    }
+    hand_over::<F>(skb, reason);
     Err(drop_here!(TTL_EXCEEDED))
 }
 
@@ -61,10 +58,11 @@ pub(crate) fn check_hops<F: NodePort>(skb: Skb, reason: u32) -> Result<(), Drop>
 pub(crate) fn refuse_ipv4(skb: Skb) -> i32 {
     skb.set_mark(mark::SNAT_DONE);
     let answered = match skb.cb(REASON) {
-        NO_BACKEND => no_service::refuse(skb, |own| own).and_then(|verdict| back::<V4>(skb, verdict)),
+        NO_BACKEND => no_service::refuse(skb, |own| own),
         reason => exceeded_ipv4(skb, reason),
     };
     answered
+        .and_then(|verdict| back::<V4>(skb, verdict))
         .unwrap_or_else(|why| drop_incoming(skb, why, ipcache::sender_of::<V4>(skb, V4::world(), ETH_LEN)))
 }
 
@@ -73,16 +71,17 @@ pub(crate) fn refuse_ipv4(skb: Skb) -> i32 {
 pub(crate) fn refuse_ipv6(skb: Skb) -> i32 {
     skb.set_mark(mark::SNAT_DONE);
     let answered = match skb.cb(REASON) {
-        NO_BACKEND => no_service::refuse_v6(skb, |own| own).and_then(|verdict| back::<V6>(skb, verdict)),
+        NO_BACKEND => no_service::refuse_v6(skb, |own| own),
         reason => exceeded_ipv6(skb, reason),
     };
     answered
+        .and_then(|verdict| back::<V6>(skb, verdict))
         .unwrap_or_else(|why| drop_incoming(skb, why, ipcache::sender_of::<V6>(skb, V6::world(), ETH_LEN)))
 }
 
 #[inline(always)]
 fn exceeded_ipv4(skb: Skb, reason: u32) -> Result<i32, Drop> {
-    let (why, node) = (drop_here!(TTL_EXCEEDED), direct_routing_address::<V4>());
+    let (why, node) = (drop_here!(TTL_EXCEEDED), router::<V4>(skb));
     if V4::is_unspecified(node) {
         return Err(why);
     }
@@ -92,12 +91,23 @@ fn exceeded_ipv4(skb: Skb, reason: u32) -> Result<i32, Drop> {
 
 #[inline(always)]
 fn exceeded_ipv6(skb: Skb, reason: u32) -> Result<i32, Drop> {
-    let (why, node) = (drop_here!(TTL_EXCEEDED), direct_routing_address::<V6>());
+    let (why, node) = (drop_here!(TTL_EXCEEDED), router::<V6>(skb));
     if V6::is_unspecified(node) {
         return Err(why);
     }
     let verdict = ndp::refuse(skb, |own| own, (ndp::TIME_EXCEEDED, 0), Some(node), why)?;
     translate::<V6>(skb, size_of::<Ipv6Header>(), reason, verdict)
+}
+
+/// Returns the node's address as a router, in the network that a packet came from.
+#[inline(always)]
+fn router<F: Snat>(skb: Skb) -> F::Address {
+    if is_at_tunnel(skb) { F::router() } else { direct_routing_address::<F>() }
+}
+
+#[inline(always)]
+fn is_at_tunnel(skb: Skb) -> bool {
+    enabled!(tunnel) && skb.ifindex() == node!(tunnel_ifindex)
 }
 
 /// Translates an error about a reply, so that it quotes the packet that the backend has sent: to this node.
@@ -117,7 +127,7 @@ fn translate<F: Snat>(skb: Skb, header_len: usize, reason: u32, verdict: i32) ->
 /// has received it with.
 #[inline(always)]
 fn back<F: NodePort>(skb: Skb, verdict: i32) -> Result<i32, Drop> {
-    if !enabled!(tunnel) || skb.ifindex() != node!(tunnel_ifindex) {
+    if !is_at_tunnel(skb) {
         return Ok(verdict);
     }
     let Some(header) = F::header(skb) else { return Err(drop_here!(INVALID_PACKET_DROPPED)) };
