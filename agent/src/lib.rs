@@ -117,6 +117,7 @@ pub fn control_plane() -> Cell {
             fqdn_names::cell(),
             dns_proxy::cell(),
             envoy_proxy::cell(),
+            standalone_dns_proxy::cell(),
             loadbalancer_redirectpolicy::cell(),
             hubble::cell(),
             hubble_drop_events::cell(),

@@ -9,6 +9,7 @@ mod log_level;
 mod pictures;
 mod preflight;
 mod privileges;
+mod standalone_dns_proxy;
 
 use std::io::{self, Write as _};
 use std::num::NonZero;
@@ -34,6 +35,9 @@ fn main() -> ExitCode {
     }
     if first == preflight::WORD {
         return preflight::run();
+    }
+    if first == standalone_dns_proxy::WORD {
+        return standalone_dns_proxy::run();
     }
     let (filter, level) = logging::filter();
     let health_endpoint = Arc::<EndpointNamespaceSlot>::default();
@@ -107,6 +111,8 @@ Usage: agent [--config-dir DIR] [OPTIONS]   run the agent
                                             into a folder; --help lists its options
        agent preflight                      report what becomes of chart values, options, pinned maps
                                             and endpoints; --help lists its options
+       agent standalone-dns-proxy           answer DNS queries of pods also while the agent is away; reads
+                                            the agent's options
        agent --cmdref DIR                   write the command reference into DIR
        agent config                         print the options in force as a configuration file,
                                             each with its source

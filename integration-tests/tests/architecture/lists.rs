@@ -69,7 +69,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "loader",
         "socket-lb",
     ],
-    &["daemon-config", "status"],
+    &["daemon-config", "standalone-dns-proxy", "status"],
     &["cilium-health"],
     &[
         "cleanup",
@@ -145,6 +145,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
     ),
     ("cells/proxy/dns/src/server.rs", "open connections by client, which only the limit of a client needs"),
     (
+        "cells/proxy/standalone/src/remote.rs",
+        "the agent's last snapshot and lookups on their way to it, in a process without tables",
+    ),
+    (
         "cells/proxy/dns/src/upstream.rs",
         "sockets with the queries that wait for their answers; each is read by its own receiver",
     ),
@@ -217,6 +221,7 @@ pub(crate) const WALL_CLOCK: &[(&str, &str)] = &[
 pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     ("agent/src/build_config.rs", "the runtime of a command"),
     ("agent/src/preflight.rs", "as above"),
+    ("agent/src/standalone_dns_proxy.rs", "as above"),
     ("agent/src/main.rs", "the runtime"),
     ("operator/src/main.rs", "the runtime"),
     ("cells/infra/logging/src/sink.rs", "the thread that writes the log, for as long as the process runs"),
@@ -288,6 +293,11 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/proxy/dns/src/cell.rs", "a task for each query and connection; the proxy's job waits for them"),
     ("cells/proxy/dns/src/proxy.rs", "as above"),
     ("cells/proxy/dns/src/server.rs", "as above"),
+    ("cells/proxy/dns/src/standalone.rs", "as above"),
+    (
+        "cells/proxy/standalone/src/server.rs",
+        "a task for each connection and request; the service's job waits for them",
+    ),
     ("cells/proxy/dns/src/upstream.rs", "a task for each socket to a server; the proxy's job waits for them"),
     (
         "cells/proxy/envoy/src/access_log/socket.rs",

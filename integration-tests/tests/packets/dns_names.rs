@@ -1,16 +1,17 @@
-//! A pod reaches what a DNS name that policy allows resolves to, and nothing else, over a kill of the agent.
+//! A pod reaches what a DNS name that policy allows resolves to, and nothing else, over a kill of the agent. A standalone
+//! proxy answers meanwhile.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use integration_tests::{Node, Pod};
 use serde_json::{Value, json};
-use test_kit::{TcpFlow, require_command, require_root, wait_until};
+use test_kit::{Process, TcpFlow, require_command, require_root, wait_until};
 
-/// The address of the allowed name, and one that no name has.
+/// The address of names, and one that only names with `new` have.
 const NAMED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 3);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,12 +31,12 @@ fn query(name: &str) -> Vec<u8> {
     query
 }
 
-/// Returns the answer of the server: [`NAMED`] for any name.
+/// Returns the answer of the server: [`OTHER`] for names that begin with `new`, [`NAMED`] for any other.
 fn answer(query: &[u8]) -> Vec<u8> {
     let mut answer = query.to_vec();
     (answer[2], answer[3], answer[7]) = (0x81, 0x80, 1);
     answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-    answer.extend(NAMED.octets());
+    answer.extend(if query[13..].starts_with(b"new") { OTHER.octets() } else { NAMED.octets() });
     answer
 }
 
@@ -114,11 +115,10 @@ fn reaches(node: &Node, pod: &Pod, to: Ipv4Addr) -> bool {
     server.recv_from(&mut [0; 16]).is_ok()
 }
 
-#[test]
-fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
-    require_root!();
-    require_command!("iptables");
+/// Runs `check` with a node, and a pod that may ask the world for names of `allowed.test` and reach their addresses.
+fn staged(options: &[(&str, &str)], check: impl FnOnce(&mut Node, &Pod)) {
     let mut node = Node::new();
+    node.config.extend(options.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())));
     node.config.insert("install-iptables-rules".to_owned(), "true".to_owned());
     node.config.insert("enable-ipv4-masquerade".to_owned(), "false".to_owned());
     node.config.insert("enable-hubble".to_owned(), "true".to_owned());
@@ -204,6 +204,13 @@ fn check_flows(node: &Node) {
     assert_eq!(verdict["verdict"], "REDIRECTED", "{verdict}");
 }
 
+#[test]
+fn a_pod_reaches_the_addresses_of_allowed_names_over_a_kill() {
+    require_root!();
+    require_command!("iptables");
+    staged(&[], check);
+}
+
 fn check(node: &mut Node, pod: &Pod) {
     wait_until("queries are decided by the proxy", LIMIT, || {
         ask(pod, "www.denied.test") == Some((REFUSED, false))
@@ -232,4 +239,96 @@ fn check(node: &mut Node, pod: &Pod) {
     assert!(report.is_perfect(), "{report:?}\n{}", node.log());
     assert!(reaches(node, pod, NAMED), "the name outlives the agent");
     assert!(!reaches(node, pod, OTHER));
+}
+
+/// Ends a flow, also if the test panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Queries at a rate, from one socket.
+struct Flow {
+    sent: usize,
+    answered: usize,
+    refused: usize,
+    slowest: Duration,
+}
+
+/// Asks for a known and for ever new names by turns until `done`, and waits for the last answers.
+fn flow(pod: &Pod, done: &AtomicBool) -> Flow {
+    const INTERVAL: Duration = Duration::from_millis(2);
+    let socket = pod.ns.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    socket.connect((Node::WORLD_IPV4, 53)).unwrap();
+    socket.set_read_timeout(Some(INTERVAL)).unwrap();
+    let mut flow = Flow { sent: 0, answered: 0, refused: 0, slowest: Duration::ZERO };
+    let mut times = vec![None; 1 << 16];
+    let mut buffer = [0; 512];
+    let (mut next, mut last_answer) = (Instant::now(), Instant::now());
+    while !done.load(Ordering::Relaxed) || flow.answered < flow.sent && last_answer.elapsed() < TIMEOUT {
+        if next <= Instant::now() && !done.load(Ordering::Relaxed) {
+            let name = match flow.sent % 2 {
+                0 => "www.allowed.test".to_owned(),
+                _ => format!("n{}.allowed.test", flow.sent),
+            };
+            let mut query = query(&name);
+            let id = u16::try_from(flow.sent).unwrap();
+            query[..2].copy_from_slice(&id.to_be_bytes());
+            times[usize::from(id)] = Some(Instant::now());
+            socket.send(&query).unwrap();
+            flow.sent += 1;
+            next += INTERVAL;
+        }
+        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        let id = usize::from(u16::from_be_bytes([buffer[0], buffer[1]]));
+        let sent: Instant = times[id].take().expect("one answer to each query");
+        last_answer = Instant::now();
+        flow.slowest = flow.slowest.max(sent.elapsed());
+        flow.answered += 1;
+        flow.refused += usize::from(buffer[3] & 15 != 0 || !buffer[..length].ends_with(&NAMED.octets()));
+    }
+    flow
+}
+
+#[test]
+fn a_standalone_proxy_answers_while_the_agent_is_away() {
+    require_root!();
+    require_command!("iptables");
+    let options = [("enable-standalone-dns-proxy", "true"), ("tofqdns-proxy-port", "10094")];
+    staged(&options, |node, pod| {
+        let mut command = node.host().command(node.program.to_str().unwrap());
+        let log = std::fs::File::create(node.sandbox().dir().join("proxy.log")).unwrap();
+        command.args(["standalone-dns-proxy", "--config-dir"]).arg(node.sandbox().dir().join("config"));
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let _proxy = Process::start(&mut command).unwrap();
+        wait_until("queries are decided by the proxy", LIMIT, || {
+            ask(pod, "www.denied.test") == Some((REFUSED, false))
+        });
+        assert!(!reaches(node, pod, NAMED), "before its name was asked for");
+        assert_eq!(ask(pod, "www.allowed.test"), Some((0, true)), "{}", node.log());
+        assert!(reaches(node, pod, NAMED), "the first packet passes\n{}", node.log());
+        let done = AtomicBool::new(false);
+        let flow = thread::scope(|scope| {
+            let flow = scope.spawn(|| flow(pod, &done));
+            let end = SetOnDrop(&done);
+            node.kill();
+            thread::sleep(Duration::from_secs(2));
+            assert_eq!(ask(pod, "www.denied.test"), Some((REFUSED, false)), "by the last policies");
+            assert_eq!(ask(pod, "new.allowed.test"), Some((0, false)), "answered");
+            let is_early = reaches(node, pod, OTHER);
+            node.start();
+            wait_until("the agent learns what was answered", LIMIT, || reaches(node, pod, OTHER));
+            assert!(reaches(node, pod, NAMED));
+            drop(end);
+            assert!(!is_early, "there was no agent that could learn the address");
+            flow.join().unwrap()
+        });
+        let proxy = std::fs::read_to_string(node.sandbox().dir().join("proxy.log")).unwrap();
+        let Flow { sent, answered, refused, slowest } = flow;
+        assert!(sent > 1000 && answered == sent && refused == 0, "{sent} {answered} {refused}\n{proxy}");
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}\n{proxy}");
+    });
 }

@@ -51,6 +51,12 @@ fn start(p: StartParams) {
     }
     let fixed = Some(options.tofqdns_proxy_port).filter(|port| *port != 0);
     let dns = proxy_ports::Proxy { name: DNS_PROXY.into(), parser: Parser::Dns, ingress: false, fixed };
+    if options.enable_standalone_dns_proxy {
+        let registration = p.proxies.register(dns);
+        let job = move |cx: JobCx| announce(p.proxies, registration, fixed, cx);
+        p.jobs.one_shot("announce", job).shutdown_on_error().add();
+        return;
+    }
     let mut addresses: Vec<IpAddr> = Vec::new();
     if p.families.enable_ipv4 {
         addresses.push(Ipv4Addr::LOCALHOST.into());
@@ -69,6 +75,25 @@ fn start(p: StartParams) {
         config: (*p.config).clone(),
     };
     p.jobs.one_shot("serve", move |cx: JobCx| job.run(cx)).shutdown_on_error().add();
+}
+
+/// Announces the port of a standalone proxy, which has it also while no agent runs.
+async fn announce(
+    proxies: Arc<Proxies>,
+    registration: Registration,
+    port: Option<u16>,
+    cx: JobCx,
+) -> anyhow::Result<()> {
+    if !proxies.has_rules() {
+        cx.health.ok("Rules of iptables are off: no query reaches the proxy");
+        return Ok(());
+    }
+    let port = port.context("tofqdns-proxy-port: a standalone DNS proxy needs a port")?;
+    registration.listening(port)?;
+    cx.health.ok(format_args!("queries go to the standalone proxy at port {port}"));
+    cx.token().run_until_cancelled(registration.ready()).await;
+    cx.cancelled().await;
+    Ok(())
 }
 
 struct Job {

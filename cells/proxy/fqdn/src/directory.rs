@@ -112,10 +112,13 @@ impl Tables {
         let server = self.identity(&snapshot, question.server.ip());
         let selects = |text: &str| {
             let row = self.selectors.get(&snapshot, PeerSelector::by_text(text));
-            is_wildcard(text) || row.is_some_and(|row| row.0.identities.binary_search(&server).is_ok())
+            selects_every_server(text)
+                || row.is_some_and(|row| row.0.identities.binary_search(&server).is_ok())
         };
         let allowed = |row: &EndpointRedirect| {
-            row.rules.iter().any(|rule| names(&rule.rules).allow(question.name) && selects(&rule.selector))
+            row.rules
+                .iter()
+                .any(|rule| dns_rules(&rule.rules).allow(question.name) && selects(&rule.selector))
         };
         Some(allowed(first) || rows.any(|row| allowed(row)))
     }
@@ -141,10 +144,10 @@ impl Tables {
             };
             let of_port = rules.entry(row.endpoint).or_default().entry(key).or_default();
             for rule in &*row.rules {
-                let servers = (!is_wildcard(&rule.selector)).then(|| servers(&rule.selector));
+                let servers = (!selects_every_server(&rule.selector)).then(|| servers(&rule.selector));
                 // Cilium takes an empty set for any server.
                 if servers.as_ref().is_none_or(|servers| !servers.is_empty()) {
-                    of_port.push(ServerRules { servers, names: names(&rule.rules) });
+                    of_port.push(ServerRules { servers, names: dns_rules(&rule.rules) });
                 }
             }
         }
@@ -156,11 +159,15 @@ fn is_dns(row: &EndpointRedirect) -> bool {
     row.redirect.direction == Direction::Egress && row.redirect.parser == Parser::Dns
 }
 
-fn is_wildcard(text: &str) -> bool {
+/// Whether the text of a selector, as redirects have it, selects every server.
+#[must_use]
+pub fn selects_every_server(text: &str) -> bool {
     text == Selector::Labels(Vec::new()).key()
 }
 
-fn names(rules: &ProxyRules) -> Rules {
+/// Returns the names that rules of a redirect allow.
+#[must_use]
+pub fn dns_rules(rules: &ProxyRules) -> Rules {
     match &rules.l7 {
         L7Rules::Dns(rules) => {
             Rules::new(rules.iter().map(|rule| (rule.match_name.as_str(), rule.match_pattern.as_str())))

@@ -31,3 +31,4 @@ mod rest;
 
 pub use cell::cell;
 pub use config::FqdnConfig;
+pub use directory::{dns_rules, selects_every_server};

@@ -14,6 +14,12 @@ pub struct ProxyConfig {
     /// Serve an Envoy that runs beside the agent, in a pod of its own; without it rules of HTTP deny the traffic of their ports
     #[flag(default = false)]
     pub external_envoy_proxy: bool,
+    /// Leave DNS queries to a proxy that runs as a process of its own, at tofqdns-proxy-port
+    #[flag(default = false)]
+    pub enable_standalone_dns_proxy: bool,
+    /// Port on the loopback address at which that proxy gets policies and reports addresses
+    #[flag(default = 10_095)]
+    pub standalone_dns_proxy_server_port: u16,
     /// First port for proxies
     #[flag(default = 10_000)]
     pub proxy_portrange_min: u16,
@@ -31,6 +37,24 @@ pub struct ProxyConfig {
 impl ProxyConfig {
     fn validate(&self) -> Result<(), String> {
         let (first, last) = (self.proxy_portrange_min, self.proxy_portrange_max);
+        if self.enable_standalone_dns_proxy {
+            if !self.enable_l7_proxy {
+                return Err("enable-standalone-dns-proxy=true needs enable-l7-proxy=true".to_owned());
+            }
+            let ports = [
+                ("tofqdns-proxy-port", self.tofqdns_proxy_port),
+                ("standalone-dns-proxy-server-port", self.standalone_dns_proxy_server_port),
+            ];
+            if let Some((option, _)) = ports.into_iter().find(|(_, port)| *port == 0) {
+                return Err(format!("{option}=0: enable-standalone-dns-proxy needs a port, such as 10094"));
+            }
+            if ports[0].1 == ports[1].1 {
+                return Err(format!(
+                    "standalone-dns-proxy-server-port={0}: is tofqdns-proxy-port, too",
+                    ports[1].1
+                ));
+            }
+        }
         match first {
             0 => Err("proxy-portrange-min=0: set a port from 1 on".to_owned()),
             _ if first > last => Err(format!(
@@ -69,5 +93,20 @@ mod tests {
         for (first, last) in [(0, 20_000), (8, 7)] {
             assert!(with(first, last).validate().is_err(), "{first} to {last}");
         }
+    }
+
+    #[test]
+    fn a_standalone_proxy_needs_two_ports() {
+        let with = |port, server| ProxyConfig {
+            enable_standalone_dns_proxy: true,
+            tofqdns_proxy_port: port,
+            standalone_dns_proxy_server_port: server,
+            ..ProxyConfig::default()
+        };
+        assert!(with(10_094, 10_095).validate().is_ok());
+        for (port, server) in [(0, 10_095), (10_094, 0), (10_094, 10_094)] {
+            assert!(with(port, server).validate().is_err(), "{port} {server}");
+        }
+        assert!(ProxyConfig { enable_l7_proxy: false, ..with(10_094, 10_095) }.validate().is_err());
     }
 }

@@ -1,0 +1,81 @@
+//! The directory of a standalone proxy: the last snapshot, and reports to the agent.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dns_proxy::{Client, Directory, Question};
+use fqdn::Lookup;
+use futures::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+use crate::reports::Reports;
+use crate::view::View;
+
+/// What the proxy knows of the node, shared by queries and the connection.
+pub(crate) struct Remote {
+    view: RwLock<Arc<View>>,
+    pub(crate) reports: Mutex<Reports>,
+    /// Wakes the connection after a new report.
+    pub(crate) wake: Notify,
+    /// Notified with the first snapshot.
+    pub(crate) ready: Notify,
+    /// How long an answer waits for the agent.
+    max_delay: Duration,
+}
+
+impl Remote {
+    pub(crate) fn new(max_delay: Duration) -> Remote {
+        Remote {
+            view: RwLock::default(),
+            reports: Mutex::default(),
+            wake: Notify::new(),
+            ready: Notify::new(),
+            max_delay,
+        }
+    }
+
+    /// Replaces the snapshot. Reports of endpoints that are gone are dropped.
+    pub(crate) fn update(&self, view: View) {
+        self.reports.lock().retain(&view.endpoints());
+        *self.view.write() = Arc::new(view);
+        self.ready.notify_one();
+    }
+
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.read().clone()
+    }
+}
+
+impl Directory for Remote {
+    fn client(&self, source: IpAddr) -> Option<Client> {
+        self.view().client(source)
+    }
+
+    fn allows(&self, question: Question<'_>) -> bool {
+        self.view().allows(question)
+    }
+
+    fn may_see_client(&self, server: IpAddr) -> bool {
+        self.view().may_see_client(server)
+    }
+
+    fn learn(&self, endpoint: u16, lookup: Lookup) -> BoxFuture<'static, ()> {
+        let name = lookup.name.clone();
+        let waiting = self.reports.lock().add(endpoint, lookup, Timestamp::now());
+        self.wake.notify_one();
+        let Some(waiting) = waiting else { return std::future::ready(()).boxed() };
+        let max_delay = self.max_delay;
+        async move {
+            if tokio::time::timeout(max_delay, waiting).await.is_err() {
+                tracing::warn!(
+                    endpointID = endpoint, %name,
+                    "Releasing a DNS answer before the agent knows its addresses"
+                );
+            }
+        }
+        .boxed()
+    }
+}
