@@ -142,6 +142,10 @@ capabilities:
       {{- with .metrics -}}{{- $_ := set $data "metrics" (join " " .) -}}{{- end -}}
     {{- end -}}
   {{- end -}}
+  {{- if .standaloneDnsProxy.enabled -}}
+    {{- $_ := set $data "enable-standalone-dns-proxy" "true" -}}
+    {{- $_ := set $data "standalone-dns-proxy-server-port" (.standaloneDnsProxy.serverPort | int64 | toString) -}}
+  {{- end -}}
   {{- if and .hubble.enabled .hubble.listenAddress -}}
     {{- $_ := set $data "hubble-listen-address" .hubble.listenAddress -}}
     {{- $_ := set $data "hubble-disable-tls" (not .hubble.tls.enabled | toString) -}}

@@ -65,6 +65,16 @@
       {{- $faults = append $faults "hubble.redact.http.headers: give allow or deny, not both" -}}
     {{- end -}}
   {{- end -}}
+  {{- if .standaloneDnsProxy.enabled -}}
+    {{- if not .l7Proxy -}}
+      {{- $faults = append $faults "standaloneDnsProxy.enabled: needs l7Proxy true" -}}
+    {{- end -}}
+    {{- if eq (int64 .dnsProxy.proxyPort) 0 -}}
+      {{- $faults = append $faults "standaloneDnsProxy.enabled: needs a port in dnsProxy.proxyPort, such as 10094" -}}
+    {{- else if eq (int64 .dnsProxy.proxyPort) (int64 .standaloneDnsProxy.serverPort) -}}
+      {{- $faults = append $faults "standaloneDnsProxy.serverPort: is dnsProxy.proxyPort, too: give another port" -}}
+    {{- end -}}
+  {{- end -}}
   {{- if and .autoDirectNodeRoutes (ne .routingMode "native") -}}
     {{- $faults = append $faults "autoDirectNodeRoutes: needs routingMode native" -}}
   {{- end -}}

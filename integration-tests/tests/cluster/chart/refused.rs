@@ -115,6 +115,18 @@ fn combinations_that_cannot_work_are_refused_by_path_all_at_once() {
             json!({"operator": {"removeNodeTaints": false, "setNodeTaints": true}}),
             "operator.setNodeTaints: nothing removes the taints",
         ),
+        (
+            json!({"standaloneDnsProxy": {"enabled": true}}),
+            "standaloneDnsProxy.enabled: needs a port in dnsProxy.proxyPort",
+        ),
+        (
+            json!({"standaloneDnsProxy": {"enabled": true}, "dnsProxy": {"proxyPort": 1}, "l7Proxy": false}),
+            "standaloneDnsProxy.enabled: needs l7Proxy true",
+        ),
+        (
+            json!({"standaloneDnsProxy": {"enabled": true}, "dnsProxy": {"proxyPort": 10095}}),
+            "standaloneDnsProxy.serverPort: is dnsProxy.proxyPort, too",
+        ),
         (json!({"k8sServiceHost": "api"}), "k8sServiceHost: needs k8sServicePort"),
         (json!({"k8sServicePort": 6443}), "k8sServiceHost: needs k8sServicePort"),
         (

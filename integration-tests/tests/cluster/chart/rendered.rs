@@ -102,6 +102,11 @@ fn value_sets() -> Vec<(&'static str, Value)> {
             json!({"socketLB": {"enabled": true}, "loadBalancer": {"mode": "snat", "acceleration": "disabled"},
                 "cgroup": {"autoMount": {"enabled": false}, "hostRoot": "/sys/fs/cgroup"}}),
         ),
+        (
+            "a DNS proxy of its own",
+            json!({"dnsProxy": {"proxyPort": 10094}, "standaloneDnsProxy": {"enabled": true, "rollOutPods": true, "debug": true,
+                "annotations": {"a": "b"}, "tolerations": [{"key": "c", "operator": "Exists"}], "serverPort": 10096}}),
+        ),
         ("the agent alone", json!({"operator": {"enabled": false}})),
         ("the operator alone", json!({"agent": false, "operator": {"skipCRDCreation": true}})),
         (
