@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use hive::JobCx;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::DnsProxyConfig;
@@ -18,9 +19,11 @@ use crate::server::Listener;
 /// The interval between attempts to bind the port, and their number, as in Cilium.
 const BIND_INTERVAL: Duration = Duration::from_secs(4);
 const BIND_ATTEMPTS: usize = 5;
+/// Limit of the queries in progress at a stop, whose clients would ask again only after seconds.
+const DRAIN_LIMIT: Duration = Duration::from_millis(800);
 
 /// Serves queries at a port of some addresses until the job is cancelled. During an upgrade two processes share the
-/// port.
+/// port: at a stop this one takes no more queries, and answers those that it has.
 ///
 /// # Errors
 /// If the port cannot be bound.
@@ -38,13 +41,17 @@ pub async fn serve_standalone(
     let listeners = listeners.with_context(|| format!("unable to bind port {port} for the DNS proxy"))?;
     cx.health.ok(format_args!("initialized on port {port}"));
     tracing::info!(port, "DNS queries of workloads are answered");
-    let (tasks, stop) = (TaskTracker::new(), cx.token().clone());
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let proxy = Proxy::new(directory, counters, config, tasks.clone(), stop.clone());
     let serve =
         listeners.into_iter().map(|listener| listener.serve(proxy.clone(), tasks.clone(), stop.clone()));
-    futures::future::join_all(serve).await;
+    // This drops the listeners. Queries go on.
+    cx.token().run_until_cancelled(futures::future::join_all(serve)).await;
     tasks.close();
-    tasks.wait().await;
+    if tokio::time::timeout(DRAIN_LIMIT, tasks.wait()).await.is_err() {
+        stop.cancel();
+        tasks.wait().await;
+    }
     Ok(())
 }
 
