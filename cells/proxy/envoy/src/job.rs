@@ -191,6 +191,10 @@ impl Job {
         !matches!(self.resources.delivery(Kind::Policies, "", version), Delivery::Pending)
     }
 
+    fn refusal_of_clusters(&self) -> Delivery {
+        self.resources.delivery(Kind::Clusters, "", self.resources.version(Kind::Clusters))
+    }
+
     fn report(&self, health: &Health) {
         let in_use: Vec<&Slot> = self.slots.iter().filter(|slot| slot.state != State::Unused).collect();
         let failed = in_use.iter().filter_map(|slot| match &slot.state {
@@ -215,6 +219,8 @@ impl Job {
                 "Envoy is not connected: without it, traffic of rules that need it is denied",
                 listeners,
             );
+        } else if let Delivery::Refused(error) = self.refusal_of_clusters() {
+            health.degraded("Envoy refuses clusters: listeners wait for them", error);
         } else if let Delivery::Refused(error) = self.resources.delivery(Kind::Policies, "", version) {
             health.degraded("Envoy refuses policies: the previous ones stay in force there", error);
         } else if !waiting.is_empty() {

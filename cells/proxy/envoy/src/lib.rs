@@ -37,6 +37,8 @@ mod kind;
 mod listeners;
 mod metrics;
 mod policies;
+#[cfg(test)]
+mod real_envoy;
 mod resources;
 mod server;
 mod slot;

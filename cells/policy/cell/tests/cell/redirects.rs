@@ -87,3 +87,45 @@ async fn redirects_follow_policies_and_the_proxies_that_listen() {
     agent.hive.until("the problem is back", || problems(&agent) > 0).await;
     agent.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn traffic_of_http_rules_is_for_envoy_or_denied() {
+    const TCP: u32 = 6 << 16;
+    let mut world = World::new();
+    let rule = |peers: Value| {
+        json!({
+            "endpointSelector": {"matchLabels": {"app": "client"}},
+            "egress": [{
+                "toEndpoints": peers,
+                "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"path": "/a"}]}}],
+            }],
+        })
+    };
+    let server = json!([{"matchLabels": {"app": "server"}}]);
+    world.write(&[("http", rule(server.clone()))], true);
+    let agent = world.start().await;
+    let (client, server_identity) = (world.pod(7, "client"), world.subject(8, "server").identity);
+    agent.policies.enforce(client);
+    agent.policies.realized(7).await.unwrap();
+    let datapath = world.datapath.clone();
+    let port = move |identity| {
+        let rows: Rows = datapath.policy_rows(7).unwrap().into_iter().collect();
+        match rows.verdict(true, identity, TCP | 80) {
+            Verdict::Allow { proxy_port, .. } => Some(u16::from_be(proxy_port)),
+            Verdict::Deny | Verdict::NoMatch => None,
+        }
+    };
+    assert_eq!((port(server_identity), redirects(&agent).len()), (None, 0), "no Envoy takes it");
+    assert!(agent.row(7).error.unwrap().contains("egress:TCP:80"));
+    let proxies = agent.hive.get::<Proxies>();
+    let name: Arc<str> = "cilium-http-egress".into();
+    let envoy = Proxy { name: name.clone(), parser: Parser::Http, ingress: false, fixed: None };
+    let registration = proxies.register(envoy);
+    registration.listening(10_001).unwrap();
+    proxies.set_reachable(&BTreeMap::from([(name, 10_001)]));
+    agent.hive.until("traffic has the port", || port(server_identity) == Some(10_001)).await;
+    assert_eq!(redirects(&agent)[0].id.as_ref(), "7:egress:TCP:80:");
+    drop(registration);
+    agent.hive.until("it is denied again", || port(server_identity).is_none()).await;
+    agent.end().await;
+}

@@ -1,0 +1,189 @@
+//! A real Envoy as the client, of upstream: it has none of Cilium's filters.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_api::cluster::Cluster;
+use envoy_api::listener::Listener;
+use hive::prelude::*;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use xds::Delivery;
+
+use crate::config::EnvoyConfig;
+use crate::kind::Kind;
+use crate::listeners::Settings;
+use crate::metrics::Counters;
+use crate::resources::{Resources, encoded};
+use crate::server::{Services, serve};
+
+const PROXY: &str = "cilium-http-egress";
+
+struct Envoy(Child);
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the binary that `tools/envoy` has fetched.
+fn binary() -> Option<PathBuf> {
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tools/envoy");
+    let output = Command::new(tool).arg("there").output().ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| PathBuf::from(path.trim()))
+}
+
+/// Starts Envoy with the bootstrap of Cilium's chart, as far as it is about the connection to the agent.
+fn start(binary: &Path, folder: &Path, socket: &Path) -> Envoy {
+    let source = json!({"apiConfigSource": {
+        "apiType": "GRPC",
+        "transportApiVersion": "V3",
+        "setNodeOnFirstMessageOnly": true,
+        "grpcServices": [{"envoyGrpc": {"clusterName": "xds-grpc-cilium"}}],
+    }, "resourceApiVersion": "V3", "initialFetchTimeout": "30s"});
+    let endpoint = json!({"endpoint": {"address": {"pipe": {"path": socket}}}});
+    let bootstrap = json!({
+        "node": {"id": "host~127.0.0.1~no-id~localdomain", "cluster": "ingress-cluster"},
+        "staticResources": {"clusters": [{
+            "name": "xds-grpc-cilium",
+            "type": "STATIC",
+            "connectTimeout": "2s",
+            "loadAssignment": {
+                "clusterName": "xds-grpc-cilium",
+                "endpoints": [{"lbEndpoints": [endpoint]}],
+            },
+            "typedExtensionProtocolOptions": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicitHttpConfig": {"http2ProtocolOptions": {}},
+            }},
+        }]},
+        "dynamicResources": {"ldsConfig": source, "cdsConfig": source},
+        "admin": {"address": {"pipe": {"path": folder.join("admin.sock")}}},
+    });
+    let file = folder.join("bootstrap.json");
+    std::fs::write(&file, bootstrap.to_string()).unwrap();
+    let log = std::fs::File::create(folder.join("envoy.log")).unwrap();
+    let mut command = Command::new(binary);
+    command.arg("-c").arg(file).args(["-l", "warning", "--concurrency", "1", "--disable-hot-restart"]);
+    Envoy(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
+}
+
+/// Serves resources on a socket, until the hive stops.
+async fn server(resources: &Resources, socket: &Path) -> TestHive {
+    let (services, socket) = (Services::new(resources.clone()), socket.to_owned());
+    let serving = invoke(move |jobs: JobGroup| {
+        let (services, socket) = (services.clone(), socket.clone());
+        jobs.one_shot("xds", move |cx: JobCx| serve(socket, 0, services, cx)).add();
+    });
+    let mut hive = TestHive::new([module("xds", "A server", [serving])]);
+    hive.start().await;
+    hive
+}
+
+/// Returns a listener without Cilium's filters.
+fn plain(mut listener: Listener) -> Listener {
+    listener.listener_filters.retain(|filter| !filter.name.starts_with("cilium."));
+    listener.filter_chains.retain(|chain| chain.transport_socket.is_none());
+    for chain in &mut listener.filter_chains {
+        chain.filters.retain(|filter| !filter.name.starts_with("cilium."));
+        for filter in &mut chain.filters {
+            use envoy_api::listener::filter::ConfigType;
+            use envoy_api::{Message as _, http::HttpConnectionManager};
+            let Some(ConfigType::TypedConfig(any)) = &mut filter.config_type else { continue };
+            if any.type_url.ends_with(".HttpConnectionManager") {
+                let mut manager = HttpConnectionManager::decode(&*any.value).unwrap();
+                manager.http_filters.retain(|filter| !filter.name.starts_with("cilium."));
+                any.value = manager.encode_to_vec();
+            }
+        }
+    }
+    listener
+}
+
+fn listeners(resources: &Resources, listener: &Listener) -> u64 {
+    let all = BTreeMap::from([(Arc::from(listener.name.as_str()), encoded(listener))]);
+    resources.replace(Kind::Listeners, all).unwrap()
+}
+
+fn clusters(resources: &Resources, settings: &Settings, keep: impl Fn(&Cluster) -> bool) -> u64 {
+    let all = settings.clusters().into_iter().filter(|(_, cluster)| keep(cluster));
+    let all = all.map(|(name, cluster)| (Arc::from(name), encoded(&cluster))).collect();
+    resources.replace(Kind::Clusters, all).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upstream_takes_listeners_and_clusters_and_refuses_those_of_cilium() {
+    test_kit::require_root!();
+    let binary = binary();
+    test_kit::require!(binary.is_some(), "Envoy is not there: tools/envoy fetches it");
+    let (binary, folder) = (binary.unwrap(), tempfile::tempdir().unwrap());
+    let socket = folder.path().join("xds.sock");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = Settings {
+        config: EnvoyConfig { http_403_msg: "denied".to_owned(), ..EnvoyConfig::default() },
+        addresses: vec!["127.0.0.1", "::1"],
+        bpf_root: "/sys/fs/bpf".to_owned(),
+        access_log: folder.path().join("access_log.sock"),
+    };
+    let resources = Resources::new(Counters::default());
+    let of_clusters = clusters(&resources, &settings, |cluster| cluster.transport_socket.is_none());
+    let whole = settings.listener(PROXY, true, false, free);
+    let of_listener = listeners(&resources, &plain(whole.clone()));
+    let mut hive = server(&resources, &socket).await;
+    let _envoy = start(&binary, folder.path(), &socket);
+    let is =
+        |kind, name: &str, version, wanted: &Delivery| resources.delivery(kind, name, version) == *wanted;
+    let done = |kind, name: &str, version| is(kind, name, version, &Delivery::Done);
+    hive.until("clusters are accepted", || done(Kind::Clusters, "egress-cluster", of_clusters)).await;
+    hive.until("the listener is accepted", || done(Kind::Listeners, &whole.name, of_listener)).await;
+    let answer = async || {
+        let mut stream = TcpStream::connect(("127.0.0.1", free)).await.ok()?;
+        stream.write_all(b"GET /a//b HTTP/1.1\r\nhost: a.io\r\nconnection: close\r\n\r\n").await.ok()?;
+        let mut answer = String::new();
+        tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut answer)).await.ok()?.ok()?;
+        Some(answer)
+    };
+    let text = answer().await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 503"), "it serves, and knows no original destination: {text}");
+
+    let refused = |kind, name: &str, version, text: &str| match resources.delivery(kind, name, version) {
+        Delivery::Refused(error) => error.contains(text),
+        _ => false,
+    };
+    let of_whole = listeners(&resources, &whole);
+    let names = [whole.name.as_str(), "cilium."];
+    hive.until("filters of Cilium are refused, by the name of the listener", || {
+        names.iter().all(|text| refused(Kind::Listeners, &whole.name, of_whole, text))
+    })
+    .await;
+    assert!(answer().await.unwrap().starts_with("HTTP/1.1 503"), "the former one serves on");
+    let of_all = clusters(&resources, &settings, |_| true);
+    hive.until("the transport socket is refused", || {
+        refused(Kind::Clusters, "egress-cluster-tls", of_all, "cilium.tls_wrapper")
+    })
+    .await;
+
+    // The next process of the agent knows no versions; Envoy holds those of this one.
+    hive.stop().await;
+    let before = resources.version(Kind::Clusters);
+    let resources = Resources::new(Counters::default());
+    clusters(&resources, &settings, |cluster| cluster.transport_socket.is_none());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let moved = plain(settings.listener(PROXY, true, false, port));
+    let of_moved = listeners(&resources, &moved);
+    let mut hive = server(&resources, &socket).await;
+    hive.until("it is accepted", || {
+        resources.delivery(Kind::Listeners, &moved.name, of_moved) == Delivery::Done
+    })
+    .await;
+    assert!(resources.version(Kind::Clusters) >= of_clusters && before > 0);
+    assert!(resources.version(Kind::Listeners) > of_listener, "versions continue");
+    hive.stop().await;
+}
