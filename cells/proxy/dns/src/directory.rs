@@ -37,7 +37,7 @@ pub struct Client {
 }
 
 /// A server as records name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Server {
     /// The id of its endpoint; 0 if it is none of this node.
     pub endpoint: u16,
@@ -69,14 +69,20 @@ pub trait Directory: Send + Sync {
     /// Whether a server is a workload or node of the cluster other than this one, which may see the address of the client.
     fn may_see_client(&self, server: IpAddr) -> bool;
 
-    /// Returns the server with an address, for records.
-    fn server(&self, address: IpAddr) -> Server;
+    /// Returns the server with an address, for records. The default is for processes without monitors, as below.
+    fn server(&self, _address: IpAddr) -> Server {
+        Server::default()
+    }
 
     /// Returns the labels of an identity, for records; none if it is gone.
-    fn labels(&self, identity: u32) -> Vec<Label>;
+    fn labels(&self, _identity: u32) -> Vec<Label> {
+        Vec::new()
+    }
 
     /// Returns the addresses of this node, IPv4 and IPv6, for records.
-    fn node(&self) -> [Option<IpAddr>; 2];
+    fn node(&self) -> [Option<IpAddr>; 2] {
+        [None; 2]
+    }
 
     /// Takes the addresses of an answer. The answer is released when the future ends: the kernel should know the
     /// addresses by then.

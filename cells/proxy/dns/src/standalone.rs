@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use hive::JobCx;
+use monitor::Monitor;
+use proxy_ports::Verdicts;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -35,14 +37,18 @@ pub async fn serve_standalone(
     metrics: &metrics::Metrics,
     cx: &JobCx,
 ) -> anyhow::Result<()> {
-    let counters = Counters::new();
+    let verdicts = Verdicts::default();
+    verdicts.register(metrics);
+    let counters = Counters::new(verdicts);
     counters.register(metrics);
     let Some(listeners) = cx.token().run_until_cancelled(bind(addresses, port)).await else { return Ok(()) };
     let listeners = listeners.with_context(|| format!("unable to bind port {port} for the DNS proxy"))?;
     cx.health.ok(format_args!("initialized on port {port}"));
     tracing::info!(port, "DNS queries of workloads are answered");
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let proxy = Proxy::new(directory, counters, config, tasks.clone(), stop.clone());
+    // Monitors listen to the agent: here nothing subscribes, so that no record is made.
+    let monitor = Arc::new(Monitor::new(1));
+    let proxy = Proxy::new(directory, monitor, counters, config, tasks.clone(), stop.clone());
     let serve =
         listeners.into_iter().map(|listener| listener.serve(proxy.clone(), tasks.clone(), stop.clone()));
     // This drops the listeners. Queries go on.

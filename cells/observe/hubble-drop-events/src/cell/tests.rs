@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use endpoints::{EndpointId, Record};
+use endpoints::Record;
 use k8s_fake_apiserver::{FakeServer, Request};
 use k8s_types::{ApiError, Kind};
 use monitor::Monitor;
@@ -17,18 +17,17 @@ const UID: &str = "0a1b2c3d-0000-0000-0000-000000000001";
 
 fn hive(folder: &Path, server: &FakeServer) -> TestHive {
     let node = LocalNode { name: "n1".into(), cluster: "east".into(), ..LocalNode::default() };
-    let add_pod = |endpoints: Arc<RwTable<Endpoint>>, db: Arc<Db>| {
+    let add_pod = |endpoints: Arc<RwTable<Endpoint>>| {
         let record = Record {
-            id: EndpointId(7),
+            id: 7,
             ipv4: "10.0.0.7".parse().ok(),
             k8s_namespace: "shop".into(),
             k8s_pod_name: "web".into(),
             k8s_uid: UID.into(),
             ..Record::default()
         };
-        let mut txn = db.write_txn(&[&*endpoints]);
-        endpoints.in_txn(&mut txn).insert(Endpoint::created(record, SystemTime::UNIX_EPOCH));
-        txn.commit();
+        let row = Endpoint::created(record, SystemTime::UNIX_EPOCH);
+        endpoints.transact(|txn| drop(txn.insert(row)));
     };
     // The tables of other cells, empty but for one pod.
     let tables = [

@@ -156,6 +156,7 @@ pub(crate) fn insert(
         egress: RowCounts::default(),
         filters: filters.clone(),
         realized_filters: filters,
+        decisions: Default::default(),
         missing_redirects: 0,
         state: RealizationState::Realized,
         error: None,
