@@ -24,6 +24,7 @@ use crate::kind::Kind;
 use crate::listeners::Settings;
 use crate::metrics::Counters;
 use crate::policies::Tables;
+use crate::receiver::receiver;
 use crate::resources::Resources;
 use crate::server::{Services, serve};
 use crate::slot::{PROXIES, Slot};
@@ -84,7 +85,10 @@ fn start(p: StartParams) {
         bpf_root: p.maps.bpf_root.clone(),
         access_log: access_log.clone(),
     };
+    let (receiver, requests) = receiver();
+    p.proxies.set_policy_receiver(Arc::new(receiver));
     let job = Job {
+        requests,
         slots: PROXIES.into_iter().map(|kind| Slot::new(kind, &p.proxies)).collect(),
         tables: Tables {
             policies: p.policies,

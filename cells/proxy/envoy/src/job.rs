@@ -17,6 +17,7 @@ use xds::{Delivery, Value};
 use crate::kind::Kind;
 use crate::listeners::Settings;
 use crate::policies::{Policies, Tables};
+use crate::receiver::{Requests, Waiting};
 use crate::resources::{Resources, encoded};
 use crate::slot::{Slot, State};
 
@@ -35,6 +36,8 @@ pub(crate) struct Job {
     pub(crate) proxies: Arc<Proxies>,
     pub(crate) resources: Resources,
     pub(crate) settings: Settings,
+    /// Policy that waits for the policies in Envoy.
+    pub(crate) requests: Requests,
     /// The longest time until Envoy gets policies although not all are known.
     pub(crate) restore_limit: Duration,
 }
@@ -58,15 +61,22 @@ impl Job {
         let mut changed = self.resources.subscribe();
         let mut policies = self.tables.read();
         let (mut is_complete, mut retry) = (false, None);
+        let mut waiting = Vec::new();
         loop {
             let working = cx.working();
             changed.mark_unchanged();
             is_complete |= policies.is_complete || Instant::now() >= limit;
             self.publish_policies(&policies, is_complete);
             self.reconcile(is_complete);
+            let is_announced = self.slots.iter().any(|slot| matches!(slot.state, State::Announced(_)));
+            self.requests.set_in_use(is_announced && self.resources.has_clients(Kind::Policies));
             // An Envoy that has run while the agent was away would lose listeners that are not known yet.
             self.resources.hold(Kind::Listeners, !is_complete && restored.is_empty());
             self.report(&cx.health);
+            if self.has_policies() {
+                // Policy that no longer waits has dropped its end.
+                waiting.drain(..).for_each(|answer: Waiting| _ = answer.send(()));
+            }
             let has_failed = self.slots.iter().any(|slot| matches!(slot.state, State::Failed(_)));
             retry = has_failed.then(|| retry.unwrap_or_else(|| Instant::now() + RETRY_INTERVAL));
             let deadline = [retry, (!is_complete).then_some(limit)].into_iter().flatten().min();
@@ -78,6 +88,10 @@ impl Job {
                         () = cx.cancelled() => return Ok(()),
                         () = sleep(GATHER_INTERVAL) => {}
                     }
+                    policies = self.tables.read();
+                }
+                Some(answer) = self.requests.requests.recv() => {
+                    waiting.push(answer);
                     policies = self.tables.read();
                 }
                 // The sender is that of `resources`.

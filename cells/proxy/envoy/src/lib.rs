@@ -12,6 +12,9 @@
 //! the port of the rule is denied, and health names the listener. Nothing else waits for Envoy. A listener that Envoy
 //! cannot bind gets another port, a listener that no rule needs is removed.
 //!
+//! **Changes** of policies go to Envoy first: policy maps wait for its acknowledgement, a second at most, so that they lead
+//! no traffic to it that it does not know to be allowed.
+//!
 //! **A restart** announces the ports of the previous run at once, for an Envoy of its own pod has served on, and gives
 //! it the same listeners. Policies are given when those of all endpoints are known; versions continue after those that
 //! Envoy reports.
@@ -23,8 +26,8 @@
 //! Only an Envoy beside the agent is served, none is started. Clusters are given by CDS, too, so that a bootstrap needs
 //! only the connection to the agent; those of a bootstrap stay. Rules with TLS certificates, and header rules with
 //! secrets, deny their traffic: secrets are not read. A listener that a rule names is denied as well: there are no Envoy
-//! configurations. There is no delta and no aggregated variant, and no reflection. The peers that a map sends to Envoy may be
-//! new to it for some milliseconds; it denies them until then.
+//! configurations. There is no delta and no aggregated variant, and no reflection. Policy maps wait a second at most for
+//! Envoy's policies, not ten.
 
 #![forbid(unsafe_code)]
 
@@ -39,6 +42,7 @@ mod metrics;
 mod policies;
 #[cfg(test)]
 mod real_envoy;
+mod receiver;
 mod resources;
 mod server;
 mod slot;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::metrics::Verdicts;
 use crate::open::open_ports;
 use crate::port::{PortState, ProxyPort, choose, proxy_name};
+use crate::receiver::PolicyReceiver;
 use crate::redirect::EndpointRedirect;
 
 /// A proxy that wants traffic.
@@ -42,6 +43,7 @@ pub struct Proxies {
     /// Whether rules can lead packets to proxies.
     has_rules: Arc<AtomicBool>,
     verdicts: Verdicts,
+    receiver: Arc<OnceLock<Arc<dyn PolicyReceiver>>>,
 }
 
 /// The proxies that redirects can lead to, at one moment: the engine's view.
@@ -68,6 +70,7 @@ impl Proxies {
             routed: Arc::new(AtomicBool::new(routed)),
             has_rules: Arc::new(AtomicBool::new(true)),
             verdicts: Verdicts::default(),
+            receiver: Arc::default(),
         }
     }
 
@@ -130,6 +133,17 @@ impl Proxies {
     #[must_use]
     pub fn config(&self) -> &ProxyConfig {
         &self.config
+    }
+
+    /// Sets the proxy that gets policies before maps do, in a constructor. Only the first one counts.
+    pub fn set_policy_receiver(&self, receiver: Arc<dyn PolicyReceiver>) {
+        let _ = self.receiver.set(receiver);
+    }
+
+    /// Returns the proxy that gets policies before maps do, while redirects lead to it.
+    #[must_use]
+    pub fn policy_receiver(&self) -> Option<&Arc<dyn PolicyReceiver>> {
+        self.receiver.get().filter(|receiver| receiver.is_in_use())
     }
 
     /// Returns the counter of requests, which proxies share.

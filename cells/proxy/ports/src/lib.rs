@@ -13,6 +13,8 @@
 //! gives the port to redirects. Policy writes a redirect's row before the endpoint's policy map leads packets to the
 //! proxy, so that a proxy that reads the table for each request knows the rules of all requests that reach it.
 //!
+//! A proxy with policies of its own is a [`PolicyReceiver`]: policy lets it have changed ones before the maps.
+//!
 //! **Ports outlive the agent**: flows that the programs have redirected carry the port in their mark. A file that Cilium
 //! reads, too, has them (`state/proxy_ports_state.json`), or else the rules of iptables. The port of a proxy that is gone
 //! is kept for five minutes, later given out last.
@@ -59,6 +61,7 @@ mod job;
 mod metrics;
 mod open;
 mod port;
+mod receiver;
 mod redirect;
 mod routing;
 
@@ -69,4 +72,5 @@ pub use file::RuleReader;
 pub use handle::{Proxies, Proxy, ReadyPorts, Registration};
 pub use metrics::Verdicts;
 pub use port::{DNS_PROXY, PortState, ProxyPort, proxy_name};
+pub use receiver::PolicyReceiver;
 pub use redirect::{EndpointRedirect, PeerRules};

@@ -108,6 +108,16 @@ pub(crate) struct Outcome {
     pub(crate) decisions: Decisions,
 }
 
+/// The policy of an endpoint as it is computed, before its map is written.
+#[derive(Debug, Clone)]
+pub(crate) struct Prepared {
+    pub(crate) endpoint: u16,
+    pub(crate) generation: u64,
+    pub(crate) revision: u64,
+    pub(crate) enforced: [bool; 2],
+    pub(crate) filters: Arc<Filters>,
+}
+
 /// The results of writing maps.
 #[derive(Debug, Default)]
 pub(crate) struct MapWrites {
@@ -282,14 +292,35 @@ impl Core {
         writes
     }
 
-    /// Computes the rows that may have changed, and writes them to every map.
-    pub(crate) fn write_maps(&mut self) -> MapWrites {
+    /// Computes the rows that may have changed, for the next write of the maps. Returns the policies of all endpoints.
+    pub(crate) fn prepare(&mut self) -> Vec<Prepared> {
+        self.compute_all();
+        let revision = self.engine.revision();
+        let prepared = self.endpoints.iter().filter_map(|(id, endpoint)| {
+            let computed = self.computed.get(self.audiences.get(&audience(&endpoint.subject))?)?;
+            Some(Prepared {
+                endpoint: *id,
+                generation: endpoint.generation,
+                revision,
+                enforced: computed.enforced,
+                filters: computed.filters.clone(),
+            })
+        });
+        prepared.collect()
+    }
+
+    fn compute_all(&mut self) {
         self.compute();
         // `compute` may add identities of endpoints that the table does not have yet, which changes the rows of other
         // endpoints: compute these, too.
         if !self.change.refresh.is_empty() {
             self.compute();
         }
+    }
+
+    /// Computes the rows that may have changed, and writes them to every map.
+    pub(crate) fn write_maps(&mut self) -> MapWrites {
+        self.compute_all();
         let keep_decisions = self.keep_decisions.load(Ordering::Relaxed);
         let mut writes = MapWrites::default();
         let mut changes = Vec::new();

@@ -32,6 +32,9 @@ const ROUND_LIMIT: usize = 64;
 /// The interval between checks which endpoints the kernel still has.
 const ATTACHED_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The maximum time that maps wait for a proxy that gets policies before them.
+const RECEIVE_LIMIT: Duration = Duration::from_secs(1);
+
 /// The job.
 pub(crate) struct Job {
     pub(crate) shared: Shared,
@@ -257,7 +260,10 @@ impl Job {
         let mut writes = MapWrites::default();
         for phase in mode.phases(prefixes) {
             match phase {
-                Phase::WriteMaps => writes.merge(self.shared.with(|state| state.core.write_maps()).await),
+                Phase::WriteMaps => {
+                    self.inform_proxies().await;
+                    writes.merge(self.shared.with(|state| state.core.write_maps()).await);
+                }
                 Phase::PublishPrefixes => {
                     if let Some(identities) = &identities {
                         self.prefixes.publish(identities).await?;
@@ -269,22 +275,38 @@ impl Job {
                     // Without identities for the prefixes of groups the previous groups stay in force.
                     let are_groups_ready = error.is_none();
                     let (revision, keep) = (self.revision.clone(), *phase == Phase::CommitRulesKeepPrefixes);
-                    let write = move |state: &mut State| {
+                    let commit = move |state: &mut State| {
                         state.repository.hold(held);
                         if are_groups_ready {
                             state.commit_groups();
                         }
                         state.commit(settings, staged, &revision);
-                        match keep {
-                            true => state.core.write_maps_keep_prefixes(),
-                            false => state.core.write_maps(),
-                        }
+                    };
+                    self.shared.with(commit).await;
+                    self.inform_proxies().await;
+                    let write = move |state: &mut State| match keep {
+                        true => state.core.write_maps_keep_prefixes(),
+                        false => state.core.write_maps(),
                     };
                     writes.merge(self.shared.with(write).await);
                 }
             }
         }
         Ok((writes, error))
+    }
+
+    /// Waits until a proxy with policies of its own has those that the maps are about to get, for a limited time: maps
+    /// must not lead traffic to it that it does not know to be allowed, and must not wait for one that hangs.
+    async fn inform_proxies(&self) {
+        let Some(proxies) = &self.inputs.proxies else { return };
+        let Some(receiver) = proxies.policy_receiver() else { return };
+        let prepare = |state: &mut State| (state.core.prepare(), state.core.take_selector_changes());
+        let (prepared, selectors) = self.shared.with(prepare).await;
+        self.outputs.write_selectors(selectors);
+        self.outputs.write_prepared(&prepared);
+        if tokio::time::timeout(RECEIVE_LIMIT, receiver.received()).await.is_err() {
+            tracing::warn!("A proxy does not take the policies that maps get now; it denies what they add");
+        }
     }
 
     /// Collects the remaining results: the status of objects whose policies are

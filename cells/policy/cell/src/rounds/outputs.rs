@@ -3,7 +3,7 @@
 use policy_engine::SelectorChanges;
 use statedb::RwTable;
 
-use crate::computation::core::Outcome;
+use crate::computation::core::{Outcome, Prepared};
 use crate::model::decisions::Decisions;
 use crate::model::endpoint::{EndpointPolicy, RealizationState};
 use crate::model::object::{ObjectId, ObjectState, PolicyStatus};
@@ -18,6 +18,34 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
+    /// Writes the policies of endpoints whose maps are not written yet.
+    pub(crate) fn write_prepared(&self, prepared: &[Prepared]) {
+        let snapshot = self.endpoints.snapshot();
+        let changed = prepared.iter().filter_map(|prepared| {
+            let row = self.endpoints.get(&snapshot, EndpointPolicy::by_endpoint(prepared.endpoint))?;
+            let new = EndpointPolicy {
+                revision: prepared.revision,
+                ingress_enforced: prepared.enforced[0],
+                egress_enforced: prepared.enforced[1],
+                filters: prepared.filters.clone(),
+                ..(**row).clone()
+            };
+            (row.generation == prepared.generation && **row != new).then_some(new)
+        });
+        let changed: Vec<EndpointPolicy> = changed.collect();
+        if changed.is_empty() {
+            return;
+        }
+        self.endpoints.transact(|txn| {
+            for new in changed {
+                let row = txn.get(EndpointPolicy::by_endpoint(new.subject.endpoint));
+                if row.is_some_and(|row| row.generation == new.generation) {
+                    txn.insert(new);
+                }
+            }
+        });
+    }
+
     /// Writes the changed outcomes of endpoints: the table wakes the job and all tasks that wait for policy.
     pub(crate) fn write_outcomes(&self, outcomes: &[Outcome]) {
         let snapshot = self.endpoints.snapshot();

@@ -1,12 +1,15 @@
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
+use datapath_api::Datapath;
 use policy::{Rows, Verdict};
 use policy_engine::{L7Rules, Parser};
-use proxy_ports::{DNS_PROXY, EndpointRedirect, Proxies, Proxy, ProxyPort};
+use proxy_ports::{DNS_PROXY, EndpointRedirect, PolicyReceiver, Proxies, Proxy, ProxyPort, Registration};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use crate::kit::{Agent, World};
+use crate::kit::{Agent, TCP, World};
 
 const UDP: u32 = 17 << 16;
 const PORT: u16 = 41_015;
@@ -88,41 +91,96 @@ async fn redirects_follow_policies_and_the_proxies_that_listen() {
     agent.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn traffic_of_http_rules_is_for_envoy_or_denied() {
-    const TCP: u32 = 6 << 16;
-    let mut world = World::new();
-    let rule = |peers: Value| {
-        json!({
-            "endpointSelector": {"matchLabels": {"app": "client"}},
-            "egress": [{
-                "toEndpoints": peers,
-                "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"path": "/a"}]}}],
-            }],
-        })
-    };
-    let server = json!([{"matchLabels": {"app": "server"}}]);
-    world.write(&[("http", rule(server.clone()))], true);
-    let agent = world.start().await;
-    let (client, server_identity) = (world.pod(7, "client"), world.subject(8, "server").identity);
-    agent.policies.enforce(client);
-    agent.policies.realized(7).await.unwrap();
-    let datapath = world.datapath.clone();
-    let port = move |identity| {
-        let rows: Rows = datapath.policy_rows(7).unwrap().into_iter().collect();
-        match rows.verdict(true, identity, TCP | 80) {
-            Verdict::Allow { proxy_port, .. } => Some(u16::from_be(proxy_port)),
-            Verdict::Deny | Verdict::NoMatch => None,
-        }
-    };
-    assert_eq!((port(server_identity), redirects(&agent).len()), (None, 0), "no Envoy takes it");
-    assert!(agent.row(7).error.unwrap().contains("egress:TCP:80"));
+/// Returns a policy that lets clients send requests to the pods of an app.
+fn http(server: &str) -> Value {
+    json!({
+        "endpointSelector": {"matchLabels": {"app": "client"}},
+        "egress": [{
+            "toEndpoints": [{"matchLabels": {"app": server}}],
+            "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"path": "/a"}]}}],
+        }],
+    })
+}
+
+/// Returns the port of the proxy for HTTP from endpoint 7 to an identity.
+fn http_port(datapath: &dyn Datapath, identity: u32) -> Option<u16> {
+    let rows: Rows = datapath.policy_rows(7).unwrap().into_iter().collect();
+    match rows.verdict(true, identity, TCP | 80) {
+        Verdict::Allow { proxy_port, .. } => Some(u16::from_be(proxy_port)),
+        Verdict::Deny | Verdict::NoMatch => None,
+    }
+}
+
+fn envoy(agent: &Agent) -> Registration {
     let proxies = agent.hive.get::<Proxies>();
     let name: Arc<str> = "cilium-http-egress".into();
     let envoy = Proxy { name: name.clone(), parser: Parser::Http, ingress: false, fixed: None };
     let registration = proxies.register(envoy);
     registration.listening(10_001).unwrap();
     proxies.set_reachable(&BTreeMap::from([(name, 10_001)]));
+    registration
+}
+
+/// An Envoy that answers when the test permits it.
+#[derive(Debug, Clone)]
+struct FakeReceiver(Arc<Semaphore>);
+
+impl PolicyReceiver for FakeReceiver {
+    fn is_in_use(&self) -> bool {
+        true
+    }
+
+    fn received(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let permits = self.0.clone();
+        Box::pin(async move { permits.acquire().await.unwrap().forget() })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoy_has_changed_policies_before_maps_do_and_delays_them_by_a_second_at_most() {
+    let mut world = World::new();
+    world.write(&[("http", http("server"))], true);
+    let agent = world.start().await;
+    let (client, other) = (world.pod(7, "client"), world.subject(8, "other").identity);
+    agent.policies.enforce(client);
+    agent.policies.realized(7).await.unwrap();
+    let _registration = envoy(&agent);
+    let server = world.subject(9, "server").identity;
+    let datapath = world.datapath.clone();
+    let port = move |identity| http_port(&*datapath, identity);
+    agent.hive.until("traffic has the port", || port(server) == Some(10_001)).await;
+    let fake = FakeReceiver(Arc::new(Semaphore::new(0)));
+    agent.hive.get::<Proxies>().set_policy_receiver(Arc::new(fake.clone()));
+
+    world.write(&[("http", http("other"))], false);
+    let names_other =
+        || agent.row(7).filters.egress.iter().any(|filter| filter.peers[0].selector.contains("other"));
+    agent.hive.until("the tables have the new policy", names_other).await;
+    assert_eq!((port(server), port(other)), (Some(10_001), None), "the map waits");
+    assert!(!agent.row(7).realized_filters.egress[0].peers[0].selector.contains("other"));
+    fake.0.add_permits(1);
+    agent.hive.until("the map follows", || port(other) == Some(10_001)).await;
+    assert_eq!(port(server), None);
+
+    // One that hangs.
+    world.write(&[("http", http("server"))], false);
+    agent.hive.until("the map follows all the same", || port(server) == Some(10_001)).await;
+    fake.0.add_permits(100);
+    agent.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn traffic_of_http_rules_is_for_envoy_or_denied() {
+    let mut world = World::new();
+    world.write(&[("http", http("server"))], true);
+    let agent = world.start().await;
+    let (client, server_identity) = (world.pod(7, "client"), world.subject(8, "server").identity);
+    agent.policies.enforce(client);
+    agent.policies.realized(7).await.unwrap();
+    let port = |identity| http_port(&*world.datapath, identity);
+    assert_eq!((port(server_identity), redirects(&agent).len()), (None, 0), "no Envoy takes it");
+    assert!(agent.row(7).error.unwrap().contains("egress:TCP:80"));
+    let registration = envoy(&agent);
     agent.hive.until("traffic has the port", || port(server_identity) == Some(10_001)).await;
     assert_eq!(redirects(&agent)[0].id.as_ref(), "7:egress:TCP:80:");
     drop(registration);

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use envoy_api::cilium::port_network_policy_rule::L7;
 use envoy_api::cilium::{NetworkPolicy, NetworkPolicyHosts};
@@ -69,13 +70,20 @@ async fn a_rule_of_http_gets_a_listener_policies_and_then_traffic() {
         .until("it is well", || world.health() == (Level::Ok, "Envoy has 1 listeners ".to_owned()))
         .await;
 
-    // Only the changed rules go to Envoy; the listener stays.
+    // Only the changed rules go to Envoy; the listener stays. Policy maps wait for it.
+    let proxies = world.hive.get::<proxy_ports::Proxies>();
     world.set(7, http("/b"));
+    let received = proxies.policy_receiver().unwrap().received();
+    let received = tokio::time::timeout(Duration::from_secs(10), received);
+    tokio::pin!(received);
     assert_eq!(policies.next().await.len(), 1);
+    assert!(futures::poll!(&mut received).is_pending(), "it is not accepted");
     policies.ack();
+    received.await.unwrap();
     listeners.is_silent().await;
-    drop((listeners, clusters));
+    drop((listeners, clusters, policies));
     world.hive.until("it is gone", || world.health().0 == Level::Degraded).await;
+    assert!(proxies.policy_receiver().is_none(), "nothing waits for an Envoy that is gone");
     assert_eq!(
         world.port(HTTP_EGRESS).unwrap().state,
         PortState::Ready,
