@@ -78,6 +78,10 @@ pub(crate) struct Follow {
     asked: bool,
     /// Whether the absence of the kind was sent as an empty list.
     listed_absent: bool,
+    /// Whether the kind is to be listed as empty, since the server does not serve its version.
+    is_unserved: bool,
+    /// Whether this was done, and nothing else was listed since.
+    listed_unserved: bool,
 }
 
 /// A response that is being read.
@@ -132,6 +136,8 @@ impl Follow {
             reported: false,
             asked: false,
             listed_absent: false,
+            is_unserved: false,
+            listed_unserved: false,
         }
     }
 
@@ -169,6 +175,15 @@ impl Follow {
             self.listed = false;
             self.next = Some(Ok(WatchEvent::Listed));
             self.state.begin();
+            return Ok(Some(WatchEvent::Restart));
+        }
+        if std::mem::take(&mut self.is_unserved) {
+            self.listed_unserved = true;
+            self.listed = false;
+            self.state.excuse(true);
+            self.next = Some(Ok(WatchEvent::Listed));
+            self.state.begin();
+            self.delay = spread(self.timeouts.refused);
             return Ok(Some(WatchEvent::Restart));
         }
         // An answer to another request that comes while this one fails ends the delay that follows.
@@ -209,6 +224,7 @@ impl Follow {
         self.reading = Some(Reading { query, body, pieces, lease, cuts, items: 0, progress });
         self.received_at = now;
         if begins {
+            self.listed_unserved = false;
             self.listed = false;
             self.state.begin();
             return Ok(Some(WatchEvent::Restart));

@@ -6,11 +6,15 @@ use k8s_types::SourceError;
 use tokio::time::Instant;
 
 use super::Follow;
-use crate::definitions::Defined;
+use crate::definitions::{Defined, is_custom};
 use crate::is_reported;
 use crate::request_error::{ErrorKind, RequestError};
 use crate::target::Query;
 use crate::watch_timeouts::spread;
+
+/// The number of consecutive answers 404 to requests for a defined kind after which its version counts as not served: the
+/// kind is an empty list then, since cells wait for all lists at a start.
+const UNSERVED_FAILURES: u64 = 4;
 
 /// The number of consecutive cuts before they are reported.
 const MAX_CUTS: u32 = 5;
@@ -37,6 +41,11 @@ impl Follow {
             }
         }
         was
+    }
+
+    /// Whether the cluster may be without the kind.
+    fn is_optional(&self) -> bool {
+        self.target.kind.is_some_and(|kind| is_custom(kind) && !self.definitions.is_required(kind))
     }
 
     /// Decides how to continue after a failure; returns the error if it has to be reported.
@@ -88,6 +97,14 @@ impl Follow {
             {
                 self.state.excuse(true);
                 spread(self.timeouts.refused)
+            }
+            ErrorKind::NotFound if self.listed_unserved => {
+                self.state.excuse(true);
+                spread(self.timeouts.refused)
+            }
+            ErrorKind::NotFound if self.failures >= UNSERVED_FAILURES && self.is_optional() => {
+                self.is_unserved = true;
+                Duration::ZERO
             }
             _ => error.after.map_or(backoff, |after| spread(after.min(self.timeouts.refused)).max(after)),
         };

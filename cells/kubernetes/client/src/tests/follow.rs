@@ -268,6 +268,38 @@ async fn kinds_that_are_not_defined_are_waited_for_without_errors() {
     }
 }
 
+/// A definition may serve other versions of a kind than the one that is asked for.
+#[tokio::test(start_paused = true)]
+async fn kinds_whose_version_is_not_served_are_empty_lists_unless_they_are_required() {
+    for (kind, is_required) in [(Kind::ClusterNetworkPolicy, false), (Kind::CiliumIdentity, true)] {
+        let bench = Bench::new(Fake::new(&["pods"]), kind).await;
+        let name = format!("{}.{}", kind.plural(), kind.group());
+        for _ in 0..300 {
+            bench.fake.fault(Fault::Status(404, None));
+        }
+        bench.connection.definitions.are(&[name.as_str().into()].into());
+        let begun = tokio::time::Instant::now();
+        if is_required {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            assert_eq!(bench.reader.lock().lists, 0);
+        } else {
+            bench.until("an empty list", |reader| reader.lists == 1).await;
+            assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+            // It is asked for again, rarely, and is not listed as empty again.
+            let before = bench.fake.requests().len();
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            let asked = bench.fake.requests().len() - before;
+            assert!((1..60).contains(&asked) && bench.reader.lock().lists == 1, "{asked}");
+            assert_eq!(bench.health(kind.plural()).level, Level::Degraded);
+        }
+        // Served at last.
+        bench.fake.state.lock().faults.clear();
+        bench.fake.put(kind.plural(), "", "n1", &json!(1));
+        bench.until_true(kind.plural()).await;
+        bench.end().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn required_kinds_are_not_listed_as_empty_while_undefined() {
     let bench = Bench::new(Fake::new(&["pods"]), Kind::CiliumIdentity).await;
