@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use labels::{CIDR, LabelArray};
+use labels::{CIDR, Label, LabelArray};
 
 use crate::Test;
 use crate::groups::{CidrGroups, with_groups};
-use crate::selector::{Selector, contains, prefix_of_key};
+use crate::selector::{Requirement, Selector, contains, prefix_of_key};
 use crate::settings::Settings;
 use labels::NamedPorts;
 
@@ -62,11 +62,16 @@ impl Identity {
     }
 }
 
+/// Whether a label names a prefix.
+fn is_prefix(label: &Label) -> bool {
+    label.source == CIDR && prefix_of_key(&label.key).is_some()
+}
+
 /// All identities, indexed by id, label and prefix.
 #[derive(Debug, Default)]
 pub(crate) struct Identities {
     all: BTreeMap<u32, Identity>,
-    /// Ids by key and value.
+    /// Ids by key and value; not by labels of prefixes, which thousands of identities have one each of.
     by_label: HashMap<String, HashMap<String, BTreeSet<u32>>>,
     /// Ids by first address and length of their prefixes.
     by_prefix: BTreeMap<(IpAddr, u8), BTreeSet<u32>>,
@@ -79,7 +84,7 @@ impl Identities {
         for prefix in &identity.prefixes {
             self.by_prefix.entry((prefix.network(), prefix.prefix())).or_default().insert(id);
         }
-        for label in identity.labels.iter() {
+        for label in identity.labels.iter().filter(|label| !is_prefix(label)) {
             let values = self.by_label.entry(label.key.clone()).or_default();
             values.entry(label.value.clone()).or_default().insert(id);
         }
@@ -99,7 +104,7 @@ impl Identities {
                 }
             }
         }
-        for label in old.labels.iter() {
+        for label in old.labels.iter().filter(|label| !is_prefix(label)) {
             let Some(values) = self.by_label.get_mut(&label.key) else { continue };
             if let Some(ids) = values.get_mut(&label.value) {
                 ids.remove(&id);
@@ -161,7 +166,8 @@ impl Identities {
             }
             Selector::Labels(requirements) => requirements,
         };
-        let sets = requirements.iter().filter(|requirement| requirement.source != CIDR).filter_map(|r| {
+        let is_indexed = |r: &&Requirement| r.source != CIDR && prefix_of_key(&r.key).is_none();
+        let sets = requirements.iter().filter(is_indexed).filter_map(|r| {
             let values = self.by_label.get(&r.key);
             let one = |value: &String| values.and_then(|values| values.get(value)).into_iter();
             let sets: Vec<&BTreeSet<u32>> = match &r.test {

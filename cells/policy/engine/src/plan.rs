@@ -359,7 +359,11 @@ impl Builder<'_> {
             };
             match everyone && !named {
                 true => side.any.push(part),
-                false => side.peers.entry(Peer::Selected(*id)).or_default().push(part),
+                // Most selectors have one part, and a policy may have thousands of selectors.
+                false => {
+                    let parts = side.peers.entry(Peer::Selected(*id));
+                    parts.or_insert_with(|| Vec::with_capacity(1)).push(part);
+                }
             }
         }
     }

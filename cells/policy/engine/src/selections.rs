@@ -175,7 +175,7 @@ impl<S: Selects + Clone> Selections<S> {
             text,
             identities: selected,
             users: 0,
-            labels: Vec::new(),
+            labels: Vec::with_capacity(1),
             listed: OnceLock::new(),
         };
         selection.add_user(labels);

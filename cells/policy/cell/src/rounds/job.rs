@@ -28,7 +28,7 @@ use crate::rounds::state::{Shared, State};
 const ANNOUNCEMENT_LIMIT: Duration = Duration::from_secs(10);
 /// The maximum number of changed policies of a table in one round while rules are in force: a new endpoint waits for the
 /// round in progress.
-const ROUND_LIMIT: usize = 64;
+const ROUND_LIMIT: usize = 32;
 /// The interval between checks which endpoints the kernel still has.
 const ATTACHED_INTERVAL: Duration = Duration::from_millis(500);
 

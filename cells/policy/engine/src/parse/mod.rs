@@ -20,8 +20,9 @@ use std::sync::Arc;
 use labels::{K8S, Label, LabelArray};
 use serde_json::Value;
 
-use crate::model::{Action, Direction, Entry, Kind, Policy, ResourceId};
+use crate::model::{Action, Direction, Entry, Kind, Peers, Policy, Ports, ResourceId, Subject};
 use crate::refusal::Refusal;
+use crate::selector::Selector;
 use crate::settings::Settings;
 use cursor::{Field, Object, Problems, quoted};
 
@@ -128,10 +129,28 @@ pub fn parse(kind: Kind, manifest: &Value, settings: &Settings) -> Result<Policy
     } else {
         problems.add("(object)", format!("{}: must be an object", quoted(manifest)), "");
     }
+    entries.shrink_to_fit();
+    entries.iter_mut().for_each(shrink);
     match problems.count() {
         0 => Ok(Policy { resource, uid, entries, warnings: problems.into_warnings() }),
         _ => Err(Refusal { object: resource.to_string(), problems: problems.into_list() }),
     }
+}
+
+/// Frees the capacity that lists of an entry have grown to: in most policies they have one or two elements.
+fn shrink(entry: &mut Entry) {
+    let (Subject::Endpoints(subject) | Subject::Node(subject)) = &mut entry.subject;
+    let peers = if let Peers::Of(peers) = &mut entry.peers { peers } else { &mut Vec::new() };
+    peers.shrink_to_fit();
+    for selector in peers.iter_mut().chain([subject]) {
+        if let Selector::Labels(requirements) = selector {
+            requirements.shrink_to_fit();
+        }
+    }
+    if let Ports::Of(specs) = &mut entry.ports {
+        specs.shrink_to_fit();
+    }
+    entry.redirects.shrink_to_fit();
 }
 
 fn read_head(object: &Object<'_>, kind: Kind, problems: &mut Problems) {
