@@ -40,6 +40,8 @@
 //! # }
 //! ```
 //!
+//! [`HttpServer`] serves a tracker by HTTP, so that whole agents and operators use it as their cluster.
+//!
 //! # Differences from a server
 //! Lists, watches, uids, versions and conflicts are those of an API server: the same tests run against both. Objects
 //! are stored as written: no defaults, no admission, no creation timestamps, and no schema validation beyond the types
@@ -59,6 +61,7 @@
 mod api;
 mod cell;
 mod commands;
+mod http;
 mod object;
 mod patch;
 mod refused;
@@ -68,6 +71,7 @@ mod tracker;
 mod types;
 
 pub use cell::cell;
+pub use http::HttpServer;
 pub use object::Object;
 pub use server::{FakeServer, Request};
 pub use source::SOURCE;
