@@ -32,7 +32,7 @@ pub fn cell() -> Cell {
 }
 
 #[derive(Params)]
-struct IdentitiesParams {
+pub(crate) struct IdentitiesParams {
     config: Config<IdentitiesConfig>,
     rows: Arc<RwTable<PodIdentity>>,
     pods: Arc<Table<Row<Pod>>>,
@@ -48,6 +48,12 @@ struct IdentitiesParams {
 }
 
 fn start(p: IdentitiesParams) -> Result<(), Error> {
+    let range = Range::of_cluster(p.config.cluster_id, p.config.max_connected_clusters);
+    start_with(p, range)
+}
+
+/// Starts the job with the ids of a range.
+pub(crate) fn start_with(p: IdentitiesParams, range: Range) -> Result<(), Error> {
     let config = &p.config;
     if !config.is_enabled() {
         p.health.ok("Off (identity-management-mode=agent)");
@@ -62,7 +68,7 @@ fn start(p: IdentitiesParams) -> Result<(), Error> {
     let controller = Controller {
         tables: Tables { pods: p.pods, namespaces: p.namespaces, identities: p.identities },
         sets: LabelSets::new(filter, config.cluster_name.clone()),
-        objects: Objects::new(Range::of_cluster(config.cluster_id, config.max_connected_clusters)),
+        objects: Objects::new(range),
         rows: (*p.rows).clone(),
         writer: p.writer,
         leadership: Leadership::clone(&p.leadership),

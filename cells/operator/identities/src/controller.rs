@@ -78,6 +78,10 @@ struct Run {
     taken: BTreeSet<u32>,
     /// Since when label sets wait that have no identity yet.
     waiting: BTreeMap<SetKey, Instant>,
+    /// Label sets for which no id was left, in the order in which they came.
+    exhausted: Vec<SetKey>,
+    /// Whether no id was left at the last search, and none was freed since.
+    is_exhausted: bool,
 }
 
 impl Controller {
@@ -102,6 +106,8 @@ impl Controller {
             writes: FuturesUnordered::new(),
             taken: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            exhausted: Vec::new(),
+            is_exhausted: false,
         };
         let (mut pods, mut namespaces, mut identities) =
             (tables.pods.changes(), tables.namespaces.changes(), tables.identities.changes());
@@ -116,7 +122,7 @@ impl Controller {
             run.create();
             let slow = run.report(&cx);
             let due = (!run.queue.is_empty()).then_some(run.next_creation);
-            let next = slow.into_iter().chain(due).min();
+            let next = slow.into_iter().chain(due).chain(run.next_release()).min();
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 batch = identities.next() => run.read_identities(&batch),
@@ -234,6 +240,9 @@ impl Run {
     /// Begins the creations that the rate permits.
     fn create(&mut self) {
         let now = Instant::now();
+        if self.controller.objects.release(now) {
+            self.retry_exhausted();
+        }
         while self.next_creation <= now
             && let Some(set) = self.queue.pop_front()
         {
@@ -244,9 +253,13 @@ impl Run {
             let Some((labels, _)) = self.controller.sets.get(&set) else { continue };
             let (taken, in_flight) = (&self.taken, &self.in_flight);
             let is_taken = |id| taken.contains(&id) || in_flight.contains_key(&id);
-            let Some(id) = self.controller.objects.free_id(labels, is_taken, now) else {
-                let error = format!("no identity is left in {}", self.controller.objects.range());
+            let objects = &self.controller.objects;
+            let free = || if self.is_exhausted { None } else { objects.free_id(labels, is_taken) };
+            let Some(id) = objects.former_id(&set, is_taken).or_else(free) else {
+                self.is_exhausted = true;
+                let error = format!("no identity is left in {}", objects.range());
                 self.write_rows([(&set, error.as_str())]);
+                self.exhausted.push(set);
                 continue;
             };
             let mutation = create(manifest(labels), self.controller.leadership.clone());
@@ -255,6 +268,17 @@ impl Run {
             self.begin(id, InFlight::of(&set, true, since), mutation);
             self.write_rows([(&set, "")]);
         }
+    }
+
+    /// Puts label sets into the queue again after an id was freed.
+    fn retry_exhausted(&mut self) {
+        self.is_exhausted = false;
+        self.queue.extend(self.exhausted.drain(..));
+    }
+
+    /// Returns when an id is freed for which label sets wait.
+    fn next_release(&mut self) -> Option<Instant> {
+        if self.exhausted.is_empty() { None } else { self.controller.objects.next_release() }
     }
 
     /// Begins a write of the object of an id, unless there is one.
@@ -304,9 +328,16 @@ impl Run {
                 }
                 changed.extend(self.controller.objects.upsert(&identity, now));
             }
-            // Another id, if there are pods with these labels again or still.
-            None if self.waiting.contains_key(&write.set) => self.queue.push_back(write.set),
-            None => {}
+            None => {
+                // The id of a withdrawn creation is free for others.
+                if !self.taken.contains(&id) {
+                    self.retry_exhausted();
+                }
+                // Another id, if there are pods with these labels again or still.
+                if self.waiting.contains_key(&write.set) {
+                    self.queue.push_back(write.set);
+                }
+            }
         }
         self.sync(changed);
     }
@@ -314,6 +345,7 @@ impl Run {
     /// Removes objects that the table does not have, and searches again for ids where there was none.
     fn compare(&mut self) {
         self.taken.clear();
+        self.retry_exhausted();
         let table = &self.controller.tables.identities;
         let (snapshot, now) = (table.snapshot(), Instant::now());
         let is_missing = |id: &u32| table.get(&snapshot, Row::by_name("", &id.to_string())).is_none();

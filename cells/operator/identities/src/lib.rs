@@ -13,7 +13,7 @@
 //! its labels is created again under its id, and the mark of garbage collection is removed from one that pods have.
 //!
 //! An id whose object was deleted stays reserved for its labels for [`QUARANTINE`], as packets may carry it. Unused
-//! identities are left to garbage collection.
+//! identities are left to garbage collection. Label sets for which no id is left are retried when one is freed.
 //!
 //! **Differences from Cilium.** Failed writes are retried as long as they are needed, by the writer, not 15 times. An object
 //! whose labels another client has changed stays as it is, and the pods get another one: agents follow the objects, so writing
@@ -24,6 +24,8 @@
 mod cell;
 mod config;
 mod controller;
+#[cfg(test)]
+mod controller_tests;
 mod error;
 mod label_sets;
 mod metrics;
