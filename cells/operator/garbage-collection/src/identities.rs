@@ -12,7 +12,7 @@ use k8s_types::cilium::{CiliumEndpoint, CiliumEndpointSlice, CiliumIdentity};
 use k8s_types::{Key, Kind, SmolStr};
 use operator_identities::PodIdentity;
 use serde_json::{Value, json};
-use statedb::{Changes, Table};
+use statedb::{Changes, Obj, Table};
 use token_bucket::Bucket;
 use tokio::time::{Instant, sleep_until};
 
@@ -139,7 +139,7 @@ impl IdentityCollector {
     }
 
     /// Decides about an identity by the tables as they are now. None if there is no such identity.
-    fn decide(&self, state: &mut State, name: &SmolStr) -> Option<(Action, CiliumIdentity)> {
+    fn decide(&self, state: &mut State, name: &SmolStr) -> Option<(Action, Obj<Row<CiliumIdentity>>)> {
         for change in &state.changes.try_next() {
             state.note(&change.object.metadata.name, change.deleted);
         }
@@ -150,7 +150,7 @@ impl IdentityCollector {
         let id: i64 = name.parse().ok()?;
         let is_marked = row.metadata.annotations.get(HEARTBEAT).is_some();
         let action = state.signs.action(name, is_marked, state.used.ids.contains(&id), Instant::now());
-        Some((action, row.object.clone()))
+        Some((action, row.clone()))
     }
 }
 
