@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datapath_abi::{IpcacheKey, RemoteEndpointInfo};
 use ipnetwork::IpNetwork;
@@ -20,9 +21,15 @@ use crate::{kernel, reconcile};
 pub struct FakeMap {
     rows: Mutex<HashMap<IpcacheKey, RemoteEndpointInfo>>,
     refused: Mutex<Option<IpNetwork>>,
+    operations: AtomicUsize,
 }
 
 impl FakeMap {
+    /// Returns how many entries were written or deleted, repeated ones included.
+    pub fn operations(&self) -> usize {
+        self.operations.load(Ordering::Relaxed)
+    }
+
     /// Returns the identity of exactly this prefix.
     pub fn identity(&self, prefix: &str) -> Option<u32> {
         let key = kernel::key(prefix.parse().ok()?);
@@ -57,6 +64,7 @@ impl FakeMap {
 impl IpcacheMap for FakeMap {
     fn write(&self, rows: &[(IpcacheKey, RemoteEndpointInfo)]) -> OpResult {
         let refused = self.refused.lock().map(kernel::key);
+        self.operations.fetch_add(rows.len(), Ordering::Relaxed);
         for (key, value) in rows {
             if Some(*key) == refused {
                 return Err("no space left on device".into());
@@ -67,6 +75,7 @@ impl IpcacheMap for FakeMap {
     }
 
     fn remove(&self, key: &IpcacheKey) -> OpResult {
+        self.operations.fetch_add(1, Ordering::Relaxed);
         self.rows.lock().remove(key);
         Ok(())
     }

@@ -148,6 +148,48 @@ async fn nodes_are_rows_and_claims_until_their_objects_are_deleted() {
     hive.finish().await;
 }
 
+/// Returns the numbers of writes of rows of nodes, of rows of the ipcache, and of entries of its map.
+fn counts(hive: &TestHive) -> [usize; 3] {
+    let (nodes, entries) = (hive.get::<Table<Node>>(), hive.get::<RwTable<Entry>>());
+    let revisions = [nodes.revision(&nodes.snapshot()), entries.reader().revision(&nodes.snapshot())];
+    let [nodes, entries] = revisions.map(|revision| usize::try_from(revision).unwrap());
+    [nodes, entries, hive.get::<FakeMap>().operations()]
+}
+
+/// Returns the counts until so many nodes are known, and of the change of one of them.
+async fn counts_with(nodes: usize) -> [[usize; 3]; 2] {
+    let node = |number: usize, subnet: &str| {
+        let (high, low) = (number / 256, number % 256);
+        object(&format!("p{number}"), &format!("{subnet}.{high}.{low}"), &format!("10.{high}.{low}.0/24"))
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let objects: Vec<String> = (0..nodes).map(|number| node(512 + number, "172.16")).collect();
+    let mut hive = hive(dir.path(), None, &objects);
+    hive.start().await;
+    let (tracker, map) = (hive.get::<Tracker>(), hive.get::<FakeMap>());
+    hive.until("all have their claims", || map.prefixes().len() == 2 * nodes).await;
+    let filled = counts(&hive);
+    tracker.add(&node(519, "172.17")).unwrap();
+    hive.until("the change is there", || map.identity("172.17.2.7/32").is_some()).await;
+    hive.until("the old claim is gone", || map.identity("172.16.2.7/32").is_none()).await;
+    let changed = counts(&hive);
+    let change = [0, 1, 2].map(|at| changed[at] - filled[at]);
+    drop((tracker, map));
+    hive.finish().await;
+    [filled, change]
+}
+
+#[tokio::test]
+async fn nodes_cost_what_they_change_in_clusters_of_any_size() {
+    let ([few, few_change], [many, many_change]) = (counts_with(200).await, counts_with(400).await);
+    for at in 0..3 {
+        assert!(few[at] >= 200, "{few:?}");
+        assert!(many[at] <= few[at] * 21 / 10, "{few:?} with 200 nodes, {many:?} with 400");
+        // One row of the node, an old and a new claim, and the states of their reconciliation.
+        assert!(many_change[at] <= 8, "{few_change:?} with 200 nodes, {many_change:?} with 400");
+    }
+}
+
 #[tokio::test]
 async fn nodes_have_identities_of_their_labels() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! The job that looks up next hops: from forwardable addresses, devices and routes to desired neighbours.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::kernel::Kernel;
 use crate::metrics::Numbers;
+use crate::next_hops::{Hop, Hops, NextHops};
 use crate::{DesiredNeighbor, Error, ForwardableIp};
 
 /// Minimum interval of calculations.
@@ -23,9 +24,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const SHARE_OF_TIME: u32 = 20;
 /// Intervals of attempts after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
-
-/// Next hops with their links.
-type Hops = Vec<(u32, IpAddr)>;
 
 /// The inputs and the output of the job.
 pub(crate) struct Calculator {
@@ -55,29 +53,37 @@ impl Calculator {
     async fn follow(self, cx: &JobCx, initializer: Initializer<DesiredNeighbor>) {
         let mut initializer = Some(initializer);
         let mut basis = Basis::default();
-        let mut known: HashMap<IpAddr, Hops> = HashMap::new();
+        let mut changes = self.forwardable.changes();
+        let mut known = NextHops::default();
+        // Addresses that have changed since the last lookup that has succeeded.
+        let mut pending: BTreeSet<IpAddr> = BTreeSet::new();
         let mut backoff = Backoff::exponential(RETRY.0, RETRY.1);
         loop {
             let snapshot = self.desired.reader().snapshot();
-            let (rows, ips_changed) = self.forwardable.all_watch(&snapshot);
-            let ips: HashSet<IpAddr> = rows.map(|row| row.ip).collect();
+            let (batch, ips_changed) = changes.read(&snapshot, usize::MAX);
             let (is_complete, completed) = self.forwardable.initialized_watch(&snapshot);
             let (now, devices_changed, routes_changed) = self.basis(&snapshot);
+            let is_there = |ip: IpAddr| self.forwardable.get(&snapshot, ForwardableIp::by_ip(ip)).is_some();
+            // Another owner of an address changes nothing.
+            let changed = batch.iter().map(|change| change.object.ip);
+            pending.extend(changed.filter(|ip| is_there(*ip) != known.has(*ip)));
             if now != basis {
-                (basis, known) = (now, HashMap::new());
+                basis = now;
+                pending.extend(self.forwardable.all(&snapshot).map(|row| row.ip));
             }
-            known.retain(|ip, _| ips.contains(ip));
-            let new: Vec<IpAddr> = ips.iter().copied().filter(|ip| !known.contains_key(ip)).collect();
+            let (new, gone): (Vec<IpAddr>, Vec<IpAddr>) = pending.iter().partition(|ip| is_there(**ip));
             let (begin, count) = (Instant::now(), new.len() * basis.links.len());
             match self.look_up(new, basis.links.clone()).await {
                 Ok(found) => {
                     self.numbers.lookups.inc_by(i64::try_from(count).unwrap_or(i64::MAX));
-                    known.extend(found);
-                    let hops = known.values().flatten().copied().collect();
+                    pending.clear();
+                    let gone = gone.into_iter().map(|ip| (ip, None));
+                    let touched =
+                        known.replace(found.into_iter().map(|(ip, hops)| (ip, Some(hops))).chain(gone));
                     let finished = if is_complete { initializer.take() } else { None };
-                    self.write(&snapshot, hops, finished);
+                    self.write(&known, touched, finished);
                     backoff.reset();
-                    cx.health.ok(format!("{} addresses", ips.len()));
+                    cx.health.ok(format!("{} addresses", known.len()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "Next hops could not be looked up, trying again");
@@ -130,26 +136,27 @@ impl Calculator {
         hive::blocking(look_up).await
     }
 
-    /// Makes the table equal to the next hops; rows that stay are not touched.
+    /// Writes the rows of next hops that may have come or gone.
     fn write(
         &self,
-        snapshot: &Snapshot,
-        hops: BTreeSet<(u32, IpAddr)>,
+        known: &NextHops,
+        touched: BTreeSet<Hop>,
         finished: Option<Initializer<DesiredNeighbor>>,
     ) {
-        let rows: BTreeSet<(u32, IpAddr)> =
-            self.desired.all(snapshot).map(|row| (row.link_index, row.ip)).collect();
-        let gone: Vec<_> = rows.difference(&hops).collect();
-        let new: Vec<_> = hops.difference(&rows).collect();
-        if gone.is_empty() && new.is_empty() && finished.is_none() {
+        if touched.is_empty() && finished.is_none() {
             return;
         }
         let mut txn = self.desired.write();
-        for (link_index, ip) in gone {
-            txn.delete(DesiredNeighbor::by_id(*ip, *link_index));
-        }
-        for (link_index, ip) in new {
-            txn.insert(DesiredNeighbor { ip: *ip, link_index: *link_index, status: Status::pending() });
+        for hop in touched {
+            let (link_index, ip) = hop;
+            let is_there = txn.get(DesiredNeighbor::by_id(ip, link_index)).is_some();
+            match known.is_used(hop) {
+                true if !is_there => {
+                    drop(txn.insert(DesiredNeighbor { ip, link_index, status: Status::pending() }));
+                }
+                false if is_there => drop(txn.delete(DesiredNeighbor::by_id(ip, link_index))),
+                _ => {}
+            }
         }
         if let Some(initializer) = finished {
             initializer.done(&mut txn);

@@ -40,6 +40,7 @@ mod error;
 mod forwardable;
 mod kernel;
 mod metrics;
+mod next_hops;
 mod nodes;
 mod ops;
 mod refresh;

@@ -65,7 +65,7 @@ impl Follower {
         let mut basis: Option<Basis> = None;
         // Reasons for missing routes by node.
         let mut problems: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut failed: BTreeSet<String> = BTreeSet::new();
+        let mut failed: BTreeSet<(Arc<str>, Arc<str>)> = BTreeSet::new();
         loop {
             let snapshot = self.nodes.snapshot();
             let (batch, nodes_changed) = changes.read(&snapshot, usize::MAX);
@@ -95,13 +95,14 @@ impl Follower {
                 self.routes.replace([(LOCAL_OWNER, self.settings.local_routes(local))]);
             }
             let retried = std::mem::take(&mut failed);
-            let affected: Vec<Obj<Node>> = if all || !retried.is_empty() {
-                let nodes = self.nodes.all(&snapshot).filter(|node| all || retried.contains(&owner(node)));
-                let changed = batch.iter().map(|change| owner(&change.object)).collect::<BTreeSet<String>>();
-                let changed = self.nodes.all(&snapshot).filter(|node| !all && changed.contains(&owner(node)));
-                nodes.chain(changed).cloned().collect()
+            let affected: Vec<Obj<Node>> = if all {
+                self.nodes.all(&snapshot).cloned().collect()
             } else {
-                batch.iter().filter(|change| !change.deleted).map(|change| change.object.clone()).collect()
+                let changed = batch.iter().filter(|change| !change.deleted).map(|change| &change.object);
+                let retried = retried
+                    .iter()
+                    .filter_map(|(cluster, name)| self.nodes.get(&snapshot, Node::by_name(cluster, name)));
+                retried.chain(changed).cloned().collect()
             };
             for nodes in affected.chunks(BATCH) {
                 let nodes: Vec<&Node> =
@@ -115,7 +116,7 @@ impl Follower {
                         let has_failed =
                             self.settings.lookups(node).iter().any(|ip| matches!(ways.get(ip), Some(Err(_))));
                         if has_failed {
-                            failed.insert(owner.clone());
+                            failed.insert((node.cluster.clone(), node.name.clone()));
                         }
                         if errors.is_empty() {
                             problems.remove(&owner);
@@ -132,7 +133,7 @@ impl Follower {
                 self.routes.replace(plans.iter().map(|(owner, routes)| (owner.as_str(), routes.clone())));
             }
             basis = Some(now);
-            self.report(cx, &snapshot, &problems);
+            self.report(cx, &snapshot, local, &problems);
             if is_complete
                 && self.settings.is_routable(local)
                 && let Some(initializer) = initializer.take()
@@ -228,10 +229,17 @@ impl Follower {
         found.into_iter().map(|(ip, result)| (ip, result.map(|route| route.map(way)))).collect()
     }
 
-    fn report(&self, cx: &JobCx, snapshot: &Snapshot, problems: &BTreeMap<String, Vec<String>>) {
+    fn report(
+        &self,
+        cx: &JobCx,
+        snapshot: &Snapshot,
+        local: &LocalNode,
+        problems: &BTreeMap<String, Vec<String>>,
+    ) {
+        let has_local = self.nodes.get(snapshot, Node::by_name(&local.cluster, &local.name)).is_some();
         let errors: Vec<&String> = problems.values().flatten().collect();
         if errors.is_empty() {
-            let others = self.nodes.all(snapshot).filter(|node| !node.is_local()).count();
+            let others = self.nodes.len(snapshot) - usize::from(has_local);
             cx.health.ok(format_args!("Routes to {others} other node(s)"));
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use hive::Health;
-use hive::health::{SHOWN, summarize};
+use hive::health::SHOWN;
 use statedb::RwTable;
 
 use super::target::{Key, Target};
@@ -98,11 +98,15 @@ impl Results {
         let message = if failing == 0 {
             format!("no path of {nodes} nodes has failed")
         } else {
+            // Only the rows that are shown are read: there is a report for each probe, and all nodes may be unreachable.
             let snapshot = self.table.snapshot();
-            let rows = self.unreachable.iter().filter_map(|name| {
-                self.table.get(&snapshot, NodeHealth::by_name(name)).map(|row| Unreachable(row))
+            let rows = self.unreachable.iter().take(SHOWN).filter_map(|name| {
+                self.table.get(&snapshot, NodeHealth::by_name(name)).map(|row| Unreachable(row).to_string())
             });
-            format!("{failing} of {nodes} nodes unreachable: {}", summarize(rows, SHOWN, "; "))
+            let more = failing.saturating_sub(SHOWN);
+            let more = (more > 0).then(|| format!("and {more} more"));
+            let texts: Vec<String> = rows.chain(more).collect();
+            format!("{failing} of {nodes} nodes unreachable: {}", texts.join("; "))
         };
         if message == self.reported {
             return;
