@@ -1,5 +1,6 @@
 //! The claims of CiliumEndpoints: functions of objects alone.
 
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -89,7 +90,7 @@ pub(crate) fn claims(
     });
     let identity = identity.ok_or(Fault::Identity(number, range))?;
     let encrypt_key = u8::try_from(endpoint.key).map_err(|_| Fault::Key(endpoint.key))?;
-    let pod = Pod { namespace: name.namespace.as_str().into(), name: name.name.as_str().into() };
+    let pod = Pod { namespace: name.namespace.clone(), name: name.name.clone() };
     let mapping = Mapping {
         host_ip: Some(node),
         tunnel: Some(node),
@@ -107,11 +108,47 @@ pub(crate) fn claims(
     addresses.map(claim).collect()
 }
 
-/// The claims that were made, by object and by address.
+/// The claims that were made, by object and by address. There is one of each for every pod of the cluster, so both maps
+/// have values of a few bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
-    of_object: HashMap<Key, BTreeSet<IpNetwork>>,
-    by_address: HashMap<IpNetwork, BTreeSet<Key>>,
+    of_object: HashMap<Key, Box<[IpNetwork]>>,
+    by_address: HashMap<IpNetwork, Owners>,
+}
+
+/// The objects that claim an address: nearly always one.
+#[derive(Debug)]
+enum Owners {
+    One(Key),
+    Several(BTreeSet<Key>),
+}
+
+impl Owners {
+    fn add(&mut self, object: &Key) {
+        match self {
+            Owners::One(owner) if owner == object => {}
+            Owners::One(owner) => *self = Owners::Several([owner.clone(), object.clone()].into()),
+            Owners::Several(owners) => drop(owners.insert(object.clone())),
+        }
+    }
+
+    /// Removes an object. Returns whether none is left.
+    fn remove(&mut self, object: &Key) -> bool {
+        match self {
+            Owners::One(owner) => owner == object,
+            Owners::Several(owners) => {
+                owners.remove(object);
+                owners.is_empty()
+            }
+        }
+    }
+
+    fn iter(&self) -> Box<dyn Iterator<Item = &Key> + '_> {
+        match self {
+            Owners::One(owner) => Box::new(std::iter::once(owner)),
+            Owners::Several(owners) => Box::new(owners.iter()),
+        }
+    }
 }
 
 impl Claimed {
@@ -121,11 +158,8 @@ impl Claimed {
         let before = self.of_object.remove(object).unwrap_or_default();
         let mut changes = Vec::new();
         for prefix in before.iter().filter(|prefix| !claims.contains_key(prefix)) {
-            if let Some(owners) = self.by_address.get_mut(prefix) {
-                owners.remove(object);
-                if owners.is_empty() {
-                    self.by_address.remove(prefix);
-                }
+            if self.by_address.get_mut(prefix).is_some_and(|owners| owners.remove(object)) {
+                self.by_address.remove(prefix);
             }
             changes.push(Change::Delete(*prefix, Source::CustomResource, resource.clone()));
         }
@@ -133,7 +167,10 @@ impl Claimed {
             self.of_object.insert(object.clone(), claims.keys().copied().collect());
         }
         for (prefix, mapping) in claims {
-            self.by_address.entry(prefix).or_default().insert(object.clone());
+            match self.by_address.entry(prefix) {
+                Occupied(mut owners) => owners.get_mut().add(object),
+                Vacant(place) => drop(place.insert(Owners::One(object.clone()))),
+            }
             let claim = Claim { source: Source::CustomResource, resource: resource.clone(), mapping };
             changes.push(Change::Upsert(prefix, claim));
         }
@@ -142,7 +179,7 @@ impl Claimed {
 
     /// Returns the objects that claim an address.
     pub(crate) fn owners(&self, address: IpAddr) -> impl Iterator<Item = &Key> {
-        self.by_address.get(&IpNetwork::from(address)).into_iter().flatten()
+        self.by_address.get(&IpNetwork::from(address)).into_iter().flat_map(Owners::iter)
     }
 }
 
@@ -258,6 +295,8 @@ mod tests {
         ipcache.put("old", 7000, "10.0.0.5");
         ipcache.put("new", 7001, "10.0.0.5");
         assert_eq!(ipcache.identity("10.0.0.5/32"), Some(7001));
+        let owners: Vec<_> = ipcache.2.owners("10.0.0.5".parse().unwrap()).cloned().collect();
+        assert_eq!(owners, [key("new"), key("old")]);
         ipcache.delete("old");
         assert_eq!(ipcache.identity("10.0.0.5/32"), Some(7001));
         ipcache.put("new", 7001, "10.0.0.6");

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use k8s_tables::{Key, Row};
 use k8s_types::SmolStr;
 use k8s_types::cilium::{CiliumEndpointSlice, CoreCiliumEndpoint};
+use smallvec::SmallVec;
 use statedb::Obj;
 
 /// The slices, and for each endpoint those that have it. While the operator moves an endpoint, two slices have it.
@@ -12,7 +13,7 @@ use statedb::Obj;
 pub(crate) struct Slices {
     slices: HashMap<SmolStr, Obj<Row<CiliumEndpointSlice>>>,
     /// The slices of an endpoint: the one that had it inserted or changed last is at the end and counts.
-    of_endpoint: BTreeMap<Key, Vec<SmolStr>>,
+    of_endpoint: HashMap<Key, SmallVec<[SmolStr; 1]>>,
 }
 
 fn key(slice: &CiliumEndpointSlice, endpoint: &CoreCiliumEndpoint) -> Key {
@@ -36,7 +37,7 @@ impl Slices {
         let mut changed = BTreeSet::new();
         for key in old.keys().filter(|key| !new.contains_key(key)) {
             if let Some(names) = self.of_endpoint.get_mut(key) {
-                names.retain(|other| other != name);
+                names.retain(|other| *other != *name);
                 if names.is_empty() {
                     self.of_endpoint.remove(key);
                 }
@@ -49,7 +50,7 @@ impl Slices {
                 continue;
             }
             let names = self.of_endpoint.entry(key.clone()).or_default();
-            names.retain(|other| other != name);
+            names.retain(|other| *other != *name);
             names.push(name.clone());
             changed.insert(key);
         }

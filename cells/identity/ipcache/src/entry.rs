@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use reconciler::Status;
 use serde::Serialize;
+use smol_str::SmolStr;
 use statedb::{Query, TableDisplay, TableSpec};
 
 use crate::source::Source;
@@ -37,9 +38,9 @@ pub struct Mapping {
 #[serde(rename_all = "PascalCase")]
 pub struct Pod {
     /// Namespace.
-    pub namespace: Arc<str>,
-    /// Name in it.
-    pub name: Arc<str>,
+    pub namespace: SmolStr,
+    /// Name in it. It shares its text with the object that it was read from.
+    pub name: SmolStr,
 }
 
 impl Mapping {
