@@ -66,6 +66,11 @@ pub trait Directory: Send + Sync {
     /// Whether policy allows a query.
     fn allows(&self, question: Question<'_>) -> bool;
 
+    /// Whether the rules of a client for a server's port may not be here yet: its query is decided a moment later.
+    fn is_behind(&self, _source: IpAddr, _transport: Transport, _server: SocketAddr) -> bool {
+        false
+    }
+
     /// Whether a server is a workload or node of the cluster other than this one, which may see the address of the client.
     fn may_see_client(&self, server: IpAddr) -> bool;
 

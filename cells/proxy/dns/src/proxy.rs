@@ -26,6 +26,9 @@ use crate::waiting::Received;
 /// Queries of one address at once, and their bytes: a workload must use up neither sockets nor memory of the agent.
 const MAX_QUERIES_PER_CLIENT: usize = 2048;
 const MAX_BYTES_PER_CLIENT: usize = 4 << 20;
+/// How long a query waits for rules of its client, and how often it looks for them.
+const RULES_LIMIT: Duration = Duration::from_millis(500);
+const RULES_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The proxy.
 #[derive(Clone)]
@@ -151,7 +154,8 @@ impl Proxy {
             (Outcome::Timeout, request.reply(ResponseCode::ServFail))
         };
         // Also those count that wait for the permission.
-        let Some(_counted) = self.count(source.ip(), packet.message.len()) else { return rejected() };
+        let Some(_counted) = self.count(packet.client.ip(), packet.message.len()) else { return rejected() };
+        self.wait_for_rules(&packet).await;
         let waited = Instant::now();
         let permit = self.permit().await;
         timings.semaphore = waited.elapsed();
@@ -201,6 +205,16 @@ impl Proxy {
         }
         set_id(&mut reply, request.id);
         (Outcome::Forwarded, reply)
+    }
+
+    /// Waits for the rules of a client that a directory does not have yet, so that a new workload's query is not refused.
+    async fn wait_for_rules(&self, packet: &Packet) {
+        let started = Instant::now();
+        while self.directory.is_behind(packet.client.ip(), packet.transport, packet.server)
+            && started.elapsed() < RULES_LIMIT
+        {
+            tokio::time::sleep(RULES_INTERVAL).await;
+        }
     }
 
     async fn forward(

@@ -4,9 +4,10 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream as StdTcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dns_proxy::{Client, Directory, DnsProxyConfig, Question, RejectCode, Server};
+use dns_proxy::{Client, Directory, DnsProxyConfig, Question, RejectCode, Server, Transport};
 use fqdn::Lookup;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -39,6 +40,8 @@ struct Node {
     learned: Mutex<Vec<(u16, Lookup)>>,
     /// Answers for names with `gated` are held until it is notified.
     gate: Arc<Notify>,
+    /// Whether rules of the client are on their way.
+    is_behind: AtomicBool,
 }
 
 impl Directory for Node {
@@ -49,7 +52,11 @@ impl Directory for Node {
 
     fn allows(&self, question: Question<'_>) -> bool {
         assert!(question.endpoint == 7 && question.server.port() == 53);
-        question.name.ends_with("allowed.")
+        question.name.ends_with("allowed.") && !self.is_behind.load(Ordering::Relaxed)
+    }
+
+    fn is_behind(&self, _source: IpAddr, _transport: Transport, _server: SocketAddr) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
     }
 
     fn may_see_client(&self, server: IpAddr) -> bool {
@@ -459,6 +466,23 @@ fn queries_answers_and_refusals_are_records_for_monitors() {
         ];
         assert_eq!(short, expected);
         assert_eq!(all[2].info, "Error: too many DNS queries at once");
+    });
+}
+
+#[test]
+fn a_query_before_the_rules_of_its_client_is_decided_later() {
+    require_root!();
+    staged(DnsProxyConfig::default(), async |stage| {
+        stage.node.is_behind.store(true, Ordering::Relaxed);
+        let rules = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            stage.node.is_behind.store(false, Ordering::Relaxed);
+        };
+        let (answer, ()) = tokio::join!(stage.ask(SERVER_V4, "a.allowed."), rules);
+        assert_eq!(answer.response_code(), ResponseCode::NoError);
+        stage.node.is_behind.store(true, Ordering::Relaxed);
+        let answer = stage.ask(SERVER_V4, "a.allowed.").await;
+        assert_eq!(answer.response_code(), ResponseCode::Refused, "rules that do not come");
     });
 }
 

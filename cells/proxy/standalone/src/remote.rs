@@ -1,10 +1,10 @@
 //! The directory of a standalone proxy: the last snapshot, and reports to the agent.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dns_proxy::{Client, Directory, Question};
+use dns_proxy::{Client, Directory, Question, Transport};
 use fqdn::Lookup;
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
@@ -56,6 +56,12 @@ impl Directory for Remote {
 
     fn allows(&self, question: Question<'_>) -> bool {
         self.view().allows(question)
+    }
+
+    fn is_behind(&self, source: IpAddr, transport: Transport, server: SocketAddr) -> bool {
+        // Only what leads to this proxy by a rule gets here: without one, the snapshot is older than the policy map.
+        !self.view().has_rules(source, transport.number(), server.port())
+            && self.reports.lock().is_connected()
     }
 
     fn may_see_client(&self, server: IpAddr) -> bool {

@@ -3,22 +3,18 @@
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dns_proxy::Directory;
 use fqdn::{Lookup, canonical};
 use futures::stream::{self, Stream};
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
 use crate::proto::fqdn_data_server::FqdnData;
 use crate::proto::{FqdnMapping, PolicyState, PolicyStateResponse, ResponseCode, UpdateMappingResponse};
 
-/// The shortest interval between snapshots for a proxy, as in Cilium.
-const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum length of a name in its text form: 255 bytes, each of which may be escaped (RFC 4343).
 const MAX_NAME: usize = 1024;
 /// More addresses than a DNS message has room for.
@@ -39,16 +35,15 @@ pub(crate) struct Service {
 struct Subscriber {
     states: watch::Receiver<Arc<PolicyState>>,
     responses: Streaming<PolicyStateResponse>,
-    /// When the last snapshot was sent, which the proxy has not acknowledged yet.
-    sent: Option<Instant>,
+    /// Whether a snapshot was sent, which the proxy has not acknowledged yet.
+    is_sent: bool,
 }
 
 impl Subscriber {
     /// Returns the next snapshot; `None` if the proxy or the agent ends.
     async fn next(mut self) -> Option<(Result<PolicyState, Status>, Subscriber)> {
-        if let Some(sent) = self.sent {
+        if self.is_sent {
             self.responses.message().await.ok()??;
-            tokio::time::sleep_until(sent + SNAPSHOT_INTERVAL).await;
             tokio::select! {
                 changed = self.states.changed() => changed.ok()?,
                 // Nothing but the end of the proxy: there is nothing to acknowledge.
@@ -57,7 +52,7 @@ impl Subscriber {
         }
         let mut state = PolicyState::clone(&self.states.borrow_and_update());
         state.request_id = Uuid::new_v4().to_string();
-        self.sent = Some(Instant::now());
+        self.is_sent = true;
         Some((Ok(state), self))
     }
 }
@@ -102,7 +97,7 @@ impl FqdnData for Service {
         request: Request<Streaming<PolicyStateResponse>>,
     ) -> Result<Response<Self::StreamPolicyStateStream>, Status> {
         let (states, responses) = (self.states.clone(), request.into_inner());
-        let subscriber = Subscriber { states, responses, sent: None };
+        let subscriber = Subscriber { states, responses, is_sent: false };
         Ok(Response::new(Box::pin(stream::unfold(subscriber, Subscriber::next))))
     }
 

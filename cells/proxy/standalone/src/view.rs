@@ -100,6 +100,14 @@ impl View {
         self.clients.get(&source).copied()
     }
 
+    /// Whether there are rules of a client for a server's port.
+    pub(crate) fn has_rules(&self, source: IpAddr, protocol: u8, port: u16) -> bool {
+        let rules = |client: Client| {
+            [port, 0].iter().any(|port| self.rules.contains_key(&(client.endpoint, protocol, *port)))
+        };
+        self.client(source).is_some_and(rules)
+    }
+
     pub(crate) fn allows(&self, question: Question<'_>) -> bool {
         let (protocol, server) = (question.transport.number(), question.server);
         let of_port = |port: u16| self.rules.get(&(question.endpoint, protocol, port));
@@ -210,6 +218,8 @@ mod tests {
         assert_eq!(view.client(ip("10.0.0.8")), None);
         assert_eq!(view.source_of(7), Some((ip("10.0.0.7"), 1000)));
         assert_eq!((view.source_of(8), view.endpoints()), (None, BTreeSet::from([7])));
+        assert!(view.has_rules(ip("10.0.0.7"), 6, 5353) && !view.has_rules(ip("10.0.0.7"), 6, 53));
+        assert!(!view.has_rules(ip("10.0.0.8"), 17, 53));
         let allows = |endpoint, transport, server: &str, name| {
             view.allows(Question { endpoint, transport, server: server.parse().unwrap(), name })
         };
