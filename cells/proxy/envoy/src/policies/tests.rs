@@ -82,6 +82,7 @@ impl World {
             egress: RowCounts::default(),
             filters: filters.clone(),
             realized_filters: filters,
+            decisions: Default::default(),
             missing_redirects: 0,
             state: RealizationState::Realized,
             error: None,
