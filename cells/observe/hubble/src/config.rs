@@ -40,10 +40,10 @@ pub struct RedactConfig {
     /// Redact passwords in URLs; they are redacted without hubble-redact-enabled, too
     #[flag(default = true)]
     pub hubble_redact_http_userinfo: bool,
-    /// HTTP headers whose values are not redacted
+    /// HTTP headers that keep their values
     #[flag(default = "")]
     pub hubble_redact_http_headers_allow: Vec<String>,
-    /// HTTP headers whose values are redacted, instead of all
+    /// HTTP headers with redacted values, instead of all
     #[flag(default = "")]
     pub hubble_redact_http_headers_deny: Vec<String>,
 }

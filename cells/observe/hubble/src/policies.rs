@@ -13,7 +13,7 @@ const KIND: &str = "k8s:io.cilium.k8s.policy.derived-from=";
 /// A packet as policies see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
-    /// The endpoint whose policy decides.
+    /// The endpoint with the policy that decides.
     pub(crate) endpoint: u16,
     pub(crate) is_ingress: bool,
     /// The identity of the other end.

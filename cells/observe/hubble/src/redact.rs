@@ -15,7 +15,7 @@ pub(crate) struct Redaction {
     password: bool,
 }
 
-/// The headers whose values are redacted, by lower-case names.
+/// The headers with redacted values, by lower-case names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HeaderRule {
     None,

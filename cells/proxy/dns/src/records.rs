@@ -30,7 +30,7 @@ pub(crate) struct Records {
     pub(crate) directory: Arc<dyn Directory>,
 }
 
-/// A query of an endpoint, whose records have the same ends.
+/// A query of an endpoint; all its records have the same ends.
 pub(crate) struct Exchange<'a> {
     records: &'a Records,
     client: Client,

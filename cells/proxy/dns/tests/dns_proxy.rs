@@ -42,6 +42,8 @@ struct Node {
     gate: Arc<Notify>,
     /// Whether rules of the client are on their way.
     is_behind: AtomicBool,
+    /// The identities of which the labels were looked up.
+    described: Mutex<Vec<u32>>,
 }
 
 impl Directory for Node {
@@ -68,6 +70,7 @@ impl Directory for Node {
     }
 
     fn labels(&self, identity: u32) -> Vec<Label> {
+        self.described.lock().push(identity);
         vec![Label::parse(&format!("k8s:id={identity}"))]
     }
 
@@ -393,6 +396,7 @@ fn queries_answers_and_refusals_are_records_for_monitors() {
         stage.ask(SERVER_V4, "before.allowed.").await;
         let events = stage.monitor.subscribe();
         assert_eq!(records(&events).await, [], "none of the time without a subscription");
+        assert!(stage.node.described.lock().is_empty(), "and nothing was looked up");
 
         let mut stream = stage.connect();
         write(&mut stream, &query(9, "alias.allowed.")).await.unwrap();
@@ -418,6 +422,8 @@ fn queries_answers_and_refusals_are_records_for_monitors() {
             (response.kind, &response.source, &response.destination),
             (RecordKind::Response, server, client)
         );
+        // The answer has the ends of its query, whatever has become of the endpoint.
+        assert_eq!(*stage.node.described.lock(), [1000, 2]);
         let answer = dns(response);
         assert_eq!((&answer.ips[..], answer.ttl, answer.rcode), (&[ip(2)][..], 30, 0));
         assert_eq!(

@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(read(b"\xfc\xff\xff\xff\xff"), Err(GobError::Large(0xffff_ffff)));
         let field_nine = [PREAMBLE, b"\x05\xff\x80\x09\x01\x00"].concat();
         assert_eq!(read(&field_nine), Err(GobError::Field));
-        // A slice whose elements are slices of its own type, in the one field of a struct.
+        // A slice of slices of its own type, in the one field of a struct.
         let slice = b"\x08\xff\x81\x02\x02\xff\x82\x00\x00";
         let holder = b"\x0e\xff\x83\x03\x02\x01\x01\x01x\x01\xff\x82\x00\x00\x00";
         let nested = [&slice[..], holder, b"\x17\xff\x84\x01", &[1; 19], &[0]].concat();

@@ -59,7 +59,7 @@ enum Definition {
     Bytes,
 }
 
-/// Reads a stream whose values are structs.
+/// Reads a stream of structs.
 #[derive(Debug, Default)]
 pub struct Reader {
     buffer: Vec<u8>,

@@ -19,7 +19,7 @@ use super::event_type;
 use crate::names::{Names, cluster};
 use crate::redact::Redaction;
 
-/// The maximum number of requests whose responses are expected, as in Cilium.
+/// The maximum number of requests that wait for their responses, as in Cilium.
 const MAX_REQUESTS: usize = 10_000;
 /// The longest id of a request, which a client may choose: that of Envoy is a UUID.
 const MAX_REQUEST_ID: usize = 64;
