@@ -5,7 +5,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use integration_tests::{Node, Pod};
+use serde_json::json;
 use test_kit::{TcpFlow, UdpFlow, require_command, require_root};
+
+use crate::nodeport::{State, both, frontends, serve, world_asks};
+use crate::services::serve_at;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 const PORT: u16 = 7000;
@@ -153,6 +157,11 @@ fn with_kube_proxy_replacement_packets_bypass_the_stack() {
         assert!(reaches_world(&node, &pod, world), "{world:?}\n{}", node.log());
     }
     mode(&node, "BPF", "bypass the host's stack");
+    serve_at(&pod.ns, &pod.addresses(), "server");
+    serve(&node, &[(pod.addresses(), State::Ready)], &json!({}));
+    for frontend in frontends() {
+        assert_eq!(world_asks(&node, frontend), both("server"), "{frontend}\n{}", node.log());
+    }
     node.host().exec("nft delete table inet closed").unwrap();
 
     let [ipv4, ipv6] = pod.addresses();

@@ -26,7 +26,7 @@ fn at(addresses: [&str; 2], port: u16) -> [SocketAddr; 2] {
 }
 
 /// The frontends for clients outside.
-fn frontends() -> Vec<SocketAddr> {
+pub(crate) fn frontends() -> Vec<SocketAddr> {
     [at(OWN, NODE_PORT), at(EXTERNAL, PORT), at(BALANCER, PORT)].concat()
 }
 
@@ -39,7 +39,7 @@ fn node() -> Node {
 
 /// A backend in a slice.
 #[derive(Clone, Copy)]
-enum State {
+pub(crate) enum State {
     Ready,
     Leaving,
 }
@@ -101,7 +101,7 @@ fn wait_served(node: &Node, frontends: &[SocketAddr], backends: &[[IpAddr; 2]]) 
     });
 }
 
-fn serve(node: &Node, backends: &[([IpAddr; 2], State)], spec: &Value) {
+pub(crate) fn serve(node: &Node, backends: &[([IpAddr; 2], State)], spec: &Value) {
     apply(node, backends, spec);
     let backends: Vec<[IpAddr; 2]> = backends.iter().map(|backend| backend.0).collect();
     wait_served(node, &frontends(), &backends);
@@ -125,11 +125,11 @@ fn open_host_port(node: &Node, pod: &Pod) {
     wait_served(node, &at(OWN, HOST_PORT), &[pod.addresses()]);
 }
 
-fn world_asks(node: &Node, to: SocketAddr) -> (Option<String>, Option<String>) {
+pub(crate) fn world_asks(node: &Node, to: SocketAddr) -> (Option<String>, Option<String>) {
     (udp(node.world(), to), tcp(node.world(), to))
 }
 
-fn both(name: &str) -> (Option<String>, Option<String>) {
+pub(crate) fn both(name: &str) -> (Option<String>, Option<String>) {
     (Some(name.to_owned()), Some(name.to_owned()))
 }
 

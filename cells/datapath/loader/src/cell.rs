@@ -39,6 +39,7 @@ pub fn cell() -> Cell {
             config::<LoaderConfig>(),
             config::<ConntrackConfig>(),
             config::<ServicesConfig>(),
+            provide_private(new_host_routing),
             provide(new_datapath),
             provide(new_status),
         ],
@@ -63,11 +64,22 @@ struct LoaderParams {
     tunnel: Arc<Tunnel>,
     masquerade: Config<MasqueradeConfig>,
     masquerading: Arc<BpfMasquerading>,
+    host_routing: Arc<HostRouting>,
     settings: Arc<Settings>,
     mtu: Config<MtuConfig>,
     endpoint_routes: Config<EndpointRoutesConfig>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
+}
+
+fn new_host_routing(
+    config: Config<LoaderConfig>,
+    families: Config<FamilyConfig>,
+    masquerade: Config<MasqueradeConfig>,
+    endpoint_routes: Config<EndpointRoutesConfig>,
+    settings: Arc<Settings>,
+) -> Arc<HostRouting> {
+    Arc::new(HostRouting::new(&config, &families, &masquerade, &endpoint_routes, &settings))
 }
 
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {
@@ -90,8 +102,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         })
         .add();
 
-    let host_routing = HostRouting::new(&config, &p.families, &p.masquerade, &p.endpoint_routes, &p.settings);
-    if let Some(reason) = host_routing.fallback() {
+    if let Some(reason) = p.host_routing.fallback() {
         tracing::info!(reason, "Falling back to legacy host routing");
     }
     let (progress, follower) = follower("datapath");
@@ -121,7 +132,7 @@ fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Fo
         socket_coverage: p.socket_lb.as_deref().map(SocketLb::subscribe),
         tunnel: p.tunnel,
         egress,
-        host_routing,
+        host_routing: *p.host_routing,
         balancing,
         masquerading: p.masquerading,
         mtu: *p.mtu,

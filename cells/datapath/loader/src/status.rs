@@ -5,12 +5,10 @@ use std::sync::{Arc, OnceLock};
 use api::StatusSource;
 use api_models::ServedDevice;
 use devices::Device;
-use hive::Settings;
 use hive::prelude::*;
-use maps::{ClockConfig, FamilyConfig, Maps};
-use masquerade::MasqueradeConfig;
+use maps::{ClockConfig, Maps};
 use statedb::Table;
-use tunnel::{EndpointRoutesConfig, Tunnel};
+use tunnel::Tunnel;
 
 use crate::config::LoaderConfig;
 use crate::programs::host_routing::HostRouting;
@@ -22,13 +20,9 @@ pub(crate) fn new_status(
     maps: Arc<Maps>,
     devices: Arc<Table<Device>>,
     tunnel: Arc<Tunnel>,
-    families: Config<FamilyConfig>,
-    masquerade: Config<MasqueradeConfig>,
-    endpoint_routes: Config<EndpointRoutesConfig>,
-    settings: Arc<Settings>,
+    host_routing: Arc<HostRouting>,
 ) -> Member<StatusSource> {
     let probed = OnceLock::new();
-    let host_routing = HostRouting::new(&config, &families, &masquerade, &endpoint_routes, &settings);
     let source = move |status: &mut api_models::StatusResponse| {
         if let bpf::Clock::Jiffies { hz, .. } = probed.get_or_init(|| clock.clock()) {
             let (mode, hertz) = ("jiffies".to_owned(), i64::from(*hz));
