@@ -268,6 +268,14 @@ fn a_service_without_backends_refuses_or_drops() {
         node.serve(&[web(&[])]);
         for to in both() {
             assert_eq!(refusal(&client.ns, to), kinds, "{to} {response}");
+            let from = client.addresses().into_iter().find(|ip| ip.is_ipv4() == to.is_ipv4()).unwrap();
+            let target = format!("{}/TCP", to.port());
+            // Its status is a failure, as the packet does not arrive.
+            let question = ["why", &from.to_string(), &to.ip().to_string(), &target];
+            let why = node.apiary_command(&question).output().unwrap();
+            let why = String::from_utf8(why.stdout).unwrap();
+            let expected = if response == "reject" { "REFUSED" } else { "DROPPED" };
+            assert!(why.contains(&format!("{expected}, the service has no active backend")), "{why}");
         }
         assert!(drops(&node) >= counted, "{response}: {}", node.apiary(&["bpf", "metrics", "list"]));
     }

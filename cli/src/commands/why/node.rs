@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use api_models::StatusResponse;
 use datapath_abi::{identity, lxc_flag};
+use serde_json::Value;
 
 use super::entries::{Entries as _, Pinned};
-use super::path::{self, DirectReturn, Flow, Masquerade, NodeFacts, Origin, Path};
+use super::path::{self, DirectReturn, Flow, Masquerade, NoBackend, NodeFacts, Origin, Path};
 use super::{Answer, Party, WhyOptions};
 use crate::client::Agent;
 
@@ -43,7 +44,30 @@ pub(super) fn path_of(
     let destination = SocketAddr::new(to, options.target.port);
     let flow = Flow { origin, source, sport: options.source_port, destination, protocol };
     let status: StatusResponse = agent.get("/healthz").context("cannot get the node's status")?;
-    path::explain(&flow, &facts(&status), &entries).map(Some)
+    let answer = agent.call_plain("GET", "/statedb/dump/configuration")?;
+    if answer.status != 200 {
+        bail!("cannot get the options: {}", answer.words());
+    }
+    let options: Value = serde_json::from_slice(&answer.body).context("cannot decode the options")?;
+    let facts = NodeFacts { no_backend: no_backend(&options), ..facts(&status) };
+    path::explain(&flow, &facts, &entries).map(Some)
+}
+
+/// Returns the response to packets to services without backends, from the table of options: rows of each source, with
+/// the value in force. Options that no source has are at their defaults.
+fn no_backend(options: &Value) -> NoBackend {
+    let rows = options["configuration"].as_array().map_or(&[][..], Vec::as_slice);
+    let running = |name: &str| {
+        let row = rows.iter().find(|row| row["Key"]["Name"] == name)?;
+        row["Running"].as_str()
+    };
+    if running("enable-no-service-endpoints-routable") == Some("false") {
+        NoBackend::Route
+    } else if running("service-no-backend-response") == Some("drop") {
+        NoBackend::Drop
+    } else {
+        NoBackend::Reject
+    }
 }
 
 /// Returns what the programs were loaded with, as the agent's status has it.
@@ -74,6 +98,7 @@ fn facts(status: &StatusResponse) -> NodeFacts {
         bypasses_stack: routing.intra_host_routing_mode == "BPF",
         masquerade: [mode_of(families.ipv4), mode_of(families.ipv6)],
         ip_masq_agent: masquerade.ip_masq_agent,
+        no_backend: NoBackend::default(),
     }
 }
 
@@ -86,5 +111,27 @@ fn number(protocol: &str) -> Option<u8> {
         "icmp" => Some(1),
         "icmpv6" => Some(58),
         other => other.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_response_without_backends_is_that_of_the_running_options() {
+        let of = |rows: &[(&str, &str)]| {
+            let row = |(name, running): &(&str, &str)| json!({"Key": {"Name": name, "Source": "folder"}, "Value": "other", "Running": running});
+            no_backend(&json!({"configuration": rows.iter().map(row).collect::<Vec<_>>()}))
+        };
+        let response = "service-no-backend-response";
+        assert_eq!(of(&[]), NoBackend::Reject);
+        assert_eq!(of(&[("enable-ipv4", "true"), (response, "drop")]), NoBackend::Drop);
+        assert_eq!(of(&[(response, "reject")]), NoBackend::Reject);
+        let routed = ("enable-no-service-endpoints-routable", "false");
+        assert_eq!(of(&[(response, "drop"), routed]), NoBackend::Route);
+        assert_eq!(no_backend(&Value::Null), NoBackend::Reject);
     }
 }

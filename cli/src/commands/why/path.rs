@@ -45,6 +45,8 @@ pub(super) struct NodeFacts {
     pub(super) masquerade: [Masquerade; 2],
     /// Ranges of ip-masq-agent are not masqueraded.
     pub(super) ip_masq_agent: bool,
+    /// The response to packets to services without backends.
+    pub(super) no_backend: NoBackend,
 }
 
 impl NodeFacts {
@@ -62,6 +64,18 @@ pub(super) enum DirectReturn {
     /// Those with the flag in their entry.
     ByService,
     All,
+}
+
+/// What becomes of packets to services without backends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum NoBackend {
+    /// An ICMP error; sockets do not connect.
+    #[default]
+    Reject,
+    /// Dropped without an answer; sockets do not connect.
+    Drop,
+    /// The node's routes, unless only this node could have backends (`enable-no-service-endpoints-routable=false`).
+    Route,
 }
 
 /// How packets that leave the cluster are masqueraded.

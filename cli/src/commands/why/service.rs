@@ -9,7 +9,7 @@ use datapath_abi::{
 };
 
 use super::entries::{Entries, Frontend};
-use super::path::{DirectReturn, Flow, Hop, NodeFacts, Origin, is_remote_node};
+use super::path::{DirectReturn, Flow, Hop, NoBackend, NodeFacts, Origin, is_remote_node};
 
 /// The outcome of the lookup of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,10 +95,9 @@ pub(super) fn choose(
         return Ok(Choice::NoService);
     }
     let Some((hop, ids)) = backends(at, flow, node, &key, &service, entries)? else {
-        hops.push(
-            dropped(at, drop::SERVICE_BACKEND_NOT_FOUND, "the service has no active backend").by(entry),
-        );
-        return Ok(Choice::Dropped);
+        let (hop, choice) = without_backend(at, flow, node, &service);
+        hops.push(hop.by(entry));
+        return Ok(choice);
     };
     hops.push(Hop::new(at, format!("{} is a service", flow.destination)).by(entry));
     hops.push(hop);
@@ -118,6 +117,36 @@ pub(super) fn choose(
         }
     }
     Ok(Choice::Backends(Translated { rev_nat: id, direct_return, backends: addresses }))
+}
+
+/// Returns the response to a packet to a service without an active backend.
+fn without_backend(at: &str, flow: &Flow, node: &NodeFacts, service: &LbService) -> (Hop, Choice) {
+    const OF_THE_NODE: u8 = lb_flag::EXTERNAL_IP | lb_flag::NODE_PORT | lb_flag::LOAD_BALANCER;
+    let is_local = if service.flags & OF_THE_NODE != 0 {
+        service.flags & lb_flag::EXT_LOCAL_SCOPE != 0
+    } else {
+        service.flags2 & lb_flag2::INT_LOCAL_SCOPE != 0
+    };
+    let is_socket = flow.origin == Origin::Host || flow.origin == Origin::Pod && node.pod_sockets;
+    match node.no_backend {
+        NoBackend::Route if !is_local => {
+            let action = "the service has no active backend: left to the node's routes, by \
+                          enable-no-service-endpoints-routable";
+            (Hop::new(at, action), Choice::NoService)
+        }
+        _ if is_socket => {
+            (Hop::new(at, "REFUSED, the service has no active backend: EHOSTUNREACH"), Choice::Dropped)
+        }
+        NoBackend::Reject => {
+            let action =
+                "REFUSED, the service has no active backend: ICMP \"port unreachable\" to the sender";
+            (Hop::new(at, action), Choice::Dropped)
+        }
+        NoBackend::Drop | NoBackend::Route => {
+            let hop = dropped(at, drop::SERVICE_BACKEND_NOT_FOUND, "the service has no active backend");
+            (hop, Choice::Dropped)
+        }
+    }
 }
 
 fn dropped(at: &str, code: u8, why: &str) -> Hop {

@@ -10,7 +10,7 @@ use datapath_abi::{
 
 use super::Target;
 use super::entries::{Backend, Entries, Frontend, Tuple};
-use super::path::{DirectReturn, Flow, Hop, Masquerade, NodeFacts, Origin, Path, explain};
+use super::path::{DirectReturn, Flow, Hop, Masquerade, NoBackend, NodeFacts, Origin, Path, explain};
 
 const POD: &str = "10.0.0.1";
 const LOCAL: &str = "10.0.0.2:8080";
@@ -223,6 +223,24 @@ fn clients_outside_are_refused_by_range_scope_and_missing_backends() {
     let refused = path(&from_world, &facts(), &fake);
     assert!(refused.text().contains("the service has no active backend"), "{}", refused.text());
     assert!(refused.branches.is_empty());
+    let without = |no_backend, from, fake: &Fake| {
+        let node = NodeFacts { no_backend, ..facts() };
+        path(&flow(from, if from == Origin::Pod { POD } else { CLIENT }, SERVICE), &node, fake)
+    };
+    for origin in [Origin::Network, Origin::Pod] {
+        let text = |no_backend| without(no_backend, origin, &fake).text();
+        assert!(text(NoBackend::Reject).contains("REFUSED") && text(NoBackend::Reject).contains("ICMP"));
+        assert!(text(NoBackend::Drop).contains("(158)"), "{}", text(NoBackend::Drop));
+        let routed = without(NoBackend::Route, origin, &fake);
+        assert!(routed.text().contains("left to the node's routes"), "{}", routed.text());
+        assert_eq!(destinations(&routed), [SERVICE]);
+    }
+    let sockets = NodeFacts { host_sockets: true, pod_sockets: true, ..facts() };
+    let refused = path(&flow(Origin::Pod, POD, SERVICE), &sockets, &fake);
+    assert!(refused.text().contains("EHOSTUNREACH"), "{}", refused.text());
+    main_entry(&mut fake).flags = lb_flag::ROUTABLE | lb_flag::NODE_PORT | lb_flag::EXT_LOCAL_SCOPE;
+    let local = without(NoBackend::Route, Origin::Network, &fake);
+    assert!(local.text().contains("(158)"), "{}", local.text());
     // A node that does not serve at devices leaves the packet to the stack.
     let off = NodeFacts { nodeport: false, ..facts() };
     assert_eq!(destinations(&path(&from_world, &off, &fake)), [SERVICE]);
