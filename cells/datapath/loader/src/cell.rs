@@ -79,7 +79,8 @@ fn new_host_routing(
     endpoint_routes: Config<EndpointRoutesConfig>,
     settings: Arc<Settings>,
 ) -> Arc<HostRouting> {
-    Arc::new(HostRouting::new(&config, &families, &masquerade, &endpoint_routes, &settings))
+    let replacement = settings.get("kube-proxy-replacement").is_some_and(|setting| setting.value == "true");
+    Arc::new(HostRouting::new(&config, &families, &masquerade, &endpoint_routes, replacement))
 }
 
 fn new_datapath(p: LoaderParams) -> anyhow::Result<(Arc<dyn Datapath>, Member<Follower>)> {

@@ -3,7 +3,6 @@
 //! The conditions are Cilium's, and one more: with endpoint routes the stack delivers to pods by their routes. Cilium's
 //! condition on the kernel's helpers is always met: an agent does not start without them.
 
-use hive::Settings;
 use maps::FamilyConfig;
 use masquerade::MasqueradeConfig;
 use tunnel::{EndpointRoutesConfig, Family};
@@ -34,15 +33,14 @@ pub(crate) enum LegacyReason {
 }
 
 impl HostRouting {
-    /// Returns what the options give.
+    /// Returns what the options give, with or without `kube-proxy-replacement`.
     pub(crate) fn new(
         config: &LoaderConfig,
         families: &FamilyConfig,
         masquerade: &MasqueradeConfig,
         endpoint_routes: &EndpointRoutesConfig,
-        settings: &Settings,
+        replacement: bool,
     ) -> Self {
-        let replacement = settings.get("kube-proxy-replacement").is_some_and(|set| set.value == "true");
         let iptables = families.enable_ipv4 && masquerade.is_in_iptables(Family::Ipv4)
             || families.enable_ipv6 && masquerade.is_in_iptables(Family::Ipv6);
         Self::with(config, replacement, iptables, endpoint_routes)
