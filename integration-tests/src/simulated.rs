@@ -1,0 +1,130 @@
+//! A simulated cluster: objects of many nodes, which an HTTP server of this process gives to real agents and operators.
+
+mod objects;
+
+use std::net::TcpListener;
+
+use futures::FutureExt;
+use k8s_fake_apiserver::{HttpServer, Tracker};
+use k8s_types::schema::custom_resource_definitions;
+use k8s_types::{Api, Key, Kind, Preconditions};
+use serde_json::Value;
+use statedb::Db;
+use test_kit::NetNs;
+use tokio::runtime::{Builder, Runtime};
+
+pub use objects::{Size, cilium_node, identity, node_address, node_name, service_address};
+
+use crate::{Cluster, Node};
+
+/// The API server of a simulated cluster. Dropping it ends its connections.
+pub struct SimulatedCluster {
+    /// The number of objects at the start.
+    pub size: Size,
+    /// The objects.
+    pub tracker: Tracker,
+    http: HttpServer,
+    url: String,
+    _runtime: Runtime,
+}
+
+impl SimulatedCluster {
+    /// Creates a cluster of this size with the given kinds, and serves it at an address of a network namespace.
+    ///
+    /// # Panics
+    /// When it cannot be served.
+    #[must_use]
+    pub fn new(ns: &NetNs, size: Size, kinds: &[Kind]) -> Self {
+        let tracker = Tracker::new(&Db::new().table().unwrap());
+        for &kind in kinds {
+            let texts: Vec<String> = size.objects(kind).map(|object| object.to_string()).collect();
+            tracker.resync(&kind.into(), &texts).unwrap();
+        }
+        let definitions: Vec<String> = custom_resource_definitions().iter().map(Value::to_string).collect();
+        tracker.resync(&Kind::CustomResourceDefinition.into(), &definitions).unwrap();
+        let listener = ns.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let http = HttpServer::new(&tracker);
+        let server = http.clone();
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            panic!("{}", server.serve(listener).await);
+        });
+        Self { size, tracker, http, url, _runtime: runtime }
+    }
+
+    /// Returns the URL of the API server.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the requests since the last call.
+    pub fn take_requests(&self) -> Vec<String> {
+        self.http.take_requests()
+    }
+
+    /// Returns an object.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn get(&self, kind: Kind, key: &Key) -> Value {
+        let stored = Api::get(&self.tracker, kind, key).now_or_never().unwrap().unwrap();
+        serde_json::from_slice(&stored).unwrap()
+    }
+
+    /// Changes an object as a client does that has read it.
+    ///
+    /// # Panics
+    /// When there is no such object, or it is invalid then.
+    pub fn edit(&self, kind: Kind, key: &Key, edit: impl FnOnce(&mut Value)) {
+        let mut object = self.get(kind, key);
+        edit(&mut object);
+        Api::update(&self.tracker, kind, object.to_string().into()).now_or_never().unwrap().unwrap();
+    }
+
+    /// Creates an object.
+    ///
+    /// # Panics
+    /// When it is invalid.
+    pub fn add(&self, object: &Value) {
+        self.tracker.add(&object.to_string()).unwrap();
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn remove(&self, kind: Kind, key: &Key) {
+        Api::delete(&self.tracker, kind, key, Preconditions::default()).now_or_never().unwrap().unwrap();
+    }
+
+    /// Makes a node one of this cluster: [`Cluster::NODE`], with a range of pods of its own.
+    pub fn join(&self, node: &mut Node) {
+        for option in ["cluster-folder", "ipv4-range", "ipv6-range"] {
+            node.config.remove(option);
+        }
+        let options = [
+            ("k8s-api-server-urls", self.url.as_str()),
+            ("enable-cilium-endpoint-slice", "true"),
+            ("identity-allocation-mode", "crd"),
+            ("ipam", "kubernetes"),
+            // Ten backends for each service.
+            ("bpf-lb-map-max", "262144"),
+        ];
+        node.config.extend(options.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    }
+
+    /// Starts the agent of a node that has joined, and does not wait.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn spawn(&self, node: &mut Node) {
+        let mut command = node.agent_command();
+        command.env("K8S_NODE_NAME", Cluster::NODE);
+        node.spawn_command(command);
+    }
+}
