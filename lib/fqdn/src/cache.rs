@@ -1,12 +1,14 @@
 //! A cache of lookups: names with their addresses, and addresses with their names.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::lookup::Lookup;
+use crate::name_set::NameSet;
 use crate::pattern::Pattern;
 
 /// Pairs of a name and an address, each with its latest lookup. A pair stays until it is removed by
@@ -14,7 +16,7 @@ use crate::pattern::Pattern;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cache {
     names: HashMap<Arc<str>, BTreeMap<IpAddr, Stamp>>,
-    addresses: HashMap<IpAddr, BTreeSet<Arc<str>>>,
+    addresses: HashMap<IpAddr, NameSet>,
     /// The number of pairs.
     len: usize,
 }
@@ -59,7 +61,10 @@ impl Cache {
                 Some(old) => *old = stamp,
                 None => {
                     pairs.insert(address, stamp);
-                    self.addresses.entry(address).or_default().insert(name.clone());
+                    match self.addresses.entry(address) {
+                        Entry::Occupied(mut names) => names.get_mut().insert(name.clone()),
+                        Entry::Vacant(none) => drop(none.insert(NameSet::One(name.clone()))),
+                    }
                     self.len += 1;
                     new.push(address);
                 }
@@ -95,7 +100,7 @@ impl Cache {
 
     /// Iterates over the names of an address, in order.
     pub fn names_of(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
-        self.addresses.get(&address).into_iter().flatten()
+        self.addresses.get(&address).into_iter().flat_map(NameSet::iter)
     }
 
     /// Whether the name has the address.
@@ -195,11 +200,10 @@ impl Cache {
     /// Removes the name from those of an address, after the pair is gone from the names.
     fn unlink(&mut self, name: &str, address: IpAddr) {
         self.len -= 1;
-        if let Some(names) = self.addresses.get_mut(&address) {
-            names.remove(name);
-            if names.is_empty() {
-                self.addresses.remove(&address);
-            }
+        if let Some(names) = self.addresses.get_mut(&address)
+            && !names.remove(name)
+        {
+            self.addresses.remove(&address);
         }
     }
 }

@@ -30,6 +30,7 @@ mod cache;
 mod history;
 mod lookup;
 mod name;
+mod name_set;
 mod names;
 mod pattern;
 mod rules;
