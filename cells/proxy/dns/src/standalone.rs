@@ -21,7 +21,7 @@ use crate::server::Listener;
 /// The interval between attempts to bind the port, and their number, as in Cilium.
 const BIND_INTERVAL: Duration = Duration::from_secs(4);
 const BIND_ATTEMPTS: usize = 5;
-/// Limit of the queries in progress at a stop, whose clients would ask again only after seconds.
+/// Limit of the queries in progress at a stop; their clients would ask again only after seconds.
 const DRAIN_LIMIT: Duration = Duration::from_millis(800);
 
 /// Serves queries at a port of some addresses until the job is cancelled. During an upgrade two processes share the

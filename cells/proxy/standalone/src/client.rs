@@ -144,7 +144,7 @@ async fn reports(remote: &Remote, client: FqdnDataClient<Connection>) -> std::co
         while in_flight.len() < MAX_REPORTS {
             let next = {
                 let mut reports = remote.reports.lock();
-                // Before the first snapshot the agent may be a stranger to the endpoints.
+                // Before the first snapshot the agent may not know the endpoints yet.
                 reports.is_connected().then(|| reports.next()).flatten()
             };
             let Some((endpoint, report)) = next else { break };

@@ -29,7 +29,7 @@ pub(crate) enum ConnectError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("the server is a process of user {user}, not of user {own}")]
-    Stranger { user: u32, own: u32 },
+    OtherUser { user: u32, own: u32 },
     #[error("the server does not accept the connection")]
     NotAccepted,
     #[error(transparent)]
@@ -65,7 +65,7 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<(Connection, Work), C
     }
     match user {
         Some(user) if user == own => {}
-        Some(user) => return Err(ConnectError::Stranger { user, own }),
+        Some(user) => return Err(ConnectError::OtherUser { user, own }),
         None => return Err(ConnectError::NotAccepted),
     }
     // No pings from here: Cilium's server closes connections of clients that send more than one in five minutes.

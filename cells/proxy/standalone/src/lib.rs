@@ -1,8 +1,8 @@
 //! The DNS proxy as a process of its own, and the agent's service for it.
 //!
 //! **Owns** the gRPC service `standalonednsproxy.FQDNData`, which Cilium's standalone DNS proxy speaks as well, and the
-//! client for it. **Needs**, in the agent ([`cell`]), the tables of endpoints, redirects, selectors and the ipcache, and
-//! `Arc<dyn Directory>`; in the proxy ([`program`]) only options. **Provides** nothing.
+//! client for it. **Needs**, in the agent ([`cell()`]), the tables of endpoints, redirects, selectors and the ipcache, and
+//! `Arc<dyn Directory>`; in the proxy ([`program()`]) only options. **Provides** nothing.
 //!
 //! **Life.** With `enable-standalone-dns-proxy` the agent binds no port for queries. Once its policies are in force it
 //! serves snapshots, 50 a second at most and fewer of large ones: which names each endpoint may ask for at which servers, the addresses of

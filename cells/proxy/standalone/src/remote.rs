@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::reports::Reports;
 use crate::view::View;
 
-/// What the proxy knows of the node, shared by queries and the connection.
+/// The last snapshot and the reports, shared by queries and the connection.
 pub(crate) struct Remote {
     view: RwLock<Arc<View>>,
     pub(crate) reports: Mutex<Reports>,

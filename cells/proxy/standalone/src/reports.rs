@@ -53,7 +53,7 @@ struct Known {
     bytes: usize,
 }
 
-/// When the agent was told of an address, and when its lookup expires.
+/// When an address was reported, and when its lookup expires.
 #[derive(Debug, Clone, Copy)]
 struct Expiry {
     reported: Timestamp,

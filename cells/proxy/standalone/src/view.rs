@@ -28,7 +28,7 @@ pub(crate) enum BadState {
 /// The port of a server, as rules have it: endpoint, protocol, port, which is 0 for all.
 type Port = (u16, u8, u16);
 
-/// What the proxy knows of the node.
+/// Endpoints, their rules, and identities of prefixes: the node as of one snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     clients: HashMap<IpAddr, Client>,
