@@ -6,6 +6,7 @@ use k8s_tables::core::Pod;
 use labels::Labels;
 
 use super::*;
+use crate::Refused;
 use crate::model::id::{EndpointId, Name};
 use crate::model::state::State;
 
