@@ -101,7 +101,7 @@ async fn a_client_reads_flows_status_health_and_namespaces() {
     let last = GetFlowsRequest { number: 2, ..GetFlowsRequest::default() };
     let all: Vec<_> = observer.get_flows(last).await.unwrap().into_inner().try_collect().await.unwrap();
     assert_eq!(all.iter().map(reason).collect::<Vec<_>>(), [135, 136]);
-    let bad = FlowFilter { http_method: vec!["GET".to_owned()], ..FlowFilter::default() };
+    let bad = FlowFilter { http_status_code: vec!["x".to_owned()], ..FlowFilter::default() };
     let refused =
         observer.get_flows(GetFlowsRequest { whitelist: vec![bad], ..GetFlowsRequest::default() }).await;
     assert_eq!(refused.unwrap_err().code(), tonic::Code::Unknown);
