@@ -275,7 +275,8 @@ fn flow(pod: &Pod, done: &AtomicBool) -> Flow {
                 _ => format!("n{}.allowed.test", flow.sent),
             };
             let mut query = query(&name);
-            let id = u16::try_from(flow.sent).unwrap();
+            // Ids of answered queries are used again.
+            let id = u16::try_from(flow.sent % times.len()).unwrap();
             query[..2].copy_from_slice(&id.to_be_bytes());
             times[usize::from(id)] = Some(Instant::now());
             socket.send(&query).unwrap();
@@ -329,6 +330,6 @@ fn a_standalone_proxy_answers_while_the_agent_is_away() {
         let proxy = std::fs::read_to_string(node.sandbox().dir().join("proxy.log")).unwrap();
         let Flow { sent, answered, refused, slowest } = flow;
         assert!(sent > 1000 && answered == sent && refused == 0, "{sent} {answered} {refused}\n{proxy}");
-        assert!(slowest < Duration::from_secs(1), "{slowest:?}\n{proxy}");
+        assert!(slowest < TIMEOUT, "{slowest:?}\n{proxy}");
     });
 }

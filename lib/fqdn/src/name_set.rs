@@ -7,14 +7,14 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NameSet {
     One(Arc<str>),
-    Many(Box<BTreeSet<Arc<str>>>),
+    Many(BTreeSet<Arc<str>>),
 }
 
 impl NameSet {
     pub(crate) fn insert(&mut self, name: Arc<str>) {
         match self {
             NameSet::One(own) if *own == name => {}
-            NameSet::One(own) => *self = NameSet::Many(Box::new(BTreeSet::from([own.clone(), name]))),
+            NameSet::One(own) => *self = NameSet::Many(BTreeSet::from([own.clone(), name])),
             NameSet::Many(names) => drop(names.insert(name)),
         }
     }
