@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -138,7 +138,7 @@ fn ask(agent: &mut Agent, request: &Value) -> anyhow::Result<Answer> {
 }
 
 /// Reads the documents of a file.
-fn manifests(file: &PathBuf) -> anyhow::Result<Vec<Value>> {
+fn manifests(file: &Path) -> anyhow::Result<Vec<Value>> {
     let mut content = Vec::new();
     let name = file.display();
     if file.as_os_str() == "-" {
