@@ -9,6 +9,7 @@ use super::*;
 use crate::Refused;
 use crate::model::id::{EndpointId, Name};
 use crate::model::state::State;
+use crate::requests::service::Refused;
 
 const OF_POD: [&str; 3] = [
     "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=default",
