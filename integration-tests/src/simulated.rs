@@ -37,11 +37,9 @@ impl SimulatedCluster {
     pub fn new(ns: &NetNs, size: Size, kinds: &[Kind]) -> Self {
         let tracker = Tracker::new(&Db::new().table().unwrap());
         for &kind in kinds {
-            let texts: Vec<String> = size.objects(kind).map(|object| object.to_string()).collect();
-            tracker.resync(&kind.into(), &texts).unwrap();
+            tracker.add_objects(size.objects(kind)).unwrap();
         }
-        let definitions: Vec<String> = custom_resource_definitions().iter().map(Value::to_string).collect();
-        tracker.resync(&Kind::CustomResourceDefinition.into(), &definitions).unwrap();
+        tracker.add_objects(custom_resource_definitions()).unwrap();
         let listener = ns.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -279,6 +279,10 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "waits for a command that gives credentials, off the runtime's threads",
     ),
     (
+        "cells/kubernetes/fake-apiserver/src/http.rs",
+        "a task for each connection of a server for tests, which runs outside of a hive",
+    ),
+    (
         "cells/datapath/loader/src/interfaces/controller.rs",
         "links of devices are made while programs are loaded; the thread ends before the call returns",
     ),

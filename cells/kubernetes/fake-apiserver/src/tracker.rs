@@ -45,6 +45,13 @@ impl Tracker {
         Ok(())
     }
 
+    /// Adds many objects in one transaction, without a manifest; replaces existing ones.
+    pub fn add_objects(&self, objects: impl IntoIterator<Item = Value>) -> Result<(), ApiError> {
+        let objects = objects.into_iter().map(Parsed::of).collect::<Result<Vec<_>, _>>()?;
+        self.objects.transact(|w| objects.into_iter().for_each(|object| drop(store(w, object))));
+        Ok(())
+    }
+
     /// Replaces existing objects by those of a manifest; uids are kept. A version in the manifest is ignored, unless
     /// `strict` is set: then it must be the current one.
     pub fn update(&self, manifest: &str, strict: bool) -> Result<(), ApiError> {
