@@ -6,7 +6,6 @@ use k8s_tables::core::Pod;
 use labels::Labels;
 
 use super::*;
-use crate::Refused;
 use crate::model::id::{EndpointId, Name};
 use crate::model::state::State;
 use crate::requests::service::Refused;
