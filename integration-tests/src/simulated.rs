@@ -13,7 +13,7 @@ use statedb::Db;
 use test_kit::NetNs;
 use tokio::runtime::{Builder, Runtime};
 
-pub use objects::{Size, cilium_node, identity, node_address, node_name, service_address};
+pub use objects::{Size, cilium_node, node_address, service_address};
 
 use crate::{Cluster, Node};
 

@@ -1,5 +1,5 @@
-//! An agent and an operator in a simulated cluster of 5,000 nodes, 50,000 pods, 10,000 services with 100,000 endpoints, 6,000
-//! identities and 2,500 policies, which this process serves over HTTP. Prints one row a number (name, measured, unit, goal,
+//! An agent in a simulated cluster of 5,000 nodes, 50,000 pods, 10,000 services with 100,000 endpoints, 6,000 identities and
+//! 2,500 policies, which this process serves over HTTP; an operator in a small one. Prints one row a number (name, measured, unit, goal,
 //! met, peer), tab separated.
 
 mod agent;

@@ -51,12 +51,10 @@ impl Size {
                 let slices = self.pods.div_ceil(NAMESPACES).div_ceil(SLICE) * NAMESPACES;
                 Box::new((0..slices).map(move |slice| self.endpoint_slice(slice)))
             }
-            Kind::CiliumEndpoint => Box::new((0..self.pods).map(move |pod| self.endpoint(pod))),
             Kind::CiliumIdentity => Box::new((0..self.identities).map(identity)),
             Kind::Service => Box::new((0..self.services).map(service)),
             Kind::EndpointSlice => Box::new((0..self.services).map(move |service| self.backends(service))),
             Kind::CiliumNetworkPolicy => Box::new((0..self.policies).map(move |policy| self.policy(policy))),
-            Kind::Pod => Box::new((0..self.pods).map(move |pod| self.pod(pod))),
             _ => Box::new(std::iter::empty()),
         }
     }
@@ -108,34 +106,6 @@ impl Size {
         })
     }
 
-    fn endpoint(self, pod: usize) -> Value {
-        let mut metadata = metadata(&pod_name(pod), 10, pod);
-        let app = pod % self.identities;
-        metadata["namespace"] = namespace(pod % NAMESPACES).into();
-        metadata["ownerReferences"] =
-            json!([{"apiVersion": "v1", "kind": "Pod", "name": pod_name(pod), "uid": uid(1, pod)}]);
-        let labels = [
-            format!("k8s:app=web-{app}"),
-            "k8s:io.cilium.k8s.policy.cluster=default".to_owned(),
-            format!("k8s:io.kubernetes.pod.namespace={}", namespace(app % NAMESPACES)),
-        ];
-        json!({
-            "apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": metadata,
-            "status": {
-                "id": 1 + pod % 60_000, "state": "ready", "encryption": {},
-                "external-identifiers": {
-                    "cni-attachment-id": format!("{:064x}:eth0", pod), "k8s-namespace": namespace(pod % NAMESPACES),
-                    "k8s-pod-name": pod_name(pod), "pod-name": format!("{}/{}", namespace(pod % NAMESPACES), pod_name(pod)),
-                },
-                "identity": {"id": self.pod_identity(pod), "labels": labels},
-                "networking": {
-                    "addressing": [{"ipv4": self.pod_address(pod).to_string()}],
-                    "node": node_address(pod % self.nodes).to_string(),
-                },
-            },
-        })
-    }
-
     fn backends(self, service: usize) -> Value {
         let name = service_name(service);
         let backend = |at| {
@@ -176,29 +146,9 @@ impl Size {
             },
         })
     }
-
-    fn pod(self, pod: usize) -> Value {
-        let mut metadata = metadata(&pod_name(pod), 1, pod);
-        metadata["namespace"] = namespace(pod % NAMESPACES).into();
-        let app = pod % self.identities;
-        metadata["labels"] = json!({"app": format!("web-{app}"), "pod-template-hash": "7d9c5b6f4"});
-        let address = self.pod_address(pod).to_string();
-        json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
-            "spec": {"nodeName": node_name(pod % self.nodes), "serviceAccountName": "web", "containers": [{
-                "name": "web", "image": "registry.example/web:1", "ports": [{"name": "http", "containerPort": 8080}],
-            }]},
-            "status": {
-                "phase": "Running", "hostIP": node_address(pod % self.nodes).to_string(), "podIP": address,
-                "podIPs": [{"ip": address}], "conditions": [{"type": "Ready", "status": "True"}],
-            },
-        })
-    }
 }
 
-/// Returns the name of a node.
-#[must_use]
-pub fn node_name(node: usize) -> String {
+fn node_name(node: usize) -> String {
     format!("worker-{node:04}.compute.example")
 }
 
@@ -237,9 +187,7 @@ pub fn cilium_node(node: usize) -> Value {
     })
 }
 
-/// Returns an identity with the labels of an application.
-#[must_use]
-pub fn identity(identity: usize) -> Value {
+fn identity(identity: usize) -> Value {
     let of = namespace(identity % NAMESPACES);
     let mut metadata = metadata(&(FIRST_IDENTITY + identity).to_string(), 8, identity);
     metadata["labels"] = json!({"io.kubernetes.pod.namespace": of});
