@@ -153,6 +153,10 @@ pub(crate) const MAPS_BEHIND_LOCKS: &[(&str, &str)] = &[
         "sockets with the queries that wait for their answers; each is read by its own receiver",
     ),
     (
+        "cells/observe/hubble-drop-events/src/job.rs",
+        "events that wait to be written; a table would be written per dropped packet",
+    ),
+    (
         "cells/observe/hubble-metrics/src/set.rs",
         "counters of flows that Prometheus reads as text; a table would be written per flow",
     ),

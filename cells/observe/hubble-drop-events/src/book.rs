@@ -89,11 +89,10 @@ impl Book {
             record.last = time;
             return;
         }
-        if self.records.len() >= EVENTS {
-            if self.full_until.is_some_and(|until| now < until) || !self.evict(now) {
-                self.lost += 1;
-                return;
-            }
+        let is_full = self.full_until.is_some_and(|until| now < until);
+        if self.records.len() >= EVENTS && (is_full || !self.evict(now)) {
+            self.lost += 1;
+            return;
         }
         let message = if key.message.is_none() { format!("{COMBINED}{message}") } else { message };
         let record =

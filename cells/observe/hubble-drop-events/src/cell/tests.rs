@@ -110,7 +110,7 @@ async fn a_dropped_packet_is_an_event_of_its_pod_that_is_counted() {
     assert_eq!(event["count"], 1);
     assert!(event["metadata"]["name"].as_str().unwrap().starts_with("web."));
 
-    (0..3).for_each(|_| _ = monitor.publish(|| dropped(133, 80)));
+    (0..3).for_each(|_| monitor.publish(|| dropped(133, 80)));
     hive.until("they are counted", || events(&server)[0]["count"] == 4).await;
     monitor.publish(|| dropped(133, 443));
     hive.until("another port is another event", || events(&server).len() == 2).await;
@@ -121,7 +121,7 @@ async fn a_dropped_packet_is_an_event_of_its_pod_that_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn events_survive_an_outage_and_their_own_end() {
     let (folder, server) = (tempfile::tempdir().unwrap(), FakeServer::default());
-    let failures = Arc::new(AtomicU32::new(3));
+    let failures = Arc::new(AtomicU32::new(2));
     let left = failures.clone();
     server.on_request(move |_, _| match left.load(Ordering::Relaxed) {
         0 => Ok(()),
@@ -130,7 +130,7 @@ async fn events_survive_an_outage_and_their_own_end() {
             Err(Request::unreachable())
         }
     });
-    let mut hive = hive(folder.path(), &server);
+    let mut hive = hive(folder.path(), &server).set("hubble-drop-events-interval", "1s");
     let monitor = started(&mut hive).await;
     monitor.publish(|| dropped(133, 80));
     hive.until("the event is written", || !events(&server).is_empty()).await;

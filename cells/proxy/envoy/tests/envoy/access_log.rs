@@ -7,7 +7,7 @@ use monitor_events::gob::{PREAMBLE, Payload, Reader};
 use monitor_events::record::{Record, RecordKind, RecordVerdict};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::world::World;
+use crate::world::{World, http};
 
 /// A message about the endpoint with id 7, which is the server.
 fn entry(kind: EntryType, path: &str) -> Vec<u8> {
@@ -46,7 +46,7 @@ async fn records(events: &Subscription, number: usize) -> Vec<Record> {
 #[tokio::test]
 async fn each_message_is_a_record() {
     let world = World::start(&[("envoy-access-log-buffer-size", "256")], |_, _, _| ()).await;
-    world.set(7, serde_json::json!([]));
+    world.set(7, http("/"));
     let events = world.monitor.subscribe();
     let path = world.socket("access_log.sock");
     let connect = || {
