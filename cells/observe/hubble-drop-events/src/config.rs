@@ -17,7 +17,7 @@ pub struct DropEventsConfig {
     /// Reasons of drops that are events, by the names of Hubble
     #[flag(default = "auth_required,policy_denied")]
     pub hubble_drop_events_reasons: Vec<String>,
-    /// Writes of events per second; 0 for no limit
+    /// Number of writes of events per second; 0 for no limit
     #[flag(default = 1)]
     pub hubble_drop_events_rate_limit: u32,
 }

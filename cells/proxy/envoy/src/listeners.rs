@@ -46,7 +46,7 @@ const CLEANUP_INTERVAL: Duration = Duration { seconds: 2, nanos: 500_000_000 };
 const UPSTREAM_HTTP: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 const TLS_WRAPPER: &str = "cilium.tls_wrapper";
 
-/// What all listeners have in common.
+/// The settings that all listeners share.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) config: EnvoyConfig,

@@ -5,10 +5,10 @@
 //! `Arc<dyn Directory>`; in the proxy ([`program()`]) only options. **Provides** nothing.
 //!
 //! **Life.** With `enable-standalone-dns-proxy` the agent binds no port for queries. Once its policies are in force it
-//! serves snapshots, 50 a second at most and fewer of large ones: which names each endpoint may ask for at which servers, the addresses of
-//! endpoints, the identities of prefixes. The proxy listens at `tofqdns-proxy-port` after the first one. It decides on
-//! queries by the last snapshot, and reports the addresses of each answer, which the agent gives to policies. A query of an
-//! endpoint that has no rules yet waits for them, 500 ms at most.
+//! serves snapshots, 50 a second at most and fewer of large ones: which names each endpoint may ask for at which
+//! servers, the addresses of endpoints, the identities of prefixes. The proxy listens at `tofqdns-proxy-port` after the
+//! first one. It decides on queries by the last snapshot, and reports the addresses of each answer, which the agent gives
+//! to policies. A query of an endpoint that has no rules yet waits for them, 500 ms at most.
 //!
 //! **Without the agent** the proxy goes on: it connects again and again, and keeps its snapshot. Answers of which all
 //! addresses were reported before are released at once in any case; others are held until the agent has them, for

@@ -66,7 +66,7 @@ pub(super) enum DirectReturn {
     All,
 }
 
-/// What becomes of packets to services without backends.
+/// The response to packets to services without backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NoBackend {
     /// An ICMP error; sockets do not connect.

@@ -327,14 +327,13 @@ impl Core {
         // The index of the outcome of each change.
         let mut changed = Vec::new();
         let mut wanted = Wanted::new();
-        for (endpoint_id, endpoint) in &mut self.endpoints {
-            let id = endpoint_id;
+        for (id, endpoint) in &mut self.endpoints {
             let id_of = self.audiences.get(&audience(&endpoint.subject));
             let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
             let before = endpoint.transition.as_ref().filter(|_| computed.is_usable()).and_then(|change| {
                 let id = self.audiences.get(&audience(&change.from))?;
                 let before = self.computed.get(id).filter(|before| before.is_usable())?;
-                redirects::add(&mut wanted, *endpoint_id, &before.redirects, &self.ready);
+                redirects::add(&mut wanted, *id, &before.redirects, &self.ready);
                 let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
                 (both.len() <= self.datapath.policy_capacity()).then(|| Arc::new(both))
             });

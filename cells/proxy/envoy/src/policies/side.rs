@@ -20,7 +20,7 @@ const HOST: u32 = 1;
 /// The bits of a precedence within a priority.
 const KIND_BITS: u32 = 8;
 
-/// What rules name, as it is now.
+/// The present values of names in rules.
 pub(crate) trait Peers {
     /// Returns the identities that a selector selects, sorted; `None` if it is not in use.
     fn selected(&self, selector: &str) -> Option<Vec<u32>>;
