@@ -109,7 +109,10 @@ mod tests {
         }
 
         fn current(&self) -> Vec<(String, i64)> {
-            self.0.all().map(|(key, endpoint)| (key.name.to_string(), endpoint.identity_id)).collect()
+            let all = self.0.all().map(|(key, endpoint)| (key.name.to_string(), endpoint.identity_id));
+            let mut all: Vec<_> = all.collect();
+            all.sort();
+            all
         }
     }
 
