@@ -14,7 +14,7 @@
 //! use xds::{Cache, Delivery, Event, Request};
 //!
 //! let mut cache = Cache::new();
-//! let version = cache.update([("a".into(), Some("resource".into()))]).unwrap();
+//! let version = cache.update([("a".into(), Some(b"resource".to_vec().into()))]).unwrap();
 //! let stream = cache.open();
 //! cache.request(stream, Request::default()).unwrap();
 //! let response = cache.response(stream).unwrap();
