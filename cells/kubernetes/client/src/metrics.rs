@@ -154,6 +154,11 @@ impl WatchState {
         self.excused.store(excused, Ordering::Relaxed);
     }
 
+    /// Whether all objects have been listed once.
+    pub(crate) fn was_listed(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
+    }
+
     /// Whether all objects have been listed once, or never will be.
     pub(crate) fn is_listed_or_excused(&self) -> bool {
         self.listed.load(Ordering::Relaxed) || self.excused.load(Ordering::Relaxed)

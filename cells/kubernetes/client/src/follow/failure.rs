@@ -43,9 +43,11 @@ impl Follow {
         was
     }
 
-    /// Whether the cluster may be without the kind.
-    fn is_optional(&self) -> bool {
-        self.target.kind.is_some_and(|kind| is_custom(kind) && !self.definitions.is_required(kind))
+    /// Whether the kind may be listed as empty: the cluster may be without it, and no list has said otherwise. Objects
+    /// that were listed stay while the server denies to know them: without its policies a node would be open.
+    fn may_be_empty(&self) -> bool {
+        let is_optional = |kind| is_custom(kind) && !self.definitions.is_required(kind);
+        self.target.kind.is_some_and(is_optional) && !self.state.was_listed()
     }
 
     /// Decides how to continue after a failure; returns the error if it has to be reported.
@@ -102,7 +104,7 @@ impl Follow {
                 self.state.excuse(true);
                 spread(self.timeouts.refused)
             }
-            ErrorKind::NotFound if self.failures >= UNSERVED_FAILURES && self.is_optional() => {
+            ErrorKind::NotFound if self.failures >= UNSERVED_FAILURES && self.may_be_empty() => {
                 self.is_unserved = true;
                 Duration::ZERO
             }

@@ -296,6 +296,15 @@ async fn kinds_whose_version_is_not_served_are_empty_lists_unless_they_are_requi
         bench.fake.state.lock().faults.clear();
         bench.fake.put(kind.plural(), "", "n1", &json!(1));
         bench.until_true(kind.plural()).await;
+        // Not served again: what was listed stays.
+        let lists = bench.reader.lock().lists;
+        (0..300).for_each(|_| bench.fake.fault(Fault::Status(404, None)));
+        bench.fake.compact();
+        bench.until("it is degraded", |_| bench.health(kind.plural()).level == Level::Degraded).await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(bench.reader.lock().lists, lists);
+        bench.fake.state.lock().faults.clear();
+        bench.until_true(kind.plural()).await;
         bench.end().await;
     }
 }
