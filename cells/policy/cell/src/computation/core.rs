@@ -327,18 +327,18 @@ impl Core {
         // The index of the outcome of each change.
         let mut changed = Vec::new();
         let mut wanted = Wanted::new();
-        for (id, endpoint) in &mut self.endpoints {
+        for (endpoint_id, endpoint) in &mut self.endpoints {
             let id_of = self.audiences.get(&audience(&endpoint.subject));
             let Some(computed) = id_of.and_then(|id| self.computed.get(id)) else { continue };
             let before = endpoint.transition.as_ref().filter(|_| computed.is_usable()).and_then(|change| {
                 let id = self.audiences.get(&audience(&change.from))?;
                 let before = self.computed.get(id).filter(|before| before.is_usable())?;
-                redirects::add(&mut wanted, *id, &before.redirects, &self.ready);
+                redirects::add(&mut wanted, *endpoint_id, &before.redirects, &self.ready);
                 let both = computed.rows.with_verdicts_of(&before.rows, &change.peers);
                 (both.len() <= self.datapath.policy_capacity()).then(|| Arc::new(both))
             });
             // After those of the former identity: the rules of the new one count.
-            redirects::add(&mut wanted, *id, &computed.redirects, &self.ready);
+            redirects::add(&mut wanted, *endpoint_id, &computed.redirects, &self.ready);
             let rows = before.unwrap_or_else(|| computed.rows.clone());
             let keeps_map = matches!(computed.fault, Some(Fault::ConflictFromStart(_)));
             let done = keeps_map || endpoint.rows.as_ref().is_some_and(|held| Arc::ptr_eq(held, &rows));
@@ -347,16 +347,22 @@ impl Core {
                 if self.keep_prefixes
                     && current.is_none()
                     && computed.is_usable()
-                    && let Some((found, both)) = with_prefixes_before(&*self.datapath, *id, &computed.rows)
+                    && let Some((found, both)) =
+                        with_prefixes_before(&*self.datapath, *endpoint_id, &computed.rows)
                 {
                     current = Some(Arc::new(found));
                     desired = both.map_or(desired, Arc::new);
                 }
-                changes.push(MapChange { endpoint: *id, current, desired, swap: computed.is_full() });
+                changes.push(MapChange {
+                    endpoint: *endpoint_id,
+                    current,
+                    desired,
+                    swap: computed.is_full(),
+                });
                 changed.push(writes.outcomes.len());
             }
             writes.outcomes.push(Outcome {
-                endpoint: *id,
+                endpoint: *endpoint_id,
                 generation: endpoint.generation,
                 revision: self.engine.revision(),
                 enforced: computed.enforced,
