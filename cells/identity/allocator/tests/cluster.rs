@@ -260,6 +260,8 @@ async fn an_object_that_goes_while_it_is_in_use_is_created_again() {
     assert!(server.objects().is_empty());
     assert_eq!(agent.allocate(WEB, "endpoint/2").await, id, "a known label set needs no server");
     server.away(false);
+    // The writer tries one object that fails every 30 s at most, which is as long as the next line waits.
+    tokio::time::sleep(Duration::from_secs(10)).await;
     agent.until("it is back", || server.objects() == before).await;
     agent.identities.release(id, "endpoint/1");
     agent.identities.release(id, "endpoint/2");
