@@ -20,7 +20,7 @@ use k8s_types::{Key, Kind, decode, with_type};
 use k8s_writer::{Mutation, NotWritten, Step, Target, Writer, Written};
 use labels::LabelArray;
 use serde_json::Value;
-use statedb::{Changes, Initializer, Snapshot, Table};
+use statedb::{Changes, Initializer, Obj, Snapshot, Table};
 use tokio::time::{Instant, sleep_until};
 
 use crate::allocator::Identities;
@@ -34,6 +34,9 @@ const SLOW: Duration = Duration::from_secs(5);
 
 /// Why a label set has no identity where agents create none.
 const WAITS_FOR_OPERATOR: &str = "the operator has not created it yet (identity-management-mode=operator): its health and its table pod-identities say why";
+
+/// How soon the watch shows an object that was written; one that it does not show by then has been deleted meanwhile.
+const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The row of health about objects that are left out.
 const IGNORED: &str = "ignored-ciliumidentities";
@@ -63,7 +66,9 @@ struct Run {
     writes: FuturesUnordered<BoxFuture<'static, (u32, Result<Written, NotWritten>)>>,
     /// The ids of these writes.
     in_flight: BTreeSet<u32>,
-    /// Ids that another label set was found to have before the watch has shown it.
+    /// Written ids that the watch has not shown yet, with the time when they count as deleted.
+    unseen: BTreeMap<u32, Instant>,
+    /// Ids whose objects were found to have other labels, until the watch shows a change of them.
     taken: BTreeSet<u32>,
     /// Objects that are no identities, by name, with the reason.
     ignored: BTreeMap<String, String>,
@@ -90,6 +95,7 @@ impl Backend {
             marked: BTreeSet::new(),
             writes: FuturesUnordered::new(),
             in_flight: BTreeSet::new(),
+            unseen: BTreeMap::new(),
             taken: BTreeSet::new(),
             ignored: BTreeMap::new(),
         };
@@ -106,9 +112,10 @@ impl Backend {
         loop {
             let snapshot = table.snapshot();
             let objects_changed = run.read_objects(&snapshot);
+            let unseen = run.expire_unseen(&snapshot);
             // A later snapshot: with the rows of these objects.
             let (rows_changed, requests_changed, due) = run.write(&run.backend.identities.table.snapshot());
-            let next = run.report(&cx.health).into_iter().chain(due).min();
+            let next = run.report(&cx.health).into_iter().chain(due).chain(unseen).min();
             tokio::select! {
                 () = objects_changed.changed() => {}
                 () = rows_changed.changed() => {}
@@ -134,12 +141,13 @@ impl Run {
             let name = object.metadata.name.as_str();
             let known = number(name).filter(|id| range.contains(*id));
             self.ignored.remove(name);
+            if let Some(id) = &known {
+                self.unseen.remove(id);
+                self.taken.remove(id);
+            }
             match ClusterIdentity::read(object, range) {
                 _ if change.deleted => applied.extend(known.map(Change::Delete)),
-                Ok(identity) => {
-                    self.taken.remove(&identity.id);
-                    applied.push(Change::Upsert(identity));
-                }
+                Ok(identity) => applied.push(Change::Upsert(identity)),
                 Err(fault) => {
                     applied.extend(known.map(Change::Delete));
                     self.ignored.insert(name.to_owned(), fault.to_string());
@@ -238,7 +246,10 @@ impl Run {
         let object = match outcome {
             Ok(Written { object }) => object,
             Err(NotWritten::GaveUp { .. }) => {
-                self.taken.insert(id);
+                // If the object is gone by now, the watch may have shown that already.
+                if !self.is_missing(&self.backend.table.snapshot(), id) {
+                    self.taken.insert(id);
+                }
                 None
             }
             // Stopped, as nothing else replaces these mutations: the id stays in flight, lest it is tried again.
@@ -252,7 +263,22 @@ impl Run {
         if let Some(identity) = identity {
             tracing::info!(identity = id, labels = ?identity.labels.texts(), "CiliumIdentity written");
             self.backend.identities.apply([Change::Upsert(identity)]);
+            // The watch may have shown its deletion already.
+            self.unseen.insert(id, Instant::now() + SHOWN_WITHIN);
         }
+    }
+
+    /// Takes objects away that were written and are not among those of the watch in time. Returns when the next are due.
+    fn expire_unseen(&mut self, snapshot: &Snapshot) -> Option<Instant> {
+        let now = Instant::now();
+        let expired: Vec<u32> = self.unseen.extract_if(.., |_, due| *due <= now).map(|(id, _)| id).collect();
+        let gone = expired.into_iter().filter(|id| self.is_missing(snapshot, *id)).map(Change::Delete);
+        self.backend.identities.apply(gone);
+        self.unseen.values().min().copied()
+    }
+
+    fn is_missing(&self, snapshot: &Snapshot, id: u32) -> bool {
+        self.backend.table.get(snapshot, Row::by_name("", &id.to_string())).is_none()
     }
 
     /// Compares all identities with the objects: one that was written and deleted while the watch was away is missing.
@@ -260,11 +286,8 @@ impl Run {
         self.taken.clear();
         let table = self.backend.identities.table.reader();
         let snapshot = table.snapshot();
-        let missing = |id: u32| {
-            let name = id.to_string();
-            self.backend.table.get(&snapshot, Row::by_name("", &name)).is_none()
-        };
-        let with_object = table.all(&snapshot).filter(|row| row.object.is_some() && missing(row.id));
+        let is_gone = |row: &&Obj<Identity>| row.object.is_some() && self.is_missing(&snapshot, row.id);
+        let with_object = table.all(&snapshot).filter(is_gone);
         let gone: Vec<Change> = with_object.map(|row| Change::Delete(row.id)).collect();
         self.backend.identities.apply(gone);
     }
