@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use grpc::Connection;
+use hubble_api::Server;
 use hubble_api::flow::layer4::Protocol;
 use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict};
 use hubble_api::health::HealthCheckRequest;
@@ -17,7 +19,6 @@ use hubble_api::health::health_client::HealthClient;
 use hubble_api::observer::get_flows_response::ResponseTypes;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetFlowsRequest, ServerStatusRequest};
-use hubble_api::{Connection, Server};
 
 use self::events::{EventsCommand, RangeOptions};
 use self::list::{ListCommand, WatchCommand};

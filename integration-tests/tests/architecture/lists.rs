@@ -23,6 +23,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "netlink",
         "state-file",
         "file-watch",
+        "grpc",
         "http-server",
         "logging",
         "known-options",
@@ -302,18 +303,14 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
     ("cells/proxy/dns/src/proxy.rs", "as above"),
     ("cells/proxy/dns/src/server.rs", "as above"),
     ("cells/proxy/dns/src/standalone.rs", "as above"),
-    (
-        "cells/proxy/standalone/src/server.rs",
-        "a task for each connection and request; the service's job waits for them",
-    ),
     ("cells/proxy/dns/src/upstream.rs", "a task for each socket to a server; the proxy's job waits for them"),
     (
         "cells/proxy/envoy/src/access_log/socket.rs",
         "a task for each connection; the socket's job waits for them",
     ),
     (
-        "cells/proxy/envoy/src/server/connections.rs",
-        "a task for each connection and request; the socket's job waits for them",
+        "lib/grpc/src/server.rs",
+        "a task for each connection and request; the job of the socket waits for them",
     ),
     ("cells/infra/metrics/src/server.rs", "a task for each connection; the server's job waits for them"),
     (
@@ -329,10 +326,6 @@ pub(crate) const OWN_THREADS: &[(&str, &str)] = &[
         "maps of many endpoints are written side by side; the threads end before the call returns",
     ),
     ("cells/reconciler/src/blocking.rs", "a blocking thread for operations where there is no hive"),
-    (
-        "cells/observe/hubble/src/server.rs",
-        "a task for each connection and request; the socket's job waits for them",
-    ),
     (
         "cells/observe/hubble-metrics/src/server.rs",
         "a task for each connection; the server's job waits for them",

@@ -28,7 +28,7 @@ mod read;
 mod server;
 mod tls;
 
-pub use client::{ConnectError, Connection, Work, connect};
+pub use client::{ConnectError, connect};
 pub use compact::to_compact;
 pub use events::{agent_event_to_compact, debug_event_to_compact};
 pub use json::to_json;

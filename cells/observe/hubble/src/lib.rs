@@ -48,7 +48,6 @@ mod observer;
 mod parser;
 mod peers;
 mod policies;
-mod preface;
 mod redact;
 mod reflection;
 mod request;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use grpc::ACCEPT_RETRY;
 use hive::JobCx;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::listen::Listen;
-use crate::server::{ACCEPT_RETRY, Server, Services};
+use crate::server::{Services, server};
 use crate::tls::CurrentTls;
 
 /// The longest time of a handshake.
@@ -42,7 +43,7 @@ pub(crate) async fn serve(
     let address = listener.local_addr()?;
     tracing::info!(%address, tls = listen.tls.is_some(), "Hubble is served on TCP");
     cx.health.ok(format!("Serving {address}"));
-    let server = Server::new(services, &cx);
+    let server = server(services, &cx);
     while let Some(accepted) = cx.token().run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok(_) if !server.has_capacity() => {}

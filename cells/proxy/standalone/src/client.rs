@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use grpc::Connection;
 use hive::JobCx;
 use hive::job::Backoff;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::connection::{ConnectError, Connection, connect};
+use crate::connection::{ConnectError, connect};
 use crate::proto::fqdn_data_client::FqdnDataClient;
 use crate::proto::{FqdnMapping, PolicyStateResponse, ResponseCode, UpdateMappingResponse};
 use crate::remote::Remote;

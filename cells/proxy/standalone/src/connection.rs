@@ -2,23 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response, Uri};
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use grpc::{Connection, Work};
 use rustix::process::geteuid;
 use tokio::net::TcpStream;
-use tonic::body::Body;
-use tower::Service;
 
 use crate::owner::user_of;
 
-/// The authority of requests, as Cilium's proxy has it.
-const ORIGIN: &str = "http://localhost";
 /// How often a client looks whether its connection was accepted, and how long.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(20);
 const ACCEPT_ATTEMPTS: usize = 50;
@@ -35,15 +26,6 @@ pub(crate) enum ConnectError {
     #[error(transparent)]
     Protocol(#[from] hyper::Error),
 }
-
-/// A connection for requests. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(crate) struct Connection {
-    sender: SendRequest<Body>,
-}
-
-/// The work of a connection, which requests need to proceed.
-pub(crate) type Work = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
 
 /// Whether the other end of an accepted connection is a socket of this process's user.
 pub(crate) fn is_own(stream: &TcpStream) -> io::Result<bool> {
@@ -68,27 +50,5 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<(Connection, Work), C
         Some(user) => return Err(ConnectError::OtherUser { user, own }),
         None => return Err(ConnectError::NotAccepted),
     }
-    // No pings from here: Cilium's server closes connections of clients that send more than one in five minutes.
-    let (sender, work) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-    Ok((Connection { sender }, Box::pin(work)))
-}
-
-impl Service<Request<Body>> for Connection {
-    type Response = Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.sender.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let mut parts = Uri::from_static(ORIGIN).into_parts();
-        parts.path_and_query = request.uri().path_and_query().cloned();
-        // Scheme, authority and path are there: the parts are a URI.
-        if let Ok(uri) = Uri::from_parts(parts) {
-            *request.uri_mut() = uri;
-        }
-        Box::pin(self.sender.send_request(request))
-    }
+    Ok(Connection::new(stream).await?)
 }

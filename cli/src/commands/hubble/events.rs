@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
-use hubble_api::Connection;
+use grpc::Connection;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetAgentEventsRequest, GetDebugEventsRequest};
 use k8s_types::Time;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Subcommand;
-use hubble_api::Connection;
+use grpc::Connection;
 use hubble_api::observer::observer_client::ObserverClient;
 use hubble_api::observer::{GetNamespacesRequest, GetNodesRequest, Node};
 use hubble_api::peer::peer_client::PeerClient;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use futures::TryStreamExt;
+use grpc::Connection;
 use hubble_api::flow::{AgentEventType, DebugEventType, FlowFilter, LostEventSource, Verdict};
 use hubble_api::health::HealthCheckRequest;
 use hubble_api::health::health_client::HealthClient;
@@ -12,7 +13,7 @@ use hubble_api::observer::{
     GetAgentEventsRequest, GetDebugEventsRequest, GetFlowsRequest, GetFlowsResponse, GetNamespacesRequest,
     GetNodesRequest, ServerStatusRequest,
 };
-use hubble_api::{Connection, Server, connect};
+use hubble_api::{Server, connect};
 use monitor_events::gob;
 use tokio_util::task::AbortOnDropHandle;
 

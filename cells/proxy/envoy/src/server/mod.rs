@@ -2,7 +2,6 @@
 //!
 //! Sibling folders that it uses: none.
 
-mod connections;
 mod service;
 mod socket;
 

@@ -11,7 +11,8 @@ use envoy_api::service::cluster::v3::cluster_discovery_service_client::ClusterDi
 use envoy_api::service::listener::v3::listener_discovery_service_client::ListenerDiscoveryServiceClient;
 use envoy_api::{Message, Name, cilium, cluster, listener, rpc};
 use futures::channel::mpsc::{UnboundedSender, unbounded};
-use hubble_api::{Connection, Server, connect};
+use grpc::Connection;
+use hubble_api::{Server, connect};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tonic::{Status, Streaming};
 
