@@ -271,7 +271,12 @@ impl Run {
     /// Takes objects away that were written and are not among those of the watch in time. Returns when the next are due.
     fn expire_unseen(&mut self, snapshot: &Snapshot) -> Option<Instant> {
         let now = Instant::now();
-        let expired: Vec<u32> = self.unseen.extract_if(.., |_, due| *due <= now).map(|(id, _)| id).collect();
+        let mut expired = Vec::new();
+        self.unseen.retain(|id, due| {
+            let is_due = *due <= now;
+            expired.extend(is_due.then_some(*id));
+            !is_due
+        });
         let gone = expired.into_iter().filter(|id| self.is_missing(snapshot, *id)).map(Change::Delete);
         self.backend.identities.apply(gone);
         self.unseen.values().min().copied()
