@@ -6,6 +6,7 @@ use crate::output::{Output, table};
 use anyhow::{Context as _, bail};
 use api_models::{Endpoint, Label, Policy, SelectorIdentityMapping};
 use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ pub(crate) enum PolicyCommand {
     SubjectSelectors(SelectorOptions),
     /// Print which connections and flows policies would cut, before they are applied
     Preview(Box<PreviewOptions>),
+    /// Print how many packets each rule has decided
+    Rules(RuleOptions),
     /// Wait for all endpoints to have updated to a given policy revision
     Wait(WaitOptions),
 }
@@ -32,6 +35,15 @@ pub(crate) struct SelectorOptions {
     /// Show the full labels of the rules
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RuleOptions {
+    /// Only rules that apply to endpoints of this node and have never decided
+    #[arg(long)]
+    pub(crate) unused: bool,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -60,6 +72,7 @@ pub(crate) fn run(agent: &mut Agent, command: &PolicyCommand, out: &mut dyn Writ
             selectors(agent, "/policy/subject-selectors", options, out)
         }
         PolicyCommand::Preview(options) => preview::run(agent, options, out),
+        PolicyCommand::Rules(options) => rules(agent, options, out),
         PolicyCommand::Wait(options) => wait(agent, options),
     }
 }
@@ -99,6 +112,44 @@ fn selectors(
         for (n, identity) in identities.iter().enumerate() {
             let _ = writeln!(text, "{}\t{identity}\t", if n == 0 { "" } else { "\t\t" });
         }
+    }
+    Ok(table(&text, 5, out)?)
+}
+
+/// The agent's response.
+#[derive(Debug, Serialize, Deserialize)]
+struct Rules {
+    revision: u64,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Rule {
+    object: String,
+    path: String,
+    direction: String,
+    action: String,
+    endpoints: usize,
+    packets: u64,
+    bytes: u64,
+}
+
+fn rules(agent: &mut Agent, options: &RuleOptions, out: &mut dyn Write) -> anyhow::Result<()> {
+    let response = agent.call_plain("GET", "/apiary/policy-rules")?;
+    if response.status != 200 {
+        bail!(response.words());
+    }
+    let mut found: Rules =
+        serde_json::from_slice(&response.body).context("the agent's response cannot be decoded")?;
+    if options.unused {
+        found.rules.retain(|rule| rule.endpoints > 0 && rule.packets == 0);
+    }
+    if options.output.write(&found, out)? {
+        return Ok(());
+    }
+    let mut text = "POLICY\tRULE\tDIRECTION\tACTION\tENDPOINTS\tPACKETS\tBYTES\n".to_owned();
+    for Rule { object, path, direction, action, endpoints, packets, bytes } in &found.rules {
+        let _ = writeln!(text, "{object}\t{path}\t{direction}\t{action}\t{endpoints}\t{packets}\t{bytes}");
     }
     Ok(table(&text, 5, out)?)
 }

@@ -1,4 +1,5 @@
-//! `apiary policy preview`: it names the connections that a policy then cuts, and no others.
+//! `apiary policy preview`: it names the connections that a policy then cuts, and no others. `apiary policy rules`: which
+//! rule has decided.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -51,6 +52,9 @@ fn policy() -> Value {
             "ingress": [{
                 "fromEndpoints": [{"matchLabels": {"app": "client"}}],
                 "toPorts": [{"ports": [{"port": PORT.to_string(), "protocol": "TCP"}]}],
+            }, {
+                "fromEndpoints": [{"matchLabels": {"app": "other"}}],
+                "toPorts": [{"ports": [{"port": "9", "protocol": "TCP"}]}],
             }],
         },
     })
@@ -105,6 +109,14 @@ fn a_preview_names_the_connections_that_the_policy_cuts() {
     wait_until("the policy", LIMIT, || node.get("/v1/policy")["revision"] != revision);
     wait_until("a denied flow", LIMIT, || !udp_passes(&client, &server, PORT + 1));
     assert!(allowed.passes() && !cut.passes());
+    let rules: Value = serde_json::from_str(&node.apiary(&["policy", "rules", "-o", "json"])).unwrap();
+    let counts: Vec<_> = rules["rules"].as_array().unwrap().iter().collect();
+    let (used, unused) = (counts[0], counts[1]);
+    assert_eq!((&used["endpoints"], &unused["endpoints"]), (&json!(1), &json!(1)), "{rules:#}");
+    assert!(used["packets"].as_u64().unwrap() > 0 && unused["packets"] == 0, "{rules:#}");
+    let text = node.apiary(&["policy", "rules", "--unused"]);
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("cnp/default/server") && text.contains("spec.ingress[1]"), "{text}");
 
     let mut wrong = policy();
     wrong["spec"]["ingress"][0]["toPorts"][0]["ports"][0]["port"] = json!("99999");

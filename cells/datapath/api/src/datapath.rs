@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use datapath_abi::{
-    EndpointConfig, EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, ep_flag, ipv4_from_word, ipv4_word,
-    ipv6_from_words, ipv6_words, mac_from_word, mac_word,
+    EndpointConfig, EndpointInfo, EndpointKey, PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue,
+    ep_flag, ipv4_from_word, ipv4_word, ipv6_from_words, ipv6_words, mac_from_word, mac_word,
 };
 use futures::future::BoxFuture;
 
@@ -156,6 +156,11 @@ pub trait Datapath: Send + Sync + 'static {
 
     /// Returns the entries of an endpoint's policy map in the kernel, in no order.
     fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError>;
+
+    /// Returns the packets and bytes that entries of policy maps have decided, of all endpoints, in no order. An entry
+    /// keeps its counts when its policy changes. Those of entries that decided longest ago may be gone: their map is
+    /// bounded.
+    fn policy_counts(&self) -> Result<Vec<(PolicyStatsKey, PolicyStatsValue)>, DatapathError>;
 
     /// Changes an endpoint's policy map in place, strictly in this order: packets meanwhile see the effect of some
     /// prefix of the writes. Consecutive writes of one kind are one system call. After an error, a prefix is done.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_abi::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue};
 use futures::future::{BoxFuture, FutureExt};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -59,6 +59,7 @@ type PolicyRows = HashMap<PolicyKey, PolicyEntry>;
 #[derive(Debug, Default)]
 struct State {
     policies: BTreeMap<u16, PolicyRows>,
+    policy_counts: Vec<(PolicyStatsKey, PolicyStatsValue)>,
     policy_capacity: Option<usize>,
     host_firewall: bool,
     endpoints: BTreeMap<u16, EndpointDatapath>,
@@ -94,6 +95,11 @@ impl FakeDatapath {
     /// Makes the next `times` dumps of endpoints fail.
     pub fn fail_restored(&self, times: usize) {
         self.state().failing_dumps = times;
+    }
+
+    /// Sets the counts of policy maps' entries.
+    pub fn set_policy_counts(&self, counts: impl IntoIterator<Item = (PolicyStatsKey, PolicyStatsValue)>) {
+        self.state().policy_counts = counts.into_iter().collect();
     }
 
     /// Sets the capacity of policy maps in entries.
@@ -189,6 +195,10 @@ impl Datapath for FakeDatapath {
         let state = self.state();
         let rows = state.policies.get(&id).ok_or(DatapathError::NotAttached { id })?;
         Ok(rows.iter().map(|(key, entry)| (*key, *entry)).collect())
+    }
+
+    fn policy_counts(&self) -> Result<Vec<(PolicyStatsKey, PolicyStatsValue)>, DatapathError> {
+        Ok(self.state().policy_counts.clone())
     }
 
     fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError> {

@@ -21,6 +21,7 @@ use statedb::{RwTable, Table};
 
 use crate::api::preview::Preview;
 use crate::api::rest;
+use crate::api::rules::Rules;
 use crate::api::why::Why;
 use crate::computation::core::Core;
 use crate::computation::keep::{self, Keep};
@@ -55,6 +56,7 @@ pub fn cell() -> Cell {
             provide(routes),
             provide(why),
             provide(preview),
+            provide(rules),
         ],
     )
 }
@@ -209,5 +211,13 @@ fn preview(
     Member(Page::post("policy-preview", move |body| {
         let preview = preview.clone();
         async move { hive::blocking(move || preview.answer(&body)).await }
+    }))
+}
+
+fn rules(shared: Arc<Shared>, datapath: Arc<dyn Datapath>) -> Member<Page> {
+    let rules = Rules { shared: (*shared).clone(), datapath };
+    Member(Page::new("policy-rules", move |_| {
+        let rules = rules.clone();
+        async move { hive::blocking(move || rules.answer()).await }
     }))
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Rule};
 use crate::model::{Action, Direction};
 use crate::passes::{Candidate, PeerRules};
 use crate::plan::{Conflict, Match, Part, Peer, Plan, Reason, Side, Traffic};
@@ -372,6 +372,18 @@ impl Resolved {
             }
         }
         Reason::Rules(matches)
+    }
+
+    /// Returns the rules that select the endpoint and have rows for peers that exist; each once.
+    pub fn selecting_rules(&self) -> Vec<&Arc<Rule>> {
+        let matches = self.plan.reasons.iter().filter_map(|reason| match reason {
+            Reason::Rules(matches) => Some(matches),
+            _ => None,
+        });
+        let mut rules: Vec<&Arc<Rule>> = matches.flatten().map(|found| &found.rule).collect();
+        rules.sort_unstable_by_key(|rule| (&rule.resource, &rule.path));
+        rules.dedup_by_key(|rule| (&rule.resource, &rule.path));
+        rules
     }
 
     /// Returns the redirects that cannot be made, since their proxy has no port: their traffic is not allowed.

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey, ep_flag, identity};
+use datapath_abi::{
+    EndpointConfig, PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue, ep_flag, identity,
+};
 use datapath_api::{Datapath, DatapathError, EndpointDatapath, PolicyWrite, Pruned, Step};
 use devices::{Link, Netlink};
 use futures::future::{BoxFuture, FutureExt};
@@ -267,6 +269,10 @@ impl Datapath for KernelDatapath {
 
     fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError> {
         self.policy_maps.entries(&self.table.lock(id))
+    }
+
+    fn policy_counts(&self) -> Result<Vec<(PolicyStatsKey, PolicyStatsValue)>, DatapathError> {
+        self.policy_maps.counts()
     }
 
     fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError> {

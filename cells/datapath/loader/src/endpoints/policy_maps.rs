@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use bpf::{RawMap, unpin};
-use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey};
+use bpf::{RawMap, possible_cpus, unpin, values_of};
+use datapath_abi::{EndpointConfig, PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue};
 use datapath_api::{DatapathError, PolicyWrite, Step};
 use maps::{Maps, policy_name};
 
@@ -103,6 +103,22 @@ impl PolicyMaps {
     ) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError> {
         let (_, map) = self.open(endpoint)?;
         map.entries().step(|| format!("endpoint {}: read policy rows", endpoint.id()))
+    }
+
+    /// Returns the counts of entries of all maps, summed over the CPUs.
+    pub(crate) fn counts(&self) -> Result<Vec<(PolicyStatsKey, PolicyStatsValue)>, DatapathError> {
+        let mut counts = Vec::new();
+        let read = |keys: &[u8], values: &[u8]| {
+            let values = values_of::<PolicyStatsValue>(values);
+            let sums = values.chunks(possible_cpus()).map(|of_cpus| PolicyStatsValue {
+                packets: of_cpus.iter().map(|value| value.packets).sum(),
+                bytes: of_cpus.iter().map(|value| value.bytes).sum(),
+            });
+            counts.extend(values_of::<PolicyStatsKey>(keys).into_iter().zip(sums));
+        };
+        let map = self.maps.policy_stats()?;
+        map.raw().scan(read).step(|| "read the counts of policy maps".to_owned())?;
+        Ok(counts)
     }
 
     /// Changes the map in place, in this order; neighbouring writes of a kind are one system call.

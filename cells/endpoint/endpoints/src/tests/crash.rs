@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use datapath_abi::{PolicyEntry, PolicyKey};
+use datapath_abi::{PolicyEntry, PolicyKey, PolicyStatsKey, PolicyStatsValue};
 use datapath_api::{DatapathError, EndpointDatapath, PolicyWrite, Pruned};
 use futures::future::BoxFuture;
 
@@ -64,6 +64,10 @@ impl Datapath for Fused {
 
     fn policy_rows(&self, id: u16) -> Result<Vec<(PolicyKey, PolicyEntry)>, DatapathError> {
         self.inner.policy_rows(id)
+    }
+
+    fn policy_counts(&self) -> Result<Vec<(PolicyStatsKey, PolicyStatsValue)>, DatapathError> {
+        self.inner.policy_counts()
     }
 
     fn write_policy(&self, id: u16, writes: &[PolicyWrite]) -> Result<(), DatapathError> {

@@ -6,4 +6,5 @@ pub(crate) mod l4;
 pub mod preview;
 pub(crate) mod proxy;
 pub(crate) mod rest;
+pub(crate) mod rules;
 pub mod why;

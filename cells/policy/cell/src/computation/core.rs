@@ -277,6 +277,12 @@ impl Core {
     }
 
     /// Returns an endpoint with its rows.
+    /// Returns the rows of all endpoints whose policy has been computed.
+    pub(crate) fn resolved(&self) -> Vec<(u16, Arc<Resolved>)> {
+        let of = |id: &u16| Some((*id, self.computed(*id)?.1.resolved.clone()?));
+        self.endpoints.keys().filter_map(of).collect()
+    }
+
     pub(crate) fn computed(&self, endpoint: u16) -> Option<(&Subject, &Computed)> {
         let subject = &self.endpoints.get(&endpoint)?.subject;
         Some((subject, self.computed.get(self.audiences.get(&audience(subject))?)?))

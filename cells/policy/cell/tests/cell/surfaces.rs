@@ -262,3 +262,69 @@ async fn a_preview_lists_the_flows_that_policies_would_cut_and_applies_nothing()
     );
     agent.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_have_the_packets_of_the_rows_that_they_decide() {
+    let mut world = World::new();
+    let mut web = allow("web", "client", 80);
+    let rules = web["ingress"].as_array_mut().unwrap();
+    // Two rules share a row, one has no peer here.
+    rules.push(rules[0].clone());
+    rules.push(allow("web", "absent", 80)["ingress"][0].clone());
+    web["ingressDeny"] =
+        json!([{"toPorts": [{"ports": [{"port": "6000", "endPort": 6015, "protocol": "TCP"}]}]}]);
+    let texts = [("web", web), ("idle", allow("idle", "client", 80))];
+    world.write(&texts.each_ref().map(|(name, spec)| (*name, spec.clone())), true);
+    let agent = world.start().await;
+    let (web, client) = (world.pod(7, "web"), world.pod(8, "client"));
+    for subject in [&web, &client] {
+        agent.policies.enforce(subject.clone());
+        agent.policies.realized(subject.endpoint).await.unwrap();
+    }
+    let key = |endpoint_id, sec_label, dport: u16, prefix_len| datapath_abi::PolicyStatsKey {
+        endpoint_id,
+        pad1: 0,
+        prefix_len,
+        sec_label,
+        egress: 0,
+        protocol: 6,
+        dport: dport.to_be(),
+    };
+    let value = |packets, bytes| datapath_abi::PolicyStatsValue { packets, bytes };
+    world.fake.set_policy_counts([
+        (key(7, client.identity, 80, 24), value(3, 300)),
+        (key(7, 0, 6000, 20), value(2, 80)),
+        // An endpoint that is gone, and a row of a policy that is no longer in force.
+        (key(9, client.identity, 80, 24), value(100, 100)),
+        (key(7, client.identity, 81, 24), value(100, 100)),
+    ]);
+    let (status, answer) = body(page(&agent, "policy-rules").call(Query::default()).await).await;
+    assert_eq!((status, &answer["revision"]), (200, &json!(agent.policies.revision())));
+    let found: Vec<_> = answer["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| {
+            let text = |name: &str| rule[name].as_str().unwrap();
+            let number = |name: &str| rule[name].as_u64().unwrap();
+            (
+                format!("{} {} {}", text("object"), text("path"), text("action")),
+                number("endpoints"),
+                number("packets"),
+                number("bytes"),
+            )
+        })
+        .collect();
+    let expected = [
+        ("cnp/shop/idle spec.ingress[0] allow", 0, 0, 0),
+        ("cnp/shop/web spec.ingressDeny[0] deny", 1, 2, 80),
+        ("cnp/shop/web spec.ingress[0] allow", 1, 3, 300),
+        ("cnp/shop/web spec.ingress[1] allow", 1, 3, 300),
+        ("cnp/shop/web spec.ingress[2] allow", 1, 0, 0),
+    ];
+    assert_eq!(
+        found,
+        expected.map(|(rule, endpoints, packets, bytes)| (rule.to_owned(), endpoints, packets, bytes))
+    );
+    agent.end().await;
+}
