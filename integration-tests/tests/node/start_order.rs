@@ -21,7 +21,6 @@ const HOOKS: [(&str, &str); 22] = [
     ("ipam", "agent.controlplane.ipam"),
     ("status-collector", "agent.infra.agent-healthz"),
     ("endpoint-restore", "agent.controlplane.endpoints"),
-    ("fqdn-names", "agent.controlplane.fqdn-names"),
     ("restore-names", "agent.controlplane.fqdn-names"),
     ("api-server", "agent.infra.api-server"),
     ("agent-healthz", "agent.infra.agent-healthz"),

@@ -232,6 +232,15 @@ fn check(node: &mut Node, pod: &Pod) {
 
     let flow = TcpFlow::start(&pod.ns, node.world(), NAMED.into()).unwrap();
     node.kill();
+    let records = std::fs::read_dir(node.endpoint_files()).unwrap().filter_map(|entry| {
+        let file = std::fs::read(entry.unwrap().path().join("ep_config.json")).ok()?;
+        Some(serde_json::from_slice::<Value>(&file).unwrap())
+    });
+    let records: Vec<Value> = records.collect();
+    let has_names = |record: &&Value| {
+        record["DNSHistory"][0]["fqdn"] == "www.allowed.test." && !record["DNSRulesV2"]["17891381"].is_null()
+    };
+    assert_eq!(records.iter().filter(has_names).count(), 1, "{records:#?}");
     thread::sleep(Duration::from_millis(100));
     node.start();
     thread::sleep(Duration::from_millis(500));

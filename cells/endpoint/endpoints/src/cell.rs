@@ -29,6 +29,7 @@ use crate::links::LinkSource;
 use crate::metrics::Counts;
 use crate::model::endpoint::Endpoint;
 use crate::model::options::{Defaults, Options};
+use crate::names::NameRecords;
 use crate::pod_metadata::Objects;
 use crate::reconcile::ops::{EndpointOps, builder};
 use crate::reconcile::regeneration::Regenerator;
@@ -57,6 +58,10 @@ pub fn cell() -> Cell {
             provide(endpoints),
             provide(|table: Arc<RwTable<Endpoint>>, files: Arc<StateFolder>| {
                 Arc::new(CiliumEndpointUids::new((*table).clone(), (*files).clone()))
+            }),
+            // With the endpoints: their start hook, which reads the records, is before those of others.
+            provide(|table: Arc<Table<Endpoint>>, files: Arc<StateFolder>, _: Arc<Endpoints>| {
+                Arc::new(NameRecords::new((*table).clone(), (*files).clone()))
             }),
             provide(|endpoints: Arc<Endpoints>| -> Members<Route> { Members(rest::routes(&endpoints)) }),
             provide(|endpoints: Arc<Endpoints>| -> Member<DebugSource> {

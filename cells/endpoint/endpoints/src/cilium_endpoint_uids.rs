@@ -1,11 +1,12 @@
 //! The uids of CiliumEndpoints in the records of their endpoints.
 
-use statedb::{RwTable, Table};
+use statedb::RwTable;
 
 use crate::model::endpoint::Endpoint;
 use crate::model::error::StateError;
 use crate::model::id::EndpointId;
 use crate::model::record::Record;
+use crate::names::current_record;
 use crate::restore::files::StateFolder;
 
 /// Stores the uid of an endpoint's CiliumEndpoint in its record, by which the next run recognizes the object as its own.
@@ -40,7 +41,7 @@ impl CiliumEndpointUids {
             }
         }
         let files = self.files.clone();
-        hive::blocking(move || files.save_current(|| current(&table, id))).await
+        hive::blocking(move || files.save_current(|| current_record(&table, id))).await
     }
 
     /// Changes the record in the row, which stays reconciled; false if the row is about to be regenerated or leaves.
@@ -57,13 +58,6 @@ impl CiliumEndpointUids {
         });
         changed
     }
-}
-
-/// Returns the endpoint's record, unless the endpoint leaves: its file must not come back after it was removed.
-fn current(table: &Table<Endpoint>, id: EndpointId) -> Option<Record> {
-    let snapshot = table.snapshot();
-    let row = table.get(&snapshot, Endpoint::by_id(id)).filter(|row| !row.state.is_leaving())?;
-    Some((*row.record).clone())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! **Owns** the table `endpoints`, the records under `state/<id>/ep_config.json`, the CNI plugin's deletion queue.
 //! **Needs** the datapath, policy, identities, the ipcache, the allocator, the node's row; cluster objects, if there are any.
-//! **Provides** [`Endpoints`], [`CiliumEndpointUids`], the operations under `/endpoint`, to the allocator the addresses of
+//! **Provides** [`Endpoints`], [`CiliumEndpointUids`], [`NameRecords`], the operations under `/endpoint`, to the allocator the addresses of
 //! the previous run.
 //!
 //! **Life of an endpoint.** `PUT /endpoint/{id}` inserts a row into the table, takes over the addresses, sets the labels of
@@ -39,6 +39,7 @@ mod gc;
 mod links;
 mod metrics;
 mod model;
+mod names;
 mod pod_metadata;
 mod reconcile;
 mod requests;
@@ -61,6 +62,7 @@ pub use model::op_labels::OpLabels;
 pub use model::options::{BadOption, Options};
 pub use model::record::{DatapathConfiguration, OptionMap, Record, SecurityLabel};
 pub use model::state::State;
+pub use names::{NameRecords, RecordedNames};
 pub use requests::fence::NotOpen;
 pub use requests::service::{Endpoints, Refused};
 pub use restore::files::{Found, StateFolder};

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use endpoints::RecordedNames;
 use fqdn::{Changes, History, Limits, Lookup, Names, Pattern, RestoredRules, Selector};
 use identity::cidr_labels;
 use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 use labels::{Label, LabelArray};
 use serde_json::Value;
+
+use crate::record;
 
 /// The source of labels of names.
 const FQDN: &str = "fqdn";
@@ -139,12 +142,21 @@ impl Book {
     }
 
     /// Returns the endpoints with other names or rules than at the last call.
-    pub(crate) fn take_unrecorded(&mut self, rules: &BTreeMap<u16, Value>) -> BTreeSet<u16> {
+    pub(crate) fn take_unrecorded(&mut self, rules: BTreeMap<u16, Value>) -> BTreeSet<u16> {
         let known = self.recorded_rules.keys().chain(rules.keys());
         let changed = known.filter(|endpoint| self.recorded_rules.get(endpoint) != rules.get(endpoint));
         let changed: BTreeSet<u16> = changed.copied().chain(std::mem::take(&mut self.unrecorded)).collect();
-        self.recorded_rules.clone_from(rules);
+        self.recorded_rules = rules;
         changed
+    }
+
+    /// Returns what the record of an endpoint has.
+    pub(crate) fn recorded(&self, endpoint: u16) -> RecordedNames {
+        let rules = self.recorded_rules.get(&endpoint).cloned().unwrap_or_default();
+        match self.names.history(endpoint) {
+            Some(history) => record::names(history, rules),
+            None => record::names(&History::default(), rules),
+        }
     }
 
     fn note(&mut self, changes: Changes) {
@@ -206,10 +218,10 @@ mod tests {
         book.done(batch.change);
         assert_eq!(book.learn(7, answer("x.a.io", "192.0.2.1", 2)), None);
         assert_eq!(book.batch().addresses.keys().copied().collect::<Vec<_>>(), [ip("192.0.2.2")]);
-        assert_eq!(book.take_unrecorded(&BTreeMap::new()), BTreeSet::from([7, 8]));
+        assert_eq!(book.take_unrecorded(BTreeMap::new()), BTreeSet::from([7, 8]));
         let rules = BTreeMap::from([(9, Value::Null)]);
-        assert_eq!(book.take_unrecorded(&rules), BTreeSet::from([9]));
-        assert_eq!(book.take_unrecorded(&rules), BTreeSet::new());
+        assert_eq!(book.take_unrecorded(rules.clone()), BTreeSet::from([9]));
+        assert_eq!(book.take_unrecorded(rules), BTreeSet::new());
     }
 
     #[test]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use api::{Operation, Route};
 use dns_proxy::Directory;
-use endpoints::{Endpoint, EndpointId};
+use endpoints::{Endpoint, EndpointId, NameRecords};
 use hive::prelude::*;
 use identity::{Identity, Prefixes};
 use ipcache::{Entry, IpcacheWriter};
 use jiff::{SignedDuration, Timestamp};
-use local_node::{LocalNode, StateConfig};
+use local_node::LocalNode;
 use maps::{FamilyConfig, Maps};
 use metrics::Metrics;
 use policy::PeerSelector;
@@ -23,11 +23,9 @@ use crate::book::Book;
 use crate::config::FqdnConfig;
 use crate::directory::{NameDirectory, Shared, Tables};
 use crate::job::{Job, Realized};
-use crate::record;
+use crate::record::{self, WriteRecords};
 use crate::rest;
 
-/// The folder of records in the state folder.
-const FOLDER: &str = "fqdn";
 /// The interval of collections, as in Cilium.
 const COLLECTION_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -36,13 +34,7 @@ pub fn cell() -> Cell {
     module(
         "fqdn-names",
         "DNS names to identities",
-        [
-            config::<FqdnConfig>(),
-            supply(Member(record::version())),
-            provide_private(shared),
-            provide(directory),
-            provide(routes),
-        ],
+        [config::<FqdnConfig>(), provide_private(shared), provide(directory), provide(routes)],
     )
 }
 
@@ -56,7 +48,7 @@ fn shared(config: Config<FqdnConfig>, metrics: Arc<Metrics>) -> Arc<Shared> {
 struct DirectoryParams {
     config: Config<FqdnConfig>,
     families: Config<FamilyConfig>,
-    state: Option<Config<StateConfig>>,
+    records: Option<Arc<NameRecords>>,
     shared: Arc<Shared>,
     endpoints: Arc<Table<Endpoint>>,
     selectors: Arc<Table<PeerSelector>>,
@@ -69,7 +61,6 @@ struct DirectoryParams {
     maps: Arc<Maps>,
     lifecycle: Lifecycle,
     jobs: JobGroup,
-    health: Health,
 }
 
 fn directory(p: DirectoryParams) -> Arc<dyn Directory> {
@@ -82,22 +73,25 @@ fn directory(p: DirectoryParams) -> Arc<dyn Directory> {
         node: p.node,
         families: [p.families.enable_ipv4, p.families.enable_ipv6],
     };
-    let records = p.state.map(|state| record::records(state.state().join(FOLDER)));
-    if let Some(records) = &records {
-        records.run("fqdn-names", &p.lifecycle, &p.jobs, &p.health);
-        let (records, shared) = (records.clone(), p.shared.clone());
+    if let Some(records) = p.records {
+        let (names, shared) = ((*records).clone(), p.shared.clone());
         p.lifecycle
             .hook("restore-names")
             .on_start(move |_| async move {
-                for key in records.unclaimed() {
-                    let record = records.get(&key).ok().flatten();
-                    let Some((endpoint, record)) = key.parse().ok().zip(record) else { continue };
-                    let mut book = shared.book.lock();
-                    book.restore(endpoint, record.history(endpoint), record.rules);
-                }
+                let current = shared.clone();
+                let restore = |restored| {
+                    for (EndpointId(endpoint), names) in restored {
+                        let history = record::history(endpoint, &names);
+                        shared.book.lock().restore(endpoint, history, names.rules);
+                    }
+                };
+                names.take_over(restore, move |id| current.book.lock().recorded(id.0));
                 Ok(())
             })
             .add();
+        let (shared, tables) = (p.shared.clone(), tables.clone());
+        let job = WriteRecords { shared, tables, records: (*records).clone() };
+        p.jobs.one_shot("records", move |cx: JobCx| job.run(cx)).add();
     }
     let job = Job {
         shared: p.shared.clone(),
@@ -105,7 +99,6 @@ fn directory(p: DirectoryParams) -> Arc<dyn Directory> {
         allocator: p.prefixes,
         initializer: Some(p.ipcache.register("fqdn-names")),
         ipcache: p.ipcache,
-        records,
         preallocate: p.config.tofqdns_preallocate_identities,
         realized: Realized::default(),
     };

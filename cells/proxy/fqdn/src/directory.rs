@@ -32,8 +32,10 @@ const MAX_RECORDED_SERVERS: usize = 1000;
 /// The names, shared by the directory, the job and requests.
 pub(crate) struct Shared {
     pub(crate) book: Mutex<Book>,
-    /// Wakes the job after a change of the names.
+    /// Wakes the job that gives identities, after a change of the names.
     pub(crate) wake: Notify,
+    /// Wakes the job that writes records, after the same.
+    pub(crate) changed: Notify,
     /// The last change that the kernel has.
     applied: watch::Sender<u64>,
     pub(crate) counters: Counters,
@@ -42,13 +44,14 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(book: Book) -> Shared {
         let (book, applied) = (Mutex::new(book), watch::Sender::new(0));
-        Shared { book, wake: Notify::new(), applied, counters: Counters::default() }
+        Shared { book, wake: Notify::new(), changed: Notify::new(), applied, counters: Counters::default() }
     }
 
     /// Changes the names and wakes the job.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
         let result = change(&mut self.book.lock());
         self.wake.notify_one();
+        self.changed.notify_one();
         result
     }
 

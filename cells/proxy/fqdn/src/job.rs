@@ -13,13 +13,11 @@ use identity::{Prefixes, Range};
 use ipcache::{Change, Claim, Entry, IpcacheWriter, Mapping, NotApplied, Source};
 use ipnetwork::IpNetwork;
 use labels::LabelArray;
-use state_file::Records;
 use statedb::Initializer;
 use tokio::time::Instant;
 
 use crate::book::{Batch, labels_of};
 use crate::directory::{Shared, Tables};
-use crate::record::NamesRecord;
 
 /// The resource of this cell's claims in the ipcache.
 const RESOURCE: &str = "fqdn";
@@ -40,7 +38,6 @@ pub(crate) struct Job {
     pub(crate) ipcache: Arc<IpcacheWriter>,
     /// Completed when the names of the previous run are in the ipcache, which prunes nothing before that.
     pub(crate) initializer: Option<Initializer<Entry>>,
-    pub(crate) records: Option<Arc<Records<NamesRecord>>>,
     /// Whether identities of selectors are allocated before their first address.
     pub(crate) preallocate: bool,
     pub(crate) realized: Realized,
@@ -84,7 +81,6 @@ impl Job {
                 .filter_map(|row| row.0.fqdn.clone())
                 .map(|fqdn| Selector { match_name: fqdn.match_name, match_pattern: fqdn.match_pattern })
                 .collect();
-            let (_, redirects_watch) = self.tables.redirects.all_watch(&snapshot);
             let count = i64::try_from(selectors.len()).unwrap_or(i64::MAX);
             self.shared.counters.selectors.set(count);
             // A snapshot keeps replaced rows: none while the job waits.
@@ -109,14 +105,12 @@ impl Job {
                     backoff.next_wait()
                 }
             };
-            self.record();
             drop(working);
             let next_scan = last_scan.filter(|_| is_scan_due).map(|last| last + SCAN_INTERVAL);
             tokio::select! {
                 () = cx.cancelled() => return Ok(()),
                 () = self.shared.wake.notified() => {}
                 () = selectors_watch.changed() => {}
-                () = redirects_watch.changed() => {}
                 () = ipcache_watch.changed(), if !is_scan_due => is_scan_due = true,
                 Some(()) = OptionFuture::from(next_scan.map(tokio::time::sleep_until)) => {}
                 Some(()) = OptionFuture::from(retry.map(tokio::time::sleep)) => {}
@@ -213,24 +207,6 @@ impl Job {
         hive::blocking(move || allocator.release_names(&ids)).await;
         for (labels, _) in unused {
             self.realized.identities.remove(&labels);
-        }
-    }
-
-    /// Enqueues the records of endpoints with changed names or rules.
-    fn record(&mut self) {
-        let Some(records) = &self.records else { return };
-        let rules = self.tables.recorded_rules();
-        let mut book = self.shared.book.lock();
-        for endpoint in book.take_unrecorded(&rules) {
-            let of_endpoint = rules.get(&endpoint).cloned();
-            match (book.names().history(endpoint), of_endpoint) {
-                (None, None) => records.remove(&endpoint.to_string()),
-                (history, rules) => {
-                    let history = history.cloned().unwrap_or_default();
-                    records
-                        .put(&endpoint.to_string(), &NamesRecord::new(&history, rules.unwrap_or_default()));
-                }
-            }
         }
     }
 }

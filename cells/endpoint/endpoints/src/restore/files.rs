@@ -14,6 +14,7 @@ use state_file::StateFile;
 use crate::model::error::StateError;
 use crate::model::id::EndpointId;
 use crate::model::record::Record;
+use crate::names::Names;
 
 /// Name of the record inside an endpoint's directory.
 pub(crate) const RECORD: &str = "ep_config.json";
@@ -22,7 +23,7 @@ const MAX_QUARANTINED: usize = 32;
 /// Mark in the names of quarantined directories.
 const QUARANTINE_MARK: &str = ".unreadable";
 /// Maximum size of a record in bytes: it includes the DNS names that a pod has looked up.
-const MAX_RECORD_BYTES: u64 = 16 << 20;
+const MAX_RECORD_BYTES: u64 = 32 << 20;
 
 /// `state/` of the agent. Files are not synced to disk: the folder need not survive a crash of the machine, since the
 /// pods do not either; a kill of the agent at any instruction leaves the old record or the new one.
@@ -32,6 +33,8 @@ pub struct StateFolder {
     /// Held while a record is written or removed: the reconciler and [`CiliumEndpointUids`](crate::CiliumEndpointUids)
     /// write the same file from different threads. All of them are threads that may block.
     writing: Arc<Mutex<()>>,
+    /// The DNS names for records.
+    names: Arc<Names>,
 }
 
 /// One directory found under `state/` that an endpoint may have left.
@@ -53,7 +56,11 @@ pub struct Found {
 impl StateFolder {
     /// Returns the folder at `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> StateFolder {
-        StateFolder { root: root.into(), writing: Arc::default() }
+        StateFolder { root: root.into(), writing: Arc::default(), names: Arc::default() }
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Returns the path of the folder.
@@ -91,9 +98,21 @@ impl StateFolder {
         let Some(record) = current() else { return Ok(()) };
         let record = record.borrow();
         let file = file(&self.root.join(record.id.to_string()));
-        let json = serde_json::to_vec(record)
-            .map_err(|error| StateError::io("encode", file.path(), io::Error::from(error)))?;
-        Ok(file.write_changed(&json)?)
+        let encode = |record: &Record| {
+            serde_json::to_vec(record)
+                .map_err(|error| StateError::io("encode", file.path(), io::Error::from(error)))
+        };
+        let json = encode(&self.names.of(EndpointId(record.id)).put(record))?;
+        if json.len() as u64 <= MAX_RECORD_BYTES {
+            return Ok(file.write_changed(&json)?);
+        }
+        // Without them the endpoint is restored; with them its record would be refused.
+        tracing::warn!(
+            endpointID = record.id,
+            bytes = json.len(),
+            "Too many DNS names for the endpoint's record"
+        );
+        Ok(file.write_changed(&encode(record)?)?)
     }
 
     /// Removes the endpoint's directory; the record first, so that a half-removed directory does not count as an
@@ -105,6 +124,9 @@ impl StateFolder {
     /// Removes a directory by the name that a scan returned.
     pub fn discard(&self, name: &str) -> Result<(), StateError> {
         let _writing = self.writing.lock();
+        if let Ok(id) = name.parse() {
+            self.names.forget(EndpointId(id));
+        }
         let directory = self.root.join(name);
         let record = directory.join(RECORD);
         gone(fs::remove_file(&record)).map_err(|source| StateError::io("remove", &record, source))?;

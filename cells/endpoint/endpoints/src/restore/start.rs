@@ -20,6 +20,7 @@ use crate::model::error::StateError;
 use crate::model::id::EndpointId;
 use crate::model::options::{Defaults, Options};
 use crate::model::record::{OptionMap, Record, SecurityLabel};
+use crate::names::RecordedNames;
 use crate::pod_metadata;
 use crate::requests::service::Endpoints;
 use crate::restore::damaged::Damaged;
@@ -158,6 +159,7 @@ impl PreviousRun {
                 files.rename(&directory, id)?;
             }
             self.identify(&mut record);
+            files.names().restore(id, RecordedNames::take(&mut record));
             records.push(record);
             outcome.restored += 1;
         }
