@@ -112,6 +112,7 @@ pub fn control_plane() -> Cell {
             cni_config::cell(),
             endpoints::cell(),
             endpoint_routes::cell(),
+            no_track::cell(),
             mtu::cell(),
             ciliumendpoint::cell(),
             fqdn_names::cell(),

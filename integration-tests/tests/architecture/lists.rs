@@ -57,6 +57,7 @@ pub(crate) const LAYERS: &[&[&str]] = &[
         "agent-notifications",
         "ciliumendpoint",
         "endpoint-routes",
+        "no-track",
         "envoy-proxy",
         "fqdn-names",
         "mtu",

@@ -24,6 +24,7 @@ use crate::ipset::SetEntry;
 use crate::ipset::nodes::Follow;
 use crate::ipset::reconcile::Members;
 use crate::job::{Job, Tables};
+use crate::no_track::{NoTrack, NoTrackRules};
 use crate::program::Runner;
 use crate::rules::{Family, saved_proxies};
 use crate::saved::Saved;
@@ -38,6 +39,8 @@ pub fn cell() -> Cell {
             provide(|| Arc::new(HostMark::default())),
             provide(rule_reader),
             statedb::table::<SetEntry>(),
+            statedb::table::<NoTrack>(),
+            provide(NoTrackRules::of),
             provide(status),
             invoke(start),
             invoke(start_sets),

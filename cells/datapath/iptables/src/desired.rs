@@ -12,6 +12,7 @@ use tunnel::Tunnel;
 
 use crate::config::IptablesConfig;
 use crate::ipset::node_set;
+use crate::no_track::{NoTrack, Untracked};
 use crate::pass::Desired;
 use crate::rules::{Family, Inputs, Masquerade, POD_INTERFACES, RouteSource};
 
@@ -31,6 +32,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) routes: Vec<&'a Route>,
     pub(crate) devices: Vec<&'a Device>,
     pub(crate) proxies: BTreeMap<Arc<str>, u16>,
+    /// Traffic that is not tracked, and whether all of it is known.
+    pub(crate) untracked: (Vec<&'a NoTrack>, bool),
 }
 
 impl Facts<'_> {
@@ -53,6 +56,7 @@ impl Facts<'_> {
             no_feeder: self.config.disable_iptables_feeder_rules.clone(),
             masquerade: self.masquerade(family),
             proxies: self.proxies.clone(),
+            untracked: Untracked::of(family, self.untracked.0.iter().copied(), self.untracked.1),
         }
     }
 

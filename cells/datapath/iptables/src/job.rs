@@ -20,6 +20,7 @@ use tunnel::Tunnel;
 use crate::backend::Backend;
 use crate::config::IptablesConfig;
 use crate::desired::Facts;
+use crate::no_track::NoTrack;
 use crate::notifications::Notifications;
 use crate::pass::{self, Desired, Known, Report};
 use crate::program::Runner;
@@ -45,6 +46,7 @@ pub(crate) struct Tables {
     pub(crate) node: Arc<Table<LocalNode>>,
     pub(crate) devices: Arc<Table<Device>>,
     pub(crate) routes: Arc<Table<Route>>,
+    pub(crate) no_track: Arc<Table<NoTrack>>,
 }
 
 /// Keeps the rules.
@@ -186,6 +188,10 @@ impl Job {
             ports.extend(all.filter(|row| row.port != 0).map(|row| (row.name.clone(), row.port)));
             watches.push(watch);
         }
+        let (untracked, watch) = self.tables.no_track.all_watch(&snapshot);
+        let (is_complete, completed) = self.tables.no_track.initialized_watch(&snapshot);
+        let untracked = (untracked.map(|row| &**row).collect(), is_complete);
+        watches.extend([watch].into_iter().chain((!is_complete).then_some(completed)));
         let desired = nodes.next().map(|node| {
             let (config, masquerade, tunnel) = (&self.config, &self.masquerade, &self.tunnel);
             let (families, has_endpoint_routes) = (&self.families[..], self.has_endpoint_routes);
@@ -200,6 +206,7 @@ impl Job {
                 routes,
                 devices,
                 proxies,
+                untracked,
             }
             .desired()
         });

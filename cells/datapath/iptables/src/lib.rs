@@ -1,9 +1,9 @@
 //! Rules of iptables that packets of pods need on their way through the host.
 //!
 //! **Owns** the chains `CILIUM_*` in the tables of iptables and ip6tables, and the rules that lead to them; the sets
-//! `cilium_node_set_v4` and `cilium_node_set_v6`, with table `ipsets`. **Needs**
+//! `cilium_node_set_v4` and `cilium_node_set_v6`, with table `ipsets`; table `no-track`. **Needs**
 //! the tables `local-node`, `nodes`, `devices` and `routes`, `Arc<Tunnel>`, the programs of iptables, `CAP_NET_ADMIN` and `CAP_NET_RAW`.
-//! **Provides** [`datapath_api::HostMark`], [`proxy_ports::RuleReader`], and the part of `GET /healthz` about masquerading.
+//! **Provides** [`datapath_api::HostMark`], [`proxy_ports::RuleReader`], [`NoTrackRules`], and the part of `GET /healthz` about masquerading.
 //!
 //! **Life.** A job compares the kernel's rules with the desired ones ([`rules`] computes them, [`changes`] the
 //! difference) after the start, when what they depend on changes, when nf_tables reports that another program has
@@ -18,6 +18,9 @@
 //! Ports of table `proxy-ports` have rules that lead packets to them; once they are in force, the job declares it.
 //! Without these rules, such as in a kernel without `xt_TPROXY`, redirected traffic is denied, and all else works.
 //!
+//! Traffic in table `no-track` is not tracked, and accepted although it is part of no connection; other cells write rows
+//! by [`NoTrackRules`].
+//!
 //! With `install-iptables-rules=false` chains of a previous run are removed; the rule that marks the host's packets is
 //! then one of nftables (`loader`).
 //!
@@ -31,6 +34,7 @@
 //!     no_feeder: vec![],
 //!     masquerade: None,
 //!     proxies: Default::default(),
+//!     untracked: Default::default(),
 //! };
 //! let chains = chains(Family::V4, &inputs);
 //! assert_eq!(chains[0].name, "CILIUM_INPUT");
@@ -48,6 +52,7 @@ mod desired;
 mod error;
 pub mod ipset;
 mod job;
+mod no_track;
 mod notifications;
 mod pass;
 mod program;
@@ -57,3 +62,4 @@ pub mod saved;
 pub use cell::cell;
 pub use config::IptablesConfig;
 pub use error::Error;
+pub use no_track::{NoTrack, NoTrackRules, Protocol, Traffic, Untracked};

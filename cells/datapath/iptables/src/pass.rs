@@ -203,6 +203,9 @@ impl OneFamily<'_> {
         fallback: bool,
     ) -> Result<(String, Vec<Chain>), Error> {
         let saved = Saved::parse(&self.runner.save(&self.tool)?);
+        let mut inputs = inputs.clone();
+        inputs.untracked.restore(&saved);
+        let inputs = &inputs;
         let socket_match = inputs.socket_match && !known.no_socket_match;
         let first = self.write(known, &Inputs { socket_match, ..inputs.clone() }, &saved);
         match first {

@@ -11,6 +11,7 @@ use datapath_abi::mark;
 use devices::HOST_DEVICE;
 use ipnetwork::IpNetwork;
 
+use crate::no_track::Untracked;
 use crate::saved::Saved;
 
 /// An IP family; each has its own tables.
@@ -74,6 +75,8 @@ pub struct Inputs {
     pub masquerade: Option<Masquerade>,
     /// The ports of proxies, by their names: packets that the programs have marked for one are led to it.
     pub proxies: BTreeMap<Arc<str>, u16>,
+    /// Traffic of pods that netfilter does not track.
+    pub untracked: Untracked,
 }
 
 /// How packets that leave the cluster get an address of the node.
@@ -209,6 +212,14 @@ pub fn chains(family: Family, inputs: &Inputs) -> Vec<Chain> {
 }
 
 fn rules(family: Family, chain: &str, inputs: &Inputs) -> Vec<String> {
+    let mut rules = base_rules(family, chain, inputs);
+    if !matches!(chain, "CILIUM_PRE_mangle" | "CILIUM_POST_nat") {
+        rules.extend(inputs.untracked.rules(chain));
+    }
+    rules
+}
+
+fn base_rules(family: Family, chain: &str, inputs: &Inputs) -> Vec<String> {
     match chain {
         "CILIUM_PRE_raw" => pre_raw(inputs),
         "CILIUM_OUTPUT_raw" => output_raw(inputs),
@@ -464,6 +475,7 @@ pub(crate) mod tests {
                 node_set: None,
             }),
             proxies: BTreeMap::new(),
+            untracked: Untracked::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use datapath_api::HostMark;
@@ -11,6 +11,7 @@ use hive::prelude::*;
 use iptables::ipset::NODE_SETS;
 use iptables::ipset::kernel::Sets;
 use iptables::saved::Saved;
+use iptables::{NoTrackRules, Traffic};
 use local_node::{LocalNode, LocalNodeStore, StateConfig};
 use maps::FamilyConfig;
 use node_manager::Node;
@@ -55,7 +56,7 @@ fn hive_with<const N: usize>(others: [Cell; N]) -> TestHive {
         config::<FamilyConfig>(),
         devices::cell(),
         local_node::testing::given(node()),
-        invoke(|_: Arc<LocalNodeStore>, _: Arc<Nodes>| {}),
+        invoke(|_: Arc<LocalNodeStore>, _: Arc<Nodes>, _: Arc<NoTrackRules>| {}),
         node_manager::testing::given(vec![peer()]),
         tunnel::cell(),
         masquerade::cell(),
@@ -627,4 +628,94 @@ async fn modes_without_a_range_of_pods_need_devices() {
     with.until("rules are in force", || report(&with).0.contains("in force (")).await;
     with.stop().await;
     drop(sandbox);
+}
+
+/// The ports of a pod are not tracked while it has the row; a twin port is. Rules that were removed return.
+#[test]
+fn traffic_of_pods_that_is_not_tracked() {
+    require_programs!();
+    for backend in BACKENDS {
+        let sandbox = sandbox(backend);
+        let host = sandbox.host();
+        let [v4, v6] = tools(backend);
+        // Counts packets that reach the node without tracking.
+        let port = |port: u16| format!("-p udp --dport {port} -m conntrack --ctstate UNTRACKED");
+        host.exec("ip link set lo up").unwrap();
+        for tool in [&v4, &v6] {
+            for number in [53, 54] {
+                host.exec(&format!("{tool} -t mangle -A INPUT {}", port(number))).unwrap();
+            }
+        }
+        let counted = |tool: &str| {
+            // From the node to itself: by the raw chains of both directions.
+            let address: SocketAddr = if tool == v4 { "127.0.0.1:53" } else { "[::1]:53" }.parse().unwrap();
+            host.run(|| {
+                let socket = UdpSocket::bind((address.ip(), 0)).unwrap();
+                for port in [53, 54] {
+                    // The refusal of an earlier datagram may be reported by the next call.
+                    let _ = socket.send_to(b"x", (address.ip(), port));
+                    let _ = socket.send_to(b"x", (address.ip(), port));
+                }
+            });
+            let rules = host.exec(&format!("{tool}-save -c")).unwrap();
+            let packets = |port: u16| {
+                let rule = rules
+                    .lines()
+                    .find(|line| line.contains(&format!("--dport {port} ")) && line.contains("UNTRACKED"));
+                let count = rule.unwrap().trim_start_matches('[').split(':').next().unwrap();
+                count.parse::<u64>().unwrap()
+            };
+            (packets(53), packets(54))
+        };
+        let set = |hive: &TestHive, addresses: Option<&[IpAddr]>| {
+            let pod = addresses.map(|addresses| Traffic::Pod { addresses: addresses.to_vec(), port: 53 });
+            hive.get::<NoTrackRules>().set([("endpoint/7".into(), pod)]);
+        };
+        let rules = |tool: &str| {
+            let saved = saved(host, tool);
+            [
+                "raw CILIUM_PRE_raw",
+                "raw CILIUM_OUTPUT_raw",
+                "filter CILIUM_INPUT",
+                "filter CILIUM_FORWARD",
+                "filter CILIUM_OUTPUT",
+            ]
+            .map(|chain| {
+                let (table, chain) = chain.split_once(' ').unwrap();
+                let rules = saved.rules(table, chain).unwrap();
+                rules.iter().filter(|rule| rule.contains("pods without tracking")).count()
+            })
+        };
+        with_rules(&[], async |hive| {
+            assert_eq!((counted(&v4), counted(&v6)), ((0, 0), (0, 0)), "a control: all is tracked");
+            let both = [IpAddr::from([127, 0, 0, 1]), "::1".parse().unwrap()];
+            set(hive, Some(&both));
+            hive.until("the rules are there", || rules(&v4) == [4; 5] && rules(&v6) == [4; 5]).await;
+            for tool in [&v4, &v6] {
+                let (untracked, twin) = counted(tool);
+                assert!(untracked > 0 && twin == 0, "{tool}: {untracked} {twin}");
+            }
+            if backend == "nft" {
+                host.exec(&format!("{v4} -t raw -F CILIUM_PRE_raw")).unwrap();
+                hive.until("they are repaired", || rules(&v4) == [4; 5]).await;
+            }
+        });
+        // The next run does not know its pods yet.
+        block_on(async {
+            let source = Arc::new(Mutex::new(None));
+            let registered = source.clone();
+            let incomplete = invoke(move |rules: Arc<NoTrackRules>| {
+                *registered.lock().unwrap() = Some(rules.register_initializer("test"));
+            });
+            let mut hive = hive_with([incomplete]);
+            hive.start().await;
+            hive.until("rules are in force", || report(&hive).0.contains("in force (")).await;
+            assert_eq!((rules(&v4), rules(&v6)), ([4; 5], [4; 5]));
+            assert!(!hive.has_logged(LogLevel::INFO, WRITTEN), "nothing is written");
+            let source = source.lock().unwrap().take().unwrap();
+            hive.get::<NoTrackRules>().finish(source);
+            hive.until("the pod is gone", || rules(&v4) == [0; 5] && rules(&v6) == [0; 5]).await;
+            hive.stop().await;
+        });
+    }
 }

@@ -192,6 +192,11 @@ impl Record {
         format!("{}/{}", self.k8s_namespace, self.k8s_pod_name)
     }
 
+    /// Whether an object is that of the endpoint's pod, and not of another one of its name.
+    pub fn is_of(&self, pod: &Pod) -> bool {
+        is_of(pod, self)
+    }
+
     /// Returns the id of the identity; zero before there is one.
     pub fn identity(&self) -> u32 {
         self.sec_label.as_ref().map_or(0, |label| label.id)
