@@ -12,7 +12,8 @@
 //!   connections and time. A port that another program has is retried and named in health.
 //! - `prober` starts when the responder has tried to listen, and follows the table `nodes`. Each address - the nodes'
 //!   own, and with `enable-endpoint-health-checking` those of their health endpoints, this node's included - is probed
-//!   once a cycle of (10 s + `connectivity-probe-frequency-ratio` * 100 s) * ln(1 + addresses), evenly spaced: by `GET
+//!   once a cycle of (10 s + `connectivity-probe-frequency-ratio` * 100 s) * ln(1 + addresses), evenly spaced, in large
+//!   clusters in batches half a second apart: by `GET
 //!   /hello`, and by up to `health-check-icmp-failure-threshold` pings 100 ms apart. At most 256 addresses are probed
 //!   at a time. Without nodes it waits for nothing but the table.
 //! - `health-endpoint` allocates addresses, those of the previous run if they are free, connects the namespace by the link

@@ -5,19 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
-use super::core::CHECK_TIMEOUT;
 use crate::row::{CheckResult, Failure};
 
 /// The most bytes of a response that are read: its status line.
 const STATUS_LINE: usize = 256;
 
 /// Sends the request; returns the time until the status line of a response 200. Error texts are those of Go's client.
-pub(crate) async fn hello(ip: IpAddr, port: u16) -> CheckResult {
+/// Requests of a batch share the deadline, and with it the timer.
+pub(crate) async fn hello(ip: IpAddr, port: u16, deadline: Instant) -> CheckResult {
     let address = SocketAddr::new(ip, port);
     let begin = Instant::now();
-    let error = match timeout(CHECK_TIMEOUT, request(address)).await {
+    let error = match timeout_at(deadline, request(address)).await {
         Ok(Ok(())) => return Ok(begin.elapsed()),
         Ok(Err(error)) => error,
         Err(_) => return Err(Failure::TimedOut),
@@ -71,7 +71,12 @@ fn check(line: &[u8]) -> io::Result<()> {
 mod tests {
     use tokio::net::TcpListener;
 
+    use super::super::core::CHECK_TIMEOUT;
     use super::*;
+
+    fn deadline() -> Instant {
+        Instant::now() + CHECK_TIMEOUT
+    }
 
     #[test]
     fn only_200_is_success() {
@@ -102,7 +107,7 @@ mod tests {
             // Fails for a peer that has closed already.
             let _sent = stream.write_all(bytes).await;
         };
-        tokio::join!(hello(address.ip(), address.port()), serve).0
+        tokio::join!(hello(address.ip(), address.port(), deadline()), serve).0
     }
 
     #[tokio::test]
@@ -122,10 +127,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let begin = Instant::now();
-        assert_eq!(hello(address.ip(), address.port()).await, Err(Failure::TimedOut));
+        assert_eq!(hello(address.ip(), address.port(), deadline()).await, Err(Failure::TimedOut));
         assert_eq!(begin.elapsed().as_secs(), CHECK_TIMEOUT.as_secs());
         drop(listener);
-        let Err(Failure::Refused(text)) = hello(address.ip(), address.port()).await else { panic!() };
+        let Err(Failure::Refused(text)) = hello(address.ip(), address.port(), deadline()).await else {
+            panic!()
+        };
         let port = address.port();
         let expected = format!(
             "Get \"http://127.0.0.1:{port}/hello\": dial tcp 127.0.0.1:{port}: connect: connection refused"

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use hive::prelude::*;
 use maps::FamilyConfig;
@@ -13,7 +13,7 @@ use statedb::{Changes, Table};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::core::{Event, ProbeId, Prober};
+use super::core::{CHECK_TIMEOUT, Event, ProbeId, Prober};
 use super::hello::hello;
 use super::ping::PingSockets;
 use super::results::Results;
@@ -66,7 +66,7 @@ impl Run {
             let now = begin.elapsed();
             let (more, changed) = self.read_nodes(&mut changes, now);
             self.prober.handle_time(now);
-            self.process_events(&sockets, &hellos, &mut waiting);
+            self.process_events(&sockets, &hellos, &mut waiting, begin + now);
             self.results.report();
             let cycle = self.prober.cycle();
             if cycle_start.replace(cycle.start) != Some(cycle.start) {
@@ -83,7 +83,13 @@ impl Run {
                 (from, echo) = sockets.receive() => {
                     self.prober.handle_reply(from, echo, begin.elapsed());
                 }
-                Some((probe, result)) = hellos.next() => self.prober.handle_http(probe, result),
+                Some((probe, result)) = hellos.next() => {
+                    self.prober.handle_http(probe, result);
+                    // Those of a batch come together.
+                    while let Some(Some((probe, result))) = hellos.next().now_or_never() {
+                        self.prober.handle_http(probe, result);
+                    }
+                }
                 Some(request) = self.requests.recv() => {
                     waiting.push(request);
                     self.prober.probe_all();
@@ -128,6 +134,7 @@ impl Run {
         sockets: &PingSockets,
         hellos: &FuturesUnordered<Hello>,
         waiting: &mut Vec<ProbeAll>,
+        now: Instant,
     ) {
         while let Some(event) = self.prober.poll_event() {
             match event {
@@ -139,8 +146,8 @@ impl Run {
                     None => self.prober.handle_unsent(echo, None),
                 },
                 Event::Hello { probe, to } => {
-                    let port = self.port;
-                    hellos.push(Box::pin(async move { (probe, hello(to, port).await) }));
+                    let (port, deadline) = (self.port, now + CHECK_TIMEOUT);
+                    hellos.push(Box::pin(async move { (probe, hello(to, port, deadline).await) }));
                 }
                 Event::Probed { key, icmp, http } => {
                     self.results.probed(&key, icmp, http, SystemTime::now());

@@ -10,6 +10,10 @@ use crate::config::cycle;
 /// The time since the start of the prober. The caller's clock must not go back.
 pub(crate) type Moment = Duration;
 
+/// The least time between two batches of probes. In large clusters addresses are due every few milliseconds: a wakeup, a
+/// timer and a round of pings for each of them would cost more than the probes.
+pub(crate) const BATCH_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The nodes, and the order of their probes.
 pub(crate) struct Schedule {
     base: Duration,
@@ -24,6 +28,8 @@ pub(crate) struct Schedule {
     cycle: Cycle,
     /// When the next address of the queue is due.
     next: Moment,
+    /// When addresses of the queue were returned last.
+    batch: Option<Moment>,
 }
 
 /// A cycle.
@@ -50,6 +56,7 @@ impl Schedule {
             urgent: VecDeque::new(),
             cycle: Cycle::default(),
             next: Duration::ZERO,
+            batch: None,
         }
     }
 
@@ -105,7 +112,7 @@ impl Schedule {
                 return Some(key);
             }
         }
-        if self.addresses == 0 || now < self.next {
+        if self.addresses == 0 || now < self.next || self.batch != Some(now) && now < self.earliest() {
             return None;
         }
         loop {
@@ -113,6 +120,7 @@ impl Schedule {
                 Some(key) => {
                     self.queued.remove(&key);
                     if self.has(&key) {
+                        self.batch = Some(now);
                         self.advance(now);
                         return Some(key);
                     }
@@ -131,7 +139,13 @@ impl Schedule {
         if self.addresses == 0 {
             return None;
         }
-        Some(if self.queue.is_empty() { self.next.max(self.cycle.end()) } else { self.next })
+        let next = if self.queue.is_empty() { self.next.max(self.cycle.end()) } else { self.next };
+        Some(next.max(self.earliest()))
+    }
+
+    /// Returns when the next batch may begin.
+    fn earliest(&self) -> Moment {
+        self.batch.map_or(Duration::ZERO, |batch| batch + BATCH_INTERVAL)
     }
 
     /// Begins a cycle.
@@ -156,10 +170,10 @@ impl Schedule {
         self.cycle.length / count(self.addresses).max(1)
     }
 
-    /// Returns when an event took place that was due at `due`: a little delay of the caller does not shift the ones
-    /// that follow, but time in which the machine slept is not made up for.
+    /// Returns when an event took place that was due at `due`: a little delay of the caller or by the batch does not shift
+    /// the ones that follow, but time in which the machine slept is not made up for.
     fn on_time(&self, due: Moment, now: Moment) -> Moment {
-        if now.saturating_sub(due) < self.steady_spacing() { due } else { now }
+        if now.saturating_sub(due) < self.steady_spacing().max(BATCH_INTERVAL) { due } else { now }
     }
 }
 

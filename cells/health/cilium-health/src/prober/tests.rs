@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::core::{CHECK_TIMEOUT, Event, MAX_IN_FLIGHT, ProbeId, Prober};
 use super::echo::Echo;
+use super::schedule::BATCH_INTERVAL;
 use super::target::{Key, Target};
 use crate::config::cycle;
 use crate::row::{CheckResult, Failure};
@@ -34,6 +35,8 @@ struct Bench {
     begun: Vec<Duration>,
     results: Vec<(Key, Option<CheckResult>, CheckResult)>,
     pings: usize,
+    /// Rounds of the loop: events, timers and answers that come at one time are one.
+    wakeups: usize,
     rounds: usize,
     most_in_flight: usize,
 }
@@ -55,6 +58,7 @@ impl Bench {
             begun: Vec::new(),
             results: Vec::new(),
             pings: 0,
+            wakeups: 0,
             rounds: 0,
             most_in_flight: 0,
         }
@@ -75,6 +79,7 @@ impl Bench {
     /// Lets time pass until `end`, from one event to the next.
     fn run_until(&mut self, end: Duration) {
         loop {
+            self.wakeups += 1;
             self.prober.handle_time(self.now);
             self.events();
             self.most_in_flight = self.most_in_flight.max(self.prober.in_flight());
@@ -166,16 +171,41 @@ fn a_burst_of_nodes_is_no_burst_of_packets() {
     let spacing = length / 5000;
     bench.run(length + Duration::from_secs(1));
     assert_eq!(bench.probed.len(), 5000, "all in the first cycle after they came");
-    assert!(bench.begun.windows(2).all(|pair| pair[1] - pair[0] + MILLISECOND > spacing));
+    let per_batch = (BATCH_INTERVAL.as_secs_f64() / spacing.as_secs_f64()) as usize + 1;
+    let mut batches: BTreeMap<Duration, usize> = BTreeMap::new();
+    bench.begun.iter().for_each(|at| *batches.entry(*at).or_default() += 1);
+    assert!(batches.values().all(|count| *count <= per_batch), "{per_batch}: {batches:?}");
+    let times: Vec<Duration> = batches.into_keys().collect();
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= BATCH_INTERVAL), "each batch is one wakeup");
     assert!(
         bench.begun[0] - Duration::from_secs(1030) < Duration::from_secs(1),
         "without a wait for the old cycle"
     );
-    assert_eq!(bench.most_in_flight, 1);
+    assert!(bench.most_in_flight <= per_batch);
     // The next cycle has the regular length: each address once more.
     bench.run(length);
     let twice = bench.probed.values().filter(|times| times.len() == 2).count();
     assert!((4800..=5000).contains(&twice), "{twice}");
+}
+
+/// In a large cluster half of which is unreachable, probes, their pings and their time limits share wakeups.
+#[test]
+fn wakeups_do_not_grow_with_the_cluster() {
+    let per_second = |nodes: u32| {
+        let mut bench = Bench::new();
+        bench.add(0..nodes, 2);
+        bench.dead = (0..nodes).filter_map(|number| target(number, 2).1.host.pop()).collect();
+        let time = Duration::from_secs(200);
+        bench.run(time);
+        assert!(
+            bench.begun.len() as f64 / time.as_secs_f64()
+                > 0.9 * f64::from(2 * nodes) / cycle(BASE, 2 * nodes as usize).as_secs_f64()
+        );
+        bench.wakeups as f64 / time.as_secs_f64()
+    };
+    let (many, more) = (per_second(5000), per_second(10_000));
+    // A batch: its start, the answers, three pings of those without one, and their time limit.
+    assert!(many <= 14.0 && more <= 14.0, "{many} {more}");
 }
 
 #[test]
