@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use api::{DebugSource, Operation, Request, Response, Route, StatusSource};
 use api_models::Status;
+use hive::Settings;
 use hive::prelude::*;
 use ipnetwork::IpNetwork;
 use local_node::{IpamMode, LocalNode, LocalNodeConfig, LocalNodeStore, LocalRouters, NodePool};
@@ -19,7 +20,7 @@ use crate::handle::{Ipam, Node};
 use crate::listed::PoolSource;
 use crate::pools::{Pool, Pools};
 use crate::range::{Family, PodRange};
-use crate::{rest, router, withdrawn};
+use crate::{ingress, rest, router, withdrawn};
 
 /// An address that an endpoint of the previous run has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +70,7 @@ struct IpamParams {
     node: Arc<LocalNodeStore>,
     config: Option<Config<LocalNodeConfig>>,
     routers: Option<Arc<LocalRouters>>,
+    settings: Arc<Settings>,
     restored: Group<Restored>,
     choosers: Group<Chooser>,
     sources: Group<PoolSource>,
@@ -93,6 +95,7 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
     let follower = p.node.clone();
     let routers = p.routers.unwrap_or_default();
     let configured = routers.clone();
+    let has_ingress = p.settings.get(ingress::OPTION).is_some_and(|setting| setting.value == "true");
     let (allocator, node, restored) = (ipam.clone(), p.node, p.restored);
     p.lifecycle.hook("ipam").on_start(move |_| async move {
         for known in restored.iter() {
@@ -105,10 +108,15 @@ fn ipam(p: IpamParams) -> Arc<Ipam> {
             }
         }
         router::ensure(&allocator, &node, &configured)?;
+        ingress::ensure(&allocator, &node, has_ingress)?;
         Ok(())
     }).add();
     let (allocator, node) = (ipam.clone(), follower.clone());
-    p.jobs.one_shot("router", move |cx: JobCx| router::follow(allocator, node, routers, changes, cx)).add();
+    p.jobs
+        .one_shot("router", move |cx: JobCx| {
+            router::follow(allocator, node, routers, has_ingress, changes, cx)
+        })
+        .add();
     let (allocator, addresses) = (ipam.clone(), p.table.reader());
     p.jobs
         .one_shot("withdrawn-ranges", move |cx: JobCx| withdrawn::follow(allocator, addresses, follower, cx))
@@ -245,6 +253,52 @@ mod tests {
         hive.start().await;
         let store = hive.get::<LocalNodeStore>();
         (hive, store)
+    }
+
+    /// The option of the cell of Envoy configurations.
+    #[derive(hive::Config, Clone, Debug)]
+    struct EnvoyConfigs {
+        /// Envoy configurations
+        #[flag(default = false)]
+        #[expect(dead_code, reason = "read by its name")]
+        enable_envoy_config: bool,
+    }
+
+    #[tokio::test]
+    async fn ingress_addresses_are_those_of_the_previous_run_or_new_ones() {
+        let run = async |before: Option<[u8; 4]>, taken: Option<[u8; 4]>, is_on: bool| {
+            let node = local_node::testing::given(LocalNode {
+                name: "node".into(),
+                ipv4_alloc_cidr: Some("10.0.0.0/29".parse().unwrap()),
+                ingress_ipv4: before.map(Into::into),
+                ..LocalNode::default()
+            });
+            let restored = provide(move || {
+                let known =
+                    taken.map(|ip| RestoredAddress { address: ip.into(), endpoint: 1, owner: "a/1".into() });
+                Member(Restored::new(move || Ok(known.clone().into_iter().collect())))
+            });
+            let cells = [statedb::cell(), metrics::cell(), config::<EnvoyConfigs>(), node, cell(), restored];
+            let mut hive = TestHive::needing::<Ipam>(cells).set("enable-envoy-config", is_on);
+            hive.start().await;
+            let address = hive.get::<LocalNodeStore>().node().unwrap().ingress_ipv4;
+            let owners = hive.get::<Ipam>().status(true).allocations;
+            hive.stop().await;
+            let owner = address.and_then(|ip| owners.get(&ip.to_string()).cloned());
+            (address.map(|ip| ip.octets()), owner)
+        };
+        let owned = Some("ingress".to_owned());
+        assert_eq!(run(Some([10, 0, 0, 5]), None, true).await, (Some([10, 0, 0, 5]), owned.clone()));
+        for (before, taken) in
+            [(None, None), (Some([10, 0, 0, 5]), Some([10, 0, 0, 5])), (Some([10, 9, 0, 5]), None)]
+        {
+            let (address, owner) = run(before, taken, true).await;
+            assert!(
+                address.is_some() && address != before && owner == owned,
+                "{before:?}: {address:?} {owner:?}"
+            );
+        }
+        assert_eq!(run(Some([10, 0, 0, 5]), None, false).await, (None, None), "off: the address is free");
     }
 
     #[tokio::test]

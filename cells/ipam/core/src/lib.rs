@@ -2,11 +2,11 @@
 //!
 //! **Owns** the table `ipam`: addresses with owner and lease, those in quarantine after their release included.
 //! **Needs** the node's row (pod ranges), and the addresses of the previous run from other cells ([`Restored`]).
-//! **Provides** the handle [`Ipam`], the router's addresses in the node's row, `POST /ipam`, `POST` and `DELETE
+//! **Provides** the handle [`Ipam`], the router's and ingress addresses in the node's row, `POST /ipam`, `POST` and `DELETE
 //! /ipam/{ip}`, the `ipam` part of `/healthz` ([`Ipam::status`]).
 //!
 //! **Life.** At start addresses of restored endpoints are reserved first, then the router's: that of the previous run
-//! if it is free, else a new one. An address allocated with `expiration: true` expires after ten minutes unless an
+//! if it is free, else a new one. With `enable-envoy-config` those of the ingress come next, likewise. An address allocated with `expiration: true` expires after ten minutes unless an
 //! endpoint takes it over with its token. There is no file: the endpoints' records have the addresses.
 //!
 //! **Ranges** are read from the node's row at each request and may change at any time. Without one yet a request fails
@@ -38,6 +38,7 @@ mod chooser;
 mod config;
 mod error;
 mod handle;
+mod ingress;
 mod ledger;
 mod listed;
 mod metrics;

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::address::DEFAULT_POOL;
 use crate::error::Error;
 use crate::handle::Ipam;
+use crate::ingress;
 use crate::pools::Pools;
 use crate::range::Family;
 
@@ -69,6 +70,7 @@ pub(crate) async fn follow(
     ipam: Arc<Ipam>,
     store: Arc<LocalNodeStore>,
     configured: Arc<LocalRouters>,
+    has_ingress: bool,
     mut pools: Option<watch::Receiver<Pools>>,
     cx: JobCx,
 ) -> anyhow::Result<()> {
@@ -81,7 +83,7 @@ pub(crate) async fn follow(
         }
         let snapshot = table.snapshot();
         let (_, watch) = table.get_watch(&snapshot, LocalNode::query());
-        match ensure(&ipam, &store, &configured) {
+        match ensure(&ipam, &store, &configured).and_then(|()| ingress::ensure(&ipam, &store, has_ingress)) {
             Ok(()) => match missing_ranges(&ipam) {
                 None => {
                     reported = None;
@@ -104,8 +106,8 @@ pub(crate) async fn follow(
                 }
             },
             Err(error) => {
-                if cx.health.degraded_anew("The router has no address", &error) {
-                    tracing::error!(%error, "The router has no address");
+                if cx.health.degraded_anew("The router or the ingress has no address", &error) {
+                    tracing::error!(%error, "The router or the ingress has no address");
                 }
             }
         }

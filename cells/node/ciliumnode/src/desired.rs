@@ -26,6 +26,7 @@ pub(crate) struct Desired {
     keeps_router: [bool; 2],
     boot_id: String,
     health: [Option<IpAddr>; 2],
+    ingress: [Option<IpAddr>; 2],
     /// None in modes in which the operator writes them.
     pod_cidrs: Option<Vec<String>>,
     demand: Demand,
@@ -84,6 +85,7 @@ impl Desired {
             ],
             boot_id: node.boot_id.clone(),
             health: [node.health_ipv4.map(IpAddr::V4), node.health_ipv6.map(IpAddr::V6)],
+            ingress: [node.ingress_ipv4.map(IpAddr::V4), node.ingress_ipv6.map(IpAddr::V6)],
             pod_cidrs: (settings.ipam == IpamMode::Kubernetes).then(|| pod_cidrs.collect()),
             demand: settings.demand.clone(),
             instance_id: (node.provider_id.strip_prefix("azure://"))
@@ -124,9 +126,12 @@ impl Desired {
         let own = self.addresses.iter().map(|(kind, ip)| json!({"ip": ip, "type": kind.as_str()}));
         spec.insert("addresses".into(), kept.chain(own).collect());
         spec.insert("bootid".into(), json!(self.boot_id));
-        let health = ["ipv4", "ipv6"].into_iter().zip(self.health);
-        let health = health.filter_map(|(family, ip)| Some((family.to_owned(), json!(ip?)))).collect();
-        spec.insert("health".into(), Value::Object(health));
+        for (name, addresses) in [("health", self.health), ("ingress", self.ingress)] {
+            let by_family = ["ipv4", "ipv6"].into_iter().zip(addresses);
+            let by_family =
+                by_family.filter_map(|(family, ip)| Some((family.to_owned(), json!(ip?)))).collect();
+            spec.insert(name.into(), Value::Object(by_family));
+        }
         if let Some(id) = &self.instance_id {
             spec.insert("instance-id".into(), json!(id));
         }
@@ -162,6 +167,7 @@ impl Desired {
             "/spec/addresses",
             "/spec/bootid",
             "/spec/health",
+            "/spec/ingress",
             "/spec/instance-id",
             "/spec/ipam",
         ];
@@ -290,20 +296,23 @@ mod tests {
 
         node.router_ipv4 = Some([10, 0, 1, 9].into());
         node.health_ipv4 = Some([10, 0, 1, 7].into());
+        node.ingress_ipv4 = Some([10, 0, 1, 8].into());
         let desired = Desired::new(&settings, &node);
         desired.apply(&mut present, &former);
         let known = json!([
             {"type": "InternalIP", "ip": "10.99.0.1"}, {"type": "CiliumInternalIP", "ip": "10.0.1.9"},
         ]);
         assert_eq!(
-            (&present["spec"]["addresses"], &present["spec"]["health"]),
-            (&known, &json!({"ipv4": "10.0.1.7"}))
+            (&present["spec"]["addresses"], &present["spec"]["health"], &present["spec"]["ingress"]),
+            (&known, &json!({"ipv4": "10.0.1.7"}), &json!({"ipv4": "10.0.1.8"}))
         );
         let row = |object: &Value| k8s_types::decode::<CiliumNode>(object.to_string().as_bytes()).unwrap();
         assert_eq!(desired.differences(&row(&present)), Vec::<&str>::new());
         present["spec"]["addresses"] = json!([]);
+        present["spec"]["ingress"] = json!({"ipv4": "10.0.1.99"});
         present["metadata"]["ownerReferences"] = json!([]);
-        assert_eq!(desired.differences(&row(&present)), ["/metadata/ownerReferences", "/spec/addresses"]);
+        let differences = ["/metadata/ownerReferences", "/spec/addresses", "/spec/ingress"];
+        assert_eq!(desired.differences(&row(&present)), differences);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The CiliumNode of this node: written as the local node is, and kept so.
 //!
 //! **Owns** the fields of the CiliumNode that describe the node: owner, labels, annotations, addresses, boot id, health
-//! addresses, with `ipam=kubernetes` the pod CIDRs. **Needs** the row of
+//! and ingress addresses, with `ipam=kubernetes` the pod CIDRs. **Needs** the row of
 //! `local-node`, the table `k8s-ciliumnodes` and the writer of cluster objects. Fields of others stay: the
 //! operator's `spec.ipam.podCIDRs`, annotations that this agent has not written.
 //!

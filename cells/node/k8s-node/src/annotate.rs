@@ -35,6 +35,8 @@ pub(crate) fn desired(node: &LocalNode) -> BTreeMap<&'static str, String> {
         (PodCidrAnnotations::IPV6, node.ipv6_alloc_cidr.map(|cidr| cidr.to_string())),
         ("network.cilium.io/ipv4-health-ip", node.health_ipv4.map(|ip| ip.to_string())),
         ("network.cilium.io/ipv6-health-ip", node.health_ipv6.map(|ip| ip.to_string())),
+        ("network.cilium.io/ipv4-Ingress-ip", node.ingress_ipv4.map(|ip| ip.to_string())),
+        ("network.cilium.io/ipv6-Ingress-ip", node.ingress_ipv6.map(|ip| ip.to_string())),
         ("network.cilium.io/ipv4-cilium-host", node.router_ipv4.map(|ip| ip.to_string())),
         ("network.cilium.io/ipv6-cilium-host", node.router_ipv6.map(|ip| ip.to_string())),
     ];

@@ -95,6 +95,8 @@ fn known_before(settings: &Settings, node: &mut LocalNode, previous: &Previous) 
     }
     node.withdrawn_alloc_cidrs.clone_from(&previous.withdrawn);
     node.pools.clone_from(&previous.pools);
+    node.ingress_ipv4 = previous.ingress_ipv4.filter(|_| settings.enable_ipv4);
+    node.ingress_ipv6 = previous.ingress_ipv6.filter(|_| settings.enable_ipv6);
 }
 
 /// Derives the missing range of each enabled family from the node's address.

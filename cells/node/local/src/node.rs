@@ -58,6 +58,10 @@ pub struct LocalNode {
     pub health_ipv4: Option<Ipv4Addr>,
     /// IPv6 address of the health endpoint.
     pub health_ipv6: Option<Ipv6Addr>,
+    /// IPv4 address from which the node's Envoy reaches backends of ingresses (`reserved:ingress`).
+    pub ingress_ipv4: Option<Ipv4Addr>,
+    /// IPv6 address from which the node's Envoy reaches backends of ingresses.
+    pub ingress_ipv6: Option<Ipv6Addr>,
     /// IPv4 source of a pod that reaches itself through a service.
     pub service_loopback_ipv4: Option<Ipv4Addr>,
     /// IPv6 source of a pod that reaches itself through a service.
@@ -282,6 +286,8 @@ impl Serialize for LocalNode {
             ipv6_secondary: ranges(self.ipv6_secondary_alloc_cidrs.iter().map(|c| (*c).into()).collect()),
             ipv4_health: text(self.health_ipv4),
             ipv6_health: text(self.health_ipv6),
+            ipv4_ingress: text(self.ingress_ipv4),
+            ipv6_ingress: text(self.ingress_ipv6),
             cluster_id: self.cluster_id,
             source: "local".to_owned(),
             labels: Some(self.labels.clone()),
@@ -365,6 +371,7 @@ mod tests {
             ipv4_alloc_cidr: Some("10.244.0.0/16".parse().unwrap()),
             router_ipv4: Some([10, 244, 71, 14].into()),
             health_ipv4: Some([10, 244, 57, 201].into()),
+            ingress_ipv4: Some([10, 244, 57, 202].into()),
             service_loopback_ipv4: Some([169, 254, 42, 1].into()),
             boot_id: "0ad0eb21-119b-477e-9da8-8c797a33ed2a".into(),
             ..LocalNode::default()
@@ -377,7 +384,7 @@ mod tests {
                 r#"{"Name":"peer1","Cluster":"default","IPAddresses":[{"Type":"InternalIP","IP":"10.99.0.1"},"#,
                 r#"{"Type":"CiliumInternalIP","IP":"10.244.71.14"}],"IPv4AllocCIDR":{"IP":"10.244.0.0","Mask":"//8AAA=="},"#,
                 r#""IPv4SecondaryAllocCIDRs":null,"IPv6AllocCIDR":null,"IPv6SecondaryAllocCIDRs":null,"#,
-                r#""IPv4HealthIP":"10.244.57.201","IPv6HealthIP":"","IPv4IngressIP":"","IPv6IngressIP":"","ClusterID":0,"#,
+                r#""IPv4HealthIP":"10.244.57.201","IPv6HealthIP":"","IPv4IngressIP":"10.244.57.202","IPv6IngressIP":"","ClusterID":0,"#,
                 r#""Source":"local","EncryptionKey":0,"Labels":{},"Annotations":{},"WireguardPubKey":"","#,
                 r#""BootID":"0ad0eb21-119b-477e-9da8-8c797a33ed2a","Local":{"OptOutNodeEncryption":false,"UID":"","ProviderID":"","#,
                 r#""IPv4NativeRoutingCIDR":null,"IPv6NativeRoutingCIDR":null,"ServiceLoopbackIPv4":"169.254.42.1","#,

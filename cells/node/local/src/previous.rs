@@ -22,6 +22,10 @@ pub(crate) struct Previous {
     pub(crate) ipv4_cidrs: Vec<Ipv4Network>,
     pub(crate) ipv6_cidrs: Vec<Ipv6Network>,
     pub(crate) withdrawn: Vec<IpNetwork>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ingress_ipv4: Option<Ipv4Addr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ingress_ipv6: Option<Ipv6Addr>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) pools: Vec<NodePool>,
 }
@@ -40,6 +44,8 @@ impl Previous {
             ipv4_cidrs: node.ipv4_alloc_cidrs().collect(),
             ipv6_cidrs: node.ipv6_alloc_cidrs().collect(),
             withdrawn: node.withdrawn_alloc_cidrs.clone(),
+            ingress_ipv4: node.ingress_ipv4,
+            ingress_ipv6: node.ingress_ipv6,
             pools: node.pools.clone(),
         }
     }
@@ -89,6 +95,7 @@ mod tests {
             ipv6: Some("2001:db8::1".parse().unwrap()),
             ipv4_alloc_cidr: Some("10.0.1.0/24".parse().unwrap()),
             ipv4_secondary_alloc_cidrs: vec!["10.0.9.0/24".parse().unwrap()],
+            ingress_ipv4: Some([10, 0, 1, 9].into()),
             ..LocalNode::default()
         };
         write(dir.path(), &node).unwrap();
@@ -99,6 +106,7 @@ mod tests {
             "the devices' address is not the cluster's"
         );
         assert_eq!(previous.ipv4_cidrs, node.ipv4_alloc_cidrs().collect::<Vec<_>>());
+        assert_eq!(previous.ingress_ipv4, node.ingress_ipv4, "other nodes know it");
         assert_eq!(read(dir.path(), "n2").unwrap(), Previous::default());
         write(dir.path(), &LocalNode { name: "n1".into(), ..LocalNode::default() }).unwrap();
         assert_eq!(read(dir.path(), "n1").unwrap(), previous, "a start that waits keeps what is known");

@@ -150,6 +150,8 @@ impl From<&LocalNode> for Node {
             pod_cidrs: first_of_families(ranges.chain(local.ipv6_alloc_cidrs().map(IpNetwork::V6))),
             health_ipv4: local.health_ipv4,
             health_ipv6: local.health_ipv6,
+            ingress_ipv4: local.ingress_ipv4,
+            ingress_ipv6: local.ingress_ipv6,
             boot_id: local.boot_id.as_str().into(),
             labels: strings(&local.labels),
             annotations: strings(&local.annotations),
