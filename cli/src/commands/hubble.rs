@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use grpc::Connection;
 use hubble_api::Server;
 use hubble_api::flow::layer4::Protocol;
-use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict};
+use hubble_api::flow::{EventTypeFilter, FlowFilter, Verdict, Workload};
 use hubble_api::health::HealthCheckRequest;
 use hubble_api::health::health_client::HealthClient;
 use hubble_api::observer::get_flows_response::ResponseTypes;
@@ -65,7 +65,7 @@ pub(crate) struct ObserveOptions {
     /// Flows with a verdict: forwarded, dropped, error, audit, redirected
     #[arg(long, value_name = "VERDICT", value_parser = verdict)]
     verdict: Vec<i32>,
-    /// Flows of events: drop, l7, trace, policy-verdict, capture
+    /// Flows of events: drop, l7, trace, trace-sock, policy-verdict, capture
     #[arg(short = 't', long = "type", value_name = "TYPE", value_parser = event_type)]
     types: Vec<i32>,
     /// Flows of a protocol: tcp, udp, icmp, dns, ...
@@ -92,6 +92,24 @@ pub(crate) struct ObserveOptions {
     /// Flows to addresses
     #[arg(long, value_name = "IP")]
     to_ip: Vec<String>,
+    /// Flows from or to addresses that were looked up by DNS names: *.example.com
+    #[arg(long, value_name = "PATTERN")]
+    fqdn: Vec<String>,
+    /// Flows from addresses with DNS names
+    #[arg(long, value_name = "PATTERN")]
+    from_fqdn: Vec<String>,
+    /// Flows to addresses with DNS names
+    #[arg(long, value_name = "PATTERN")]
+    to_fqdn: Vec<String>,
+    /// Flows from or to pods of a workload: KIND/NAME, or NAME of any kind
+    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
+    workload: Vec<Workload>,
+    /// Flows from pods of a workload
+    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
+    from_workload: Vec<Workload>,
+    /// Flows to pods of a workload
+    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
+    to_workload: Vec<Workload>,
     /// Flows from or to an endpoint with labels: k8s:app=web
     #[arg(short, long, value_name = "LABELS")]
     label: Vec<String>,
@@ -109,15 +127,22 @@ fn verdict(word: &str) -> Result<i32, String> {
     found.map(i32::from).ok_or_else(|| "is none of forwarded, dropped, error, audit, redirected".to_owned())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the form of a parser of values")]
+fn workload(word: &str) -> Result<Workload, String> {
+    let (kind, name) = word.split_once('/').unwrap_or(("", word));
+    Ok(Workload { kind: kind.to_owned(), name: name.to_owned() })
+}
+
 fn event_type(word: &str) -> Result<i32, String> {
     use datapath_abi::event;
     let kind = match word {
         "drop" => event::DROP,
         "l7" => monitor_events::ACCESS_LOG,
         "trace" => event::TRACE,
+        "trace-sock" => event::TRACE_SOCK,
         "policy-verdict" => event::POLICY_VERDICT,
         "capture" => event::DEBUG_CAPTURE,
-        _ => return Err("is none of drop, l7, trace, policy-verdict, capture".to_owned()),
+        _ => return Err("is none of drop, l7, trace, trace-sock, policy-verdict, capture".to_owned()),
     };
     Ok(kind.into())
 }
@@ -147,17 +172,19 @@ impl ObserveOptions {
             destination_pod: self.to_pod.clone(),
             source_ip: self.from_ip.clone(),
             destination_ip: self.to_ip.clone(),
+            source_fqdn: self.from_fqdn.clone(),
+            destination_fqdn: self.to_fqdn.clone(),
+            source_workload: self.from_workload.clone(),
+            destination_workload: self.to_workload.clone(),
             ..FlowFilter::default()
         };
         let namespaces = self.namespace.iter().map(|namespace| format!("{namespace}/"));
         let pods: Vec<String> = self.pod.iter().cloned().chain(namespaces).collect();
-        let with = |mut values: Vec<String>, more: &[String]| {
-            values.extend_from_slice(more);
-            values
-        };
         let source = FlowFilter {
             source_pod: with(base.source_pod.clone(), &pods),
             source_ip: with(base.source_ip.clone(), &self.ip),
+            source_fqdn: with(base.source_fqdn.clone(), &self.fqdn),
+            source_workload: with(base.source_workload.clone(), &self.workload),
             source_label: self.label.clone(),
             source_identity: self.identity.clone(),
             source_port: self.port.clone(),
@@ -166,6 +193,8 @@ impl ObserveOptions {
         let destination = FlowFilter {
             destination_pod: with(base.destination_pod.clone(), &pods),
             destination_ip: with(base.destination_ip.clone(), &self.ip),
+            destination_fqdn: with(base.destination_fqdn.clone(), &self.fqdn),
+            destination_workload: with(base.destination_workload.clone(), &self.workload),
             destination_label: self.label.clone(),
             destination_identity: self.identity.clone(),
             destination_port: self.port.clone(),
@@ -177,6 +206,11 @@ impl ObserveOptions {
             (false, _) => vec![source, destination],
         }
     }
+}
+
+fn with<T: Clone>(mut values: Vec<T>, more: &[T]) -> Vec<T> {
+    values.extend_from_slice(more);
+    values
 }
 
 /// Runs the command on a runtime of its own.
@@ -345,6 +379,19 @@ mod tests {
         let pods = vec!["shop/web".to_owned(), "db/".to_owned()];
         assert_eq!((&source.source_pod, &source.destination_ip), (&pods, &vec!["10.0.0.1".to_owned()]));
         assert_eq!((&destination.destination_pod, &destination.source_pod), (&pods, &Vec::new()));
+        let [source, destination] = &request("--fqdn *.io --workload Job/x --to-workload y").whitelist[..]
+        else {
+            panic!()
+        };
+        assert_eq!((&source.source_fqdn[..], source.destination_fqdn.len()), (&["*.io".to_owned()][..], 0));
+        let of = |workloads: &[Workload]| -> Vec<String> {
+            workloads.iter().map(|workload| format!("{}:{}", workload.kind, workload.name)).collect()
+        };
+        assert_eq!(
+            (of(&source.source_workload), of(&source.destination_workload)),
+            (vec!["Job:x".into()], vec![":y".into()])
+        );
+        assert_eq!(of(&destination.destination_workload), [":y", "Job:x"]);
         let since = request("--since 2026-11-21T12:05:29Z").since.unwrap();
         assert_eq!(since.seconds, 1_795_262_729);
         assert_eq!(

@@ -157,6 +157,9 @@ capabilities:
   {{- end -}}
   {{- if .hubble.enabled -}}
     {{- $_ := set $data "hubble-network-policy-correlation-enabled" (toString .hubble.networkPolicyCorrelation.enabled) -}}
+    {{- if eq (toString .hubble.skipUnknownCGroupIDs) "false" -}}
+      {{- $_ := set $data "hubble-skip-unknown-cgroup-ids" "false" -}}
+    {{- end -}}
     {{- if .hubble.redact.enabled -}}
       {{- $_ := set $data "hubble-redact-enabled" "true" -}}
       {{- with .hubble.redact.http -}}

@@ -3,18 +3,27 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use integration_tests::{Node, ServiceFixture, state_file};
+use serde_json::{Value, json};
 use test_kit::{require_root, try_wait_until};
 
 const VIP: &str = "10.96.0.1";
 
+/// The uid of a pod of the host's network namespace.
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
+
 /// Connects a process of the node's cgroup to the service; returns the answer and the peer's address as the process has
 /// it.
 fn ask(node: &Node) -> Result<(), String> {
-    let procs = node.sandbox().cgroup().unwrap().join("cgroup.procs");
+    ask_from(node, &node.sandbox().cgroup().unwrap())
+}
+
+fn ask_from(node: &Node, cgroup: &Path) -> Result<(), String> {
+    let procs = cgroup.join("cgroup.procs");
     let script = format!(
         "echo 0 > {}; exec 3<>/dev/tcp/{VIP}/80 && read -t 20 -u 3 line && echo $line",
         procs.display()
@@ -42,11 +51,53 @@ fn is_reported(node: &Node) -> bool {
     status["kube-proxy-replacement"]["features"]["socketLB"]["enabled"] == true
 }
 
+/// Translations at sockets of a process in a pod's cgroup are flows of the pod; those of other processes are none.
+fn check_flows(node: &Node) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "hosted", "namespace": "default", "uid": UID},
+        "spec": {"hostNetwork": true, "containers": [{"name": "c"}]},
+        "status": {"podIPs": [{"ip": Node::IPV4}]},
+    });
+    node.apply("hosted.yaml", &pod.to_string());
+    let pod_cgroup =
+        node.sandbox().cgroup().unwrap().join(format!("kubepods-pod{}.slice", UID.replace('-', "_")));
+    let cgroup = pod_cgroup.join("container");
+    fs::create_dir_all(&cgroup).unwrap();
+    let id = fs::metadata(&cgroup).unwrap().ino().to_string();
+    let flows = || -> Result<Vec<Value>, String> {
+        // Pods are searched for once a second at most.
+        ask_from(node, &cgroup)?;
+        let text = node.apiary(&["hubble", "observe", "--all", "-t", "trace-sock", "-o", "json"]);
+        let flows: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["flow"].take()).collect();
+        let points: Vec<&str> = flows.iter().filter_map(|flow| flow["sock_xlate_point"].as_str()).collect();
+        let needed = ["SOCK_XLATE_POINT_PRE_DIRECTION_FWD", "SOCK_XLATE_POINT_POST_DIRECTION_FWD"];
+        if needed.iter().all(|point| points.contains(point)) { Ok(flows) } else { Err(text) }
+    };
+    let flows =
+        try_wait_until(Duration::from_secs(30), flows).unwrap_or_else(|e| panic!("{e:?}\n{}", node.log()));
+    for flow in flows {
+        assert_eq!((&flow["Type"], &flow["cgroup_id"]), (&json!("SOCK"), &json!(id)), "{flow}");
+        assert_eq!(flow["IP"]["source"], Node::IPV4, "{flow}");
+        let is_before = flow["verdict"] == "TRACED";
+        let destination = if is_before { VIP } else { Node::IPV4 };
+        assert_eq!(flow["IP"]["destination"], destination, "{flow}");
+        if is_before {
+            assert_eq!(flow["destination_service"]["name"], "web", "{flow}");
+        }
+    }
+    fs::remove_dir(&cgroup).and_then(|()| fs::remove_dir(&pod_cgroup)).unwrap();
+}
+
 #[test]
 fn processes_of_the_node_reach_services_by_their_sockets() {
     require_root!();
     let mut node = Node::with_cgroup();
     node.config.insert("kube-proxy-replacement".to_owned(), "true".to_owned());
+    node.config.insert("enable-hubble".to_owned(), "true".to_owned());
+    let socket = node.socket().with_file_name("hubble.sock");
+    node.config.insert("hubble-socket-path".to_owned(), socket.display().to_string());
     node.follow_services("lb.json");
     node.write_services(&state_file(&[ServiceFixture::new("web", &[VIP], &[Node::IPV4])]));
     // Ports of backends are 8000 above the service's.
@@ -61,6 +112,7 @@ fn processes_of_the_node_reach_services_by_their_sockets() {
     // Attached after capabilities were dropped.
     until_answered(&node);
     assert!(is_reported(&node), "{}", node.log());
+    check_flows(&node);
     assert_eq!(fs::read_dir(links(&node)).unwrap().count(), 11);
     // A control: the test's own process is in another cgroup.
     let vip = format!("{VIP}:80").parse().unwrap();

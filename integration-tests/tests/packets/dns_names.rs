@@ -202,6 +202,11 @@ fn check_flows(node: &Node) {
         "{verdict}"
     );
     assert_eq!(verdict["verdict"], "REDIRECTED", "{verdict}");
+    let named = wait(&|flow| flow["IP"]["destination"] == NAMED.to_string() && flow["l4"]["TCP"].is_object());
+    let name = named["destination_names"][0].as_str().unwrap_or_else(|| panic!("{named}"));
+    assert!(name.ends_with(".allowed.test"), "{named}");
+    let by_name = node.apiary(&["hubble", "observe", "--all", "--to-fqdn", "*.allowed.test", "-o", "json"]);
+    assert!(by_name.lines().count() > 0 && by_name.lines().all(|line| line.contains(name)), "{by_name}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ struct Needs {
 }
 
 fn new_socket_lb(p: Needs) -> (Arc<SocketLb>, Member<Follower>) {
-    let socket_lb = Arc::new(SocketLb::default());
+    let socket_lb = Arc::new(SocketLb::at(p.config.root()));
     let (progress, follower) = follower("socket-lb");
     let coverage = match p.sockets.mode(p.services.kube_proxy_replacement) {
         SocketMode::Off => {

@@ -22,6 +22,12 @@ pub struct HubbleConfig {
     /// The shortest time between two reports of lost events to a client
     #[flag(default = "1s")]
     pub hubble_lost_event_send_interval: Duration,
+    /// Kinds of events that are kept: agent, capture, debug, drop, l7, policy-verdict, trace, trace-sock; empty for all
+    #[flag(default = "")]
+    pub hubble_monitor_events: Vec<String>,
+    /// Skip translations at sockets of processes that are in no pod; without, their flows have no source
+    #[flag(default = true)]
+    pub hubble_skip_unknown_cgroup_ids: bool,
     /// Name the rules of policies in flows of verdicts: costs a copy of an endpoint's policy for each change of its peers
     #[flag(default = true)]
     pub hubble_network_policy_correlation_enabled: bool,
@@ -100,6 +106,8 @@ mod tests {
                 hubble_event_buffer_capacity: capacity,
                 hubble_event_queue_size: 0,
                 hubble_lost_event_send_interval: Duration::from_secs(1),
+                hubble_monitor_events: Vec::new(),
+                hubble_skip_unknown_cgroup_ids: true,
                 hubble_network_policy_correlation_enabled: true,
             };
             config.check()

@@ -2,7 +2,8 @@
 //!
 //! **Owns** the ring of the latest events, the socket `hubble-socket-path` and the address `hubble-listen-address`.
 //! **Needs** `Arc<Monitor>`; the tables by which addresses have names: `endpoints`, `ipcache`, `identities`, `frontends`,
-//! `devices`, `local-node`, `endpoint-policies`; the table `nodes`, whose changes clients of the peer service follow.
+//! `devices`, `local-node`, `endpoint-policies`, `k8s-pods`, and the DNS names of `fqdn-names`; the table `nodes`, whose
+//! changes clients of the peer service follow; `Arc<SocketLb>` for the folder of cgroups.
 //! **Provides** `hubble` of the status; `Arc<`[`Feed`]`>`, by which other cells follow the ring; `Arc<`[`HubbleRegistry`]`>`
 //! for metrics with the prefix `hubble_`. Cells that must see each event are members of `Group<`[`Consumer`]`>`.
 //!
@@ -35,13 +36,17 @@
 //! event is decoded (`hubble-network-policy-correlation-enabled`, of which the table `endpoint-policies` keeps the rules).
 //! Rules that decide otherwise, as the policy has changed since, are not named.
 //!
-//! **Not here**: workloads, DNS names, flows of sockets.
+//! **Translations at sockets** (`trace-sock`) are flows of type `SOCK`, from the pod in whose cgroup the process is. Its
+//! folders are searched when an unknown id comes, once a second at most; `hubble-skip-unknown-cgroup-ids` skips ids of no
+//! pod.
 
 mod cell;
+mod cgroups;
 mod clock;
 mod config;
 mod feed;
 mod filter;
+mod kinds;
 mod listen;
 mod names;
 mod observer;
@@ -58,11 +63,13 @@ mod socket;
 mod status;
 mod tcp;
 mod tls;
+mod workload;
 
 pub use cell::cell;
 pub use config::{Error, HubbleConfig, RedactConfig};
 pub use feed::{Consumer, Feed, Follower, HubbleRegistry};
 pub use filter::{BadFilter, Filters};
 pub use listen::{ListenConfig, ListenError};
+pub use policies::policy_of;
 pub use ring::Event;
 pub use tls::{CurrentTls, TlsFiles, follow_certificates};

@@ -1,18 +1,24 @@
 //! Names of addresses, identities, services and interfaces, from the tables of their cells.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use devices::Device;
 use endpoints::{Endpoint, EndpointId};
-use hubble_api::flow::Service;
+use fqdn_names::DnsNames;
+use hubble_api::flow::{Service, Workload};
 use identity::{Identity, Scope};
 use ipcache::Entry;
 use ipnetwork::IpNetwork;
+use k8s_tables::Row;
+use k8s_tables::core::Pod;
 use loadbalancer::{Frontend, LbAddress, Protocol};
 use policy::EndpointPolicy;
 use statedb::{Snapshot, Table};
 
+use crate::cgroups::{Addresses, Cgroups};
 use crate::policies::{self, Deciding, Packet};
+use crate::workload::workload;
 
 /// The label of an identity with the name of its cluster.
 const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster=";
@@ -25,6 +31,7 @@ pub(crate) struct Local {
     pub(crate) namespace: String,
     pub(crate) pod: String,
     pub(crate) labels: Vec<String>,
+    pub(crate) workloads: Vec<Workload>,
 }
 
 /// The ipcache's knowledge of an address.
@@ -49,6 +56,10 @@ pub(crate) trait Names {
     fn labels(&self, identity: u32) -> Vec<String>;
     /// Returns the service of a frontend.
     fn service(&self, address: IpAddr, port: u16) -> Option<Service>;
+    /// Returns the DNS names by which a local endpoint has looked up an address.
+    fn dns_names(&self, endpoint: u16, address: IpAddr) -> Vec<String>;
+    /// Returns the addresses of the pod with a cgroup; `None` if events of unknown cgroups are skipped, and this is one.
+    fn cgroup(&self, id: u64) -> Option<Addresses>;
     /// Returns the name of a network interface.
     fn link(&self, index: u32) -> Option<String>;
     /// Returns the rules that decide on a packet by the policy of an endpoint.
@@ -62,6 +73,8 @@ pub(crate) struct Tables {
     pub(crate) identities: Table<Identity>,
     pub(crate) frontends: Table<Frontend>,
     pub(crate) devices: Table<Device>,
+    pub(crate) pods: Option<Table<Row<Pod>>>,
+    pub(crate) dns: Option<Arc<DnsNames>>,
     /// `None` if flows do not name the rules of policies.
     pub(crate) policies: Option<Table<EndpointPolicy>>,
 }
@@ -70,15 +83,16 @@ pub(crate) struct Tables {
 pub(crate) struct At<'a> {
     pub(crate) tables: &'a Tables,
     pub(crate) snapshot: Snapshot,
+    pub(crate) cgroups: &'a Cgroups,
 }
 
 impl Names for At<'_> {
     fn endpoint(&self, address: IpAddr) -> Option<Local> {
-        Some(local(self.tables.endpoints.get(&self.snapshot, Endpoint::by_address(address))?))
+        Some(self.describe(self.tables.endpoints.get(&self.snapshot, Endpoint::by_address(address))?))
     }
 
     fn local(&self, id: u16) -> Option<Local> {
-        Some(local(self.tables.endpoints.get(&self.snapshot, Endpoint::by_id(EndpointId(id)))?))
+        Some(self.describe(self.tables.endpoints.get(&self.snapshot, Endpoint::by_id(EndpointId(id)))?))
     }
 
     fn address(&self, address: IpAddr) -> Option<Remote> {
@@ -110,6 +124,14 @@ impl Names for At<'_> {
         Some(Service { name: name.name().to_owned(), namespace: name.namespace().to_owned() })
     }
 
+    fn dns_names(&self, endpoint: u16, address: IpAddr) -> Vec<String> {
+        self.tables.dns.as_ref().map(|names| names.of(endpoint, address)).unwrap_or_default()
+    }
+
+    fn cgroup(&self, id: u64) -> Option<Addresses> {
+        self.cgroups.addresses(id)
+    }
+
     fn link(&self, index: u32) -> Option<String> {
         Some(self.tables.devices.get(&self.snapshot, Device::by_index(index))?.name.clone())
     }
@@ -127,17 +149,21 @@ impl At<'_> {
         let pod = mapping.pod.map(|pod| (pod.namespace.to_string(), pod.name.to_string()));
         Some(Remote { identity: mapping.identity, pod })
     }
-}
 
-fn local(row: &Endpoint) -> Local {
-    let record = &row.record;
-    let labels = record.sec_label.as_ref().map(|label| sorted(label.labels.texts())).unwrap_or_default();
-    Local {
-        id: record.id,
-        identity: record.identity(),
-        namespace: record.k8s_namespace.clone(),
-        pod: record.k8s_pod_name.clone(),
-        labels,
+    fn describe(&self, row: &Endpoint) -> Local {
+        let record = &row.record;
+        let labels = record.sec_label.as_ref().map(|label| sorted(label.labels.texts())).unwrap_or_default();
+        let (namespace, pod) = (&record.k8s_namespace, &record.k8s_pod_name);
+        let object = self.tables.pods.as_ref().filter(|_| !pod.is_empty());
+        let object = object.and_then(|pods| pods.get(&self.snapshot, Row::by_name(namespace, pod)));
+        Local {
+            id: record.id,
+            identity: record.identity(),
+            namespace: namespace.clone(),
+            pod: pod.clone(),
+            labels,
+            workloads: object.and_then(|pod| workload(&pod.object)).into_iter().collect(),
+        }
     }
 }
 

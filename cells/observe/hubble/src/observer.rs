@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use datapath_api::SocketLb;
 use hive::JobCx;
 use hubble_api::flow::{Emitter, Flow, LostEvent, LostEventSource};
 use hubble_api::observer::Namespace;
@@ -17,8 +18,10 @@ use statedb::{Db, Table};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::cgroups::Cgroups;
 use crate::clock;
 use crate::feed::Consumer;
+use crate::kinds::Kinds;
 use crate::names::{At, Names, Tables};
 use crate::parser::{self, Records};
 use crate::redact::Redaction;
@@ -132,6 +135,9 @@ pub(crate) struct Worker {
     pub(crate) tables: Tables,
     pub(crate) node: Table<LocalNode>,
     pub(crate) redaction: Redaction,
+    pub(crate) socket_lb: Option<Arc<SocketLb>>,
+    pub(crate) skip_unknown_cgroups: bool,
+    pub(crate) kinds: Kinds,
     pub(crate) consumers: Vec<Consumer>,
 }
 
@@ -180,13 +186,17 @@ impl Worker {
         let (mut reader, mut bytes) = (Reader::default(), Vec::new());
         reader.push(gob::PREAMBLE);
         let mut records = Records::new(self.redaction.clone());
+        let mut cgroups = Cgroups::new(self.socket_lb.clone(), self.skip_unknown_cgroups);
         while !cx.is_cancelled() {
             let Some(lost) = self.wait(&subscription, &mut bytes, &losses, &cx).await else { continue };
             let _working = cx.working();
             losses.add(lost);
             reader.push(&bytes);
             bytes.clear();
-            let mut events = self.decode(&mut reader, &mut records)?;
+            let payloads = self.payloads(&mut reader)?;
+            let Tables { endpoints, pods, .. } = &self.tables;
+            cgroups.find(&payloads, &self.db, endpoints, pods.as_ref()).await;
+            let mut events = self.decode(&payloads, &mut records, &cgroups);
             if !losses.is_empty() && Instant::now() >= losses.next_report {
                 events.push(losses.take(self.lost_event_interval));
             }
@@ -216,8 +226,17 @@ impl Worker {
         }
     }
 
-    fn decode(&self, reader: &mut Reader, records: &mut Records) -> anyhow::Result<Vec<Event>> {
-        let names = At { tables: &self.tables, snapshot: self.db.snapshot() };
+    /// Returns the messages that are kept.
+    fn payloads(&self, reader: &mut Reader) -> anyhow::Result<Vec<Payload>> {
+        let mut payloads = Vec::new();
+        while let Some(value) = reader.next_value()? {
+            payloads.extend(Some(Payload::from(value)).filter(|payload| self.kinds.keep(payload)));
+        }
+        Ok(payloads)
+    }
+
+    fn decode(&self, payloads: &[Payload], records: &mut Records, cgroups: &Cgroups) -> Vec<Event> {
+        let names = At { tables: &self.tables, snapshot: self.db.snapshot(), cgroups };
         let node = self.node.get(&names.snapshot, LocalNode::query());
         let labels =
             node.map(|node| node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect());
@@ -225,11 +244,7 @@ impl Worker {
             node_name: node.map(|node| node_name(node)).unwrap_or_default(),
             node_labels: labels.unwrap_or_default(),
         };
-        let mut events = Vec::new();
-        while let Some(value) = reader.next_value()? {
-            events.extend(stamp.event(&Payload::from(value), &names, records));
-        }
-        Ok(events)
+        payloads.iter().filter_map(|payload| stamp.event(payload, &names, records)).collect()
     }
 }
 

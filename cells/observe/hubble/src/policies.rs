@@ -2,7 +2,7 @@
 
 use hubble_api::flow::Policy;
 use policy::EndpointPolicy;
-use policy_engine::{Decision, Direction, Reason, Rule};
+use policy_engine::{Decision, Direction, Reason};
 use statedb::{Snapshot, Table};
 
 /// Labels of rules with their object.
@@ -45,7 +45,7 @@ pub(crate) fn deciding(
     let (_, _, Reason::Rules(matches)) = explained.row? else { return None };
     let mut deciding = Deciding { allows: explained.decision == Decision::Allow, ..Deciding::default() };
     for found in &matches {
-        let policy = policy(&found.rule, row.realized);
+        let policy = policy_of(&found.rule.labels, row.realized);
         // A rule with several selectors of the peer, or several rules of one object.
         if !deciding.policies.contains(&policy) {
             deciding.policies.push(policy);
@@ -58,14 +58,15 @@ pub(crate) fn deciding(
     Some(deciding)
 }
 
-fn policy(rule: &Rule, revision: u64) -> Policy {
-    let value = |label: &str| {
-        rule.labels.iter().find_map(|text| text.strip_prefix(label)).unwrap_or_default().to_owned()
-    };
+/// Returns the policy of a rule, by the rule's labels.
+#[must_use]
+pub fn policy_of(labels: &[String], revision: u64) -> Policy {
+    let value =
+        |label: &str| labels.iter().find_map(|text| text.strip_prefix(label)).unwrap_or_default().to_owned();
     Policy {
         name: value(NAME),
         namespace: value(NAMESPACE),
-        labels: rule.labels.to_vec(),
+        labels: labels.to_vec(),
         revision,
         kind: value(KIND),
     }

@@ -23,19 +23,30 @@ use crate::book::Book;
 use crate::config::FqdnConfig;
 use crate::directory::{NameDirectory, Shared, Tables};
 use crate::job::{Job, Realized};
+use crate::lookups::DnsNames;
 use crate::record::{self, WriteRecords};
 use crate::rest;
 
 /// The interval of collections, as in Cilium.
 const COLLECTION_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Provides `Arc<dyn Directory>`, serves the operations under `/fqdn`.
+/// Provides `Arc<dyn Directory>` and `Arc<DnsNames>`, serves the operations under `/fqdn`.
 pub fn cell() -> Cell {
     module(
         "fqdn-names",
         "DNS names to identities",
-        [config::<FqdnConfig>(), provide_private(shared), provide(directory), provide(routes)],
+        [
+            config::<FqdnConfig>(),
+            provide_private(shared),
+            provide(directory),
+            provide(names),
+            provide(routes),
+        ],
     )
+}
+
+fn names(shared: Arc<Shared>) -> Arc<DnsNames> {
+    Arc::new(DnsNames(shared))
 }
 
 fn shared(config: Config<FqdnConfig>, metrics: Arc<Metrics>) -> Arc<Shared> {

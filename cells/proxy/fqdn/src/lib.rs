@@ -2,8 +2,8 @@
 //!
 //! **Owns** the names of all endpoints with their records (`fqdn/`), the identities with labels of the source `fqdn`, and
 //! the claims of names on the ipcache. **Needs** the tables of endpoints, redirects, selectors and identities, the node's
-//! row, `Arc<Prefixes>`, `Arc<IpcacheWriter>`, `Arc<Metrics>`, the maps of connections. **Provides** `Arc<dyn Directory>` to the DNS proxy
-//! and the operations under `/fqdn`.
+//! row, `Arc<Prefixes>`, `Arc<IpcacheWriter>`, `Arc<Metrics>`, the maps of connections. **Provides** `Arc<dyn Directory>` to the DNS proxy,
+//! `Arc<`[`DnsNames`]`>` and the operations under `/fqdn`.
 //!
 //! **Life.** The proxy reports the addresses of each answer. An address whose names are selected by policies gets the
 //! labels of these selectors, of its world, and of the longest prefix of a policy that covers it. A job allocates the
@@ -25,6 +25,7 @@ mod cell;
 mod config;
 mod directory;
 mod job;
+mod lookups;
 mod metrics;
 mod record;
 mod rest;
@@ -32,3 +33,4 @@ mod rest;
 pub use cell::cell;
 pub use config::FqdnConfig;
 pub use directory::{dns_rules, selects_every_server};
+pub use lookups::DnsNames;

@@ -130,7 +130,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "nodeIPAM": {"enabled": true}, "enableLBIPAM": false, "defaultLBServiceIPAM": "nodeipam",
                 "socketLB": {"enabled": true, "hostNamespaceOnly": true},
                 "hubble": {"enabled": true, "socketPath": "/run/flows.sock", "eventBufferCapacity": 1023, "eventQueueSize": 64,
-                    "networkPolicyCorrelation": {"enabled": false},
+                    "networkPolicyCorrelation": {"enabled": false}, "skipUnknownCGroupIDs": false,
                     "redact": {"enabled": true, "http": {"urlQuery": true, "userInfo": false, "headers": {"deny": ["Cookie", "Authorization"]}},
                         "kafka": {"apiKey": true}},
                     "tls": {"server": {"extraDnsNames": ["hubble.example.org"], "extraIpAddresses": ["192.0.2.7"]}}}}),
@@ -258,6 +258,7 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
                 "hubble-metrics",
                 "hubble-dynamic-",
                 "hubble-redact-",
+                "hubble-skip-",
                 "hubble-network-",
             ]
             .iter()
@@ -272,6 +273,7 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
     assert_eq!(of_flows(&rendered("defaults")), expected(&[]));
     let keys = expected(&[
         ("hubble-network-policy-correlation-enabled", "false"),
+        ("hubble-skip-unknown-cgroup-ids", "false"),
         ("hubble-redact-enabled", "true"),
         ("hubble-redact-http-urlquery", "true"),
         ("hubble-redact-http-userinfo", "false"),

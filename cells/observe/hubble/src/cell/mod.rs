@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::StatusSource;
+use datapath_api::SocketLb;
 use devices::Device;
 use endpoints::Endpoint;
+use fqdn_names::DnsNames;
 use hive::job::Backoff;
 use hive::prelude::*;
 use identity::Identity;
 use ipcache::Entry;
+use k8s_tables::Row;
+use k8s_tables::core::Pod;
 use loadbalancer::Frontend;
 use local_node::LocalNode;
 use monitor::Monitor;
@@ -19,6 +23,7 @@ use statedb::{Db, Table};
 
 use crate::config::{Error, HubbleConfig, RedactConfig};
 use crate::feed::{Consumer, Feed, HubbleRegistry};
+use crate::kinds::Kinds;
 use crate::listen::{Listen, ListenConfig, ListenError};
 use crate::names::Tables;
 use crate::observer::{Observer, Worker};
@@ -111,6 +116,9 @@ struct Needs {
     frontends: Arc<Table<Frontend>>,
     devices: Arc<Table<Device>>,
     policies: Option<Arc<Policies>>,
+    pods: Option<Arc<Table<Row<Pod>>>>,
+    dns: Option<Arc<DnsNames>>,
+    socket_lb: Option<Arc<SocketLb>>,
     consumers: Group<Consumer>,
     jobs: JobGroup,
 }
@@ -134,10 +142,15 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
             identities: (*p.identities).clone(),
             frontends: (*p.frontends).clone(),
             devices: (*p.devices).clone(),
+            pods: p.pods.map(|pods| (*pods).clone()),
+            dns: p.dns,
             policies: policies.map(|policies| policies.table()),
         },
         node: (*p.node).clone(),
         redaction: (*p.redaction).clone(),
+        socket_lb: p.socket_lb,
+        skip_unknown_cgroups: p.config.hubble_skip_unknown_cgroup_ids,
+        kinds: kinds(&p.config),
         consumers: p.consumers.to_vec(),
     };
     p.jobs.one_shot("observer", move |cx: JobCx| worker.run(cx)).add();
@@ -173,6 +186,13 @@ fn start(p: Needs) -> Result<(), tonic_reflection::server::Error> {
         })
         .add();
     Ok(())
+}
+
+fn kinds(config: &HubbleConfig) -> Kinds {
+    Kinds::of(&config.hubble_monitor_events).unwrap_or_else(|word| {
+        tracing::warn!(kind = word, "hubble-monitor-events: no kind of events has this name; all are kept");
+        Kinds::default()
+    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use hubble_api::observer::{
 };
 use hubble_api::{Server, connect};
 use monitor_events::gob;
+use statedb::RwTable;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
@@ -24,6 +25,28 @@ mod tcp;
 /// The status sources of the hive.
 struct Sources(Vec<StatusSource>);
 
+/// The object of the pod with endpoint 7.
+const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web-5d4f-x","namespace":"shop","generateName":"web-5d4f-",
+    "labels":{"pod-template-hash":"5d4f"},
+    "ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-5d4f","uid":"u","controller":true}]}}"#;
+
+fn add_endpoint(endpoints: Arc<RwTable<Endpoint>>) {
+    let record = endpoints::Record {
+        id: 7,
+        ipv4: "10.0.0.7".parse().ok(),
+        k8s_namespace: "shop".into(),
+        k8s_pod_name: "web-5d4f-x".into(),
+        ..endpoints::Record::default()
+    };
+    let row = Endpoint::created(record, std::time::SystemTime::UNIX_EPOCH);
+    endpoints.transact(|txn| drop(txn.insert(row)));
+}
+
+fn add_pod(pods: Arc<RwTable<Row<Pod>>>) {
+    let pod = k8s_tables::decode::<Pod>(POD.as_bytes()).unwrap();
+    pods.transact(|txn| drop(txn.insert(Row::of(pod))));
+}
+
 fn hive(folder: &Path) -> TestHive {
     let node = LocalNode {
         name: "node".into(),
@@ -31,18 +54,19 @@ fn hive(folder: &Path) -> TestHive {
         labels: [("zone".to_owned(), "a".to_owned())].into(),
         ..LocalNode::default()
     };
-    // The tables of other cells, empty.
+    // The tables of other cells, empty but for one pod.
     let tables = [
-        module("endpoints", "Endpoints", [statedb::table::<Endpoint>()]),
+        module("endpoints", "Endpoints", [statedb::table::<Endpoint>(), invoke(add_endpoint)]),
         module("ipcache", "Addresses", [statedb::table::<Entry>()]),
         module("identity", "Identities", [statedb::table::<Identity>()]),
         module("loadbalancer", "Frontends", [statedb::table::<Frontend>()]),
         module("devices", "Devices", [statedb::table::<Device>()]),
+        module("k8s-tables", "Pods", [statedb::table::<Row<Pod>>(), invoke(add_pod)]),
     ];
     let nodes = node_manager::testing::given(vec![node_manager::testing::node("other", &["10.0.0.2"], &[])]);
     let sources = [
         provide(|sources: Group<StatusSource>| Arc::new(Sources(sources.to_vec()))),
-        invoke(|_: Arc<Sources>, _: Arc<node_manager::testing::Nodes>| ()),
+        invoke(|_: Arc<Sources>, _: Arc<node_manager::testing::Nodes>, _: Arc<Feed>| ()),
     ];
     let sources = module("sources", "Sources of the status", sources);
     let cells = [statedb::cell(), sources, local_node::testing::given(node), bundle(tables), nodes, cell()];
@@ -150,6 +174,33 @@ async fn a_client_reads_flows_status_health_and_namespaces() {
     hive.stop().await;
     assert!(followed.try_next().await.is_err() && notifications.try_next().await.is_err());
     assert!(!folder.path().join("hubble.sock").exists() && !monitor.has_subscriptions());
+}
+
+/// A packet of a pod is a flow with the pod's workload, by the tables of the time at which it is decoded.
+#[tokio::test]
+async fn a_packet_of_a_pod_names_its_workload() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hive = hive(folder.path()).set("enable-hubble", true);
+    hive.start().await;
+    let monitor = hive.get::<Monitor>();
+    hive.until("the observer listens", || monitor.has_subscriptions()).await;
+    let mut follower = hive.get::<Feed>().follow().unwrap();
+    let mut event = dropped(133);
+    let mut packet = vec![0; 34];
+    (packet[12], packet[14], packet[17], packet[23]) = (8, 0x45, 20, 99);
+    packet[26..30].copy_from_slice(&[10, 0, 0, 7]);
+    packet[30..34].copy_from_slice(&[192, 0, 2, 1]);
+    event.extend(packet);
+    monitor.publish(|| event);
+    let mut events = Vec::new();
+    follower.read(&mut events, 1).await;
+    let [crate::Event::Flow(flow)] = &events[..] else { panic!("{events:?}") };
+    let source = flow.source.as_ref().unwrap();
+    assert_eq!((&*source.namespace, &*source.pod_name), ("shop", "web-5d4f-x"));
+    let [workload] = &source.workloads[..] else { panic!("{source:?}") };
+    assert_eq!((&*workload.kind, &*workload.name), ("Deployment", "web"));
+    assert!(flow.destination.as_ref().unwrap().workloads.is_empty());
+    hive.stop().await;
 }
 
 #[tokio::test]

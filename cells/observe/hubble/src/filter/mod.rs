@@ -1,6 +1,6 @@
 //! Filters of requests: which flows they select.
 //!
-//! `l7` has conditions on contents of requests, `text` has addresses, pods, ports and patterns of nodes, `selector` requirements on labels.
+//! `l7` has conditions on contents of requests, `text` has addresses, pods, ports and patterns of nodes and DNS names, `selector` requirements on labels.
 
 mod l7;
 mod selector;
@@ -8,7 +8,7 @@ mod text;
 
 use std::fmt;
 
-use hubble_api::flow::{Endpoint, Flow, FlowFilter, Verdict};
+use hubble_api::flow::{Endpoint, Flow, FlowFilter, Verdict, Workload};
 
 /// A condition on a flow.
 type Check = Box<dyn Fn(&Flow) -> bool + Send + Sync>;
@@ -109,26 +109,38 @@ impl Filter {
                 endpoint: |flow| flow.source.as_ref(),
                 address: |flow| flow.ip.as_ref().map(|ip| &*ip.source),
                 service: |flow| flow.source_service.as_ref(),
-                names: ["source_ip", "source_pod", "source_label", "source_service", "source_cluster_name"],
+                dns_names: |flow| &flow.source_names,
+                names: [
+                    "source_ip",
+                    "source_pod",
+                    "source_label",
+                    "source_service",
+                    "source_cluster_name",
+                    "source_fqdn",
+                ],
                 values: [
                     &filter.source_ip,
                     &filter.source_pod,
                     &filter.source_label,
                     &filter.source_service,
                     &filter.source_cluster_name,
+                    &filter.source_fqdn,
                 ],
                 identities: &filter.source_identity,
+                workloads: &filter.source_workload,
             },
             Side {
                 endpoint: |flow| flow.destination.as_ref(),
                 address: |flow| flow.ip.as_ref().map(|ip| &*ip.destination),
                 service: |flow| flow.destination_service.as_ref(),
+                dns_names: |flow| &flow.destination_names,
                 names: [
                     "destination_ip",
                     "destination_pod",
                     "destination_label",
                     "destination_service",
                     "destination_cluster_name",
+                    "destination_fqdn",
                 ],
                 values: [
                     &filter.destination_ip,
@@ -136,15 +148,17 @@ impl Filter {
                     &filter.destination_label,
                     &filter.destination_service,
                     &filter.destination_cluster_name,
+                    &filter.destination_fqdn,
                 ],
                 identities: &filter.destination_identity,
+                workloads: &filter.destination_workload,
             },
         ];
         sides.into_iter().try_for_each(|side| self.side(side))
     }
 
     fn side(&mut self, side: Side<'_>) -> Result<(), BadFilter> {
-        let Side { endpoint, address, service, names, values, identities } = side;
+        let Side { endpoint, address, service, dns_names, names, values, identities, workloads } = side;
         self.any(
             values[0],
             |text| text::address(names[0], &text),
@@ -179,6 +193,18 @@ impl Filter {
             },
             move |name, flow| endpoint(flow).is_some_and(|endpoint| endpoint.cluster_name == *name),
         )?;
+        self.any(
+            values[5],
+            |text| text::fqdn(names[5], &text),
+            move |pattern, flow| dns_names(flow).iter().any(|name| pattern.is_match(name)),
+        )?;
+        self.one_of(workloads, move |expected, flow| {
+            let of_side = endpoint(flow).map_or(&[][..], |endpoint| &endpoint.workloads);
+            of_side.iter().any(|workload| {
+                (expected.name.is_empty() || expected.name == workload.name)
+                    && (expected.kind.is_empty() || expected.kind == workload.kind)
+            })
+        });
         self.any(identities, Ok, move |identity, flow| {
             endpoint(flow).is_some_and(|endpoint| endpoint.identity == *identity)
         })
@@ -250,26 +276,23 @@ struct Side<'a> {
     endpoint: fn(&Flow) -> Option<&Endpoint>,
     address: fn(&Flow) -> Option<&str>,
     service: fn(&Flow) -> Option<&hubble_api::flow::Service>,
-    /// Fields for addresses, pods, labels, services and clusters.
-    names: [&'static str; 5],
-    values: [&'a Vec<String>; 5],
+    dns_names: fn(&Flow) -> &[String],
+    /// Fields for addresses, pods, labels, services, clusters and DNS names.
+    names: [&'static str; 6],
+    values: [&'a Vec<String>; 6],
     identities: &'a [u32],
+    workloads: &'a [Workload],
 }
 
-/// Refuses fields that no flow of this agent has: a filter by them would select nothing without a reason.
+/// Refuses fields that this agent cannot evaluate: a filter by them would select nothing without a reason.
 fn refuse_unknown(filter: &FlowFilter) -> Result<(), BadFilter> {
-    let fields = [
-        ("source_fqdn", filter.source_fqdn.is_empty()),
-        ("destination_fqdn", filter.destination_fqdn.is_empty()),
-        ("source_workload", filter.source_workload.is_empty()),
-        ("destination_workload", filter.destination_workload.is_empty()),
-        ("experimental", filter.experimental.as_ref().is_none_or(|all| all.cel_expression.is_empty())),
-    ];
-    match fields.into_iter().find(|(_, is_empty)| !is_empty) {
-        Some((field, _)) => {
-            Err(BadFilter { field, problem: "this agent has no flows with this information".to_owned() })
-        }
-        None => Ok(()),
+    let is_empty = filter.experimental.as_ref().is_none_or(|all| all.cel_expression.is_empty());
+    match is_empty {
+        true => Ok(()),
+        false => Err(BadFilter {
+            field: "experimental",
+            problem: "this agent evaluates no expressions of CEL".to_owned(),
+        }),
     }
 }
 

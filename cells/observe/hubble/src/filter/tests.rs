@@ -14,6 +14,7 @@ fn endpoint(pod: &str, identity: u32, label: &str) -> Option<Endpoint> {
         namespace: "shop".into(),
         labels: vec![label.to_owned()],
         pod_name: pod.into(),
+        workloads: vec![Workload { name: pod.trim_end_matches("-1").into(), kind: "Deployment".into() }],
         ..Endpoint::default()
     })
 }
@@ -45,6 +46,8 @@ fn flow() -> Flow {
         source_service: service("from"),
         destination_service: service("to"),
         traffic_direction: TrafficDirection::Ingress.into(),
+        source_names: vec!["x.y.cilium.io".into(), "a_b.io".into()],
+        destination_names: vec!["cilium.io".into()],
         interface: Some(NetworkInterface { index: 7, name: "lxc7".into() }),
         ip_trace_id: Some(IpTraceId { trace_id: 9, ip_option_type: 0 }),
         is_reply: None,
@@ -93,6 +96,9 @@ fn texts_select_by_address_name_label_and_port() {
     texts(|f, v| f.destination_service = v, &["shop/to", "/t"], &["to"]);
     texts(|f, v| f.source_cluster_name = v, &["east"], &["west"]);
     texts(|f, v| f.destination_cluster_name = v, &["east"], &["eas"]);
+    let matching = &["*.cilium.io", " *.Cilium.IO. ", "x.*", "a_b.io", "*"][..];
+    texts(|f, v| f.source_fqdn = v, matching, &["cilium.io", "x.y", "*b.io", "x.y.ciliumxio"]);
+    texts(|f, v| f.destination_fqdn = v, &["cilium.*", "cilium.io"], &["*.cilium.io", "a_b.io"]);
     texts(|f, v| f.protocol = v, &["tcp", "TCP"], &["udp", "icmp", "sctp"]);
     texts(|f, v| f.source_port = v, &["40000"], &["80"]);
     texts(|f, v| f.destination_port = v, &["80"], &["40000", "0"]);
@@ -113,6 +119,17 @@ fn numbers_and_enums_select_by_value() {
     };
     assert!(is(|f| f.source_identity = vec![1, 300]) && !is(|f| f.source_identity = vec![400]));
     assert!(is(|f| f.destination_identity = vec![400]) && !is(|f| f.destination_identity = vec![300]));
+    let by_workload = |name: &str, kind: &str| {
+        let workload = vec![Workload { name: name.into(), kind: kind.into() }];
+        matches(FlowFilter { source_workload: workload, ..FlowFilter::default() })
+    };
+    assert!(
+        by_workload("client", "Deployment") && by_workload("", "Deployment") && by_workload("client", "")
+    );
+    assert!(!by_workload("server", "Deployment") && !by_workload("client", "Job"));
+    let server = || vec![Workload { name: "server".into(), kind: String::new() }];
+    let of_destination = FlowFilter { destination_workload: server(), ..FlowFilter::default() };
+    assert!(matches(of_destination));
     assert!(is(|f| f.verdict = vec![2]) && !is(|f| f.verdict = vec![1]));
     assert!(is(|f| f.drop_reason_desc = vec![133]) && !is(|f| f.drop_reason_desc = vec![134]));
     assert!(is(|f| f.traffic_direction = vec![1]) && !is(|f| f.traffic_direction = vec![2]));
@@ -154,7 +171,6 @@ fn invalid_values_and_fields_without_information_are_errors() {
         set(&mut filter);
         Filters::new(&[], &[filter]).unwrap_err().field
     };
-    let text = || vec!["x y".to_owned()];
     assert_eq!(error(|f| f.source_ip = vec!["10.0.0.300".into()]), "source_ip");
     assert_eq!(error(|f| f.destination_ip = vec!["10.0.0.0/33".into()]), "destination_ip");
     assert_eq!(error(|f| f.source_pod = vec![String::new()]), "source_pod");
@@ -175,11 +191,14 @@ fn invalid_values_and_fields_without_information_are_errors() {
         f.event_type = vec![EventTypeFilter { r#type: 1, ..EventTypeFilter::default() }];
     };
     assert_eq!(error(drops), "http_method");
-    assert_eq!(error(|f| f.source_workload = vec![Workload::default()]), "source_workload");
-    assert_eq!(
-        Filters::new(&[FlowFilter { source_fqdn: text(), ..FlowFilter::default() }], &[]).unwrap_err().field,
-        "source_fqdn"
-    );
+    for name in ["x y", "", ".", "a/b", "é.io"] {
+        let filter = FlowFilter { source_fqdn: vec![name.to_owned()], ..FlowFilter::default() };
+        assert_eq!(Filters::new(&[filter], &[]).unwrap_err().field, "source_fqdn", "{name}");
+    }
+    let expression = |f: &mut FlowFilter| {
+        f.experimental.get_or_insert_default().cel_expression = vec!["true".to_owned()];
+    };
+    assert_eq!(error(expression), "experimental");
 }
 
 #[test]

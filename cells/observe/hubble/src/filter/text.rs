@@ -1,10 +1,11 @@
-//! Values of filters that are texts: addresses, names, protocols, ports, nodes.
+//! Values of filters that are texts: addresses, names, protocols, ports, nodes, DNS names.
 
 use std::net::IpAddr;
 
 use hubble_api::flow::layer4::Protocol as Transport;
 use hubble_api::flow::{Flow, TcpFlags};
 use ipnetwork::IpNetwork;
+use regex::Regex;
 
 use super::{BadFilter, l7};
 
@@ -181,6 +182,19 @@ pub(super) fn node(text: &str) -> Result<Node, BadFilter> {
     let text = text.trim_end_matches('.').to_ascii_lowercase();
     let (cluster, name) = text.split_once('/').unwrap_or((DEFAULT, &text));
     Ok(Node { cluster: cluster.to_owned(), name: name.to_owned() })
+}
+
+/// Parses a pattern of DNS names, with `*` for letters, digits, hyphens and dots.
+pub(super) fn fqdn(field: &'static str, text: &str) -> Result<Regex, BadFilter> {
+    let invalid = || bad(field, text, "is no pattern of DNS names such as *.example.com");
+    let pattern = text.trim();
+    let pattern = pattern.strip_suffix('.').unwrap_or(pattern).to_ascii_lowercase();
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '*');
+    if pattern.is_empty() || !pattern.chars().all(is_valid) {
+        return Err(invalid());
+    }
+    let pattern = pattern.replace('.', r"\.").replace('*', "[-.0-9a-z]*");
+    Regex::new(&format!("^{pattern}$")).map_err(|_| invalid())
 }
 
 /// Whether a text is like a pattern with `*`; an empty pattern is like everything. Quadratic at worst.

@@ -3,6 +3,7 @@
 mod agent;
 mod debug;
 mod record;
+mod socket;
 
 use std::net::IpAddr;
 
@@ -29,7 +30,8 @@ pub(crate) fn parse(event: &Event<'_>, names: &dyn Names) -> Option<Flow> {
         Event::Trace(trace) => traced(trace, names),
         Event::Verdict(verdict) => decided(verdict, names),
         Event::Capture(capture) => captured(capture, names),
-        // Records have a parser of their own, [`Records`]. Of sockets the cgroups of pods would have to be known: `hubble-skip-unknown-cgroup-ids` skips unknown ones.
+        Event::Socket(trace) => return socket::translated(trace, names),
+        // Records have a parser of their own, [`Records`].
         _ => return None,
     })
 }
@@ -229,7 +231,20 @@ fn packet(frame: &Frame<'_>, identities: Identities, original: Option<IpAddr>, n
     flow.destination = Some(endpoint(destination, identities.destination, names));
     flow.source_service = source.and_then(|address| names.service(address, source_port));
     flow.destination_service = destination.and_then(|address| names.service(address, destination_port));
+    dns_names(&mut flow, [source, destination], names);
     flow
+}
+
+/// Adds the DNS names of both addresses, each by the lookups of the endpoint at the other end.
+fn dns_names(flow: &mut Flow, [source, destination]: [Option<IpAddr>; 2], names: &dyn Names) {
+    let by = |endpoint: &Option<Endpoint>, address: Option<IpAddr>| match (endpoint, address) {
+        (Some(Endpoint { id: id @ 1.., .. }), Some(address)) => {
+            u16::try_from(*id).map(|id| names.dns_names(id, address)).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    flow.source_names = by(&flow.destination, source);
+    flow.destination_names = by(&flow.source, destination);
 }
 
 /// Returns one side of a flow: the local endpoint, else the ipcache's mapping and labels of the identity.
@@ -267,7 +282,7 @@ fn local_endpoint(local: Local) -> Endpoint {
         namespace: local.namespace,
         labels: local.labels,
         pod_name: local.pod,
-        workloads: Vec::new(),
+        workloads: local.workloads,
     }
 }
 

@@ -15,7 +15,7 @@ use monitor_events::record::{
 };
 use prost_types::Timestamp;
 
-use super::event_type;
+use super::{dns_names, event_type};
 use crate::names::{Names, cluster};
 use crate::redact::Redaction;
 
@@ -57,7 +57,7 @@ impl Records {
         let (contents, summary) = self.contents(record, latency_ns);
         let (source, destination) = (record.source.address, record.destination.address);
         let is_reply = record.kind == RecordKind::Response;
-        Flow {
+        let mut flow = Flow {
             verdict: match record.verdict {
                 RecordVerdict::Forwarded => Verdict::Forwarded,
                 RecordVerdict::Denied => Verdict::Dropped,
@@ -99,7 +99,9 @@ impl Records {
             trace_context: request.and_then(|request| request.trace),
             summary,
             ..Flow::default()
-        }
+        };
+        dns_names(&mut flow, [source, destination], names);
+        flow
     }
 
     /// Returns the request of a record, which a request itself is; `None` if it is not known.
@@ -206,7 +208,7 @@ fn endpoint(party: &Party, names: &dyn Names) -> Endpoint {
     let mut labels: Vec<String> = party.labels.iter().map(ToString::to_string).collect();
     labels.sort_unstable();
     let local = party.address.and_then(|address| names.endpoint(address));
-    let pod = local.map(|local| (local.namespace, local.pod));
+    let (pod, workloads) = local.map(|local| ((local.namespace, local.pod), local.workloads)).unzip();
     let pod = pod.or_else(|| party.address.and_then(|address| names.host(address)?.pod));
     let (namespace, pod_name) = pod.unwrap_or_default();
     Endpoint {
@@ -216,7 +218,7 @@ fn endpoint(party: &Party, names: &dyn Names) -> Endpoint {
         namespace,
         labels,
         pod_name,
-        workloads: Vec::new(),
+        workloads: workloads.unwrap_or_default(),
     }
 }
 

@@ -36,7 +36,8 @@ impl Names for Recorded {
             _ => return None,
         };
         let (namespace, pod, labels) = ("default".to_owned(), pod.to_owned(), labels_of(pod));
-        Some(Local { id, identity, namespace, pod, labels })
+        let workloads = Vec::new();
+        Some(Local { id, identity, namespace, pod, labels, workloads })
     }
 
     fn local(&self, id: u16) -> Option<Local> {
@@ -66,6 +67,16 @@ impl Names for Recorded {
 
     fn service(&self, _address: IpAddr, _port: u16) -> Option<Service> {
         None
+    }
+
+    fn dns_names(&self, endpoint: u16, address: IpAddr) -> Vec<String> {
+        // p3 has looked up an address of the world.
+        let is_known = endpoint == 2350 && address == IpAddr::from([192, 0, 2, 1]);
+        is_known.then(|| "www.test".to_owned()).into_iter().collect()
+    }
+
+    fn cgroup(&self, id: u64) -> Option<[Option<IpAddr>; 2]> {
+        (id == 9).then_some([Some([10, 244, 0, 2].into()), None])
     }
 
     fn link(&self, index: u32) -> Option<String> {
@@ -273,6 +284,25 @@ fn the_direction_of_traces_is_that_of_the_connection() {
 }
 
 #[test]
+fn the_end_that_has_looked_up_an_address_names_the_other_end() {
+    let mut packet = tcp();
+    packet[30..34].copy_from_slice(&[192, 0, 2, 1]);
+    let names = |packet: &[u8]| {
+        let trace = Trace { point: trace::FROM_LXC, packet, ..Trace::default() };
+        let flow = parse(&Event::Trace(trace), &Recorded).unwrap();
+        (flow.source_names, flow.destination_names)
+    };
+    let name = vec!["www.test".to_owned()];
+    assert_eq!(names(&packet), (vec![], name.clone()));
+    // The reply, and a packet of a pod that has not looked it up.
+    packet[26..30].copy_from_slice(&[192, 0, 2, 1]);
+    packet[30..34].copy_from_slice(&[10, 244, 0, 240]);
+    assert_eq!(names(&packet), (name, vec![]));
+    packet[30..34].copy_from_slice(&[10, 244, 0, 67]);
+    assert_eq!(names(&packet), (vec![], vec![]));
+}
+
+#[test]
 fn a_drop_of_a_malformed_packet_is_a_flow_with_its_valid_headers() {
     let packet = &tcp()[..40];
     let drop = Drop { reason: 134, source: 2350, packet, file: 99, ..Drop::default() };
@@ -301,6 +331,32 @@ fn the_inner_packet_of_a_tunnel_is_the_flow() {
     let udp =
         Layer4 { protocol: Some(layer4::Protocol::Udp(Udp { source_port: 0xc001, destination_port: 8472 })) };
     assert_eq!((tunnel.ip.unwrap().destination, tunnel.l4), ("192.168.0.2".to_owned(), Some(udp)));
+}
+
+#[test]
+fn translations_at_sockets_are_flows_of_the_pod_with_the_cgroup() {
+    use hubble_api::flow::SocketTranslationPoint as Point;
+    let trace = |point, protocol, cgroup| {
+        let address = [10, 244, 0, 67].into();
+        let trace = monitor_events::SocketTrace { point, protocol, address, port: 80, cookie: 5, cgroup };
+        parse(&Event::Socket(trace), &Recorded)
+    };
+    let flow = trace(2, 1, 9).unwrap();
+    assert_eq!((flow.verdict(), flow.r#type(), &*flow.summary), (Verdict::Translated, FlowType::Sock, "TCP"));
+    let pods = |flow: &Flow| [&flow.source, &flow.destination].map(|end| end.clone().unwrap().pod_name);
+    assert_eq!(pods(&flow), ["p1", "p2"]);
+    let tcp = layer4::Protocol::Tcp(Tcp { source_port: 0, destination_port: 80, flags: None });
+    assert_eq!(flow.l4, Some(Layer4 { protocol: Some(tcp) }));
+    assert_eq!((flow.socket_cookie, flow.cgroup_id), (5, 9));
+    assert_eq!((flow.sock_xlate_point(), flow.is_reply), (Point::SockXlatePointPostDirectionFwd, None));
+    assert_eq!(flow.event_type, event_type(7, 2));
+    let reverse = trace(3, 2, 9).unwrap();
+    assert_eq!((reverse.verdict(), pods(&reverse)), (Verdict::Traced, ["p2", "p1"].map(str::to_owned)));
+    let udp = layer4::Protocol::Udp(Udp { source_port: 80, destination_port: 0 });
+    assert_eq!(reverse.l4, Some(Layer4 { protocol: Some(udp) }));
+    assert_eq!(trace(2, 1, 8), None, "of no pod");
+    let unknown = trace(1, 0, 9).unwrap();
+    assert_eq!((&*unknown.summary, unknown.l4), ("Unknown", None));
 }
 
 #[test]
@@ -498,6 +554,14 @@ impl Names for Policed {
 
     fn service(&self, address: IpAddr, port: u16) -> Option<Service> {
         Recorded.service(address, port)
+    }
+
+    fn dns_names(&self, endpoint: u16, address: IpAddr) -> Vec<String> {
+        Recorded.dns_names(endpoint, address)
+    }
+
+    fn cgroup(&self, id: u64) -> Option<[Option<IpAddr>; 2]> {
+        Recorded.cgroup(id)
     }
 
     fn link(&self, index: u32) -> Option<String> {
