@@ -23,7 +23,10 @@ pub fn cell() -> Cell {
 }
 
 fn new_monitor(config: Config<MonitorConfig>) -> Arc<Monitor> {
-    Arc::new(Monitor::new(config.queue_size(bpf::possible_cpus())))
+    // The chart joins its lists by blanks.
+    let labels = config.agent_labels.iter().flat_map(|labels| labels.split_whitespace());
+    let labels = labels.map(str::to_owned).collect();
+    Arc::new(Monitor::new(config.queue_size(bpf::possible_cpus())).with_labels(labels))
 }
 
 fn new_status(monitor: Arc<Monitor>) -> Member<StatusSource> {

@@ -7,6 +7,9 @@ pub struct MonitorConfig {
     /// Serve the events of the node on monitor1_2.sock
     #[flag(default = true)]
     pub enable_monitor: bool,
+    /// Labels of this agent in records of proxies, such as rack=1
+    #[flag(default = "")]
+    pub agent_labels: Vec<String>,
     /// Messages in the queue of each listener, 32 bytes each beside the events, which all share; 0 for 1,024 per CPU
     #[flag(default = 0)]
     pub monitor_queue_size: u32,
@@ -39,7 +42,8 @@ mod tests {
     #[test]
     fn the_queue_is_sized_by_cpus_unless_an_option_sets_it() {
         let size = |option, cpus| {
-            MonitorConfig { enable_monitor: true, monitor_queue_size: option }.queue_size(cpus)
+            MonitorConfig { enable_monitor: true, agent_labels: Vec::new(), monitor_queue_size: option }
+                .queue_size(cpus)
         };
         assert_eq!((size(0, 2), size(0, 64), size(7, 64)), (2048, 16384, 7));
     }

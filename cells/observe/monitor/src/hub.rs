@@ -16,6 +16,7 @@ pub struct Monitor {
     queues: Mutex<Vec<Arc<Queue>>>,
     count: watch::Sender<usize>,
     capacity: usize,
+    labels: Vec<String>,
     pub(crate) counters: Counters,
 }
 
@@ -34,8 +35,21 @@ impl Monitor {
             queues: Mutex::default(),
             count: watch::Sender::new(0),
             capacity,
+            labels: Vec::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// Returns the monitor with labels of the agent.
+    #[must_use]
+    pub fn with_labels(self, labels: Vec<String>) -> Self {
+        Self { labels, ..self }
+    }
+
+    /// Returns the labels of the agent (`agent-labels`), the metadata of records.
+    #[must_use]
+    pub fn labels(&self) -> &[String] {
+        &self.labels
     }
 
     /// Subscribes to the events that follow.

@@ -112,7 +112,7 @@ impl Exchange<'_> {
                 is_ipv6: self.addresses[0].is_ipv6(),
                 verdict,
                 info,
-                metadata: Vec::new(),
+                metadata: self.records.monitor.labels().to_vec(),
                 protocol: self.transport.number(),
                 contents: Contents::Dns(DnsRecord {
                     query: self.request.name.clone(),

@@ -130,7 +130,7 @@ fn staged(config: DnsProxyConfig, test: impl AsyncFnOnce(&Stage)) {
         .unwrap();
     let (node, seen) = (Arc::new(Node::default()), Seen::default());
     let metrics = Metrics::default();
-    let monitor = Arc::new(Monitor::new(64));
+    let monitor = Arc::new(Monitor::new(64).with_labels(vec!["rack=1".to_owned()]));
     let (of_stage, seen_by_stage) = (monitor.clone(), seen.clone());
     let stage = Stage {
         client,
@@ -404,6 +404,7 @@ fn queries_answers_and_refusals_are_records_for_monitors() {
         let all = records(&events).await;
         let [request, response] = &all[..] else { panic!("{all:?}") };
         assert_eq!((request.kind, request.verdict), (RecordKind::Request, RecordVerdict::Forwarded));
+        assert_eq!(request.metadata, ["rack=1"]);
         assert_eq!(
             (request.info.as_str(), request.protocol, request.is_ipv6),
             ("Allowed by policy", 6, false)

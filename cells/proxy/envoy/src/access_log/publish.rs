@@ -47,6 +47,7 @@ impl Records {
             node.and_then(|node| node.ipv4).map(|address| address.to_string()).unwrap_or_default(),
             node.and_then(|node| node.ipv6).map(|address| address.to_string()).unwrap_or_default(),
         ];
+        record.metadata = self.monitor.labels().to_vec();
         record
     }
 
