@@ -256,14 +256,10 @@ fn preflight_judges_each_key_of_the_chart() {
 /// are judged all the same.
 #[test]
 fn preflight_refuses_what_a_start_refuses() {
-    let content =
-        "mtu: abc\nipam: eni\ndatapath-mode: netkit\nenable-hubble-open-metrics: 'true'\ndebug: 'true'\n";
+    let content = "mtu: abc\nipam: eni\ndatapath-mode: netkit\nenable-vtep: 'true'\ndebug: 'true'\n";
     let (code, report) = preflight("config-map", content);
     assert_eq!((code, keys(&report, "refused")), (Some(1), vec!["datapath-mode", "ipam", "mtu"]));
-    assert_eq!(
-        (keys(&report, "ignored"), keys(&report, "effective")),
-        (vec!["enable-hubble-open-metrics"], vec!["debug"])
-    );
+    assert_eq!((keys(&report, "ignored"), keys(&report, "effective")), (vec!["enable-vtep"], vec!["debug"]));
     let reason = |at: usize| report["keys"][at]["reason"].as_str().unwrap();
     assert!(reason(3).contains("this agent manages no interfaces of AWS; use cluster-pool"), "{}", reason(3));
 

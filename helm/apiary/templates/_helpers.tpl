@@ -198,6 +198,7 @@ capabilities:
       {{- if eq (include "apiary.hubbleMetrics" $) "true" -}}
         {{- $_ := set $data "hubble-metrics-server" (printf ":%d" (int64 .port)) -}}
         {{- with .enabled -}}{{- $_ := set $data "hubble-metrics" (join " " .) -}}{{- end -}}
+        {{- if .enableOpenMetrics -}}{{- $_ := set $data "enable-hubble-open-metrics" "true" -}}{{- end -}}
         {{- if .tls.enabled -}}
           {{- $_ := set $data "hubble-metrics-server-enable-tls" "true" -}}
           {{- $_ := set $data "hubble-metrics-server-tls-cert-file" "/var/lib/cilium/tls/hubble-metrics/server.crt" -}}

@@ -15,6 +15,9 @@ use crate::text;
 /// The prefix of all names of an agent.
 const PREFIX: &str = "cilium";
 
+/// The last line of OpenMetrics.
+const END: &str = "# EOF\n";
+
 /// The metrics of one agent. Cells register theirs once, under Cilium's names, and keep a clone of the metric to update
 /// it.
 ///
@@ -154,16 +157,29 @@ impl Metrics {
         self.text_of(|_| true)
     }
 
+    /// Returns all metrics, whatever the selection, in the format of OpenMetrics 1.0, with exemplars.
+    pub fn open_metrics(&self) -> String {
+        let mut text = self.encoded();
+        text.push_str(END);
+        text
+    }
+
     fn text_of(&self, exports: impl Fn(&str) -> bool) -> String {
-        let mut open_metrics = String::new();
+        text::prometheus(&self.encoded(), exports)
+    }
+
+    /// Returns all metrics in the format of OpenMetrics, without its end mark.
+    fn encoded(&self) -> String {
+        let mut text = String::new();
         // Writing to a String does not fail; a metric that cannot be written ends the text early.
         for registry in [&self.registry, &self.foreign] {
-            let encoded = prometheus_client::encoding::text::encode(&mut open_metrics, &registry.lock());
+            let encoded = prometheus_client::encoding::text::encode(&mut text, &registry.lock());
             if let Err(error) = encoded {
                 tracing::error!(%error, "Cannot write all metrics");
             }
+            text.truncate(text.strip_suffix(END).unwrap_or(&text).len());
         }
-        text::prometheus(&open_metrics, exports)
+        text
     }
 }
 
@@ -228,6 +244,16 @@ mod tests {
              # TYPE cilium_endpoint gauge\n\
              cilium_endpoint 2\n"
         );
+    }
+
+    #[test]
+    fn both_registries_are_one_text_of_open_metrics() {
+        let metrics = filled("");
+        metrics.register_foreign("go_threads", "Threads", Gauge::<i64>::default());
+        let text = metrics.open_metrics();
+        assert!(text.contains("# TYPE cilium_drop_count counter\n"), "{text}");
+        assert!(text.contains("go_threads 0\n") && text.matches("# EOF").count() == 1, "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
     }
 
     #[test]

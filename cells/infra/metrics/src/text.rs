@@ -1,6 +1,6 @@
 //! Conversion of OpenMetrics, which the metrics library writes, into the older text format of Prometheus, which Cilium
-//! serves: `HELP` and `TYPE` lines of counters have the suffix `_total` as well, and there are neither units nor an end
-//! mark.
+//! serves: `HELP` and `TYPE` lines of counters have the suffix `_total` as well, and there are neither units, exemplars nor
+//! an end mark.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -34,7 +34,7 @@ pub(crate) fn prometheus(open_metrics: &str, exports: impl Fn(&str) -> bool) -> 
             (Some("#"), ..) => {}
             _ => {
                 if let Some(family) = current.as_deref_mut() {
-                    family.push_str(line);
+                    family.push_str(without_exemplar(line));
                     family.push('\n');
                 }
             }
@@ -43,9 +43,27 @@ pub(crate) fn prometheus(open_metrics: &str, exports: impl Fn(&str) -> bool) -> 
     families.into_values().collect()
 }
 
+/// Returns a sample without its exemplar. A quote within a value of a label has a backslash, so that a text that looks like
+/// an exemplar there is none.
+fn without_exemplar(line: &str) -> &str {
+    let Some((sample, exemplar)) = line.rsplit_once(" # {") else { return line };
+    let name = exemplar.split_once("=\"").map_or("", |(name, _)| name);
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if is_name { sample } else { line }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exemplars_are_left_out_and_values_that_look_like_them_stay() {
+        let open = "# TYPE a counter\na_total{x=\"b # {c=\\\"d\\\"} 1\"} 2\na_total{x=\"y\"} 3 # {id=\"e\"} 1.0 5\n# EOF\n";
+        assert_eq!(
+            prometheus(open, |_| true),
+            "# TYPE a_total counter\na_total{x=\"b # {c=\\\"d\\\"} 1\"} 2\na_total{x=\"y\"} 3\n"
+        );
+    }
 
     #[test]
     fn units_and_the_end_are_left_out_and_parts_of_a_family_join() {

@@ -84,7 +84,7 @@ fn start(p: Needs) -> anyhow::Result<()> {
         format!("hubble-metrics-server: {text:?} is no address: give ADDRESS:PORT or :PORT")
     })?;
     set.register(&p.registry.0);
-    let server = Server::new(p.registry);
+    let server = Server::new(p.registry, p.config.enable_hubble_open_metrics);
     let certificates = p.config.tls()?.map(|files| (files, Arc::<CurrentTls>::default()));
     if let Some((files, current)) = certificates.clone() {
         let follow = move |cx: JobCx| follow_certificates(files.clone(), current.clone(), cx);

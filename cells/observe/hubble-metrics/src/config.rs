@@ -19,6 +19,9 @@ pub struct HubbleMetricsConfig {
     /// YAML file with metrics of flows, which is followed while the agent runs
     #[flag(default = "")]
     pub hubble_dynamic_metrics_config_path: String,
+    /// Serve metrics of flows as OpenMetrics to clients that accept it, with exemplars of metrics with the option exemplars
+    #[flag(default = false)]
+    pub enable_hubble_open_metrics: bool,
     /// Serve metrics of flows by TLS 1.3
     #[flag(default = false)]
     pub hubble_metrics_server_enable_tls: bool,

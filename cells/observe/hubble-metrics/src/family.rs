@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::exemplar::{CounterWithExemplar, HistogramWithExemplars};
 use tokio::time::Instant;
 
 /// The maximum size of all series together, of all metrics.
@@ -43,11 +43,28 @@ impl Memory {
     }
 }
 
+/// The label of an exemplar.
+type TraceLabel = [(&'static str, String); 1];
+
+/// A request that a series has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exemplar {
+    /// The id of its trace.
+    pub(crate) trace: String,
+    pub(crate) time: Option<SystemTime>,
+}
+
+impl Exemplar {
+    fn label(&self) -> TraceLabel {
+        [("traceID", self.trace.clone())]
+    }
+}
+
 /// The value of a series.
 #[derive(Debug)]
 enum Value {
-    Counter(u64),
-    Histogram(Box<Histogram>),
+    Counter(u64, Option<Box<Exemplar>>),
+    Histogram(Box<HistogramWithExemplars<TraceLabel>>),
 }
 
 #[derive(Debug)]
@@ -109,6 +126,7 @@ impl Family {
         key: &Key,
         memory: &Memory,
         observed: Option<f64>,
+        exemplar: Option<Exemplar>,
         pods: impl FnOnce() -> Vec<(String, String)>,
     ) -> bool {
         if !self.series.contains_key(key.0.as_str()) {
@@ -123,14 +141,23 @@ impl Family {
                 return false;
             }
             let value = match self.description.is_histogram {
-                true => Value::Histogram(Box::new(Histogram::new(BUCKETS))),
-                false => Value::Counter(0),
+                true => Value::Histogram(Box::new(HistogramWithExemplars::new(BUCKETS.into_iter()))),
+                false => Value::Counter(0, None),
             };
             self.series.insert(key.0.as_str().into(), Series { value, pods: pods(), missing_since: None });
         }
         match self.series.get_mut(key.0.as_str()).map(|series| &mut series.value) {
-            Some(Value::Counter(count)) => *count += 1,
-            Some(Value::Histogram(histogram)) => histogram.observe(observed.unwrap_or_default()),
+            Some(Value::Counter(count, latest)) => {
+                *count += 1;
+                if let Some(exemplar) = exemplar {
+                    *latest = Some(Box::new(exemplar));
+                }
+            }
+            Some(Value::Histogram(histogram)) => {
+                let time = exemplar.as_ref().and_then(|exemplar| exemplar.time);
+                let label = exemplar.map(|exemplar| exemplar.label());
+                histogram.observe(observed.unwrap_or_default(), label, time);
+            }
             None => {}
         }
         true
@@ -183,8 +210,12 @@ impl Family {
             labels.sort_unstable();
             let mut encoder = encoder.encode_family(&labels)?;
             match &series.value {
-                Value::Counter(count) => {
-                    encoder.encode_counter::<prometheus_client::encoding::NoLabelSet, _, u64>(count, None)?;
+                Value::Counter(count, None) => encoder.encode_counter::<NoLabelSet, _, u64>(count, None)?,
+                Value::Counter(count, Some(exemplar)) => {
+                    let counter = CounterWithExemplar::<TraceLabel>::default();
+                    counter.inc_by(count - 1, None, None);
+                    counter.inc_by(1, Some(exemplar.label()), exemplar.time);
+                    counter.encode(encoder)?;
                 }
                 Value::Histogram(histogram) => histogram.encode(encoder)?,
             }
@@ -209,9 +240,9 @@ mod tests {
     async fn series_end_a_minute_after_one_of_their_pods() {
         let (memory, mut family) = (Memory::default(), Family::new(FLOWS, vec!["source", "destination"]));
         let pod = |name: &str| ("shop".to_owned(), name.to_owned());
-        assert!(family.add(&key(&["a", "b"]), &memory, None, || vec![pod("a"), pod("b")]));
-        assert!(family.add(&key(&["a", ""]), &memory, None, || vec![pod("a")]));
-        assert!(family.add(&key(&["", ""]), &memory, None, Vec::new));
+        assert!(family.add(&key(&["a", "b"]), &memory, None, None, || vec![pod("a"), pod("b")]));
+        assert!(family.add(&key(&["a", ""]), &memory, None, None, || vec![pod("a")]));
+        assert!(family.add(&key(&["", ""]), &memory, None, None, Vec::new));
         let lives = |_: &str, name: &str| name == "a";
         family.sweep(&memory, Instant::now(), lives);
         tokio::time::advance(LIFETIME - Duration::from_secs(1)).await;
@@ -234,18 +265,56 @@ mod tests {
         let wide = "x".repeat(1 << 20);
         let mut refused = 0;
         for number in 0..20 {
-            let is_added = family.add(&key(&[&format!("{number}{wide}")]), &memory, None, Vec::new);
+            let is_added = family.add(&key(&[&format!("{number}{wide}")]), &memory, None, None, Vec::new);
             refused += u32::from(!is_added);
         }
         assert!(refused > 10 && memory.0.load(Ordering::Relaxed) <= MAX_SERIES_BYTES, "{refused}");
-        assert!(family.add(&key(&[&format!("0{wide}")]), &memory, None, Vec::new));
+        assert!(family.add(&key(&[&format!("0{wide}")]), &memory, None, None, Vec::new));
     }
 
     #[test]
     fn values_of_labels_cannot_be_those_of_others() {
         let (memory, mut family) = (Memory::default(), Family::new(FLOWS, vec!["a", "b"]));
-        family.add(&key(&["x\0y", "z"]), &memory, None, Vec::new);
-        family.add(&key(&["x", "y\0z"]), &memory, None, Vec::new);
+        family.add(&key(&["x\0y", "z"]), &memory, None, None, Vec::new);
+        family.add(&key(&["x", "y\0z"]), &memory, None, None, Vec::new);
         assert_eq!(family.series.len(), 2);
+    }
+
+    #[test]
+    fn the_latest_trace_is_the_exemplar_of_a_series() {
+        let (memory, histogram) = (Memory::default(), Description { is_histogram: true, ..FLOWS });
+        let exemplar = |trace: &str| {
+            let time = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(5));
+            Some(Exemplar { trace: trace.to_owned(), time })
+        };
+        let mut families = [Family::new(FLOWS, vec!["a"]), Family::new(histogram, vec!["a"])];
+        for family in &mut families {
+            for trace in [exemplar("0af7"), exemplar("0af8"), None] {
+                family.add(&key(&["b"]), &memory, Some(0.02), trace, Vec::new);
+            }
+        }
+        let [counter, histogram] = families.map(|family| {
+            let metrics = metrics::Metrics::default();
+            metrics.register_collector(OneFamily(family));
+            (metrics.open_metrics(), metrics.text())
+        });
+        assert!(
+            counter.0.contains("cilium_x_total{a=\"b\"} 3 # {traceID=\"0af8\"} 1.0 5.0\n"),
+            "{}",
+            counter.0
+        );
+        let bucket = "cilium_x_bucket{le=\"0.025\",a=\"b\"} 3 # {traceID=\"0af8\"} 0.02 5.0\n";
+        assert!(histogram.0.contains(bucket), "{}", histogram.0);
+        assert!(counter.1.contains("cilium_x_total{a=\"b\"} 3\n"), "{}", counter.1);
+        assert!(histogram.1.contains("le=\"0.025\",a=\"b\"} 3\n"), "{}", histogram.1);
+    }
+
+    #[derive(Debug)]
+    struct OneFamily(Family);
+
+    impl prometheus_client::collector::Collector for OneFamily {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+            self.0.encode(&mut encoder)
+        }
     }
 }

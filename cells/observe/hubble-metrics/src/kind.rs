@@ -49,8 +49,8 @@ pub(crate) enum Kind {
     Drop,
     Flow,
     FlowsToWorld { any_drop: bool, port: bool, syn_only: bool },
-    Http,
-    HttpV2,
+    Http { exemplars: bool },
+    HttpV2 { exemplars: bool },
     Icmp,
     Policy,
     PortDistribution,
@@ -58,12 +58,14 @@ pub(crate) enum Kind {
     Tcp,
 }
 
-/// One count: the family by its position, the values of its own labels, the observed value of a histogram, and whether
-/// source and destination change places.
+/// One count: the family by its position, the values of its own labels, the observed value of a histogram, the exemplar, and
+/// whether source and destination change places.
 pub(crate) struct Count<'f> {
     pub(crate) family: usize,
     pub(crate) values: Vec<&'f str>,
     pub(crate) observed: Option<f64>,
+    /// The trace of the request, for an exemplar.
+    pub(crate) trace: Option<&'f str>,
     pub(crate) swapped: bool,
 }
 
@@ -75,8 +77,8 @@ impl Kind {
             "drop" => Self::Drop,
             "flow" => Self::Flow,
             "flows-to-world" => Self::FlowsToWorld { any_drop: false, port: false, syn_only: false },
-            "http" => Self::Http,
-            "httpV2" => Self::HttpV2,
+            "http" => Self::Http { exemplars: false },
+            "httpV2" => Self::HttpV2 { exemplars: false },
             "icmp" => Self::Icmp,
             "policy" => Self::Policy,
             "port-distribution" => Self::PortDistribution,
@@ -95,8 +97,7 @@ impl Kind {
             (Self::FlowsToWorld { any_drop, .. }, "any-drop") => any_drop,
             (Self::FlowsToWorld { port, .. }, "port") => port,
             (Self::FlowsToWorld { syn_only, .. }, "syn-only") => syn_only,
-            // Exemplars have a form in OpenMetrics only, which is not served.
-            (Self::Http | Self::HttpV2, "exemplars") => return true,
+            (Self::Http { exemplars } | Self::HttpV2 { exemplars }, "exemplars") => exemplars,
             _ => return false,
         };
         *flag = is_on;
@@ -136,7 +137,7 @@ impl Kind {
                 let labels = with(vec!["protocol", "verdict"], port, "port");
                 vec![counter("flows_to_world", "Total number of flows to reserved:world", &labels)]
             }
-            Self::Http => vec![
+            Self::Http { .. } => vec![
                 counter("http_requests", "Count of HTTP requests", &["method", "protocol", "reporter"]),
                 counter(
                     "http_responses",
@@ -145,7 +146,7 @@ impl Kind {
                 ),
                 duration(&["method", "reporter"]),
             ],
-            Self::HttpV2 => vec![
+            Self::HttpV2 { .. } => vec![
                 counter(
                     "http_requests",
                     "Count of HTTP requests",
@@ -174,7 +175,7 @@ impl Kind {
     /// Calls `count` for each family in which a flow counts.
     pub(crate) fn count(self, flow: &Flow, count: &mut dyn FnMut(Count<'_>)) {
         let mut one = |family: usize, values: &[&str]| {
-            count(Count { family, values: values.to_vec(), observed: None, swapped: false });
+            count(Count { family, values: values.to_vec(), observed: None, trace: None, swapped: false });
         };
         match self {
             Self::Dns { query, ignore_aaaa } => dns(flow, query, ignore_aaaa, &mut one),
@@ -191,8 +192,8 @@ impl Kind {
             Self::FlowsToWorld { any_drop, port, syn_only } => {
                 to_world(flow, any_drop, port, syn_only, &mut one);
             }
-            Self::Http => http(flow, count),
-            Self::HttpV2 => http_v2(flow, count),
+            Self::Http { exemplars } => http(flow, exemplars, count),
+            Self::HttpV2 { exemplars } => http_v2(flow, exemplars, count),
             Self::Icmp => {
                 let family = match transport(flow) {
                     Some(Protocol::IcmPv4(_)) => "IPv4",
@@ -305,31 +306,39 @@ fn http_record(flow: &Flow) -> Option<(&Http, L7FlowType, f64)> {
     Some((http, l7.r#type(), l7.latency_ns as f64 / 1e9))
 }
 
-fn http(flow: &Flow, count: &mut dyn FnMut(Count<'_>)) {
+/// Returns the id of the trace that a request belongs to.
+fn trace(flow: &Flow, exemplars: bool) -> Option<&str> {
+    let parent = flow.trace_context.as_ref()?.parent.as_ref()?;
+    Some(&*parent.trace_id).filter(|id| exemplars && !id.is_empty())
+}
+
+fn http(flow: &Flow, exemplars: bool, count: &mut dyn FnMut(Count<'_>)) {
     let Some((http, kind, latency)) = http_record(flow) else { return };
     let (code, reporter) = (http.code.to_string(), reporter(flow));
+    let trace = trace(flow, exemplars);
     match kind {
         L7FlowType::Request => {
             let values = vec![&*http.method, &*http.protocol, reporter];
-            count(Count { family: 0, values, observed: None, swapped: false });
+            count(Count { family: 0, values, observed: None, trace, swapped: false });
         }
         L7FlowType::Response => {
             let values = vec![&*http.method, &*http.protocol, &*code, reporter];
-            count(Count { family: 1, values, observed: None, swapped: false });
+            count(Count { family: 1, values, observed: None, trace, swapped: false });
             let values = vec![&*http.method, reporter];
-            count(Count { family: 2, values, observed: Some(latency), swapped: false });
+            count(Count { family: 2, values, observed: Some(latency), trace, swapped: false });
         }
         _ => {}
     }
 }
 
-fn http_v2(flow: &Flow, count: &mut dyn FnMut(Count<'_>)) {
+fn http_v2(flow: &Flow, exemplars: bool, count: &mut dyn FnMut(Count<'_>)) {
     let Some((http, L7FlowType::Response, latency)) = http_record(flow) else { return };
     let (code, reporter) = (http.code.to_string(), reporter(flow));
+    let trace = trace(flow, exemplars);
     let values = vec![&*http.method, &*http.protocol, &*code, reporter];
-    count(Count { family: 0, values, observed: None, swapped: true });
+    count(Count { family: 0, values, observed: None, trace, swapped: true });
     let values = vec![&*http.method, reporter];
-    count(Count { family: 1, values, observed: Some(latency), swapped: true });
+    count(Count { family: 1, values, observed: Some(latency), trace, swapped: true });
 }
 
 fn policy(flow: &Flow, one: &mut dyn FnMut(usize, &[&str])) {

@@ -5,6 +5,9 @@
 //! `hubble-metrics-server`. **Needs** `Arc<`[`hubble::Feed`]`>`, `Arc<`[`hubble::HubbleRegistry`]`>`, the tables `endpoints`
 //! and `ipcache`. **Provides** a [`hubble::Consumer`], `hubble-metrics` of the status.
 //!
+//! **OpenMetrics** is served with `enable-hubble-open-metrics` to clients that accept it: metrics of HTTP with the option
+//! `exemplars` name the trace of their latest request there.
+//!
 //! **TLS** of the server (`hubble-metrics-server-enable-tls`) is of version 1.3: it waits until the files are valid, and each
 //! handshake has their latest valid contents.
 //!
@@ -18,7 +21,7 @@
 //!
 //! **Differences from Cilium**: series of pods end with dynamic metrics and with the contexts `pod-name` and `ip`, too;
 //! options of a dynamic metric may change; `hubble_lost_events_total` counts lost events, not reports of them, and not
-//! those that one client has missed. OpenMetrics with exemplars is not served.
+//! those that one client has missed.
 
 mod cell;
 mod config;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hive::JobCx;
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use http_server::{Bounds, bind_with_retry};
 use hubble::{CurrentTls, HubbleRegistry};
@@ -33,6 +33,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content type of the answer.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Content type of OpenMetrics, and the part of it that clients name.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
+
 /// The buckets of durations, as Go's clients have them.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -47,13 +51,15 @@ type Durations = Family<Code, Histogram, fn() -> Histogram>;
 #[derive(Clone)]
 pub(crate) struct Server {
     registry: Arc<HubbleRegistry>,
+    /// Whether OpenMetrics is served to clients that accept it.
+    open_metrics: bool,
     requests: Family<Code, Counter>,
     durations: Durations,
 }
 
 impl Server {
     /// Returns the server, with its own metrics registered.
-    pub(crate) fn new(registry: Arc<HubbleRegistry>) -> Self {
+    pub(crate) fn new(registry: Arc<HubbleRegistry>, open_metrics: bool) -> Self {
         let durations: Durations = Family::new_with_constructor(|| Histogram::new(BUCKETS));
         let requests = Family::default();
         registry.0.register(
@@ -66,7 +72,7 @@ impl Server {
             "A histogram of latencies of Hubble metrics handler",
             durations.clone(),
         );
-        Self { registry, requests, durations }
+        Self { registry, open_metrics, requests, durations }
     }
 
     /// Serves requests until the job ends; tries again while the address cannot be used.
@@ -94,7 +100,8 @@ impl Server {
         tracing::info!(address = %listener.local_addr()?, tls = certificates.is_some(), "Serving metrics of flows");
         cx.health.ok(format_args!("Serving {}", listener.local_addr()?));
         let answer = service_fn(move |request: Request<Incoming>| {
-            std::future::ready(Ok::<_, Infallible>(self.answer(request.method(), request.uri().path())))
+            let answer = self.answer(request.method(), request.uri().path(), request.headers());
+            std::future::ready(Ok::<_, Infallible>(answer))
         });
         let listener = Listener { listener, certificates };
         let bounds = Bounds::new(CONNECTIONS).header_timeout(HEADER_TIMEOUT);
@@ -110,7 +117,7 @@ impl Server {
         Ok(())
     }
 
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let begin = Instant::now();
         let mut response = Response::default();
         if path != "/metrics" {
@@ -118,8 +125,12 @@ impl Server {
             return response;
         }
         if matches!(*method, Method::GET | Method::HEAD) {
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(FORMAT));
-            *response.body_mut() = Full::from(self.registry.0.text());
+            let (format, text) = match self.open_metrics && accepts_open_metrics(headers) {
+                true => (OPEN_METRICS, self.registry.0.open_metrics()),
+                false => (FORMAT, self.registry.0.text()),
+            };
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format));
+            *response.body_mut() = Full::from(text);
         } else {
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
@@ -129,6 +140,11 @@ impl Server {
         self.durations.get_or_create(&code).observe(begin.elapsed().as_secs_f64());
         response
     }
+}
+
+fn accepts_open_metrics(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|part| part.trim_start().starts_with(OPEN_METRICS_TYPE))
 }
 
 /// Returns the address of an option: `HOST:PORT`, or `:PORT` for all addresses.

@@ -1,6 +1,7 @@
 //! The metrics of the agent, which count events and are scraped.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use hubble::{Event, Filters};
 use hubble_api::flow::{Flow, LostEvent};
@@ -12,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Counters;
 use tokio::time::Instant;
 
-use crate::family::{Family, Key, Memory};
+use crate::family::{Exemplar, Family, Key, Memory};
 use crate::spec::{BadMetrics, Spec};
 
 /// The metrics. Cheap to clone.
@@ -68,11 +69,17 @@ impl Metric {
             context.values(flow, count.swapped, |value| key.push(value));
             let mut family = self.families[count.family].lock();
             let pods = || context.pods(flow, count.swapped);
-            if !family.add(&key, &set.memory, count.observed, pods) {
+            let exemplar = count.trace.map(|trace| Exemplar { trace: trace.to_owned(), time: time(flow) });
+            if !family.add(&key, &set.memory, count.observed, exemplar, pods) {
                 set.refused.get_or_create(&Refused { metric: self.spec.name.clone() }).inc();
             }
         });
     }
+}
+
+/// Returns the time of a flow.
+fn time(flow: &Flow) -> Option<SystemTime> {
+    SystemTime::try_from(flow.time?).ok()
 }
 
 impl MetricSet {

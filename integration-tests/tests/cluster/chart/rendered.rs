@@ -142,7 +142,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                     "fileCompress": true, "allowList": ["{\"verdict\":[\"DROPPED\"]}", "{\"source_pod\":[\"kube-system/\"]}"],
                     "denyList": ["{\"reply\":[true]}"], "fieldMask": ["time", "verdict"],
                     "fieldAggregate": ["source.identity"], "aggregationInterval": "30s"}},
-                "metrics": {"enabled": ["dns:query;ignoreAAAA", "drop"], "port": 9966, "serviceAnnotations": {"a": "b"},
+                "metrics": {"enabled": ["dns:query;ignoreAAAA", "drop"], "enableOpenMetrics": true, "port": 9966, "serviceAnnotations": {"a": "b"},
                     "tls": {"enabled": true, "server": {"extraDnsNames": ["metrics.example.org"], "mtls": {"enabled": true, "useSecret": false, "name": "scrapers"}}}}}}),
         ),
         (
@@ -259,6 +259,7 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
                 "hubble-dynamic-",
                 "hubble-redact-",
                 "hubble-skip-",
+                "enable-hubble-open-",
                 "hubble-network-",
             ]
             .iter()
@@ -295,6 +296,7 @@ fn exporters_and_metrics_of_flows_are_rendered_as_in_ciliums_chart() {
         ("hubble-export-aggregation-interval", "30s"),
         ("hubble-metrics-server", ":9966"),
         ("hubble-metrics", "dns:query;ignoreAAAA drop"),
+        ("enable-hubble-open-metrics", "true"),
         ("hubble-metrics-server-enable-tls", "true"),
         ("hubble-metrics-server-tls-cert-file", "/var/lib/cilium/tls/hubble-metrics/server.crt"),
         ("hubble-metrics-server-tls-key-file", "/var/lib/cilium/tls/hubble-metrics/server.key"),

@@ -38,8 +38,13 @@ fn free() -> String {
 }
 
 async fn get(address: &str, path: &str) -> Option<String> {
+    get_with(address, path, "").await
+}
+
+/// Returns the answer to a request with further headers.
+async fn get_with(address: &str, path: &str, headers: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.ok()?;
@@ -65,6 +70,7 @@ async fn drops_are_scraped_and_the_file_is_followed() {
     .unwrap();
     let mut hive = hive(folder.path())
         .set("hubble-metrics-server", &address)
+        .set("enable-hubble-open-metrics", true)
         .set("hubble-dynamic-metrics-config-path", path.display());
     hive.start().await;
     let monitor = hive.get::<Monitor>();
@@ -87,6 +93,11 @@ async fn drops_are_scraped_and_the_file_is_followed() {
     assert!(get(&address, "/other").await.unwrap().starts_with("HTTP/1.1 404"));
     let answer = get(&address, "/metrics").await.unwrap();
     assert!(answer.contains("hubble_metrics_http_handler_requests_total{code=\"200\"} 1\n"), "{answer}");
+    assert!(answer.contains("content-type: text/plain") && !answer.contains("# EOF"), "{answer}");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3\r\n";
+    let answer = get_with(&address, "/metrics", accept).await.unwrap();
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    assert!(answer.contains("# TYPE hubble_drop counter\n") && answer.ends_with("# EOF\n"), "{answer}");
     std::fs::write(&path, "metrics: [{name: drop}, {name: tcp}]").unwrap();
     hive.until("the file is read again", || set.len() == 2).await;
     hive.stop().await;
