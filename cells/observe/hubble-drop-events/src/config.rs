@@ -17,6 +17,9 @@ pub struct DropEventsConfig {
     /// Reasons of drops that are events, by the names of Hubble
     #[flag(default = "auth_required,policy_denied")]
     pub hubble_drop_events_reasons: Vec<String>,
+    /// Name the policies that deny the packet in events, or those that select the pod if no rule denies it
+    #[flag(default = false)]
+    pub hubble_drop_events_extended: bool,
     /// Number of writes of events per second; 0 for no limit
     #[flag(default = 1)]
     pub hubble_drop_events_rate_limit: u32,

@@ -1,7 +1,8 @@
 //! Events of Kubernetes for packets of pods that are dropped, as `kubectl describe pod` shows them.
 //!
 //! **Owns** nothing but Events in the namespaces of pods.
-//! **Needs** the flows of `hubble`, the table `endpoints` for the uids of pods, and an `Arc<dyn Api>`.
+//! **Needs** the flows of `hubble`, the table `endpoints` for the uids of pods, an `Arc<dyn Api>`, and with
+//! `hubble-drop-events-extended` the policies of endpoints: messages name those that deny the packet, or select the pod.
 //! **Provides** nothing.
 //!
 //! **Life.** Off by default (`hubble-drop-events`), and then without a job. On, each flow that was dropped for one of
@@ -24,6 +25,7 @@ mod cell;
 mod config;
 mod job;
 mod occurrence;
+mod policies;
 
 pub use cell::cell;
 pub use config::{DropEventsConfig, UnknownReason};

@@ -16,8 +16,13 @@ pub(crate) struct Occurrence {
 }
 
 impl Occurrence {
-    /// Returns the occurrence that a flow is, for these reasons.
-    pub(crate) fn of(flow: &Flow, reasons: &[DropReason]) -> Option<Self> {
+    /// Returns the occurrence that a flow is, for these reasons. `policies` returns the sentence of the policies of an
+    /// endpoint, of one direction.
+    pub(crate) fn of(
+        flow: &Flow,
+        reasons: &[DropReason],
+        policies: impl FnOnce(u32, bool) -> String,
+    ) -> Option<Self> {
         let reason = flow.drop_reason_desc();
         if flow.verdict() != Verdict::Dropped || !reasons.contains(&reason) {
             return None;
@@ -42,7 +47,7 @@ impl Occurrence {
             endpoint: ours.id,
             namespace: ours.namespace.clone(),
             pod: ours.pod_name.clone(),
-            message: message + ".",
+            message: message + "." + &policies(ours.id, is_ingress),
             time: flow.time.unwrap_or_default(),
         })
     }
@@ -102,7 +107,7 @@ mod tests {
     }
 
     fn message(flow: &Flow) -> Option<String> {
-        Occurrence::of(flow, &[DropReason::PolicyDenied]).map(|found| found.message)
+        Occurrence::of(flow, &[DropReason::PolicyDenied], |_, _| String::new()).map(|found| found.message)
     }
 
     #[test]
@@ -117,7 +122,9 @@ mod tests {
         (into.source, into.destination) = (endpoint(0, "db", &[]), endpoint(9, "web", &[]));
         let text = "Incoming packet dropped (policy_denied) from shop/db (10.0.0.1) TCP/80.";
         assert_eq!(message(&into).as_deref(), Some(text));
-        assert_eq!(Occurrence::of(&into, &[DropReason::PolicyDenied]).unwrap().endpoint, 9);
+        let policies = |endpoint: u32, is_ingress: bool| format!(" {endpoint} {is_ingress}");
+        let found = Occurrence::of(&into, &[DropReason::PolicyDenied], policies).unwrap();
+        assert_eq!((found.endpoint, found.message), (9, format!("{text} 9 true")));
     }
 
     #[test]

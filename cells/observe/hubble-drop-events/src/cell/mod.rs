@@ -8,12 +8,14 @@ use hive::prelude::*;
 use hubble::{Consumer, Event, Feed};
 use k8s_types::Api;
 use local_node::LocalNode;
+use policy::{EndpointPolicy, Policies};
 use statedb::{Db, Table};
 use token_bucket::Bucket;
 
 use crate::config::DropEventsConfig;
 use crate::job::{Pending, Writer};
 use crate::occurrence::Occurrence;
+use crate::policies;
 
 /// Returns the cell of events for drops.
 pub fn cell() -> Cell {
@@ -31,13 +33,27 @@ fn new_counting(config: Config<DropEventsConfig>, api: Option<Arc<dyn Api>>) -> 
     Arc::new(Counting(is_on.then(pending)))
 }
 
-fn new_consumer(config: Config<DropEventsConfig>, counting: Arc<Counting>) -> Members<Consumer> {
+fn new_consumer(
+    config: Config<DropEventsConfig>,
+    counting: Arc<Counting>,
+    policies: Option<Arc<Policies>>,
+) -> Members<Consumer> {
     let (reasons, _) = config.reasons();
+    let policies = policies.filter(|_| config.hubble_drop_events_extended && counting.0.is_some());
+    if let Some(policies) = &policies {
+        policies.keep_decisions();
+    }
+    let table = policies.map(|policies| policies.table());
     let consumer = |pending: Arc<Pending>| {
-        let reasons = reasons.clone();
+        let (reasons, table) = (reasons.clone(), table.clone());
         Consumer::new(move |event| {
             let Event::Flow(flow) = event else { return };
-            if let Some(occurrence) = Occurrence::of(flow, &reasons) {
+            let sentence = |endpoint: u32, is_ingress| {
+                let (Some(table), Ok(id)) = (&table, u16::try_from(endpoint)) else { return String::new() };
+                let row = table.get(&table.snapshot(), EndpointPolicy::by_endpoint(id)).cloned();
+                row.map(|row| policies::sentence(flow, is_ingress, &row)).unwrap_or_default()
+            };
+            if let Some(occurrence) = Occurrence::of(flow, &reasons, sentence) {
                 pending.add(occurrence);
             }
         })
