@@ -36,6 +36,7 @@ mod shell;
 mod statedb;
 mod status;
 pub(crate) mod sysdump;
+mod trace;
 mod unserved;
 mod version;
 mod why;
@@ -86,6 +87,9 @@ enum Command {
     Lrp(lrp::LrpCommand),
     /// Tell whether SOURCE may talk to DESTINATION, and which rule says so
     Why(why::WhyOptions),
+    /// Send one real packet of a pod and follow it through the datapath of this node: each place, the policies and
+    /// translations, and what becomes of it
+    Trace(trace::TraceOptions),
     /// Explain a drop reason: its meaning, likely causes, and commands to run
     Explain(explain::ExplainOptions),
     /// Show the cluster objects that the agent holds, from an API server or a folder, as kubectl shows them
@@ -187,6 +191,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments, out: &mut dyn Write) -> any
         Command::Lrp(command) => lrp::run(agent, command, out),
         Command::Explain(options) => explain::run(options, out),
         Command::Why(options) => return why::run(agent, options, out),
+        Command::Trace(options) => return trace::run(agent, options, out),
         Command::Get(options) => return get::run(agent, options, out),
         Command::Statedb(options) => statedb::run(agent, options, out),
         Command::Db(options) => return db::run(options, out),

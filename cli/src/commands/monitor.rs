@@ -100,7 +100,7 @@ pub(crate) fn run(agent: &mut Agent, options: &MonitorOptions, out: &mut dyn Wri
 }
 
 /// Returns the path in `CILIUM_MONITOR_SOCK`, or that beside the API's socket.
-fn usual_socket(agent: &Agent) -> PathBuf {
+pub(crate) fn usual_socket(agent: &Agent) -> PathBuf {
     match std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
         Some(path) => path.into(),
         None => match agent.socket() {

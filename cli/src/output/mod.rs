@@ -3,9 +3,11 @@
 //! Sibling folders that it uses: none.
 
 pub(crate) mod jsonpath;
+mod printable;
 mod table;
 pub(crate) mod time;
 
+pub(crate) use printable::printable;
 pub(crate) use table::align;
 
 use clap::Args;

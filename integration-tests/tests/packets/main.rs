@@ -30,4 +30,5 @@ mod services;
 mod state;
 mod takeover;
 mod three_nodes;
+mod trace;
 mod upgrade;

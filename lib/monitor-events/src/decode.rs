@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use datapath_abi::event;
 
+use crate::format;
 use crate::gob::{self, GobError, Value};
+use crate::packet::{First, Frame};
 use crate::record::{Record, record};
 
 /// Message type of a notification of the agent, which no program writes.
@@ -63,6 +65,20 @@ pub enum Event<'a> {
     Record(Box<Record>),
     /// Another type.
     Unknown(&'a [u8]),
+}
+
+impl<'a> Event<'a> {
+    /// Returns the packet of a drop, a trace, a verdict or a capture.
+    #[must_use]
+    pub fn frame(&self) -> Option<Frame<'a>> {
+        match self {
+            Self::Drop(drop) => Some(format::frame(drop.flags, drop.packet)),
+            Self::Trace(trace) => Some(format::frame(trace.flags, trace.packet)),
+            Self::Verdict(verdict) => Some(format::verdict_frame(verdict)),
+            Self::Capture(capture) => Some(Frame::parse(First::Ethernet, None, capture.packet)),
+            Self::Debug(_) | Self::Socket(_) | Self::Agent(_) | Self::Record(_) | Self::Unknown(_) => None,
+        }
+    }
 }
 
 /// A dropped packet.

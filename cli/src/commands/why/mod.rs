@@ -51,6 +51,13 @@ pub(crate) struct Target {
     protocol: String,
 }
 
+impl Target {
+    /// Returns the target of a port, for ICMP of a type.
+    pub(crate) fn new(port: u16, protocol: &str) -> Self {
+        Self { port, protocol: protocol.to_owned() }
+    }
+}
+
 impl FromStr for Target {
     type Err = String;
 
@@ -196,6 +203,42 @@ fn ask(
         bail!(answer.words());
     }
     serde_json::from_slice(&answer.body).context("the agent's answer cannot be decoded")
+}
+
+/// Returns the addresses of a destination that the agent knows by its name.
+pub(crate) fn addresses(agent: &mut Agent, source: &str, destination: &str) -> anyhow::Result<Vec<IpAddr>> {
+    // Any port: only the parties are of interest.
+    let answer = ask(agent, source, destination, 1, "tcp")?;
+    Ok(answer.destination.addresses.iter().filter_map(|address| address.parse().ok()).collect())
+}
+
+/// Returns the name of the service with the destination as its address.
+pub(crate) fn service(
+    agent: &mut Agent,
+    destination: &str,
+    target: &Target,
+) -> anyhow::Result<Option<String>> {
+    let flags = behind(agent, destination, target)?.map(|spec| spec.flags.unwrap_or_default());
+    Ok(flags.map(|flags| format!("{}/{}", flags.namespace, flags.name)))
+}
+
+/// Returns the reason and the rules by which an endpoint's policy decides in a direction; none if it does not.
+pub(crate) fn rules(
+    agent: &mut Agent,
+    (source, destination): (&str, &str),
+    (port, protocol): (u16, &str),
+    (endpoint, is_ingress): (u16, bool),
+) -> anyhow::Result<Vec<String>> {
+    let answer = ask(agent, source, destination, port, protocol)?;
+    let decision = if is_ingress { answer.ingress } else { answer.egress };
+    let Some(decision) = decision.filter(|decision| decision.endpoint == endpoint) else {
+        return Ok(Vec::new());
+    };
+    let rule = |Rule { object, path, action, origins, .. }: &Rule| {
+        format!("rule: {object} {path} ({action}), from {}", origins.join(", "))
+    };
+    let reason = format!("why: {}", decision.reason);
+    Ok(std::iter::once(reason).chain(decision.rules.iter().map(rule)).collect())
 }
 
 /// Returns the service with the destination as its address.

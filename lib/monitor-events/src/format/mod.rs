@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 pub use filter::{Filter, Kind};
+pub(crate) use names::{frame, verdict_frame};
 
 use crate::decode::{Debug, Event, decode};
 use crate::gob::{LOST, Payload, SAMPLE};

@@ -144,7 +144,7 @@ pub(super) fn notification(kind: u32) -> String {
 }
 
 /// Reads a packet by the flags of its drop or trace.
-pub(super) fn frame(flags: u8, bytes: &[u8]) -> Frame<'_> {
+pub(crate) fn frame(flags: u8, bytes: &[u8]) -> Frame<'_> {
     use datapath_abi::event::flag;
     let first = if flags & flag::L3_DEVICE != 0 { First::Ip } else { First::Ethernet };
     let tunnel = match flags & (flag::VXLAN | flag::GENEVE) {
@@ -156,7 +156,7 @@ pub(super) fn frame(flags: u8, bytes: &[u8]) -> Frame<'_> {
 }
 
 /// Reads the packet of a verdict.
-pub(super) fn verdict_frame<'a>(verdict: &Verdict<'a>) -> Frame<'a> {
+pub(crate) fn verdict_frame<'a>(verdict: &Verdict<'a>) -> Frame<'a> {
     use datapath_abi::event::verdict_flag;
     let is_l3 = verdict.flags & verdict_flag::L3_DEVICE != 0;
     Frame::parse(if is_l3 { First::Ip } else { First::Ethernet }, None, verdict.packet)
